@@ -1,0 +1,2 @@
+//! The web server.
+fn main() {}

@@ -1,0 +1,114 @@
+//! Choosing a mechanism by its name.
+
+use std::net::SocketAddr;
+
+use shared_ring::Fault;
+
+use crate::{Application, Config, Family, Multiplexer, Remote, StartError, Stats, Unavailable};
+
+/// What there is to know of a mechanism before it runs.
+#[derive(Clone, Debug)]
+pub struct Backend {
+    /// The name by which users choose it.
+    pub name: &'static str,
+    /// How it reports events.
+    pub family: Family,
+    /// What it is, in a few words.
+    pub summary: &'static str,
+    /// Whether it can run here, or why not.
+    pub available: Result<(), Unavailable>,
+}
+
+impl Backend {
+    fn of<M: Multiplexer>() -> Self {
+        Backend { name: M::NAME, family: M::FAMILY, summary: M::SUMMARY, available: M::available() }
+    }
+}
+
+/// The mechanisms that `auto` tries, in this order, before any other.
+const PREFERRED: [&str; 2] = ["uring", "epoll"];
+
+/// The name of the mechanism to use when none was asked for, and why it is that one.
+///
+/// # Errors
+/// When none that is built in can run here.
+pub fn auto() -> Result<(&'static str, String), Unavailable> {
+    let all = backends();
+    let rank = |b: &Backend| PREFERRED.iter().position(|p| *p == b.name).unwrap_or(PREFERRED.len());
+    let best = all.iter().filter(|b| b.available.is_ok()).min_by_key(|b| rank(b));
+    let Some(best) = best else {
+        return Err(Unavailable("none of the mechanisms that are built in can run here".into()));
+    };
+    let passed: Vec<String> = all
+        .iter()
+        .filter(|b| rank(b) < rank(best))
+        .filter_map(|b| Some(format!("{}: {}", b.name, b.available.as_ref().err()?)))
+        .collect();
+    let why = if passed.is_empty() { "the fastest here".into() } else { passed.join("; ") };
+    Ok((best.name, why))
+}
+
+macro_rules! mechanisms {
+    ($($name:ident,)*) => {
+        /// Every mechanism that is built in.
+        pub fn backends() -> Vec<Backend> {
+            vec![$(Backend::of::<$name>(),)*]
+        }
+
+        /// A mechanism that was chosen by name. Static dispatch resumes inside: each mechanism
+        /// runs a loop of its own.
+        pub enum Any {
+            $(
+                #[doc = concat!("[`", stringify!($name), "`]")]
+                $name($name),
+            )*
+        }
+
+        impl Any {
+            /// Sets up the mechanism called `name`; `auto` lets [`auto`] choose.
+            ///
+            /// # Errors
+            /// Those of [`Multiplexer::new`], and an unknown name.
+            pub fn new(name: &str, config: &Config) -> Result<Self, StartError> {
+                let name = if name == "auto" { auto()?.0 } else { name };
+                match name {
+                    $(<$name as Multiplexer>::NAME => Ok(Any::$name(Multiplexer::new(config)?)),)*
+                    _ => Err(StartError::Unknown(name.to_owned())),
+                }
+            }
+
+            /// See [`Multiplexer::NAME`].
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Any::$name(_) => <$name as Multiplexer>::NAME,)*
+                }
+            }
+
+            /// See [`Multiplexer::addresses`].
+            pub fn addresses(&self) -> &[SocketAddr] {
+                match self {
+                    $(Any::$name(m) => m.addresses(),)*
+                }
+            }
+
+            /// See [`Multiplexer::remote`].
+            pub fn remote(&self) -> Remote {
+                match self {
+                    $(Any::$name(m) => m.remote(),)*
+                }
+            }
+
+            /// See [`Multiplexer::run`].
+            ///
+            /// # Errors
+            /// Those of [`Multiplexer::run`].
+            pub fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault> {
+                match self {
+                    $(Any::$name(m) => m.run(app),)*
+                }
+            }
+        }
+    };
+}
+
+include!(concat!(env!("OUT_DIR"), "/mechanisms.rs"));

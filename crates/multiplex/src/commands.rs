@@ -1,0 +1,68 @@
+//! What an application can ask for.
+
+use std::net::SocketAddr;
+use std::time::{Instant, SystemTime};
+
+use crate::{Admit, Chunk, Close, Conn, FileOp, Listener};
+
+/// A connection whose queue to send holds this many bytes is told when it has
+/// [drained](crate::Application::drained).
+pub const HIGH_WATER: usize = 64 * 1024;
+
+/// A queue has drained when it holds no more than this many bytes.
+pub const LOW_WATER: usize = 16 * 1024;
+
+/// What an application can ask for, of any connection at any time.
+///
+/// No command calls the application back before it returns, and none fails: what goes wrong is
+/// told by a later callback. Commands for a connection that is gone have no effect.
+pub trait Commands {
+    /// The time, as of the beginning of this turn of the loop.
+    fn now(&self) -> Instant;
+
+    /// The time of day.
+    fn wall(&self) -> SystemTime;
+
+    /// A random number.
+    fn random(&mut self) -> u64;
+
+    /// Queues bytes to be sent and returns how many are queued now, not counting bytes of files.
+    ///
+    /// Everything that one callback queues leaves together. Who is told [`HIGH_WATER`] or more
+    /// should wait for [`drained`](crate::Application::drained).
+    fn send(&mut self, to: Conn, chunk: Chunk<'_>) -> usize;
+
+    /// Queues `n` bytes, zero for now, and returns them to be filled in.
+    fn reserve(&mut self, to: Conn, n: usize) -> &mut [u8];
+
+    /// Opens a connection; [`connected`](crate::Application::connected) tells the outcome. What
+    /// is queued before goes out first thing.
+    fn connect(&mut self, to: SocketAddr) -> Conn;
+
+    /// Begins file work for a connection; [`file`](crate::Application::file) with the same `tag`
+    /// tells the outcome, unless the connection has ended by then.
+    fn file(&mut self, on: Conn, tag: u32, op: FileOp);
+
+    /// Pauses or resumes receiving. A resume always leads to a call of
+    /// [`received`](crate::Application::received), with what was left unconsumed.
+    fn receive(&mut self, id: Conn, on: bool);
+
+    /// Sets the connection's one deadline, or clears it.
+    fn deadline(&mut self, id: Conn, at: Option<Instant>);
+
+    /// Closes a connection; of several calls the most abrupt wins.
+    fn close(&mut self, id: Conn, how: Close);
+
+    /// The address of the other end, while the connection is open.
+    fn peer(&self, id: Conn) -> Option<SocketAddr>;
+
+    /// Says how connections are to be accepted.
+    fn admit(&mut self, at: Listener, how: Admit);
+
+    /// Whether the server is stopping, and connections should end with their current work.
+    fn stopping(&self) -> bool;
+
+    /// Whether something more urgent than the current work waits; no system call. A long
+    /// computation asks between two steps and comes back to its work later if so.
+    fn pending(&self) -> bool;
+}

@@ -1,0 +1,108 @@
+//! How a mechanism is set up, and what can go wrong then.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use shared_ring::BufferSizes;
+
+/// How a mechanism is set up. The defaults suit a server on a small machine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen; port 0 takes any free one.
+    pub listen: Vec<SocketAddr>,
+    /// Directories for file work, in the order of their [`Root`](crate::Root) numbers.
+    pub roots: Vec<PathBuf>,
+    /// Most connections at a time. Further ones wait in the listener's queue.
+    pub max_connections: u32,
+    /// Length of the listener's queue.
+    pub backlog: u32,
+    /// Let other workers and processes listen at the same address.
+    pub reuse_port: bool,
+    /// Number of receive buffers; with their size it should fit the second-level cache.
+    pub buffers: u16,
+    /// Size of a receive buffer in bytes.
+    pub buffer_size: u32,
+    /// Sizes of the sockets' own buffers.
+    pub sockets: BufferSizes,
+    /// Most bytes queued to be sent on one connection, not counting bytes of files.
+    pub max_queued: usize,
+    /// How long [`Close::Linger`](crate::Close::Linger) waits for the peer.
+    pub linger: Duration,
+    /// How long open connections may go on after a stop.
+    pub drain: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listen: Vec::new(),
+            roots: Vec::new(),
+            max_connections: 10_000,
+            backlog: 1024,
+            reuse_port: false,
+            buffers: 256,
+            buffer_size: 4096,
+            sockets: BufferSizes::default(),
+            max_queued: 16 << 20,
+            linger: Duration::from_secs(2),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a mechanism can't run here; a sentence for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable(pub String);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+/// Why a server did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The mechanism can't run here.
+    Unavailable(Unavailable),
+    /// No mechanism of this name is built in.
+    Unknown(String),
+    /// An address can't be listened at.
+    Listen(SocketAddr, io::Error),
+    /// A root can't be opened.
+    Root(PathBuf, io::Error),
+    /// The configuration makes no sense.
+    Config(&'static str),
+    /// The system refused something that every mechanism needs.
+    System(&'static str, io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Unavailable(why) => why.fmt(f),
+            StartError::Unknown(name) => {
+                write!(f, "there is no mechanism `{name}`; --list-backends shows those that are")
+            }
+            StartError::Listen(at, error) => write!(f, "can't listen at {at}: {error}"),
+            StartError::Root(path, error) => {
+                write!(f, "can't open the directory {}: {error}", path.display())
+            }
+            StartError::Config(what) => f.write_str(what),
+            StartError::System(what, error) => write!(f, "{what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<Unavailable> for StartError {
+    fn from(why: Unavailable) -> Self {
+        StartError::Unavailable(why)
+    }
+}

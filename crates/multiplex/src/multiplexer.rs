@@ -1,0 +1,135 @@
+//! The trait that every mechanism implements.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use shared_ring::{Counters, Fault, Waker};
+
+use crate::{Application, Config, StartError, Unavailable};
+
+/// How a mechanism reports events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// It says which descriptors can be read or written; the work follows.
+    Readiness,
+    /// It says which work is done.
+    Completion,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::Readiness => "readiness",
+            Family::Completion => "completion",
+        })
+    }
+}
+
+/// A mechanism: it owns the loop and calls the application.
+pub trait Multiplexer: Sized {
+    /// The name by which users choose it.
+    const NAME: &'static str;
+    /// How it reports events.
+    const FAMILY: Family;
+    /// What it is, in a few words.
+    const SUMMARY: &'static str;
+
+    /// Whether it can run here.
+    ///
+    /// # Errors
+    /// Says why not, in words a user can act on.
+    fn available() -> Result<(), Unavailable>;
+
+    /// Opens the listeners and roots; connections wait in the listeners' queues until `run`.
+    ///
+    /// # Errors
+    /// Says what is missing or in the way.
+    fn new(config: &Config) -> Result<Self, StartError>;
+
+    /// The addresses that are listened at, in the order of [`Config::listen`].
+    fn addresses(&self) -> &[SocketAddr];
+
+    /// A handle for other threads.
+    fn remote(&self) -> Remote;
+
+    /// Serves until [`Remote::stop`].
+    ///
+    /// # Errors
+    /// When the kernel can't be used any more.
+    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault>;
+}
+
+/// Reaches a running mechanism from another thread.
+#[derive(Clone, Debug)]
+pub struct Remote(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    waker: Waker,
+    stop: AtomicBool,
+    tags: Mutex<VecDeque<u64>>,
+}
+
+impl Remote {
+    /// The most tags that wait to be told.
+    pub const TAGS: usize = 1024;
+
+    pub(crate) fn new(waker: Waker) -> Self {
+        let tags = Mutex::new(VecDeque::with_capacity(Self::TAGS));
+        Remote(Arc::new(Shared { waker, stop: AtomicBool::new(false), tags }))
+    }
+
+    /// Has [`Application::woken`] called with `tag`; returns false, and does nothing, when
+    /// [`Remote::TAGS`] tags wait already.
+    pub fn wake(&self, tag: u64) -> bool {
+        let mut tags = self.0.tags.lock().unwrap_or_else(PoisonError::into_inner);
+        if tags.len() == Self::TAGS {
+            return false;
+        }
+        tags.push_back(tag);
+        drop(tags);
+        self.0.waker.wake();
+        true
+    }
+
+    /// Ends [`Multiplexer::run`]: listeners close, idle connections close, the others may go on
+    /// for [`Config::drain`], then they are reset. May be called from several threads and again.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.0.stop.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn next_tag(&self) -> Option<u64> {
+        self.0.tags.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+/// What a mechanism did, from its start to its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections opened by the application.
+    pub connected: u64,
+    /// Connections that ended, of both kinds.
+    pub closed: u64,
+    /// Callbacks `received`.
+    pub received: u64,
+    /// Times accepting paused, for want of descriptors or at the most connections.
+    pub accept_pauses: u64,
+    /// Connections that ended as [`Why::Overrun`](crate::Why::Overrun).
+    pub overruns: u64,
+    /// Completions for connections that were gone.
+    pub stale: u64,
+    /// Times the loop left its batch for a more urgent event.
+    pub interruptions: u64,
+    /// What the kernel did.
+    pub kernel: Counters,
+}

@@ -1,0 +1,270 @@
+//! Receive buffers: one pool for each kernel, handles that give themselves back.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+/// The receive buffers of one kernel: `count` buffers of `size` bytes in one piece of memory.
+///
+/// A buffer is in exactly one of three places: free, with the kernel, or lent out as an
+/// [`RxBuf`]. The pool is meant to fit the processor's second-level cache, not the number of
+/// connections: all of it passes through the cache.
+pub struct Pool {
+    memory: NonNull<u8>,
+    layout: Layout,
+    size: usize,
+    count: u16,
+    free: RefCell<Vec<u16>>,
+    lent: Cell<u16>,
+}
+
+impl Pool {
+    const PAGE: usize = 4096;
+
+    /// Allocates `count` buffers of `size` bytes, zeroed and aligned to a page.
+    ///
+    /// # Panics
+    /// When either is zero or the product overflows.
+    pub fn new(count: u16, size: u32) -> Rc<Self> {
+        assert!(count > 0 && size > 0, "a pool has at least one buffer of at least one byte");
+        let size = size as usize;
+        let layout = Layout::array::<u8>(count as usize * size)
+            .and_then(|l| l.align_to(Self::PAGE))
+            .expect("the pool fits the address space");
+        // SAFETY: the layout's size is not zero, as asserted above.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        let free = RefCell::new((0..count).rev().collect());
+        Rc::new(Pool { memory, layout, size, count, free, lent: Cell::new(0) })
+    }
+
+    /// How many buffers there are.
+    pub fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// The size of each buffer in bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// How many buffers are lent out as [`RxBuf`]s.
+    pub fn lent(&self) -> u16 {
+        self.lent.get()
+    }
+
+    /// Whether so many buffers are lent out that a holder should copy rather than keep one.
+    pub fn is_scarce(&self) -> bool {
+        u32::from(self.lent.get()) * 4 > u32::from(self.count) * 3
+    }
+
+    /// Takes a free buffer's number.
+    pub(crate) fn take(&self) -> Option<u16> {
+        self.free.borrow_mut().pop()
+    }
+
+    /// Puts back a buffer that was taken and not lent.
+    pub(crate) fn put_back(&self, id: u16) {
+        self.free.borrow_mut().push(id);
+    }
+
+    /// Whether [`Pool::take`] would find a buffer.
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.borrow().is_empty()
+    }
+
+    /// Where buffer `id` begins. Whoever writes there must hold the buffer.
+    pub(crate) fn address(&self, id: u16) -> *mut u8 {
+        debug_assert!(id < self.count);
+        // SAFETY: `id` is below `count`, so the offset lies within the one allocation.
+        unsafe { self.memory.as_ptr().add(usize::from(id) * self.size) }
+    }
+
+    /// Hands out the first `len` bytes of a buffer.
+    ///
+    /// # Safety
+    /// The caller took `id` from this pool (or the kernel reported having filled it), nobody else
+    /// holds it, and neither kernel nor thread writes to it before the returned value is dropped.
+    pub(crate) unsafe fn lend(self: &Rc<Self>, id: u16, len: usize) -> RxBuf {
+        debug_assert!(id < self.count && len <= self.size);
+        self.lent.set(self.lent.get() + 1);
+        RxBuf { memory: Memory::Pooled(Rc::clone(self), id), start: 0, len: len as u32 }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout; every `RxBuf` keeps the pool alive, and a
+        // kernel that may still write leaks its handle instead of dropping it.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} of {} x {} bytes lent)", self.lent.get(), self.count, self.size)
+    }
+}
+
+enum Memory {
+    Pooled(Rc<Pool>, u16),
+    Owned(Vec<u8>),
+}
+
+/// Received bytes that their holder may keep, change in place, or send on without a copy.
+///
+/// Dropping the value gives the buffer back to its pool.
+pub struct RxBuf {
+    memory: Memory,
+    start: u32,
+    len: u32,
+}
+
+impl RxBuf {
+    /// Drops the first `n` bytes from view.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.len as usize, "advance of {n} past {} bytes", self.len);
+        self.start += n as u32;
+        self.len -= n as u32;
+    }
+
+    /// Keeps the first `n` bytes in view, if there are more.
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(u32::try_from(n).unwrap_or(u32::MAX));
+    }
+
+    /// The same bytes outside the pool when the pool runs low, else the value itself.
+    ///
+    /// Whoever keeps bytes for long calls this, so that no connection can starve the others.
+    #[must_use]
+    pub fn kept(self) -> RxBuf {
+        match &self.memory {
+            Memory::Pooled(pool, _) if pool.is_scarce() => RxBuf::from(self.to_vec()),
+            _ => self,
+        }
+    }
+}
+
+impl From<Vec<u8>> for RxBuf {
+    /// Wraps bytes that come from elsewhere than a pool, such as decrypted ones.
+    ///
+    /// # Panics
+    /// When there are 4 GiB or more.
+    fn from(bytes: Vec<u8>) -> Self {
+        let len = u32::try_from(bytes.len()).expect("a received piece is shorter than 4 GiB");
+        RxBuf { memory: Memory::Owned(bytes), start: 0, len }
+    }
+}
+
+impl Deref for RxBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let (start, len) = (self.start as usize, self.len as usize);
+        match &self.memory {
+            // SAFETY: `start + len` never exceeds the buffer, and by the promise of `Pool::lend`
+            // this value alone has access to it.
+            Memory::Pooled(pool, id) => unsafe {
+                std::slice::from_raw_parts(pool.address(*id).add(start), len)
+            },
+            Memory::Owned(bytes) => &bytes[start..start + len],
+        }
+    }
+}
+
+impl DerefMut for RxBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let (start, len) = (self.start as usize, self.len as usize);
+        match &mut self.memory {
+            // SAFETY: as in `deref`, and `self` is borrowed mutably.
+            Memory::Pooled(pool, id) => unsafe {
+                std::slice::from_raw_parts_mut(pool.address(*id).add(start), len)
+            },
+            Memory::Owned(bytes) => &mut bytes[start..start + len],
+        }
+    }
+}
+
+impl Drop for RxBuf {
+    fn drop(&mut self) {
+        if let Memory::Pooled(pool, id) = &self.memory {
+            pool.lent.set(pool.lent.get() - 1);
+            pool.put_back(*id);
+        }
+    }
+}
+
+impl fmt::Debug for RxBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RxBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lend(pool: &Rc<Pool>, text: &[u8]) -> RxBuf {
+        let id = pool.take().unwrap();
+        // SAFETY: `id` was just taken and nobody else holds it.
+        let mut buf = unsafe { pool.lend(id, text.len()) };
+        buf.copy_from_slice(text);
+        buf
+    }
+
+    #[test]
+    fn a_dropped_buffer_is_free_again() {
+        let pool = Pool::new(1, 16);
+        let buf = lend(&pool, b"hello");
+        assert_eq!((pool.lent(), pool.take()), (1, None));
+        drop(buf);
+        assert_eq!((pool.lent(), pool.take()), (0, Some(0)));
+    }
+
+    #[test]
+    fn buffers_do_not_overlap() {
+        let pool = Pool::new(3, 5);
+        let mut bufs: Vec<_> = (0..3u8).map(|i| lend(&pool, &[i; 5])).collect();
+        bufs[1].fill(9);
+        assert_eq!((&*bufs[0], &*bufs[1], &*bufs[2]), (&[0; 5][..], &[9; 5][..], &[2; 5][..]));
+    }
+
+    #[test]
+    fn the_view_shrinks_from_both_ends() {
+        let pool = Pool::new(1, 16);
+        let mut buf = lend(&pool, b"0123456789");
+        buf.advance(2);
+        buf.truncate(5);
+        buf.advance(1);
+        assert_eq!(&*buf, b"3456");
+        buf.truncate(100);
+        assert_eq!(&*buf, b"3456");
+    }
+
+    #[test]
+    fn a_buffer_outlives_the_handle_of_its_pool() {
+        let pool = Pool::new(1, 16);
+        let buf = lend(&pool, b"still here");
+        drop(pool);
+        assert_eq!(&*buf, b"still here");
+    }
+
+    #[test]
+    fn kept_copies_only_when_buffers_are_scarce() {
+        let pool = Pool::new(4, 8);
+        let held: Vec<_> = (0..3).map(|_| lend(&pool, b"x")).collect();
+        let roomy = held.into_iter().next().unwrap().kept();
+        assert_eq!(pool.lent(), 1);
+        let rest: Vec<_> = (0..3).map(|_| lend(&pool, b"y")).collect();
+        assert!(pool.is_scarce());
+        assert_eq!(&*roomy.kept(), b"x");
+        assert_eq!(pool.lent(), 3);
+        drop(rest);
+    }
+}

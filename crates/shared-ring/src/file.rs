@@ -1,0 +1,83 @@
+//! Files as the runtime hands them out.
+
+use std::fmt;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use crate::Fd;
+
+/// An open file or directory; clones share it, and the last one to go closes it.
+#[derive(Clone)]
+pub struct File(Rc<Handle>);
+
+struct Handle {
+    fd: Fd,
+    close: fn(Fd),
+}
+
+impl File {
+    /// Wraps a descriptor that `close` will close when the last clone is dropped.
+    pub fn new(fd: Fd, close: fn(Fd)) -> Self {
+        File(Rc::new(Handle { fd, close }))
+    }
+
+    /// The descriptor, valid as long as the value lives.
+    pub fn fd(&self) -> Fd {
+        self.0.fd
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        (self.close)(self.fd);
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File({:?})", self.0.fd)
+    }
+}
+
+/// What kind of thing a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// Anything else: a device, a pipe, a socket.
+    Other,
+}
+
+/// What the kernel knows of a file; equal values mean an unchanged file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// What it is.
+    pub kind: FileKind,
+    /// Length in bytes.
+    pub len: u64,
+    /// Last change of the contents.
+    pub modified: SystemTime,
+    /// Number of the file on its device.
+    pub inode: u64,
+}
+
+impl Meta {
+    pub(crate) fn from_parts(mode: u32, len: u64, inode: u64, seconds: i64, nanos: u32) -> Self {
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFREG => FileKind::Regular,
+            libc::S_IFDIR => FileKind::Directory,
+            _ => FileKind::Other,
+        };
+        let whole = Duration::from_secs(seconds.unsigned_abs());
+        let modified = if seconds < 0 {
+            SystemTime::UNIX_EPOCH.checked_sub(whole)
+        } else {
+            SystemTime::UNIX_EPOCH.checked_add(whole)
+        };
+        let modified =
+            modified.unwrap_or(SystemTime::UNIX_EPOCH) + Duration::from_nanos(nanos.into());
+        Meta { kind, len, modified, inode }
+    }
+}

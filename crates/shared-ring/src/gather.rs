@@ -1,0 +1,241 @@
+//! What waits to be sent: pieces of memory from several owners, in order.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::IoSlice;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::RxBuf;
+
+/// Bytes on their way out, gathered from copies, constants, shared and received memory.
+///
+/// The value owns or shares everything it points to, so an operation that owns the value keeps
+/// its memory alive until the kernel has reported the end. Cleared values keep their room and
+/// are used again.
+#[derive(Default)]
+pub struct Gather {
+    copied: Vec<u8>,
+    parts: VecDeque<Part>,
+    len: usize,
+    pub(crate) wire: Wire,
+}
+
+enum Part {
+    Copied(Range<usize>),
+    Static(&'static [u8]),
+    Shared(Bytes),
+    Received(RxBuf),
+}
+
+/// The form in which the ring wants a gather list; it must not move while the kernel reads it.
+pub(crate) struct Wire {
+    pub(crate) slices: [libc::iovec; Gather::SLICES],
+    pub(crate) header: libc::msghdr,
+}
+
+impl Default for Wire {
+    fn default() -> Self {
+        // SAFETY: both are plain C structures for which all zero bytes are a valid value.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+impl Gather {
+    /// The most pieces that one operation sends.
+    pub const SLICES: usize = 16;
+    /// The most bytes that one operation sends, so that progress can be seen.
+    pub const MOST: usize = 256 * 1024;
+    /// A cleared value gives back room beyond this many bytes.
+    const KEEP: usize = 16 * 1024;
+
+    /// Bytes not sent yet.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether everything has been sent.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends a copy of `bytes`.
+    pub fn copy(&mut self, bytes: &[u8]) {
+        self.grow(bytes.len());
+        self.copied.extend_from_slice(bytes);
+    }
+
+    /// Appends `n` bytes, zero for now, and returns them to be filled in.
+    pub fn reserve(&mut self, n: usize) -> &mut [u8] {
+        self.grow(n);
+        let start = self.copied.len();
+        self.copied.resize(start + n, 0);
+        &mut self.copied[start..]
+    }
+
+    fn grow(&mut self, n: usize) {
+        let start = self.copied.len();
+        match self.parts.back_mut() {
+            Some(Part::Copied(range)) if range.end == start => range.end += n,
+            _ if n == 0 => {}
+            _ => self.parts.push_back(Part::Copied(start..start + n)),
+        }
+        self.len += n;
+    }
+
+    /// Appends bytes that live as long as the program.
+    pub fn constant(&mut self, bytes: &'static [u8]) {
+        self.append(bytes.len(), Part::Static(bytes));
+    }
+
+    /// Appends shared bytes without copying them.
+    pub fn shared(&mut self, bytes: Bytes) {
+        self.append(bytes.len(), Part::Shared(bytes));
+    }
+
+    /// Appends a receive buffer without copying it.
+    pub fn received(&mut self, bytes: RxBuf) {
+        self.append(bytes.len(), Part::Received(bytes));
+    }
+
+    fn append(&mut self, len: usize, part: Part) {
+        if len > 0 {
+            self.len += len;
+            self.parts.push_back(part);
+        }
+    }
+
+    /// Removes the first `n` bytes, which have been sent, and lets go of their owners.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn advance(&mut self, mut n: usize) {
+        assert!(n <= self.len, "{n} bytes sent of {}", self.len);
+        self.len -= n;
+        while n > 0 {
+            let part = self.parts.front_mut().expect("the parts add up to the length");
+            let here = part.len();
+            if n < here {
+                part.advance(n);
+                return;
+            }
+            n -= here;
+            self.parts.pop_front();
+        }
+    }
+
+    /// Drops everything and keeps the room for the next use.
+    pub fn clear(&mut self) {
+        self.parts.clear();
+        self.copied.clear();
+        self.copied.shrink_to(Self::KEEP);
+        self.len = 0;
+    }
+
+    /// Fills `out` with the first pieces, up to [`Gather::MOST`] bytes; returns how many.
+    pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; Gather::SLICES]) -> usize {
+        let mut room = Self::MOST;
+        let mut used = 0;
+        for (part, slot) in self.parts.iter().zip(out) {
+            if room == 0 {
+                break;
+            }
+            let bytes = part.bytes(&self.copied);
+            let bytes = &bytes[..bytes.len().min(room)];
+            room -= bytes.len();
+            *slot = IoSlice::new(bytes);
+            used += 1;
+        }
+        used
+    }
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        match self {
+            Part::Copied(range) => range.len(),
+            Part::Static(bytes) => bytes.len(),
+            Part::Shared(bytes) => bytes.len(),
+            Part::Received(bytes) => bytes.len(),
+        }
+    }
+
+    fn bytes<'a>(&'a self, copied: &'a [u8]) -> &'a [u8] {
+        match self {
+            Part::Copied(range) => &copied[range.clone()],
+            Part::Static(bytes) => bytes,
+            Part::Shared(bytes) => bytes,
+            Part::Received(bytes) => bytes,
+        }
+    }
+
+    fn advance(&mut self, n: usize) {
+        match self {
+            Part::Copied(range) => range.start += n,
+            Part::Static(bytes) => *bytes = &bytes[n..],
+            Part::Shared(bytes) => *bytes = bytes.slice(n..),
+            Part::Received(bytes) => bytes.advance(n),
+        }
+    }
+}
+
+impl fmt::Debug for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gather({} bytes in {} parts)", self.len, self.parts.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn contents(gather: &Gather) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); Gather::SLICES];
+        let used = gather.slices(&mut slices);
+        slices[..used].concat()
+    }
+
+    proptest! {
+        /// Against the obvious model: one long vector.
+        #[test]
+        fn sends_what_was_appended_in_order(
+            pieces in prop::collection::vec((0..5u8, 0..40usize), 0..12),
+            cuts in prop::collection::vec(0..50usize, 0..20),
+        ) {
+            static CONSTANT: [u8; 40] = [7; 40];
+            let (mut gather, mut model) = (Gather::default(), Vec::new());
+            for (i, (how, n)) in pieces.into_iter().enumerate() {
+                let bytes = vec![i as u8; n];
+                match how {
+                    0 => gather.copy(&bytes),
+                    1 => gather.reserve(n).copy_from_slice(&bytes),
+                    2 => gather.shared(Bytes::from(bytes.clone())),
+                    3 => gather.received(RxBuf::from(bytes.clone())),
+                    _ => gather.constant(&CONSTANT[..n]),
+                }
+                model.extend(if how == 4 { vec![7; n] } else { bytes });
+            }
+            for cut in cuts {
+                prop_assert_eq!(gather.len(), model.len());
+                prop_assert_eq!(contents(&gather), model.clone());
+                let cut = cut.min(model.len());
+                gather.advance(cut);
+                model.drain(..cut);
+            }
+            gather.clear();
+            prop_assert!(gather.is_empty() && contents(&gather).is_empty());
+        }
+    }
+
+    #[test]
+    fn one_operation_is_bounded() {
+        let mut gather = Gather::default();
+        gather.shared(Bytes::from(vec![1; Gather::MOST - 1]));
+        gather.copy(&[2; 10]);
+        assert_eq!(contents(&gather).len(), Gather::MOST);
+        gather.advance(Gather::MOST);
+        assert_eq!(contents(&gather), [2; 9]);
+    }
+}

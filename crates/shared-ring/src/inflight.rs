@@ -1,0 +1,127 @@
+//! The table of operations in flight: it owns their memory until their last completion.
+
+use crate::{Op, Refusal, Refused, Token, token::Kind};
+
+/// One operation in flight and what its kernel notes about it.
+#[derive(Debug)]
+pub(crate) struct Entry<N> {
+    pub(crate) token: Token,
+    pub(crate) op: Op,
+    pub(crate) note: N,
+}
+
+/// Operations in flight, found by their tokens.
+///
+/// Bounded: no more than `capacity` at a time.
+pub(crate) struct InFlight<N> {
+    entries: Vec<Option<Entry<N>>>,
+    vacant: Vec<u32>,
+    /// For each kind and slot, the entry's place plus one.
+    places: [Vec<u32>; Kind::COUNT],
+}
+
+impl<N> InFlight<N> {
+    pub(crate) fn new(capacity: u32) -> Self {
+        InFlight {
+            entries: Vec::new(),
+            vacant: (0..capacity).rev().collect(),
+            places: Default::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.iter().flatten().count()
+    }
+
+    pub(crate) fn insert(&mut self, token: Token, op: Op, note: N) -> Result<(), Refused> {
+        let places = &mut self.places[token.kind() as usize];
+        let slot = token.slot() as usize;
+        if places.len() <= slot {
+            places.resize(slot + 1, 0);
+        }
+        if places[slot] != 0 {
+            return Err(Refused { op, why: Refusal::TokenInUse });
+        }
+        let Some(at) = self.vacant.pop() else {
+            return Err(Refused { op, why: Refusal::Full });
+        };
+        places[slot] = at + 1;
+        let entry = Some(Entry { token, op, note });
+        match self.entries.get_mut(at as usize) {
+            Some(place) => *place = entry,
+            None => self.entries.push(entry),
+        }
+        Ok(())
+    }
+
+    fn place(&self, token: Token) -> Option<usize> {
+        let place = *self.places[token.kind() as usize].get(token.slot() as usize)?;
+        place.checked_sub(1).map(|p| p as usize)
+    }
+
+    /// The operation named `token`; none for a stale name.
+    pub(crate) fn get(&mut self, token: Token) -> Option<&mut Entry<N>> {
+        let place = self.place(token)?;
+        self.entries[place].as_mut().filter(|e| e.token == token)
+    }
+
+    /// Ends the operation named `token` and hands out its memory.
+    pub(crate) fn remove(&mut self, token: Token) -> Option<Entry<N>> {
+        let place = self.place(token)?;
+        let entry = self.entries[place].take_if(|e| e.token == token)?;
+        self.places[token.kind() as usize][token.slot() as usize] = 0;
+        self.vacant.push(place as u32);
+        Some(entry)
+    }
+
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        self.entries.iter().flatten().map(|e| e.token).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Fd;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn close(fd: i32) -> Op {
+        Op::Close { fd: Fd::from_raw(fd) }
+    }
+
+    #[test]
+    fn a_stale_name_finds_nothing() {
+        let mut table = InFlight::new(2);
+        let (old, new) = (Token::new(Kind::Close, 7, 1), Token::new(Kind::Close, 7, 2));
+        table.insert(new, close(3), ()).unwrap();
+        assert!(table.get(old).is_none() && table.remove(old).is_none());
+        assert_eq!(table.insert(old, close(3), ()).unwrap_err().why, Refusal::TokenInUse);
+        assert!(table.remove(new).is_some() && table.remove(new).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_bounded_map(steps in prop::collection::vec((0..3u32, 0..6u32, any::<bool>()), 0..80)) {
+            let (mut table, mut model) = (InFlight::new(4), HashMap::new());
+            for (step, (generation, slot, insert)) in steps.into_iter().enumerate() {
+                let token = Token::new(Kind::Send, slot, generation);
+                if insert {
+                    let taken = model.keys().any(|t: &Token| t.slot() == slot);
+                    let result = table.insert(token, close(0), step).map_err(|r| r.why);
+                    if taken {
+                        prop_assert_eq!(result, Err(Refusal::TokenInUse));
+                    } else if model.len() == 4 {
+                        prop_assert_eq!(result, Err(Refusal::Full));
+                    } else {
+                        prop_assert_eq!(result, Ok(()));
+                        model.insert(token, step);
+                    }
+                } else {
+                    prop_assert_eq!(table.remove(token).map(|e| e.note), model.remove(&token));
+                }
+                prop_assert_eq!(table.len(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The seam: what the rest of the workspace knows of a kernel.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Instant, SystemTime};
+
+use crate::{Completion, Fd, File, Op, Refused, Token, Waker};
+
+/// Completions on their way to the application, oldest first.
+pub type Batch = VecDeque<Completion>;
+
+/// Where operations are posted.
+pub trait Submit {
+    /// The machine that the descriptors live on.
+    type Host: Host;
+
+    /// Posts an operation; its completions will carry `token`.
+    ///
+    /// # Errors
+    /// Hands the operation back when the table of operations is full, or when one named `token`
+    /// is in flight.
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Refused>;
+
+    /// Asks that an operation end early. The request itself is never lost, but the operation may
+    /// complete before it is carried out; either way exactly one last completion follows. A token
+    /// that is not in flight is ignored.
+    fn cancel(&mut self, token: Token);
+
+    /// The machine.
+    fn host(&mut self) -> &mut Self::Host;
+
+    /// The time at which the current turn began.
+    fn now(&self) -> Instant;
+
+    /// A handle with which other threads end a wait.
+    fn waker(&self) -> Waker;
+}
+
+/// The far side of the ring: operations go in, completions come out.
+pub trait Kernel: Submit {
+    /// Moves completions into `out`. Waits for the first until the given time, or for ever with
+    /// `None`; does not wait for a time that has passed.
+    ///
+    /// # Errors
+    /// Only when the kernel can't be used any more.
+    fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault>;
+
+    /// How many completions wait already; no system call.
+    fn landed(&self) -> u32;
+
+    /// What has been done so far.
+    fn counters(&self) -> Counters;
+}
+
+/// What a machine does at once, without an operation: sockets made and set up, time, chance.
+pub trait Host {
+    /// Opens a listening socket; returns it and the address it got.
+    ///
+    /// # Errors
+    /// Those of socket(2), bind(2) and listen(2).
+    fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)>;
+
+    /// Changes the length of a listener's queue.
+    ///
+    /// # Errors
+    /// Those of listen(2).
+    fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()>;
+
+    /// Makes a socket fit to be connected to `peer`.
+    ///
+    /// # Errors
+    /// Those of socket(2).
+    fn socket(&mut self, peer: SocketAddr, buffers: BufferSizes) -> io::Result<Fd>;
+
+    /// Tells the peer that no more will be sent. Errors show in later operations.
+    fn shutdown(&mut self, fd: Fd);
+
+    /// Makes the coming close a reset that discards what was not sent.
+    fn reset_on_close(&mut self, fd: Fd);
+
+    /// Closes a socket that no operation was ever posted for.
+    fn discard(&mut self, fd: Fd);
+
+    /// The address of the other end, while connected.
+    fn peer(&self, fd: Fd) -> Option<SocketAddr>;
+
+    /// Opens a directory for [`Op::Open`] and [`Op::Stat`].
+    ///
+    /// # Errors
+    /// Those of open(2).
+    fn directory(&mut self, path: &Path) -> io::Result<File>;
+
+    /// The time of day.
+    fn wall(&self) -> SystemTime;
+
+    /// A random number, unpredictable on a real machine.
+    fn random(&mut self) -> u64;
+}
+
+/// How a listening socket is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenOptions {
+    /// Length of the queue of connections not yet accepted.
+    pub backlog: u32,
+    /// Let other sockets listen at the same address and share the connections (`SO_REUSEPORT`).
+    pub reuse_port: bool,
+    /// Sizes that accepted sockets inherit.
+    pub buffers: BufferSizes,
+}
+
+/// Sizes of a socket's buffers in bytes; `None` leaves them to the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BufferSizes {
+    /// `SO_SNDBUF`.
+    pub send: Option<usize>,
+    /// `SO_RCVBUF`.
+    pub receive: Option<usize>,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts of what a kernel did, from its start.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// Every counter with its name, in order.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// System calls made.
+    system_calls,
+    /// Turns taken.
+    turns,
+    /// Completions delivered.
+    completions,
+    /// Cancels requested.
+    cancels,
+    /// Times a receive found no free buffer and waited for one.
+    buffer_shortages,
+    /// Times the kernel ended an operation early that was posted again.
+    rearmed,
+    /// Times the completion queue overflowed.
+    overflows,
+    /// Sends that took fewer bytes than were offered.
+    short_sends,
+    /// Times a listener had no descriptor for a connection (EMFILE, ENFILE).
+    table_full,
+    /// Connections that were gone when they were accepted.
+    accept_aborts,
+    /// Times part of a file to be sent had to be read from the disk first.
+    cold_files,
+    /// File operations that were handed to a thread.
+    offloaded,
+}
+
+/// Why a kernel can't go on.
+#[derive(Debug)]
+pub struct Fault {
+    /// What was being done.
+    pub doing: &'static str,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the event loop can't go on: {}: {}", self.doing, self.error)
+    }
+}
+
+impl std::error::Error for Fault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

@@ -1,0 +1,21 @@
+//! The rings in which an application and the kernel meet.
+
+mod buffer;
+mod file;
+mod gather;
+mod inflight;
+mod kernel;
+mod linux;
+mod op;
+mod token;
+mod waker;
+
+pub use buffer::{Pool, RxBuf};
+pub use file::{File, FileKind, Meta};
+pub use gather::Gather;
+pub use kernel::{Batch, BufferSizes, Counters, Fault, Host, Kernel, ListenOptions, Submit};
+pub use linux::Linux;
+pub use op::{Completion, Fd, Op, Outcome, Refusal, Refused};
+pub use rustix::io::Errno;
+pub use token::{Kind, Token};
+pub use waker::Waker;

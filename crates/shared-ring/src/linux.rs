@@ -1,0 +1,113 @@
+//! The machine itself: sockets, clock and random source of this Linux.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::SystemTime;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::{BufferSizes, Fd, File, Host, ListenOptions};
+
+/// This machine.
+#[derive(Debug, Default)]
+pub struct Linux(());
+
+pub(crate) fn borrow(fd: &Fd) -> BorrowedFd<'_> {
+    // SAFETY: an `Fd` is open until `Op::Close` or `Host::discard` ends it, and whoever asks for
+    // those gives up the number.
+    unsafe { BorrowedFd::borrow_raw(fd.raw()) }
+}
+
+/// Closes a descriptor at once.
+pub(crate) fn close(fd: Fd) {
+    // SAFETY: the caller gives up the number, which by the contract of `Fd` it alone holds.
+    drop(unsafe { OwnedFd::from_raw_fd(fd.raw()) });
+}
+
+impl Linux {
+    fn socket_for(address: SocketAddr, buffers: BufferSizes) -> io::Result<OwnedFd> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+        // Accepted sockets inherit these.
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        if let Some(bytes) = buffers.send {
+            sockopt::set_socket_send_buffer_size(&fd, bytes)?;
+        }
+        if let Some(bytes) = buffers.receive {
+            sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
+        }
+        Ok(fd)
+    }
+}
+
+fn clamp(backlog: u32) -> i32 {
+    i32::try_from(backlog).unwrap_or(i32::MAX)
+}
+
+impl Host for Linux {
+    fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)> {
+        let fd = Self::socket_for(at, options.buffers)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        if options.reuse_port {
+            sockopt::set_socket_reuseport(&fd, true)?;
+        }
+        if at.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        net::bind(&fd, &at)?;
+        net::listen(&fd, clamp(options.backlog))?;
+        let address = SocketAddr::try_from(net::getsockname(&fd)?)?;
+        Ok((Fd::from_owned(fd), address))
+    }
+
+    fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()> {
+        Ok(net::listen(borrow(&listener), clamp(length))?)
+    }
+
+    fn socket(&mut self, peer: SocketAddr, buffers: BufferSizes) -> io::Result<Fd> {
+        Self::socket_for(peer, buffers).map(Fd::from_owned)
+    }
+
+    fn shutdown(&mut self, fd: Fd) {
+        let _ = net::shutdown(borrow(&fd), net::Shutdown::Write);
+    }
+
+    fn reset_on_close(&mut self, fd: Fd) {
+        let _ = sockopt::set_socket_linger(borrow(&fd), Some(std::time::Duration::ZERO));
+    }
+
+    fn discard(&mut self, fd: Fd) {
+        close(fd);
+    }
+
+    fn peer(&self, fd: Fd) -> Option<SocketAddr> {
+        let address = net::getpeername(borrow(&fd)).ok()??;
+        SocketAddr::try_from(address).ok()
+    }
+
+    fn directory(&mut self, path: &Path) -> io::Result<File> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(File::new(Fd::from_owned(fd), close))
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn random(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        // The only failures are an early boot and a signal before the first byte; the clock will do.
+        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+            Ok(8) => u64::from_ne_bytes(bytes),
+            _ => rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec as u64,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What can be asked of a kernel, and what it answers.
+
+use std::ffi::CString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
+
+use crate::{File, Gather, Meta, RxBuf, Token};
+
+/// A descriptor number that belongs to a kernel; only [`Op::Close`] ends it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fd(RawFd);
+
+impl Fd {
+    /// Passes ownership of a descriptor to the runtime.
+    pub fn from_owned(fd: OwnedFd) -> Self {
+        Fd(fd.into_raw_fd())
+    }
+
+    pub(crate) const fn from_raw(fd: RawFd) -> Self {
+        Fd(fd)
+    }
+
+    /// The number.
+    pub const fn raw(self) -> RawFd {
+        self.0
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Debug for Fd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fd {}", self.0)
+    }
+}
+
+/// One thing for the kernel to do. An operation owns all memory that the kernel will touch.
+#[derive(Debug)]
+pub enum Op {
+    /// Accept every connection that arrives, at most `per_turn` in one turn; goes on until
+    /// cancelled or failed.
+    Accept {
+        /// A listening socket.
+        listener: Fd,
+        /// Most connections in one turn; `None` takes all that are there.
+        per_turn: Option<NonZeroU16>,
+    },
+    /// Receive whatever arrives; goes on until the end of the stream, an error, or a cancel.
+    Receive {
+        /// A connected socket.
+        fd: Fd,
+    },
+    /// Send the first [`Gather::MOST`] bytes of `data`, or fewer.
+    Send {
+        /// A connected socket.
+        fd: Fd,
+        /// What to send.
+        data: Box<Gather>,
+    },
+    /// Send `len` bytes of a file, or fewer.
+    SendFile {
+        /// A connected socket.
+        fd: Fd,
+        /// A regular file.
+        file: File,
+        /// Where in the file to begin.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+    },
+    /// Connect a socket.
+    Connect {
+        /// A socket that is not connected yet.
+        fd: Fd,
+        /// The peer.
+        to: SocketAddr,
+    },
+    /// Close a socket.
+    Close {
+        /// The socket; no other operation for it is in flight.
+        fd: Fd,
+    },
+    /// Open a file for reading, beneath `root` and nowhere else.
+    Open {
+        /// A directory.
+        root: File,
+        /// A relative path.
+        path: CString,
+    },
+    /// Ask what a path beneath `root` leads to.
+    Stat {
+        /// A directory.
+        root: File,
+        /// A relative path.
+        path: CString,
+    },
+    /// Read `len` bytes of a file, or fewer at its end.
+    Read {
+        /// A regular file.
+        file: File,
+        /// Where in the file to begin.
+        offset: u64,
+        /// How many bytes.
+        len: u32,
+    },
+}
+
+/// What became of an operation.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A connection was accepted.
+    Accepted(Fd),
+    /// At least one byte was received.
+    Received(RxBuf),
+    /// The peer will send no more.
+    Eof,
+    /// So many bytes were sent and removed from the front of the list, which comes back.
+    Sent(Box<Gather>, usize),
+    /// So many bytes of the file were sent; 0 when the file ends before `offset`.
+    SentFile(u32),
+    /// The connection is open.
+    Connected,
+    /// The socket is closed.
+    Closed,
+    /// The file is open.
+    Opened(File, Meta),
+    /// This is what the path leads to.
+    Stat(Meta),
+    /// These bytes were read; none at the end of the file.
+    Read(RxBuf),
+    /// Another thread called [`Waker::wake`](crate::Waker::wake).
+    Woken,
+    /// It failed, or was cancelled (`ECANCELED`). What was to be sent comes back.
+    Failed(Errno, Option<Box<Gather>>),
+}
+
+/// The answer to an operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// Which operation.
+    pub token: Token,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Whether the operation has ended; `Accept` and `Receive` answer many times.
+    pub last: bool,
+}
+
+impl Completion {
+    pub(crate) fn last(token: Token, outcome: Outcome) -> Self {
+        Completion { token, outcome, last: true }
+    }
+
+    pub(crate) fn more(token: Token, outcome: Outcome) -> Self {
+        Completion { token, outcome, last: false }
+    }
+}
+
+/// An operation that was not taken, handed back with the reason.
+#[derive(Debug)]
+pub struct Refused {
+    /// The operation.
+    pub op: Op,
+    /// Why it was not taken.
+    pub why: Refusal,
+}
+
+/// Why an operation was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// As many operations are in flight as the kernel was configured for.
+    Full,
+    /// An operation of this name is in flight already.
+    TokenInUse,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Full => {
+                "as many operations are in flight as were configured; raise `operations`"
+            }
+            Refusal::TokenInUse => "an operation of the same kind is in flight for this slot",
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! Names of operations in flight.
+
+use std::fmt;
+
+/// What an operation does; one operation of each kind may be in flight for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Connections arriving at a listener.
+    Accept = 0,
+    /// Bytes arriving at a connection.
+    Receive = 1,
+    /// Bytes or a file leaving through a connection.
+    Send = 2,
+    /// A connection being opened.
+    Connect = 3,
+    /// A descriptor being closed.
+    Close = 4,
+    /// Work on a file.
+    File = 5,
+    /// The wake-up of a kernel by another thread.
+    Wake = 6,
+    /// The request to cancel another operation.
+    Cancel = 7,
+}
+
+impl Kind {
+    /// How many kinds there are.
+    pub const COUNT: usize = 8;
+    const ALL: [Kind; Kind::COUNT] = [
+        Kind::Accept,
+        Kind::Receive,
+        Kind::Send,
+        Kind::Connect,
+        Kind::Close,
+        Kind::File,
+        Kind::Wake,
+        Kind::Cancel,
+    ];
+}
+
+/// The name of one operation: kind, slot and generation in 64 bits.
+///
+/// The slot says whose operation it is. The generation counts how often the slot was used again,
+/// so that a completion meant for a connection that is gone never reaches its successor.
+///
+/// Layout, high to low: kind 8 bits, generation 24 bits, slot 32 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(u64);
+
+impl Token {
+    /// Generations are counted modulo this.
+    pub const GENERATIONS: u32 = 1 << 24;
+
+    /// Names the operation of `kind` for `slot` in its `generation` (taken modulo
+    /// [`Token::GENERATIONS`]).
+    pub const fn new(kind: Kind, slot: u32, generation: u32) -> Self {
+        let generation = (generation % Self::GENERATIONS) as u64;
+        Token((kind as u64) << 56 | generation << 32 | slot as u64)
+    }
+
+    /// What the operation does.
+    pub const fn kind(self) -> Kind {
+        Kind::ALL[(self.0 >> 56) as usize % Kind::COUNT]
+    }
+
+    /// Whose operation it is.
+    pub const fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Which use of the slot it belongs to.
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32 % Self::GENERATIONS
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Token(bits)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({}.{})", self.kind(), self.slot(), self.generation())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn keeps_its_parts(kind in 0..Kind::COUNT, slot: u32, generation: u32) {
+            let token = Token::new(Kind::ALL[kind], slot, generation);
+            prop_assert_eq!(token.kind(), Kind::ALL[kind]);
+            prop_assert_eq!(token.slot(), slot);
+            prop_assert_eq!(token.generation(), generation % Token::GENERATIONS);
+            prop_assert_eq!(Token::from_bits(token.bits()), token);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Waking a kernel from another thread.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Ends the wait of the kernel it came from; cheap to clone, usable from any thread.
+///
+/// Wakes are coalesced: any number of them before the kernel looks cost one system call and
+/// cause one [`Outcome::Woken`](crate::Outcome::Woken).
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    event: OwnedFd,
+    pending: AtomicBool,
+}
+
+impl Waker {
+    /// Makes a waker. With `blocking` reads of its descriptor wait, as the ring wants it.
+    pub(crate) fn new(blocking: bool) -> io::Result<Self> {
+        let mut flags = EventfdFlags::CLOEXEC;
+        flags.set(EventfdFlags::NONBLOCK, !blocking);
+        let event = eventfd(0, flags)?;
+        Ok(Waker(Arc::new(Shared { event, pending: AtomicBool::new(false) })))
+    }
+
+    /// Wakes the kernel.
+    pub fn wake(&self) {
+        if !self.0.pending.swap(true, Ordering::AcqRel) {
+            // A full counter is a wake-up in itself, and nothing else can fail.
+            let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Lets later wakes through again. Call it after the descriptor was read and before looking
+    /// at what the wake was for.
+    pub(crate) fn heard(&self) {
+        self.0.pending.store(false, Ordering::Release);
+    }
+
+    /// Reads the descriptor, then does what [`Waker::heard`] does.
+    pub(crate) fn drain(&self) {
+        let _ = rustix::io::read(&self.0.event, &mut [0; 8]);
+        self.heard();
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readable(waker: &Waker) -> bool {
+        rustix::io::read(waker, &mut [0; 8]).is_ok()
+    }
+
+    #[test]
+    fn wakes_before_the_look_are_one() {
+        let waker = Waker::new(false).unwrap();
+        waker.wake();
+        waker.clone().wake();
+        assert!(readable(&waker));
+        waker.wake();
+        assert!(!readable(&waker), "not heard yet, so the second write is saved");
+        waker.heard();
+        waker.wake();
+        waker.drain();
+        assert!(!readable(&waker));
+        waker.wake();
+        assert!(readable(&waker));
+    }
+}
