@@ -1,2 +1,41 @@
-//! The lab.
-fn main() {}
+//! The lab: measures the mechanisms, on the machine at hand.
+
+mod allocator;
+mod client;
+mod command;
+mod experiments;
+mod failure;
+mod floors;
+mod machine;
+mod measure;
+mod outcome;
+mod report;
+mod run;
+mod serve;
+mod statistics;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use command::{Command, Lab};
+
+#[global_allocator]
+static ALLOCATOR: allocator::Counting = allocator::Counting;
+
+fn main() -> ExitCode {
+    let done = match Lab::parse().command {
+        Command::List(options) => run::list(&options),
+        Command::Run(options) => run::run(&options),
+        Command::Report(options) => report::write(&options),
+        Command::Serve(options) => serve::serve(&options),
+        Command::Client(options) => client::client(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("lab: {failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -190,6 +190,12 @@ pub trait Application: Sized {
     /// The connection is over; commands for it have no effect.
     fn closed(&mut self, x: Cx<'_, impl Commands, Self::State>, why: Why) {}
 
+    /// The server is stopping: the connection should end with its current work, or at once when
+    /// it has none.
+    fn stopping(&mut self, x: Cx<'_, impl Commands, Self::State>) {
+        x.io.close(x.id, Close::Flush);
+    }
+
     /// Another thread called [`Remote::wake`](crate::Remote::wake) with `tag`.
     fn woken(&mut self, io: &mut impl Commands, tag: u64) {}
 }

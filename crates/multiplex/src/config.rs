@@ -31,6 +31,8 @@ pub struct Config {
     pub max_queued: usize,
     /// How long [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger: Duration,
+    /// How long a peer may take none of the bytes that are left when its connection is closed.
+    pub stall: Duration,
     /// How long open connections may go on after a stop.
     pub drain: Duration,
 }
@@ -48,8 +50,27 @@ impl Default for Config {
             sockets: BufferSizes::default(),
             max_queued: 16 << 20,
             linger: Duration::from_secs(2),
+            stall: Duration::from_secs(30),
             drain: Duration::from_secs(10),
         }
+    }
+}
+
+impl Config {
+    /// Whether the numbers make sense.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let wrong = if self.max_connections == 0 {
+            "max_connections is 0; a server needs room for at least one connection"
+        } else if !self.buffers.is_power_of_two() || self.buffers > 1 << 15 {
+            "the number of receive buffers must be a power of two up to 32768"
+        } else if self.buffer_size == 0 || self.buffer_size > 1 << 24 {
+            "the size of a receive buffer must lie between 1 byte and 16 MiB"
+        } else if self.listen.len() > usize::from(u16::MAX) {
+            "there are more than 65535 addresses to listen at"
+        } else {
+            return Ok(());
+        };
+        Err(StartError::Config(wrong))
     }
 }
 

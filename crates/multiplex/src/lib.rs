@@ -4,8 +4,11 @@ mod any;
 mod application;
 mod commands;
 mod config;
+mod driver;
 mod multiplexer;
+mod readiness;
 mod rx;
+mod wheel;
 
 pub use any::*;
 pub use application::{
@@ -15,4 +18,5 @@ pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};
 pub use multiplexer::{Family, Multiplexer, Remote, Stats};
 pub use rx::Rx;
+pub use wheel::Wheel;
 pub use shared_ring::{BufferSizes, Counters, Fault, File, FileKind, Meta, RxBuf};

@@ -194,7 +194,7 @@ mod tests {
     fn contents(gather: &Gather) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); Gather::SLICES];
         let used = gather.slices(&mut slices);
-        slices[..used].concat()
+        slices[..used].iter().flat_map(|slice| slice.iter().copied()).collect()
     }
 
     proptest! {

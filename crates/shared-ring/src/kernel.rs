@@ -30,13 +30,22 @@ pub trait Submit {
     fn cancel(&mut self, token: Token);
 
     /// The machine.
-    fn host(&mut self) -> &mut Self::Host;
+    fn host(&self) -> &Self::Host;
+
+    /// The machine, to be changed.
+    fn host_mut(&mut self) -> &mut Self::Host;
 
     /// The time at which the current turn began.
     fn now(&self) -> Instant;
 
     /// A handle with which other threads end a wait.
     fn waker(&self) -> Waker;
+
+    /// How many completions wait already; no system call.
+    fn landed(&self) -> u32;
+
+    /// What has been done so far.
+    fn counters(&self) -> Counters;
 }
 
 /// The far side of the ring: operations go in, completions come out.
@@ -48,11 +57,8 @@ pub trait Kernel: Submit {
     /// Only when the kernel can't be used any more.
     fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault>;
 
-    /// How many completions wait already; no system call.
-    fn landed(&self) -> u32;
-
-    /// What has been done so far.
-    fn counters(&self) -> Counters;
+    /// Moves completions that wait already into `out`; no system call.
+    fn reap(&mut self, out: &mut Batch);
 }
 
 /// What a machine does at once, without an operation: sockets made and set up, time, chance.

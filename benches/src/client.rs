@@ -1,0 +1,142 @@
+//! The load: a closed loop over a number of connections, as cheap as it can be.
+//!
+//! At each turn it takes all replies that have arrived and only then sends the next requests, so
+//! that the server finds several at once.
+
+use std::io::{self, BufRead, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::Timespec;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::command::Client as Options;
+use crate::failure::Failure;
+use crate::measure::{CLIENT_CORE, Window, pin};
+
+/// How long the server may leave all connections without any reply.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// How long one number of requests may take.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Does what the lines on standard input ask, until its end.
+pub(crate) fn client(options: &Options) -> Result<(), Failure> {
+    pin(CLIENT_CORE)?;
+    let mut client = Client::connect(options)?;
+    println!("ready");
+    for line in io::stdin().lock().lines() {
+        let count = line?.trim().parse().map_err(|e| Failure::new("a number of requests", e))?;
+        let window = client.requests(count)?;
+        let words = serde_json::to_string(&window).map_err(|e| Failure::new("JSON", e))?;
+        println!("{words}");
+        io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+struct Client {
+    queue: OwnedFd,
+    connections: Vec<Connection>,
+    request: &'static [u8],
+    reply_bytes: usize,
+    buffer: Vec<u8>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// How much of the reply has not arrived yet.
+    missing: usize,
+}
+
+impl Client {
+    fn connect(options: &Options) -> Result<Self, Failure> {
+        let refused = |e: io::Error| Failure::new(format_args!("connecting to {}", options.connect), e);
+        let queue = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?;
+        let mut connections = Vec::with_capacity(options.connections);
+        for i in 0..options.connections {
+            let patience = Duration::from_secs(PATIENCE.tv_sec as u64);
+            let stream = TcpStream::connect_timeout(&options.connect, patience).map_err(refused)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            // Closing by reset leaves no TIME_WAIT behind, which would use up the ports.
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))
+                .and_then(|()| {
+                    epoll::add(&queue, &stream, EventData::new_u64(i as u64), EventFlags::IN)
+                })
+                .map_err(io::Error::from)?;
+            connections.push(Connection { stream, missing: 0 });
+        }
+        let (request, reply_bytes) = (options.work.request(), options.reply_bytes);
+        Ok(Client { queue, connections, request, reply_bytes, buffer: vec![0; 64 * 1024] })
+    }
+
+    /// Makes `count` requests, spread over the connections, and waits for the replies.
+    fn requests(&mut self, count: u64) -> Result<Window, Failure> {
+        let (began, cpu) = (Instant::now(), cpu_ns());
+        let mut events = Vec::with_capacity(self.connections.len());
+        let mut idle: Vec<usize> = (0..self.connections.len()).rev().collect();
+        let (mut sent, mut answered) = (0, 0);
+        while answered < count {
+            while sent < count
+                && let Some(i) = idle.pop()
+            {
+                self.ask(i)?;
+                sent += 1;
+            }
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.queue, room, Some(&PATIENCE)) {
+                Ok(0) => return Err(Failure::Run("no reply for 10 s".to_owned())),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+            for event in &events {
+                let i = { event.data }.u64() as usize;
+                if self.take(i)? {
+                    answered += 1;
+                    idle.push(i);
+                }
+            }
+            if began.elapsed() > LONGEST {
+                return Err(Failure::Run(format!("{count} requests take too long")));
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        Ok(Window { requests: count, seconds, cpu_ns: cpu_ns() - cpu })
+    }
+
+    fn ask(&mut self, i: usize) -> Result<(), Failure> {
+        let connection = &mut self.connections[i];
+        connection.missing = self.reply_bytes;
+        match send(&connection.stream, self.request, SendFlags::NOSIGNAL) {
+            Ok(n) if n == self.request.len() => Ok(()),
+            Ok(_) => Err(Failure::Run("a request was sent in part".to_owned())),
+            Err(error) => Err(Failure::new("sending a request", error)),
+        }
+    }
+
+    /// Takes what has arrived; true when that completes the reply.
+    fn take(&mut self, i: usize) -> Result<bool, Failure> {
+        let connection = &mut self.connections[i];
+        let n = match recv(&connection.stream, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(Failure::Run("the server closed a connection".to_owned())),
+            Ok((n, _)) => n,
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(error) => return Err(Failure::new("receiving a reply", error)),
+        };
+        match connection.missing.checked_sub(n) {
+            Some(missing) => connection.missing = missing,
+            None => return Err(Failure::Run("the server sent more than a reply".to_owned())),
+        }
+        Ok(connection.missing == 0)
+    }
+}
+
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

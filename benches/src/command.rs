@@ -1,0 +1,132 @@
+//! What can be asked of the lab.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Measures the mechanisms, on the machine at hand.
+#[derive(Parser)]
+#[command(name = "lab", version)]
+pub(crate) struct Lab {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show the experiments
+    List(List),
+    /// Run an experiment
+    Run(Run),
+    /// Make one HTML file of the last runs, with plots and tables
+    Report(Report),
+    /// Be a server under test: address on standard output, counts for every line on standard
+    /// input, at whose end it stops
+    #[command(hide = true)]
+    Serve(Serve),
+    /// Be the load: for every line with a number on standard input make so many requests
+    #[command(hide = true)]
+    Client(Client),
+}
+
+#[derive(Args)]
+pub(crate) struct List {
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Which experiment; `lab list` shows them
+    pub(crate) id: String,
+    /// End within a minute, at the price of precision
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Also write the outcome to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Report {
+    /// Where to write it [default: lab/report.html in cargo's target directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    #[arg(long)]
+    pub(crate) what: What,
+    #[arg(long)]
+    pub(crate) mechanism: String,
+    #[arg(long)]
+    pub(crate) work: Work,
+    /// What a floor replies to a request for a file
+    #[arg(long)]
+    pub(crate) reply: Option<PathBuf>,
+    /// The directory that the file server serves
+    #[arg(long)]
+    pub(crate) root: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Client {
+    #[arg(long)]
+    pub(crate) connect: SocketAddr,
+    #[arg(long)]
+    pub(crate) work: Work,
+    #[arg(long)]
+    pub(crate) connections: usize,
+    /// How long each reply is
+    #[arg(long)]
+    pub(crate) reply_bytes: usize,
+}
+
+/// What kind of server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum What {
+    /// The least program that does the work.
+    Floor,
+    /// An application on a mechanism.
+    App,
+}
+
+/// What a server is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Work {
+    /// Send back what was received.
+    Echo,
+    /// Serve a file of 12 bytes over HTTP.
+    File,
+}
+
+impl Work {
+    /// The word for it on the command line and in figures.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Work::Echo => "echo",
+            Work::File => "file",
+        }
+    }
+
+    /// A request for it.
+    pub(crate) fn request(self) -> &'static [u8] {
+        match self {
+            Work::Echo => &[b'e'; 64],
+            Work::File => b"GET /hello.txt HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        }
+    }
+}
+
+impl What {
+    /// The word for it on the command line and in figures.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            What::Floor => "floor",
+            What::App => "app",
+        }
+    }
+}

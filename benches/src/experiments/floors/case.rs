@@ -1,0 +1,97 @@
+//! One mechanism beside its floor, at one kind of work.
+
+use std::fmt;
+
+use super::CONNECTIONS;
+use crate::command::{What, Work};
+use crate::failure::Failure;
+use crate::measure::{Sample, Site, Subject, UnderLoad};
+use crate::statistics;
+
+/// What was measured of one side, a value for each round.
+#[derive(Debug, Default)]
+pub(super) struct Side {
+    pub(super) samples: Vec<Sample>,
+    pub(super) system_calls: Vec<f64>,
+    pub(super) instructions: Vec<f64>,
+}
+
+impl Side {
+    pub(super) fn of(&self, figure: impl Fn(&Sample) -> f64) -> Vec<f64> {
+        self.samples.iter().map(figure).collect()
+    }
+}
+
+/// One mechanism beside its floor, at one kind of work.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) mechanism: &'static str,
+    floor: &'static str,
+    pub(super) work: Work,
+    pub(super) floor_side: Side,
+    pub(super) app_side: Side,
+    /// Why it was given up.
+    pub(super) failed: Option<String>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.mechanism, self.work.name())
+    }
+}
+
+impl Case {
+    pub(super) fn new(mechanism: &'static str, floor: &'static str, work: Work) -> Self {
+        let (floor_side, app_side) = (Side::default(), Side::default());
+        Case { mechanism, floor, work, floor_side, app_side, failed: None }
+    }
+
+    pub(super) fn subject(&self, what: What) -> Subject {
+        let mechanism = if what == What::Floor { self.floor } else { self.mechanism };
+        Subject { what, mechanism: mechanism.to_owned(), work: self.work }
+    }
+
+    pub(super) fn side(&mut self, what: What) -> &mut Side {
+        match what {
+            What::Floor => &mut self.floor_side,
+            What::App => &mut self.app_side,
+        }
+    }
+
+    /// Processor time of the application over that of the floor, for each round.
+    pub(super) fn ratios(&self) -> Vec<f64> {
+        let cpu = |side: &Side| side.of(Sample::cpu_ns);
+        statistics::ratios(&cpu(&self.app_side), &cpu(&self.floor_side))
+    }
+
+    /// One round: both sides as new processes, since where a process happens to lie in memory
+    /// makes a difference of its own, and both loaded twice, which cancels a steady drift.
+    pub(super) fn round(
+        &mut self,
+        site: &Site,
+        round: usize,
+        half: u64,
+        warm_up: u64,
+    ) -> Result<(), Failure> {
+        let start = |what| UnderLoad::start(&self.subject(what), site, CONNECTIONS, warm_up);
+        let (mut floor, mut app) = (start(What::Floor)?, start(What::App)?);
+        let (mut of_floor, mut of_app) = (Sample::default(), Sample::default());
+        let (first, second) = match round % 2 {
+            0 => (What::Floor, What::App),
+            _ => (What::App, What::Floor),
+        };
+        for what in [first, second, second, first] {
+            match what {
+                What::Floor => of_floor += floor.measure(half)?,
+                What::App => of_app += app.measure(half)?,
+            }
+        }
+        // Nothing is kept of a round that did not come to its end.
+        let (floor_calls, app_calls) = (floor.stop()?, app.stop()?);
+        self.floor_side.samples.push(of_floor);
+        self.floor_side.system_calls.push(floor_calls);
+        self.app_side.samples.push(of_app);
+        self.app_side.system_calls.push(app_calls);
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! What a connection costs that does nothing.
+
+use multiplex::backends;
+
+use crate::command::{What, Work};
+use crate::failure::Failure;
+use crate::measure::{Load, Server, Site, Subject};
+use crate::outcome::{Outcome, X};
+use crate::statistics::Spread;
+
+const CONNECTIONS: usize = 10_000;
+
+/// Bytes for each connection.
+struct Bytes {
+    allocated: f64,
+    resident: f64,
+}
+
+/// Measures every mechanism; returns what the ring allocates for a connection.
+pub(super) fn measure_all(site: &Site, outcome: &mut Outcome) -> Option<f64> {
+    let mut of_ring = None;
+    for backend in backends().iter().filter(|b| b.available.is_ok()) {
+        match measure(backend.name, site) {
+            Ok(bytes) => {
+                let mut add = |name, value| {
+                    let y = Spread { median: value, low: value, high: value };
+                    let x = X::Name(backend.name.to_owned());
+                    outcome.point("Idle connection", "bytes", name, x, y);
+                };
+                add("allocated", bytes.allocated);
+                add("resident", bytes.resident);
+                if backend.name == "uring" {
+                    of_ring = Some(bytes.allocated);
+                }
+            }
+            Err(failure) => {
+                outcome.notes.push(format!("idle connections on {}: {failure}", backend.name));
+            }
+        }
+    }
+    of_ring
+}
+
+fn measure(mechanism: &str, site: &Site) -> Result<Bytes, Failure> {
+    let (what, work) = (What::App, Work::File);
+    let subject = Subject { what, mechanism: mechanism.to_owned(), work };
+    let mut server = Server::start(&subject, site, &[])?;
+    let (live, resident) = (server.counts()?.live, server.resident()?);
+    let reply_bytes = site.reply_bytes(work);
+    let mut load = Load::start(server.address(), work, CONNECTIONS, reply_bytes)?;
+    // One request each, so that all are accepted and have used what they need.
+    load.requests(CONNECTIONS as u64)?;
+    let each = |after: u64, before: u64| after.saturating_sub(before) as f64 / CONNECTIONS as f64;
+    let allocated = each(server.counts()?.live, live);
+    let resident = each(server.resident()?, resident);
+    drop(load);
+    server.stop()?;
+    Ok(Bytes { allocated, resident })
+}

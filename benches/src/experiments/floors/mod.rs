@@ -1,0 +1,192 @@
+//! Each mechanism beside the least program that does the same work on the same interface.
+
+mod case;
+mod idle;
+
+use multiplex::backends;
+
+use case::{Case, Side};
+
+use super::{Context, Experiment};
+use crate::command::{What, Work};
+use crate::failure::Failure;
+use crate::floors;
+use crate::measure::{Callgrind, Site};
+use crate::outcome::{Outcome, X};
+use crate::statistics::spread;
+
+/// See the module.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    id: "floors",
+    title: "each mechanism beside the least program on the same interface: echo and a small file",
+    source: "goal of this project: file server at most 1.10 of its floor, echo at most 1.05",
+    run,
+};
+
+/// Connections that are open, each with one request at a time.
+const CONNECTIONS: usize = 64;
+
+/// How much is measured.
+struct Extent {
+    rounds: usize,
+    /// Requests in a round, for each side.
+    requests: u64,
+    warm_up: u64,
+}
+
+const QUICK: Extent = Extent { rounds: 3, requests: 40_000, warm_up: 4_000 };
+const FULL: Extent = Extent { rounds: 9, requests: 200_000, warm_up: 10_000 };
+
+fn run(cx: &Context) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    let site = site(&mut outcome)?;
+    let extent = if cx.quick { QUICK } else { FULL };
+    let mut cases = cases(&mut outcome);
+    measure(cx, &extent, &site, &mut cases);
+    let idle = idle::measure_all(&site, &mut outcome);
+    count_instructions(cx, &site, &mut cases, &mut outcome);
+    for case in &cases {
+        report(case, &mut outcome);
+    }
+    if let Some(bytes) = idle {
+        outcome.ratios.insert("idle_connection_bytes".to_owned(), bytes);
+    }
+    overall(&mut outcome);
+    outcome.notes.extend(NOTES.map(str::to_owned));
+    Ok(outcome)
+}
+
+const NOTES: [&str; 5] = [
+    "Server on core 0, client on core 1, loopback, 64 connections with one request each at a \
+     time; processor time over all threads of the server, kernel workers included.",
+    "In each round both sides are new processes and are loaded in turns: floor, app, app, floor, \
+     or the other way round. Ratios are taken within a round; given is the median, and the \
+     smallest and the largest.",
+    "System calls are counted by the programs themselves, from start to end, accepts included. \
+     tokio's own waits are not among them.",
+    "Instructions are those outside the kernel, under valgrind, where batches are larger.",
+    "An idle connection is one that has made one request; its bytes are what the allocator gave \
+     to the server for it. Memory that the kernel holds for it does not count.",
+];
+
+/// The mechanisms that can run, each with its floor, once for each kind of work.
+fn cases(outcome: &mut Outcome) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for backend in backends() {
+        match (&backend.available, floors::beneath(backend.name)) {
+            (Err(why), _) => outcome.notes.push(format!("{} can't run here: {why}", backend.name)),
+            (Ok(()), None) => outcome.notes.push(format!("{} has no floor", backend.name)),
+            (Ok(()), Some(floor)) => {
+                cases.push(Case::new(backend.name, floor, Work::File));
+                cases.push(Case::new(backend.name, floor, Work::Echo));
+            }
+        }
+    }
+    cases
+}
+
+/// The reply is asked for once: it is the same on every mechanism.
+fn site(outcome: &mut Outcome) -> Result<Site, Failure> {
+    let mut last = Failure::Run("no mechanism is built in that can run here".to_owned());
+    for backend in backends().iter().filter(|b| b.available.is_ok()) {
+        match Site::new(backend.name) {
+            Ok(site) => return Ok(site),
+            Err(failure) => {
+                outcome.notes.push(format!("{}: {failure}", backend.name));
+                last = failure;
+            }
+        }
+    }
+    Err(last)
+}
+
+/// Rounds go around all cases, so that an early end leaves all with as many.
+fn measure(cx: &Context, extent: &Extent, site: &Site, cases: &mut [Case]) {
+    cx.progress.set_length((extent.rounds * cases.len()) as u64);
+    for round in 0..extent.rounds {
+        for case in cases.iter_mut().filter(|c| c.failed.is_none()) {
+            // The first round is never left out.
+            if round > 0 && cx.is_late() {
+                return;
+            }
+            cx.progress.set_message(case.to_string());
+            let half = extent.requests / 2;
+            if let Err(failure) = case.round(site, round, half, extent.warm_up) {
+                case.failed = Some(failure.to_string());
+            }
+            cx.progress.inc(1);
+        }
+    }
+}
+
+fn count_instructions(cx: &Context, site: &Site, cases: &mut [Case], outcome: &mut Outcome) {
+    if cx.quick {
+        return;
+    }
+    let callgrind = match Callgrind::find() {
+        Ok(callgrind) => callgrind,
+        Err(failure) => return outcome.notes.push(failure.to_string()),
+    };
+    cx.progress.set_position(0);
+    for case in cases.iter_mut() {
+        cx.progress.set_message(format!("instructions of {case}"));
+        for what in [What::Floor, What::App] {
+            match callgrind.count(&case.subject(what), site, CONNECTIONS) {
+                Ok(count) => case.side(what).instructions.push(count),
+                Err(failure) => outcome.notes.push(format!("callgrind on {case}: {failure}")),
+            }
+        }
+        cx.progress.inc(1);
+    }
+}
+
+fn report(case: &Case, outcome: &mut Outcome) {
+    if let Some(failure) = &case.failed {
+        outcome.notes.push(format!("{case} failed: {failure}"));
+    }
+    for (what, side) in [(What::Floor, &case.floor_side), (What::App, &case.app_side)] {
+        figures(case, what, side, outcome);
+    }
+    let name = case.mechanism.replace('-', "_");
+    let prefix = if case.work == Work::Echo { "echo_" } else { "" };
+    if let Some(ratio) = spread(&case.ratios()) {
+        let x = X::Name(case.mechanism.to_owned());
+        outcome.point("CPU beside the floor", "ratio", case.work.name(), x, ratio);
+        outcome.ratios.insert(format!("{prefix}{name}_vs_floor_cpu"), ratio.median);
+    }
+    if let Some(calls) = spread(&case.app_side.system_calls) {
+        let name = format!("{prefix}syscalls_per_request_{name}");
+        outcome.ratios.insert(name, calls.median);
+    }
+    if let Some(allocations) = spread(&case.app_side.of(|s| s.allocations())) {
+        // Of both kinds of work the one that allocates more.
+        let most = outcome.ratios.entry(format!("allocations_per_request_{name}")).or_default();
+        *most = most.max(allocations.high);
+    }
+}
+
+fn figures(case: &Case, what: What, side: &Side, outcome: &mut Outcome) {
+    let work = case.work.name();
+    let mut add = |figure: &str, unit, name: &str, values: &[f64]| {
+        if let Some(y) = spread(values) {
+            let x = X::Name(case.mechanism.to_owned());
+            outcome.point(&format!("{figure}, {work}"), unit, name, x, y);
+        }
+    };
+    let name = what.name();
+    add("CPU per request", "ns", name, &side.of(|s| s.cpu_ns()));
+    add("System calls per request", "", name, &side.system_calls);
+    add("Instructions per request", "", name, &side.instructions);
+    add("Requests", "per second", name, &side.of(|s| s.rate()));
+    let (server, client) = (format!("{name}: server"), format!("{name}: client"));
+    add("Busy", "part of a core", &server, &side.of(|s| s.server_busy()));
+    add("Busy", "part of a core", &client, &side.of(|s| s.client_busy()));
+}
+
+/// The worst of all mechanisms.
+fn overall(outcome: &mut Outcome) {
+    let each = outcome.ratios.iter().filter(|(n, _)| n.starts_with("allocations_per_request_"));
+    if let Some(most) = each.map(|(_, v)| *v).reduce(f64::max) {
+        outcome.ratios.insert("allocations_per_request".to_owned(), most);
+    }
+}

@@ -1,0 +1,54 @@
+//! What was measured on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+use std::thread::available_parallelism;
+
+use serde::{Deserialize, Serialize};
+
+/// A machine and what runs on it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) kernel: String,
+    pub(crate) rustc: String,
+    pub(crate) versions: BTreeMap<String, String>,
+}
+
+impl Machine {
+    /// Describes this one.
+    pub(crate) fn here() -> Self {
+        let mut versions = BTreeMap::new();
+        versions.insert("lab".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        let commit = first_line("git", &["describe", "--always", "--dirty"]);
+        let valgrind = first_line("valgrind", &["--version"]);
+        versions.extend(commit.map(|v| ("commit".to_owned(), v)));
+        versions.extend(valgrind.map(|v| ("valgrind".to_owned(), v)));
+        Machine {
+            cpu: cpu().unwrap_or_else(unknown),
+            cores: available_parallelism().map_or(1, usize::from),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            rustc: first_line("rustc", &["--version"]).unwrap_or_else(unknown),
+            versions,
+        }
+    }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+fn cpu() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("model name") || l.starts_with("Model"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn first_line(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let line = text.lines().next()?.trim();
+    (output.status.success() && !line.is_empty()).then(|| line.to_owned())
+}

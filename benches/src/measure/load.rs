@@ -1,0 +1,83 @@
+//! The load, in a process of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::command::Work;
+use crate::failure::Failure;
+
+/// What the client saw while it made a number of requests.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Window {
+    pub(crate) requests: u64,
+    pub(crate) seconds: f64,
+    /// Processor time of the client.
+    pub(crate) cpu_ns: u64,
+}
+
+/// A client with open connections. It is ended when dropped.
+#[derive(Debug)]
+pub(crate) struct Load {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    made: u64,
+}
+
+impl Load {
+    /// Starts a client, which opens its connections.
+    pub(crate) fn start(
+        to: SocketAddr,
+        work: Work,
+        connections: usize,
+        reply_bytes: usize,
+    ) -> Result<Self, Failure> {
+        let mut child = Command::new(super::server::program()?)
+            .args(["client", "--work", work.name(), "--connect", &to.to_string()])
+            .args(["--connections", &connections.to_string()])
+            .args(["--reply-bytes", &reply_bytes.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| Failure::new("can't start the client", e))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
+        let mut load = Load { child, input, output, made: 0 };
+        load.line()?;
+        Ok(load)
+    }
+
+    /// Makes so many requests and returns when the last reply has arrived.
+    pub(crate) fn requests(&mut self, count: u64) -> Result<Window, Failure> {
+        writeln!(self.input.as_mut().expect("open until the end"), "{count}")?;
+        let line = self.line()?;
+        self.made += count;
+        serde_json::from_str(&line).map_err(|e| Failure::new("the client's words", e))
+    }
+
+    /// How many requests it has made.
+    pub(crate) fn made(&self) -> u64 {
+        self.made
+    }
+
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line)? {
+            0 => Err(Failure::Run("the client gave up".to_owned())),
+            _ => Ok(line),
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // At the end of its input it closes its connections and ends.
+        drop(self.input.take());
+        if self.child.wait().is_err() {
+            let _ = self.child.kill();
+        }
+    }
+}

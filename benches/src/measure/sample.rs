@@ -1,0 +1,96 @@
+//! A server under load, and what a number of requests cost it.
+
+use super::{Load, Server, Site, Subject};
+use crate::failure::Failure;
+
+/// What a number of requests cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sample {
+    requests: u64,
+    seconds: f64,
+    server_ns: u64,
+    client_ns: u64,
+    allocations: u64,
+}
+
+impl Sample {
+    /// Processor time of the server for each request.
+    pub(crate) fn cpu_ns(&self) -> f64 {
+        self.server_ns as f64 / self.requests as f64
+    }
+
+    /// Requests in a second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.requests as f64 / self.seconds
+    }
+
+    /// Which part of the time the server ran; near 1 the server is the limit.
+    pub(crate) fn server_busy(&self) -> f64 {
+        self.server_ns as f64 / 1e9 / self.seconds
+    }
+
+    /// Which part of the time the client ran.
+    pub(crate) fn client_busy(&self) -> f64 {
+        self.client_ns as f64 / 1e9 / self.seconds
+    }
+
+    /// Allocations of the server for each request.
+    pub(crate) fn allocations(&self) -> f64 {
+        self.allocations as f64 / self.requests as f64
+    }
+}
+
+impl std::ops::AddAssign for Sample {
+    fn add_assign(&mut self, other: Sample) {
+        self.requests += other.requests;
+        self.seconds += other.seconds;
+        self.server_ns += other.server_ns;
+        self.client_ns += other.client_ns;
+        self.allocations += other.allocations;
+    }
+}
+
+/// A server and the client that loads it.
+#[derive(Debug)]
+pub(crate) struct UnderLoad {
+    // The client goes first, so that the server sees its connections end.
+    load: Load,
+    server: Server,
+}
+
+impl UnderLoad {
+    /// Starts both and makes `warm_up` requests.
+    pub(crate) fn start(
+        subject: &Subject,
+        site: &Site,
+        connections: usize,
+        warm_up: u64,
+    ) -> Result<Self, Failure> {
+        let server = Server::start(subject, site, &[])?;
+        let reply_bytes = site.reply_bytes(subject.work);
+        let mut load = Load::start(server.address(), subject.work, connections, reply_bytes)?;
+        load.requests(warm_up)?;
+        Ok(UnderLoad { load, server })
+    }
+
+    /// Makes `count` requests. Nothing is in flight before and after, so the cost is theirs alone.
+    pub(crate) fn measure(&mut self, count: u64) -> Result<Sample, Failure> {
+        let (counts, cpu) = (self.server.counts()?, self.server.cpu()?);
+        let window = self.load.requests(count)?;
+        let spent = self.server.cpu()?.since(&cpu);
+        Ok(Sample {
+            requests: window.requests,
+            seconds: window.seconds,
+            server_ns: spent,
+            client_ns: window.cpu_ns,
+            allocations: self.server.counts()?.allocations - counts.allocations,
+        })
+    }
+
+    /// Stops both and returns system calls for each request, from the server's start to its end.
+    pub(crate) fn stop(self) -> Result<f64, Failure> {
+        let made = self.load.made();
+        drop(self.load);
+        Ok(self.server.stop()?.system_calls as f64 / made as f64)
+    }
+}

@@ -1,0 +1,130 @@
+//! A server under test, in a process of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::{fmt, fs};
+
+use serde::Deserialize;
+
+use super::{CpuTime, Site};
+use crate::command::{What, Work};
+use crate::failure::Failure;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) what: What,
+    pub(crate) mechanism: String,
+    pub(crate) work: Work,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({})", self.mechanism, self.what.name(), self.work.name())
+    }
+}
+
+/// What a server has allocated.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Counts {
+    /// Allocations so far.
+    pub(crate) allocations: u64,
+    /// Bytes allocated now.
+    pub(crate) live: u64,
+}
+
+/// What a server says at its end.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Ended {
+    /// System calls it made, by its own count.
+    pub(crate) system_calls: u64,
+}
+
+/// A running server. It is ended when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Starts a server; `under` are the words of a program that runs it, if any.
+    pub(crate) fn start(subject: &Subject, site: &Site, under: &[&str]) -> Result<Self, Failure> {
+        let lab = program()?;
+        let mut words = under.iter().map(AsRef::as_ref).chain([lab.as_os_str()]);
+        let mut command = Command::new(words.next().expect("the lab itself is a word"));
+        command.args(words).arg("serve");
+        command.args(["--what", subject.what.name(), "--mechanism", &subject.mechanism]);
+        command.args(["--work", subject.work.name()]);
+        command.arg("--reply").arg(site.reply()).arg("--root").arg(site.root());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| Failure::new("can't start a server", e))?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Server { child, input, output, address };
+        let line = server.line().map_err(|e| Failure::new(format_args!("{subject}"), e))?;
+        server.address = line.trim().parse().map_err(|e| Failure::new("an address", e))?;
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Asks what it has allocated.
+    pub(crate) fn counts(&mut self) -> Result<Counts, Failure> {
+        self.input.as_mut().expect("open until the end").write_all(b"\n")?;
+        let line = self.line()?;
+        serde_json::from_str(&line).map_err(|e| Failure::new("the server's counts", e))
+    }
+
+    /// The processor time it has used.
+    pub(crate) fn cpu(&self) -> Result<CpuTime, Failure> {
+        Ok(CpuTime::of(self.child.id())?)
+    }
+
+    /// The memory that it has in use, in bytes, as the kernel counts it.
+    pub(crate) fn resident(&self) -> Result<u64, Failure> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok());
+        kib.map(|k| k * 1024).ok_or_else(|| Failure::Run("no VmRSS in /proc".to_owned()))
+    }
+
+    /// Stops it.
+    pub(crate) fn stop(mut self) -> Result<Ended, Failure> {
+        drop(self.input.take());
+        let line = self.line()?;
+        self.child.wait()?;
+        serde_json::from_str(&line).map_err(|e| Failure::new("the server's last words", e))
+    }
+
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line)? {
+            0 => Err(Failure::Run("the server ended unexpectedly".to_owned())),
+            _ => Ok(line),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The lab's own program. Tests are another program, beside which cargo has put the lab's.
+pub(super) fn program() -> Result<std::path::PathBuf, Failure> {
+    let this = std::env::current_exe()?;
+    let built = this.ancestors().nth(2).unwrap_or(Path::new("/")).join("lab");
+    Ok(if this.ends_with("lab") || !built.exists() { this } else { built })
+}

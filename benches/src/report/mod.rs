@@ -1,0 +1,34 @@
+//! `lab report`: the last runs as one HTML file that needs nothing else.
+
+mod page;
+mod plot;
+
+use std::fs;
+use std::path::Path;
+
+use crate::command::Report;
+use crate::experiments;
+use crate::failure::Failure;
+use crate::outcome::{self, Outcome};
+
+/// Writes the report and says where.
+pub(crate) fn write(options: &Report) -> Result<(), Failure> {
+    let directory = outcome::directory()?;
+    let runs = last_runs(&directory)?;
+    if runs.is_empty() {
+        let text = "there is nothing to report yet; `lab run ID` comes first".to_owned();
+        return Err(Failure::Run(text));
+    }
+    let path = options.output.clone().unwrap_or_else(|| directory.join("report.html"));
+    fs::write(&path, page::html(&runs)?)
+        .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))?;
+    println!("{}", path.display());
+    Ok(())
+}
+
+/// In the order of the list of experiments.
+fn last_runs(directory: &Path) -> Result<Vec<Outcome>, Failure> {
+    let file = |e: &experiments::Experiment| directory.join(format!("{}.json", e.id));
+    let files = experiments::ALL.iter().map(file).filter(|path| path.exists());
+    files.map(|path| Outcome::load(&path)).collect()
+}

@@ -1,0 +1,133 @@
+//! The page: text and tables.
+
+use super::plot;
+use crate::experiments;
+use crate::failure::Failure;
+use crate::outcome::{Outcome, Series, X};
+use crate::run::number;
+
+/// Light or dark, as the reader's system is.
+const STYLE: &str = "
+:root { color-scheme: light dark; --faint: #8884; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+svg { width: 100%; height: auto; }
+table { border-collapse: collapse; font-size: .9rem; margin: .5rem 0 2rem; }
+th, td { padding: .15rem .8rem; text-align: right; border-bottom: 1px solid var(--faint); }
+th:first-child, td:first-child { text-align: left; }
+td small { opacity: .6; }
+.key span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
+";
+
+/// The whole page.
+pub(super) fn html(runs: &[Outcome]) -> Result<String, Failure> {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <title>Lab report</title>\n<style>{STYLE}</style>\n<h1>Lab report</h1>\n"
+    );
+    for run in runs {
+        experiment(&mut page, run)?;
+    }
+    Ok(page)
+}
+
+fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
+    let known = experiments::named(&run.id)?;
+    let m = &run.machine;
+    let versions: Vec<_> = m.versions.iter().map(|(k, v)| format!("{k} {v}")).collect();
+    *page += &format!("<h2>{}</h2>\n<p>{}.</p>\n", escape(&run.id), escape(known.title));
+    *page += &format!(
+        "<p>Source: {}.<br>Machine: {}, {} cores, kernel {}, {}, {}.</p>\n",
+        escape(known.source),
+        escape(&m.cpu),
+        m.cores,
+        escape(&m.kernel),
+        escape(&m.rustc),
+        escape(&versions.join(", "))
+    );
+    ratios(page, run);
+    let mut figures: Vec<&str> = Vec::new();
+    for series in &run.series {
+        if !figures.contains(&series.figure.as_str()) {
+            figures.push(&series.figure);
+        }
+    }
+    for name in figures {
+        let series: Vec<_> = run.series.iter().filter(|s| s.figure == name).collect();
+        figure(page, name, &series)?;
+    }
+    *page += "<h3>Notes</h3>\n<ul>\n";
+    for note in &run.notes {
+        *page += &format!("<li>{}\n", escape(note));
+    }
+    *page += "</ul>\n";
+    Ok(())
+}
+
+fn ratios(page: &mut String, run: &Outcome) {
+    *page += "<h3>Ratios</h3>\n<table>\n";
+    for (name, value) in &run.ratios {
+        *page += &format!("<tr><td>{}<td>{}\n", escape(name), number(*value));
+    }
+    *page += "</table>\n";
+}
+
+fn figure(page: &mut String, name: &str, series: &[&Series]) -> Result<(), Failure> {
+    let unit = &series[0].unit;
+    let unit = if unit.is_empty() { String::new() } else { format!(" [{unit}]") };
+    *page += &format!("<h3>{}{}</h3>\n<p class=\"key\">", escape(name), escape(&unit));
+    for (s, colour) in series.iter().zip(plot::colours()) {
+        let key = format!("<span style=\"background:{colour}\"></span>{}", escape(&s.name));
+        *page += &key;
+    }
+    *page += "</p>\n";
+    *page += &plot::svg(series)?;
+    table(page, series);
+    Ok(())
+}
+
+/// A row for each place on the axis, a column for each series.
+fn table(page: &mut String, series: &[&Series]) {
+    *page += "<table>\n<tr><th>";
+    for s in series {
+        *page += &format!("<th>{}", escape(&s.name));
+    }
+    for x in places(series) {
+        *page += &format!("\n<tr><td>{}", escape(&x.to_string()));
+        for s in series {
+            *page += "<td>";
+            let Some(point) = s.points.iter().find(|p| p.x == *x) else { continue };
+            let y = &point.y;
+            *page += &number(y.median);
+            if y.low != y.high {
+                let range = format!(" <small>{} to {}</small>", number(y.low), number(y.high));
+                *page += &range;
+            }
+        }
+    }
+    *page += "\n</table>\n";
+}
+
+/// Every place on the axis, in the order in which they came.
+pub(super) fn places<'a>(series: &[&'a Series]) -> Vec<&'a X> {
+    let mut places: Vec<&X> = Vec::new();
+    for point in series.iter().flat_map(|s| &s.points) {
+        if !places.contains(&&point.x) {
+            places.push(&point.x);
+        }
+    }
+    places
+}
+
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '"' => safe += "&quot;",
+            c => safe.push(c),
+        }
+    }
+    safe
+}

@@ -1,0 +1,156 @@
+//! The plots: bars where places on the axis have names, curves where they are numbers.
+
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::page::places;
+use crate::failure::Failure;
+use crate::outcome::{Series, X};
+use crate::run::number;
+
+/// Readable on light and on dark ground, and told apart without red and green.
+const PALETTE: [RGBColor; 6] = [
+    RGBColor(0x80, 0x8a, 0x96),
+    RGBColor(0x2f, 0x81, 0xd6),
+    RGBColor(0xe0, 0x8a, 0x1e),
+    RGBColor(0x9a, 0x5c, 0xc6),
+    RGBColor(0x1b, 0x9e, 0x8a),
+    RGBColor(0xc9, 0x4f, 0x7c),
+];
+
+/// Stands for the colour of the page's text, which a plot can't know.
+const INK: RGBColor = RGBColor(1, 2, 3);
+const INK_IN_SVG: &str = "#010203";
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// The colours of the series, in order, as CSS has them.
+pub(super) fn colours() -> impl Iterator<Item = String> {
+    PALETTE.iter().cycle().map(|c| format!("#{:02x}{:02x}{:02x}", c.0, c.1, c.2))
+}
+
+/// Draws the series of one figure.
+pub(super) fn svg(series: &[&Series]) -> Result<String, Failure> {
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, (900, 280)).into_drawing_area();
+    let bars = series.iter().flat_map(|s| &s.points).any(|p| matches!(p.x, X::Name(_)));
+    let drawn = if bars { draw_bars(&area, series) } else { draw_curves(&area, series) };
+    drawn.map_err(|e| Failure::new("drawing a plot", e))?;
+    area.present().map_err(|e| Failure::new("drawing a plot", e))?;
+    drop(area);
+    Ok(text.replace(INK_IN_SVG, "currentColor") + "\n")
+}
+
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+fn draw_bars(area: &Area<'_>, series: &[&Series]) -> Drawn {
+    let names = places(series);
+    let mut chart = chart(area, 0.0..names.len() as f64, series, false)?;
+    let width = 0.8 / series.len() as f64;
+    for (k, s) in series.iter().enumerate() {
+        let colour = PALETTE[k % PALETTE.len()];
+        for point in &s.points {
+            let at = names.iter().position(|n| **n == point.x).unwrap_or(0) as f64;
+            let left = at + 0.1 + width * k as f64;
+            let bar = [(left, 0.0), (left + width * 0.92, point.y.median)];
+            chart.draw_series([Rectangle::new(bar, colour.filled())])?;
+            whisker(&mut chart, left + width * 0.46, point.y.low..point.y.high)?;
+        }
+    }
+    let (_, pixels) = chart.plotting_area().get_pixel_range();
+    for (i, name) in names.iter().enumerate() {
+        let (x, _) = chart.backend_coord(&(i as f64 + 0.5, 0.0));
+        let style = label().pos(Pos::new(HPos::Center, VPos::Top));
+        area.draw(&Text::new(name.to_string(), (x, pixels.end + 6), style))?;
+    }
+    Ok(())
+}
+
+fn draw_curves(area: &Area<'_>, series: &[&Series]) -> Drawn {
+    let place = |x: &X| if let X::Number(n) = x { *n } else { 0.0 };
+    let all = || series.iter().flat_map(|s| &s.points).map(|p| place(&p.x));
+    let (low, high) = (all().fold(f64::MAX, f64::min), all().fold(f64::MIN, f64::max));
+    let mut chart = chart(area, low..high.max(low + 1e-9), series, true)?;
+    for (k, s) in series.iter().enumerate() {
+        let colour = PALETTE[k % PALETTE.len()];
+        let points = s.points.iter().map(|p| (place(&p.x), p.y.median));
+        chart.draw_series([PathElement::new(points.collect::<Vec<_>>(), colour.stroke_width(2))])?;
+        for p in &s.points {
+            chart.draw_series([Circle::new((place(&p.x), p.y.median), 3, colour.filled())])?;
+            whisker(&mut chart, place(&p.x), p.y.low..p.y.high)?;
+        }
+    }
+    Ok(())
+}
+
+/// Axes that begin at zero, since a bar that does not is a lie.
+fn chart<'a, 'b>(
+    area: &'a Area<'b>,
+    x: Range<f64>,
+    series: &[&Series],
+    numbers: bool,
+) -> Result<Chart<'a, 'b>, Box<dyn std::error::Error>> {
+    let top = series.iter().flat_map(|s| &s.points).map(|p| p.y.high).fold(0.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .x_label_area_size(30)
+        .y_label_area_size(70)
+        .build_cartesian_2d(x, 0.0..if top > 0.0 { top * 1.05 } else { 1.0 })?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(if numbers { 10 } else { 0 })
+        .y_labels(6)
+        .y_label_formatter(&|y| number(*y))
+        .x_label_formatter(&|x| number(*x))
+        .label_style(label())
+        .axis_style(INK.mix(0.5))
+        .bold_line_style(INK.mix(0.15))
+        .light_line_style(INK.mix(0.0))
+        .draw()?;
+    Ok(chart)
+}
+
+fn whisker(chart: &mut Chart<'_, '_>, x: f64, range: Range<f64>) -> Drawn {
+    if range.start < range.end {
+        let ends = vec![(x, range.start), (x, range.end)];
+        chart.draw_series([PathElement::new(ends, INK.mix(0.8))])?;
+    }
+    Ok(())
+}
+
+fn label() -> TextStyle<'static> {
+    ("sans-serif", 14).into_font().color(&INK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Point;
+    use crate::statistics::Spread;
+
+    fn series(xs: [X; 2]) -> Series {
+        let y = Spread { median: 2.0, low: 1.0, high: 3.0 };
+        let points = xs.map(|x| Point { x, y }).into();
+        Series { figure: "f".into(), unit: "ns".into(), name: "floor".into(), points }
+    }
+
+    #[test]
+    fn names_become_bars_in_the_colour_of_the_text() {
+        let svg = svg(&[&series(["epoll", "uring"].map(|n| X::Name(n.into())))]).unwrap();
+        assert!(svg.contains("<rect") && svg.contains("uring") && svg.contains("currentColor"));
+        assert!(!svg.contains(INK_IN_SVG));
+    }
+
+    #[test]
+    fn numbers_become_curves() {
+        let svg = svg(&[&series([X::Number(1.0), X::Number(9.0)])]).unwrap();
+        assert!(svg.contains("<polyline") && svg.contains("<circle"));
+    }
+}

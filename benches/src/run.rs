@@ -1,0 +1,88 @@
+//! `lab list` and `lab run`.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::command::{List, Run};
+use crate::experiments::{self, Context};
+use crate::failure::Failure;
+use crate::outcome::{self, Outcome};
+
+/// Shows the experiments.
+pub(crate) fn list(options: &List) -> Result<(), Failure> {
+    if options.json {
+        let entry = |e: &experiments::Experiment| {
+            json!({ "id": e.id, "title": e.title, "source": e.source })
+        };
+        let all: Vec<_> = experiments::ALL.iter().map(entry).collect();
+        let text = serde_json::to_string_pretty(&all).map_err(|e| Failure::new("JSON", e))?;
+        println!("{text}");
+        return Ok(());
+    }
+    for e in experiments::ALL {
+        println!("{:12} {}\n{:12} {}", e.id, e.title, "", e.source);
+    }
+    Ok(())
+}
+
+/// Runs an experiment.
+pub(crate) fn run(options: &Run) -> Result<(), Failure> {
+    let experiment = experiments::named(&options.id)?;
+    let progress = ProgressBar::new(0);
+    progress.set_style(
+        ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {pos}/{len} {msg}")
+            .expect("the template is well-formed"),
+    );
+    // The full run has no set time, but an end.
+    let seconds = if options.quick { 42 } else { 900 };
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let cx = Context { quick: options.quick, deadline, progress };
+    let outcome = (experiment.run)(&cx)?;
+    cx.progress.finish_and_clear();
+
+    outcome.save(&outcome::directory()?.join(format!("{}.json", experiment.id)))?;
+    if let Some(path) = &options.json {
+        outcome.save(path)?;
+    }
+    show(&outcome);
+    Ok(())
+}
+
+fn show(outcome: &Outcome) {
+    for series in &outcome.series {
+        println!("{}, {} [{}]", series.figure, series.name, series.unit);
+        for p in &series.points {
+            println!("  {:16} {:>12}  {} to {}", p.x, number(p.y.median), number(p.y.low), number(p.y.high));
+        }
+    }
+    println!("ratios");
+    for (name, value) in &outcome.ratios {
+        println!("  {name:40} {}", number(*value));
+    }
+    for note in &outcome.notes {
+        println!("note: {note}");
+    }
+}
+
+/// A number with as many digits as say something.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        size if size < 0.001 => format!("{value:.1e}"),
+        size if size < 100.0 => format!("{value:.3}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_are_short() {
+        let all = [0.0, 0.000_012, 1.0487, 99.5, 12_345.6].map(number);
+        assert_eq!(all, ["0", "1.2e-5", "1.049", "99.500", "12346"]);
+    }
+}

@@ -1,0 +1,106 @@
+//! A server under test.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+use std::{fs, process};
+
+use multiplex::{Any, Config, Root, Stats};
+use rustix::net::{Shutdown, shutdown, sockopt};
+use serde_json::{Map, Value, json};
+
+use crate::allocator;
+use crate::command::{Serve, What, Work};
+use crate::failure::Failure;
+use crate::floors::{self, Task};
+use crate::measure::{SERVER_CORE, pin};
+
+/// How long a server may take to stop.
+const PATIENCE: Duration = Duration::from_secs(5);
+const BACKLOG: i32 = 4096;
+
+/// Serves until the end of standard input, then says what it did.
+pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
+    pin(SERVER_CORE)?;
+    let words = match options.what {
+        What::Floor => floor(options)?,
+        What::App => application(options)?,
+    };
+    println!("{words}");
+    Ok(())
+}
+
+fn floor(options: &Serve) -> Result<Value, Failure> {
+    let name = &options.mechanism;
+    let serve = floors::named(name)
+        .ok_or_else(|| Failure::Request(format!("there is no floor called `{name}`")))?;
+    let task = match (options.work, &options.reply) {
+        (Work::Echo, _) => Task::Echo,
+        (Work::File, Some(path)) => Task::Reply(fs::read(path)?.leak()),
+        (Work::File, None) => return Err(Failure::Request("--reply is missing".to_owned())),
+    };
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    // What mechanisms set too, and sockets inherit.
+    sockopt::set_tcp_nodelay(&listener, true).map_err(io::Error::from)?;
+    rustix::net::listen(&listener, BACKLOG).map_err(io::Error::from)?;
+    let handle = listener.try_clone()?;
+    obey(listener.local_addr()?, move || {
+        // It can only have ended by itself.
+        let _ = shutdown(&handle, Shutdown::Both);
+    });
+    let calls = serve(listener, task).map_err(|e| Failure::new(format_args!("floor {name}"), e))?;
+    Ok(json!({ "system_calls": calls }))
+}
+
+fn application(options: &Serve) -> Result<Value, Failure> {
+    let config = Config {
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        roots: options.root.iter().cloned().collect(),
+        max_connections: 15_000,
+        backlog: BACKLOG as u32,
+        drain: Duration::from_secs(1),
+        ..Config::default()
+    };
+    let server = Any::new(&options.mechanism, &config)
+        .map_err(|e| Failure::new(&options.mechanism, e))?;
+    let remote = server.remote();
+    obey(server.addresses()[0], move || remote.stop());
+    let stats = match options.work {
+        Work::Echo => server.run(examples::Echo),
+        Work::File => server.run(httpd::Files::new(Some(Root(0)))),
+    };
+    Ok(counters(&stats.map_err(|e| Failure::new(&options.mechanism, e))?))
+}
+
+fn counters(stats: &Stats) -> Value {
+    let kernel = stats.kernel.each().map(|(name, count)| (name.to_owned(), count.into()));
+    Value::Object(kernel.collect::<Map<_, _>>())
+}
+
+/// Tells the address, and in a thread answers every line of standard input with the counts so far;
+/// at its end, stops the server.
+fn obey(address: SocketAddr, stop: impl FnOnce() + Send + 'static) {
+    println!("{address}");
+    thread::spawn(move || {
+        let mut input = [0; 64];
+        while let Ok(n @ 1..) = rustix::io::read(io::stdin(), &mut input[..]) {
+            input[..n].iter().filter(|b| **b == b'\n').for_each(|_| tell_counts());
+        }
+        stop();
+        thread::sleep(PATIENCE);
+        eprintln!("lab: the server does not stop");
+        process::exit(3);
+    });
+}
+
+/// Allocates nothing, as that would be counted too.
+fn tell_counts() {
+    let (allocations, live) = (allocator::calls(), allocator::live());
+    let mut line = [0; 96];
+    let mut rest = &mut line[..];
+    writeln!(rest, "{{\"allocations\":{allocations},\"live\":{live}}}").expect("the line is short");
+    let length = 96 - rest.len();
+    // Who does not listen does not miss it.
+    let _ = rustix::io::write(io::stdout(), &line[..length]);
+}

@@ -1,0 +1,57 @@
+//! The list of event mechanisms, for people and for programs.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use httpd::multiplex::{Unavailable, auto, backends};
+use serde_json::json;
+
+/// Prints the list.
+pub(crate) fn list(as_json: bool) -> ExitCode {
+    let text = if as_json { json_list() } else { table() };
+    // A reader that has seen enough and left is no failure.
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn json_list() -> String {
+    let list: Vec<_> = backends()
+        .into_iter()
+        .map(|backend| {
+            json!({
+                "name": backend.name,
+                "family": backend.family.to_string(),
+                "summary": backend.summary,
+                "available": backend.available.is_ok(),
+                "reason": backend.available.err().map(|why| why.to_string()),
+            })
+        })
+        .collect();
+    format!("{:#}\n", json!(list))
+}
+
+fn table() -> String {
+    let mut text = String::new();
+    for backend in backends() {
+        let here = match backend.available {
+            Ok(()) => backend.summary.to_owned(),
+            Err(why) => format!("not available: {why}"),
+        };
+        let family = backend.family.to_string();
+        text += &format!("{:<12} {family:<12} {here}\n", backend.name);
+    }
+    text
+}
+
+/// The mechanism to use, and a sentence on why a better one is not, if there is one.
+pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), Unavailable> {
+    if name != "auto" {
+        return Ok((name.to_owned(), None));
+    }
+    let (name, why) = auto()?;
+    let refusals = backends().into_iter().filter_map(|backend| backend.available.err());
+    let is_second_choice = refusals.into_iter().any(|refusal| why.contains(&refusal.0));
+    Ok((name.to_owned(), is_second_choice.then(|| format!("using {name}, as {why}"))))
+}

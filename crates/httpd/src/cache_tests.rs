@@ -1,0 +1,97 @@
+use std::time::SystemTime;
+
+use multiplex::FileKind;
+
+use super::*;
+use crate::clock::Clock;
+use crate::reply::About;
+
+fn cache(most_files: usize, most_bytes: usize) -> Cache {
+    let (cached_files, cached_bytes) = (most_files, most_bytes);
+    Cache::new(&Limits { cached_files, cached_bytes, ..Limits::default() })
+}
+
+fn ready(body: &[u8]) -> Ready {
+    let about = About { content_type: "text/plain", modified: None, len: 0 };
+    Ready::new(about, body, &Clock::new())
+}
+
+fn source(len: u64) -> Option<Source> {
+    let modified = SystemTime::UNIX_EPOCH;
+    let meta = Meta { kind: FileKind::Regular, len, modified, inode: 1 };
+    Some(Source { path: "path".into(), meta })
+}
+
+fn is_fresh(cache: &mut Cache, target: &[u8], now: Instant) -> bool {
+    matches!(cache.find(target, now), Found::Fresh(_))
+}
+
+/// What must hold at any time.
+fn check(cache: &Cache) {
+    assert_eq!(cache.index.len(), cache.entries.len());
+    assert_eq!(cache.bytes, cache.entries.iter().map(Entry::weight).sum());
+    assert!(cache.bytes <= cache.most_bytes && cache.entries.len() <= cache.most_entries);
+    for (at, entry) in cache.entries.iter().enumerate() {
+        assert_eq!(cache.index.get(&entry.target), Some(&at));
+    }
+}
+
+#[test]
+fn an_entry_is_fresh_then_stale_then_confirmed_or_forgotten() {
+    let (mut cache, now) = (cache(8, 1 << 20), Instant::now());
+    let later = now + Limits::default().cached_time;
+    cache.keep(b"/a", ready(b"a"), source(1), now);
+    assert!(is_fresh(&mut cache, b"/a", now) && !is_fresh(&mut cache, b"/b", now));
+    let Found::Stale(path) = cache.find(b"/a", later) else { panic!("still fresh") };
+    assert_eq!(path, PathBuf::from("path"));
+    let meta = |len| source(len).map(|source| source.meta);
+    assert!(cache.confirm(b"/a", meta(1), later).is_some());
+    assert!(is_fresh(&mut cache, b"/a", later));
+    assert!(cache.confirm(b"/a", meta(2), later).is_none());
+    assert!(matches!(cache.find(b"/a", later), Found::Nothing));
+    cache.keep(b"/a", ready(b"a"), source(1), now);
+    assert!(cache.confirm(b"/a", None, later).is_none());
+    check(&cache);
+}
+
+#[test]
+fn a_reply_without_a_source_stays_fresh() {
+    let (mut cache, now) = (cache(8, 1 << 20), Instant::now());
+    cache.keep(b"/", ready(b"page"), None, now);
+    assert!(is_fresh(&mut cache, b"/", now + Duration::from_secs(1 << 20)));
+}
+
+#[test]
+fn the_number_is_bounded_and_what_is_used_stays() {
+    let (mut cache, now) = (cache(4, 1 << 20), Instant::now());
+    for n in 0..100u8 {
+        cache.keep(&[n], ready(&[n]), source(1), now);
+        if n > 0 {
+            assert!(is_fresh(&mut cache, &[0], now), "after {n}");
+        }
+        check(&cache);
+    }
+    assert_eq!(cache.entries.len(), 4);
+}
+
+#[test]
+fn the_bytes_are_bounded() {
+    let (mut cache, now) = (cache(100, 50_000), Instant::now());
+    for n in 0..100u8 {
+        cache.keep(&[n % 30], ready(&vec![n; usize::from(n) * 100]), source(1), now);
+        assert!(is_fresh(&mut cache, &[n % 30], now));
+        check(&cache);
+    }
+    let all = cache.entries.len();
+    cache.keep(b"too large", ready(&[0; 50_000]), source(1), now);
+    assert_eq!(cache.entries.len(), all);
+}
+
+#[test]
+fn a_cache_may_be_switched_off() {
+    for (files, bytes) in [(0, 1 << 20), (8, 0)] {
+        let (mut cache, now) = (cache(files, bytes), Instant::now());
+        cache.keep(b"/a", ready(b"a"), source(1), now);
+        assert!(!is_fresh(&mut cache, b"/a", now));
+    }
+}

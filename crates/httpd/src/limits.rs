@@ -1,0 +1,55 @@
+//! What a client may use up.
+
+use std::time::Duration;
+
+/// What a client may use up, and what the server keeps in memory. Everything is bounded.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of a request line and its line end; beyond that the reply is 414.
+    pub line: usize,
+    /// Bytes of a request's head, at most [`Limits::HEAD`]; beyond that the reply is 431.
+    pub head: usize,
+    /// Bytes of a request's body that are read and dropped; beyond that the reply is 413.
+    pub body: u64,
+    /// Time for a request's head to arrive, from its first byte or from the connect.
+    pub head_time: Duration,
+    /// Time between two requests.
+    pub idle_time: Duration,
+    /// Time for the client to take what a turn of the loop queued for it.
+    pub stall_time: Duration,
+    /// Bytes per second of a large file that the client has to take, on top of `stall_time`.
+    pub least_rate: u32,
+    /// Largest file that is kept in memory, at most 64 KiB.
+    pub cached_file: u32,
+    /// Bytes of files kept in memory.
+    pub cached_bytes: usize,
+    /// Number of files kept in memory.
+    pub cached_files: usize,
+    /// How long a file in memory is believed to be unchanged without asking.
+    pub cached_time: Duration,
+}
+
+impl Limits {
+    /// The most bytes a request's head can have.
+    pub const HEAD: usize = 16 * 1024;
+    /// The most header fields a request can have.
+    pub const FIELDS: usize = 64;
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            line: 8 * 1024,
+            head: Self::HEAD,
+            body: 64 * 1024,
+            head_time: Duration::from_secs(10),
+            idle_time: Duration::from_secs(60),
+            stall_time: Duration::from_secs(30),
+            least_rate: 4 * 1024,
+            cached_file: 64 * 1024,
+            cached_bytes: 32 << 20,
+            cached_files: 4096,
+            cached_time: Duration::from_secs(1),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! From a request's target to a path below the root.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use crate::status::Status;
+
+/// What a directory shows.
+pub(crate) const INDEX: &str = "index.html";
+
+/// A target without scheme and authority, split at its query.
+///
+/// # Errors
+/// 400 for a target that is neither in origin form nor in absolute form (RFC 9112, section 3.2)
+/// or has bytes that no URI has.
+pub(crate) fn split(target: &[u8]) -> Result<(&[u8], Option<&[u8]>), Status> {
+    if !target.iter().all(|b| is_uri_byte(*b)) {
+        return Err(Status::BAD_REQUEST);
+    }
+    let origin = if target[0] == b'/' { target } else { after_authority(target)? };
+    Ok(match memchr::memchr(b'?', origin) {
+        Some(at) => (path_or_root(&origin[..at]), Some(&origin[at + 1..])),
+        None => (path_or_root(origin), None),
+    })
+}
+
+/// `http://example.org?q` has an empty path, which means the root.
+fn path_or_root(path: &[u8]) -> &[u8] {
+    if path.is_empty() { b"/" } else { path }
+}
+
+/// The path and query of `http://host/path?query`.
+fn after_authority(target: &[u8]) -> Result<&[u8], Status> {
+    let is_scheme = |scheme: &[u8]| {
+        target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    let rest = match () {
+        () if is_scheme(b"http://") => &target[b"http://".len()..],
+        () if is_scheme(b"https://") => &target[b"https://".len()..],
+        () => return Err(Status::BAD_REQUEST),
+    };
+    let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
+    if end == 0 {
+        return Err(Status::BAD_REQUEST);
+    }
+    Ok(&rest[end..])
+}
+
+/// Whether a byte may occur in a target. Of those that RFC 3986 forbids, the ones are let through
+/// that browsers do send as they are.
+fn is_uri_byte(b: u8) -> bool {
+    b.is_ascii_graphic() && !matches!(b, b'"' | b'<' | b'>' | b'\\' | b'#')
+}
+
+/// The path below the root that a target's path means; that of the index for a directory's.
+///
+/// Segments are decoded one by one, so an encoded slash never separates any.
+///
+/// # Errors
+/// 400 for a broken encoding, an encoded slash or NUL, and for a path that leaves the root; 404
+/// for a name that begins with a dot, as such files are hidden.
+pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut is_directory = true;
+    for segment in path.split(|b| *b == b'/') {
+        let name = decode(segment)?;
+        is_directory = matches!(&name[..], b"" | b"." | b"..");
+        match &name[..] {
+            b"" | b"." => {}
+            b".." => drop(names.pop().ok_or(Status::BAD_REQUEST)?),
+            [b'.', ..] => return Err(Status::NOT_FOUND),
+            _ => names.push(name),
+        }
+    }
+    if is_directory {
+        names.push(INDEX.into());
+    }
+    Ok(PathBuf::from(OsString::from_vec(names.join(&b'/'))))
+}
+
+/// Decodes `%41` to `A` in one segment.
+fn decode(segment: &[u8]) -> Result<Vec<u8>, Status> {
+    let mut name = Vec::with_capacity(segment.len());
+    let mut bytes = segment.iter();
+    while let Some(byte) = bytes.next() {
+        let byte = match byte {
+            b'%' => match (bytes.next().and_then(hex), bytes.next().and_then(hex)) {
+                (Some(high), Some(low)) => high << 4 | low,
+                _ => return Err(Status::BAD_REQUEST),
+            },
+            plain => *plain,
+        };
+        if matches!(byte, 0 | b'/') {
+            return Err(Status::BAD_REQUEST);
+        }
+        name.push(byte);
+    }
+    Ok(name)
+}
+
+fn hex(digit: &u8) -> Option<u8> {
+    char::from(*digit).to_digit(16).map(|value| value as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_below_the_root() {
+        const CASES: [(&str, Result<&str, u16>); 28] = [
+            ("/", Ok("index.html")),
+            ("//", Ok("index.html")),
+            ("/a", Ok("a")),
+            ("/a/", Ok("a/index.html")),
+            ("/a//b", Ok("a/b")),
+            ("//a", Ok("a")),
+            ("/a/./b", Ok("a/b")),
+            ("/a/.", Ok("a/index.html")),
+            ("/a/..", Ok("index.html")),
+            ("/a/../b", Ok("b")),
+            ("/a/b/../../c", Ok("c")),
+            ("/a/%2e%2e/b", Ok("b")),
+            ("/a/%2E./b", Ok("b")),
+            ("/..", Err(400)),
+            ("/../a", Err(400)),
+            ("/%2e%2e/a", Err(400)),
+            ("/a/../../b", Err(400)),
+            ("/.git", Err(404)),
+            ("/.git/config", Err(404)),
+            ("/%2egit", Err(404)),
+            ("/a/...", Err(404)),
+            ("/a%20b", Ok("a b")),
+            ("/%41%5a%5A", Ok("AZZ")),
+            ("/a%2fb", Err(400)),
+            ("/a%00b", Err(400)),
+            ("/a%", Err(400)),
+            ("/a%4", Err(400)),
+            ("/a%+1", Err(400)),
+        ];
+        for (path, expected) in CASES {
+            let found = resolve(path.as_bytes()).map_err(|status| status.0);
+            assert_eq!(found, expected.map(PathBuf::from), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_name_need_not_be_text() {
+        let name = OsString::from_vec(vec![0xff, b'\\', b'\n']);
+        assert_eq!(resolve(b"/%ff%5C%0a"), Ok(PathBuf::from(name)));
+    }
+
+    #[test]
+    fn targets_in_origin_and_absolute_form() {
+        const CASES: [(&str, Option<(&str, Option<&str>)>); 16] = [
+            ("/", Some(("/", None))),
+            ("/a?b", Some(("/a", Some("b")))),
+            ("/a?", Some(("/a", Some("")))),
+            ("/a?b?c", Some(("/a", Some("b?c")))),
+            ("http://h/a?b", Some(("/a", Some("b")))),
+            ("HTTPS://h:1", Some(("/", None))),
+            ("http://h?q", Some(("/", Some("q")))),
+            ("http:///a", None),
+            ("http://", None),
+            ("ftp://h/a", None),
+            ("*", None),
+            ("a", None),
+            ("?a", None),
+            ("/a#b", None),
+            ("/a\\b", None),
+            ("/\u{e4}", None),
+        ];
+        for (target, expected) in CASES {
+            let expected = expected.map(|(path, query)| (path.as_bytes(), query.map(str::as_bytes)));
+            assert_eq!(split(target.as_bytes()).ok(), expected, "{target}");
+        }
+    }
+}

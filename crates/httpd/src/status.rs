@@ -1,0 +1,24 @@
+//! Status codes and their phrases.
+
+/// The status of a reply (RFC 9110, section 15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status(pub(crate) u16, pub(crate) &'static str);
+
+impl Status {
+    pub(crate) const OK: Self = Status(200, "OK");
+    pub(crate) const MOVED: Self = Status(301, "Moved Permanently");
+    pub(crate) const BAD_REQUEST: Self = Status(400, "Bad Request");
+    pub(crate) const FORBIDDEN: Self = Status(403, "Forbidden");
+    pub(crate) const NOT_FOUND: Self = Status(404, "Not Found");
+    pub(crate) const METHOD: Self = Status(405, "Method Not Allowed");
+    pub(crate) const TIMEOUT: Self = Status(408, "Request Timeout");
+    pub(crate) const LENGTH: Self = Status(411, "Length Required");
+    pub(crate) const BODY: Self = Status(413, "Content Too Large");
+    pub(crate) const LINE: Self = Status(414, "URI Too Long");
+    pub(crate) const EXPECTATION: Self = Status(417, "Expectation Failed");
+    pub(crate) const HEAD: Self = Status(431, "Request Header Fields Too Large");
+    pub(crate) const INTERNAL: Self = Status(500, "Internal Server Error");
+    pub(crate) const NOT_IMPLEMENTED: Self = Status(501, "Not Implemented");
+    pub(crate) const BUSY: Self = Status(503, "Service Unavailable");
+    pub(crate) const VERSION: Self = Status(505, "HTTP Version Not Supported");
+}

@@ -1,0 +1,381 @@
+//! The server's replies, without a kernel: whatever happens is in the test's hands.
+
+mod stage;
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use httpd::multiplex::Close;
+use httpd::{Files, Limits, State};
+use stage::bad::{Bad, bad};
+use stage::{Reply, Stage, replies, reply};
+use tempfile::TempDir;
+
+/// A directory of a few files that have not changed for an hour.
+fn site() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    write(&root, "hello.txt", b"Hello, World");
+    write(&root, "index.html", b"<p>root</p>");
+    fs::create_dir(root.path().join("sub")).unwrap();
+    write(&root, "sub/index.html", b"<p>sub</p>");
+    fs::create_dir(root.path().join("bare")).unwrap();
+    write(&root, ".secret", b"no");
+    write(&root, "large.bin", &vec![7; 70_000]);
+    write(&root, "medium.bin", &vec![8; 40_000]);
+    write(&root, "empty", b"");
+    root
+}
+
+fn write(root: &TempDir, name: &str, contents: &[u8]) {
+    let path = root.path().join(name);
+    fs::write(&path, contents).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+}
+
+fn get(target: &str) -> Vec<u8> {
+    format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes()
+}
+
+fn one(stage: &mut Stage, request: &[u8]) -> Reply {
+    let mut all = replies(&stage.exchange(request));
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+#[test]
+fn a_file_comes_with_all_its_fields() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    for _ in 0..2 {
+        let reply = one(&mut stage, &get("/hello.txt"));
+        assert_eq!((reply.status, &reply.body[..]), (200, &b"Hello, World"[..]));
+        assert_eq!(reply.field("Content-Type"), Some("text/plain; charset=utf-8"));
+        assert_eq!(reply.field("Content-Length"), Some("12"));
+        assert!(reply.field("Server").unwrap().starts_with("httpd/"));
+        assert!(reply.field("Last-Modified").unwrap().ends_with(" GMT"));
+        assert_eq!(reply.field("Connection"), None);
+    }
+    assert_eq!(stage.io.close, None);
+}
+
+#[test]
+fn a_small_file_is_read_once() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    for target in ["/hello.txt", "/hello.txt", "/hello.txt?a", "http://b/hello.txt"] {
+        one(&mut stage, &get(target));
+    }
+    assert_eq!(stage.io.works, (1, 0, 1));
+    stage.pass(Duration::from_millis(1100));
+    one(&mut stage, &get("/hello.txt?b"));
+    one(&mut stage, &get("/hello.txt"));
+    assert_eq!(stage.io.works, (1, 1, 1));
+}
+
+#[test]
+fn a_change_is_noticed_when_the_time_is_over() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    one(&mut stage, &get("/hello.txt"));
+    fs::write(root.path().join("hello.txt"), b"Changed").unwrap();
+    stage.pass(Duration::from_millis(1100));
+    assert_eq!(one(&mut stage, &get("/hello.txt")).body, b"Changed");
+    fs::remove_file(root.path().join("hello.txt")).unwrap();
+    stage.pass(Duration::from_millis(1100));
+    assert_eq!(one(&mut stage, &get("/hello.txt")).status, 404);
+}
+
+#[test]
+fn a_file_that_changed_just_now_is_not_kept() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    fs::write(root.path().join("new"), b"new").unwrap();
+    stage.io.wall = SystemTime::now();
+    one(&mut stage, &get("/new"));
+    stage.io.wall += Duration::from_secs(1);
+    one(&mut stage, &get("/new"));
+    one(&mut stage, &get("/new"));
+    assert_eq!(stage.io.works.0, 2);
+}
+
+#[test]
+fn the_date_is_of_the_current_second() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    let mut dates = Vec::new();
+    for _ in 0..3 {
+        let reply = one(&mut stage, &get("/hello.txt"));
+        dates.push(reply.field("Date").unwrap().to_owned());
+        assert_eq!(dates.last().unwrap(), &httpdate::fmt_http_date(stage.io.wall));
+        stage.pass(Duration::from_millis(700));
+    }
+    dates.dedup();
+    assert!(dates.len() >= 2, "{dates:?}");
+}
+
+#[test]
+fn head_is_get_without_the_body() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    for target in ["/hello.txt", "/medium.bin", "/large.bin", "/", "/empty", "/none"] {
+        for _ in 0..2 {
+            let got = one(&mut stage, &get(target));
+            let request = format!("HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+            let sent = stage.exchange(request.as_bytes());
+            let (head, rest) = reply(&sent, false);
+            assert_eq!((head.status, &head.fields), (got.status, &got.fields), "{target}");
+            assert!(rest.is_empty());
+        }
+    }
+}
+
+#[test]
+fn directories_show_their_index_behind_a_slash() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    assert_eq!(one(&mut stage, &get("/")).body, b"<p>root</p>");
+    assert_eq!(one(&mut stage, &get("/sub/")).body, b"<p>sub</p>");
+    for (target, location) in
+        [("/sub", "/sub/"), ("/sub?a=b", "/sub/?a=b"), ("//sub", "/sub/"), ("/./sub", "/./sub/")]
+    {
+        let reply = one(&mut stage, &get(target));
+        assert_eq!((reply.status, reply.field("Location")), (301, Some(location)));
+    }
+    assert_eq!(one(&mut stage, &get("/bare/")).status, 404);
+    assert_eq!(one(&mut stage, &get("/hello.txt/")).status, 404);
+    assert_eq!(stage.io.close, None);
+}
+
+#[test]
+fn hidden_and_missing_files_look_alike() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    let (hidden, missing) = (get("/.secret"), get("/missing"));
+    let (hidden, missing) = (one(&mut stage, &hidden), one(&mut stage, &missing));
+    assert_eq!(hidden, missing);
+    assert_eq!((hidden.status, stage.io.close), (404, None));
+}
+
+#[test]
+fn bad_requests_are_refused_however_they_arrive() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    for Bad(request, status) in bad() {
+        let name = String::from_utf8_lossy(&request[..request.len().min(80)]).into_owned();
+        let check = |stage: &mut Stage, at: usize| {
+            let reply = replies(&stage.io.sent);
+            let found: Vec<u16> = reply.iter().map(|reply| reply.status).collect();
+            assert_eq!(found, [status], "{name:?} split at {at}");
+            assert_eq!(reply[0].field("Connection"), Some("close"), "{name:?}");
+            assert_eq!(stage.io.close, Some(Close::Linger), "{name:?}");
+            let allow = (status == 405).then_some("GET, HEAD");
+            assert_eq!(reply[0].field("Allow"), allow, "{name:?}");
+            stage.connect();
+        };
+        let step = if request.len() > 1000 { 997 } else { 1 };
+        for at in (0..request.len()).step_by(step) {
+            stage.feed(&request[..at]);
+            stage.feed(&request[at..]);
+            check(&mut stage, at);
+        }
+        request.chunks(1).for_each(|byte| stage.feed(byte));
+        check(&mut stage, 0);
+    }
+}
+
+#[test]
+fn a_stream_of_requests_can_be_split_anywhere() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    let mut stream = Vec::new();
+    for target in ["/hello.txt", "/large.bin", "/none", "/sub", "/", "/medium.bin", "/hello.txt"] {
+        stream.extend(get(target));
+        stream.extend(format!("HEAD {target} HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n").bytes());
+        stream.extend(b"GET /hello.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nGET /");
+    }
+    let expected = stage.exchange(&stream);
+    for at in 0..stream.len() {
+        stage.feed(&stream[..at]);
+        stage.feed(&stream[at..]);
+        assert!(stage.io.sent == expected, "split at {at}");
+        stage.io.sent.clear();
+    }
+    stream.chunks(1).for_each(|byte| stage.feed(byte));
+    assert!(stage.io.sent == expected);
+    assert_eq!(stage.io.close, None);
+}
+
+#[test]
+fn empty_lines_before_a_request_are_passed_over() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    let request = [b"\r\n\r\n".to_vec(), get("/hello.txt")].concat();
+    assert_eq!(one(&mut stage, &request).status, 200);
+}
+
+#[test]
+fn who_wants_to_end_may_and_who_wants_to_go_on_may() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    const CASES: [(&str, &str, Option<&str>, bool); 9] = [
+        ("1.1", "", None, false),
+        ("1.1", "Connection: keep-alive\r\n", None, false),
+        ("1.1", "Connection: close\r\n", Some("close"), true),
+        ("1.1", "Connection: x, CLOSE\r\n", Some("close"), true),
+        ("1.1", "Connection: keep-alive\r\nConnection: close\r\n", Some("close"), true),
+        ("1.0", "", Some("close"), true),
+        ("1.0", "Connection: Keep-Alive\r\n", Some("keep-alive"), false),
+        ("1.0", "Connection: x , keep-alive\r\n", Some("keep-alive"), false),
+        ("1.0", "Connection: keep-alive, close\r\n", Some("close"), true),
+    ];
+    for target in ["/hello.txt", "/large.bin", "/medium.bin", "/none"] {
+        for (version, fields, connection, ends) in CASES {
+            let request = format!("GET {target} HTTP/{version}\r\nHost: a\r\n{fields}\r\n");
+            let reply = one(&mut stage, request.as_bytes());
+            assert_eq!(reply.field("Connection"), connection, "{request}");
+            assert_eq!(stage.io.close, ends.then_some(Close::Flush), "{request}");
+            stage.connect();
+        }
+    }
+}
+
+#[test]
+fn the_last_reply_is_safe_from_a_client_that_sends_on() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    stage.feed(b"GET /hello.txt HTTP/1.0\r\n\r\nmore");
+    assert_eq!(stage.io.close, Some(Close::Linger));
+    assert_eq!(replies(&stage.io.sent).len(), 1);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_served_ahead() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    one(&mut stage, &get("/medium.bin"));
+    stage.io.stuck = true;
+    stage.feed(&get("/medium.bin").repeat(10));
+    assert_eq!(replies(&stage.io.sent).len(), 2);
+    assert!(stage.io.paused);
+    stage.unstick();
+    assert_eq!(replies(&stage.io.sent).len(), 10);
+    assert!(!stage.io.paused);
+
+    stage.io.stuck = true;
+    stage.feed(&get("/medium.bin").repeat(10));
+    stage.pass(Limits::default().stall_time);
+    assert_eq!(stage.io.close, Some(Close::Reset));
+}
+
+#[test]
+fn a_client_can_hold_only_so_many_files_open() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    stage.io.stuck = true;
+    stage.feed(&get("/large.bin").repeat(20));
+    let all = replies(&stage.io.sent);
+    assert_eq!(all.len(), 9);
+    assert_eq!(all[8].field("Connection"), Some("close"));
+    // One that reads can have as many as it likes.
+    stage.io.stuck = false;
+    stage.connect();
+    for _ in 0..20 {
+        assert_eq!(one(&mut stage, &get("/large.bin")).field("Connection"), None);
+    }
+}
+
+#[test]
+fn a_half_closed_client_gets_its_replies() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    stage.io.stuck = true;
+    stage.feed(&get("/medium.bin").repeat(4));
+    stage.end();
+    stage.unstick();
+    assert_eq!(replies(&stage.io.sent).len(), 4);
+    assert_eq!(stage.io.close, Some(Close::Flush));
+    stage.connect();
+    stage.feed(b"GET / HT");
+    stage.end();
+    assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
+}
+
+#[test]
+fn time_runs_out() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    let Limits { head_time, idle_time, .. } = Limits::default();
+    let almost = head_time - Duration::from_millis(1);
+
+    // nothing at all
+    stage.pass(head_time);
+    assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
+    // a byte now and then
+    stage.connect();
+    one(&mut stage, &get("/"));
+    stage.feed(b"G");
+    stage.pass(almost);
+    stage.feed(b"E");
+    stage.pass(Duration::from_millis(1));
+    assert_eq!(replies(&stage.io.sent)[0].status, 408);
+    assert_eq!(stage.io.close, Some(Close::Linger));
+    // a body that does not come
+    stage.connect();
+    one(&mut stage, b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n");
+    stage.feed(b"a");
+    stage.pass(head_time);
+    assert_eq!(replies(&stage.io.sent)[0].status, 408);
+    // between two requests
+    stage.connect();
+    one(&mut stage, &get("/"));
+    stage.pass(idle_time - Duration::from_millis(1));
+    one(&mut stage, &get("/"));
+    stage.pass(idle_time - Duration::from_millis(1));
+    assert_eq!(stage.io.close, None);
+    stage.pass(Duration::from_millis(1));
+    assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
+}
+
+#[test]
+fn a_stopping_server_answers_and_ends() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    stage.feed(b"GET / HTTP/1.1\r\n");
+    stage.stop();
+    assert_eq!(stage.io.close, None);
+    assert_eq!(one(&mut stage, b"Host: a\r\n\r\n").field("Connection"), Some("close"));
+    assert_eq!(stage.io.close, Some(Close::Linger));
+    stage.connect();
+    stage.stop();
+    assert_eq!(stage.io.close, Some(Close::Flush));
+}
+
+#[test]
+fn without_a_root_there_is_one_page() {
+    let mut stage = Stage::with(Files::new(None).backend("semaphore"), "/nowhere".as_ref());
+    for target in ["/", "/", "/index.html", "/?a"] {
+        let reply = one(&mut stage, &get(target));
+        assert_eq!(reply.field("Content-Type"), Some("text/html; charset=utf-8"));
+        let text = String::from_utf8(reply.body).unwrap();
+        assert!(text.contains("semaphore") && !text.contains("{backend}"), "{text}");
+    }
+    assert_eq!(one(&mut stage, &get("/a")).status, 404);
+    assert_eq!(stage.io.works, (0, 0, 0));
+}
+
+#[test]
+fn limits_of_memory_hold() {
+    let root = site();
+    let limits = Limits { cached_file: 20, ..Limits::default() };
+    let mut stage = Stage::with(Files::new(Some(httpd::Root(0))).limits(limits), root.path());
+    for (target, reads) in [("/hello.txt", 1), ("/medium.bin", 1), ("/medium.bin", 1)] {
+        assert_eq!(one(&mut stage, &get(target)).status, 200);
+        assert_eq!(stage.io.works.2, reads);
+    }
+}
+
+#[test]
+fn a_connection_needs_little_memory() {
+    assert!(size_of::<State>() <= 40, "{} bytes", size_of::<State>());
+}

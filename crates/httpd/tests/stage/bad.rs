@@ -1,0 +1,117 @@
+//! Requests that are refused, and with which status.
+
+/// A request and the status of the one reply to it, after which the connection ends.
+pub(crate) struct Bad(pub(crate) Vec<u8>, pub(crate) u16);
+
+/// Every kind of request that is refused with the connection closed.
+pub(crate) fn bad() -> Vec<Bad> {
+    let mut all: Vec<Bad> = FIXED
+        .iter()
+        .map(|(text, status)| Bad(text.replace("|", "\r\n").into_bytes(), *status))
+        .collect();
+    let long = |n: usize| "a".repeat(n);
+    all.push(Bad(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", long(9000)).into(), 414));
+    all.push(Bad(format!("GET /{}", long(9000)).into(), 414));
+    let value = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", long(17_000));
+    all.push(Bad(value.into(), 431));
+    all.push(Bad(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", long(17_000)).into(), 431));
+    let many = "X: y\r\n".repeat(65);
+    all.push(Bad(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n").into(), 431));
+    all.push(Bad(b"GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n".to_vec(), 400));
+    all.push(Bad(b"GET /\0 HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), 400));
+    all.push(Bad(b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), 400));
+    all.push(Bad(b"GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n".to_vec(), 400));
+    all.push(Bad(b"GET / HTTP/1.1\nHost: a\r\n\r\n".to_vec(), 400));
+    all.push(Bad(b"GET / HTTP/1.1\r\nHost: a\r\n\n".to_vec(), 400));
+    all.push(Bad(b"GET / HTTP/1.1\r\nHost: a\r\rX: b\r\n\r\n".to_vec(), 400));
+    all.push(Bad(b"\nGET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(), 400));
+    all.push(Bad(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n".to_vec(), 400));
+    all
+}
+
+/// A bar stands for a line end.
+const FIXED: &[(&str, u16)] = &[
+    // request lines
+    ("GET /|Host: a||", 400),
+    ("GET|Host: a||", 400),
+    (" GET / HTTP/1.1|Host: a||", 400),
+    ("GET  / HTTP/1.1|Host: a||", 400),
+    ("GET /  HTTP/1.1|Host: a||", 400),
+    ("GET /a b HTTP/1.1|Host: a||", 400),
+    ("GET / HTTP/1.1 |Host: a||", 400),
+    ("GET / http/1.1|Host: a||", 400),
+    ("GET / HTTP/1,1|Host: a||", 400),
+    ("GET / HTTP/11|Host: a||", 400),
+    ("GET / HTTP/1.10|Host: a||", 400),
+    ("GET / HTTP/0.9|Host: a||", 505),
+    ("GET / HTTP/1.2|Host: a||", 505),
+    ("GET / HTTP/2.0|Host: a||", 505),
+    ("PRI * HTTP/2.0||SM||", 505),
+    ("G@T / HTTP/1.1|Host: a||", 400),
+    ("G(T / HTTP/1.1|Host: a||", 400),
+    // targets
+    ("GET a HTTP/1.1|Host: a||", 400),
+    ("GET * HTTP/1.1|Host: a||", 400),
+    ("GET ftp://a/ HTTP/1.1|Host: a||", 400),
+    ("GET http:/// HTTP/1.1|Host: a||", 400),
+    ("GET /# HTTP/1.1|Host: a||", 400),
+    ("GET /\\ HTTP/1.1|Host: a||", 400),
+    ("GET /% HTTP/1.1|Host: a||", 400),
+    ("GET /%00 HTTP/1.1|Host: a||", 400),
+    ("GET /%2f HTTP/1.1|Host: a||", 400),
+    ("GET /.. HTTP/1.1|Host: a||", 400),
+    ("GET /../a HTTP/1.1|Host: a||", 400),
+    ("GET /%2e%2e/a HTTP/1.1|Host: a||", 400),
+    // hosts
+    ("GET / HTTP/1.1||", 400),
+    ("GET / HTTP/1.1|Host: a|Host: a||", 400),
+    ("GET / HTTP/1.0|Host: a|Host: a||", 400),
+    ("GET / HTTP/1.1|Host: a|hOST: b||", 400),
+    ("GET / HTTP/1.1|Host: a b||", 400),
+    ("GET / HTTP/1.1|Host: a, b||", 400),
+    ("GET / HTTP/1.1|Host: a/b||", 400),
+    ("GET / HTTP/1.1|Host: u@a||", 400),
+    // fields
+    ("GET / HTTP/1.1|Host : a||", 400),
+    ("GET / HTTP/1.1|Host: a|X||", 400),
+    ("GET / HTTP/1.1|Host: a|: x||", 400),
+    ("GET / HTTP/1.1|Host: a|X Y: z||", 400),
+    ("GET / HTTP/1.1|Host: a| X: y||", 400),
+    ("GET / HTTP/1.1|Host: a|X: y| folded||", 400),
+    ("GET / HTTP/1.1| Host: a||", 400),
+    // lengths
+    ("GET / HTTP/1.1|Host: a|Content-Length:||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: -1||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: +1||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: 0x1||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: 1 1||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: 1, 1||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: 1|Content-Length: 1||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: 18446744073709551616||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: 18446744073709551615||", 413),
+    ("GET / HTTP/1.1|Host: a|Content-Length: 1000000||", 413),
+    ("GET / HTTP/1.1|Host: a|Expect: 100-continue|Content-Length: 1||", 417),
+    // codings
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: chunked||0||", 411),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: chunked|Content-Length: 5||0||", 400),
+    ("GET / HTTP/1.1|Host: a|Content-Length: 5|Transfer-Encoding: chunked||0||", 400),
+    ("GET / HTTP/1.0|Transfer-Encoding: chunked||0||", 400),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: gzip, chunked||", 501),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: gzip||", 400),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: xchunked||", 400),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: chunked, gzip||", 400),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: chunked, chunked||", 400),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: chunked|Transfer-Encoding: chunked||", 400),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding:||", 400),
+    // methods
+    ("POST / HTTP/1.1|Host: a|Content-Length: 3||abc", 405),
+    ("PUT /a HTTP/1.1|Host: a||", 405),
+    ("DELETE /a HTTP/1.1|Host: a||", 405),
+    ("OPTIONS * HTTP/1.1|Host: a||", 405),
+    ("CONNECT a:443 HTTP/1.1|Host: a||", 405),
+    ("TRACE / HTTP/1.1|Host: a||", 405),
+    ("PATCH / HTTP/1.1|Host: a||", 405),
+    ("get / HTTP/1.1|Host: a||", 501),
+    ("GETS / HTTP/1.1|Host: a||", 501),
+    ("BREW /pot HTTP/1.1|Host: a||", 501),
+];

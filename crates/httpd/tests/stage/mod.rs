@@ -1,0 +1,344 @@
+//! A mechanism without a kernel: one connection, whose every event the test decides on.
+#![allow(dead_code)]
+
+pub(crate) mod bad;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use httpd::multiplex::{
+    Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileKind, FileOp,
+    HIGH_WATER, Listener, Meta, Root, Rx, RxBuf,
+};
+use httpd::{Files, State};
+use shared_ring::Fd;
+
+/// The one connection.
+const ID: Conn = Conn::new(0, 0);
+
+/// What the commands of the test's connection led to.
+pub(crate) struct Io {
+    pub(crate) now: Instant,
+    pub(crate) wall: SystemTime,
+    /// What was sent.
+    pub(crate) sent: Vec<u8>,
+    /// The client takes nothing.
+    pub(crate) stuck: bool,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) close: Option<Close>,
+    pub(crate) stopping: bool,
+    pub(crate) paused: bool,
+    /// File work done so far, by kind: opened, asked, read.
+    pub(crate) works: (u32, u32, u32),
+    root: PathBuf,
+    queued: usize,
+    high: bool,
+    resumed: bool,
+    waiting: VecDeque<(u32, FileOp)>,
+}
+
+/// A server, one connection, and the bytes it has not consumed.
+pub(crate) struct Stage {
+    pub(crate) app: Files,
+    pub(crate) io: Io,
+    pub(crate) state: State,
+    tail: Vec<u8>,
+    eof: bool,
+}
+
+impl Stage {
+    /// A connection to a server of the files below `root`.
+    pub(crate) fn new(root: &Path) -> Self {
+        Self::with(Files::new(Some(Root(0))), root)
+    }
+
+    pub(crate) fn with(app: Files, root: &Path) -> Self {
+        let io = Io {
+            now: Instant::now(),
+            wall: SystemTime::now(),
+            sent: Vec::new(),
+            stuck: false,
+            deadline: None,
+            close: None,
+            stopping: false,
+            paused: false,
+            works: (0, 0, 0),
+            root: root.to_owned(),
+            queued: 0,
+            high: false,
+            resumed: false,
+            waiting: VecDeque::new(),
+        };
+        let mut stage = Stage { app, io, state: State::default(), tail: Vec::new(), eof: false };
+        stage.connect();
+        stage
+    }
+
+    /// Starts over with a new connection to the same server.
+    pub(crate) fn connect(&mut self) {
+        self.state = State::default();
+        self.tail.clear();
+        self.eof = false;
+        self.io.sent.clear();
+        self.io.waiting.clear();
+        (self.io.close, self.io.paused, self.io.resumed, self.io.high) = (None, false, false, false);
+        self.io.queued = 0;
+        let Stage { app, io, state, .. } = self;
+        app.accepted(Cx { io, id: ID, state }, Listener(0));
+    }
+
+    /// The client sends bytes, and everything that follows from that happens.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+        self.deliver();
+        self.settle();
+    }
+
+    /// The client ends its side.
+    pub(crate) fn end(&mut self) {
+        self.eof = true;
+        self.deliver();
+        self.settle();
+    }
+
+    /// Feeds a whole exchange and returns what came back.
+    pub(crate) fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.feed(bytes);
+        std::mem::take(&mut self.io.sent)
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.io.now += time;
+        self.io.wall += time;
+        while self.io.deadline.is_some_and(|at| at <= self.io.now) {
+            self.io.deadline = None;
+            let Stage { app, io, state, .. } = self;
+            app.expired(Cx { io, id: ID, state });
+            self.settle();
+        }
+    }
+
+    /// The client takes what it had left lying.
+    pub(crate) fn unstick(&mut self) {
+        self.io.stuck = false;
+        self.settle();
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.io.stopping = true;
+        let Stage { app, io, state, .. } = self;
+        app.stopping(Cx { io, id: ID, state });
+        self.settle();
+    }
+
+    /// Hands over what has arrived, once.
+    pub(crate) fn deliver(&mut self) {
+        if self.io.paused || self.io.close.is_some() {
+            return;
+        }
+        let Stage { app, io, state, tail, eof } = self;
+        let len = tail.len();
+        let mut rx = Rx::borrowed(tail, *eof);
+        app.received(Cx { io, id: ID, state }, &mut rx);
+        let rest = rx.bytes().len();
+        tail.drain(..len - rest);
+        let promised = io.paused || io.close.is_some() || rest < Files::MAX_UNCONSUMED;
+        assert!(promised, "{rest} bytes left unconsumed");
+    }
+
+    /// Does the file work, sends what is queued and resumes, until nothing happens any more.
+    fn settle(&mut self) {
+        loop {
+            if !self.io.stuck {
+                self.io.queued = 0;
+                if std::mem::take(&mut self.io.high) && self.io.close.is_none() {
+                    let Stage { app, io, state, .. } = self;
+                    app.drained(Cx { io, id: ID, state });
+                }
+            }
+            if let Some((tag, op)) = self.io.waiting.pop_front() {
+                let done = self.io.work(op);
+                if self.io.close.is_none() {
+                    let Stage { app, io, state, .. } = self;
+                    app.file(Cx { io, id: ID, state }, tag, done);
+                }
+            } else if std::mem::take(&mut self.io.resumed) {
+                self.deliver();
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+impl Io {
+    fn work(&mut self, op: FileOp) -> FileDone {
+        match op {
+            FileOp::Open(_, path) => {
+                self.works.0 += 1;
+                FileDone::Opened(open(&self.root.join(path)))
+            }
+            FileOp::Stat(_, path) => {
+                self.works.1 += 1;
+                FileDone::Stat(fs::metadata(self.root.join(path)).map(|meta| describe(&meta)))
+            }
+            FileOp::Read(file, range) => {
+                self.works.2 += 1;
+                let most = (range.end - range.start).min(FileOp::MOST.into());
+                FileDone::Read(read(&file, range.start, most).map(RxBuf::from))
+            }
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<(File, Meta)> {
+    let file = fs::File::open(path)?;
+    let meta = describe(&file.metadata()?);
+    // Closing is left to the end of the test: the descriptor's owner lives in the closure.
+    Ok((File::new(Fd::from_owned(OwnedFd::from(file)), |_| {}), meta))
+}
+
+fn describe(meta: &fs::Metadata) -> Meta {
+    use std::os::unix::fs::MetadataExt;
+    let kind = match meta.file_type() {
+        kind if kind.is_file() => FileKind::Regular,
+        kind if kind.is_dir() => FileKind::Directory,
+        _ => FileKind::Other,
+    };
+    let modified = meta.modified().unwrap();
+    Meta { kind, len: meta.len(), modified, inode: meta.ino() }
+}
+
+fn read(file: &File, start: u64, most: u64) -> io::Result<Vec<u8>> {
+    let mut again = fs::File::open(format!("/proc/self/fd/{}", file.fd().raw()))?;
+    again.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    again.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Commands for Io {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.wall
+    }
+
+    fn random(&mut self) -> u64 {
+        4
+    }
+
+    fn send(&mut self, to: Conn, chunk: Chunk<'_>) -> usize {
+        assert!(to == ID && self.close.is_none(), "sent after a close");
+        let before = self.sent.len();
+        match chunk {
+            Chunk::Copy(bytes) => self.sent.extend_from_slice(bytes),
+            Chunk::Static(bytes) => self.sent.extend_from_slice(bytes),
+            Chunk::Shared(bytes) => self.sent.extend_from_slice(&bytes),
+            Chunk::Received(bytes) => self.sent.extend_from_slice(&bytes),
+            Chunk::File(file, range) => {
+                let bytes = read(&file, range.start, range.end - range.start).unwrap();
+                self.sent.extend_from_slice(&bytes);
+                return self.queued;
+            }
+        }
+        self.queued += self.sent.len() - before;
+        self.high |= self.queued >= HIGH_WATER;
+        self.queued
+    }
+
+    fn reserve(&mut self, _: Conn, n: usize) -> &mut [u8] {
+        let start = self.sent.len();
+        self.sent.resize(start + n, 0);
+        &mut self.sent[start..]
+    }
+
+    fn connect(&mut self, _: SocketAddr) -> Conn {
+        unreachable!("a server of files connects to nobody")
+    }
+
+    fn file(&mut self, _: Conn, tag: u32, op: FileOp) {
+        self.waiting.push_back((tag, op));
+    }
+
+    fn receive(&mut self, _: Conn, on: bool) {
+        self.resumed |= on && self.paused;
+        self.paused = !on;
+    }
+
+    fn deadline(&mut self, _: Conn, at: Option<Instant>) {
+        self.deadline = at;
+    }
+
+    fn close(&mut self, _: Conn, how: Close) {
+        let is_first = self.close.is_none();
+        if is_first || how == Close::Reset {
+            self.close = Some(how);
+        }
+    }
+
+    fn peer(&self, _: Conn) -> Option<SocketAddr> {
+        None
+    }
+
+    fn admit(&mut self, _: Listener, _: Admit) {}
+
+    fn stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn pending(&self) -> bool {
+        false
+    }
+}
+
+/// The status and the rest of each reply in `bytes`, all of which have a Content-Length.
+pub(crate) fn replies(mut bytes: &[u8]) -> Vec<Reply> {
+    let mut replies = Vec::new();
+    while !bytes.is_empty() {
+        let (reply, rest) = reply(bytes, true);
+        replies.push(reply);
+        bytes = rest;
+    }
+    replies
+}
+
+/// A reply, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Reply {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(n, _)| n == name).map(|(_, value)| &value[..])
+    }
+}
+
+/// Takes the first reply apart; the rest is what follows it.
+pub(crate) fn reply(bytes: &[u8], has_body: bool) -> (Reply, &[u8]) {
+    let end = bytes.windows(4).position(|w| w == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("no reply: {:?}", String::from_utf8_lossy(bytes)));
+    let head = std::str::from_utf8(&bytes[..end]).unwrap();
+    let mut lines = head.split("\r\n");
+    let line = lines.next().unwrap();
+    let status = line.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap();
+    let split = |line: &str| {
+        let (name, value) = line.split_once(": ").unwrap();
+        (name.to_owned(), value.to_owned())
+    };
+    let mut reply = Reply { status, fields: lines.map(split).collect(), body: Vec::new() };
+    let len: usize = reply.field("Content-Length").unwrap().parse().unwrap();
+    let (body, rest) = bytes[end + 4..].split_at(if has_body { len } else { 0 });
+    reply.body = body.to_vec();
+    (reply, rest)
+}

@@ -1,0 +1,124 @@
+//! One listener as the driver sees it.
+
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use shared_ring::{Fd, Host, Kind, Op, Submit, Token};
+
+use crate::Admit;
+
+/// A listener and whether it accepts.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    index: u32,
+    pub(crate) fd: Fd,
+    /// What the application wants.
+    off: bool,
+    per_turn: Option<NonZeroU16>,
+    /// An accept is in flight.
+    pub(crate) accepting: bool,
+    cancelled: bool,
+    /// No connection can be taken before this, unless one ends.
+    retry: Option<Instant>,
+    closed: bool,
+}
+
+impl Gate {
+    /// How long a listener rests when the machine has no descriptor left, unless a connection
+    /// ends before.
+    const REST: Duration = Duration::from_millis(100);
+
+    pub(crate) fn new(index: u32, fd: Fd) -> Self {
+        Gate {
+            index,
+            fd,
+            off: false,
+            per_turn: None,
+            accepting: false,
+            cancelled: false,
+            retry: None,
+            closed: false,
+        }
+    }
+
+    fn token(&self) -> Token {
+        Token::new(Kind::Accept, self.index, 0)
+    }
+
+    /// When to try again.
+    pub(crate) fn retry(&self) -> Option<Instant> {
+        self.retry.filter(|_| !self.closed && !self.off)
+    }
+
+    /// Does what the application wants.
+    pub(crate) fn admit<K: Submit>(&mut self, how: Admit, kernel: &mut K) {
+        match how {
+            Admit::Off => self.off = true,
+            Admit::All => (self.off, self.per_turn) = (false, None),
+            Admit::PerTurn(n) => {
+                (self.off, self.per_turn) = (false, Some(NonZeroU16::new(n).unwrap_or(NonZeroU16::MIN)));
+            }
+            Admit::Backlog(length) => {
+                // The listener is open; the length is clamped by the system.
+                let _ = kernel.host_mut().backlog(self.fd, length);
+                return;
+            }
+        }
+        // The accept in flight may differ from what is wanted now; the next one will not.
+        self.pause(kernel);
+    }
+
+    /// Ends the accept in flight; whether there was one to end.
+    pub(crate) fn pause<K: Submit>(&mut self, kernel: &mut K) -> bool {
+        let pause = self.accepting && !self.cancelled;
+        if pause {
+            self.cancelled = true;
+            kernel.cancel(self.token());
+        }
+        pause
+    }
+
+    /// Lets the listener rest after a failure.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        self.retry = Some(now + Self::REST);
+    }
+
+    /// A descriptor or a slot has become free.
+    pub(crate) fn room(&mut self) {
+        self.retry = None;
+    }
+
+    /// Notes that the accept in flight has ended.
+    pub(crate) fn ended(&mut self) {
+        self.accepting = false;
+        self.cancelled = false;
+    }
+
+    /// Accepts, if that is wanted and not being done.
+    pub(crate) fn resume<K: Submit>(&mut self, kernel: &mut K, now: Instant) {
+        let resting = self.retry.is_some_and(|at| at > now);
+        if self.off || self.closed || self.accepting || resting {
+            return;
+        }
+        self.retry = None;
+        let op = Op::Accept { listener: self.fd, per_turn: self.per_turn };
+        match kernel.submit(self.token(), op) {
+            Ok(()) => self.accepting = true,
+            Err(_) => self.rest(now),
+        }
+    }
+
+    /// Closes the listener, once no accept is in flight.
+    pub(crate) fn close<K: Submit>(&mut self, kernel: &mut K) {
+        if self.accepting {
+            self.pause(kernel);
+        } else if !self.closed {
+            self.closed = true;
+            kernel.host_mut().discard(self.fd);
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+}

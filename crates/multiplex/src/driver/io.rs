@@ -1,0 +1,456 @@
+//! The commands: they note what is to be done, and the driver does it after the callback.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Instant, SystemTime};
+
+use shared_ring::{
+    Errno, File, Gather, Host, Kind, Op, Outcome, Refused, Submit, Token,
+};
+
+use super::link::{Flags, Item, Link, Phase};
+use super::gate::Gate;
+use crate::{
+    Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, HIGH_WATER, Listener, Root,
+    Stats, Wheel, Why,
+};
+
+/// Everything of a server but the application and its states.
+pub(crate) struct Io<K> {
+    pub(crate) kernel: K,
+    pub(crate) config: Config,
+    pub(crate) links: Vec<Link>,
+    vacant: Vec<u32>,
+    /// Connections in use.
+    pub(crate) open: u32,
+    pub(crate) gates: Vec<Gate>,
+    pub(crate) wheel: Wheel,
+    roots: Vec<File>,
+    works: Vec<Option<FileWork>>,
+    vacant_works: Vec<u32>,
+    waiting_works: VecDeque<(FileWork, Op)>,
+    /// File work that ended before it began.
+    pub(crate) failed_works: VecDeque<(FileWork, Errno)>,
+    /// Cleared lists to send, to be used again.
+    spare: Vec<Box<Gather>>,
+    spare_tails: Vec<Vec<u8>>,
+    /// Connections that commands were given for.
+    pub(crate) touched: Vec<u32>,
+    /// Connections to be called again in this turn.
+    pub(crate) again: VecDeque<u32>,
+    /// Takes what is written for a connection that is gone.
+    scratch: Vec<u8>,
+    pub(crate) stopping: bool,
+    pub(crate) stats: Stats,
+}
+
+/// Work on a file for a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileWork {
+    pub(crate) on: Conn,
+    tag: u32,
+    kind: FileKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum FileKind {
+    Open,
+    Stat,
+    Read,
+}
+
+impl FileWork {
+    /// What the application is told.
+    pub(crate) fn done(self, outcome: Outcome) -> (u32, FileDone) {
+        let done = match (self.kind, outcome) {
+            (_, Outcome::Opened(file, meta)) => FileDone::Opened(Ok((file, meta))),
+            (_, Outcome::Stat(meta)) => FileDone::Stat(Ok(meta)),
+            (_, Outcome::Read(bytes)) => FileDone::Read(Ok(bytes)),
+            (kind, Outcome::Failed(errno, _)) => kind.failed(errno),
+            (kind, _) => kind.failed(Errno::IO),
+        };
+        (self.tag, done)
+    }
+}
+
+impl FileKind {
+    fn failed(self, errno: Errno) -> FileDone {
+        match self {
+            FileKind::Open => FileDone::Opened(Err(errno.into())),
+            FileKind::Stat => FileDone::Stat(Err(errno.into())),
+            FileKind::Read => FileDone::Read(Err(errno.into())),
+        }
+    }
+}
+
+/// Most file work in flight at a time; more waits its turn.
+pub(crate) const FILE_WORKS: u32 = 256;
+
+/// Most file work of one connection, in flight and waiting.
+const FILE_WORKS_EACH: u8 = 16;
+
+/// Most lists and tails kept for later use.
+const SPARE: usize = 1024;
+
+/// How many operations the kernel of such a server has in flight at most.
+pub(crate) fn operations(config: &Config) -> u32 {
+    config.max_connections.saturating_mul(3).saturating_add(FILE_WORKS + 1024)
+}
+
+impl<K: Submit> Io<K> {
+    pub(crate) fn new(kernel: K, config: &Config, roots: Vec<File>, gates: Vec<Gate>) -> Self {
+        let now = kernel.now();
+        Io {
+            kernel,
+            config: config.clone(),
+            links: Vec::new(),
+            vacant: Vec::new(),
+            open: 0,
+            gates,
+            wheel: Wheel::new(now),
+            roots,
+            works: Vec::new(),
+            vacant_works: (0..FILE_WORKS).rev().collect(),
+            waiting_works: VecDeque::new(),
+            failed_works: VecDeque::new(),
+            spare: Vec::new(),
+            spare_tails: Vec::new(),
+            touched: Vec::new(),
+            again: VecDeque::new(),
+            scratch: Vec::new(),
+            stopping: false,
+            stats: Stats::default(),
+        }
+    }
+
+    pub(crate) fn link(&mut self, slot: u32) -> &mut Link {
+        &mut self.links[slot as usize]
+    }
+
+    /// The link of a connection that is neither gone nor going.
+    fn alive(&mut self, id: Conn) -> Option<&mut Link> {
+        self.links.get_mut(id.slot() as usize).filter(|link| link.is(id))
+    }
+
+    pub(crate) fn conn(&self, slot: u32) -> Conn {
+        Conn::new(slot, self.links[slot as usize].generation)
+    }
+
+    pub(crate) fn token(&self, kind: Kind, slot: u32) -> Token {
+        Token::new(kind, slot, self.links[slot as usize].generation)
+    }
+
+    /// Takes a slot for a new connection.
+    pub(crate) fn occupy(&mut self, phase: Phase) -> u32 {
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.links.push(Link::vacant());
+            (self.links.len() - 1) as u32
+        });
+        self.open += 1;
+        self.link(slot).phase = phase;
+        slot
+    }
+
+    /// Frees the slot of a connection that has ended.
+    pub(crate) fn vacate(&mut self, slot: u32) {
+        let link = self.link(slot);
+        let generation = link.generation.wrapping_add(1) % Token::GENERATIONS;
+        let (queue, touched) = (std::mem::take(&mut link.queue), link.flags & Flags::TOUCHED);
+        *link = Link { generation, queue, flags: touched, ..Link::vacant() };
+        self.open -= 1;
+        self.vacant.push(slot);
+    }
+
+    /// Has the driver look after a connection when the callback has returned.
+    pub(crate) fn touch(&mut self, slot: u32) {
+        let link = self.link(slot);
+        if !link.has(Flags::TOUCHED) {
+            link.flags |= Flags::TOUCHED;
+            self.touched.push(slot);
+        }
+    }
+
+    /// Has the application called for a connection in this turn, after the current batch.
+    pub(crate) fn call_again(&mut self, slot: u32) {
+        let link = self.link(slot);
+        if !link.has(Flags::AGAIN) {
+            link.flags |= Flags::AGAIN;
+            self.again.push_back(slot);
+        }
+    }
+
+    pub(crate) fn recycle(&mut self, mut list: Box<Gather>) {
+        if self.spare.len() < SPARE {
+            list.clear();
+            self.spare.push(list);
+        }
+    }
+
+    pub(crate) fn spare_tail(&mut self) -> Vec<u8> {
+        self.spare_tails.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn recycle_tail(&mut self, mut tail: Vec<u8>) {
+        if self.spare_tails.len() < SPARE && (1..=64 * 1024).contains(&tail.capacity()) {
+            tail.clear();
+            self.spare_tails.push(tail);
+        }
+    }
+
+    pub(crate) fn drop_queue(&mut self, slot: u32) {
+        while let Some(item) = self.link(slot).queue.pop_front() {
+            if let Item::Memory(list) = item {
+                self.recycle(list);
+            }
+        }
+    }
+
+    /// The list at the end of a connection's queue, to be added to.
+    fn list(&mut self, slot: u32) -> &mut Gather {
+        let queue = &self.links[slot as usize].queue;
+        if !matches!(queue.back(), Some(Item::Memory(_))) {
+            let list = self.spare.pop().unwrap_or_default();
+            self.link(slot).queue.push_back(Item::Memory(list));
+        }
+        match self.link(slot).queue.back_mut() {
+            Some(Item::Memory(list)) => list,
+            _ => unreachable!("a list was just put there"),
+        }
+    }
+
+    fn count_queued(&mut self, slot: u32, n: usize) -> usize {
+        let most = self.config.max_queued;
+        let link = self.link(slot);
+        link.queued += n;
+        if link.queued >= HIGH_WATER {
+            link.flags |= Flags::HIGH;
+        }
+        if link.queued > most {
+            link.flags |= Flags::OVERRUN;
+        }
+        let queued = link.queued;
+        self.touch(slot);
+        queued
+    }
+
+    /// Begins file work, or lets it wait for its turn.
+    fn begin_work(&mut self, work: FileWork, op: Op) {
+        let Some(at) = self.vacant_works.pop() else {
+            self.waiting_works.push_back((work, op));
+            return;
+        };
+        match self.kernel.submit(Token::new(Kind::File, at, 0), op) {
+            Ok(()) => match self.works.get_mut(at as usize) {
+                Some(place) => *place = Some(work),
+                None => {
+                    self.works.resize(at as usize, None);
+                    self.works.push(Some(work));
+                }
+            },
+            Err(Refused { .. }) => {
+                self.vacant_works.push(at);
+                self.failed_works.push_back((work, Errno::NOBUFS));
+            }
+        }
+    }
+
+    /// Ends file work and begins the next; none when its connection is gone.
+    pub(crate) fn end_work(&mut self, token: Token) -> Option<FileWork> {
+        let work = self.works.get_mut(token.slot() as usize)?.take()?;
+        self.vacant_works.push(token.slot());
+        while let Some((next, op)) = self.waiting_works.pop_front() {
+            if self.alive(next.on).is_some() {
+                self.begin_work(next, op);
+                break;
+            }
+        }
+        self.told(work)
+    }
+
+    /// The work, if its connection still wants to hear of it.
+    pub(crate) fn told(&mut self, work: FileWork) -> Option<FileWork> {
+        let link = self.alive(work.on)?;
+        link.files -= 1;
+        (link.is_heard() || link.phase == Phase::Connecting).then_some(work)
+    }
+
+    /// Turns a command into an operation.
+    fn file_op(&self, op: FileOp) -> Result<(FileKind, Op), (FileKind, Errno)> {
+        let beneath = |root: Root, path: std::path::PathBuf| {
+            let root = self.roots.get(usize::from(root.0)).ok_or(Errno::NOENT)?;
+            let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+            Ok((root.clone(), path))
+        };
+        match op {
+            FileOp::Open(root, path) => match beneath(root, path) {
+                Ok((root, path)) => Ok((FileKind::Open, Op::Open { root, path })),
+                Err(errno) => Err((FileKind::Open, errno)),
+            },
+            FileOp::Stat(root, path) => match beneath(root, path) {
+                Ok((root, path)) => Ok((FileKind::Stat, Op::Stat { root, path })),
+                Err(errno) => Err((FileKind::Stat, errno)),
+            },
+            FileOp::Read(file, range) => {
+                let len = range.end.saturating_sub(range.start).min(FileOp::MOST.into()) as u32;
+                Ok((FileKind::Read, Op::Read { file, offset: range.start, len }))
+            }
+        }
+    }
+}
+
+impl<K: Submit> Commands for Io<K> {
+    fn now(&self) -> Instant {
+        self.kernel.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.kernel.host().wall()
+    }
+
+    fn random(&mut self) -> u64 {
+        self.kernel.host_mut().random()
+    }
+
+    fn send(&mut self, to: Conn, chunk: Chunk<'_>) -> usize {
+        if !self.alive(to).is_some_and(|link| link.takes_sends()) {
+            return 0;
+        }
+        let slot = to.slot();
+        let n = match chunk {
+            Chunk::Copy(bytes) => {
+                self.list(slot).copy(bytes);
+                bytes.len()
+            }
+            Chunk::Static(bytes) => {
+                self.list(slot).constant(bytes);
+                bytes.len()
+            }
+            Chunk::Shared(bytes) => {
+                let n = bytes.len();
+                self.list(slot).shared(bytes);
+                n
+            }
+            Chunk::Received(bytes) => {
+                let n = bytes.len();
+                self.list(slot).received(bytes);
+                n
+            }
+            Chunk::File(file, range) => {
+                if !range.is_empty() {
+                    self.link(slot).queue.push_back(Item::File(file, range));
+                }
+                0
+            }
+        };
+        self.count_queued(slot, n)
+    }
+
+    fn reserve(&mut self, to: Conn, n: usize) -> &mut [u8] {
+        if !self.alive(to).is_some_and(|link| link.takes_sends()) {
+            self.scratch.resize(n, 0);
+            return &mut self.scratch;
+        }
+        self.count_queued(to.slot(), n);
+        self.list(to.slot()).reserve(n)
+    }
+
+    fn connect(&mut self, to: SocketAddr) -> Conn {
+        let full = self.open >= self.config.max_connections;
+        let slot = self.occupy(Phase::Connecting);
+        self.stats.connected += 1;
+        let opened = if full {
+            Err(Errno::NOBUFS.into())
+        } else {
+            self.kernel.host_mut().socket(to, self.config.sockets)
+        };
+        let submitted = opened.and_then(|fd| {
+            self.link(slot).fd = Some(fd);
+            let token = self.token(Kind::Connect, slot);
+            let op = Op::Connect { fd, to };
+            self.kernel.submit(token, op).map_err(|_| Errno::NOBUFS.into())
+        });
+        match submitted {
+            Ok(()) => self.link(slot).flags |= Flags::CHANGING,
+            Err(error) => {
+                self.link(slot).why = Some(Why::Failed(error));
+                self.call_again(slot);
+            }
+        }
+        self.conn(slot)
+    }
+
+    fn file(&mut self, on: Conn, tag: u32, op: FileOp) {
+        let Some(link) = self.alive(on) else { return };
+        let crowded = link.files == FILE_WORKS_EACH;
+        link.files += 1;
+        match self.file_op(op) {
+            Ok((kind, _)) if crowded => {
+                self.failed_works.push_back((FileWork { on, tag, kind }, Errno::BUSY));
+            }
+            Ok((kind, op)) => self.begin_work(FileWork { on, tag, kind }, op),
+            Err((kind, errno)) => {
+                self.failed_works.push_back((FileWork { on, tag, kind }, errno));
+            }
+        }
+    }
+
+    fn receive(&mut self, id: Conn, on: bool) {
+        let Some(link) = self.alive(id) else { return };
+        if on && link.has(Flags::PAUSED) {
+            link.flags -= Flags::PAUSED;
+            self.touch(id.slot());
+            self.call_again(id.slot());
+        } else if !on {
+            link.flags |= Flags::PAUSED;
+        }
+    }
+
+    fn deadline(&mut self, id: Conn, at: Option<Instant>) {
+        let Some(link) = self.alive(id) else { return };
+        if link.close.is_some_and(|how| how != Close::Half) {
+            return;
+        }
+        match at {
+            Some(at) => self.wheel.set(id.slot(), at),
+            None => self.wheel.clear(id.slot()),
+        }
+    }
+
+    fn close(&mut self, id: Conn, how: Close) {
+        let Some(link) = self.alive(id) else { return };
+        if link.close.is_none_or(|before| abruptness(how) > abruptness(before)) {
+            link.close = Some(how);
+            self.touch(id.slot());
+        }
+    }
+
+    fn peer(&self, id: Conn) -> Option<SocketAddr> {
+        let link = self.links.get(id.slot() as usize).filter(|link| link.is(id))?;
+        self.kernel.host().peer(link.fd?)
+    }
+
+    fn admit(&mut self, at: Listener, how: Admit) {
+        if let Some(gate) = self.gates.get_mut(usize::from(at.0)) {
+            gate.admit(how, &mut self.kernel);
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn pending(&self) -> bool {
+        self.kernel.landed() > 0
+    }
+}
+
+fn abruptness(how: Close) -> u8 {
+    match how {
+        Close::Half => 0,
+        Close::Linger => 1,
+        Close::Flush => 2,
+        Close::Reset => 3,
+    }
+}

@@ -1,0 +1,116 @@
+//! The loop over a kernel.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use shared_ring::{Batch, Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome};
+
+use super::{Driver, Gate, Io};
+use crate::{Application, Config, Remote, StartError, Stats};
+
+/// Opens the listeners that the configuration asks for.
+pub(crate) fn gates(
+    host: &mut impl Host,
+    config: &Config,
+) -> Result<(Vec<Gate>, Vec<SocketAddr>), StartError> {
+    let options = ListenOptions {
+        backlog: config.backlog,
+        reuse_port: config.reuse_port,
+        buffers: config.sockets,
+    };
+    let mut gates = Vec::new();
+    let mut addresses = Vec::new();
+    for at in &config.listen {
+        let (fd, address) =
+            host.listen(*at, &options).map_err(|error| StartError::Listen(*at, error))?;
+        gates.push(Gate::new(gates.len() as u32, fd));
+        addresses.push(address);
+    }
+    Ok((gates, addresses))
+}
+
+/// Opens the directories that the configuration names.
+pub(crate) fn roots(host: &mut impl Host, config: &Config) -> Result<Vec<File>, StartError> {
+    let open = |path: &std::path::PathBuf| {
+        host.directory(path).map_err(|error| StartError::Root(path.clone(), error))
+    };
+    config.roots.iter().map(open).collect()
+}
+
+/// Whether the batch should be left for what has landed since, asked between two callbacks.
+pub(crate) trait Interrupts {
+    fn wanted(&mut self) -> bool;
+}
+
+/// A mechanism whose loop works through each batch to its end.
+pub(crate) struct Never;
+
+impl Interrupts for Never {
+    fn wanted(&mut self) -> bool {
+        false
+    }
+}
+
+/// Serves until stopped.
+pub(crate) fn drive<K: Kernel, A: Application>(
+    io: Io<K>,
+    remote: Remote,
+    app: A,
+    interrupts: &mut impl Interrupts,
+) -> Result<Stats, Fault> {
+    let mut driver = Driver::new(app, io, remote);
+    let mut batch = Batch::new();
+    let mut urgent = VecDeque::new();
+    let mut drain_ends = None;
+    driver.end_turn();
+    while !driver.is_done() {
+        let until = driver.until(drain_ends);
+        driver.io.kernel.turn(until, &mut batch)?;
+        while let Some(completion) = urgent.pop_front().or_else(|| batch.pop_front()) {
+            driver.complete(completion);
+            if interrupts.wanted() {
+                driver.io.stats.interruptions += 1;
+                let seen = batch.len();
+                driver.io.kernel.reap(&mut batch);
+                take_accepts(&mut batch, seen, &mut urgent);
+            }
+        }
+        driver.end_turn();
+        if driver.io.stopping {
+            let now = driver.io.kernel.now();
+            let drain = driver.config().drain;
+            if now >= *drain_ends.get_or_insert(now + drain) {
+                driver.stop_now();
+                drain_ends = Some(now + drain);
+            }
+        }
+    }
+    let mut stats = driver.io.stats;
+    stats.kernel = driver.io.kernel.counters();
+    Ok(stats)
+}
+
+/// Moves new connections from what came after the first `seen` completions to `urgent`.
+fn take_accepts(batch: &mut Batch, seen: usize, urgent: &mut VecDeque<Completion>) {
+    for completion in batch.split_off(seen) {
+        let accept = completion.token.kind() == Kind::Accept;
+        if accept && matches!(completion.outcome, Outcome::Accepted(_)) && !completion.last {
+            urgent.push_back(completion);
+        } else {
+            batch.push_back(completion);
+        }
+    }
+}
+
+impl<K: Kernel, A: Application> Driver<K, A> {
+    /// Until when to wait at most.
+    fn until(&self, drain_ends: Option<Instant>) -> Option<Instant> {
+        let io = &self.io;
+        if !io.again.is_empty() || !io.failed_works.is_empty() {
+            return Some(io.kernel.now());
+        }
+        let retries = io.gates.iter().filter_map(Gate::retry);
+        retries.chain(io.wheel.next()).chain(drain_ends).min()
+    }
+}

@@ -1,0 +1,40 @@
+//! epoll, level-triggered: the kernel keeps the interest set and reports as long as there is
+//! something to do.
+
+use std::net::SocketAddr;
+
+use shared_ring::poller;
+
+use crate::readiness::Readiness;
+use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+
+/// epoll(7), level-triggered.
+pub struct Epoll(Readiness<poller::Epoll>);
+
+impl Multiplexer for Epoll {
+    const NAME: &'static str = "epoll";
+    const FAMILY: Family = Family::Readiness;
+    const SUMMARY: &'static str = "epoll, level-triggered";
+
+    fn available() -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn new(config: &Config) -> Result<Self, StartError> {
+        let poller = poller::Epoll::new()
+            .map_err(|error| StartError::System("epoll can't be used", error))?;
+        Readiness::new(poller, config).map(Epoll)
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        self.0.addresses()
+    }
+
+    fn remote(&self) -> Remote {
+        self.0.remote()
+    }
+
+    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault> {
+        self.0.run(app)
+    }
+}

@@ -1,0 +1,37 @@
+//! poll: the application keeps the interest set and passes the whole of it at every wait.
+
+use std::net::SocketAddr;
+
+use shared_ring::poller;
+
+use crate::readiness::Readiness;
+use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+
+/// poll(2).
+pub struct Poll(Readiness<poller::Poll>);
+
+impl Multiplexer for Poll {
+    const NAME: &'static str = "poll";
+    const FAMILY: Family = Family::Readiness;
+    const SUMMARY: &'static str = "poll, one array for every wait";
+
+    fn available() -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn new(config: &Config) -> Result<Self, StartError> {
+        Readiness::new(poller::Poll::default(), config).map(Poll)
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        self.0.addresses()
+    }
+
+    fn remote(&self) -> Remote {
+        self.0.remote()
+    }
+
+    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault> {
+        self.0.run(app)
+    }
+}

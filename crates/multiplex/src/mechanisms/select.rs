@@ -1,0 +1,37 @@
+//! select: bit maps of all descriptors, copied in and out at every wait, of any length.
+
+use std::net::SocketAddr;
+
+use shared_ring::poller;
+
+use crate::readiness::Readiness;
+use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+
+/// select(2), by way of `pselect6`.
+pub struct Select(Readiness<poller::Select>);
+
+impl Multiplexer for Select {
+    const NAME: &'static str = "select";
+    const FAMILY: Family = Family::Readiness;
+    const SUMMARY: &'static str = "select, bit maps of any length";
+
+    fn available() -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn new(config: &Config) -> Result<Self, StartError> {
+        Readiness::new(poller::Select::default(), config).map(Select)
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        self.0.addresses()
+    }
+
+    fn remote(&self) -> Remote {
+        self.0.remote()
+    }
+
+    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault> {
+        self.0.run(app)
+    }
+}

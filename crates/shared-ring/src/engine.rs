@@ -1,0 +1,509 @@
+//! The ring's operations on non-blocking sockets: one engine over every [`Poller`].
+//!
+//! An operation is tried when it is posted, or when the poller says that it can be; what file
+//! work would wait for the disk goes to a few threads.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::inflight::{Entry, InFlight};
+use crate::linux::close;
+use crate::nonblocking::{self, Disk, NotReceived, NotSent};
+use crate::offload::{Done, Offload, Work};
+use crate::poller::{ByFd, Poller, Readiness};
+use crate::{
+    Batch, Completion, Counters, Fault, Fd, File, Kernel, Kind, Linux, Op, Outcome, Pool, Refusal,
+    Refused, RxBuf, Submit, Token, Waker,
+};
+
+/// How an [`Engine`] is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineConfig {
+    /// Most operations in flight.
+    pub operations: u32,
+    /// Number of receive buffers.
+    pub buffers: u16,
+    /// Size of a receive buffer in bytes.
+    pub buffer_size: u32,
+}
+
+/// A kernel made of a poller and non-blocking system calls.
+pub struct Engine<P> {
+    poller: P,
+    host: Linux,
+    /// Stands before the table of operations, whose files its threads use until they are joined.
+    offload: Offload,
+    /// Operations that wait, and whether their end was asked for while a thread has them.
+    inflight: InFlight<bool>,
+    sockets: ByFd<Socket>,
+    pool: Rc<Pool>,
+    /// Completions not delivered yet.
+    done: Batch,
+    /// Sockets that may have more to read though no edge will say so.
+    unread: VecDeque<Fd>,
+    events: Vec<(Fd, Readiness)>,
+    waker: Waker,
+    waker_fd: Fd,
+    /// Whether the last turn delivered without looking at the poller.
+    looked_away: bool,
+    now: Instant,
+    counters: Counters,
+}
+
+/// The operations that wait for a socket, and what the poller was told and has said.
+#[derive(Default)]
+struct Socket {
+    reader: Option<Token>,
+    writer: Option<Token>,
+    wanted: Readiness,
+    /// Edges seen and not used up.
+    ready: Readiness,
+    unread: bool,
+}
+
+impl<P: Poller> Engine<P> {
+    /// Most connections taken from a listener at a time, so that a flood of them leaves time
+    /// for those that are open (a bare loop with this bound kept its goodput under overload).
+    const ACCEPTS: u16 = 16;
+
+    /// Makes an engine over an empty poller.
+    ///
+    /// # Errors
+    /// When there is no descriptor for the waker.
+    pub fn new(mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+        let waker = Waker::new(false)?;
+        let waker_fd = Fd::from_raw(waker.as_fd().as_raw_fd());
+        poller.set(waker_fd, Readiness::READ)?;
+        Ok(Engine {
+            poller,
+            host: Linux::default(),
+            inflight: InFlight::new(config.operations),
+            sockets: ByFd::default(),
+            pool: Pool::new(config.buffers, config.buffer_size),
+            done: Batch::new(),
+            unread: VecDeque::new(),
+            events: Vec::new(),
+            offload: Offload::new(waker.clone()),
+            waker,
+            waker_fd,
+            looked_away: false,
+            now: Instant::now(),
+            counters: Counters::default(),
+        })
+    }
+
+    fn complete(&mut self, token: Token, outcome: Outcome) {
+        self.done.push_back(Completion::last(token, outcome));
+    }
+
+    /// Ends an operation that waits in the table.
+    fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) {
+        self.inflight.remove(token);
+        self.vacate(fd, token);
+        self.complete(token, outcome);
+    }
+
+    /// Ends an operation that waits in the table, and hands back what it was to send.
+    fn fail(&mut self, fd: Fd, token: Token, errno: Errno) {
+        let data = match self.inflight.get(token) {
+            Some(Entry { op: Op::Send { data, .. }, .. }) => Some(mem::take(data)),
+            _ => None,
+        };
+        self.end(fd, token, Outcome::Failed(errno, data));
+    }
+
+    fn vacate(&mut self, fd: Fd, token: Token) {
+        let socket = self.sockets.at(fd);
+        for place in [&mut socket.reader, &mut socket.writer] {
+            if *place == Some(token) {
+                *place = None;
+            }
+        }
+    }
+
+    /// Lets an operation wait until its socket is ready.
+    fn wait_for(&mut self, fd: Fd, token: Token, op: Op) -> Result<(), Refused> {
+        let reads = matches!(op, Op::Accept { .. } | Op::Receive { .. });
+        self.inflight.insert(token, op, false)?;
+        let socket = self.sockets.at(fd);
+        *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
+        if P::EDGE && reads && socket.ready.contains(Readiness::READ) {
+            self.look_again(fd);
+        }
+        if let Err(error) = self.want(fd) {
+            self.fail(fd, token, Errno::from_io_error(&error).unwrap_or(Errno::NOMEM));
+        }
+        Ok(())
+    }
+
+    /// Tells the poller what the operations of a socket wait for. Edges are asked for once.
+    fn want(&mut self, fd: Fd) -> std::io::Result<()> {
+        let socket = self.sockets.at(fd);
+        let mut want = Readiness::empty();
+        want.set(Readiness::READ, P::EDGE || socket.reader.is_some());
+        want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
+        if socket.wanted != want {
+            self.poller.set(fd, want)?;
+            socket.wanted = want;
+        }
+        Ok(())
+    }
+
+    /// Remembers to read from a socket though no edge will say so.
+    fn look_again(&mut self, fd: Fd) {
+        let socket = self.sockets.at(fd);
+        if !mem::replace(&mut socket.unread, true) {
+            self.unread.push_back(fd);
+        }
+    }
+
+    /// Uses what the poller said of a socket.
+    fn ready(&mut self, fd: Fd, ready: Readiness) {
+        if fd == self.waker_fd {
+            return self.woken();
+        }
+        let socket = self.sockets.at(fd);
+        socket.ready |= ready;
+        let (reader, writer) = (socket.reader, socket.writer);
+        if let Some(token) = reader.filter(|_| ready.contains(Readiness::READ)) {
+            self.read(fd, token);
+        }
+        if let Some(token) = writer.filter(|_| ready.contains(Readiness::WRITE)) {
+            self.write(fd, token);
+        }
+        if !P::EDGE {
+            // Stop asking for what nobody waits for. A set that shrinks has room.
+            let _ = self.want(fd);
+        }
+    }
+
+    fn read(&mut self, fd: Fd, token: Token) {
+        match self.inflight.get(token).map(|entry| &entry.op) {
+            Some(Op::Accept { per_turn, .. }) => {
+                let most = per_turn.map_or(Self::ACCEPTS, |n| n.get());
+                self.accept(fd, token, most);
+            }
+            Some(Op::Receive { .. }) => self.receive(fd, token),
+            _ => {}
+        }
+    }
+
+    fn accept(&mut self, fd: Fd, token: Token, most: u16) {
+        for _ in 0..most {
+            self.counters.system_calls += 1;
+            match nonblocking::accept(fd) {
+                Ok(peer) => self.done.push_back(Completion::more(token, Outcome::Accepted(peer))),
+                Err(Errno::AGAIN) => return self.sockets.at(fd).ready.remove(Readiness::READ),
+                Err(errno) if is_lost_peer(errno) => self.counters.accept_aborts += 1,
+                Err(errno) => {
+                    self.counters.table_full += u64::from(is_table_full(errno));
+                    return self.fail(fd, token, errno);
+                }
+            }
+        }
+        if P::EDGE {
+            self.look_again(fd);
+        }
+    }
+
+    fn receive(&mut self, fd: Fd, token: Token) {
+        self.counters.system_calls += 1;
+        match nonblocking::receive(fd, &self.pool) {
+            Ok(Some(bytes)) => {
+                if P::EDGE {
+                    self.note_rest(fd, bytes.len());
+                }
+                self.done.push_back(Completion::more(token, Outcome::Received(bytes)));
+            }
+            Ok(None) => self.end(fd, token, Outcome::Eof),
+            Err(NotReceived::Failed(Errno::AGAIN)) => {
+                self.sockets.at(fd).ready.remove(Readiness::READ);
+            }
+            Err(NotReceived::Failed(errno)) => self.fail(fd, token, errno),
+            Err(NotReceived::NoBuffer) => {
+                self.counters.system_calls -= 1;
+                self.counters.buffer_shortages += 1;
+                if P::EDGE {
+                    self.look_again(fd);
+                }
+            }
+        }
+    }
+
+    /// With edges: a read that fills less than its buffer has emptied the socket, unless the end
+    /// of the stream stands behind it.
+    fn note_rest(&mut self, fd: Fd, n: usize) {
+        let socket = self.sockets.at(fd);
+        if n == self.pool.size() || socket.ready.contains(Readiness::HANGUP) {
+            self.look_again(fd);
+        } else {
+            socket.ready.remove(Readiness::READ);
+        }
+    }
+
+    /// Goes on with the operation that waits to write.
+    fn write(&mut self, fd: Fd, token: Token) {
+        let Some(entry) = self.inflight.remove(token) else { return };
+        self.vacate(fd, token);
+        if let Op::Connect { .. } = entry.op {
+            self.counters.system_calls += 1;
+            let outcome = match nonblocking::connected(fd) {
+                Ok(()) => Outcome::Connected,
+                Err(errno) => Outcome::Failed(errno, None),
+            };
+            return self.complete(token, outcome);
+        }
+        let again = self.send(fd, token, entry.op, Disk::Cached);
+        debug_assert!(again.is_ok(), "the table has the place that was just vacated");
+    }
+
+    /// Sends, or waits for the socket, or has a thread read what is to be sent.
+    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<(), Refused> {
+        self.counters.system_calls += 1;
+        let outcome = match op {
+            Op::Send { mut data, .. } => match nonblocking::send(fd, &mut data) {
+                Err(Errno::AGAIN) => return self.wait_for(fd, token, Op::Send { fd, data }),
+                Err(errno) => Outcome::Failed(errno, Some(data)),
+                Ok(n) => {
+                    self.counters.short_sends += u64::from(!data.is_empty());
+                    Outcome::Sent(data, n)
+                }
+            },
+            Op::SendFile { ref file, offset, len, .. } => {
+                match nonblocking::send_file(fd, file.fd(), offset, len, disk) {
+                    Err(NotSent::Failed(Errno::AGAIN)) => return self.wait_for(fd, token, op),
+                    Err(NotSent::Cold) => return self.warm(token, op),
+                    Err(NotSent::Failed(errno)) => Outcome::Failed(errno, None),
+                    Ok(n) => Outcome::SentFile(n),
+                }
+            }
+            op => unreachable!("not a send: {op:?}"),
+        };
+        self.complete(token, outcome);
+        Ok(())
+    }
+
+    /// Has a thread read the part of a file that is to be sent, so that it is in memory.
+    fn warm(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+        let Op::SendFile { ref file, offset, len, .. } = op else { return Ok(()) };
+        let work = Work::Read(file.fd(), offset, len);
+        self.counters.cold_files += 1;
+        self.offload(token, op, work)
+    }
+
+    fn offload(&mut self, token: Token, op: Op, work: Work) -> Result<(), Refused> {
+        self.inflight.insert(token, op, false)?;
+        self.counters.offloaded += 1;
+        self.offload.post(token, work);
+        Ok(())
+    }
+
+    /// Does file work at once if everything is in memory, else has a thread do it.
+    fn file_work(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+        let work = match &op {
+            Op::Open { root, path } => Work::Open(root.fd(), path.clone()),
+            Op::Stat { root, path } => Work::Stat(root.fd(), path.clone()),
+            Op::Read { file, offset, len } => Work::Read(file.fd(), *offset, *len),
+            op => unreachable!("not file work: {op:?}"),
+        };
+        self.counters.system_calls += 1;
+        match work.run(Disk::Cached) {
+            Err(errno) if Work::would_wait(errno) => self.offload(token, op, work),
+            result => {
+                self.complete(token, file_outcome(result));
+                Ok(())
+            }
+        }
+    }
+
+    fn woken(&mut self) {
+        self.counters.system_calls += 1;
+        self.waker.drain();
+        while let Some((token, result)) = self.offload.take() {
+            self.thread_done(token, result);
+        }
+        let token = Token::new(Kind::Wake, 0, 0);
+        self.done.push_back(Completion::more(token, Outcome::Woken));
+    }
+
+    fn thread_done(&mut self, token: Token, result: Result<Done, Errno>) {
+        let Some(Entry { op, note: cancelled, .. }) = self.inflight.remove(token) else { return };
+        match op {
+            _ if cancelled => self.complete(token, Outcome::Failed(Errno::CANCELED, None)),
+            Op::SendFile { fd, .. } => {
+                let again = self.send(fd, token, op, Disk::Wait);
+                debug_assert!(again.is_ok(), "the table has the place that was just vacated");
+            }
+            _ => self.complete(token, file_outcome(result)),
+        }
+    }
+
+    /// How long the poller may wait.
+    fn patience(&self, until: Option<Instant>) -> Option<Duration> {
+        if !self.done.is_empty() || !self.unread.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        until.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// The connection was gone before it was accepted; accept(2) lists these for TCP.
+pub(crate) fn is_lost_peer(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::CONNABORTED
+            | Errno::PROTO
+            | Errno::PERM
+            | Errno::NETDOWN
+            | Errno::NOPROTOOPT
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+    )
+}
+
+/// The process or the machine has no descriptor left.
+pub(crate) fn is_table_full(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE)
+}
+
+/// Turns the end of file work into a completion's outcome.
+pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
+    match result {
+        Ok(Done::Opened(fd, meta)) => Outcome::Opened(File::new(Fd::from_owned(fd), close), meta),
+        Ok(Done::Stat(meta)) => Outcome::Stat(meta),
+        Ok(Done::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
+        Err(errno) => Outcome::Failed(errno, None),
+    }
+}
+
+impl<P: Poller> Submit for Engine<P> {
+    type Host = Linux;
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+        if self.inflight.get(token).is_some() {
+            return Err(Refused { op, why: Refusal::TokenInUse });
+        }
+        match op {
+            Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.wait_for(fd, token, op),
+            Op::Send { fd, .. } | Op::SendFile { fd, .. } => self.send(fd, token, op, Disk::Cached),
+            Op::Connect { fd, to } => {
+                self.counters.system_calls += 1;
+                match nonblocking::connect(fd, to) {
+                    Ok(()) => self.complete(token, Outcome::Connected),
+                    Err(Errno::INPROGRESS) => return self.wait_for(fd, token, op),
+                    Err(errno) => self.complete(token, Outcome::Failed(errno, None)),
+                }
+                Ok(())
+            }
+            Op::Close { fd } => {
+                self.counters.system_calls += 1;
+                self.poller.forget(fd);
+                let unread = mem::take(self.sockets.at(fd)).unread;
+                if unread {
+                    self.unread.retain(|other| *other != fd);
+                }
+                close(fd);
+                self.complete(token, Outcome::Closed);
+                Ok(())
+            }
+            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
+        }
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let Some(entry) = self.inflight.get(token) else { return };
+        self.counters.cancels += 1;
+        match entry.op {
+            Op::Accept { listener: fd, .. }
+            | Op::Receive { fd }
+            | Op::Send { fd, .. }
+            | Op::Connect { fd, .. } => self.fail(fd, token, Errno::CANCELED),
+            Op::SendFile { fd, .. } if self.sockets.at(fd).writer == Some(token) => {
+                self.fail(fd, token, Errno::CANCELED);
+            }
+            // A thread has it.
+            _ => entry.note = true,
+        }
+    }
+
+    fn host(&self) -> &Linux {
+        &self.host
+    }
+
+    fn host_mut(&mut self) -> &mut Linux {
+        &mut self.host
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn landed(&self) -> u32 {
+        self.done.len() as u32
+    }
+
+    fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        counters.system_calls += self.poller.system_calls();
+        counters
+    }
+}
+
+impl<P: Poller> Kernel for Engine<P> {
+    /// What was done when it was posted is delivered first, without a look at the poller; never
+    /// twice in a row, so that connections which keep the application busy do not hide the others.
+    fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault> {
+        self.counters.turns += 1;
+        let look_away = !self.done.is_empty() && !self.looked_away;
+        self.looked_away = look_away;
+        if !look_away {
+            let patience = self.patience(until);
+            let mut events = mem::take(&mut self.events);
+            self.poller
+                .wait(patience, &mut events)
+                .map_err(|error| Fault { doing: "waiting for descriptors", error })?;
+            self.now = Instant::now();
+            for (fd, ready) in events.drain(..) {
+                self.ready(fd, ready);
+            }
+            self.events = events;
+            for _ in 0..self.unread.len() {
+                let Some(fd) = self.unread.pop_front() else { break };
+                let socket = self.sockets.at(fd);
+                socket.unread = false;
+                if let Some(token) = socket.reader {
+                    self.read(fd, token);
+                }
+            }
+        }
+        self.reap(out);
+        Ok(())
+    }
+
+    fn reap(&mut self, out: &mut Batch) {
+        self.counters.completions += self.done.len() as u64;
+        out.append(&mut self.done);
+    }
+}
+
+impl<P> Drop for Engine<P> {
+    /// Nothing is in flight in the kernel; sockets that were accepted and not delivered close.
+    fn drop(&mut self) {
+        for completion in self.done.drain(..) {
+            if let Outcome::Accepted(fd) = completion.outcome {
+                close(fd);
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! One try at an operation, without waiting for a peer or, where asked, for a disk.
+//!
+//! Everything that works on non-blocking sockets is built from these: the [engine](crate::Engine)
+//! and whatever else waits for readiness by its own means.
+
+use std::ffi::CStr;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, sockopt};
+
+use crate::linux::borrow;
+use crate::{Fd, Gather, Meta, Pool, RxBuf};
+
+/// Whether file work may wait for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disk {
+    /// It may.
+    Wait,
+    /// It must not; `EAGAIN` says that it would have.
+    Cached,
+}
+
+/// Why nothing was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotReceived {
+    /// No receive buffer is free.
+    NoBuffer,
+    /// The system said so; `EAGAIN` when nothing has arrived.
+    Failed(Errno),
+}
+
+/// Why nothing of a file was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    /// That part of the file is not in memory. Read it, then try again.
+    Cold,
+    /// The system said so; `EAGAIN` when the socket is full.
+    Failed(Errno),
+}
+
+/// Accepts one connection, which will be non-blocking.
+///
+/// # Errors
+/// Those of accept4(2); `EAGAIN` when none waits.
+pub fn accept(listener: Fd) -> Result<Fd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    retry_on_intr(|| net::accept_with(borrow(&listener), flags)).map(Fd::from_owned)
+}
+
+/// Receives what has arrived, up to the size of a buffer; `None` at the end of the stream.
+///
+/// # Errors
+/// Those of recv(2), and a lack of buffers.
+pub fn receive(fd: Fd, pool: &Rc<Pool>) -> Result<Option<RxBuf>, NotReceived> {
+    let id = pool.take().ok_or(NotReceived::NoBuffer)?;
+    // SAFETY: `id` was just taken and belongs to nobody else; the view covers one whole buffer.
+    let mut buffer = unsafe { pool.lend(id, pool.size()) };
+    let (n, _) = retry_on_intr(|| net::recv(borrow(&fd), &mut *buffer, RecvFlags::empty()))
+        .map_err(NotReceived::Failed)?;
+    buffer.truncate(n);
+    Ok((n > 0).then_some(buffer))
+}
+
+/// Sends from the front of `data`, removes what was sent, and returns how much that was.
+///
+/// # Errors
+/// Those of sendmsg(2); `EAGAIN` when the socket is full.
+pub fn send(fd: Fd, data: &mut Gather) -> Result<usize, Errno> {
+    let mut slices = [IoSlice::new(&[]); Gather::SLICES];
+    let used = data.slices(&mut slices);
+    let sent = retry_on_intr(|| match &slices[..used] {
+        [one] => net::send(borrow(&fd), one, SendFlags::NOSIGNAL),
+        many => {
+            net::sendmsg(borrow(&fd), many, &mut Default::default(), SendFlags::NOSIGNAL)
+        }
+    })?;
+    data.advance(sent);
+    Ok(sent)
+}
+
+/// Sends up to `len` bytes of a file; 0 when the file ends before `offset`. With
+/// [`Disk::Cached`] both ends of the range must be in memory.
+///
+/// # Errors
+/// Those of sendfile(2), and a cold file.
+pub fn send_file(fd: Fd, file: Fd, offset: u64, len: u32, disk: Disk) -> Result<u32, NotSent> {
+    let last = offset + u64::from(len).saturating_sub(1);
+    if disk == Disk::Cached && (is_cold(file, offset) || is_cold(file, last)) {
+        return Err(NotSent::Cold);
+    }
+    let mut from = offset;
+    retry_on_intr(|| fs::sendfile(borrow(&fd), borrow(&file), Some(&mut from), len as usize))
+        .map(|n| n as u32)
+        .map_err(NotSent::Failed)
+}
+
+/// Whether reading the byte at `offset` would wait for the disk, as far as can be known.
+fn is_cold(file: Fd, offset: u64) -> bool {
+    let mut byte = [0];
+    let mut into = [IoSliceMut::new(&mut byte)];
+    let read = rustix::io::preadv2(borrow(&file), &mut into, offset, ReadWriteFlags::NOWAIT);
+    read == Err(Errno::AGAIN)
+}
+
+/// Begins to connect.
+///
+/// # Errors
+/// Those of connect(2); `EINPROGRESS` when the answer comes later.
+pub fn connect(fd: Fd, to: SocketAddr) -> Result<(), Errno> {
+    net::connect(borrow(&fd), &to)
+}
+
+/// The answer, once a socket that was connecting can be written.
+///
+/// # Errors
+/// Why there is no connection.
+pub fn connected(fd: Fd) -> Result<(), Errno> {
+    sockopt::socket_error(borrow(&fd))?
+}
+
+/// Opens a file for reading beneath `root`, and says what it is.
+///
+/// # Errors
+/// Those of openat2(2); `EXDEV` for a path that leads out of the root.
+pub fn open(root: Fd, path: &CStr, disk: Disk) -> Result<(OwnedFd, Meta), Errno> {
+    let mut how = RESOLVE;
+    if disk == Disk::Cached {
+        how |= ResolveFlags::CACHED;
+    }
+    let file = retry_on_intr(|| fs::openat2(borrow(&root), path, OPEN, Mode::empty(), how))?;
+    let meta = meta(&file)?;
+    Ok((file, meta))
+}
+
+/// How files are opened. Opening a pipe does not wait for its writer.
+pub(crate) const OPEN: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
+
+/// No path leads out of its root, nor through the links of /proc.
+pub(crate) const RESOLVE: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+
+/// What an open file is.
+pub(crate) fn meta(file: &OwnedFd) -> Result<Meta, Errno> {
+    let stat = fs::fstat(file)?;
+    Ok(Meta::from_parts(
+        stat.st_mode,
+        stat.st_size.unsigned_abs(),
+        stat.st_ino,
+        stat.st_mtime,
+        stat.st_mtime_nsec as u32,
+    ))
+}
+
+/// What a path beneath `root` leads to.
+///
+/// # Errors
+/// Those of openat2(2) and statx(2).
+pub fn stat(root: Fd, path: &CStr, disk: Disk) -> Result<Meta, Errno> {
+    let mut how = RESOLVE;
+    if disk == Disk::Cached {
+        how |= ResolveFlags::CACHED;
+    }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let at = retry_on_intr(|| fs::openat2(borrow(&root), path, flags, Mode::empty(), how))?;
+    let want = StatxFlags::BASIC_STATS;
+    let s = fs::statx(&at, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, want)?;
+    let (mode, mtime) = (u32::from(s.stx_mode), s.stx_mtime);
+    Ok(Meta::from_parts(mode, s.stx_size, s.stx_ino, mtime.tv_sec, mtime.tv_nsec))
+}
+
+/// Reads `len` bytes of a file, fewer only at its end.
+///
+/// # Errors
+/// Those of preadv2(2); with [`Disk::Cached`] also `EOPNOTSUPP` where a file system can't tell.
+pub fn read(file: Fd, offset: u64, len: u32, disk: Disk) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; len as usize];
+    let mut filled = 0;
+    let flags = match disk {
+        Disk::Wait => ReadWriteFlags::empty(),
+        Disk::Cached => ReadWriteFlags::NOWAIT,
+    };
+    while filled < bytes.len() {
+        let mut into = [IoSliceMut::new(&mut bytes[filled..])];
+        let from = offset + filled as u64;
+        match retry_on_intr(|| rustix::io::preadv2(borrow(&file), &mut into, from, flags))? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}

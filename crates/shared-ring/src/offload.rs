@@ -1,0 +1,150 @@
+//! File work that would wait for the disk, done by a few threads.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::io::Errno;
+
+use crate::nonblocking::{self, Disk};
+use crate::{Fd, Meta, Token, Waker};
+
+/// Work for a thread. Whoever posts it keeps the descriptors open until it is done.
+#[derive(Debug)]
+pub enum Work {
+    /// Open a path beneath a directory.
+    Open(Fd, CString),
+    /// Look at a path beneath a directory.
+    Stat(Fd, CString),
+    /// Read from a file: where, and how many bytes.
+    Read(Fd, u64, u32),
+}
+
+/// What became of the work.
+#[derive(Debug)]
+pub enum Done {
+    /// The end of [`Work::Open`].
+    Opened(OwnedFd, Meta),
+    /// The end of [`Work::Stat`].
+    Stat(Meta),
+    /// The end of [`Work::Read`].
+    Read(Vec<u8>),
+}
+
+impl Work {
+    /// Does the work in the calling thread.
+    ///
+    /// # Errors
+    /// Those of the system call; with [`Disk::Cached`] also those that say it would have waited.
+    pub fn run(&self, disk: Disk) -> Result<Done, Errno> {
+        match self {
+            Work::Open(root, path) => {
+                nonblocking::open(*root, path, disk).map(|(fd, meta)| Done::Opened(fd, meta))
+            }
+            Work::Stat(root, path) => nonblocking::stat(*root, path, disk).map(Done::Stat),
+            Work::Read(file, offset, len) => {
+                nonblocking::read(*file, *offset, *len, disk).map(Done::Read)
+            }
+        }
+    }
+
+    /// Whether the error of a try with [`Disk::Cached`] means that a thread should try.
+    pub fn would_wait(error: Errno) -> bool {
+        // Not cached; can't tell whether cached; kernel without the question.
+        matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
+    }
+}
+
+/// A few threads, started when first needed, which share one queue.
+///
+/// The queue is as long as there are operations in flight, so their bound is its bound.
+pub(crate) struct Offload {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    queues: Mutex<Queues>,
+    posted: Condvar,
+    waker: Waker,
+}
+
+#[derive(Default)]
+struct Queues {
+    todo: VecDeque<(Token, Work)>,
+    done: VecDeque<(Token, Result<Done, Errno>)>,
+    idle: usize,
+    stop: bool,
+}
+
+impl Shared {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What each thread does.
+    fn serve(&self) {
+        let mut queues = self.queues();
+        while !queues.stop {
+            let Some((token, work)) = queues.todo.pop_front() else {
+                queues.idle += 1;
+                queues = self.posted.wait(queues).unwrap_or_else(PoisonError::into_inner);
+                queues.idle -= 1;
+                continue;
+            };
+            drop(queues);
+            let done = work.run(Disk::Wait);
+            queues = self.queues();
+            queues.done.push_back((token, done));
+            self.waker.wake();
+        }
+    }
+}
+
+impl Offload {
+    /// Enough to keep a disk busy; more would only queue there.
+    const THREADS: usize = 4;
+
+    pub(crate) fn new(waker: Waker) -> Self {
+        let queues = Mutex::default();
+        let shared = Arc::new(Shared { queues, posted: Condvar::new(), waker });
+        Offload { shared, threads: Vec::new() }
+    }
+
+    /// Hands work to a thread. When none can be started the caller does it, slowly but surely.
+    pub(crate) fn post(&mut self, token: Token, work: Work) {
+        let mut queues = self.shared.queues();
+        if queues.idle <= queues.todo.len() && self.threads.len() < Self::THREADS {
+            let shared = Arc::clone(&self.shared);
+            let name = "file work".to_owned();
+            if let Ok(thread) = thread::Builder::new().name(name).spawn(move || shared.serve()) {
+                self.threads.push(thread);
+            }
+        }
+        if self.threads.is_empty() {
+            queues.done.push_back((token, work.run(Disk::Wait)));
+            self.shared.waker.wake();
+            return;
+        }
+        queues.todo.push_back((token, work));
+        self.shared.posted.notify_one();
+    }
+
+    /// Takes what is done, one at a time.
+    pub(crate) fn take(&self) -> Option<(Token, Result<Done, Errno>)> {
+        self.shared.queues().done.pop_front()
+    }
+}
+
+impl Drop for Offload {
+    /// Waits for the threads, since the descriptors they use are about to be closed.
+    fn drop(&mut self) {
+        self.shared.queues().stop = true;
+        self.shared.posted.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

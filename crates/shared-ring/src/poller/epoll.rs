@@ -1,0 +1,105 @@
+//! epoll(7), level-triggered and edge-triggered.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fs::Timespec;
+use rustix::io::Errno;
+
+use super::{ByFd, Poller, Readiness};
+use crate::Fd;
+use crate::linux::borrow;
+
+/// epoll that reports readiness as long as it lasts.
+pub type Epoll = Set<false>;
+
+/// epoll that reports readiness when it begins (`EPOLLET`).
+pub type EpollEdge = Set<true>;
+
+/// An epoll interest set.
+pub struct Set<const EDGE: bool> {
+    epoll: OwnedFd,
+    wanted: ByFd<Readiness>,
+    events: Vec<Event>,
+    system_calls: u64,
+}
+
+impl<const EDGE: bool> Set<EDGE> {
+    /// Most events taken by one wait.
+    const EVENTS: usize = 512;
+
+    /// Makes an empty set.
+    ///
+    /// # Errors
+    /// Those of epoll_create1(2).
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let events = Vec::with_capacity(Self::EVENTS);
+        Ok(Set { epoll, wanted: ByFd::default(), events, system_calls: 0 })
+    }
+
+    fn flags(want: Readiness) -> EventFlags {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, want.contains(Readiness::READ));
+        flags.set(EventFlags::OUT, want.contains(Readiness::WRITE));
+        // Without it the end of a stream that arrives together with its last bytes would be missed.
+        flags.set(EventFlags::ET | EventFlags::RDHUP, EDGE);
+        flags
+    }
+}
+
+impl<const EDGE: bool> Poller for Set<EDGE> {
+    const EDGE: bool = EDGE;
+
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
+        let had = std::mem::replace(self.wanted.at(fd), want);
+        if had == want {
+            return Ok(());
+        }
+        self.system_calls += 1;
+        let (source, data) = (borrow(&fd), EventData::new_u64(fd.index() as u64));
+        if had.is_empty() {
+            epoll::add(&self.epoll, source, data, Self::flags(want))?;
+        } else if want.is_empty() {
+            epoll::delete(&self.epoll, source)?;
+        } else {
+            epoll::modify(&self.epoll, source, data, Self::flags(want))?;
+        }
+        Ok(())
+    }
+
+    /// Closing takes a descriptor out of the kernel's set by itself.
+    fn forget(&mut self, fd: Fd) {
+        *self.wanted.at(fd) = Readiness::empty();
+    }
+
+    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+        let most = most.map(|d| Timespec {
+            tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: d.subsec_nanos().into(),
+        });
+        self.system_calls += 1;
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), most.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in &self.events {
+            let flags = event.flags;
+            let broken = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+            let mut ready = Readiness::empty();
+            ready.set(Readiness::READ, broken || flags.contains(EventFlags::IN));
+            ready.set(Readiness::WRITE, broken || flags.contains(EventFlags::OUT));
+            ready.set(Readiness::HANGUP, broken || flags.contains(EventFlags::RDHUP));
+            out.push((Fd::from_raw(event.data.u64() as i32), ready));
+        }
+        Ok(())
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.system_calls
+    }
+}

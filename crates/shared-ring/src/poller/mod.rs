@@ -1,0 +1,162 @@
+//! Mechanisms that say which descriptors can be read or written.
+
+mod epoll;
+mod poll;
+mod select;
+
+pub use epoll::{Epoll, EpollEdge};
+pub use poll::Poll;
+pub use select::Select;
+
+use std::io;
+use std::time::Duration;
+
+use bitflags::bitflags;
+
+use crate::Fd;
+
+bitflags! {
+    /// What is wanted of a descriptor, and what it is ready for.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Readiness: u8 {
+        /// Reading, or accepting, will not wait.
+        const READ = 1;
+        /// Writing will not wait, or a connect has ended.
+        const WRITE = 2;
+        /// The other end has closed its side, or the connection is broken. Reported, not asked for.
+        const HANGUP = 4;
+    }
+}
+
+/// An interest set and a wait.
+pub trait Poller {
+    /// Whether readiness is reported once, when it begins, rather than as long as it lasts.
+    const EDGE: bool;
+
+    /// Replaces what is wanted of a descriptor; with nothing, it leaves the set.
+    ///
+    /// # Errors
+    /// When the set is full.
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()>;
+
+    /// Drops a descriptor that is about to be closed.
+    fn forget(&mut self, fd: Fd);
+
+    /// Appends the descriptors that are ready; waits for the first, for ever with `None`. Ends
+    /// early, with nothing, when a signal was handled.
+    ///
+    /// # Errors
+    /// Only when the set can't be used any more.
+    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()>;
+
+    /// System calls made so far.
+    fn system_calls(&self) -> u64;
+}
+
+/// A table indexed by descriptor, which grows as needed.
+#[derive(Debug, Default)]
+pub(crate) struct ByFd<T>(Vec<T>);
+
+impl<T: Default> ByFd<T> {
+    pub(crate) fn at(&mut self, fd: Fd) -> &mut T {
+        let index = fd.index();
+        if self.0.len() <= index {
+            self.0.resize_with((index + 1).next_power_of_two(), T::default);
+        }
+        &mut self.0[index]
+    }
+}
+
+/// A time to wait, as the kernel wants it.
+fn timespec(most: Duration) -> libc::timespec {
+    let tv_sec = libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX);
+    libc::timespec { tv_sec, tv_nsec: most.subsec_nanos().into() }
+}
+
+/// The result of a wait: how many are ready; none when a signal was handled.
+fn ready(returned: i64) -> io::Result<usize> {
+    if let Ok(n) = usize::try_from(returned) {
+        return Ok(n);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use rustix::io::{read, write};
+
+    use crate::linux::{borrow, close};
+
+    fn pair() -> (Fd, Fd) {
+        let (a, b) = UnixStream::pair().unwrap();
+        a.set_nonblocking(true).unwrap();
+        (Fd::from_owned(OwnedFd::from(a)), Fd::from_owned(OwnedFd::from(b)))
+    }
+
+    fn poll_now(poller: &mut impl Poller) -> Vec<(Fd, Readiness)> {
+        let mut out = Vec::new();
+        poller.wait(Some(Duration::ZERO), &mut out).unwrap();
+        out
+    }
+
+    /// What every poller does; `fd` numbers go past 1,024.
+    fn behaves<P: Poller>(mut poller: P) {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let count = limit.unwrap_or(4096).min(1400) / 2 - 50;
+        let mut pairs: Vec<_> = (0..count).map(|_| pair()).collect();
+        for (a, _) in &pairs {
+            poller.set(*a, Readiness::READ).unwrap();
+        }
+        assert_eq!(poll_now(&mut poller), []);
+
+        let (a, b) = pairs.pop().unwrap();
+        write(borrow(&b), b"x").unwrap();
+        assert_eq!(poll_now(&mut poller), [(a, Readiness::READ)]);
+        let again = poll_now(&mut poller);
+        assert_eq!(again.is_empty(), P::EDGE, "reported while it lasts, or once");
+        read(borrow(&a), &mut [0; 8]).unwrap();
+        assert_eq!(poll_now(&mut poller), []);
+
+        poller.set(a, Readiness::READ | Readiness::WRITE).unwrap();
+        assert_eq!(poll_now(&mut poller), [(a, Readiness::WRITE)]);
+        poller.set(a, Readiness::empty()).unwrap();
+        write(borrow(&b), b"x").unwrap();
+        assert_eq!(poll_now(&mut poller), []);
+
+        poller.set(a, Readiness::READ).unwrap();
+        assert_eq!(poll_now(&mut poller).len(), 1);
+        poller.forget(a);
+        close(a);
+        assert_eq!(poll_now(&mut poller), []);
+        close(b);
+        for (a, b) in pairs {
+            close(a);
+            close(b);
+        }
+    }
+
+    #[test]
+    fn epoll_behaves() {
+        behaves(Epoll::new().unwrap());
+    }
+
+    #[test]
+    fn epoll_edge_behaves() {
+        behaves(EpollEdge::new().unwrap());
+    }
+
+    #[test]
+    fn poll_behaves() {
+        behaves(Poll::default());
+    }
+
+    #[test]
+    fn select_behaves() {
+        behaves(Select::default());
+    }
+}

@@ -1,0 +1,83 @@
+//! poll(2): the whole array goes to the kernel and comes back at every wait.
+
+use std::io;
+use std::time::Duration;
+
+use super::{ByFd, Poller, Readiness, ready, timespec};
+use crate::Fd;
+
+/// An array of descriptors, kept dense, and where each descriptor stands in it.
+#[derive(Default)]
+pub struct Poll {
+    array: Vec<libc::pollfd>,
+    /// For each descriptor, its place in the array plus one.
+    places: ByFd<usize>,
+    system_calls: u64,
+}
+
+impl Poller for Poll {
+    const EDGE: bool = false;
+
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
+        if want.is_empty() {
+            self.forget(fd);
+            return Ok(());
+        }
+        let mut events = 0;
+        if want.contains(Readiness::READ) {
+            events |= libc::POLLIN;
+        }
+        if want.contains(Readiness::WRITE) {
+            events |= libc::POLLOUT;
+        }
+        let place = self.places.at(fd);
+        if let Some(at) = place.checked_sub(1) {
+            self.array[at].events = events;
+        } else {
+            self.array.push(libc::pollfd { fd: fd.raw(), events, revents: 0 });
+            *place = self.array.len();
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        let Some(at) = std::mem::take(self.places.at(fd)).checked_sub(1) else { return };
+        self.array.swap_remove(at);
+        if let Some(moved) = self.array.get(at) {
+            *self.places.at(Fd::from_raw(moved.fd)) = at + 1;
+        }
+    }
+
+    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+        let most = most.map(timespec);
+        let most = most.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        self.system_calls += 1;
+        // SAFETY: the array is as long as said, `most` is null or points to a live value, and no
+        // signal mask is passed.
+        let n = unsafe {
+            libc::ppoll(self.array.as_mut_ptr(), self.array.len() as _, most, std::ptr::null())
+        };
+        let mut left = ready(n.into())?;
+        for entry in &self.array {
+            if left == 0 {
+                break;
+            }
+            if entry.revents == 0 {
+                continue;
+            }
+            left -= 1;
+            let has = |flags| entry.revents & flags != 0;
+            let broken = has(libc::POLLHUP | libc::POLLERR | libc::POLLNVAL);
+            let mut ready = Readiness::empty();
+            ready.set(Readiness::READ, broken || has(libc::POLLIN));
+            ready.set(Readiness::WRITE, broken || has(libc::POLLOUT));
+            ready.set(Readiness::HANGUP, broken);
+            out.push((Fd::from_raw(entry.fd), ready));
+        }
+        Ok(())
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.system_calls
+    }
+}

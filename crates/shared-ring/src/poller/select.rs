@@ -1,0 +1,100 @@
+//! select(2), as an expert writes it: shadow bit maps are copied for the kernel to write into,
+//! and the answer is scanned a word at a time (Banga, Mogul and Druschel 1999, section 2).
+
+use std::io;
+use std::time::Duration;
+
+use super::{Poller, Readiness, ready, timespec};
+use crate::Fd;
+
+const BITS: usize = u64::BITS as usize;
+
+/// Bit maps of any length. The limit of 1,024 descriptors is the C library's, not the kernel's.
+#[derive(Default)]
+pub struct Select {
+    read: Map,
+    write: Map,
+    system_calls: u64,
+}
+
+/// What is wanted, and the copy that the kernel overwrites with what is ready.
+#[derive(Default)]
+struct Map {
+    wanted: Vec<u64>,
+    shadow: Vec<u64>,
+}
+
+impl Map {
+    fn set(&mut self, at: usize, on: bool) {
+        if self.wanted.len() <= at / BITS {
+            self.wanted.resize(at / BITS + 1, 0);
+        }
+        let bit = 1 << (at % BITS);
+        if on {
+            self.wanted[at / BITS] |= bit;
+        } else {
+            self.wanted[at / BITS] &= !bit;
+        }
+    }
+
+    /// Words up to the last that has a bit set.
+    fn used(&self) -> usize {
+        self.wanted.iter().rposition(|w| *w != 0).map_or(0, |at| at + 1)
+    }
+
+    /// Copies the first `words` and returns where the copy stands.
+    fn copy(&mut self, words: usize) -> *mut u64 {
+        self.wanted.resize(self.wanted.len().max(words), 0);
+        self.shadow.clear();
+        self.shadow.extend_from_slice(&self.wanted[..words]);
+        self.shadow.as_mut_ptr()
+    }
+}
+
+impl Poller for Select {
+    const EDGE: bool = false;
+
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
+        self.read.set(fd.index(), want.contains(Readiness::READ));
+        self.write.set(fd.index(), want.contains(Readiness::WRITE));
+        Ok(())
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        self.read.set(fd.index(), false);
+        self.write.set(fd.index(), false);
+    }
+
+    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+        let words = self.read.used().max(self.write.used());
+        let (read, write) = (self.read.copy(words), self.write.copy(words));
+        let mut most = most.map(timespec);
+        let most = most.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        let none = std::ptr::null_mut::<u64>();
+        self.system_calls += 1;
+        // SAFETY: both maps hold `words * 64` bits, as many as the kernel is told to read and
+        // write; `most` is null or points to a live value; there is no third map and no mask.
+        let n = unsafe {
+            libc::syscall(libc::SYS_pselect6, words * BITS, read, write, none, most, none)
+        };
+        if ready(n)? == 0 {
+            return Ok(());
+        }
+        for (word, (read, write)) in self.read.shadow.iter().zip(&self.write.shadow).enumerate() {
+            let mut either = read | write;
+            while either != 0 {
+                let bit = either.trailing_zeros() as usize;
+                either &= either - 1;
+                let mut ready = Readiness::empty();
+                ready.set(Readiness::READ, read >> bit & 1 == 1);
+                ready.set(Readiness::WRITE, write >> bit & 1 == 1);
+                out.push((Fd::from_raw((word * BITS + bit) as i32), ready));
+            }
+        }
+        Ok(())
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.system_calls
+    }
+}

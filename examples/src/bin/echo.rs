@@ -1,0 +1,17 @@
+//! Sends back what it receives.
+
+use std::error::Error;
+
+use clap::Parser;
+use examples::{Echo, Listen};
+
+/// Sends back what it receives
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    listen: Listen,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    Options::parse().listen.serve(Echo)
+}

@@ -1,0 +1,35 @@
+//! The web server's files over TLS.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use clap::Parser;
+use examples::{Listen, Tls, server_config};
+use httpd::Files;
+use multiplex::{Config, Root};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// The web server's files over TLS
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    listen: Listen,
+    /// Directory to serve
+    #[arg(long)]
+    root: PathBuf,
+    /// Certificate chain, PEM
+    #[arg(long)]
+    cert: PathBuf,
+    /// Private key, PEM
+    #[arg(long)]
+    key: PathBuf,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let Options { listen, root, cert, key } = Options::parse();
+    let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<_, _>>()?;
+    let tls = server_config(chain, PrivateKeyDer::from_pem_file(key)?)?;
+    let config = Config { roots: vec![root], ..Config::default() };
+    listen.serve_with(config, Tls::new(tls, Files::new(Some(Root(0))))?)
+}

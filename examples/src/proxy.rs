@@ -1,0 +1,141 @@
+//! Couples each client with a connection to another server.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use multiplex::{Application, Chunk, Close, Commands, Conn, Cx, HIGH_WATER, Listener, Rx, Why};
+
+/// How long a [`Proxy`] is patient.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// With the upstream server, until it has taken the connection.
+    pub connect: Duration,
+    /// With a pair of connections on which no bytes move.
+    pub idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(300) }
+    }
+}
+
+/// Couples each client with a connection to the upstream server and passes bytes both ways,
+/// from the buffers in which they arrived.
+///
+/// A side that reads slowly slows the other down; a side that ends its half ends the half behind
+/// it; a side that fails takes the other with it.
+#[derive(Debug)]
+pub struct Proxy {
+    upstream: SocketAddr,
+    timeouts: Timeouts,
+    /// Both connections of each pair. The state of a connection can't hold this, since a callback
+    /// sees only the state of its own connection. A tree, for a hash table would take its seed
+    /// from elsewhere than the mechanism.
+    sides: BTreeMap<(u32, u32), Side>,
+}
+
+/// One connection of a pair.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    other: Conn,
+    client: Conn,
+    /// It has sent its last byte.
+    ended: bool,
+}
+
+fn key(id: Conn) -> (u32, u32) {
+    (id.slot(), id.generation())
+}
+
+impl Proxy {
+    /// A proxy in front of the server at `upstream`.
+    pub fn new(upstream: SocketAddr, timeouts: Timeouts) -> Self {
+        Proxy { upstream, timeouts, sides: BTreeMap::new() }
+    }
+
+    fn side(&self, id: Conn) -> Option<Side> {
+        self.sides.get(&key(id)).copied()
+    }
+
+    /// The pair has shown life; the client's deadline stands for both.
+    fn moved(&self, io: &mut impl Commands, side: Side) {
+        io.deadline(side.client, Some(io.now() + self.timeouts.idle));
+    }
+
+    /// `id` will send no more: tells the other side, and lets go of both when both are done.
+    fn ended(&mut self, io: &mut impl Commands, id: Conn, other: Conn) {
+        io.close(other, Close::Half);
+        if let Some(side) = self.sides.get_mut(&key(id)) {
+            side.ended = true;
+        }
+        if self.side(other).is_some_and(|side| side.ended) {
+            self.forget(id, other);
+            io.close(id, Close::Flush);
+            io.close(other, Close::Flush);
+        }
+    }
+
+    fn forget(&mut self, id: Conn, other: Conn) {
+        self.sides.remove(&key(id));
+        self.sides.remove(&key(other));
+    }
+}
+
+impl Application for Proxy {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1; // it leaves none
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _: Listener) {
+        let (client, server) = (x.id, x.io.connect(self.upstream));
+        x.io.deadline(server, Some(x.io.now() + self.timeouts.connect));
+        for (id, other) in [(client, server), (server, client)] {
+            self.sides.insert(key(id), Side { other, client, ended: false });
+        }
+    }
+
+    fn connected(&mut self, x: Cx<'_, impl Commands, ()>, result: io::Result<()>) {
+        x.io.deadline(x.id, None);
+        if let (Ok(()), Some(side)) = (result, self.side(x.id)) {
+            self.moved(x.io, side);
+        }
+    }
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        let Some(side) = self.side(x.id) else { return rx.consume(rx.bytes().len()) };
+        let eof = rx.eof();
+        if !rx.bytes().is_empty() {
+            self.moved(x.io, side);
+            if x.io.send(side.other, Chunk::Received(rx.take())) >= HIGH_WATER {
+                x.io.receive(x.id, false);
+            }
+        }
+        if eof && !side.ended {
+            self.ended(x.io, x.id, side.other);
+        }
+    }
+
+    fn drained(&mut self, x: Cx<'_, impl Commands, ()>) {
+        if let Some(side) = self.side(x.id) {
+            self.moved(x.io, side);
+            x.io.receive(side.other, true);
+        }
+    }
+
+    fn expired(&mut self, x: Cx<'_, impl Commands, ()>) {
+        x.io.close(x.id, Close::Reset);
+    }
+
+    /// What passes through is somebody else's work: it may go on while the server drains.
+    fn stopping(&mut self, _: Cx<'_, impl Commands, ()>) {}
+
+    fn closed(&mut self, x: Cx<'_, impl Commands, ()>, _: Why) {
+        // Both sides of a pair that ended well are forgotten before they close.
+        if let Some(side) = self.side(x.id) {
+            self.forget(x.id, side.other);
+            x.io.close(side.other, Close::Reset);
+        }
+    }
+}

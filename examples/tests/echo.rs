@@ -1,0 +1,136 @@
+//! Echo on every mechanism.
+
+mod support;
+
+use std::sync::mpsc;
+use std::thread;
+
+use examples::Echo;
+use multiplex::Config;
+use support::client::{Client, End};
+use support::{Server, config, on_each, pattern, tiny};
+
+fn echo(backend: &'static str, config: Config) -> Server {
+    Server::start(backend, config, || Echo)
+}
+
+#[test]
+fn a_message_comes_back_wherever_it_is_split() {
+    on_each(|backend| {
+        let server = echo(backend, config());
+        let message = pattern(40);
+        for at in 0..message.len() {
+            let mut client = Client::connect(server.address);
+            let (head, tail) = message.split_at(at);
+            client.ask(head, head); // its answer shows that it was taken alone
+            client.ask(tail, tail);
+            client.end();
+            client.expect_last(b"", End::Eof);
+        }
+        assert_eq!(server.stop().accepted, message.len() as u64);
+    });
+}
+
+#[test]
+fn any_size_of_receive_buffer_gives_the_same_bytes() {
+    on_each(|backend| {
+        for buffer_size in [1, 2, 3, 1000] {
+            let server = echo(backend, Config { buffer_size, buffers: 4, ..config() });
+            let message = pattern(3000);
+            let mut client = Client::connect(server.address);
+            client.ask(&message, &message);
+            client.end();
+            client.expect_last(b"", End::Eof);
+            let stats = server.stop();
+            assert!(stats.received as usize >= message.len() / buffer_size as usize);
+        }
+    });
+}
+
+#[test]
+fn megabytes_pass_through_tiny_socket_buffers() {
+    on_each(|backend| {
+        let server = echo(backend, tiny());
+        let mut client = Client::narrow(server.address);
+        let message = pattern(1 << 20);
+        client.sending(&message, |client| client.expect(&message));
+        client.end();
+        client.expect_last(b"", End::Eof);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_client_that_never_reads_is_not_read_from() {
+    on_each(|backend| {
+        let server = echo(backend, tiny());
+        let mut client = Client::narrow(server.address);
+        let message = pattern(16 << 20);
+        let taken = client.stuff(&message, 6 << 20);
+        assert!(taken < message.len(), "the server took all of it");
+
+        let mut other = Client::connect(server.address);
+        other.ask(b"meanwhile", b"meanwhile");
+
+        client.expect(&message[..taken]);
+        client.ask(b"and on", b"and on");
+        client.end();
+        client.expect_last(b"", End::Eof);
+        drop(other);
+        server.stop();
+    });
+}
+
+#[test]
+fn what_came_before_the_end_is_answered() {
+    on_each(|backend| {
+        let server = echo(backend, tiny());
+        let mut client = Client::narrow(server.address);
+        let message = pattern(100_000);
+        client.sending(&message, |client| {
+            client.expect(&message[..1]);
+            client.expect(&message[1..]);
+        });
+        client.end();
+        client.expect_last(b"", End::Eof);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_reset_ends_one_connection_and_no_other() {
+    on_each(|backend| {
+        let server = echo(backend, config());
+        let mut stays = Client::connect(server.address);
+        stays.ask(b"before", b"before");
+        for _ in 0..20 {
+            let mut goes = Client::connect(server.address);
+            goes.ask(b"x", b"x");
+            goes.send(&pattern(50_000));
+            goes.reset();
+        }
+        stays.ask(b"after", b"after");
+        drop(stays);
+        assert_eq!(server.stop().accepted, 21);
+    });
+}
+
+#[test]
+fn many_clients_at_once_get_their_own_bytes() {
+    on_each(|backend| {
+        let server = echo(backend, Config { buffers: 8, ..config() });
+        let (done, all) = mpsc::channel();
+        for seed in 1..=40usize {
+            let (done, address) = (done.clone(), server.address);
+            thread::spawn(move || {
+                let mut client = Client::connect(address);
+                let message = pattern(20_000 + seed)[seed..].to_vec();
+                client.sending(&message, |client| client.expect(&message));
+                done.send(seed).unwrap();
+            });
+        }
+        drop(done);
+        assert_eq!(all.iter().count(), 40, "a client failed");
+        assert_eq!(server.stop().accepted, 40);
+    });
+}

@@ -1,0 +1,143 @@
+//! A client that waits for nothing for ever.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+
+use super::PATIENCE;
+
+/// How a connection ended, as its peer sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Eof,
+    Reset,
+}
+
+pub struct Client(pub TcpStream);
+
+impl Client {
+    pub fn connect(to: SocketAddr) -> Client {
+        Self::prepared(TcpStream::connect_timeout(&to, PATIENCE).expect("the server accepts"))
+    }
+
+    /// With a receive buffer as small as it gets.
+    pub fn narrow(to: SocketAddr) -> Client {
+        let SocketAddr::V4(to) = to else { panic!("tests use IPv4") };
+        let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        sockopt::set_socket_recv_buffer_size(&fd, 1024).unwrap();
+        connect(&fd, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, to.port())).unwrap();
+        Self::prepared(fd.into())
+    }
+
+    fn prepared(stream: TcpStream) -> Client {
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client(stream)
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).expect("the server takes bytes");
+    }
+
+    /// Reads as many bytes as `expected` has and compares.
+    #[track_caller]
+    pub fn expect(&mut self, expected: &[u8]) {
+        let mut got = vec![0; expected.len()];
+        let mut n = 0;
+        while n < got.len() {
+            match self.0.read(&mut got[n..]) {
+                Ok(0) => panic!("the end after {n} of {} bytes: {}", got.len(), text(&got[..n])),
+                Ok(more) => n += more,
+                Err(e) => panic!("{e} after {n} of {} bytes: {}", got.len(), text(&got[..n])),
+            }
+        }
+        let same = got.iter().zip(expected).position(|(a, b)| a != b);
+        if let Some(at) = same {
+            let (got, expected) = (text(&got[at..]), text(&expected[at..]));
+            panic!("differs at byte {at}:\n     got {got}\nexpected {expected}");
+        }
+    }
+
+    /// Sends `request` and expects `reply`.
+    #[track_caller]
+    pub fn ask(&mut self, request: impl AsRef<[u8]>, reply: impl AsRef<[u8]>) {
+        self.send(request.as_ref());
+        self.expect(reply.as_ref());
+    }
+
+    /// Reads up to the end; a time-out is a failure.
+    #[track_caller]
+    pub fn rest(&mut self) -> (Vec<u8>, End) {
+        let (mut got, mut piece) = (Vec::new(), [0; 16 * 1024]);
+        loop {
+            match self.0.read(&mut piece) {
+                Ok(0) => return (got, End::Eof),
+                Ok(n) => got.extend_from_slice(&piece[..n]),
+                Err(e) if is_reset(&e) => return (got, End::Reset),
+                Err(e) => panic!("{e} after {} bytes", got.len()),
+            }
+        }
+    }
+
+    /// Expects these bytes, and the end after them.
+    #[track_caller]
+    pub fn expect_last(&mut self, bytes: &[u8], end: End) {
+        self.expect(bytes);
+        let (rest, how) = self.rest();
+        assert_eq!((text(&rest), how), (String::new(), end));
+    }
+
+    /// Tells the server that no more comes.
+    pub fn end(&mut self) {
+        self.0.shutdown(Shutdown::Write).expect("the connection is open");
+    }
+
+    /// Goes away with a reset.
+    pub fn reset(self) {
+        sockopt::set_socket_linger(&self.0, Some(Duration::ZERO)).unwrap();
+    }
+
+    /// Sends what the server takes without the client reading; returns how much that was. Fails
+    /// above `most`.
+    pub fn stuff(&mut self, bytes: &[u8], most: usize) -> usize {
+        // Long enough that a busy machine is not taken for a server that has stopped reading: a
+        // mistake here makes the test weaker, not wrong.
+        self.0.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut n = 0;
+        while n < bytes.len() {
+            match self.0.write(&bytes[n..]) {
+                Ok(more) => n += more,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => panic!("{e}"),
+            }
+            assert!(n <= most, "the server took {n} bytes from a client that does not read");
+        }
+        self.0.set_write_timeout(Some(PATIENCE)).unwrap();
+        n
+    }
+
+    /// Sends in another thread while `receive` runs, so that neither waits for the other.
+    pub fn sending<R>(&mut self, bytes: &[u8], receive: impl FnOnce(&mut Client) -> R) -> R {
+        let mut writer = self.0.try_clone().unwrap();
+        thread::scope(|scope| {
+            let sent = scope.spawn(move || writer.write_all(bytes));
+            let result = receive(self);
+            sent.join().unwrap().expect("the server takes bytes");
+            result
+        })
+    }
+}
+
+fn is_reset(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+}
+
+/// The beginning of some bytes, readable.
+pub fn text(bytes: &[u8]) -> String {
+    let dots = if bytes.len() > 120 { "..." } else { "" };
+    format!("{}{dots}", bytes[..bytes.len().min(120)].escape_ascii())
+}

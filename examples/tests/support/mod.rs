@@ -1,0 +1,130 @@
+//! Starts applications on mechanisms, and talks to them as a client with time-outs.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod client;
+pub mod script;
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::Once;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use multiplex::{Any, Application, BufferSizes, Config, Remote, Stats};
+
+/// What should have happened long before.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs a test on every mechanism that can run here, and says which can't, and why.
+pub fn on_each(test: impl Fn(&'static str)) {
+    static REPORT: Once = Once::new();
+    let backends = multiplex::backends();
+    REPORT.call_once(|| {
+        for backend in &backends {
+            if let Err(why) = &backend.available {
+                // Not by `eprintln!`, which tests that pass keep to themselves.
+                let _ = writeln!(std::io::stderr(), "not tested: {}: {why}", backend.name);
+            }
+        }
+    });
+    let mut tested = 0;
+    for backend in backends.iter().filter(|backend| backend.available.is_ok()) {
+        let _name = NameOnPanic(backend.name);
+        test(backend.name);
+        tested += 1;
+    }
+    assert!(tested > 0, "no mechanism can run here");
+}
+
+/// The same, all at a time; for tests that wait for a clock.
+pub fn on_each_at_once(test: impl Fn(&'static str) + Sync) {
+    let names = std::sync::Mutex::new(Vec::new());
+    on_each(|name| names.lock().unwrap().push(name));
+    thread::scope(|scope| {
+        for name in names.into_inner().unwrap() {
+            let test = &test;
+            scope.spawn(move || {
+                let _name = NameOnPanic(name);
+                test(name);
+            });
+        }
+    });
+}
+
+struct NameOnPanic(&'static str);
+
+impl Drop for NameOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("this was on the mechanism `{}`", self.0);
+        }
+    }
+}
+
+/// A configuration for tests: one address, little memory, nothing that takes long.
+pub fn config() -> Config {
+    Config {
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        max_connections: 100,
+        buffers: 64,
+        linger: Duration::from_secs(5),
+        drain: Duration::from_millis(200),
+        ..Config::default()
+    }
+}
+
+/// The same with the smallest socket buffers.
+pub fn tiny() -> Config {
+    Config { sockets: BufferSizes { send: Some(2048), receive: Some(2048) }, ..config() }
+}
+
+/// An application that runs in a thread of its own.
+pub struct Server {
+    pub address: SocketAddr,
+    pub remote: Remote,
+    thread: Option<JoinHandle<Stats>>,
+}
+
+impl Server {
+    /// Starts what `app` makes on the mechanism called `backend`.
+    pub fn start<A: Application + 'static>(
+        backend: &'static str,
+        config: Config,
+        app: impl FnOnce() -> A + Send + 'static,
+    ) -> Server {
+        let (tell, told) = mpsc::channel();
+        let serve = move || {
+            let mechanism = Any::new(backend, &config).expect("the mechanism can run");
+            let address = mechanism.addresses().first().copied();
+            tell.send((address, mechanism.remote())).expect("the test waits for it");
+            mechanism.run(app()).expect("the mechanism runs to its end")
+        };
+        let name = format!("server {backend}");
+        let thread = thread::Builder::new().name(name).spawn(serve).unwrap();
+        let (address, remote) = told.recv_timeout(PATIENCE).expect("the server starts");
+        let address = address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+        Server { address, remote, thread: Some(thread) }
+    }
+
+    /// Stops it; every connection must have ended by then.
+    pub fn stop(mut self) -> Stats {
+        self.remote.stop();
+        let thread = self.thread.take().expect("it is stopped once");
+        let stats = thread.join().expect("the server did not panic");
+        assert_eq!(stats.accepted + stats.connected, stats.closed, "connections leaked: {stats:?}");
+        stats
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.remote.stop();
+    }
+}
+
+/// Bytes in which every position can be told from its neighbours.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
