@@ -113,10 +113,11 @@ impl Wheel {
     fn link(&mut self, id: u32) {
         let timer = &mut self.timers[id as usize];
         // Beyond the last level: as far away as the wheel reaches, to be looked at again there.
-        let reach = (1u64 << (6 * LEVELS as u32)) - 1;
-        let when = timer.due.clamp(self.elapsed, self.elapsed | reach);
+        let widest = 1u64 << (6 * (LEVELS - 1));
+        let farthest = (self.elapsed / widest + u64::from(SLOTS) - 1) * widest;
+        let when = timer.due.clamp(self.elapsed, farthest);
         let differing = (self.elapsed ^ when) | u64::from(SLOTS - 1);
-        let level = (63 - differing.leading_zeros()) as usize / 6;
+        let level = ((63 - differing.leading_zeros()) as usize / 6).min(LEVELS - 1);
         let slot = (when >> (6 * level)) as u32 % SLOTS;
         let entry = &mut self.levels[level];
         let first = std::mem::replace(&mut entry.first[slot as usize], id);
