@@ -9,6 +9,7 @@ use crate::cache::{Cache, Found};
 use crate::clock::Clock;
 use crate::reply::Manner;
 use crate::request::{self, Method, Parsed, Persist, Request};
+use crate::state::{Next, State};
 use crate::status::Status;
 use crate::work::{Work, give};
 
@@ -27,39 +28,6 @@ pub struct Files {
     /// Where the heads of rarer replies are written.
     pub(crate) scratch: Vec<u8>,
     is_seeded: bool,
-}
-
-/// What [`Files`] keeps for a connection.
-#[derive(Debug, Default)]
-pub struct State {
-    /// A request that waits for file work.
-    pub(crate) work: Option<Box<Work>>,
-    /// Bytes of a request's body that are still to be dropped.
-    body: u64,
-    /// How much of an incomplete head was looked at.
-    scanned: u32,
-    /// Large files queued, at most; see [`Files::send_large`].
-    pub(crate) files: u8,
-    /// The queue to send is full.
-    pub(crate) full: bool,
-    /// Not receiving, because of that.
-    paused: bool,
-    /// The deadline is that of a request on its way in.
-    hurried: bool,
-    /// Closed; what is queued still goes out.
-    pub(crate) closed: bool,
-}
-
-/// How a callback for received bytes ends.
-enum Next {
-    /// All that came is answered.
-    Idle,
-    /// More of a request has to come.
-    More,
-    /// The queue to send is full.
-    Full,
-    /// A request waits for file work, or the connection is closed.
-    Nothing,
 }
 
 impl Files {
@@ -216,28 +184,6 @@ impl Files {
             }
             Next::Nothing => state.closed = state.work.is_none(),
         }
-    }
-}
-
-impl State {
-    /// Drops what has arrived of a body.
-    #[inline]
-    fn drop_body(&mut self, rx: &mut Rx<'_>) {
-        if self.body > 0 {
-            let here = self.body.min(rx.bytes().len() as u64);
-            rx.consume(here as usize);
-            self.body -= here;
-        }
-    }
-
-    /// Whether a head that was incomplete still is, as no line has ended since. This keeps a
-    /// client that sends single bytes from having its head parsed at each.
-    fn is_partial(&mut self, bytes: &[u8], limits: &Limits) -> bool {
-        let (before, len) = (self.scanned as usize, bytes.len());
-        self.scanned = len as u32;
-        let passes = |bound: usize| before < bound && bound <= len;
-        let new = bytes.get(before..).unwrap_or_default();
-        !passes(limits.line) && !passes(limits.head) && memchr::memchr(b'\n', new).is_none()
     }
 }
 

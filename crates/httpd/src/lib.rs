@@ -26,10 +26,12 @@ mod path;
 mod refusal;
 mod reply;
 mod request;
+mod state;
 mod status;
 mod work;
 
-pub use files::{Files, State};
+pub use files::Files;
 pub use limits::Limits;
 pub use multiplex;
 pub use multiplex::{Any, Config, Root};
+pub use state::State;

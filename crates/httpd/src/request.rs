@@ -76,6 +76,11 @@ pub(crate) fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Parsed<'a> {
     let (Some(method), Some(target), Some(version)) = (head.method, head.path, head.version) else {
         return Parsed::Refused(Status::BAD_REQUEST);
     };
+    // `httparse` passes over empty lines before a request, and takes a bare LF for one.
+    let empty_lines = &bytes[..offset(bytes, method)];
+    if !empty_lines.chunks(2).all(|line| line == b"\r\n") {
+        return Parsed::Refused(Status::BAD_REQUEST);
+    }
     let target = target.as_bytes();
     if method.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.line {
         return Parsed::Refused(Status::LINE);

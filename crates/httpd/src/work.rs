@@ -8,10 +8,11 @@ use multiplex::{Chunk, Commands, Conn, File, FileDone, FileKind, FileOp, HIGH_WA
 
 use crate::cache::{Found, Source};
 use crate::clock::Clock;
-use crate::files::{Files, State};
+use crate::files::Files;
 use crate::path;
 use crate::reply::{self, About, Manner, Ready};
 use crate::request::Persist;
+use crate::state::State;
 use crate::status::Status;
 
 /// A request that waits for file work.

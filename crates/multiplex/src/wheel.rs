@@ -89,14 +89,27 @@ impl Wheel {
             }
             self.elapsed = at;
             let id = self.levels[level].first[slot as usize];
-            self.unlink(id);
-            if self.timers[id as usize].due <= at {
+            if level == 0 && self.timers[id as usize].due <= at {
+                self.unlink(id);
                 return Some(id);
             }
-            self.link(id);
+            self.move_down(level, slot);
         }
         self.elapsed = self.elapsed.max(now);
         None
+    }
+
+    /// Links the timers of a slot whose time has come again, all of them: while some were still
+    /// here, others below would seem to come first.
+    fn move_down(&mut self, level: usize, slot: u32) {
+        let mut next = self.levels[level].first[slot as usize];
+        self.levels[level].first[slot as usize] = NONE;
+        self.levels[level].occupied &= !(1 << slot);
+        while next != NONE {
+            let id = next;
+            next = self.timers[id as usize].next;
+            self.link(id);
+        }
     }
 
     /// The occupied slot that comes up first: its level, its place, and when.
@@ -200,6 +213,17 @@ mod tests {
             assert!(looks < 100, "each look moves it down");
         }
         assert_eq!(wheel.expired(start + far), Some(0));
+    }
+
+    #[test]
+    fn a_later_deadline_in_the_same_slot_does_not_hide_an_earlier_one() {
+        let start = Instant::now();
+        let mut wheel = Wheel::new(start);
+        wheel.set(0, start + ms(192));
+        wheel.set(1, start + ms(196));
+        assert_eq!(wheel.expired(start + ms(192)), Some(0));
+        assert_eq!(wheel.expired(start + ms(192)), None);
+        assert_eq!(wheel.expired(start + ms(196)), Some(1));
     }
 
     proptest! {

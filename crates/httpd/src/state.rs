@@ -1,0 +1,61 @@
+//! What is kept for a connection.
+
+use multiplex::Rx;
+
+use crate::Limits;
+use crate::work::Work;
+
+/// What [`Files`](crate::Files) keeps for a connection.
+#[derive(Debug, Default)]
+pub struct State {
+    /// A request that waits for file work.
+    pub(crate) work: Option<Box<Work>>,
+    /// Bytes of a request's body that are still to be dropped.
+    pub(crate) body: u64,
+    /// How much of an incomplete head was looked at.
+    pub(crate) scanned: u32,
+    /// Large files queued, at most; as far as is known.
+    pub(crate) files: u8,
+    /// The queue to send is full.
+    pub(crate) full: bool,
+    /// Not receiving, because of that.
+    pub(crate) paused: bool,
+    /// The deadline is that of a request on its way in.
+    pub(crate) hurried: bool,
+    /// Closed; what is queued still goes out.
+    pub(crate) closed: bool,
+}
+
+impl State {
+    /// Drops what has arrived of a body.
+    #[inline]
+    pub(crate) fn drop_body(&mut self, rx: &mut Rx<'_>) {
+        if self.body > 0 {
+            let here = self.body.min(rx.bytes().len() as u64);
+            rx.consume(here as usize);
+            self.body -= here;
+        }
+    }
+
+    /// Whether a head that was incomplete still is, as no line has ended since. This keeps a
+    /// client that sends single bytes from having its head parsed at each.
+    pub(crate) fn is_partial(&mut self, bytes: &[u8], limits: &Limits) -> bool {
+        let (before, len) = (self.scanned as usize, bytes.len());
+        self.scanned = len as u32;
+        let passes = |bound: usize| before < bound && bound <= len;
+        let new = bytes.get(before..).unwrap_or_default();
+        !passes(limits.line) && !passes(limits.head) && memchr::memchr(b'\n', new).is_none()
+    }
+}
+
+/// How a callback for received bytes ends.
+pub(crate) enum Next {
+    /// All that came is answered.
+    Idle,
+    /// More of a request has to come.
+    More,
+    /// The queue to send is full.
+    Full,
+    /// A request waits for file work, or the connection is closed.
+    Nothing,
+}
