@@ -172,7 +172,8 @@ mod tests {
             ("/\u{e4}", None),
         ];
         for (target, expected) in CASES {
-            let expected = expected.map(|(path, query)| (path.as_bytes(), query.map(str::as_bytes)));
+            let expected =
+                expected.map(|(path, query)| (path.as_bytes(), query.map(str::as_bytes)));
             assert_eq!(split(target.as_bytes()).ok(), expected, "{target}");
         }
     }

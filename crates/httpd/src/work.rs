@@ -291,7 +291,11 @@ fn status_of(error: &io::Error) -> Status {
         Some(libc::EACCES | libc::EPERM) => Status::FORBIDDEN,
         // The last two: a link that leaves the root, and a socket. For a client there are none.
         Some(
-            libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG | libc::ELOOP | libc::EXDEV
+            libc::ENOENT
+            | libc::ENOTDIR
+            | libc::ENAMETOOLONG
+            | libc::ELOOP
+            | libc::EXDEV
             | libc::ENXIO,
         ) => Status::NOT_FOUND,
         // Descriptors, memory, or a path that is being renamed all the time.

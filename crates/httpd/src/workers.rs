@@ -131,9 +131,9 @@ fn start(backend: &str, config: &Config, signals: Handle) -> Result<Worker, Fail
     })?;
     match told.recv() {
         Ok((address, backend, remote)) => Ok(Worker { address, backend, remote, go, thread }),
-        Err(_) => Err(thread.join().map_or(Failure::Panic, |ended| {
-            ended.err().unwrap_or(Failure::Panic)
-        })),
+        Err(_) => {
+            Err(thread.join().map_or(Failure::Panic, |ended| ended.err().unwrap_or(Failure::Panic)))
+        }
     }
 }
 

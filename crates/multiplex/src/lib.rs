@@ -3,6 +3,7 @@
 mod any;
 mod application;
 mod commands;
+mod completion;
 mod config;
 mod driver;
 mod multiplexer;

@@ -71,11 +71,6 @@ impl Pool {
         self.free.borrow_mut().push(id);
     }
 
-    /// Whether [`Pool::take`] would find a buffer.
-    pub(crate) fn has_free(&self) -> bool {
-        !self.free.borrow().is_empty()
-    }
-
     /// Where buffer `id` begins. Whoever writes there must hold the buffer.
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         debug_assert!(id < self.count);

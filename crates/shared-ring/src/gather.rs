@@ -133,6 +133,12 @@ impl Gather {
         self.len = 0;
     }
 
+    /// The whole list, if it is one piece that one operation can send.
+    pub(crate) fn single(&self) -> Option<&[u8]> {
+        let bytes = self.parts.front()?.bytes(&self.copied);
+        (self.parts.len() == 1 && bytes.len() <= Self::MOST).then_some(bytes)
+    }
+
     /// Fills `out` with the first pieces, up to [`Gather::MOST`] bytes; returns how many.
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; Gather::SLICES]) -> usize {
         let mut room = Self::MOST;
@@ -150,6 +156,23 @@ impl Gather {
         used
     }
 }
+
+impl Gather {
+    /// Writes the first pieces in the ring's form.
+    pub(crate) fn fill_wire(&mut self) {
+        let mut slices = [IoSlice::new(&[]); Self::SLICES];
+        let used = self.slices(&mut slices);
+        let mut wire = [EMPTY; Self::SLICES];
+        for (to, from) in wire.iter_mut().zip(&slices[..used]) {
+            *to = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+        }
+        self.wire.slices = wire;
+        self.wire.header.msg_iov = self.wire.slices.as_mut_ptr();
+        self.wire.header.msg_iovlen = used;
+    }
+}
+
+const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 impl Part {
     fn len(&self) -> usize {

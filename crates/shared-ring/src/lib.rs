@@ -11,7 +11,9 @@ pub mod nonblocking;
 mod offload;
 mod op;
 pub mod poller;
+mod signal;
 mod token;
+mod uring;
 mod waker;
 
 pub use buffer::{Pool, RxBuf};
@@ -23,5 +25,7 @@ pub use linux::Linux;
 pub use offload::{Done, Work};
 pub use op::{Completion, Fd, Op, Outcome, Refusal, Refused};
 pub use rustix::io::Errno;
+pub use signal::{ListenerSignal, SignalError};
 pub use token::{Kind, Token};
+pub use uring::{Missing, Mode, UringConfig, UringKernel};
 pub use waker::Waker;

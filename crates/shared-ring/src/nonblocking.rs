@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use rustix::fs::{self, AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, sockopt};
 
@@ -71,14 +71,15 @@ pub fn receive(fd: Fd, pool: &Rc<Pool>) -> Result<Option<RxBuf>, NotReceived> {
 /// # Errors
 /// Those of sendmsg(2); `EAGAIN` when the socket is full.
 pub fn send(fd: Fd, data: &mut Gather) -> Result<usize, Errno> {
-    let mut slices = [IoSlice::new(&[]); Gather::SLICES];
-    let used = data.slices(&mut slices);
-    let sent = retry_on_intr(|| match &slices[..used] {
-        [one] => net::send(borrow(&fd), one, SendFlags::NOSIGNAL),
-        many => {
-            net::sendmsg(borrow(&fd), many, &mut Default::default(), SendFlags::NOSIGNAL)
-        }
-    })?;
+    let fd = borrow(&fd);
+    let sent = if let Some(one) = data.single() {
+        retry_on_intr(|| net::send(fd, one, SendFlags::NOSIGNAL))?
+    } else {
+        let mut slices = [IoSlice::new(&[]); Gather::SLICES];
+        let used = data.slices(&mut slices);
+        let none = &mut Default::default();
+        retry_on_intr(|| net::sendmsg(fd, &slices[..used], none, SendFlags::NOSIGNAL))?
+    };
     data.advance(sent);
     Ok(sent)
 }
@@ -143,6 +144,9 @@ pub(crate) const OPEN: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
 
+/// How files are looked at.
+pub(crate) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
 /// No path leads out of its root, nor through the links of /proc.
 pub(crate) const RESOLVE: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
@@ -162,18 +166,14 @@ pub(crate) fn meta(file: &OwnedFd) -> Result<Meta, Errno> {
 /// What a path beneath `root` leads to.
 ///
 /// # Errors
-/// Those of openat2(2) and statx(2).
+/// Those of openat2(2) and fstat(2).
 pub fn stat(root: Fd, path: &CStr, disk: Disk) -> Result<Meta, Errno> {
     let mut how = RESOLVE;
     if disk == Disk::Cached {
         how |= ResolveFlags::CACHED;
     }
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let at = retry_on_intr(|| fs::openat2(borrow(&root), path, flags, Mode::empty(), how))?;
-    let want = StatxFlags::BASIC_STATS;
-    let s = fs::statx(&at, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, want)?;
-    let (mode, mtime) = (u32::from(s.stx_mode), s.stx_mtime);
-    Ok(Meta::from_parts(mode, s.stx_size, s.stx_ino, mtime.tv_sec, mtime.tv_nsec))
+    let at = retry_on_intr(|| fs::openat2(borrow(&root), path, LOOK, Mode::empty(), how))?;
+    meta(&at)
 }
 
 /// Reads `len` bytes of a file, fewer only at its end.

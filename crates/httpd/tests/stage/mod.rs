@@ -86,7 +86,8 @@ impl Stage {
         self.eof = false;
         self.io.sent.clear();
         self.io.waiting.clear();
-        (self.io.close, self.io.paused, self.io.resumed, self.io.high) = (None, false, false, false);
+        (self.io.close, self.io.paused, self.io.resumed, self.io.high) =
+            (None, false, false, false);
         self.io.queued = 0;
         let Stage { app, io, state, .. } = self;
         app.accepted(Cx { io, id: ID, state }, Listener(0));

@@ -1,0 +1,344 @@
+//! The same server on every mechanism, over real sockets.
+
+#[path = "stage/bad.rs"]
+mod bad;
+mod serving;
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use bad::{Bad, bad};
+use httpd::multiplex::BufferSizes;
+use httpd::{Config, Limits};
+use serving::{Client, Server, on_every_backend};
+use tempfile::TempDir;
+
+const SIZES: [usize; 12] =
+    [0, 1, 12, 100, 4095, 4096, 4097, 65535, 65536, 65537, 1_000_000, 10_000_000];
+
+/// Contents that repeat only after long, so that no shifted piece looks right.
+fn contents(len: usize) -> Vec<u8> {
+    let mut x = 1u32;
+    let next = |_| {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 24) as u8
+    };
+    (0..len).map(next).collect()
+}
+
+fn site(sizes: &[usize]) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for size in sizes {
+        write(root.path(), &format!("{size}.bin"), &contents(*size));
+    }
+    root
+}
+
+/// Writes a file that has not changed for an hour.
+fn write(root: &Path, name: &str, contents: &[u8]) {
+    let path = root.join(name);
+    fs::write(&path, contents).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+}
+
+fn config(root: &TempDir) -> Config {
+    Config { roots: vec![root.path().to_owned()], ..Config::default() }
+}
+
+fn serve(backend: &'static str, root: &TempDir) -> Server {
+    Server::start(backend, config(root), Limits::default())
+}
+
+#[test]
+fn files_of_every_size_come_byte_for_byte() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        let mut client = server.connect();
+        for size in SIZES.into_iter().chain(SIZES) {
+            let target = format!("/{size}.bin");
+            let reply = client.get(&target);
+            assert_eq!((reply.status, reply.body.len()), (200, size), "{backend} {target}");
+            assert!(reply.body == contents(size), "{backend} {target}");
+            client.send(format!("HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+            let head = client.reply(false);
+            assert_eq!(head.field("Content-Length"), Some(&*size.to_string()));
+        }
+    });
+}
+
+#[test]
+fn each_request_may_have_a_connection_of_its_own() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        for size in SIZES.into_iter().chain(SIZES) {
+            let mut client = server.connect();
+            client.send(format!("GET /{size}.bin HTTP/1.0\r\n\r\n").as_bytes());
+            let reply = client.reply(true);
+            assert_eq!(reply.field("Connection"), Some("close"));
+            assert!(reply.body == contents(size), "{backend} {size}");
+            client.expect_end();
+        }
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.closed), (24, 24), "{backend}");
+    });
+}
+
+#[test]
+fn sixteen_requests_at_once() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        let mut client = server.connect();
+        for sizes in [[12; 16], std::array::from_fn(|i| SIZES[i % 11]), [65_537; 16]] {
+            let request = |size| format!("GET /{size}.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.send(sizes.map(request).concat().as_bytes());
+            for (i, size) in sizes.into_iter().enumerate() {
+                let reply = client.reply(true);
+                assert!(reply.body == contents(size), "{backend} {i} {size}");
+                if reply.field("Connection") == Some("close") {
+                    // As many large files as one client may have.
+                    client = server.connect();
+                    break;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_request_may_be_split_anywhere() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        let mut client = server.connect();
+        let request =
+            b"GET /100.bin HTTP/1.1\r\nHost: a\r\n\r\nHEAD /1.bin HTTP/1.1\r\nHost: a\r\n\r\n";
+        for at in 0..request.len() {
+            client.send(&request[..at]);
+            std::thread::yield_now();
+            client.send(&request[at..]);
+            assert!(client.reply(true).body == contents(100), "{backend} {at}");
+            assert_eq!(client.reply(false).field("Content-Length"), Some("1"));
+        }
+        for byte in request {
+            client.send(&[*byte]);
+        }
+        assert!(client.reply(true).body == contents(100), "{backend}");
+        client.reply(false);
+    });
+}
+
+#[test]
+fn bad_requests_are_refused_alike() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        for Bad(request, status) in bad() {
+            let name = String::from_utf8_lossy(&request[..request.len().min(80)]).into_owned();
+            let mut client = server.connect();
+            client.send_in_vain(&request);
+            let reply = client.reply(true);
+            assert_eq!(reply.status, status, "{backend} {name:?}");
+            assert_eq!(reply.field("Connection"), Some("close"), "{backend} {name:?}");
+            client.expect_end();
+        }
+        assert!(server.connect().get("/1.bin").status == 200);
+    });
+}
+
+#[test]
+fn a_refusal_survives_what_the_client_still_sends() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        let mut client = server.connect();
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+        client.send(&[b'x'; 500_000]);
+        assert_eq!(client.reply(true).status, 405, "{backend}");
+        client.send_in_vain(&[b'x'; 500_000]);
+        client.expect_end();
+    });
+}
+
+#[test]
+fn small_socket_buffers_make_no_difference() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
+        let config = Config { sockets, ..config(&root) };
+        let server = Server::start(backend, config, Limits::default());
+        let mut client = server.connect();
+        let sizes = [1_000_000, 65_536, 4097, 12, 65_537, 65_536, 100];
+        let request = |size| format!("GET /{size}.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.send(sizes.map(request).concat().as_bytes());
+        for size in sizes {
+            assert!(client.reply(true).body == contents(size), "{backend} {size}");
+        }
+    });
+}
+
+#[test]
+fn a_changed_file_is_noticed() {
+    let root = site(&[12]);
+    on_every_backend(|backend| {
+        write(root.path(), "12.bin", b"before");
+        let limits = Limits { cached_time: Duration::ZERO, ..Limits::default() };
+        let server = Server::start(backend, config(&root), limits);
+        let mut client = server.connect();
+        for text in ["before", "before", "after", "longer than that", "short", "again"] {
+            // A new file in the place of the old is a change whatever the clocks say.
+            write(root.path(), "new", text.as_bytes());
+            fs::rename(root.path().join("new"), root.path().join("12.bin")).unwrap();
+            for _ in 0..2 {
+                assert_eq!(client.get("/12.bin").body, text.as_bytes(), "{backend}");
+            }
+        }
+        fs::remove_file(root.path().join("12.bin")).unwrap();
+        assert_eq!(client.get("/12.bin").status, 404, "{backend}");
+    });
+}
+
+#[test]
+fn a_changed_file_is_noticed_within_the_time_by_default() {
+    let root = site(&[12]);
+    let backend = httpd::multiplex::auto().unwrap().0;
+    let server = serve(backend, &root);
+    let mut client = server.connect();
+    assert!(client.get("/12.bin").body == contents(12));
+    write(root.path(), "12.bin", b"changed");
+    let start = Instant::now();
+    while client.get("/12.bin").body != b"changed" {
+        assert!(start.elapsed() < Limits::default().cached_time + Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn nothing_outside_of_the_root_is_served() {
+    let outside = site(&[12]);
+    let root = site(&[12]);
+    let link = |to: &Path, name: &str| {
+        std::os::unix::fs::symlink(to, root.path().join(name)).unwrap();
+    };
+    link(&outside.path().join("12.bin"), "file-link");
+    link(outside.path(), "directory-link");
+    link(Path::new("../"), "up-link");
+    link(Path::new("12.bin"), "inner-link");
+    link(Path::new("loop"), "loop");
+    let outside_name = outside.path().file_name().unwrap().to_str().unwrap();
+    let absolute = outside.path().join("12.bin");
+    let escapes = [
+        ("/file-link".to_owned(), 404),
+        ("/directory-link".to_owned(), 404),
+        ("/directory-link/12.bin".to_owned(), 404),
+        (format!("/up-link/{outside_name}/12.bin"), 404),
+        ("/loop".to_owned(), 404),
+        (format!("/{}", absolute.display()), 404),
+        (format!("/../{outside_name}/12.bin"), 400),
+        (format!("/%2e%2e/{outside_name}/12.bin"), 400),
+        (format!("/x/../../{outside_name}/12.bin"), 400),
+        ("/..%2f12.bin".to_owned(), 400),
+    ];
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        assert!(server.connect().get("/inner-link").body == contents(12), "{backend}");
+        for (target, status) in &escapes {
+            assert_eq!(server.connect().get(target).status, *status, "{backend} {target}");
+        }
+    });
+}
+
+#[test]
+fn what_is_no_file_is_not_found() {
+    let root = site(&[12]);
+    let fifo = root.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o644.into(), 0)
+        .unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(root.path().join("socket")).unwrap();
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        let mut client = server.connect();
+        for target in ["/fifo", "/socket", "/none", "/12.bin/x", "/12.bin/"] {
+            assert_eq!(client.get(target).status, 404, "{backend} {target}");
+        }
+        let name = "n".repeat(300);
+        assert_eq!(client.get(&format!("/{name}")).status, 404, "{backend}");
+        assert_eq!(client.get("/12.bin").status, 200, "{backend}");
+    });
+}
+
+#[test]
+fn clients_that_leave_early_leave_nothing_behind() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        for request in ["", "GET", "GET /10000000.bin HTTP/1.1\r\nHost: a\r\n\r\n"] {
+            for _ in 0..4 {
+                let mut stream = TcpStream::connect(server.address).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+                if request.len() > 3 {
+                    let mut client = Client::new(stream);
+                    client.reply(false);
+                }
+            }
+        }
+        assert_eq!(server.connect().get("/12.bin").status, 200);
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.closed), (13, 13), "{backend}");
+    });
+}
+
+#[test]
+fn a_half_closed_client_gets_all_its_replies() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        let mut client = server.connect();
+        for size in [12, 65_536, 1_000_000] {
+            client.send(format!("GET /{size}.bin HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        }
+        client.end();
+        for size in [12, 65_536, 1_000_000] {
+            assert!(client.reply(true).body == contents(size), "{backend} {size}");
+        }
+        client.expect_end();
+    });
+}
+
+#[test]
+fn slow_clients_are_gone_when_their_time_is_over() {
+    let root = site(&SIZES);
+    let limits = Limits {
+        head_time: Duration::from_millis(50),
+        idle_time: Duration::from_millis(50),
+        stall_time: Duration::from_millis(50),
+        least_rate: u32::MAX,
+        ..Limits::default()
+    };
+    on_every_backend(|backend| {
+        let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
+        let config = Config { sockets, ..config(&root) };
+        let server = Server::start(backend, config, limits.clone());
+        let mut silent = server.connect();
+        let mut partial = server.connect();
+        partial.send(b"GET / HTTP/1.1\r\n");
+        let mut idle = server.connect();
+        idle.get("/12.bin");
+        let mut stuck = server.connect();
+        stuck.send(b"GET /10000000.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+        silent.expect_end();
+        assert_eq!(partial.reply(true).status, 408, "{backend}");
+        partial.expect_end();
+        idle.expect_end();
+        drop((silent, partial, idle));
+        // The one that reads nothing is reset, which only the server's own end can show.
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.closed), (4, 4), "{backend}");
+        drop(stuck);
+    });
+}

@@ -1,0 +1,177 @@
+//! What the program promises to those who start it.
+
+mod serving;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use httpd::multiplex::backends;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use serving::Client;
+
+fn httpd(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_httpd"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn outcome(arguments: &[&str]) -> Output {
+    httpd(arguments).output().unwrap()
+}
+
+/// The program while it serves.
+struct Serving {
+    child: Child,
+    errors: BufReader<ChildStderr>,
+    line: String,
+    address: SocketAddr,
+}
+
+impl Serving {
+    /// Starts the program and reads up to the line that says it accepts connections.
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = httpd(arguments).spawn().unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(errors.read_line(&mut line).unwrap() > 0, "the program ended: {line}");
+            if let Some(rest) = line.strip_prefix("listening on http://") {
+                let address = rest.split(' ').next().unwrap().parse().unwrap();
+                return Serving { child, errors, line, address };
+            }
+        }
+    }
+
+    fn connect(&self) -> Client {
+        Client::new(TcpStream::connect(self.address).unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for the end; nothing more may have been said.
+    fn expect_success(mut self) {
+        let mut rest = String::new();
+        self.errors.read_to_string(&mut rest).unwrap();
+        assert_eq!((self.child.wait().unwrap().code(), &*rest), (Some(0), ""));
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Already gone, if all went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn every_backend_serves_the_page_and_ends_at_either_signal() {
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        for signal in [Signal::TERM, Signal::INT] {
+            let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
+            let expected = format!(
+                "listening on http://{} (backend {}, 1 workers)\n",
+                serving.address, backend.name
+            );
+            assert_eq!(serving.line, expected);
+            let mut idle = serving.connect();
+            let page = idle.get("/");
+            assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
+            let text = String::from_utf8(page.body).unwrap();
+            assert!(text.contains(&format!(">{}<", backend.name)), "{text}");
+            assert_eq!(idle.get("/other").status, 404);
+            serving.signal(signal);
+            serving.expect_success();
+            idle.expect_end();
+        }
+    }
+}
+
+#[test]
+fn a_directory_is_served_by_several_workers() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("a.txt"), "text").unwrap();
+    let path = root.path().to_str().unwrap();
+    let serving = Serving::start(&["--listen", "127.0.0.1:0", "--root", path, "--workers", "3"]);
+    assert!(serving.line.contains(", 3 workers)"), "{}", serving.line);
+    for _ in 0..20 {
+        assert_eq!(serving.connect().get("/a.txt").body, b"text");
+    }
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+#[test]
+fn the_list_for_programs_is_complete() {
+    let output = outcome(&["--list-backends", "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let list: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<_> = backends().iter().map(|backend| backend.name).collect();
+    assert_eq!(list.iter().map(|entry| &entry["name"]).collect::<Vec<_>>(), names);
+    for entry in list {
+        assert!(["readiness", "completion"].contains(&entry["family"].as_str().unwrap()));
+        assert!(!entry["summary"].as_str().unwrap().is_empty());
+        assert_eq!(entry["available"].as_bool().unwrap(), entry["reason"].is_null());
+        assert_eq!(entry.as_object().unwrap().len(), 5);
+    }
+}
+
+#[test]
+fn the_list_for_people_has_a_line_each() {
+    let output = outcome(&["--list-backends"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), backends().len());
+    for (line, backend) in text.lines().zip(backends()) {
+        assert!(line.starts_with(backend.name), "{line}");
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_said_in_one_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let file = file.path().to_str().unwrap();
+    let cases: [(&[&str], &str); 5] = [
+        (&["--listen", &taken], &taken),
+        (&["--listen", &taken, "--workers", "2"], &taken),
+        (&["--listen", "127.0.0.1:0", "--root", "/does/not/exist"], "/does/not/exist"),
+        (&["--listen", "127.0.0.1:0", "--root", file], file),
+        (&["--listen", "127.0.0.1:0", "--backend", "abacus"], "`abacus`"),
+    ];
+    for (arguments, what) in cases {
+        let output = outcome(arguments);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.starts_with("httpd: ") && text.contains(what), "{text}");
+    }
+}
+
+#[test]
+fn bad_flags_are_refused() {
+    for arguments in [
+        &["--nonsense"][..],
+        &["--listen", "nowhere"],
+        &["--workers", "0"],
+        &["--workers", "many"],
+        &["--json"],
+        &["extra"],
+    ] {
+        assert_eq!(outcome(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_help_tells_of_every_flag() {
+    let output = outcome(&["--help"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for flag in ["--root", "--listen", "--backend", "--workers", "--list-backends", "--json"] {
+        assert!(text.contains(flag), "{text}");
+    }
+}

@@ -1,0 +1,157 @@
+//! A server in a thread, and a client that blocks.
+#![allow(dead_code)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use httpd::multiplex::{Remote, Stats, backends};
+use httpd::{Any, Config, Files, Limits, Root};
+
+/// Runs `test` with the name of every mechanism that can run here.
+pub(crate) fn on_every_backend(test: impl Fn(&'static str)) {
+    for backend in backends() {
+        match backend.available {
+            Ok(()) => {
+                println!("on {}", backend.name);
+                test(backend.name);
+            }
+            Err(why) => println!("not on {}: {why}", backend.name),
+        }
+    }
+}
+
+/// A server that ends with the value.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    remote: Remote,
+    thread: Option<JoinHandle<Stats>>,
+}
+
+impl Server {
+    /// Serves on `backend`, the files below the first root if there is one.
+    pub(crate) fn start(backend: &'static str, config: Config, limits: Limits) -> Self {
+        let (tell, told) = channel();
+        let thread = thread::spawn(move || {
+            let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+            let root = (!config.roots.is_empty()).then_some(Root(0));
+            let config = Config { listen, ..config };
+            let any = Any::new(backend, &config).unwrap();
+            tell.send((any.addresses()[0], any.remote())).unwrap();
+            any.run(Files::new(root).limits(limits).backend(backend)).unwrap()
+        });
+        let (address, remote) = told.recv().unwrap();
+        Server { address, remote, thread: Some(thread) }
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        Client::new(TcpStream::connect(self.address).unwrap())
+    }
+
+    /// Stops the server and returns what it did.
+    pub(crate) fn stop(mut self) -> Stats {
+        self.remote.stop();
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.remote.stop();
+        if let Some(thread) = self.thread.take() {
+            let outcome = thread.join();
+            assert!(outcome.is_ok() || thread::panicking(), "the server panicked");
+        }
+    }
+}
+
+/// A reply, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Reply {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(": ")?;
+            (key == name).then_some(value)
+        })
+    }
+}
+
+/// A client that blocks, but not for ever.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        // Long enough for the slowest machine; a test that waits so long has failed.
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client { stream, received: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends what the server may refuse to read to its end.
+    pub(crate) fn send_in_vain(&mut self, bytes: &[u8]) {
+        if let Err(error) = self.stream.write_all(bytes) {
+            let kind = error.kind();
+            let gone = matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+            assert!(gone, "{error}");
+        }
+    }
+
+    pub(crate) fn get(&mut self, target: &str) -> Reply {
+        self.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        self.reply(true)
+    }
+
+    /// The next reply.
+    pub(crate) fn reply(&mut self, has_body: bool) -> Reply {
+        let end = self.receive_until(|bytes| bytes.windows(4).position(|w| w == b"\r\n\r\n"));
+        let head: Vec<u8> = self.received.drain(..end + 4).collect();
+        let head = String::from_utf8(head).unwrap();
+        let status = head.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap();
+        let mut reply = Reply { status, head, body: Vec::new() };
+        if has_body {
+            let len: usize = reply.field("Content-Length").unwrap().parse().unwrap();
+            self.receive_until(|bytes| (bytes.len() >= len).then_some(()));
+            reply.body = self.received.drain(..len).collect();
+        }
+        reply
+    }
+
+    fn receive_until<T>(&mut self, found: impl Fn(&[u8]) -> Option<T>) -> T {
+        loop {
+            if let Some(value) = found(&self.received) {
+                return value;
+            }
+            let mut piece = [0; 65536];
+            let n = self.stream.read(&mut piece).unwrap();
+            assert!(n > 0, "ended after {:?}", String::from_utf8_lossy(&self.received));
+            self.received.extend_from_slice(&piece[..n]);
+        }
+    }
+
+    /// Waits for the server to end the connection in order; nothing more may come.
+    pub(crate) fn expect_end(&mut self) {
+        let mut piece = [0; 1024];
+        let n = self.stream.read(&mut piece).unwrap();
+        assert_eq!((n, self.received.len()), (0, 0), "more came than expected");
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+}

@@ -1,0 +1,39 @@
+//! io_uring: operations are posted into a ring shared with the kernel, and their completions are
+//! taken from another. One system call a turn submits, waits and reaps.
+
+use std::net::SocketAddr;
+
+use shared_ring::{Mode, UringKernel};
+
+use crate::completion::Completion;
+use crate::driver::Never;
+use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+
+/// io_uring with its work deferred to the wait.
+pub struct Uring(Completion);
+
+impl Multiplexer for Uring {
+    const NAME: &'static str = "uring";
+    const FAMILY: Family = Family::Completion;
+    const SUMMARY: &'static str = "io_uring, completions in batches";
+
+    fn available() -> Result<(), Unavailable> {
+        UringKernel::probe(Mode::Deferred).map_err(|missing| Unavailable(missing.to_string()))
+    }
+
+    fn new(config: &Config) -> Result<Self, StartError> {
+        Completion::new(Mode::Deferred, config).map(Uring)
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        self.0.addresses()
+    }
+
+    fn remote(&self) -> Remote {
+        self.0.remote()
+    }
+
+    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault> {
+        self.0.run(app, &mut Never)
+    }
+}

@@ -1,0 +1,456 @@
+//! The kernel of this machine through io_uring.
+//!
+//! One ring, one thread. A turn is one system call: it submits what was posted, runs the
+//! kernel's deferred work, and waits for the first completion.
+
+mod completion;
+mod probe;
+mod provided;
+mod sqe;
+
+pub use probe::Missing;
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use io_uring::cqueue::Entry as Cqe;
+use io_uring::squeue::Entry as Sqe;
+use io_uring::types::Fd as Raw;
+use io_uring::{IoUring, opcode};
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringEnterFlags, Timespec, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
+};
+
+use crate::inflight::InFlight;
+use crate::linux::close;
+use crate::nonblocking::{self, Disk, NotSent};
+use crate::{
+    Batch, Completion, Counters, Fault, Kernel, Kind, Linux, Op, Outcome, Pool, Refusal, Refused,
+    Submit, Token, Waker,
+};
+use provided::{GROUP, Provided};
+use sqe::{Memory, Note};
+
+/// When the kernel carries out what became possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// At a turn only (`DEFER_TASKRUN`): the most throughput. Nothing lands between two turns.
+    Deferred,
+    /// At any entry into the kernel (`COOP_TASKRUN`). A signal is an entry: unblock the
+    /// listener's signal and connections land while the application
+    /// computes; block it, and they come in batches.
+    Cooperative,
+    /// At once, by interrupting the application: completions land while it computes.
+    Immediate,
+}
+
+/// How a [`UringKernel`] is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct UringConfig {
+    /// When completions land.
+    pub mode: Mode,
+    /// Most operations in flight.
+    pub operations: u32,
+    /// Number of receive buffers, a power of two.
+    pub buffers: u16,
+    /// Size of a receive buffer in bytes.
+    pub buffer_size: u32,
+}
+
+/// Entries of the submission queue; when they are used up, more wait for the next turn.
+const SUBMISSIONS: u32 = 512;
+
+/// Entries of the completion queue. When they overflow the kernel keeps the rest, at a cost.
+const COMPLETIONS: u32 = 4096;
+
+/// Threads with which the kernel does what would wait: for files, and for everything else.
+const WORKERS: [u32; 2] = [4, 16];
+
+/// How long a kernel that is dropped waits for its operations to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The kernel of this machine, through io_uring.
+pub struct UringKernel {
+    ring: IoUring,
+    host: Linux,
+    /// Leaked when the ring can't be emptied, since the kernel may still write to it.
+    owned: ManuallyDrop<Owned>,
+    /// Submissions that found no room in the queue, or that wait for the next turn.
+    unsubmitted: VecDeque<Token>,
+    /// Receives that found no buffer.
+    starved: VecDeque<Token>,
+    /// Cancels not submitted yet. There is at most one for each operation in flight.
+    cancels: VecDeque<Token>,
+    /// Completions that needed no ring.
+    done: Batch,
+    /// Completions as the ring reported them, while they are worked on.
+    landed: Vec<Cqe>,
+    waker: Waker,
+    wake_in_flight: bool,
+    mode: Mode,
+    now: Instant,
+    counters: Counters,
+}
+
+/// The memory that the kernel may write to while operations are in flight.
+struct Owned {
+    inflight: InFlight<Note>,
+    provided: Provided,
+    /// Where the waker's counter is read to.
+    wake: Box<u64>,
+}
+
+impl UringKernel {
+    /// Whether a ring can be set up in this mode.
+    ///
+    /// # Errors
+    /// Says what is missing.
+    pub fn probe(mode: Mode) -> Result<(), Missing> {
+        let config = UringConfig { mode, operations: 1, buffers: 1, buffer_size: 1 };
+        Self::new(&config).map(drop)
+    }
+
+    /// Sets up a ring. It belongs to the calling thread.
+    ///
+    /// # Errors
+    /// Says what is missing.
+    pub fn new(config: &UringConfig) -> Result<Self, Missing> {
+        let other = |error: io::Error| Missing::Other(error.raw_os_error().unwrap_or(0));
+        let ring = probe::set_up(config.mode, SUBMISSIONS, COMPLETIONS)?;
+        let mut provided =
+            Provided::new(Pool::new(config.buffers, config.buffer_size)).map_err(other)?;
+        // SAFETY: the ring of buffers is mapped until `provided` is dropped, which is after the
+        // ring is closed or never.
+        unsafe {
+            ring.submitter().register_buf_ring_with_flags(
+                provided.address(),
+                config.buffers,
+                GROUP,
+                0,
+            )
+        }
+        .map_err(|_| Missing::Feature("rings of provided buffers"))?;
+        provided.give_back();
+        ring.submitter()
+            .register_iowq_max_workers(&mut WORKERS.clone())
+            .map_err(|_| Missing::Feature("a bound on its worker threads"))?;
+        let waker = Waker::new(true).map_err(other)?;
+        let inflight = InFlight::new(config.operations);
+        Ok(UringKernel {
+            ring,
+            host: Linux::default(),
+            owned: ManuallyDrop::new(Owned { inflight, provided, wake: Box::new(0) }),
+            unsubmitted: VecDeque::new(),
+            starved: VecDeque::new(),
+            cancels: VecDeque::new(),
+            done: Batch::new(),
+            landed: Vec::new(),
+            waker,
+            wake_in_flight: false,
+            mode: config.mode,
+            now: Instant::now(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Puts a submission into the queue; false when the queue is full.
+    fn push(&mut self, sqe: &Sqe) -> bool {
+        // SAFETY: what the submission points to lies in `owned`, which outlives the operation,
+        // at an address that stays (boxes, vectors that are not touched, mapped memory).
+        unsafe { self.ring.submission().push(sqe) }.is_ok()
+    }
+
+    /// Hands an operation to the ring, or lets it wait for room.
+    fn arm(&mut self, token: Token) {
+        if !self.unsubmitted.is_empty() || self.ring.submission().is_full() {
+            return self.arm_later(token);
+        }
+        let Some(entry) = self.owned.inflight.get(token) else { return };
+        entry.note.inside += 1;
+        let sqe = sqe::sqe(token, &mut entry.op, &mut entry.note);
+        let pushed = self.push(&sqe);
+        debug_assert!(pushed, "the queue was just seen to have room");
+    }
+
+    fn arm_later(&mut self, token: Token) {
+        let Some(entry) = self.owned.inflight.get(token) else { return };
+        entry.note.queued += 1;
+        self.unsubmitted.push_back(token);
+    }
+
+    /// Fills the submission queue with what waits for it, cancels first.
+    fn fill(&mut self) -> Result<(), Fault> {
+        loop {
+            while let Some(token) = self.cancels.pop_front() {
+                if !self.push(&sqe::cancel(token, Token::new(Kind::Cancel, 0, 0))) {
+                    self.cancels.push_front(token);
+                    break;
+                }
+            }
+            // A cancel may concern what stands behind it, so what waits stays behind cancels.
+            while self.cancels.is_empty() && !self.ring.submission().is_full() {
+                let Some(token) = self.unsubmitted.pop_front() else { return Ok(()) };
+                self.submit_waiting(token);
+            }
+            if self.cancels.is_empty() && self.unsubmitted.is_empty() {
+                return Ok(());
+            }
+            if self.enter(0, None)? == 0 {
+                // The kernel takes no more until completions are taken out.
+                return Ok(());
+            }
+        }
+    }
+
+    fn submit_waiting(&mut self, token: Token) {
+        let Some(entry) = self.owned.inflight.get(token) else { return };
+        entry.note.queued -= 1;
+        if entry.note.cancelled {
+            return self.end_if_idle(token);
+        }
+        entry.note.inside += 1;
+        let sqe = sqe::sqe(token, &mut entry.op, &mut entry.note);
+        let pushed = self.push(&sqe);
+        debug_assert!(pushed, "the queue was just seen to have room");
+    }
+
+    /// Ends a cancelled operation of which the ring holds nothing any more.
+    fn end_if_idle(&mut self, token: Token) {
+        let Some(entry) = self.owned.inflight.get(token) else { return };
+        if entry.note.inside == 0 && entry.note.queued == 0 {
+            self.fail(token, Errno::CANCELED);
+        }
+    }
+
+    /// Ends an operation that the ring does not hold.
+    fn fail(&mut self, token: Token, errno: Errno) {
+        let data = self.owned.inflight.remove(token).and_then(|entry| match entry.op {
+            Op::Send { data, .. } => Some(data),
+            _ => None,
+        });
+        self.done.push_back(Completion::last(token, Outcome::Failed(errno, data)));
+    }
+
+    /// Keeps one read of the waker in flight.
+    fn arm_waker(&mut self) {
+        if self.wake_in_flight || self.ring.submission().is_full() {
+            return;
+        }
+        let fd = Raw(self.waker.as_fd().as_raw_fd());
+        let into = (&raw mut *self.owned.wake).cast();
+        let token = Token::new(Kind::Wake, 0, 0);
+        self.wake_in_flight = self.push(&opcode::Read::new(fd, into, 8).build().user_data(token.bits()));
+    }
+
+    /// Enters the kernel: submits, runs its deferred work, waits for `wanted` completions.
+    /// Returns how many submissions it took.
+    fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Fault> {
+        let submissions = self.ring.submission().len() as u32;
+        let time = most.map(|most| Timespec {
+            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: most.subsec_nanos().into(),
+        });
+        let ts = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let arg = io_uring_getevents_arg {
+            ts: io_uring_ptr::new(ts.cast_mut().cast()),
+            ..Default::default()
+        };
+        self.counters.system_calls += 1;
+        let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
+        // SAFETY: every submission points to memory that `owned` keeps (see `push`), and `arg` to
+        // a time that lives until the call returns.
+        let entered =
+            unsafe { io_uring_enter_arg(self.fd(), submissions, wanted, flags, Some(&arg)) };
+        match entered {
+            Ok(taken) => Ok(taken),
+            // The time is over; a signal was handled; completions must be taken out first; memory
+            // is short at the moment. In each case what was not taken stays in the queue.
+            Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(0),
+            Err(errno) => Err(Fault { doing: "entering io_uring", error: errno.into() }),
+        }
+    }
+
+    fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        // SAFETY: the ring is open as long as `self` lives.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    /// Sends part of a file at once, or arms what has to come before.
+    fn send_file(&mut self, token: Token, disk: Disk) {
+        let Some(entry) = self.owned.inflight.get(token) else { return };
+        let Op::SendFile { fd, ref file, offset, len } = entry.op else { return };
+        self.counters.system_calls += 1;
+        entry.note.memory = Memory::None;
+        match nonblocking::send_file(fd, file.fd(), offset, len, disk) {
+            Ok(n) => {
+                self.owned.inflight.remove(token);
+                self.done.push_back(Completion::last(token, Outcome::SentFile(n)));
+            }
+            Err(NotSent::Failed(Errno::AGAIN)) => self.arm(token),
+            Err(NotSent::Failed(errno)) => self.fail(token, errno),
+            Err(NotSent::Cold) => {
+                self.counters.cold_files += 1;
+                entry.note.memory = Memory::Bytes(Vec::new());
+                self.arm(token);
+            }
+        }
+    }
+
+    /// Posts again the receives that found no buffer, now that there are some.
+    fn feed(&mut self) {
+        while let Some(token) = self.starved.pop_front() {
+            if let Some(entry) = self.owned.inflight.get(token) {
+                entry.note.queued -= 1;
+                self.arm_later(token);
+            }
+        }
+    }
+
+    /// Cancels everything and waits until the kernel has let go of all memory, within bounds.
+    fn shut_down(&mut self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        for token in self.owned.inflight.tokens() {
+            self.cancel(token);
+        }
+        if self.wake_in_flight {
+            self.cancels.push_back(Token::new(Kind::Wake, 0, 0));
+        }
+        let mut batch = Batch::new();
+        while self.owned.inflight.len() > 0 || self.wake_in_flight {
+            // The wake-up is not to be armed again.
+            let now = Instant::now();
+            let turned = self.fill().and_then(|()| self.enter(1, Some(Duration::from_millis(100))));
+            if turned.is_err() || now > until {
+                return false;
+            }
+            self.reap(&mut batch);
+            discard(&mut batch);
+        }
+        self.reap(&mut batch);
+        discard(&mut batch);
+        true
+    }
+}
+
+/// Closes what came too late.
+fn discard(batch: &mut Batch) {
+    for completion in batch.drain(..) {
+        if let Outcome::Accepted(fd) = completion.outcome {
+            close(fd);
+        }
+    }
+}
+
+impl Submit for UringKernel {
+    type Host = Linux;
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+        if matches!(token.kind(), Kind::Wake | Kind::Cancel) {
+            return Err(Refused { op, why: Refusal::TokenInUse });
+        }
+        let copies = match &op {
+            Op::Accept { per_turn: Some(n), .. } => n.get(),
+            _ => 1,
+        };
+        let sends_file = matches!(op, Op::SendFile { .. });
+        self.owned.inflight.insert(token, op, Note::default())?;
+        if sends_file {
+            self.send_file(token, Disk::Cached);
+        } else {
+            (0..copies).for_each(|_| self.arm(token));
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let Some(entry) = self.owned.inflight.get(token) else { return };
+        if std::mem::replace(&mut entry.note.cancelled, true) {
+            return;
+        }
+        self.counters.cancels += 1;
+        if entry.note.inside > 0 {
+            self.cancels.push_back(token);
+        } else if let Some(at) = self.starved.iter().position(|t| *t == token) {
+            self.starved.remove(at);
+            self.fail(token, Errno::CANCELED);
+        }
+        // Else it waits to be submitted, and ends when its turn comes.
+    }
+
+    fn host(&self) -> &Linux {
+        &self.host
+    }
+
+    fn host_mut(&mut self) -> &mut Linux {
+        &mut self.host
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn landed(&self) -> u32 {
+        // SAFETY: `&self` is never shared with another thread, and nobody holds the queue now.
+        let ring = unsafe { self.ring.completion_shared() }.len();
+        (ring + self.done.len()) as u32
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Kernel for UringKernel {
+    fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault> {
+        self.counters.turns += 1;
+        if self.owned.provided.give_back() {
+            self.feed();
+        }
+        self.arm_waker();
+        self.fill()?;
+        let wait = self.done.is_empty() && self.landed() == 0;
+        let most = match until {
+            Some(at) if wait => Some(at.saturating_duration_since(Instant::now())),
+            _ => None,
+        };
+        let wanted = u32::from(wait && most != Some(Duration::ZERO));
+        // What has landed is worked on without a system call, unless something is to be submitted
+        // or the kernel's own work waits for an entry.
+        let enter = wait
+            || self.mode == Mode::Deferred
+            || !self.ring.submission().is_empty()
+            || self.ring.submission().taskrun();
+        if enter {
+            self.enter(wanted, most.filter(|most| !most.is_zero()))?;
+        }
+        self.now = Instant::now();
+        self.reap(out);
+        Ok(())
+    }
+
+    fn reap(&mut self, out: &mut Batch) {
+        let before = out.len();
+        out.append(&mut self.done);
+        self.take_completions(out);
+        self.counters.completions += (out.len() - before) as u64;
+    }
+}
+
+impl Drop for UringKernel {
+    fn drop(&mut self) {
+        if self.shut_down() {
+            // SAFETY: it is not used after this, and the kernel has let go of all operations. The
+            // buffer ring's pages are held by the kernel until the ring is closed, right after;
+            // without a receive in flight it writes to no buffer.
+            unsafe { ManuallyDrop::drop(&mut self.owned) }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Operations in the form that the ring wants.
+
+use std::ffi::CString;
+use std::net::SocketAddr;
+
+use io_uring::opcode;
+use io_uring::squeue::{Entry as Sqe, Flags};
+use io_uring::types::{CancelBuilder, Fd as Raw, OpenHow};
+use rustix::fs::OFlags;
+use rustix::net::addr::SocketAddrArg;
+
+use super::provided::GROUP;
+use crate::nonblocking::{LOOK, OPEN, RESOLVE};
+use crate::{Fd, File, Gather, Op, Token};
+
+/// What an operation in flight keeps beside itself: memory at an address that stays, and how far
+/// it has come.
+#[derive(Default)]
+pub(super) struct Note {
+    pub(super) memory: Memory,
+    /// Submissions that the ring holds.
+    pub(super) inside: u16,
+    /// Submissions that wait to be made.
+    pub(super) queued: u16,
+    pub(super) cancelled: bool,
+}
+
+#[derive(Default)]
+pub(super) enum Memory {
+    #[default]
+    None,
+    Address(Box<(libc::sockaddr_storage, u32)>),
+    How(Box<OpenHow>),
+    /// Read into; for a send of a file, the part of it that was cold.
+    Bytes(Vec<u8>),
+}
+
+fn raw(fd: Fd) -> Raw {
+    Raw(fd.raw())
+}
+
+/// The submission for an operation. It points into `op` and `note`.
+pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note) -> Sqe {
+    let sqe = match op {
+        Op::Accept { listener, per_turn: None } => {
+            opcode::AcceptMulti::new(raw(*listener)).flags(ACCEPT).build()
+        }
+        Op::Accept { listener, per_turn: Some(_) } => {
+            let none = std::ptr::null_mut();
+            opcode::Accept::new(raw(*listener), none, none.cast()).flags(ACCEPT).build()
+        }
+        Op::Receive { fd } => opcode::RecvMulti::new(raw(*fd), GROUP).build(),
+        Op::Send { fd, data } => send(*fd, data),
+        Op::SendFile { fd, file, offset, len } => match &mut note.memory {
+            // Cold: read it, so that it is in memory.
+            Memory::Bytes(bytes) => {
+                bytes.reserve_exact(*len as usize);
+                opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), *len).offset(*offset).build()
+            }
+            // The socket is full: wait until it is not.
+            _ => opcode::PollAdd::new(raw(*fd), libc::POLLOUT as u32).build(),
+        },
+        Op::Connect { fd, to } => {
+            note.memory = Memory::Address(Box::new(address(to)));
+            let Memory::Address(address) = &note.memory else { unreachable!("it was just set") };
+            let start = (&raw const address.0).cast();
+            opcode::Connect::new(raw(*fd), start, address.1).build()
+        }
+        Op::Close { fd } => opcode::Close::new(raw(*fd)).build(),
+        Op::Open { root, path } => open(root, path, OPEN, note),
+        Op::Stat { root, path } => open(root, path, LOOK, note),
+        Op::Read { file, offset, len } => {
+            note.memory = Memory::Bytes(Vec::with_capacity(*len as usize));
+            let Memory::Bytes(bytes) = &mut note.memory else { unreachable!("it was just set") };
+            opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), *len).offset(*offset).build()
+        }
+    };
+    sqe.user_data(token.bits())
+}
+
+const ACCEPT: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+
+/// With `MSG_WAITALL` the kernel itself goes on with a send that did not fit.
+const SEND: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
+fn send(fd: Fd, data: &mut Gather) -> Sqe {
+    if let Some(one) = data.single() {
+        return opcode::Send::new(raw(fd), one.as_ptr(), one.len() as u32).flags(SEND).build();
+    }
+    data.fill_wire();
+    opcode::SendMsg::new(raw(fd), &raw const data.wire.header).flags(SEND as u32).build()
+}
+
+fn open(root: &File, path: &CString, flags: OFlags, note: &mut Note) -> Sqe {
+    let how = OpenHow::new().flags(flags.bits().into()).resolve(RESOLVE.bits());
+    note.memory = Memory::How(Box::new(how));
+    let Memory::How(how) = &note.memory else { unreachable!("it was just set") };
+    opcode::OpenAt2::new(raw(root.fd()), path.as_ptr(), &raw const **how).build()
+}
+
+fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
+    // SAFETY: a plain C structure for which all zero bytes are a valid value.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    // SAFETY: the closure copies `len` bytes, never more than a `sockaddr_storage` holds, from
+    // where rustix says they are.
+    let len = unsafe {
+        to.with_sockaddr(|from, len| {
+            let bytes = from.cast::<u8>();
+            std::ptr::copy_nonoverlapping(bytes, (&raw mut storage).cast(), len as usize);
+            len
+        })
+    };
+    (storage, len)
+}
+
+/// The request to cancel every submission of an operation. Its success is not reported.
+pub(super) fn cancel(token: Token, own: Token) -> Sqe {
+    opcode::AsyncCancel2::new(CancelBuilder::user_data(token.bits()).all())
+        .build()
+        .flags(Flags::SKIP_SUCCESS)
+        .user_data(own.bits())
+}
