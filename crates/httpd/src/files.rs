@@ -74,9 +74,6 @@ impl Files {
         rest: usize,
     ) -> bool {
         let manner = self.manner(io, request, rest);
-        if manner.persist == Persist::Ends {
-            io.deadline(id, Some(io.now() + self.limits.stall_time));
-        }
         if !matches!(request.method, Method::Get | Method::Head) || request.body > 0 {
             if let Some(status) = self.objection(request) {
                 return self.refuse(io, id, status, manner.ending());
@@ -170,7 +167,10 @@ impl Files {
     #[inline]
     fn wait(&self, io: &mut impl Commands, id: Conn, state: &mut State, now: Instant, next: Next) {
         match next {
-            Next::Idle => io.deadline(id, Some(now + self.limits.idle_time)),
+            Next::Idle => {
+                let idle = now + self.limits.idle_time;
+                io.deadline(id, Some(state.busy_until.map_or(idle, |busy| busy.max(idle))));
+            }
             // A client that sends a byte now and then gains no time by it.
             Next::More if state.hurried => {}
             Next::More => {
@@ -182,7 +182,7 @@ impl Files {
                 io.receive(id, false);
                 io.deadline(id, Some(now + self.limits.stall_time));
             }
-            Next::Nothing => state.closed = state.work.is_none(),
+            Next::Nothing => {}
         }
     }
 }
@@ -206,7 +206,6 @@ impl Application for Files {
         self.clock.tick(now, io);
         let next = self.answer_all(io, id, state, rx);
         if rx.eof() && matches!(next, Next::Idle | Next::More) {
-            state.closed = true;
             return io.close(id, Close::Flush);
         }
         self.wait(io, id, state, now, next);
@@ -215,7 +214,6 @@ impl Application for Files {
     fn drained(&mut self, x: Cx<'_, impl Commands, State>) {
         let Cx { io, id, state } = x;
         state.full = false;
-        state.files = 0;
         if std::mem::take(&mut state.paused) {
             io.receive(id, true);
         }
@@ -230,27 +228,23 @@ impl Application for Files {
 
     fn expired(&mut self, x: Cx<'_, impl Commands, State>) {
         let Cx { io, id, state } = x;
-        let queued = io.send(id, multiplex::Chunk::Copy(b""));
-        let is_stalled = queued > 0 || state.full || state.files > 0;
-        if is_stalled || state.closed || state.work.is_some() {
+        if state.full || state.work.is_some() {
             // The client does not take its replies, or the file system hangs.
             io.close(id, Close::Reset);
         } else if state.scanned > 0 || state.body > 0 {
             self.clock.tick(io.now(), io);
             let manner = Manner { body: true, persist: Persist::Ends, close: Close::Linger };
-            state.closed = true;
             self.refuse(io, id, Status::TIMEOUT, manner);
         } else {
-            state.closed = true;
-            io.close(id, Close::Flush);
+            // A large file may be under way still, and the client may send on meanwhile.
+            io.close(id, if state.files > 0 { Close::Linger } else { Close::Flush });
         }
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, State>) {
         // What is being received or looked for is still answered.
-        let State { work, body, scanned, paused, closed, .. } = x.state;
+        let State { work, body, scanned, paused, .. } = x.state;
         if work.is_none() && *body == 0 && *scanned == 0 && !*paused {
-            *closed = true;
             x.io.close(x.id, Close::Flush);
         }
     }

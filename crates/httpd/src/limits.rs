@@ -17,7 +17,8 @@ pub struct Limits {
     pub idle_time: Duration,
     /// Time for the client to take what a turn of the loop queued for it.
     pub stall_time: Duration,
-    /// Bytes per second of a large file that the client has to take, on top of `stall_time`.
+    /// Bytes per second of a large file that the client has to take, on top of `stall_time`, to
+    /// keep its connection for further requests.
     pub least_rate: u32,
     /// Largest file that is kept in memory, at most 64 KiB.
     pub cached_file: u32,

@@ -1,5 +1,7 @@
 //! What is kept for a connection.
 
+use std::time::Instant;
+
 use multiplex::Rx;
 
 use crate::Limits;
@@ -16,14 +18,14 @@ pub struct State {
     pub(crate) scanned: u32,
     /// Large files queued, at most; as far as is known.
     pub(crate) files: u8,
+    /// Until when the client may take to receive them.
+    pub(crate) busy_until: Option<Instant>,
     /// The queue to send is full.
     pub(crate) full: bool,
     /// Not receiving, because of that.
     pub(crate) paused: bool,
     /// The deadline is that of a request on its way in.
     pub(crate) hurried: bool,
-    /// Closed; what is queued still goes out.
-    pub(crate) closed: bool,
 }
 
 impl State {

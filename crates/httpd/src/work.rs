@@ -200,7 +200,6 @@ impl Files {
             }
             _ => self.refuse(io, id, Status::INTERNAL, work.manner.ending()),
         };
-        state.closed = !goes_on;
         if goes_on {
             io.receive(id, true);
         }
@@ -241,24 +240,27 @@ impl Files {
         file: File,
         meta: Meta,
     ) -> bool {
-        // An empty queue holds one file at most, as the head of a second waits behind the first.
-        let is_empty = io.send(id, Chunk::Copy(b"")) == 0;
-        state.files = if is_empty { state.files.min(1) } else { state.files };
-        let crowded = state.files >= Self::MOST_FILES;
-        let manner = if crowded { work.manner.ending() } else { work.manner };
         let content_type = content_type(&work.path);
         let about = About::file(&content_type, meta, io.wall());
         self.scratch.clear();
         reply::head(&mut self.scratch, Status::OK, self.clock.stamp(), about);
+        let queued = io.send(id, Chunk::Copy(&self.scratch));
+        // With nothing before this head there is one file at most, as the head of a second one
+        // would wait behind the first.
+        let is_first = queued == self.scratch.len();
+        state.files = if is_first { state.files.min(1) } else { state.files };
+        let crowded = state.files >= Self::MOST_FILES;
+        let manner = if crowded { work.manner.ending() } else { work.manner };
+        self.scratch.clear();
         reply::end_head(&mut self.scratch, manner);
-        let mut queued = io.send(id, Chunk::Copy(&self.scratch));
+        let queued = io.send(id, Chunk::Copy(&self.scratch));
+        state.full = queued >= HIGH_WATER;
         if manner.body {
             state.files += 1;
-            queued = io.send(id, Chunk::File(file, 0..meta.len));
+            io.send(id, Chunk::File(file, 0..meta.len));
             let time = Duration::from_secs(meta.len / u64::from(self.limits.least_rate));
-            io.deadline(id, Some(io.now() + self.limits.stall_time + time));
+            state.busy_until = Some(io.now() + self.limits.stall_time + time);
         }
-        state.full = queued >= HIGH_WATER;
         manner.finish(io, id)
     }
 }

@@ -338,6 +338,21 @@ fn time_runs_out() {
 }
 
 #[test]
+fn a_large_file_has_more_time_the_larger_it_is() {
+    let root = site();
+    write(&root, "larger.bin", &[9; 1_000_000]);
+    let mut stage = Stage::new(root.path());
+    one(&mut stage, &get("/larger.bin"));
+    one(&mut stage, &get("/hello.txt"));
+    let limits = Limits::default();
+    let time = Duration::from_secs(1_000_000 / u64::from(limits.least_rate));
+    stage.pass(time + limits.stall_time - Duration::from_millis(1));
+    assert_eq!(stage.io.close, None);
+    stage.pass(Duration::from_millis(1));
+    assert_eq!(stage.io.close, Some(Close::Linger));
+}
+
+#[test]
 fn a_stopping_server_answers_and_ends() {
     let root = site();
     let mut stage = Stage::new(root.path());
@@ -377,5 +392,5 @@ fn limits_of_memory_hold() {
 
 #[test]
 fn a_connection_needs_little_memory() {
-    assert!(size_of::<State>() <= 40, "{} bytes", size_of::<State>());
+    assert!(size_of::<State>() <= 56, "{} bytes", size_of::<State>());
 }

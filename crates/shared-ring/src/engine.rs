@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::inflight::{Entry, InFlight};
 use crate::linux::close;
-use crate::nonblocking::{self, Disk, NotReceived, NotSent};
+use crate::nonblocking::{self, Disk, NotReceived, NotSent, is_lost_peer, is_table_full};
 use crate::offload::{Done, Offload, Work};
 use crate::poller::{ByFd, Poller, Readiness};
 use crate::{
@@ -76,7 +76,7 @@ impl<P: Poller> Engine<P> {
     /// # Errors
     /// When there is no descriptor for the waker.
     pub fn new(mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
-        let waker = Waker::new(false)?;
+        let waker = Waker::new()?;
         let waker_fd = Fd::from_raw(waker.as_fd().as_raw_fd());
         poller.set(waker_fd, Readiness::READ)?;
         Ok(Engine {
@@ -350,27 +350,6 @@ impl<P: Poller> Engine<P> {
         }
         until.map(|at| at.saturating_duration_since(Instant::now()))
     }
-}
-
-/// The connection was gone before it was accepted; accept(2) lists these for TCP.
-pub(crate) fn is_lost_peer(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::CONNABORTED
-            | Errno::PROTO
-            | Errno::PERM
-            | Errno::NETDOWN
-            | Errno::NOPROTOOPT
-            | Errno::HOSTDOWN
-            | Errno::NONET
-            | Errno::HOSTUNREACH
-            | Errno::NETUNREACH
-    )
-}
-
-/// The process or the machine has no descriptor left.
-pub(crate) fn is_table_full(errno: Errno) -> bool {
-    matches!(errno, Errno::MFILE | Errno::NFILE)
 }
 
 /// Turns the end of file work into a completion's outcome.

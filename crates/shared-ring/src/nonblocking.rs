@@ -52,6 +52,29 @@ pub fn accept(listener: Fd) -> Result<Fd, Errno> {
     retry_on_intr(|| net::accept_with(borrow(&listener), flags)).map(Fd::from_owned)
 }
 
+/// The connection was gone before it was accepted; accept(2) lists these for TCP.
+#[must_use]
+pub fn is_lost_peer(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::CONNABORTED
+            | Errno::PROTO
+            | Errno::PERM
+            | Errno::NETDOWN
+            | Errno::NOPROTOOPT
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+    )
+}
+
+/// The process or the machine has no descriptor left.
+#[must_use]
+pub fn is_table_full(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE)
+}
+
 /// Receives what has arrived, up to the size of a buffer; `None` at the end of the stream.
 ///
 /// # Errors

@@ -21,10 +21,20 @@ struct Shared {
 }
 
 impl Waker {
-    /// Makes a waker. With `blocking` reads of its descriptor wait, as the ring wants it.
-    pub(crate) fn new(blocking: bool) -> io::Result<Self> {
-        let mut flags = EventfdFlags::CLOEXEC;
-        flags.set(EventfdFlags::NONBLOCK, !blocking);
+    /// Makes a waker; its descriptor can be read from when it was woken.
+    ///
+    /// # Errors
+    /// When there is no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Self::with(EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+    }
+
+    /// Makes a waker whose descriptor the ring reads, and waits for.
+    pub(crate) fn for_ring() -> io::Result<Self> {
+        Self::with(EventfdFlags::CLOEXEC)
+    }
+
+    fn with(flags: EventfdFlags) -> io::Result<Self> {
         let event = eventfd(0, flags)?;
         Ok(Waker(Arc::new(Shared { event, pending: AtomicBool::new(false) })))
     }
@@ -44,7 +54,7 @@ impl Waker {
     }
 
     /// Reads the descriptor, then does what [`Waker::heard`] does.
-    pub(crate) fn drain(&self) {
+    pub fn drain(&self) {
         let _ = rustix::io::read(&self.0.event, &mut [0; 8]);
         self.heard();
     }
@@ -66,7 +76,7 @@ mod tests {
 
     #[test]
     fn wakes_before_the_look_are_one() {
-        let waker = Waker::new(false).unwrap();
+        let waker = Waker::new().unwrap();
         waker.wake();
         waker.clone().wake();
         assert!(readable(&waker));

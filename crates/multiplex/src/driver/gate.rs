@@ -20,6 +20,7 @@ pub(crate) struct Gate {
     cancelled: bool,
     /// No connection can be taken before this, unless one ends.
     retry: Option<Instant>,
+    closing: bool,
     closed: bool,
 }
 
@@ -37,6 +38,7 @@ impl Gate {
             accepting: false,
             cancelled: false,
             retry: None,
+            closing: false,
             closed: false,
         }
     }
@@ -47,7 +49,7 @@ impl Gate {
 
     /// When to try again.
     pub(crate) fn retry(&self) -> Option<Instant> {
-        self.retry.filter(|_| !self.closed && !self.off)
+        self.retry.filter(|_| !self.closing && !self.off)
     }
 
     /// Does what the application wants.
@@ -97,7 +99,7 @@ impl Gate {
     /// Accepts, if that is wanted and not being done.
     pub(crate) fn resume<K: Submit>(&mut self, kernel: &mut K, now: Instant) {
         let resting = self.retry.is_some_and(|at| at > now);
-        if self.off || self.closed || self.accepting || resting {
+        if self.off || self.closing || self.accepting || resting {
             return;
         }
         self.retry = None;
@@ -108,14 +110,22 @@ impl Gate {
         }
     }
 
-    /// Closes the listener, once no accept is in flight.
+    /// Closes the listener, once no accept is in flight. The close takes the accept's name.
     pub(crate) fn close<K: Submit>(&mut self, kernel: &mut K) {
         if self.accepting {
             self.pause(kernel);
-        } else if !self.closed {
-            self.closed = true;
-            kernel.host_mut().discard(self.fd);
+        } else if !self.closing {
+            self.closing = true;
+            if kernel.submit(self.token(), Op::Close { fd: self.fd }).is_err() {
+                kernel.host_mut().discard(self.fd);
+                self.closed = true;
+            }
         }
+    }
+
+    /// Notes that the listener is closed.
+    pub(crate) fn closed(&mut self) {
+        self.closed = true;
     }
 
     pub(crate) fn is_closed(&self) -> bool {

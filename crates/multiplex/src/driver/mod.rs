@@ -19,7 +19,7 @@ use shared_ring::{
     Completion, Errno, Fd, Gather, Host, Kind, Op, Outcome, RxBuf, Submit, Token,
 };
 
-use crate::{Application, Close, Config, Cx, LOW_WATER, Listener, Remote, Rx, Why};
+use crate::{Application, Close, Cx, LOW_WATER, Listener, Remote, Rx, Why};
 use link::{Flags, Item, Phase};
 
 /// A server: its application, the states of its connections, and everything else.
@@ -106,6 +106,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 }
             }
             Outcome::Failed(Errno::CANCELED, _) => {}
+            Outcome::Closed => self.io.gates[gate].closed(),
             _ => {
                 self.io.stats.accept_pauses += 1;
                 self.io.gates[gate].rest(now);
@@ -604,10 +605,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Whether a stopping server has nothing left to do.
     pub(crate) fn is_done(&self) -> bool {
         self.io.stopping && self.io.open == 0 && self.io.gates.iter().all(Gate::is_closed)
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        &self.io.config
     }
 }
 

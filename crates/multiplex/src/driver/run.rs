@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use shared_ring::{Batch, Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome};
+use shared_ring::{Batch, Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit};
 
 use super::{Driver, Gate, Io};
 use crate::{Application, Config, Remote, StartError, Stats};
@@ -77,14 +77,7 @@ pub(crate) fn drive<K: Kernel, A: Application>(
             }
         }
         driver.end_turn();
-        if driver.io.stopping {
-            let now = driver.io.kernel.now();
-            let drain = driver.config().drain;
-            if now >= *drain_ends.get_or_insert(now + drain) {
-                driver.stop_now();
-                drain_ends = Some(now + drain);
-            }
-        }
+        driver.drain(&mut drain_ends);
     }
     let mut stats = driver.io.stats;
     stats.kernel = driver.io.kernel.counters();
@@ -103,9 +96,21 @@ fn take_accepts(batch: &mut Batch, seen: usize, urgent: &mut VecDeque<Completion
     }
 }
 
-impl<K: Kernel, A: Application> Driver<K, A> {
+impl<K: Submit, A: Application> Driver<K, A> {
+    /// Bounds the time that a stopping server gives its connections; `ends` is when it is over.
+    pub(crate) fn drain(&mut self, ends: &mut Option<Instant>) {
+        if self.io.stopping {
+            let now = self.io.kernel.now();
+            let drain = self.io.config.drain;
+            if now >= *ends.get_or_insert(now + drain) {
+                self.stop_now();
+                *ends = Some(now + drain);
+            }
+        }
+    }
+
     /// Until when to wait at most.
-    fn until(&self, drain_ends: Option<Instant>) -> Option<Instant> {
+    pub(crate) fn until(&self, drain_ends: Option<Instant>) -> Option<Instant> {
         let io = &self.io;
         if !io.again.is_empty() || !io.failed_works.is_empty() {
             return Some(io.kernel.now());

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::sqe::Memory;
 use super::{Mode, UringKernel};
-use crate::engine::{file_outcome, is_lost_peer, is_table_full};
-use crate::nonblocking::{self, Disk};
+use crate::engine::file_outcome;
+use crate::nonblocking::{self, Disk, is_lost_peer, is_table_full};
 use crate::offload::Done;
 use crate::{Batch, Completion, Fd, Kind, Op, Outcome, Submit, Token};
 

@@ -138,7 +138,7 @@ impl UringKernel {
         ring.submitter()
             .register_iowq_max_workers(&mut WORKERS.clone())
             .map_err(|_| Missing::Feature("a bound on its worker threads"))?;
-        let waker = Waker::new(true).map_err(other)?;
+        let waker = Waker::for_ring().map_err(other)?;
         let inflight = InFlight::new(config.operations);
         Ok(UringKernel {
             ring,

@@ -1,0 +1,588 @@
+//! tokio: a task for each socket on a current-thread runtime.
+//!
+//! The task of a socket waits until it can be read or written, does the work that was posted for
+//! it, and calls the application in place. So does a tokio server written by hand.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::{pending, poll_fn};
+use std::mem;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker as TaskWaker};
+use std::time::Instant;
+
+use shared_ring::nonblocking::{self, Disk, NotReceived, NotSent};
+use shared_ring::{
+    Completion, Counters, Done, Errno, Fd, Host, Kind, Linux, Op, Outcome, Pool, Refusal, Refused,
+    Submit, Token, Waker, Work, file_outcome,
+};
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+
+use crate::driver::{Driver, Io, gates, roots};
+use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+
+/// A task per connection on tokio's current-thread runtime.
+pub struct Tokio {
+    runtime: Runtime,
+    io: Io<Posts>,
+    addresses: Vec<SocketAddr>,
+    remote: Remote,
+}
+
+/// Most threads that wait for the disk.
+const DISK_THREADS: usize = 4;
+
+/// How often a task goes on before it lets the others have their turn.
+const TURNS: u32 = 16;
+
+impl Multiplexer for Tokio {
+    const NAME: &'static str = "tokio";
+    const FAMILY: Family = Family::Completion;
+    const SUMMARY: &'static str = "tokio, a task for each connection";
+
+    fn available() -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    fn new(config: &Config) -> Result<Self, StartError> {
+        config.check()?;
+        let system = |error| StartError::System("the event loop can't be set up", error);
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(DISK_THREADS)
+            .build()
+            .map_err(system)?;
+        let mut posts = Posts::new(config).map_err(system)?;
+        let (gates, addresses) = gates(posts.host_mut(), config)?;
+        let roots = roots(posts.host_mut(), config)?;
+        let remote = Remote::new(posts.waker());
+        Ok(Tokio { runtime, io: Io::new(posts, config, roots, gates), addresses, remote })
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    fn remote(&self) -> Remote {
+        self.remote.clone()
+    }
+
+    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault> {
+        let driver = RefCell::new(Driver::new(app, self.io, self.remote));
+        let server = Rc::new(Server { driver, changed: Notify::new() });
+        let result = LocalSet::new().block_on(&self.runtime, server.serve());
+        let mut stats = server.driver.borrow().io.stats;
+        stats.kernel = server.driver.borrow().io.kernel.counters;
+        result.map(|()| stats).map_err(|error| Fault { doing: "waiting for events", error })
+    }
+}
+
+/// What was posted for each socket, and what was done as it was posted.
+struct Posts {
+    host: Linux,
+    pool: Rc<Pool>,
+    sockets: Vec<Socket>,
+    /// The descriptors of connections and of listeners, by the slots of their tokens.
+    slots: [Vec<RawFd>; 2],
+    done: VecDeque<Completion>,
+    births: Vec<Birth>,
+    waker: Waker,
+    now: Instant,
+    counters: Counters,
+}
+
+/// Work posted for a socket, and the task that does it.
+#[derive(Default)]
+struct Socket {
+    reader: Option<(Token, Op)>,
+    writer: Option<(Token, Op)>,
+    /// A send of a file that waits for a thread, and whether it was cancelled meanwhile.
+    warming: Option<(Token, bool)>,
+    closing: Option<(Token, Fd)>,
+    has_task: bool,
+    task: Option<TaskWaker>,
+}
+
+/// What came of a try to read.
+enum Tried {
+    Done(Completion, Rest),
+    /// The socket has nothing.
+    Empty,
+    /// Something else is short; try again later.
+    Later,
+}
+
+/// Whether the socket may have more.
+#[derive(PartialEq)]
+enum Rest {
+    None,
+    Perhaps,
+}
+
+/// A task to be spawned.
+enum Birth {
+    Socket(Fd),
+    File(Token, Op, Work),
+}
+
+impl Posts {
+    fn new(config: &Config) -> std::io::Result<Self> {
+        Ok(Posts {
+            host: Linux::default(),
+            pool: Pool::new(config.buffers, config.buffer_size),
+            sockets: Vec::new(),
+            slots: Default::default(),
+            done: VecDeque::new(),
+            births: Vec::new(),
+            waker: Waker::new()?,
+            now: Instant::now(),
+            counters: Counters::default(),
+        })
+    }
+
+    fn socket(&mut self, fd: RawFd) -> &mut Socket {
+        let at = fd as usize;
+        if self.sockets.len() <= at {
+            self.sockets.resize_with(at + 1, Socket::default);
+        }
+        &mut self.sockets[at]
+    }
+
+    fn complete(&mut self, token: Token, outcome: Outcome) {
+        self.done.push_back(Completion { token, outcome, last: true });
+    }
+
+    /// Remembers whose operations a descriptor has, so that they can be cancelled.
+    fn note_slot(&mut self, fd: Fd, token: Token) {
+        let slots = &mut self.slots[usize::from(token.kind() == Kind::Accept)];
+        let slot = token.slot() as usize;
+        if slots.len() <= slot {
+            slots.resize(slot + 1, -1);
+        }
+        slots[slot] = fd.raw();
+    }
+
+    /// Lets an operation wait for its socket's task.
+    fn post(&mut self, fd: Fd, token: Token, op: Op) -> Result<(), Refused> {
+        self.note_slot(fd, token);
+        let reads = matches!(op, Op::Accept { .. } | Op::Receive { .. });
+        let socket = self.socket(fd.raw());
+        let place = if reads { &mut socket.reader } else { &mut socket.writer };
+        if place.is_some() {
+            return Err(Refused { op, why: Refusal::TokenInUse });
+        }
+        *place = Some((token, op));
+        if let Some(task) = &socket.task {
+            task.wake_by_ref();
+        } else if !mem::replace(&mut socket.has_task, true) {
+            self.births.push(Birth::Socket(fd));
+        }
+        Ok(())
+    }
+
+    /// Sends at once what the socket takes; the rest waits for its task.
+    fn send(&mut self, token: Token, op: Op, disk: Disk) -> Result<(), Refused> {
+        self.counters.system_calls += 1;
+        let outcome = match op {
+            Op::Send { fd, mut data } => match nonblocking::send(fd, &mut data) {
+                Err(Errno::AGAIN) => return self.post(fd, token, Op::Send { fd, data }),
+                Err(errno) => Outcome::Failed(errno, Some(data)),
+                Ok(n) => {
+                    self.counters.short_sends += u64::from(!data.is_empty());
+                    Outcome::Sent(data, n)
+                }
+            },
+            Op::SendFile { fd, ref file, offset, len } => {
+                match nonblocking::send_file(fd, file.fd(), offset, len, disk) {
+                    Err(NotSent::Failed(Errno::AGAIN)) => return self.post(fd, token, op),
+                    Err(NotSent::Cold) => {
+                        self.counters.cold_files += 1;
+                        let work = Work::Read(file.fd(), offset, len);
+                        self.note_slot(fd, token);
+                        self.socket(fd.raw()).warming = Some((token, false));
+                        self.births.push(Birth::File(token, op, work));
+                        return Ok(());
+                    }
+                    Err(NotSent::Failed(errno)) => Outcome::Failed(errno, None),
+                    Ok(n) => Outcome::SentFile(n),
+                }
+            }
+            op => unreachable!("not a send: {op:?}"),
+        };
+        self.complete(token, outcome);
+        Ok(())
+    }
+
+    /// Does file work at once if everything is in memory, else on another thread.
+    fn file_work(&mut self, token: Token, op: Op) {
+        let work = match &op {
+            Op::Open { root, path } => Work::Open(root.fd(), path.clone()),
+            Op::Stat { root, path } => Work::Stat(root.fd(), path.clone()),
+            Op::Read { file, offset, len } => Work::Read(file.fd(), *offset, *len),
+            op => unreachable!("not file work: {op:?}"),
+        };
+        self.counters.system_calls += 1;
+        match work.run(Disk::Cached) {
+            Err(errno) if Work::would_wait(errno) => {
+                self.counters.offloaded += 1;
+                self.births.push(Birth::File(token, op, work));
+            }
+            result => self.complete(token, file_outcome(result)),
+        }
+    }
+
+    /// Another thread has done its work.
+    fn thread_done(&mut self, token: Token, op: Op, result: Result<Done, Errno>) {
+        let Op::SendFile { fd, .. } = op else {
+            return self.complete(token, file_outcome(result));
+        };
+        match self.socket(fd.raw()).warming.take() {
+            Some((_, false)) => {
+                let sent = self.send(token, op, Disk::Wait);
+                debug_assert!(sent.is_ok(), "no other send was posted meanwhile");
+            }
+            _ => self.complete(token, Outcome::Failed(Errno::CANCELED, None)),
+        }
+    }
+
+    /// Receives or accepts once.
+    fn try_to_read(&mut self, fd: RawFd) -> Tried {
+        self.counters.system_calls += 1;
+        let tried = match self.socket(fd).reader {
+            Some((token, Op::Receive { fd })) => self.receive(fd, token),
+            Some((token, Op::Accept { listener, .. })) => self.accept(listener, token),
+            _ => return Tried::Later,
+        };
+        if matches!(&tried, Tried::Done(completion, _) if completion.last) {
+            self.socket(fd).reader = None;
+        }
+        tried
+    }
+
+    fn receive(&mut self, fd: Fd, token: Token) -> Tried {
+        let (outcome, last, rest) = match nonblocking::receive(fd, &self.pool) {
+            Ok(Some(bytes)) => {
+                let filled = bytes.len() == self.pool.size();
+                let rest = if filled { Rest::Perhaps } else { Rest::None };
+                (Outcome::Received(bytes), false, rest)
+            }
+            Ok(None) => (Outcome::Eof, true, Rest::Perhaps),
+            Err(NotReceived::Failed(Errno::AGAIN)) => return Tried::Empty,
+            Err(NotReceived::Failed(errno)) => (Outcome::Failed(errno, None), true, Rest::Perhaps),
+            Err(NotReceived::NoBuffer) => {
+                self.counters.buffer_shortages += 1;
+                return Tried::Later;
+            }
+        };
+        Tried::Done(Completion { token, outcome, last }, rest)
+    }
+
+    fn accept(&mut self, fd: Fd, token: Token) -> Tried {
+        let (outcome, last) = match nonblocking::accept(fd) {
+            Ok(peer) => (Outcome::Accepted(peer), false),
+            Err(Errno::AGAIN) => return Tried::Empty,
+            Err(errno) if nonblocking::is_lost_peer(errno) => {
+                self.counters.accept_aborts += 1;
+                return Tried::Later;
+            }
+            Err(errno) => {
+                self.counters.table_full += u64::from(nonblocking::is_table_full(errno));
+                (Outcome::Failed(errno, None), true)
+            }
+        };
+        Tried::Done(Completion { token, outcome, last }, Rest::Perhaps)
+    }
+
+    /// Goes on with a send or a connect; false when the socket is full.
+    fn try_to_write(&mut self, fd: RawFd) -> bool {
+        let Some((token, op)) = self.socket(fd).writer.take() else { return true };
+        if let Op::Connect { fd, .. } = op {
+            let outcome = match nonblocking::connected(fd) {
+                Ok(()) => Outcome::Connected,
+                Err(errno) => Outcome::Failed(errno, None),
+            };
+            self.complete(token, outcome);
+            return true;
+        }
+        let sent = self.send(token, op, Disk::Cached);
+        debug_assert!(sent.is_ok(), "its place was just vacated");
+        self.socket(fd).writer.is_none()
+    }
+}
+
+impl Submit for Posts {
+    type Host = Linux;
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+        match op {
+            Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.post(fd, token, op),
+            Op::Send { .. } | Op::SendFile { .. } => self.send(token, op, Disk::Cached),
+            Op::Connect { fd, to } => {
+                self.counters.system_calls += 1;
+                match nonblocking::connect(fd, to) {
+                    Ok(()) => self.complete(token, Outcome::Connected),
+                    Err(Errno::INPROGRESS) => return self.post(fd, token, op),
+                    Err(errno) => self.complete(token, Outcome::Failed(errno, None)),
+                }
+                Ok(())
+            }
+            Op::Close { fd } => {
+                let socket = self.socket(fd.raw());
+                socket.closing = Some((token, fd));
+                match &socket.task {
+                    Some(task) => task.wake_by_ref(),
+                    None if socket.has_task => {}
+                    None => self.close(fd.raw()),
+                }
+                Ok(())
+            }
+            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => {
+                self.file_work(token, op);
+                Ok(())
+            }
+        }
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let slots = &self.slots[usize::from(token.kind() == Kind::Accept)];
+        let Some(fd) = slots.get(token.slot() as usize).copied().filter(|fd| *fd >= 0) else {
+            return;
+        };
+        let socket = self.socket(fd);
+        if let Some((warming, cancelled)) = &mut socket.warming {
+            *cancelled |= *warming == token;
+        }
+        let posted = [&mut socket.reader, &mut socket.writer]
+            .into_iter()
+            .find_map(|place| place.take_if(|(posted, _)| *posted == token));
+        if let Some((token, op)) = posted {
+            self.counters.cancels += 1;
+            let data = if let Op::Send { data, .. } = op { Some(data) } else { None };
+            self.complete(token, Outcome::Failed(Errno::CANCELED, data));
+        }
+    }
+
+    fn host(&self) -> &Linux {
+        &self.host
+    }
+
+    fn host_mut(&mut self) -> &mut Linux {
+        &mut self.host
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn landed(&self) -> u32 {
+        self.done.len() as u32
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Posts {
+    /// Closes a socket whose task has ended, or that never had one.
+    fn close(&mut self, fd: RawFd) {
+        let Some((token, fd)) = mem::take(self.socket(fd)).closing else { return };
+        self.counters.system_calls += 1;
+        self.host.discard(fd);
+        self.complete(token, Outcome::Closed);
+    }
+
+    /// What a socket's task has to do, after noting whom to wake for more.
+    fn todo(&mut self, fd: RawFd, task: &TaskWaker) -> Todo {
+        let socket = self.socket(fd);
+        if !socket.task.as_ref().is_some_and(|known| known.will_wake(task)) {
+            socket.task = Some(task.clone());
+        }
+        Todo {
+            read: socket.reader.is_some(),
+            write: socket.writer.is_some(),
+            close: socket.closing.is_some(),
+        }
+    }
+
+    /// Fails what was posted for a socket that can't be waited for.
+    fn fail_all(&mut self, fd: RawFd, errno: Errno) {
+        let socket = self.socket(fd);
+        for (token, op) in [socket.reader.take(), socket.writer.take()].into_iter().flatten() {
+            let data = if let Op::Send { data, .. } = op { Some(data) } else { None };
+            self.complete(token, Outcome::Failed(errno, data));
+        }
+    }
+}
+
+/// What a socket's task has to do.
+struct Todo {
+    read: bool,
+    write: bool,
+    close: bool,
+}
+
+/// What the tasks share.
+struct Server<A: Application> {
+    driver: RefCell<Driver<Posts, A>>,
+    /// Tells the main task that a deadline may have come nearer, or that all is done.
+    changed: Notify,
+}
+
+impl<A: Application + 'static> Server<A> {
+    /// Takes a step in the task of a socket, and has the main task look at what has changed.
+    fn with<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<Posts, A>) -> T) -> T {
+        let before = self.driver.borrow().until(None);
+        let result = self.step(step);
+        let driver = self.driver.borrow();
+        if driver.io.stopping || driver.until(None) != before {
+            self.changed.notify_one();
+        }
+        result
+    }
+
+    /// Takes a step, does what follows from it, and spawns the tasks that are needed.
+    fn step<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<Posts, A>) -> T) -> T {
+        let mut driver = self.driver.borrow_mut();
+        driver.io.kernel.now = Instant::now();
+        let result = step(&mut driver);
+        while let Some(completion) = driver.io.kernel.done.pop_front() {
+            driver.io.kernel.counters.completions += 1;
+            driver.complete(completion);
+        }
+        let births = mem::take(&mut driver.io.kernel.births);
+        drop(driver);
+        for birth in births {
+            match birth {
+                Birth::Socket(fd) => drop(spawn_local(Rc::clone(self).socket(fd))),
+                Birth::File(token, op, work) => {
+                    drop(spawn_local(Rc::clone(self).file(token, op, work)));
+                }
+            }
+        }
+        result
+    }
+
+    /// The main task: deadlines, wake-ups, the end.
+    async fn serve(self: &Rc<Self>) -> std::io::Result<()> {
+        let waker = self.driver.borrow().io.kernel.waker();
+        // SAFETY: `waker` is dropped after the registration, and keeps its descriptor open.
+        let woken = unsafe { AsyncFd::register(waker.as_fd().as_raw_fd()) }?;
+        let mut drain_ends = None;
+        loop {
+            self.step(Driver::end_turn);
+            let until = {
+                let mut driver = self.driver.borrow_mut();
+                if driver.is_done() {
+                    return Ok(());
+                }
+                driver.drain(&mut drain_ends);
+                driver.until(drain_ends)
+            };
+            tokio::select! {
+                () = sleep_until(until) => {}
+                () = self.changed.notified() => {}
+                ready = woken.readable() => {
+                    ready?.clear_ready();
+                    self.step(|driver| {
+                        driver.io.kernel.waker.drain();
+                        let token = Token::new(Kind::Wake, 0, 0);
+                        driver.complete(Completion { token, outcome: Outcome::Woken, last: false });
+                    });
+                }
+            }
+        }
+    }
+
+    /// The task of one socket.
+    async fn socket(self: Rc<Self>, fd: Fd) {
+        // SAFETY: the socket is open until this task closes it below, after the registration.
+        match unsafe { AsyncFd::register(fd.raw()) } {
+            Ok(ready) => poll_fn(|cx| self.poll(&ready, cx)).await,
+            Err(error) => {
+                let errno = Errno::from_io_error(&error.into()).unwrap_or(Errno::NOMEM);
+                poll_fn(|cx| self.poll_broken(fd.raw(), errno, cx)).await;
+            }
+        }
+        self.with(|driver| driver.io.kernel.close(fd.raw()));
+    }
+
+    /// Does what was posted for a socket, as far as it is ready; done when it is to be closed.
+    fn poll(self: &Rc<Self>, ready: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> Poll<()> {
+        let fd = *ready.get_ref();
+        for _ in 0..TURNS {
+            let todo = self.driver.borrow_mut().io.kernel.todo(fd, cx.waker());
+            if todo.close {
+                return Poll::Ready(());
+            }
+            let mut waits = true;
+            if todo.read && let Poll::Ready(Ok(mut guard)) = ready.poll_read_ready(cx) {
+                waits = false;
+                match self.with(|driver| driver.read(fd)) {
+                    Some(Rest::Perhaps) => {}
+                    Some(Rest::None) => guard.clear_ready(),
+                    None => break,
+                }
+            }
+            if todo.write && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx) {
+                waits = false;
+                if !self.with(|driver| driver.io.kernel.try_to_write(fd)) {
+                    guard.clear_ready();
+                }
+            }
+            if waits {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_broken(self: &Rc<Self>, fd: RawFd, errno: Errno, cx: &Context<'_>) -> Poll<()> {
+        let close = self.with(|driver| {
+            let todo = driver.io.kernel.todo(fd, cx.waker());
+            driver.io.kernel.fail_all(fd, errno);
+            todo.close
+        });
+        if close { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Waits for file work on another thread.
+    async fn file(self: Rc<Self>, token: Token, op: Op, work: Work) {
+        let result = spawn_blocking(move || work.run(Disk::Wait)).await;
+        let result = result.unwrap_or(Err(Errno::IO));
+        self.with(|driver| driver.io.kernel.thread_done(token, op, result));
+    }
+}
+
+impl<A: Application> Driver<Posts, A> {
+    /// Reads once and uses what came; none when that has to be tried again later.
+    fn read(&mut self, fd: RawFd) -> Option<Rest> {
+        match self.io.kernel.try_to_read(fd) {
+            Tried::Done(completion, rest) => {
+                self.io.kernel.counters.completions += 1;
+                self.complete(completion);
+                Some(rest)
+            }
+            Tried::Empty => Some(Rest::None),
+            Tried::Later => None,
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => pending().await,
+    }
+}
