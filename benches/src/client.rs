@@ -7,8 +7,8 @@ use std::io::{self, BufRead, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -54,7 +54,8 @@ struct Connection {
 
 impl Client {
     fn connect(options: &Options) -> Result<Self, Failure> {
-        let refused = |e: io::Error| Failure::new(format_args!("connecting to {}", options.connect), e);
+        let refused =
+            |e: io::Error| Failure::new(format_args!("connecting to {}", options.connect), e);
         let queue = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         let mut connections = Vec::with_capacity(options.connections);
         for i in 0..options.connections {

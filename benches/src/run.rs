@@ -13,9 +13,7 @@ use crate::outcome::{self, Outcome};
 /// Shows the experiments.
 pub(crate) fn list(options: &List) -> Result<(), Failure> {
     if options.json {
-        let entry = |e: &experiments::Experiment| {
-            json!({ "id": e.id, "title": e.title, "source": e.source })
-        };
+        let entry = |e: &experiments::Experiment| json!({ "id": e.id, "title": e.title, "source": e.source });
         let all: Vec<_> = experiments::ALL.iter().map(entry).collect();
         let text = serde_json::to_string_pretty(&all).map_err(|e| Failure::new("JSON", e))?;
         println!("{text}");
@@ -54,7 +52,13 @@ fn show(outcome: &Outcome) {
     for series in &outcome.series {
         println!("{}, {} [{}]", series.figure, series.name, series.unit);
         for p in &series.points {
-            println!("  {:16} {:>12}  {} to {}", p.x, number(p.y.median), number(p.y.low), number(p.y.high));
+            println!(
+                "  {:16} {:>12}  {} to {}",
+                p.x,
+                number(p.y.median),
+                number(p.y.low),
+                number(p.y.high)
+            );
         }
     }
     println!("ratios");

@@ -62,8 +62,8 @@ fn application(options: &Serve) -> Result<Value, Failure> {
         drain: Duration::from_secs(1),
         ..Config::default()
     };
-    let server = Any::new(&options.mechanism, &config)
-        .map_err(|e| Failure::new(&options.mechanism, e))?;
+    let server =
+        Any::new(&options.mechanism, &config).map_err(|e| Failure::new(&options.mechanism, e))?;
     let remote = server.remote();
     obey(server.addresses()[0], move || remote.stop());
     let stats = match options.work {

@@ -1,4 +1,4 @@
-//! The floor beneath epoll(7): level-triggered, with read(2) and write(2).
+//! The floor beneath epoll(7): level-triggered.
 
 use std::io;
 use std::net::TcpListener;
@@ -44,11 +44,7 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
     }
 }
 
-fn add(
-    queue: &OwnedFd,
-    connections: &mut Vec<Option<OwnedFd>>,
-    socket: OwnedFd,
-) -> io::Result<()> {
+fn add(queue: &OwnedFd, connections: &mut Vec<Option<OwnedFd>>, socket: OwnedFd) -> io::Result<()> {
     let fd = socket.as_raw_fd() as usize;
     epoll::add(queue, &socket, EventData::new_u64(fd as u64), EventFlags::IN)?;
     if connections.len() <= fd {

@@ -9,7 +9,7 @@ mod site;
 
 pub(crate) use callgrind::Callgrind;
 pub(crate) use load::{Load, Window};
-pub(crate) use processor::{CLIENT_CORE, CpuTime, SERVER_CORE, pin};
+pub(crate) use processor::{CLIENT_CORE, CpuTime, Others, SERVER_CORE, pin};
 pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Server, Subject};
 pub(crate) use site::Site;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::thread::available_parallelism;
+use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -50,6 +51,49 @@ impl CpuTime {
     }
 }
 
+/// Watches how much of the processors others use meanwhile, as that spoils a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Others {
+    since: Instant,
+    /// Time for which a processor was busy, and for which it was so with our processes, in ticks.
+    busy: u64,
+    ours: u64,
+}
+
+impl Others {
+    /// Begins to watch.
+    pub(crate) fn watch() -> io::Result<Self> {
+        let machine = fs::read_to_string("/proc/stat")?;
+        let this = fs::read_to_string("/proc/self/stat")?;
+        let (busy, ours) = (busy_ticks(&machine), own_ticks(&this));
+        Ok(Others { since: Instant::now(), busy, ours })
+    }
+
+    /// Which part of one core others have used since. Of our children only those count as ours
+    /// that have ended.
+    pub(crate) fn share(&self) -> io::Result<f64> {
+        let now = Others::watch()?;
+        let ticks = (now.busy - self.busy).saturating_sub(now.ours - self.ours);
+        let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+        Ok(seconds / self.since.elapsed().as_secs_f64())
+    }
+}
+
+/// From `cpu user nice system idle iowait irq softirq steal ...` in proc_stat(5).
+fn busy_ticks(machine: &str) -> u64 {
+    const BUSY: [usize; 6] = [1, 2, 3, 6, 7, 8];
+    let words: Vec<_> = machine.lines().next().unwrap_or("").split_ascii_whitespace().collect();
+    BUSY.iter().filter_map(|i| words.get(*i)?.parse::<u64>().ok()).sum()
+}
+
+/// `utime`, `stime`, `cutime` and `cstime` in proc_pid_stat(5), fields 14 to 17.
+fn own_ticks(this: &str) -> u64 {
+    // The name of the program, in brackets, may hold spaces.
+    let rest = this.rsplit(')').next().unwrap_or("");
+    let words = rest.split_ascii_whitespace().skip(11).take(4);
+    words.filter_map(|w| w.parse::<u64>().ok()).sum()
+}
+
 fn first_field(schedstat: &str) -> Option<u64> {
     schedstat.split_ascii_whitespace().next()?.parse().ok()
 }
@@ -63,6 +107,14 @@ mod tests {
         let before = CpuTime([(1, 100), (2, 50)].into());
         let after = CpuTime([(1, 175), (3, 20)].into());
         assert_eq!(after.since(&before), 95);
+    }
+
+    #[test]
+    fn the_time_of_others_is_read_from_two_files() {
+        assert_eq!(busy_ticks("cpu  10 20 30 4000 500 1 2 3 0 0\ncpu0 1 1"), 66);
+        let this = "7 (a (b) c) S 1 7 7 0 -1 4194304 100 0 0 0 5 6 70 80 20 0 1 0";
+        assert_eq!(own_ticks(this), 161);
+        assert!(Others::watch().unwrap().share().is_ok());
     }
 
     #[test]

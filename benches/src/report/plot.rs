@@ -27,8 +27,7 @@ const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Chart<'a, 'b> =
-    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// The colours of the series, in order, as CSS has them.
 pub(super) fn colours() -> impl Iterator<Item = String> {
@@ -80,7 +79,8 @@ fn draw_curves(area: &Area<'_>, series: &[&Series]) -> Drawn {
     for (k, s) in series.iter().enumerate() {
         let colour = PALETTE[k % PALETTE.len()];
         let points = s.points.iter().map(|p| (place(&p.x), p.y.median));
-        chart.draw_series([PathElement::new(points.collect::<Vec<_>>(), colour.stroke_width(2))])?;
+        chart
+            .draw_series([PathElement::new(points.collect::<Vec<_>>(), colour.stroke_width(2))])?;
         for p in &s.points {
             chart.draw_series([Circle::new((place(&p.x), p.y.median), 3, colour.filled())])?;
             whisker(&mut chart, place(&p.x), p.y.low..p.y.high)?;

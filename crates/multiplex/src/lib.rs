@@ -19,5 +19,5 @@ pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};
 pub use multiplexer::{Family, Multiplexer, Remote, Stats};
 pub use rx::Rx;
-pub use wheel::Wheel;
 pub use shared_ring::{BufferSizes, Counters, Fault, File, FileKind, Meta, RxBuf};
+pub use wheel::Wheel;

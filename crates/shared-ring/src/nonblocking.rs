@@ -162,17 +162,14 @@ pub fn open(root: Fd, path: &CStr, disk: Disk) -> Result<(OwnedFd, Meta), Errno>
 }
 
 /// How files are opened. Opening a pipe does not wait for its writer.
-pub(crate) const OPEN: OFlags = OFlags::RDONLY
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::NOCTTY);
+pub(crate) const OPEN: OFlags =
+    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// How files are looked at.
 pub(crate) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// No path leads out of its root, nor through the links of /proc.
-pub(crate) const RESOLVE: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+pub(crate) const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
 /// What an open file is.
 pub(crate) fn meta(file: &OwnedFd) -> Result<Meta, Errno> {

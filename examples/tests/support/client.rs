@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ impl Client {
         let SocketAddr::V4(to) = to else { panic!("tests use IPv4") };
         let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         sockopt::set_socket_recv_buffer_size(&fd, 1024).unwrap();
+        small_segments(&fd);
         connect(&fd, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, to.port())).unwrap();
         Self::prepared(fd.into())
     }
@@ -52,6 +54,7 @@ impl Client {
             match self.0.read(&mut got[n..]) {
                 Ok(0) => panic!("the end after {n} of {} bytes: {}", got.len(), text(&got[..n])),
                 Ok(more) => n += more,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => panic!("{e} after {n} of {} bytes: {}", got.len(), text(&got[..n])),
             }
         }
@@ -77,6 +80,7 @@ impl Client {
             match self.0.read(&mut piece) {
                 Ok(0) => return (got, End::Eof),
                 Ok(n) => got.extend_from_slice(&piece[..n]),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if is_reset(&e) => return (got, End::Reset),
                 Err(e) => panic!("{e} after {} bytes", got.len()),
             }
@@ -106,12 +110,13 @@ impl Client {
     pub fn stuff(&mut self, bytes: &[u8], most: usize) -> usize {
         // Long enough that a busy machine is not taken for a server that has stopped reading: a
         // mistake here makes the test weaker, not wrong.
-        self.0.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        self.0.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut n = 0;
         while n < bytes.len() {
             match self.0.write(&bytes[n..]) {
                 Ok(more) => n += more,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => panic!("{e}"),
             }
             assert!(n <= most, "the server took {n} bytes from a client that does not read");
@@ -130,6 +135,18 @@ impl Client {
             result
         })
     }
+}
+
+/// Bounds what one segment carries. Loopback has segments of 64 KiB, larger than the smallest
+/// windows, and TCP then waits for its timers before it sends a part of one.
+fn small_segments(fd: &OwnedFd) {
+    let (size, len) = (536i32, size_of::<i32>() as libc::socklen_t);
+    let value = (&raw const size).cast();
+    // SAFETY: the descriptor is open and `value` points to `len` bytes.
+    let done = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG, value, len)
+    };
+    assert_eq!(done, 0, "TCP_MAXSEG: {}", io::Error::last_os_error());
 }
 
 fn is_reset(error: &io::Error) -> bool {

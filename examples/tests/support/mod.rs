@@ -1,6 +1,7 @@
 //! Starts applications on mechanisms, and talks to them as a client with time-outs.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 pub mod client;
 pub mod script;
@@ -8,7 +9,7 @@ pub mod script;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Once;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ pub fn config() -> Config {
         max_connections: 100,
         buffers: 64,
         linger: Duration::from_secs(5),
-        drain: Duration::from_millis(200),
+        drain: Duration::from_millis(50),
         ..Config::default()
     }
 }
@@ -84,7 +85,8 @@ pub fn tiny() -> Config {
 pub struct Server {
     pub address: SocketAddr,
     pub remote: Remote,
-    thread: Option<JoinHandle<Stats>>,
+    thread: JoinHandle<()>,
+    stats: Receiver<Stats>,
 }
 
 impl Server {
@@ -95,25 +97,29 @@ impl Server {
         app: impl FnOnce() -> A + Send + 'static,
     ) -> Server {
         let (tell, told) = mpsc::channel();
+        let (tell_stats, stats) = mpsc::channel();
         let serve = move || {
             let mechanism = Any::new(backend, &config).expect("the mechanism can run");
             let address = mechanism.addresses().first().copied();
             tell.send((address, mechanism.remote())).expect("the test waits for it");
-            mechanism.run(app()).expect("the mechanism runs to its end")
+            let stats = mechanism.run(app()).expect("the mechanism runs to its end");
+            let _ = tell_stats.send(stats); // a test that failed does not listen
         };
         let name = format!("server {backend}");
         let thread = thread::Builder::new().name(name).spawn(serve).unwrap();
         let (address, remote) = told.recv_timeout(PATIENCE).expect("the server starts");
         let address = address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-        Server { address, remote, thread: Some(thread) }
+        Server { address, remote, thread, stats }
     }
 
     /// Stops it; every connection must have ended by then.
-    pub fn stop(mut self) -> Stats {
+    pub fn stop(self) -> Stats {
         self.remote.stop();
-        let thread = self.thread.take().expect("it is stopped once");
-        let stats = thread.join().expect("the server did not panic");
+        let stats = self.stats.recv_timeout(PATIENCE).expect("the server stops, without a panic");
         assert_eq!(stats.accepted + stats.connected, stats.closed, "connections leaked: {stats:?}");
+        while !self.thread.is_finished() {
+            thread::yield_now(); // its descriptors are closed when it has ended
+        }
         stats
     }
 }

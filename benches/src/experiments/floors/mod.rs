@@ -11,7 +11,7 @@ use super::{Context, Experiment};
 use crate::command::{What, Work};
 use crate::failure::Failure;
 use crate::floors;
-use crate::measure::{Callgrind, Site};
+use crate::measure::{Callgrind, Others, Site};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
 
@@ -29,20 +29,22 @@ const CONNECTIONS: usize = 64;
 /// How much is measured.
 struct Extent {
     rounds: usize,
-    /// Requests in a round, for each side.
-    requests: u64,
+    /// Slices in a round, of 1,000 requests each, for each side.
+    slices: usize,
     warm_up: u64,
 }
 
-const QUICK: Extent = Extent { rounds: 3, requests: 40_000, warm_up: 4_000 };
-const FULL: Extent = Extent { rounds: 9, requests: 200_000, warm_up: 10_000 };
+const QUICK: Extent = Extent { rounds: 4, slices: 10, warm_up: 4_000 };
+const FULL: Extent = Extent { rounds: 15, slices: 16, warm_up: 8_000 };
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let site = site(&mut outcome)?;
     let extent = if cx.quick { QUICK } else { FULL };
     let mut cases = cases(&mut outcome);
+    let others = Others::watch()?;
     measure(cx, &extent, &site, &mut cases);
+    note_others(others.share()?, &mut outcome);
     let idle = idle::measure_all(&site, &mut outcome);
     count_instructions(cx, &site, &mut cases, &mut outcome);
     for case in &cases {
@@ -59,9 +61,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 const NOTES: [&str; 5] = [
     "Server on core 0, client on core 1, loopback, 64 connections with one request each at a \
      time; processor time over all threads of the server, kernel workers included.",
-    "In each round both sides are new processes and are loaded in turns: floor, app, app, floor, \
-     or the other way round. Ratios are taken within a round; given is the median, and the \
-     smallest and the largest.",
+    "In each round both sides are new processes and are loaded in turns, 1,000 requests at a time: \
+     floor, app, app, floor, and so on. Ratios are taken within a round; given is the median, and \
+     the smallest and the largest.",
     "System calls are counted by the programs themselves, from start to end, accepts included. \
      tokio's own waits are not among them.",
     "Instructions are those outside the kernel, under valgrind, where batches are larger.",
@@ -110,12 +112,21 @@ fn measure(cx: &Context, extent: &Extent, site: &Site, cases: &mut [Case]) {
                 return;
             }
             cx.progress.set_message(case.to_string());
-            let half = extent.requests / 2;
-            if let Err(failure) = case.round(site, round, half, extent.warm_up) {
+            if let Err(failure) = case.round(site, round, extent.slices, extent.warm_up) {
                 case.failed = Some(failure.to_string());
             }
             cx.progress.inc(1);
         }
+    }
+}
+
+fn note_others(share: f64, outcome: &mut Outcome) {
+    if share > 0.05 {
+        let percent = share * 100.0;
+        outcome.notes.push(format!(
+            "While this was measured, other programs used {percent:.0} % of a core; measure again \
+             on an idle machine."
+        ));
     }
 }
 

@@ -58,7 +58,8 @@ impl Gate {
             Admit::Off => self.off = true,
             Admit::All => (self.off, self.per_turn) = (false, None),
             Admit::PerTurn(n) => {
-                (self.off, self.per_turn) = (false, Some(NonZeroU16::new(n).unwrap_or(NonZeroU16::MIN)));
+                (self.off, self.per_turn) =
+                    (false, Some(NonZeroU16::new(n).unwrap_or(NonZeroU16::MIN)));
             }
             Admit::Backlog(length) => {
                 // The listener is open; the length is clamped by the system.

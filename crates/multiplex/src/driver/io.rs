@@ -6,12 +6,10 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Instant, SystemTime};
 
-use shared_ring::{
-    Errno, File, Gather, Host, Kind, Op, Outcome, Refused, Submit, Token,
-};
+use shared_ring::{Errno, File, Gather, Host, Kind, Op, Outcome, Refused, Submit, Token};
 
-use super::link::{Flags, Item, Link, Phase};
 use super::gate::Gate;
+use super::link::{Flags, Item, Link, Phase};
 use crate::{
     Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, HIGH_WATER, Listener, Root,
     Stats, Wheel, Why,
@@ -34,6 +32,10 @@ pub(crate) struct Io<K> {
     /// File work that ended before it began.
     pub(crate) failed_works: VecDeque<(FileWork, Errno)>,
     /// Cleared lists to send, to be used again.
+    #[expect(
+        clippy::vec_box,
+        reason = "the boxes change hands with the kernel, which wants them to stay"
+    )]
     spare: Vec<Box<Gather>>,
     spare_tails: Vec<Vec<u8>>,
     /// Connections that commands were given for.

@@ -101,8 +101,7 @@ impl Link {
 
     /// Whether the name given out for `slot` is still good.
     pub(crate) fn is(&self, id: Conn) -> bool {
-        self.generation == id.generation()
-            && !matches!(self.phase, Phase::Vacant | Phase::Ending)
+        self.generation == id.generation() && !matches!(self.phase, Phase::Vacant | Phase::Ending)
     }
 
     /// Whether the application may still queue bytes.

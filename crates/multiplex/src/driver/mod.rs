@@ -15,9 +15,7 @@ pub(crate) use run::{Interrupts, Never, drive, gates, roots};
 use std::collections::VecDeque;
 use std::mem;
 
-use shared_ring::{
-    Completion, Errno, Fd, Gather, Host, Kind, Op, Outcome, RxBuf, Submit, Token,
-};
+use shared_ring::{Completion, Errno, Fd, Gather, Host, Kind, Op, Outcome, RxBuf, Submit, Token};
 
 use crate::{Application, Close, Cx, LOW_WATER, Listener, Remote, Rx, Why};
 use link::{Flags, Item, Phase};
@@ -363,7 +361,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let stall = self.io.kernel.now() + self.io.config.stall;
         let link = self.io.link(slot);
         match (link.phase, link.close) {
-            (Phase::Connecting | Phase::Open | Phase::Flushing | Phase::Lingering, Some(Close::Reset)) => {
+            (
+                Phase::Connecting | Phase::Open | Phase::Flushing | Phase::Lingering,
+                Some(Close::Reset),
+            ) => {
                 if let Some(fd) = link.fd {
                     self.io.kernel.host_mut().reset_on_close(fd);
                 }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use shared_ring::{Batch, Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit};
+use shared_ring::{
+    Batch, Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit,
+};
 
 use super::{Driver, Gate, Io};
 use crate::{Application, Config, Remote, StartError, Stats};

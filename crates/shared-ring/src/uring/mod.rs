@@ -243,7 +243,8 @@ impl UringKernel {
         let fd = Raw(self.waker.as_fd().as_raw_fd());
         let into = (&raw mut *self.owned.wake).cast();
         let token = Token::new(Kind::Wake, 0, 0);
-        self.wake_in_flight = self.push(&opcode::Read::new(fd, into, 8).build().user_data(token.bits()));
+        self.wake_in_flight =
+            self.push(&opcode::Read::new(fd, into, 8).build().user_data(token.bits()));
     }
 
     /// Enters the kernel: submits, runs its deferred work, waits for `wanted` completions.

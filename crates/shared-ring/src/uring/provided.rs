@@ -56,7 +56,8 @@ impl Provided {
         while let Some(id) = self.pool.take() {
             // SAFETY: the index is below the count of entries that were mapped, and the kernel
             // reads no entry at or behind the tail, which has not moved yet.
-            let entry = unsafe { &mut *self.entries.add(usize::from(self.tail & (self.count - 1))) };
+            let entry =
+                unsafe { &mut *self.entries.add(usize::from(self.tail & (self.count - 1))) };
             entry.set_addr(self.pool.address(id) as u64);
             entry.set_len(self.pool.size() as u32);
             entry.set_bid(id);

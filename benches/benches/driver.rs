@@ -1,0 +1,79 @@
+//! The driver: from bytes at a socket to the callback and back, over loopback.
+//!
+//! The server is a thread with the echo application. One connection shows the whole way, mostly
+//! waking up; 64 at once show what is left of it under load.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use multiplex::{Any, Config, Remote, backends};
+
+const BYTES: [u8; 64] = [b'd'; 64];
+
+struct Server {
+    address: SocketAddr,
+    remote: Remote,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(name: &'static str) -> Self {
+        let (tell, told) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+            let server = Any::new(name, &Config { listen, ..Config::default() });
+            let server = server.expect("it is available");
+            tell.send((server.addresses()[0], server.remote())).expect("the other end waits");
+            server.run(examples::Echo).expect("the loop goes on until it is stopped");
+        });
+        let (address, remote) = told.recv().expect("the server starts");
+        Server { address, remote, thread: Some(thread) }
+    }
+
+    fn connect(&self, count: usize) -> Vec<TcpStream> {
+        let connect = |_| {
+            let stream = TcpStream::connect(self.address).expect("the server listens");
+            stream.set_nodelay(true).expect("a socket can be without delay");
+            stream
+        };
+        (0..count).map(connect).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.remote.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn round(streams: &mut [TcpStream]) {
+    for stream in &mut *streams {
+        stream.write_all(&BYTES).expect("the server is there");
+    }
+    for stream in streams {
+        stream.read_exact(&mut [0; BYTES.len()]).expect("the server answers");
+    }
+}
+
+fn round_trips(c: &mut Criterion) {
+    for count in [1, 64] {
+        let mut group = c.benchmark_group(format!("echo of 64 bytes, {count} at once"));
+        group.throughput(Throughput::Elements(count));
+        for backend in backends().iter().filter(|b| b.available.is_ok()) {
+            let server = Server::start(backend.name);
+            let mut streams = server.connect(count as usize);
+            let id = BenchmarkId::from_parameter(backend.name);
+            group.bench_function(id, |b| b.iter(|| round(&mut streams)));
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, round_trips);
+criterion_main!(benches);

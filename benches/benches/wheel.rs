@@ -1,0 +1,65 @@
+//! The timer wheel: what deadlines cost when nearly all of them are put off or cleared in time.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use multiplex::Wheel;
+
+const CONNECTIONS: u32 = 10_000;
+
+/// A wheel with a deadline for each connection, spread over a minute.
+fn full(now: Instant) -> Wheel {
+    let mut wheel = Wheel::new(now);
+    for id in 0..CONNECTIONS {
+        wheel.set(id, now + Duration::from_millis(u64::from(id) * 6 + 5));
+    }
+    wheel
+}
+
+fn wheel(c: &mut Criterion) {
+    let now = Instant::now();
+    let mut group = c.benchmark_group("wheel");
+
+    let (mut at, mut id, mut held) = (now + Duration::from_secs(60), 0, full(now));
+    group.bench_function("put off, as for each request", |b| {
+        b.iter(|| {
+            id = (id + 1) % CONNECTIONS;
+            at += Duration::from_micros(1);
+            held.set(id, at);
+        });
+    });
+
+    let mut held = full(now);
+    group.bench_function("clear and set", |b| {
+        b.iter(|| {
+            id = (id + 1) % CONNECTIONS;
+            held.clear(id);
+            held.set(id, now + Duration::from_secs(30));
+        });
+    });
+
+    let held = full(now);
+    group.bench_function("next of 10,000", |b| b.iter(|| black_box(&held).next()));
+
+    group.throughput(Throughput::Elements(u64::from(CONNECTIONS)));
+    group.bench_function("10,000 expire over a minute", |b| {
+        b.iter_batched_ref(
+            || full(now),
+            |wheel| {
+                let mut expired = 0;
+                while let Some(at) = wheel.next() {
+                    while wheel.expired(at).is_some() {
+                        expired += 1;
+                    }
+                }
+                assert_eq!(expired, CONNECTIONS);
+            },
+            BatchSize::LargeInput,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(benches, wheel);
+criterion_main!(benches);

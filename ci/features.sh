@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Each mechanism alone, and the crates that depend on them, must build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mechanisms=$(sed -n 's/^mechanisms = \[\(.*\)\]/\1/p' crates/multiplex/Cargo.toml | tr -d '",')
+for mechanism in $mechanisms; do
+    echo "multiplex with $mechanism"
+    cargo check --quiet -p multiplex --no-default-features --features "$mechanism"
+    echo "httpd with $mechanism"
+    cargo check --quiet -p httpd --no-default-features --features "multiplex/$mechanism"
+done

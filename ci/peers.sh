@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# The servers beside real programs: curl fetches a directory of 1,000 files from every mechanism,
+# byte for byte; so it does through the proxy from nginx, and over TLS.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+need() {
+    command -v "$1" >/dev/null && return
+    [ "$(id -u)" = 0 ] || { echo "ci/peers.sh needs $1: apt-get install $2" >&2; exit 1; }
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$2" >/dev/null
+}
+need curl curl
+need openssl openssl
+PATH=$PATH:/usr/sbin
+need nginx nginx-light
+
+cargo build --release --quiet -p httpd -p examples
+bin=$PWD/target/release
+work=$(mktemp -d)
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
+
+# 1,000 files of 0 bytes to 10 MB: many small ones, every size around a buffer's or page's end.
+root=$work/root
+mkdir -p "$root"
+sizes=(0 1 12 100 1023 1024 4095 4096 4097 8191 8192 16384 65535 65536 65537 262143 262144 262145 1000000 10000000)
+for i in $(seq 0 999); do
+    if [ "$i" -lt ${#sizes[@]} ]; then size=${sizes[$i]}; else size=$(( (i * 7919) % 40000 )); fi
+    head -c "$size" /dev/urandom >"$root/$i.bin"
+done
+chmod 755 "$work" "$root"
+
+# start NAME COMMAND...: runs a server, waits for its line, sets $address.
+start() {
+    local log=$work/$1.log
+    : >"$log"
+    shift
+    "$@" >"$log" 2>&1 &
+    pids+=($!)
+    for _ in $(seq 100); do
+        address=$(sed -n 's|.*http://\([0-9.:]*\).*|\1|p; s|^listening on \([0-9.:]*\).*|\1|p' "$log" | head -n 1)
+        [ -n "$address" ] && return
+        kill -0 "${pids[-1]}" 2>/dev/null || break
+        sleep 0.05
+    done
+    cat "$log" >&2
+    echo "did not start: $*" >&2
+    exit 1
+}
+
+stop() {
+    kill -TERM "${pids[-1]}"
+    wait "${pids[-1]}" || true
+    unset 'pids[-1]'
+}
+
+# fetch NAME BASE [OPTION...]: everything below BASE with curl, compared with the originals.
+fetch() {
+    local name=$1 base=$2 into=$work/fetched
+    shift 2
+    rm -rf "$into" && mkdir "$into"
+    for i in $(seq 0 999); do
+        printf 'url = "%s/%s.bin"\noutput = "%s/%s.bin"\n' "$base" "$i" "$into" "$i"
+    done >"$work/list"
+    curl --silent --show-error --fail --no-progress-meter --parallel --parallel-max 32 "$@" --config "$work/list"
+    diff -r "$root" "$into" >/dev/null || { diff -rq "$root" "$into" | head >&2; echo "$name: files differ" >&2; exit 1; }
+    echo "$name: 1000 files, byte for byte"
+}
+
+backends=$("$bin/httpd" --list-backends --json | grep -o '"name": *"[^"]*"\|"available": *[a-z]*' |
+    sed 's/.*: *//; s/"//g' | paste -d' ' - - | awk '{ if ($1 == "true") print $2; else if ($2 == "true") print $1 }')
+echo "mechanisms:" $backends
+
+for backend in $backends; do
+    start "httpd-$backend" "$bin/httpd" --root "$root" --listen 127.0.0.1:0 --backend "$backend"
+    fetch "httpd $backend" "http://$address"
+    stop
+done
+
+cat >"$work/nginx.conf" <<CONF
+daemon off;
+pid $work/nginx.pid;
+error_log $work/nginx-error.log;
+events { worker_connections 1024; }
+http { access_log off; server { listen 127.0.0.1:18099; root $root; } }
+CONF
+nginx -c "$work/nginx.conf" -p "$work" -e "$work/nginx-error.log" &
+pids+=($!)
+until curl --silent --output /dev/null "http://127.0.0.1:18099/1.bin"; do
+    kill -0 "${pids[-1]}" || { cat "$work/nginx-error.log" >&2; exit 1; }
+    sleep 0.05
+done
+for backend in $backends; do
+    start "proxy-$backend" "$bin/proxy" --listen 127.0.0.1:0 --backend "$backend" --upstream 127.0.0.1:18099
+    fetch "proxy $backend before nginx" "http://$address"
+    stop
+done
+
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
+    -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
+for backend in $backends; do
+    start "tls-$backend" "$bin/tls-files" --listen 127.0.0.1:0 --backend "$backend" --root "$root" \
+        --cert "$work/cert.pem" --key "$work/key.pem"
+    fetch "TLS $backend" "https://$address" --insecure
+    stop
+done
+echo "ok"

@@ -1,0 +1,561 @@
+//! What `Application` and `Commands` promise, on every mechanism.
+
+mod support;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use multiplex::{Admit, Chunk, Close, Config, HIGH_WATER, LOW_WATER, Listener, Remote};
+use support::client::{Client, End};
+use support::script::{Ended, Event, MAX_UNCONSUMED, script};
+use support::{PATIENCE, Server, config, on_each, on_each_at_once, pattern, tiny};
+
+fn received(bytes: &[u8]) -> Event {
+    Event::Received { bytes: bytes.to_vec(), eof: false }
+}
+
+fn end_of_stream() -> Event {
+    Event::Received { bytes: Vec::new(), eof: true }
+}
+
+#[test]
+fn accepted_comes_first_and_closed_last_and_once() {
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            if matches!(turn.event, Event::Received { eof: true, .. }) {
+                turn.io.close(turn.conn(), Close::Flush);
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, config(), make);
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        client.send(b"one");
+        assert_eq!(log.next(), received(b"one"));
+        client.end();
+        assert_eq!(log.next(), end_of_stream());
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+        assert_eq!(client.rest().1, End::Eof);
+        server.stop();
+        assert_eq!(log.rest(), []);
+    });
+}
+
+#[test]
+fn a_reset_by_the_peer_is_told_as_a_failure() {
+    on_each(|backend| {
+        let (make, log) = script(|turn| turn.consume());
+        let server = Server::start(backend, config(), make);
+        let client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        client.reset();
+        assert_eq!(log.next(), Event::Closed(Ended::Failed));
+        server.stop();
+        assert_eq!(log.rest(), []);
+    });
+}
+
+#[test]
+fn unconsumed_bytes_come_again_in_one_piece_up_to_the_bound() {
+    on_each(|backend| {
+        for buffer_size in [1, 3, 4096] {
+            let (make, log) = script(|turn| {
+                let rx = turn.rx.as_mut();
+                if let Some(rx) = rx.filter(|rx| rx.bytes().len() == MAX_UNCONSUMED - 1) {
+                    rx.consume(10);
+                }
+            });
+            let server = Server::start(backend, Config { buffer_size, ..config() }, make);
+            let mut client = Client::connect(server.address);
+            assert_eq!(log.next(), Event::Accepted);
+            let message = pattern(MAX_UNCONSUMED + 10);
+            for upto in 1..MAX_UNCONSUMED {
+                client.send(&message[upto - 1..upto]);
+                assert_eq!(log.next(), received(&message[..upto]));
+            }
+            // Ten were consumed, so there is room for ten more and no eleventh.
+            for upto in MAX_UNCONSUMED..MAX_UNCONSUMED + 9 {
+                client.send(&message[upto - 1..upto]);
+                assert_eq!(log.next(), received(&message[10..upto]));
+            }
+            server.stop();
+        }
+    });
+}
+
+#[test]
+fn too_many_unconsumed_bytes_are_an_overrun() {
+    on_each(|backend| {
+        let (make, log) = script(|_| {});
+        let server = Server::start(backend, config(), make);
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        client.send(&pattern(MAX_UNCONSUMED));
+        assert_eq!(log.skip_received(), Event::Closed(Ended::Overrun));
+        client.rest();
+        assert_eq!(server.stop().overruns, 1);
+    });
+}
+
+#[test]
+fn whoever_pauses_may_leave_more_and_a_resume_brings_it_again() {
+    on_each(|backend| {
+        let mut id = None;
+        let (make, log) = script(move |turn| match turn.event {
+            Event::Accepted => id = turn.id,
+            Event::Received { .. } => turn.io.receive(turn.conn(), false),
+            Event::Woken(1) => turn.io.receive(id.unwrap(), true),
+            _ => {}
+        });
+        let server = Server::start(backend, config(), make);
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        let message = pattern(MAX_UNCONSUMED * 3);
+        client.send(&message);
+        let Event::Received { bytes, .. } = log.next() else { panic!() };
+        assert_eq!(bytes, message[..bytes.len()]);
+        server.remote.wake(1);
+        assert_eq!(log.next(), Event::Woken(1));
+        let Event::Received { bytes, .. } = log.next() else { panic!() };
+        assert_eq!(bytes, message, "more than the bound, since it paused");
+        server.stop();
+    });
+}
+
+#[test]
+fn a_resume_calls_even_without_bytes_and_a_pause_keeps_them_away() {
+    on_each(|backend| {
+        let mut id = None;
+        let (make, log) = script(move |turn| {
+            match turn.event {
+                Event::Accepted => id = turn.id,
+                Event::Woken(on) => turn.io.receive(id.unwrap(), on == 1),
+                _ => {}
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, config(), make);
+        let wake = |tag| {
+            server.remote.wake(tag);
+            assert_eq!(log.next(), Event::Woken(tag), "and nothing before it");
+        };
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        wake(0);
+        wake(1);
+        assert_eq!(log.next(), received(b""));
+        wake(0);
+        client.send(b"later");
+        client.end();
+        wake(0);
+        wake(0);
+        wake(1);
+        let (mut got, mut ended) = (Vec::new(), false);
+        while !ended {
+            let Event::Received { bytes, eof } = log.next() else { panic!() };
+            got.extend(bytes);
+            ended = eof;
+        }
+        assert_eq!(got, b"later");
+        server.stop();
+    });
+}
+
+#[test]
+fn a_deadline_expires_once_and_may_be_cleared() {
+    on_each_at_once(|backend| {
+        let (make, log) = script(|turn| {
+            let (now, id) = (turn.io.now(), turn.id);
+            let at = |ms| Some(now + Duration::from_millis(ms));
+            match turn.event {
+                Event::Accepted => turn.io.deadline(id.unwrap(), at(60)),
+                Event::Received { .. } => {
+                    turn.io.deadline(id.unwrap(), at(60));
+                    turn.io.deadline(id.unwrap(), None);
+                    turn.io.deadline(id.unwrap(), at(120));
+                }
+                _ => {}
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, config(), make);
+        let begin = Instant::now();
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Expired);
+        assert!(begin.elapsed() >= Duration::from_millis(60));
+        let begin = Instant::now();
+        client.send(b"x");
+        assert_eq!(log.next(), received(b"x"));
+        assert_eq!(log.next(), Event::Expired);
+        assert!(begin.elapsed() >= Duration::from_millis(120));
+        server.stop();
+        assert_eq!(log.rest(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
+    });
+}
+
+#[test]
+fn tags_from_other_threads_arrive_in_order() {
+    on_each(|backend| {
+        let (make, log) = script(|_| {});
+        let server = Server::start(backend, Config { listen: Vec::new(), ..config() }, make);
+        let mut told = 0;
+        for tag in 0..5 * Remote::TAGS as u64 {
+            while !server.remote.wake(tag) {
+                assert_eq!(log.next(), Event::Woken(told));
+                told += 1;
+            }
+        }
+        for tag in told..5 * Remote::TAGS as u64 {
+            assert_eq!(log.next(), Event::Woken(tag));
+        }
+        server.stop();
+    });
+}
+
+#[test]
+fn commands_for_a_connection_that_is_gone_have_no_effect() {
+    on_each(|backend| {
+        let mut gone = None;
+        let (make, log) = script(move |turn| {
+            match turn.event {
+                Event::Closed(_) => gone = turn.id,
+                Event::Received { eof: false, .. } if gone.is_some() => {
+                    let gone = gone.unwrap();
+                    assert_eq!(gone.slot(), turn.conn().slot(), "the slot is used again");
+                    assert_eq!(turn.io.send(gone, Chunk::Static(b"lost")), 0);
+                    turn.io.reserve(gone, 3).fill(b'!');
+                    turn.io.receive(gone, false);
+                    turn.io.deadline(gone, Some(turn.io.now()));
+                    assert_eq!(turn.io.peer(gone), None);
+                    turn.io.close(gone, Close::Reset);
+                    turn.io.send(turn.conn(), Chunk::Static(b"alive"));
+                }
+                Event::Received { eof: true, .. } => turn.io.close(turn.conn(), Close::Flush),
+                _ => {}
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, config(), make);
+        let mut first = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        first.end();
+        assert_eq!(log.next(), end_of_stream());
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+        let mut second = Client::connect(server.address);
+        second.ask(b"one", b"alive");
+        second.ask(b"two", b"alive");
+        second.end();
+        second.expect_last(b"", End::Eof);
+        server.stop();
+    });
+}
+
+/// Sends 200,000 bytes and closes in the way that the first received byte names.
+fn closing(backend: &'static str) -> (Server, support::script::Log) {
+    let (make, log) = script(|turn| {
+        if let Event::Received { bytes, .. } = &turn.event {
+            let how = match bytes.first() {
+                Some(b'h') => Some(Close::Half),
+                Some(b'f') => Some(Close::Flush),
+                Some(b'l') => Some(Close::Linger),
+                Some(b'r') => Some(Close::Reset),
+                _ => None,
+            };
+            if let Some(how) = how {
+                turn.io.send(turn.conn(), Chunk::Shared(pattern(200_000).into()));
+                turn.io.close(turn.conn(), how);
+                turn.io.send(turn.conn(), Chunk::Static(b"too late"));
+            }
+        }
+        turn.consume();
+    });
+    (Server::start(backend, tiny(), make), log)
+}
+
+#[test]
+fn each_way_to_close_looks_as_it_should() {
+    on_each(|backend| {
+        let (server, log) = closing(backend);
+        let all = pattern(200_000);
+        let begin = |how: &[u8]| {
+            let mut client = Client::narrow(server.address);
+            client.send(how);
+            assert_eq!(log.next(), Event::Accepted);
+            assert_eq!(log.next(), received(how));
+            client
+        };
+
+        let mut half = begin(b"h");
+        half.expect_last(&all, End::Eof);
+        half.send(b"x");
+        assert_eq!(log.next(), received(b"x"), "half a connection still receives");
+        half.end();
+        assert_eq!(log.next(), end_of_stream());
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+
+        let mut flush = begin(b"f");
+        flush.expect_last(&all, End::Eof);
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+
+        let mut linger = begin(b"l");
+        linger.send(&pattern(20_000)); // would cause a reset if nobody took it
+        linger.expect_last(&all, End::Eof);
+        drop(linger);
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+
+        let mut reset = begin(b"r");
+        let (got, end) = reset.rest();
+        assert_eq!(end, End::Reset);
+        assert!(got.len() < all.len());
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+        server.stop();
+        assert_eq!(log.rest(), []);
+    });
+}
+
+#[test]
+fn linger_does_not_wait_for_ever() {
+    on_each_at_once(|backend| {
+        let (make, log) = script(|turn| {
+            if turn.event == Event::Accepted {
+                turn.io.close(turn.conn(), Close::Linger);
+            }
+        });
+        let linger = Duration::from_millis(100);
+        let server = Server::start(backend, Config { linger, ..config() }, make);
+        let begin = Instant::now();
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+        assert!(begin.elapsed() >= linger);
+        client.rest();
+        server.stop();
+    });
+}
+
+#[test]
+fn a_flush_to_a_peer_that_never_reads_ends_in_time() {
+    on_each_at_once(|backend| {
+        let (make, log) = script(|turn| {
+            if turn.event == Event::Accepted {
+                turn.io.send(turn.conn(), Chunk::Shared(pattern(1 << 20).into()));
+                turn.io.close(turn.conn(), Close::Flush);
+            }
+        });
+        let stall = Duration::from_millis(300);
+        let server = Server::start(backend, Config { stall, ..tiny() }, make);
+        let client = Client::narrow(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+        drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn drained_is_told_once_for_each_time_the_queue_was_full() {
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            if let Event::Received { bytes, .. } = &turn.event {
+                let n = bytes.len();
+                let queued = turn.io.send(turn.conn(), Chunk::Shared(pattern(n * 1024).into()));
+                assert_eq!(queued, n * 1024);
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, config(), make);
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        let full = HIGH_WATER / 1024;
+        for n in [full, full - 1, full] {
+            client.ask(vec![b'x'; n], pattern(n * 1024));
+            assert!(matches!(log.next(), Event::Received { .. }));
+            if n == full {
+                assert_eq!(log.next(), Event::Drained);
+            }
+        }
+        const { assert!(LOW_WATER > 0) };
+        server.stop();
+        assert_eq!(log.rest(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
+    });
+}
+
+#[test]
+fn too_much_queued_is_an_overrun() {
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            if turn.rx.is_some() {
+                turn.io.send(turn.conn(), Chunk::Shared(pattern(100_001).into()));
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, Config { max_queued: 100_000, ..config() }, make);
+        let mut client = Client::connect(server.address);
+        client.send(b"x");
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.skip_received(), Event::Closed(Ended::Overrun));
+        client.rest();
+        assert_eq!(server.stop().overruns, 1);
+    });
+}
+
+#[test]
+fn at_the_most_connections_the_others_wait_their_turn() {
+    on_each(|backend| {
+        let (make, log) = script(|turn| match &turn.event {
+            Event::Received { eof: true, .. } => turn.io.close(turn.conn(), Close::Flush),
+            Event::Received { .. } => {
+                turn.io.send(turn.conn(), Chunk::Static(b"ok"));
+                turn.consume();
+            }
+            _ => {}
+        });
+        let server = Server::start(backend, Config { max_connections: 3, ..config() }, make);
+        let mut open: Vec<_> = (0..3).map(|_| Client::connect(server.address)).collect();
+        open.iter_mut().for_each(|client| client.ask(b"x", b"ok"));
+        let mut waiting: Vec<_> = (0..5).map(|_| Client::connect(server.address)).collect();
+        waiting.iter_mut().for_each(|client| client.send(b"x"));
+        open[1].ask(b"still served", b"ok");
+        // Each that leaves lets one in, in the order of the queue.
+        for mut next in waiting {
+            drop(open.remove(0));
+            next.expect(b"ok");
+            open.push(next);
+        }
+        drop(open);
+        let stats = server.stop();
+        assert_eq!(stats.accepted, 8);
+        assert!(stats.accept_pauses > 0);
+        let (mut now, mut most) = (0, 0);
+        for event in log.rest() {
+            match event {
+                Event::Accepted => now += 1,
+                Event::Closed(_) => now -= 1,
+                _ => {}
+            }
+            most = most.max(now);
+        }
+        assert_eq!((now, most), (0, 3));
+    });
+}
+
+#[test]
+fn admit_closes_and_opens_a_listener() {
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            if let Event::Woken(tag) = turn.event {
+                let how = [Admit::Off, Admit::All, Admit::PerTurn(0), Admit::Backlog(5)];
+                turn.io.admit(Listener(0), how[tag as usize]);
+            }
+        });
+        let server = Server::start(backend, config(), make);
+        server.remote.wake(0);
+        assert_eq!(log.next(), Event::Woken(0));
+        let _waits: Vec<_> = (0..3).map(|_| Client::connect(server.address)).collect();
+        for tag in [3, 0] {
+            server.remote.wake(tag);
+            assert_eq!(log.next(), Event::Woken(tag), "and nobody was accepted");
+        }
+        server.remote.wake(2);
+        assert_eq!(log.next(), Event::Woken(2));
+        (0..3).for_each(|_| assert_eq!(log.next(), Event::Accepted));
+        server.stop();
+    });
+}
+
+fn connecting(backend: &'static str, to: SocketAddr) -> (Server, support::script::Log) {
+    let (make, log) = script(move |turn| {
+        match turn.event {
+            Event::Woken(_) => {
+                let id = turn.io.connect(to);
+                turn.io.send(id, Chunk::Static(b"first thing"));
+            }
+            Event::Received { eof: true, .. } => turn.io.close(turn.conn(), Close::Flush),
+            _ => {}
+        }
+        turn.consume();
+    });
+    (Server::start(backend, Config { listen: Vec::new(), ..config() }, make), log)
+}
+
+#[test]
+fn connect_tells_its_outcome_and_sends_what_was_queued() {
+    on_each(|backend| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (server, log) = connecting(backend, listener.local_addr().unwrap());
+        server.remote.wake(0);
+        let mut peer = Client(listener.accept().unwrap().0);
+        assert_eq!((log.next(), log.next()), (Event::Woken(0), Event::Connected(Ok(()))));
+        peer.expect(b"first thing");
+        peer.end();
+        assert_eq!(log.next(), end_of_stream());
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+
+        drop(listener);
+        server.remote.wake(1);
+        assert_eq!(log.next(), Event::Woken(1));
+        let refused = Err(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(log.next(), Event::Connected(refused));
+        assert_eq!(log.next(), Event::Closed(Ended::Failed));
+        assert_eq!(server.stop().connected, 2);
+    });
+}
+
+#[test]
+fn stop_lets_current_work_end_within_the_drain() {
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            if matches!(&turn.event, Event::Received { bytes, .. } if bytes == b"end") {
+                assert!(turn.io.stopping());
+                turn.io.send(turn.conn(), Chunk::Static(b"done"));
+                turn.io.close(turn.conn(), Close::Flush);
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, Config { drain: PATIENCE, ..config() }, make);
+        let mut busy = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        server.remote.stop();
+        assert_eq!(log.next(), Event::Stopping);
+        busy.ask(b"end", b"done");
+        busy.expect_last(b"", End::Eof);
+        let begin = Instant::now();
+        server.stop();
+        assert!(begin.elapsed() < PATIENCE / 2, "it waited for nobody");
+        assert_eq!(log.skip_received(), Event::Closed(Ended::Closed));
+    });
+}
+
+#[test]
+fn stop_resets_what_is_left_when_the_drain_is_over() {
+    on_each_at_once(|backend| {
+        let (make, log) = script(|turn| turn.consume());
+        let server = Server::start(backend, config(), make);
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        let address = server.address;
+        server.stop();
+        assert_eq!(client.rest().1, End::Reset);
+        assert_eq!(log.rest(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
+        assert!(std::net::TcpStream::connect(address).is_err(), "nobody listens any more");
+    });
+}
+
+#[test]
+fn the_address_of_the_peer_is_known() {
+    on_each(|backend| {
+        let (told, tell) = mpsc::channel();
+        let (make, log) = script(move |turn| {
+            if turn.event == Event::Accepted {
+                told.send(turn.io.peer(turn.conn())).unwrap();
+            }
+        });
+        let server = Server::start(backend, config(), make);
+        let client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(tell.recv_timeout(PATIENCE).unwrap(), client.0.local_addr().ok());
+        server.stop();
+    });
+}

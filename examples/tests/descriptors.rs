@@ -1,0 +1,54 @@
+//! What happens when the process runs out of descriptors. A single test in a process of its own,
+//! for it changes the process' limit.
+
+mod support;
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use examples::Echo;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use support::client::Client;
+use support::{Server, config, on_each};
+
+/// Opens files until there are no descriptors left.
+fn fill() -> Vec<File> {
+    let mut files = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        files.push(file);
+    }
+    files
+}
+
+#[test]
+fn without_descriptors_the_listener_rests_and_comes_back() {
+    let old = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..old }).unwrap();
+    on_each(|backend| {
+        let server = Server::start(backend, config(), || Echo);
+        let mut before = Client::connect(server.address);
+        before.ask(b"before", b"before");
+
+        // The client's end takes the last descriptor, so the server has none for its own.
+        let mut full = fill();
+        full.pop();
+        let mut during = Client::connect(server.address);
+        during.send(b"during");
+        // Long enough to spin, if it does: the time is what is tested here.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(500) {
+            before.ask(b"meanwhile", b"meanwhile");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(full);
+        let mut after = Client::connect(server.address);
+        after.ask(b"after", b"after");
+        // A ring accepts before it knows that there is no descriptor, and loses that client.
+        drop((before, during, after));
+        let stats = server.stop();
+        assert!(stats.accepted >= 2 && stats.accept_pauses >= 1, "{stats:?}");
+        let turns = stats.kernel.turns.max(stats.kernel.system_calls);
+        assert!(turns < 500, "it did not rest: {stats:?}");
+    });
+    setrlimit(Resource::Nofile, old).unwrap();
+}

@@ -1,0 +1,255 @@
+//! File work and the sending of files, on every mechanism.
+
+mod support;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use multiplex::{Chunk, Close, Config, FileKind, FileOp, Root};
+use support::client::{Client, End};
+use support::script::{Ended, Event, Outcome, script};
+use support::{Server, config, on_each, pattern, tiny};
+
+/// A directory with one of each kind, inside one with a secret.
+fn tree() -> tempfile::TempDir {
+    let outside = tempfile::tempdir().unwrap();
+    let root = outside.path().join("root");
+    fs::create_dir_all(root.join("folder")).unwrap();
+    fs::write(outside.path().join("secret"), b"secret").unwrap();
+    fs::write(root.join("file"), pattern(100_000)).unwrap();
+    fs::write(root.join("empty"), b"").unwrap();
+    fs::write(root.join("folder/inner"), b"inner").unwrap();
+    symlink("folder/inner", root.join("link")).unwrap();
+    symlink("../secret", root.join("escape")).unwrap();
+    symlink(outside.path().join("secret"), root.join("absolute")).unwrap();
+    symlink("loop", root.join("loop")).unwrap();
+    let fifo = root.join("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    outside
+}
+
+fn with_root(outside: &Path) -> Config {
+    Config { roots: vec![outside.join("root")], ..config() }
+}
+
+/// A server that stats and opens the path it receives.
+fn looking(backend: &'static str, config: Config) -> (Server, support::script::Log) {
+    let (make, log) = script(|turn| {
+        if let Event::Received { bytes, eof: false } = &turn.event {
+            let path = String::from_utf8(bytes.clone()).unwrap();
+            turn.io.file(turn.conn(), 1, FileOp::Stat(Root(0), path.clone().into()));
+            turn.io.file(turn.conn(), 2, FileOp::Open(Root(0), path.into()));
+        }
+        turn.consume();
+    });
+    (Server::start(backend, config, make), log)
+}
+
+#[test]
+fn open_and_stat_stay_beneath_their_root() {
+    let outside = tree();
+    on_each(|backend| {
+        let (server, log) = looking(backend, with_root(outside.path()));
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        let mut look = |path: &str| {
+            client.send(path.as_bytes());
+            assert!(matches!(log.next(), Event::Received { .. }));
+            let mut outcomes = (None, None);
+            for _ in 0..2 {
+                match log.next() {
+                    Event::File(1, Outcome::Stat(result)) => outcomes.0 = Some(result),
+                    Event::File(2, Outcome::Opened(result)) => outcomes.1 = Some(result),
+                    other => panic!("{other:?}"),
+                }
+            }
+            (outcomes.0.expect("stat ends once"), outcomes.1.expect("open ends once"))
+        };
+        for (path, len) in [("file", 100_000), ("empty", 0), ("folder/inner", 5), ("link", 5)] {
+            assert_eq!(look(path), (Ok((FileKind::Regular, len)), Ok(len)), "{path}");
+        }
+        assert_eq!(look("folder/../empty").1, Ok(0), "dots may stay inside");
+        assert!(matches!(look("folder").0, Ok((FileKind::Directory, _))));
+        assert!(matches!(look(".").0, Ok((FileKind::Directory, _))));
+
+        let missing = (Err(ErrorKind::NotFound), Err(ErrorKind::NotFound));
+        for path in ["missing", "missing/file", "folder/missing"] {
+            assert_eq!(look(path), missing, "{path}");
+        }
+        let outside = ["../secret", "folder/../../secret", "escape", "absolute", "/etc/passwd", ".."];
+        for path in outside {
+            let (stat, open) = look(path);
+            assert!(stat.is_err(), "stat of {path} gave {stat:?}");
+            assert!(open.is_err(), "open of {path} gave {open:?}");
+        }
+        for path in ["file/below", "loop"] {
+            let (stat, open) = look(path);
+            assert!(stat.is_err() && open.is_err(), "{path}: {stat:?} {open:?}");
+        }
+        let (stat, _) = look("fifo"); // that it ends at all is the point
+        assert!(matches!(stat, Ok((FileKind::Other, _))), "{stat:?}");
+        drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn an_unknown_root_and_a_path_with_a_nul_are_errors() {
+    let outside = tree();
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            if turn.event == Event::Accepted {
+                turn.io.file(turn.conn(), 1, FileOp::Open(Root(9), "file".into()));
+                turn.io.file(turn.conn(), 2, FileOp::Open(Root(0), "fi\0le".into()));
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, with_root(outside.path()), make);
+        let client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        for tag in [1, 2] {
+            let event = log.next();
+            assert!(matches!(&event, Event::File(t, Outcome::Opened(Err(_))) if *t == tag));
+        }
+        drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn read_returns_the_range_and_stops_at_the_end() {
+    let outside = tree();
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            let Some(id) = turn.id else { return };
+            match turn.event {
+                Event::Accepted => turn.io.file(id, 0, FileOp::Open(Root(0), "file".into())),
+                Event::File(0, _) => {
+                    let file = turn.file.take().unwrap();
+                    turn.io.file(id, 1, FileOp::Read(file.clone(), 0..10));
+                    turn.io.file(id, 2, FileOp::Read(file.clone(), 99_990..200_000));
+                    turn.io.file(id, 3, FileOp::Read(file.clone(), 100_000..100_001));
+                    turn.io.file(id, 4, FileOp::Read(file.clone(), 0..90_000));
+                    turn.io.file(id, 5, FileOp::Read(file, 7..7));
+                }
+                _ => {}
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, with_root(outside.path()), make);
+        let client = Client::connect(server.address);
+        assert_eq!((log.next(), log.next()).1, Event::File(0, Outcome::Opened(Ok(100_000))));
+        let all = pattern(100_000);
+        let most = FileOp::MOST as usize;
+        let mut expected = vec![&all[..10], &all[99_990..], &[], &all[..most], &[]];
+        for _ in 0..5 {
+            let Event::File(tag, Outcome::Read(Ok(bytes))) = log.next() else { panic!() };
+            let expected = std::mem::take(&mut expected[tag as usize - 1]);
+            assert!(bytes == expected, "read {tag}: {} bytes", bytes.len());
+        }
+        drop(client);
+        server.stop();
+    });
+}
+
+/// Sends what the test says of the file "file" and closes.
+fn sending(
+    backend: &'static str,
+    config: Config,
+    ranges: &'static [(u64, u64)],
+    close: Close,
+) -> (Server, support::script::Log) {
+    let (make, log) = script(move |turn| {
+        let Some(id) = turn.id else { return };
+        match turn.event {
+            Event::Received { eof: false, .. } => {
+                turn.io.file(id, 0, FileOp::Open(Root(0), "file".into()));
+            }
+            Event::File(0, _) => {
+                let file = turn.file.take().unwrap();
+                for (from, to) in ranges {
+                    turn.io.send(id, Chunk::Copy(b"<"));
+                    turn.io.send(id, Chunk::File(file.clone(), *from..*to));
+                    turn.io.send(id, Chunk::Static(b">"));
+                }
+                turn.io.close(id, close);
+            }
+            _ => {}
+        }
+        turn.consume();
+    });
+    (Server::start(backend, config, make), log)
+}
+
+#[test]
+fn a_large_file_passes_through_a_slow_reader_between_other_chunks() {
+    const LEN: u64 = 5_000_000;
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(LEN as usize);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each(|backend| {
+        let config = Config { roots: vec![root.path().into()], ..tiny() };
+        let ranges = &[(0, LEN), (10, 10), (LEN - 3, LEN), (0, 3)];
+        let (server, log) = sending(backend, config, ranges, Close::Flush);
+        let mut client = Client::narrow(server.address);
+        client.send(b"go");
+        client.expect(b"<");
+        client.expect(&contents);
+        client.expect(b"><><");
+        client.expect(&contents[contents.len() - 3..]);
+        client.expect(b"><");
+        client.expect(&contents[..3]);
+        client.expect_last(b">", End::Eof);
+        while log.next() != Event::Closed(Ended::Closed) {}
+        server.stop();
+    });
+}
+
+#[test]
+fn a_file_that_is_truncated_while_it_is_sent_ends_the_connection() {
+    const LEN: u64 = 8_000_000;
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("file");
+    on_each(|backend| {
+        fs::write(&path, pattern(LEN as usize)).unwrap();
+        let config = Config { roots: vec![root.path().into()], ..tiny() };
+        let (server, log) = sending(backend, config, &[(0, LEN)], Close::Flush);
+        let mut client = Client::narrow(server.address);
+        client.send(b"go");
+        client.expect(b"<"); // it has begun, and can't have got far without a reader
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(LEN / 2).unwrap();
+        let (got, _) = client.rest();
+        assert!(got.len() <= LEN as usize / 2 && got == pattern(got.len()), "{}", got.len());
+        loop {
+            match log.next() {
+                Event::Closed(why) => break assert_eq!(why, Ended::Truncated),
+                _ => continue,
+            }
+        }
+        server.stop();
+    });
+}
+
+#[test]
+fn a_client_that_leaves_while_a_file_is_sent_leaves_nothing_behind() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), pattern(3_000_000)).unwrap();
+    on_each(|backend| {
+        let config = Config { roots: vec![root.path().into()], ..tiny() };
+        let (server, log) = sending(backend, config, &[(0, 3_000_000)], Close::Half);
+        let mut client = Client::narrow(server.address);
+        client.send(b"go");
+        client.expect(b"<");
+        client.reset();
+        loop {
+            match log.next() {
+                Event::Closed(why) => break assert_eq!(why, Ended::Failed),
+                _ => continue,
+            }
+        }
+        server.stop();
+    });
+}

@@ -1,0 +1,377 @@
+//! Layers around applications: rustls, and a transform that needs no certificates.
+
+mod support;
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
+
+use examples::{Echo, Kv, Layer, Proxy, Timeouts, Tls, Xor, server_config};
+use multiplex::{Application, Chunk, Close, Commands, Config, Cx, FileDone, FileOp, Root, Rx};
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
+use support::client::{Client, End};
+use support::script::{Ended, Event, script};
+use support::{Server, config, on_each, pattern, tiny};
+
+/// Settings of a server and of a client that trusts it.
+fn settings() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let server = server_config(vec![made.cert.der().clone()], key).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    (server, Arc::new(client))
+}
+
+type Stream<S> = StreamOwned<ClientConnection, S>;
+
+fn secure<S: Read + Write>(settings: &Arc<ClientConfig>, stream: S) -> Stream<S> {
+    let name = ServerName::try_from("localhost").unwrap();
+    StreamOwned::new(ClientConnection::new(Arc::clone(settings), name).unwrap(), stream)
+}
+
+#[track_caller]
+fn expect(stream: &mut impl Read, expected: &[u8]) {
+    let mut got = vec![0; expected.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == expected, "the bytes differ");
+}
+
+/// Says goodbye, and expects the same and nothing else.
+fn goodbye<S: Read + Write>(mut stream: Stream<S>) {
+    stream.conn.send_close_notify();
+    stream.flush().unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a goodbye, not a cut");
+}
+
+/// Passes bytes one at a time.
+struct OneByOne(std::net::TcpStream);
+
+impl Read for OneByOne {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(&mut to[..1])
+    }
+}
+
+impl Write for OneByOne {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(&bytes[..bytes.len().min(1)])
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn echo_under_tls() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        let tls = Arc::clone(&serves);
+        let server = Server::start(backend, config(), || Tls::new(tls, Echo).unwrap());
+        let mut stream = secure(&trusts, Client::connect(server.address).0);
+        for message in [&b"hello"[..], &pattern(70_000)] {
+            stream.write_all(message).unwrap();
+            stream.flush().unwrap();
+            expect(&mut stream, message);
+        }
+        goodbye(stream);
+
+        let mut stream = secure(&trusts, OneByOne(Client::connect(server.address).0));
+        stream.write_all(b"slowly").unwrap();
+        stream.flush().unwrap();
+        expect(&mut stream, b"slowly");
+        goodbye(stream);
+        server.stop();
+    });
+}
+
+#[test]
+fn kv_under_tls_through_tiny_buffers() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        for settings in [config(), Config { buffer_size: 7, ..tiny() }] {
+            let tls = Arc::clone(&serves);
+            let server =
+                Server::start(backend, settings, || Tls::new(tls, Kv::new(1 << 22)).unwrap());
+            let mut stream = secure(&trusts, Client::narrow(server.address).0);
+            let value = pattern(60_000);
+            write!(stream, "set k 0 0 {}\r\n", value.len()).unwrap();
+            stream.write_all(&value).unwrap();
+            stream.write_all(b"\r\nget k k k k\r\n").unwrap();
+            stream.flush().unwrap();
+            expect(&mut stream, b"STORED\r\n");
+            for _ in 0..4 {
+                expect(&mut stream, format!("VALUE k 0 {}\r\n", value.len()).as_bytes());
+                expect(&mut stream, &value);
+                expect(&mut stream, b"\r\n");
+            }
+            expect(&mut stream, b"END\r\n");
+            goodbye(stream);
+            server.stop();
+        }
+    });
+}
+
+#[test]
+fn a_tls_proxy_speaks_plainly_to_the_server_behind() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        let behind = Server::start(backend, config(), || Echo);
+        let (tls, upstream) = (Arc::clone(&serves), behind.address);
+        let proxy = move || Tls::new(tls, Proxy::new(upstream, Timeouts::default())).unwrap();
+        let server = Server::start(backend, config(), proxy);
+        let mut stream = secure(&trusts, Client::connect(server.address).0);
+        let message = pattern(50_000);
+        stream.write_all(&message).unwrap();
+        stream.flush().unwrap();
+        expect(&mut stream, &message);
+        goodbye(stream);
+        server.stop();
+        behind.stop();
+    });
+}
+
+#[test]
+fn what_is_not_tls_gets_an_alert() {
+    let (serves, _) = settings();
+    on_each(|backend| {
+        let tls = Arc::clone(&serves);
+        let (make, log) = script(|turn| turn.consume());
+        let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
+        let mut client = Client::connect(server.address);
+        client.send(b"GET / HTTP/1.1\r\n\r\n");
+        let (alert, end) = client.rest();
+        assert_eq!((alert[0], end), (21, End::Eof), "an alert is a record of type 21");
+        drop(client);
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Closed(Ended::Failed));
+        server.stop();
+    });
+}
+
+#[test]
+fn a_stream_that_is_cut_is_not_taken_for_its_end() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        let tls = Arc::clone(&serves);
+        let (make, log) = script(|turn| turn.consume());
+        let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
+        let mut stream = secure(&trusts, Client::connect(server.address).0);
+        stream.write_all(b"half a message").unwrap();
+        stream.flush().unwrap();
+        assert_eq!(log.next(), Event::Accepted);
+        let bytes = b"half a message".to_vec();
+        assert_eq!(log.next(), Event::Received { bytes, eof: false });
+        stream.sock.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(log.next(), Event::Closed(Ended::Failed));
+        let kind = stream.read(&mut [0]).unwrap_err().kind();
+        assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof), "{kind}");
+        server.stop();
+    });
+}
+
+fn veiled(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|b| b ^ 0x5a).collect()
+}
+
+#[test]
+fn unconsumed_bytes_stay_in_one_piece_under_a_layer() {
+    on_each(|backend| {
+        // It waits for a whole line.
+        let (make, log) = script(|turn| {
+            let id = turn.id.unwrap();
+            let Some(rx) = turn.rx.as_mut() else { return };
+            if rx.bytes().ends_with(b"\n") {
+                turn.io.send(id, Chunk::Copy(rx.bytes()));
+                rx.consume(rx.bytes().len());
+            } else if rx.eof() {
+                turn.io.close(id, Close::Flush);
+            }
+        });
+        let server =
+            Server::start(backend, config(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        for upto in 1..10 {
+            client.send(&veiled(b"x"));
+            assert_eq!(log.next(), Event::Received { bytes: vec![b'x'; upto], eof: false });
+        }
+        client.ask(veiled(b"\n"), veiled(b"xxxxxxxxx\n"));
+        log.next();
+        client.send(&veiled(&[b'y'; 63]));
+        log.next();
+        client.send(&veiled(b"y")); // one more than it may leave
+        log.next();
+        assert_eq!(log.next(), Event::Closed(Ended::Overrun));
+        assert_eq!(client.rest().1, End::Reset);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_pause_and_a_resume_pass_through_a_layer() {
+    on_each(|backend| {
+        let mut id = None;
+        let (make, log) = script(move |turn| {
+            match turn.event {
+                Event::Accepted => {
+                    id = turn.id;
+                    turn.io.receive(turn.conn(), false);
+                }
+                Event::Woken(on) => turn.io.receive(id.unwrap(), on == 1),
+                _ => {}
+            }
+            turn.consume();
+        });
+        let server =
+            Server::start(backend, config(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        client.send(&veiled(b"held back"));
+        server.remote.wake(0);
+        assert_eq!(log.next(), Event::Woken(0));
+        server.remote.wake(1);
+        assert_eq!(log.next(), Event::Woken(1));
+        let mut got = Vec::new();
+        while got != b"held back" {
+            match log.next() {
+                Event::Received { bytes, .. } => got.extend(bytes),
+                other => panic!("{other:?}"),
+            }
+        }
+        server.remote.wake(0);
+        server.remote.wake(1);
+        assert_eq!((log.next(), log.next()), (Event::Woken(0), Event::Woken(1)));
+        assert_eq!(log.next(), Event::Received { bytes: vec![], eof: false }, "a resume calls");
+        drop(client);
+        server.stop();
+    });
+}
+
+/// Sends a file between two texts, and memory it reserves after them, then closes.
+struct Sandwich;
+
+impl Application for Sandwich {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if !rx.bytes().is_empty() {
+            x.io.file(x.id, 1, FileOp::Open(Root(0), "file".into()));
+        }
+        rx.consume(rx.bytes().len());
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _: u32, done: FileDone) {
+        let FileDone::Opened(Ok((file, meta))) = done else { panic!("{done:?}") };
+        x.io.send(x.id, Chunk::Copy(b"before "));
+        x.io.send(x.id, Chunk::File(file.clone(), 0..meta.len));
+        x.io.reserve(x.id, 8).copy_from_slice(b" between");
+        x.io.send(x.id, Chunk::File(file, 5..6));
+        x.io.send(x.id, Chunk::Static(b" after"));
+        x.io.close(x.id, Close::Half);
+    }
+}
+
+#[test]
+fn files_are_sent_in_order_under_tls() {
+    let (serves, trusts) = settings();
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(1 << 20);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each(|backend| {
+        for settings in [config(), tiny()] {
+            let tls = Arc::clone(&serves);
+            let settings = Config { roots: vec![root.path().into()], ..settings };
+            let server = Server::start(backend, settings, || Tls::new(tls, Sandwich).unwrap());
+            let mut stream = secure(&trusts, Client::narrow(server.address).0);
+            stream.write_all(b"go").unwrap();
+            stream.flush().unwrap();
+            expect(&mut stream, b"before ");
+            expect(&mut stream, &contents);
+            expect(&mut stream, b" between");
+            expect(&mut stream, &contents[5..6]);
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).unwrap(); // fails without a goodbye
+            assert_eq!(rest, b" after");
+            drop(stream);
+            server.stop();
+        }
+    });
+}
+
+#[test]
+fn a_file_that_shrinks_under_a_layer_ends_the_connection() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), pattern(1000)).unwrap();
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            turn.consume();
+            let Some(id) = turn.id else { return };
+            match turn.event {
+                Event::Received { eof: false, .. } => {
+                    turn.io.file(id, 7, FileOp::Open(Root(0), "file".into()));
+                }
+                Event::File(7, _) => {
+                    let file = turn.file.take().unwrap();
+                    turn.io.send(id, Chunk::File(file, 0..2000));
+                }
+                _ => {}
+            }
+        });
+        let settings = Config { roots: vec![root.path().into()], ..config() };
+        let server =
+            Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut client = Client::connect(server.address);
+        client.send(&veiled(b"go"));
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Received { bytes: b"go".to_vec(), eof: false });
+        assert!(matches!(log.next(), Event::File(7, _)));
+        assert_eq!(log.next(), Event::Closed(Ended::Truncated));
+        assert_eq!(client.rest().1, End::Reset);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_command_may_name_another_connection() {
+    on_each(|backend| {
+        let mut first = None;
+        let (make, log) = script(move |turn| {
+            let id = *first.get_or_insert(turn.conn());
+            if turn.rx.is_some() {
+                turn.io.reserve(id, 3).copy_from_slice(b"to ");
+                turn.io.send(id, Chunk::Static(b"the first"));
+            }
+            turn.consume();
+        });
+        let server =
+            Server::start(backend, config(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut one = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        let mut two = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        two.send(b"?");
+        one.expect(&veiled(b"to the first"));
+        drop((one, two));
+        server.stop();
+    });
+}
+
+#[test]
+fn echo_under_a_layer_pauses_and_goes_on() {
+    on_each(|backend| {
+        let server = Server::start(backend, tiny(), || Layer::<_, Xor>::new(0x5a, Echo).unwrap());
+        let mut client = Client::narrow(server.address);
+        let message = pattern(16 << 20);
+        let taken = client.stuff(&message, 6 << 20);
+        assert!(taken < message.len());
+        client.expect(&message[..taken]); // veiled and unveiled
+        client.ask(b"and on", b"and on");
+        drop(client);
+        server.stop();
+    });
+}
