@@ -70,6 +70,9 @@ pub(crate) struct Serve {
     /// The directory that the file server serves
     #[arg(long)]
     pub(crate) root: Option<PathBuf>,
+    /// Do without the thread that reads standard input; only a signal ends it then
+    #[arg(long)]
+    pub(crate) alone: bool,
 }
 
 #[derive(Args)]

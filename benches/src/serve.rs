@@ -8,6 +8,7 @@ use std::{fs, process};
 
 use multiplex::{Any, Config, Root, Stats};
 use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Map, Value, json};
 
 use crate::allocator;
@@ -23,6 +24,8 @@ const BACKLOG: i32 = 4096;
 /// Serves until the end of standard input, then says what it did.
 pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     pin(SERVER_CORE)?;
+    // Whatever becomes of the one who measures, no server is left behind.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let words = match options.what {
         What::Floor => floor(options)?,
         What::App => application(options)?,
@@ -45,7 +48,7 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
     sockopt::set_tcp_nodelay(&listener, true).map_err(io::Error::from)?;
     rustix::net::listen(&listener, BACKLOG).map_err(io::Error::from)?;
     let handle = listener.try_clone()?;
-    obey(listener.local_addr()?, move || {
+    obey(options, listener.local_addr()?, move || {
         // It can only have ended by itself.
         let _ = shutdown(&handle, Shutdown::Both);
     });
@@ -65,7 +68,7 @@ fn application(options: &Serve) -> Result<Value, Failure> {
     let server =
         Any::new(&options.mechanism, &config).map_err(|e| Failure::new(&options.mechanism, e))?;
     let remote = server.remote();
-    obey(server.addresses()[0], move || remote.stop());
+    obey(options, server.addresses()[0], move || remote.stop());
     let stats = match options.work {
         Work::Echo => server.run(examples::Echo),
         Work::File => server.run(httpd::Files::new(Some(Root(0)))),
@@ -80,8 +83,11 @@ fn counters(stats: &Stats) -> Value {
 
 /// Tells the address, and in a thread answers every line of standard input with the counts so far;
 /// at its end, stops the server.
-fn obey(address: SocketAddr, stop: impl FnOnce() + Send + 'static) {
+fn obey(options: &Serve, address: SocketAddr, stop: impl FnOnce() + Send + 'static) {
     println!("{address}");
+    if options.alone {
+        return;
+    }
     thread::spawn(move || {
         let mut input = [0; 64];
         while let Ok(n @ 1..) = rustix::io::read(io::stdin(), &mut input[..]) {

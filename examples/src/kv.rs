@@ -1,15 +1,17 @@
 //! A cache that speaks memcached's text protocol.
 
+mod phase;
 mod reply;
 mod request;
 mod store;
 
 use std::mem;
-use std::time::{Duration, Instant, SystemTime};
 
 use memchr::{memchr, memchr2};
 use multiplex::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Rx, Why};
 
+pub use phase::KvState;
+use phase::{Arriving, Phase};
 use reply::Out;
 use request::{Request, Set, spaces};
 use store::{Item, Store};
@@ -24,42 +26,6 @@ pub struct Kv {
     store: Store,
     /// Where replies are put together; kept for its memory.
     reply: Vec<u8>,
-}
-
-/// What a connection to [`Kv`] is in the middle of.
-#[derive(Debug, Default)]
-pub struct KvState(Phase);
-
-impl KvState {
-    /// Whether it is between two requests.
-    fn is_idle(&self) -> bool {
-        matches!(self.0, Phase::Line)
-    }
-}
-
-#[derive(Debug, Default)]
-enum Phase {
-    /// A line with a command comes next.
-    #[default]
-    Line,
-    /// Keys come next, up to the end of the line. They are answered one by one, so that a line
-    /// may name more values than there is memory to queue.
-    Get { unique: bool, any: bool },
-    /// The bytes of a value come next.
-    Value(Arriving),
-    /// So many bytes are of no use.
-    Swallow(usize),
-    /// The rest of the line is of no use.
-    SkipLine,
-}
-
-/// A value on its way in.
-#[derive(Debug)]
-struct Arriving {
-    set: Set,
-    expires: Option<Instant>,
-    /// What has come so far, to be followed by a line end.
-    data: Vec<u8>,
 }
 
 /// What to do after a step.
@@ -80,8 +46,6 @@ impl Kv {
     pub const MAX_VALUE: usize = 1 << 20;
     /// A line that is longer, and does not begin with `get`, ends the connection.
     pub const MAX_LINE: usize = 2048;
-    /// Relative times of expiry reach so far; memcached takes larger numbers as Unix times.
-    const MAX_RELATIVE_SECONDS: i64 = 30 * 24 * 60 * 60;
     /// Values up to this size are copied behind their header: one small copy costs less than
     /// handing over a reference.
     const COPIED: usize = 1024;
@@ -102,38 +66,26 @@ impl Kv {
                 }
             },
             Phase::Value(value) => {
-                let missing = value.set.len + LINE_END.len() - value.data.len();
-                let n = missing.min(rx.bytes().len());
-                value.data.extend_from_slice(&rx.bytes()[..n]);
-                rx.consume(n);
-                if n < missing {
-                    return Next::Wait;
-                }
-                if let Phase::Value(value) = mem::take(at) {
-                    self.arrived(out, value);
-                }
-                Next::Step
+                let done = value.fill(rx);
+                self.next_line(done, out, at)
             }
             Phase::Swallow(left) => {
-                let n = rx.bytes().len().min(*left);
-                rx.consume(n);
-                *left -= n;
-                if *left > 0 {
-                    return Next::Wait;
-                }
-                *at = Phase::Line;
-                Next::Step
+                let done = phase::swallow(left, rx);
+                self.next_line(done, out, at)
             }
-            Phase::SkipLine => {
-                let end = memchr(b'\n', rx.bytes());
-                rx.consume(end.map_or(rx.bytes().len(), |end| end + 1));
-                if end.is_none() {
-                    return Next::Wait;
-                }
-                *at = Phase::Line;
-                Next::Step
-            }
+            Phase::SkipLine => self.next_line(phase::skip_line(rx), out, at),
         }
+    }
+
+    /// Goes on with the next line once the current phase is done.
+    fn next_line<C: Commands>(&mut self, done: bool, out: &mut Out<'_, C>, at: &mut Phase) -> Next {
+        if !done {
+            return Next::Wait;
+        }
+        if let Phase::Value(value) = mem::take(at) {
+            self.arrived(out, value);
+        }
+        Next::Step
     }
 
     fn line<C: Commands>(&mut self, out: &mut Out<'_, C>, at: &mut Phase, rx: &mut Rx<'_>) -> Next {
@@ -198,7 +150,7 @@ impl Kv {
             );
             return Phase::Swallow(with_end);
         }
-        let expires = expiry(out.io, set.exptime);
+        let expires = set.expires(out.io);
         Phase::Value(Arriving { set, expires, data: Vec::with_capacity(with_end) })
     }
 
@@ -263,20 +215,6 @@ impl Kv {
             out.send(Chunk::Shared(item.data.clone()));
         }
     }
-}
-
-/// When a value with this `exptime` expires.
-fn expiry(io: &impl Commands, exptime: i64) -> Option<Instant> {
-    let seconds = match u64::try_from(exptime) {
-        Ok(0) => return None,
-        Ok(_) if exptime <= Kv::MAX_RELATIVE_SECONDS => Duration::from_secs(exptime as u64),
-        Ok(unix) => {
-            let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix))?;
-            at.duration_since(io.wall()).unwrap_or_default()
-        }
-        Err(_negative) => Duration::ZERO,
-    };
-    io.now().checked_add(seconds)
 }
 
 impl Application for Kv {

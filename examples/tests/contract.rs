@@ -163,6 +163,51 @@ fn a_resume_calls_even_without_bytes_and_a_pause_keeps_them_away() {
 }
 
 #[test]
+fn bytes_left_at_the_end_of_the_stream_come_again_after_a_pause() {
+    on_each(|backend| {
+        for half in [false, true] {
+            let mut id = None;
+            let (make, log) = script(move |turn| match turn.event {
+                Event::Accepted => {
+                    id = turn.id;
+                    turn.io.receive(turn.conn(), false);
+                }
+                Event::Woken(0) => turn.io.receive(id.unwrap(), true),
+                Event::Woken(1) => turn.io.close(id.unwrap(), Close::Flush),
+                Event::Received { .. } => {
+                    turn.io.receive(turn.conn(), false);
+                    if half {
+                        turn.io.close(turn.conn(), Close::Half);
+                    }
+                }
+                _ => {}
+            });
+            let server = Server::start(backend, config(), make);
+            let mut client = Client::connect(server.address);
+            assert_eq!(log.next(), Event::Accepted);
+            client.send(b"left");
+            client.end();
+            let wake = |tag| {
+                server.remote.wake(tag);
+                assert_eq!(log.next(), Event::Woken(tag));
+            };
+            // The end may be told with the bytes or after them.
+            let mut times = 0;
+            while times < 3 {
+                wake(0);
+                let Event::Received { bytes, eof } = log.next() else { panic!("half {half}") };
+                assert!(bytes == b"left" || bytes.is_empty() && !eof, "{bytes:?} {eof}");
+                times += usize::from(eof);
+            }
+            wake(1);
+            assert_eq!(log.next(), Event::Closed(Ended::Closed));
+            client.expect_last(b"", End::Eof);
+            server.stop();
+        }
+    });
+}
+
+#[test]
 fn a_deadline_expires_once_and_may_be_cleared() {
     on_each_at_once(|backend| {
         let (make, log) = script(|turn| {
@@ -449,18 +494,35 @@ fn admit_closes_and_opens_a_listener() {
                 let how = [Admit::Off, Admit::All, Admit::PerTurn(0), Admit::Backlog(5)];
                 turn.io.admit(Listener(0), how[tag as usize]);
             }
+            turn.consume();
         });
         let server = Server::start(backend, config(), make);
-        server.remote.wake(0);
-        assert_eq!(log.next(), Event::Woken(0));
-        let _waits: Vec<_> = (0..3).map(|_| Client::connect(server.address)).collect();
-        for tag in [3, 0] {
+        let mut first = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        let wake = |tag| {
             server.remote.wake(tag);
             assert_eq!(log.next(), Event::Woken(tag), "and nobody was accepted");
+        };
+        // What a callback asks for is done at the next turn, which this byte takes.
+        let mut turn = || {
+            first.send(b"x");
+            assert_eq!(log.next(), received(b"x"), "and nobody was accepted");
+        };
+        for open in [1, 2] {
+            wake(0);
+            turn();
+            turn();
+            let waiting: Vec<_> = (0..3).map(|_| Client::connect(server.address)).collect();
+            turn();
+            wake(3);
+            turn();
+            wake(0);
+            turn();
+            wake(open);
+            (0..3).for_each(|_| assert_eq!(log.next(), Event::Accepted));
+            drop(waiting);
+            (0..3).for_each(|_| assert_eq!(log.next(), end_of_stream()));
         }
-        server.remote.wake(2);
-        assert_eq!(log.next(), Event::Woken(2));
-        (0..3).for_each(|_| assert_eq!(log.next(), Event::Accepted));
         server.stop();
     });
 }

@@ -1,11 +1,13 @@
 //! A server under test, in a process of its own.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::{fmt, fs};
+use std::time::{Duration, Instant};
+use std::{fmt, fs, thread};
 
+use rustix::process::Signal;
 use serde::Deserialize;
 
 use super::{CpuTime, Site};
@@ -52,12 +54,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server; `under` are the words of a program that runs it, if any.
+    /// Starts a server; `under` are the words of a program that runs it, if any. Such a one has
+    /// no thread of its own to obey, and ends by [`Server::terminate`].
     pub(crate) fn start(subject: &Subject, site: &Site, under: &[&str]) -> Result<Self, Failure> {
         let lab = program()?;
         let mut words = under.iter().map(AsRef::as_ref).chain([lab.as_os_str()]);
         let mut command = Command::new(words.next().expect("the lab itself is a word"));
         command.args(words).arg("serve");
+        if !under.is_empty() {
+            command.arg("--alone");
+        }
         command.args(["--what", subject.what.name(), "--mechanism", &subject.mechanism]);
         command.args(["--work", subject.work.name()]);
         command.arg("--reply").arg(site.reply()).arg("--root").arg(site.root());
@@ -103,6 +109,23 @@ impl Server {
         let line = self.line()?;
         self.child.wait()?;
         serde_json::from_str(&line).map_err(|e| Failure::new("the server's last words", e))
+    }
+
+    /// Ends it by a signal, for when it runs under a program that has the last word.
+    pub(crate) fn terminate(mut self) -> Result<(), Failure> {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, Signal::TERM).map_err(std::io::Error::from)?;
+        let patience = Instant::now() + Duration::from_secs(10);
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > patience {
+                return Err(Failure::Run("the server does not end".to_owned()));
+            }
+            // Valgrind 3.19 takes io_uring_enter for a call that does not wait, and until it returns
+            // holds back signals and all other threads. A new connection makes it return.
+            let _ = TcpStream::connect(self.address);
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn line(&mut self) -> Result<String, Failure> {

@@ -67,7 +67,8 @@ impl Drop for Site {
     }
 }
 
-fn fetch(server: &Server) -> Result<Vec<u8>, Failure> {
+/// Asks for the file, once.
+pub(super) fn fetch(server: &Server) -> Result<Vec<u8>, Failure> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(Work::File.request())?;
@@ -83,5 +84,6 @@ fn fetch(server: &Server) -> Result<Vec<u8>, Failure> {
         return Ok(reply);
     }
     let text = String::from_utf8_lossy(&reply);
-    Err(Failure::Run(format!("the file server's reply is not the file:\n{text}")))
+    let status = text.lines().next().unwrap_or("nothing");
+    Err(Failure::Run(format!("asked for the file, the server said: {status}")))
 }

@@ -151,9 +151,12 @@ mod tests {
         assert_eq!(resolve(b"/%ff%5C%0a"), Ok(PathBuf::from(name)));
     }
 
+    /// A target, and its path and query if it is accepted.
+    type Case = (&'static str, Option<(&'static str, Option<&'static str>)>);
+
     #[test]
     fn targets_in_origin_and_absolute_form() {
-        const CASES: [(&str, Option<(&str, Option<&str>)>); 16] = [
+        const CASES: [Case; 16] = [
             ("/", Some(("/", None))),
             ("/a?b", Some(("/a", Some("b")))),
             ("/a?", Some(("/a", Some("")))),

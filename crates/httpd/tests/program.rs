@@ -33,16 +33,17 @@ impl Serving {
     /// Starts the program and reads up to the line that says it accepts connections.
     fn start(arguments: &[&str]) -> Self {
         let mut child = httpd(arguments).spawn().unwrap();
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(errors.read_line(&mut line).unwrap() > 0, "the program ended: {line}");
-            if let Some(rest) = line.strip_prefix("listening on http://") {
-                let address = rest.split(' ').next().unwrap().parse().unwrap();
-                return Serving { child, errors, line, address };
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        let address = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut serving = Serving { child, errors, line: String::new(), address };
+        serving.address = loop {
+            serving.line.clear();
+            assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0, "it has ended");
+            if let Some(rest) = serving.line.strip_prefix("listening on http://") {
+                break rest.split(' ').next().unwrap().parse().unwrap();
             }
-        }
+        };
+        serving
     }
 
     fn connect(&self) -> Client {

@@ -169,8 +169,10 @@ impl<P: Poller> Engine<P> {
         }
         let socket = self.sockets.at(fd);
         socket.ready |= ready;
-        let (reader, writer) = (socket.reader, socket.writer);
-        if let Some(token) = reader.filter(|_| ready.contains(Readiness::READ)) {
+        // What is to be looked at again has its turn behind the events.
+        let reader = socket.reader.filter(|_| ready.contains(Readiness::READ) && !socket.unread);
+        let writer = socket.writer;
+        if let Some(token) = reader {
             self.read(fd, token);
         }
         if let Some(token) = writer.filter(|_| ready.contains(Readiness::WRITE)) {
@@ -453,11 +455,12 @@ impl<P: Poller> Kernel for Engine<P> {
                 .wait(patience, &mut events)
                 .map_err(|error| Fault { doing: "waiting for descriptors", error })?;
             self.now = Instant::now();
+            let unread = self.unread.len();
             for (fd, ready) in events.drain(..) {
                 self.ready(fd, ready);
             }
             self.events = events;
-            for _ in 0..self.unread.len() {
+            for _ in 0..unread {
                 let Some(fd) = self.unread.pop_front() else { break };
                 let socket = self.sockets.at(fd);
                 socket.unread = false;

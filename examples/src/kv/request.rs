@@ -1,6 +1,9 @@
 //! Requests of memcached's text protocol, but for `get`, which is answered key by key.
 
+use std::time::{Duration, Instant, SystemTime};
+
 use bytes::Bytes;
+use multiplex::Commands;
 
 use super::Kv;
 
@@ -8,6 +11,9 @@ pub(super) const ERROR: &[u8] = b"ERROR\r\n";
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const BAD_DELETE: &[u8] =
     b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+
+/// Relative times of expiry reach so far; memcached takes larger numbers as Unix times.
+const MAX_RELATIVE_SECONDS: i64 = 30 * 24 * 60 * 60;
 
 /// A line, understood.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +42,24 @@ pub(super) struct Set {
     /// Its length in bytes, without the line end behind it.
     pub len: usize,
     pub quiet: bool,
+}
+
+impl Set {
+    /// When the value expires, if ever.
+    pub(super) fn expires(&self, io: &impl Commands) -> Option<Instant> {
+        let seconds = match u64::try_from(self.exptime) {
+            Ok(0) => return None,
+            Ok(_) if self.exptime <= MAX_RELATIVE_SECONDS => {
+                Duration::from_secs(self.exptime as u64)
+            }
+            Ok(unix) => {
+                let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix))?;
+                at.duration_since(io.wall()).unwrap_or_default()
+            }
+            Err(_negative) => Duration::ZERO,
+        };
+        io.now().checked_add(seconds)
+    }
 }
 
 /// How many spaces `bytes` begin with.

@@ -1,13 +1,12 @@
-//! One connection of a layer: what was opened and what waits to be sealed.
+//! One connection of a layer: what was opened, and how it ends.
+
+mod sealing;
 
 use std::collections::VecDeque;
-use std::io;
-use std::mem;
 
-use multiplex::{Chunk, Close, Commands, Conn, FileOp, HIGH_WATER, Rx, RxBuf, Why};
+use multiplex::{Chunk, Close, Commands, Conn, Rx, Why};
 
-use super::Wire;
-use super::order::{abruptness, bytes_of, owned};
+use super::order::abruptness;
 use crate::Transform;
 
 /// Names the layer's own reads.
@@ -145,132 +144,6 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    /// Seals a chunk, or queues it; returns how many bytes wait.
-    pub(super) fn send(&mut self, io: &mut impl Commands, chunk: Chunk<'_>) -> usize {
-        if !self.talks() {
-            return 0;
-        }
-        self.pump(io); // memory reserved before has been filled in by now
-        let is_file = matches!(chunk, Chunk::File(..));
-        if self.queue.is_empty() && self.transform.ready() && !is_file {
-            self.seal(io, bytes_of(&chunk));
-        } else {
-            self.hold(io, owned(chunk));
-            self.pump(io);
-        }
-        self.waiting()
-    }
-
-    /// Queues `n` bytes to be filled in before the next command for this connection.
-    pub(super) fn reserve(&mut self, io: &mut impl Commands, n: usize) -> &mut [u8] {
-        if self.talks() {
-            self.pump(io);
-            self.hold(io, Chunk::Received(RxBuf::from(vec![0; n])));
-        }
-        if !self.talks() {
-            self.ignored.resize(n, 0);
-            return &mut self.ignored;
-        }
-        match self.queue.back_mut() {
-            Some(Chunk::Received(bytes)) => bytes,
-            _ => unreachable!("the reserved bytes were queued last"),
-        }
-    }
-
-    fn hold(&mut self, io: &mut impl Commands, chunk: Chunk<'static>) {
-        self.held += bytes_of(&chunk).len();
-        self.queue.push_back(chunk);
-        if self.held > MAX_HELD {
-            self.fail(io, Why::Overrun, Close::Reset);
-        }
-    }
-
-    /// How many bytes wait, here and below.
-    fn waiting(&mut self) -> usize {
-        let waiting = self.held + self.below;
-        self.full |= waiting >= HIGH_WATER;
-        waiting
-    }
-
-    /// Moves on whatever can be sealed, begins to read a file, or closes when all is done.
-    pub(super) fn pump(&mut self, io: &mut impl Commands) {
-        while !self.reading && self.transform.ready() {
-            match self.queue.pop_front() {
-                None => break,
-                Some(Chunk::File(file, range)) => {
-                    if range.is_empty() {
-                        continue;
-                    }
-                    let end = range.end.min(range.start + u64::from(FileOp::MOST));
-                    if !self.crowded {
-                        self.reading = true;
-                        let op = FileOp::Read(file.clone(), range.start..end);
-                        io.file(self.id, READ_TAG, op);
-                    }
-                    self.queue.push_front(Chunk::File(file, range));
-                    break;
-                }
-                Some(chunk) => {
-                    self.held -= bytes_of(&chunk).len();
-                    self.seal(io, bytes_of(&chunk));
-                    self.waiting();
-                }
-            }
-        }
-        if self.queue.is_empty() {
-            self.finish(io);
-        }
-    }
-
-    /// A part of the file at the head of the queue was read.
-    pub(super) fn read(&mut self, io: &mut impl Commands, result: io::Result<RxBuf>) {
-        self.reading = false;
-        let Some(Chunk::File(_, range)) = self.queue.front_mut() else { return };
-        match result {
-            Ok(bytes) if bytes.is_empty() => self.fail(io, Why::Truncated, Close::Reset),
-            Ok(bytes) => {
-                range.start += bytes.len() as u64;
-                self.seal(io, &bytes);
-                self.pump(io);
-            }
-            Err(error) => self.fail(io, Why::Failed(error), Close::Reset),
-        }
-    }
-
-    /// The mechanism's queue has drained.
-    pub(super) fn drained(&mut self, io: &mut impl Commands) {
-        self.crowded = false;
-        self.pump(io);
-    }
-
-    /// Whether the application is to be told that its queue has drained, once.
-    pub(super) fn take_relief(&mut self) -> bool {
-        let relief = self.held == 0 && !self.crowded;
-        relief && mem::take(&mut self.full)
-    }
-
-    fn seal(&mut self, io: &mut impl Commands, plain: &[u8]) {
-        for piece in plain.chunks(PIECE) {
-            if let Err(error) = self.transform.seal(piece) {
-                return self.fail(io, Why::Failed(error), Close::Reset);
-            }
-            self.flush(io);
-        }
-    }
-
-    /// Sends what the transform has ready.
-    fn flush(&mut self, io: &mut impl Commands) {
-        let mut wire = Wire { io, to: self.id, queued: None };
-        let result = self.transform.wire(&mut wire);
-        if let Some(queued) = wire.queued {
-            self.below = queued;
-            self.crowded |= queued >= HIGH_WATER;
-        }
-        if let Err(error) = result {
-            self.fail(io, Why::Failed(error), Close::Reset);
-        }
-    }
-
     pub(super) fn close(&mut self, io: &mut impl Commands, how: Close) {
         if abruptness(Some(how)) <= abruptness(self.closing) {
             return;
@@ -309,10 +182,5 @@ impl<T: Transform> Session<T> {
         self.closing = Some(how);
         self.closed = Some(how);
         io.close(self.id, how);
-    }
-
-    fn drop_queue(&mut self) {
-        self.queue.clear();
-        (self.held, self.reading) = (0, false);
     }
 }

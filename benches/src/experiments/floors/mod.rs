@@ -144,7 +144,11 @@ fn count_instructions(cx: &Context, site: &Site, cases: &mut [Case], outcome: &m
         for what in [What::Floor, What::App] {
             match callgrind.count(&case.subject(what), site, CONNECTIONS) {
                 Ok(count) => case.side(what).instructions.push(count),
-                Err(failure) => outcome.notes.push(format!("callgrind on {case}: {failure}")),
+                Err(failure) => {
+                    outcome
+                        .notes
+                        .push(format!("instructions of {case}, {}: {failure}", what.name()));
+                }
             }
         }
         cx.progress.inc(1);

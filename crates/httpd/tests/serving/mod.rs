@@ -138,16 +138,27 @@ impl Client {
                 return value;
             }
             let mut piece = [0; 65536];
-            let n = self.stream.read(&mut piece).unwrap();
+            let n = self.receive(&mut piece);
             assert!(n > 0, "ended after {:?}", String::from_utf8_lossy(&self.received));
             self.received.extend_from_slice(&piece[..n]);
+        }
+    }
+
+    /// A read with a time-out is not restarted by the system when it is interrupted, which the
+    /// end of a ring that was made to see whether rings can be made does.
+    fn receive(&mut self, piece: &mut [u8]) -> usize {
+        loop {
+            match self.stream.read(piece) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => return result.unwrap(),
+            }
         }
     }
 
     /// Waits for the server to end the connection in order; nothing more may come.
     pub(crate) fn expect_end(&mut self) {
         let mut piece = [0; 1024];
-        let n = self.stream.read(&mut piece).unwrap();
+        let n = self.receive(&mut piece);
         assert_eq!((n, self.received.len()), (0, 0), "more came than expected");
     }
 

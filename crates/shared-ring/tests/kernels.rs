@@ -1,0 +1,536 @@
+//! One behaviour suite for all kernels: the ring in each mode, and the engine over each poller.
+
+use std::ffi::CString;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
+use shared_ring::{
+    Batch, BufferSizes, Completion, Engine, EngineConfig, Errno, Fd, File, FileKind, Gather, Host,
+    Kernel, Kind, ListenOptions, Mode, Op, Outcome, Refusal, Token, UringConfig, UringKernel,
+};
+
+/// What a test wants of its kernel.
+#[derive(Clone, Copy)]
+struct Room {
+    operations: u32,
+    buffers: u16,
+    buffer_size: u32,
+}
+
+const ROOM: Room = Room { operations: 64, buffers: 8, buffer_size: 512 };
+
+/// Runs a test on every kernel that can run here, and says so of the others.
+macro_rules! on_every_kernel {
+    ($test:ident) => {
+        on_every_kernel!($test, ROOM);
+    };
+    ($test:ident, $room:expr) => {
+        #[test]
+        fn $test() {
+            let Room { operations, buffers, buffer_size } = $room;
+            let engine = EngineConfig { operations, buffers, buffer_size };
+            println!("engine over epoll");
+            cases::$test(Engine::new(Epoll::new().unwrap(), &engine).unwrap());
+            println!("engine over edge-triggered epoll");
+            cases::$test(Engine::new(EpollEdge::new().unwrap(), &engine).unwrap());
+            println!("engine over poll");
+            cases::$test(Engine::new(Poll::default(), &engine).unwrap());
+            println!("engine over select");
+            cases::$test(Engine::new(Select::default(), &engine).unwrap());
+            for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
+                let ring = UringConfig { mode, operations, buffers, buffer_size };
+                match UringKernel::new(&ring) {
+                    Ok(kernel) => {
+                        println!("ring, {mode:?}");
+                        cases::$test(kernel);
+                    }
+                    Err(missing) => println!("ring, {mode:?}: {missing}"),
+                }
+            }
+        }
+    };
+}
+
+on_every_kernel!(a_connection_lives_and_ends);
+on_every_kernel!(a_receive_goes_on_until_it_is_cancelled);
+on_every_kernel!(a_cancelled_name_can_be_used_again);
+on_every_kernel!(connections_share_few_buffers, Room { buffers: 2, ..ROOM });
+on_every_kernel!(a_starved_receive_can_be_cancelled, Room { buffers: 1, ..ROOM });
+on_every_kernel!(a_long_list_arrives_in_order);
+on_every_kernel!(a_send_to_a_full_socket_can_be_cancelled);
+on_every_kernel!(connecting_succeeds_and_fails);
+on_every_kernel!(files_are_opened_looked_at_and_read);
+on_every_kernel!(no_path_leads_out_of_its_root);
+on_every_kernel!(a_file_is_sent_and_its_end_shows);
+on_every_kernel!(another_thread_ends_a_wait);
+on_every_kernel!(a_wait_ends_at_its_deadline);
+on_every_kernel!(a_full_table_refuses, Room { operations: 2, ..ROOM });
+on_every_kernel!(a_name_in_use_is_refused);
+on_every_kernel!(accepts_are_bounded_in_each_turn);
+on_every_kernel!(
+    more_operations_than_the_queue_holds,
+    Room { operations: 2000, buffers: 1024, ..ROOM }
+);
+on_every_kernel!(a_dropped_kernel_leaves_nothing_in_flight);
+
+fn receive(slot: u32) -> Token {
+    Token::new(Kind::Receive, slot, 7)
+}
+
+fn send(slot: u32) -> Token {
+    Token::new(Kind::Send, slot, 7)
+}
+
+const ACCEPT: Token = Token::new(Kind::Accept, 0, 0);
+const FILE: Token = Token::new(Kind::File, 0, 0);
+
+const SMALL: BufferSizes = BufferSizes { send: Some(4096), receive: None };
+
+/// Turns the kernel until it has something to say of `token`; the rest waits in `batch`.
+fn next(kernel: &mut impl Kernel, batch: &mut Batch, token: Token) -> Completion {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(at) = batch.iter().position(|c| c.token == token) {
+            return batch.remove(at).unwrap();
+        }
+        assert!(Instant::now() < until, "nothing comes of {token:?}; got {batch:?}");
+        kernel.turn(Some(until), batch).unwrap();
+    }
+}
+
+fn failure(completion: Completion) -> Errno {
+    assert!(completion.last);
+    match completion.outcome {
+        Outcome::Failed(errno, _) => errno,
+        other => panic!("not a failure: {other:?}"),
+    }
+}
+
+fn listen(kernel: &mut impl Kernel) -> (Fd, SocketAddr) {
+    let options =
+        ListenOptions { backlog: 128, reuse_port: false, buffers: BufferSizes::default() };
+    kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap()
+}
+
+/// A connection: our end as the kernel's, theirs as a plain stream.
+fn connection(kernel: &mut impl Kernel, buffers: BufferSizes) -> (Fd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let fd = kernel.host_mut().socket(to, buffers).unwrap();
+    let token = Token::new(Kind::Connect, 99, 0);
+    kernel.submit(token, Op::Connect { fd, to }).unwrap();
+    let done = next(kernel, &mut Batch::new(), token);
+    assert!(matches!(done.outcome, Outcome::Connected), "{done:?}");
+    let peer = listener.accept().unwrap().0;
+    (fd, peer)
+}
+
+fn plain(kernel: &mut impl Kernel) -> (Fd, TcpStream) {
+    connection(kernel, BufferSizes::default())
+}
+
+fn gather(pieces: &[&[u8]]) -> Box<Gather> {
+    let mut list = Box::<Gather>::default();
+    for piece in pieces {
+        list.shared(Bytes::copy_from_slice(piece));
+    }
+    list
+}
+
+fn close(kernel: &mut impl Kernel, fd: Fd) {
+    let token = Token::new(Kind::Close, 98, 0);
+    kernel.submit(token, Op::Close { fd }).unwrap();
+    let done = next(kernel, &mut Batch::new(), token);
+    assert!(matches!(done.outcome, Outcome::Closed) && done.last);
+}
+
+fn path(text: &str) -> CString {
+    CString::new(text).unwrap()
+}
+
+/// What comes in until the end or `n` bytes.
+fn collect(kernel: &mut impl Kernel, batch: &mut Batch, token: Token, n: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < n {
+        match next(kernel, batch, token).outcome {
+            Outcome::Received(buffer) => bytes.extend_from_slice(&buffer),
+            Outcome::Eof => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    bytes
+}
+
+/// Cancels an operation and sees it end, once.
+fn cancel(kernel: &mut impl Kernel, batch: &mut Batch, token: Token) {
+    kernel.cancel(token);
+    assert_eq!(failure(next(kernel, batch, token)), Errno::CANCELED);
+}
+
+mod cases {
+    use super::*;
+
+    pub(super) fn a_connection_lives_and_ends(mut kernel: impl Kernel) {
+        let (listener, address) = listen(&mut kernel);
+        kernel.submit(ACCEPT, Op::Accept { listener, per_turn: None }).unwrap();
+        let mut batch = Batch::new();
+        let mut peer = TcpStream::connect(address).unwrap();
+        let accepted = next(&mut kernel, &mut batch, ACCEPT);
+        assert!(!accepted.last);
+        let Outcome::Accepted(fd) = accepted.outcome else { panic!("{accepted:?}") };
+        assert_eq!(kernel.host().peer(fd), Some(peer.local_addr().unwrap()));
+
+        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        peer.write_all(b"ping").unwrap();
+        assert_eq!(collect(&mut kernel, &mut batch, receive(0), 4), b"ping");
+        kernel.submit(send(0), Op::Send { fd, data: gather(&[b"po", b"ng"]) }).unwrap();
+        let sent = next(&mut kernel, &mut batch, send(0));
+        assert!(matches!(sent.outcome, Outcome::Sent(ref list, 4) if list.is_empty()), "{sent:?}");
+        let mut back = [0; 4];
+        peer.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"pong");
+
+        peer.shutdown(Shutdown::Write).unwrap();
+        let end = next(&mut kernel, &mut batch, receive(0));
+        assert!(matches!(end.outcome, Outcome::Eof) && end.last);
+        close(&mut kernel, fd);
+        assert_eq!(peer.read(&mut back).unwrap(), 0);
+        cancel(&mut kernel, &mut batch, ACCEPT);
+        assert!(batch.is_empty(), "{batch:?}");
+        kernel.host_mut().discard(listener);
+    }
+
+    pub(super) fn a_receive_goes_on_until_it_is_cancelled(mut kernel: impl Kernel) {
+        let (fd, mut peer) = plain(&mut kernel);
+        let mut batch = Batch::new();
+        kernel.submit(receive(3), Op::Receive { fd }).unwrap();
+        for round in 0..50u8 {
+            peer.write_all(&[round; 100]).unwrap();
+            assert_eq!(collect(&mut kernel, &mut batch, receive(3), 100), [round; 100]);
+        }
+        cancel(&mut kernel, &mut batch, receive(3));
+        kernel.cancel(receive(3));
+        close(&mut kernel, fd);
+        assert!(batch.is_empty(), "one last completion and no more: {batch:?}");
+    }
+
+    pub(super) fn a_cancelled_name_can_be_used_again(mut kernel: impl Kernel) {
+        let (fd, mut peer) = plain(&mut kernel);
+        let mut batch = Batch::new();
+        for round in 0..100u8 {
+            kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+            if round % 2 == 0 {
+                kernel.turn(Some(Instant::now()), &mut batch).unwrap();
+            }
+            cancel(&mut kernel, &mut batch, receive(0));
+        }
+        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        peer.write_all(b"x").unwrap();
+        assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"x");
+        assert!(batch.is_empty(), "{batch:?}");
+    }
+
+    pub(super) fn connections_share_few_buffers(mut kernel: impl Kernel) {
+        let mut batch = Batch::new();
+        let mut connections: Vec<_> = (0..10).map(|_| plain(&mut kernel)).collect();
+        for (slot, (fd, _)) in connections.iter().enumerate() {
+            kernel.submit(receive(slot as u32), Op::Receive { fd: *fd }).unwrap();
+        }
+        // 2 buffers of 512 bytes for 10 times 5,000 bytes, all there at once.
+        for (slot, (_, peer)) in connections.iter_mut().enumerate() {
+            peer.write_all(&[slot as u8; 5000]).unwrap();
+        }
+        let until = Instant::now() + Duration::from_secs(10);
+        let mut seen = [0; 10];
+        while seen != [5000; 10] {
+            assert!(Instant::now() < until, "stuck at {seen:?}");
+            kernel.turn(Some(until), &mut batch).unwrap();
+            for completion in batch.drain(..) {
+                let slot = completion.token.slot() as usize;
+                let Outcome::Received(bytes) = completion.outcome else { panic!("{completion:?}") };
+                assert!(!completion.last && bytes.iter().all(|b| *b == slot as u8));
+                seen[slot] += bytes.len();
+            }
+        }
+        assert!(kernel.counters().buffer_shortages > 0);
+    }
+
+    pub(super) fn a_starved_receive_can_be_cancelled(mut kernel: impl Kernel) {
+        let mut batch = Batch::new();
+        let (first, mut one) = plain(&mut kernel);
+        let (second, mut two) = plain(&mut kernel);
+        kernel.submit(receive(0), Op::Receive { fd: first }).unwrap();
+        one.write_all(b"x").unwrap();
+        let held = next(&mut kernel, &mut batch, receive(0));
+        kernel.submit(receive(1), Op::Receive { fd: second }).unwrap();
+        two.write_all(b"y").unwrap();
+        while kernel.counters().buffer_shortages == 0 {
+            kernel.turn(Some(Instant::now() + Duration::from_millis(1)), &mut batch).unwrap();
+        }
+        cancel(&mut kernel, &mut batch, receive(1));
+        drop(held);
+        kernel.submit(receive(1), Op::Receive { fd: second }).unwrap();
+        assert_eq!(collect(&mut kernel, &mut batch, receive(1), 1), b"y");
+    }
+
+    pub(super) fn a_long_list_arrives_in_order(mut kernel: impl Kernel) {
+        let (fd, mut peer) = connection(&mut kernel, SMALL);
+        let pieces: Vec<Vec<u8>> = (0..60u8).map(|i| vec![i; 20_000]).collect();
+        let expected = pieces.concat();
+        let length = expected.len();
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0; length];
+            peer.read_exact(&mut got).unwrap();
+            (got, peer)
+        });
+        let mut batch = Batch::new();
+        let mut list = gather(&pieces.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        while !list.is_empty() {
+            let before = list.len();
+            kernel.submit(send(0), Op::Send { fd, data: list }).unwrap();
+            let Outcome::Sent(rest, n) = next(&mut kernel, &mut batch, send(0)).outcome else {
+                panic!("not sent")
+            };
+            assert!(n > 0 && n <= Gather::MOST && rest.len() == before - n);
+            list = rest;
+        }
+        assert!(reader.join().unwrap().0 == expected);
+        assert!(kernel.counters().short_sends > 0);
+    }
+
+    pub(super) fn a_send_to_a_full_socket_can_be_cancelled(mut kernel: impl Kernel) {
+        let (fd, _peer) = connection(&mut kernel, SMALL);
+        let mut batch = Batch::new();
+        let block = vec![0; 250_000];
+        // Fill it until a send stays in flight.
+        for round in 0.. {
+            assert!(round < 1000, "the socket takes everything");
+            kernel.submit(send(0), Op::Send { fd, data: gather(&[&block]) }).unwrap();
+            kernel.turn(Some(Instant::now() + Duration::from_millis(50)), &mut batch).unwrap();
+            if batch.pop_front().is_none() {
+                break;
+            }
+        }
+        kernel.cancel(send(0));
+        let done = next(&mut kernel, &mut batch, send(0));
+        assert!(done.last);
+        match done.outcome {
+            Outcome::Failed(Errno::CANCELED, Some(list)) => assert!(!list.is_empty()),
+            // The ring tells how much went out before.
+            Outcome::Sent(list, n) => assert_eq!(list.len() + n, block.len()),
+            other => panic!("{other:?}"),
+        }
+        close(&mut kernel, fd);
+        assert!(batch.is_empty());
+    }
+
+    pub(super) fn connecting_succeeds_and_fails(mut kernel: impl Kernel) {
+        let (fd, _peer) = plain(&mut kernel);
+        close(&mut kernel, fd);
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let fd = kernel.host_mut().socket(gone, BufferSizes::default()).unwrap();
+        let token = Token::new(Kind::Connect, 0, 0);
+        kernel.submit(token, Op::Connect { fd, to: gone }).unwrap();
+        let done = next(&mut kernel, &mut Batch::new(), token);
+        assert_eq!(failure(done), Errno::CONNREFUSED);
+        close(&mut kernel, fd);
+    }
+
+    fn folder(kernel: &mut impl Kernel) -> (tempfile::TempDir, File) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), b"0123456789").unwrap();
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        let root = kernel.host_mut().directory(folder.path()).unwrap();
+        (folder, root)
+    }
+
+    fn open(kernel: &mut impl Kernel, root: &File, name: &str) -> Outcome {
+        kernel.submit(FILE, Op::Open { root: root.clone(), path: path(name) }).unwrap();
+        let done = next(kernel, &mut Batch::new(), FILE);
+        assert!(done.last);
+        done.outcome
+    }
+
+    pub(super) fn files_are_opened_looked_at_and_read(mut kernel: impl Kernel) {
+        let (folder, root) = folder(&mut kernel);
+        let Outcome::Opened(file, meta) = open(&mut kernel, &root, "file") else { panic!() };
+        assert_eq!((meta.kind, meta.len), (FileKind::Regular, 10));
+        let expected = std::fs::metadata(folder.path().join("file")).unwrap().modified().unwrap();
+        assert_eq!(meta.modified, expected);
+        let mut batch = Batch::new();
+        for (offset, len, expected) in
+            [(0, 10, "0123456789"), (3, 4, "3456"), (8, 100, "89"), (10, 1, ""), (99, 1, "")]
+        {
+            kernel.submit(FILE, Op::Read { file: file.clone(), offset, len }).unwrap();
+            let Outcome::Read(bytes) = next(&mut kernel, &mut batch, FILE).outcome else { panic!() };
+            assert_eq!(&*bytes, expected.as_bytes());
+        }
+        for (name, expected) in [("file", meta.kind), ("inner", FileKind::Directory)] {
+            kernel.submit(FILE, Op::Stat { root: root.clone(), path: path(name) }).unwrap();
+            let Outcome::Stat(meta) = next(&mut kernel, &mut batch, FILE).outcome else { panic!() };
+            assert_eq!(meta.kind, expected);
+        }
+        let Outcome::Failed(errno, None) = open(&mut kernel, &root, "absent") else { panic!() };
+        assert_eq!(errno, Errno::NOENT);
+    }
+
+    pub(super) fn no_path_leads_out_of_its_root(mut kernel: impl Kernel) {
+        let (folder, root) = folder(&mut kernel);
+        std::os::unix::fs::symlink("/etc/hostname", folder.path().join("far")).unwrap();
+        std::os::unix::fs::symlink("../inner/../file", folder.path().join("inner/near")).unwrap();
+        for name in ["../file", "/etc/hostname", "inner/../../file", "far"] {
+            match open(&mut kernel, &root, name) {
+                Outcome::Failed(errno, None) => assert_eq!(errno, Errno::XDEV, "{name}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        assert!(matches!(open(&mut kernel, &root, "inner/near"), Outcome::Opened(..)));
+    }
+
+    pub(super) fn a_file_is_sent_and_its_end_shows(mut kernel: impl Kernel) {
+        let (folder, root) = folder(&mut kernel);
+        let contents: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(folder.path().join("big"), &contents).unwrap();
+        let Outcome::Opened(file, _) = open(&mut kernel, &root, "big") else { panic!() };
+        let (fd, mut peer) = plain(&mut kernel);
+        let length = contents.len();
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0; length];
+            peer.read_exact(&mut got).unwrap();
+            (got, peer)
+        });
+        let (mut offset, mut batch) = (0, Batch::new());
+        let end = loop {
+            let op = Op::SendFile { fd, file: file.clone(), offset, len: 256 * 1024 };
+            kernel.submit(send(0), op).unwrap();
+            match next(&mut kernel, &mut batch, send(0)).outcome {
+                Outcome::SentFile(0) => break offset,
+                Outcome::SentFile(n) => offset += u64::from(n),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(end, length as u64);
+        assert!(reader.join().unwrap().0 == contents);
+    }
+
+    pub(super) fn another_thread_ends_a_wait(mut kernel: impl Kernel) {
+        let waker = kernel.waker();
+        let token = Token::new(Kind::Wake, 0, 0);
+        for _ in 0..20 {
+            let waker = waker.clone();
+            let thread = std::thread::spawn(move || waker.wake());
+            let woken = next(&mut kernel, &mut Batch::new(), token);
+            assert!(matches!(woken.outcome, Outcome::Woken) && !woken.last);
+            thread.join().unwrap();
+        }
+    }
+
+    pub(super) fn a_wait_ends_at_its_deadline(mut kernel: impl Kernel) {
+        let until = Instant::now() + Duration::from_millis(30);
+        let mut batch = Batch::new();
+        let mut turns = 0;
+        while Instant::now() < until {
+            kernel.turn(Some(until), &mut batch).unwrap();
+            turns += 1;
+        }
+        assert!(batch.is_empty() && turns < 10, "{turns} turns");
+    }
+
+    pub(super) fn a_full_table_refuses(mut kernel: impl Kernel) {
+        let connections: Vec<_> = (0..3).map(|_| plain(&mut kernel)).collect();
+        let [fd, other, third] = [0, 1, 2].map(|i| connections[i].0);
+        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        kernel.submit(receive(1), Op::Receive { fd: other }).unwrap();
+        let refused = kernel.submit(receive(2), Op::Receive { fd: third }).unwrap_err();
+        assert_eq!(refused.why, Refusal::Full);
+        assert!(matches!(refused.op, Op::Receive { fd } if fd == third));
+        // A cancel finds room all the same.
+        cancel(&mut kernel, &mut Batch::new(), receive(0));
+        kernel.submit(receive(2), Op::Receive { fd: third }).unwrap();
+    }
+
+    pub(super) fn a_name_in_use_is_refused(mut kernel: impl Kernel) {
+        let (fd, _peer) = plain(&mut kernel);
+        let successor = Token::new(Kind::Receive, 0, 8);
+        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        for name in [receive(0), successor] {
+            let refused = kernel.submit(name, Op::Receive { fd }).unwrap_err();
+            assert_eq!(refused.why, Refusal::TokenInUse);
+        }
+        kernel.cancel(successor);
+        cancel(&mut kernel, &mut Batch::new(), receive(0));
+    }
+
+    pub(super) fn accepts_are_bounded_in_each_turn(mut kernel: impl Kernel) {
+        let (listener, address) = listen(&mut kernel);
+        let _peers: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let per_turn = NonZeroU16::new(3);
+        kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
+        let (mut batch, mut accepted) = (Batch::new(), 0);
+        while accepted < 10 {
+            kernel.turn(Some(Instant::now() + Duration::from_secs(10)), &mut batch).unwrap();
+            assert!(batch.len() <= 3, "{batch:?}");
+            for completion in batch.drain(..) {
+                let Outcome::Accepted(fd) = completion.outcome else { panic!("{completion:?}") };
+                kernel.host_mut().discard(fd);
+                accepted += 1;
+            }
+        }
+        cancel(&mut kernel, &mut batch, ACCEPT);
+        kernel.host_mut().discard(listener);
+    }
+
+    pub(super) fn more_operations_than_the_queue_holds(mut kernel: impl Kernel) {
+        let mut batch = Batch::new();
+        let mut connections: Vec<_> = (0..700).map(|_| plain(&mut kernel)).collect();
+        // Nothing turns the kernel between these.
+        for (slot, (fd, _)) in connections.iter().enumerate() {
+            let slot = slot as u32;
+            kernel.submit(receive(slot), Op::Receive { fd: *fd }).unwrap();
+            let data = gather(&[b"hello"]);
+            kernel.submit(send(slot), Op::Send { fd: *fd, data }).unwrap();
+        }
+        for (slot, (_, peer)) in connections.iter_mut().enumerate() {
+            let sent = next(&mut kernel, &mut batch, send(slot as u32));
+            assert!(matches!(sent.outcome, Outcome::Sent(_, 5)), "{sent:?}");
+            peer.write_all(b"x").unwrap();
+        }
+        for slot in 0..700 {
+            assert_eq!(collect(&mut kernel, &mut batch, receive(slot), 1), b"x");
+        }
+        for slot in 0..700 {
+            kernel.cancel(receive(slot));
+        }
+        for slot in 0..700 {
+            let done = next(&mut kernel, &mut batch, receive(slot));
+            assert_eq!(failure(done), Errno::CANCELED);
+        }
+    }
+
+    pub(super) fn a_dropped_kernel_leaves_nothing_in_flight(mut kernel: impl Kernel) {
+        let (listener, address) = listen(&mut kernel);
+        kernel.submit(ACCEPT, Op::Accept { listener, per_turn: None }).unwrap();
+        let (fd, mut peer) = connection(&mut kernel, SMALL);
+        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        let shared = Bytes::from(vec![0u8; 8 << 20]);
+        let mut list = Box::<Gather>::default();
+        list.shared(shared.clone());
+        kernel.submit(send(0), Op::Send { fd, data: list }).unwrap();
+        peer.write_all(b"kept").unwrap();
+        let mut batch = Batch::new();
+        let Outcome::Received(kept) = next(&mut kernel, &mut batch, receive(0)).outcome else {
+            panic!("not received")
+        };
+        let started = Instant::now();
+        let _unaccepted = TcpStream::connect(address).unwrap();
+        drop(kernel);
+        assert!(started.elapsed() < Duration::from_secs(4), "it waited for what does not come");
+        batch.clear();
+        assert!(shared.is_unique(), "the send's memory was let go");
+        assert_eq!(&*kept, b"kept", "what was lent stays");
+    }
+}

@@ -1,0 +1,144 @@
+//! What waits to be sealed: for the handshake, or behind a file that is being read.
+
+use std::io;
+use std::mem;
+
+use multiplex::{Chunk, Close, Commands, FileOp, HIGH_WATER, RxBuf, Why};
+
+use super::{MAX_HELD, PIECE, READ_TAG, Session};
+use crate::Transform;
+use crate::layer::Wire;
+use crate::layer::order::{bytes_of, owned};
+
+impl<T: Transform> Session<T> {
+    /// Seals a chunk, or queues it; returns how many bytes wait.
+    pub(in crate::layer) fn send(&mut self, io: &mut impl Commands, chunk: Chunk<'_>) -> usize {
+        if !self.talks() {
+            return 0;
+        }
+        self.pump(io); // memory reserved before has been filled in by now
+        let is_file = matches!(chunk, Chunk::File(..));
+        if self.queue.is_empty() && self.transform.ready() && !is_file {
+            self.seal(io, bytes_of(&chunk));
+        } else {
+            self.hold(io, owned(chunk));
+            self.pump(io);
+        }
+        self.waiting()
+    }
+
+    /// Queues `n` bytes to be filled in before the next command for this connection.
+    pub(in crate::layer) fn reserve(&mut self, io: &mut impl Commands, n: usize) -> &mut [u8] {
+        if self.talks() {
+            self.pump(io);
+            self.hold(io, Chunk::Received(RxBuf::from(vec![0; n])));
+        }
+        if !self.talks() {
+            self.ignored.resize(n, 0);
+            return &mut self.ignored;
+        }
+        match self.queue.back_mut() {
+            Some(Chunk::Received(bytes)) => bytes,
+            _ => unreachable!("the reserved bytes were queued last"),
+        }
+    }
+
+    fn hold(&mut self, io: &mut impl Commands, chunk: Chunk<'static>) {
+        self.held += bytes_of(&chunk).len();
+        self.queue.push_back(chunk);
+        if self.held > MAX_HELD {
+            self.fail(io, Why::Overrun, Close::Reset);
+        }
+    }
+
+    /// How many bytes wait, here and below.
+    fn waiting(&mut self) -> usize {
+        let waiting = self.held + self.below;
+        self.full |= waiting >= HIGH_WATER;
+        waiting
+    }
+
+    /// Moves on whatever can be sealed, begins to read a file, or closes when all is done.
+    pub(in crate::layer) fn pump(&mut self, io: &mut impl Commands) {
+        while !self.reading && self.transform.ready() {
+            match self.queue.pop_front() {
+                None => break,
+                Some(Chunk::File(file, range)) => {
+                    if range.is_empty() {
+                        continue;
+                    }
+                    let end = range.end.min(range.start + u64::from(FileOp::MOST));
+                    if !self.crowded {
+                        self.reading = true;
+                        let op = FileOp::Read(file.clone(), range.start..end);
+                        io.file(self.id, READ_TAG, op);
+                    }
+                    self.queue.push_front(Chunk::File(file, range));
+                    break;
+                }
+                Some(chunk) => {
+                    self.held -= bytes_of(&chunk).len();
+                    self.seal(io, bytes_of(&chunk));
+                    self.waiting();
+                }
+            }
+        }
+        if self.queue.is_empty() {
+            self.finish(io);
+        }
+    }
+
+    /// A part of the file at the head of the queue was read.
+    pub(in crate::layer) fn read(&mut self, io: &mut impl Commands, result: io::Result<RxBuf>) {
+        self.reading = false;
+        let Some(Chunk::File(_, range)) = self.queue.front_mut() else { return };
+        match result {
+            Ok(bytes) if bytes.is_empty() => self.fail(io, Why::Truncated, Close::Reset),
+            Ok(bytes) => {
+                range.start += bytes.len() as u64;
+                self.seal(io, &bytes);
+                self.pump(io);
+            }
+            Err(error) => self.fail(io, Why::Failed(error), Close::Reset),
+        }
+    }
+
+    /// The mechanism's queue has drained.
+    pub(in crate::layer) fn drained(&mut self, io: &mut impl Commands) {
+        self.crowded = false;
+        self.pump(io);
+    }
+
+    /// Whether the application is to be told that its queue has drained, once.
+    pub(in crate::layer) fn take_relief(&mut self) -> bool {
+        let relief = self.held == 0 && !self.crowded;
+        relief && mem::take(&mut self.full)
+    }
+
+    fn seal(&mut self, io: &mut impl Commands, plain: &[u8]) {
+        for piece in plain.chunks(PIECE) {
+            if let Err(error) = self.transform.seal(piece) {
+                return self.fail(io, Why::Failed(error), Close::Reset);
+            }
+            self.flush(io);
+        }
+    }
+
+    /// Sends what the transform has ready.
+    pub(super) fn flush(&mut self, io: &mut impl Commands) {
+        let mut wire = Wire { io, to: self.id, queued: None };
+        let result = self.transform.wire(&mut wire);
+        if let Some(queued) = wire.queued {
+            self.below = queued;
+            self.crowded |= queued >= HIGH_WATER;
+        }
+        if let Err(error) = result {
+            self.fail(io, Why::Failed(error), Close::Reset);
+        }
+    }
+
+    pub(super) fn drop_queue(&mut self) {
+        self.queue.clear();
+        (self.held, self.reading) = (0, false);
+    }
+}
