@@ -41,7 +41,7 @@ pub(crate) struct Io<K> {
     /// Connections that commands were given for.
     pub(crate) touched: Vec<u32>,
     /// Connections to be called again in this turn.
-    pub(crate) again: VecDeque<u32>,
+    pub(crate) again: VecDeque<Conn>,
     /// Takes what is written for a connection that is gone.
     scratch: Vec<u8>,
     pub(crate) stopping: bool,
@@ -179,7 +179,7 @@ impl<K: Submit> Io<K> {
         let link = self.link(slot);
         if !link.has(Flags::AGAIN) {
             link.flags |= Flags::AGAIN;
-            self.again.push_back(slot);
+            self.again.push_back(self.conn(slot));
         }
     }
 

@@ -199,6 +199,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let rest = rx.bytes().len();
         tail.drain(..tail.len() - rest);
         self.keep_tail(slot, tail);
+        if eof {
+            // With the other half closed before, this was the last thing to do.
+            self.io.touch(slot);
+        }
     }
 
     /// Keeps what the application has left, if it still wants it and keeps to its bound.
@@ -418,11 +422,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.io.kernel.host_mut().shutdown(fd);
         }
         let link = self.io.link(slot);
+        // Bytes that the application left while paused are still to come again.
+        let waits = link.has(Flags::AGAIN) || link.has(Flags::PAUSED) && !link.tail.is_empty();
+        let heard_out = link.has(Flags::TOLD) && !waits;
         match how {
             Some(Close::Flush) => self.end(slot, Why::Closed),
-            Some(Close::Linger | Close::Half) if link.has(Flags::EOF | Flags::TOLD) => {
-                self.end(slot, Why::Closed);
-            }
+            Some(Close::Half) if heard_out => self.end(slot, Why::Closed),
             Some(Close::Linger) if link.has(Flags::EOF) => self.end(slot, Why::Closed),
             Some(Close::Linger) if link.phase == Phase::Flushing => {
                 link.phase = Phase::Lingering;
@@ -513,9 +518,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
         }
         for _ in 0..self.io.again.len() {
-            let Some(slot) = self.io.again.pop_front() else { break };
-            self.again(slot);
-            self.settle();
+            let Some(id) = self.io.again.pop_front() else { break };
+            if self.io.conn(id.slot()) == id {
+                self.again(id.slot());
+                self.settle();
+            }
         }
         self.tend_gates();
     }
@@ -547,7 +554,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Accepts where there is room, and rests where there is none.
-    fn tend_gates(&mut self) {
+    pub(crate) fn tend_gates(&mut self) {
         let now = self.io.kernel.now();
         let full = self.io.open >= self.io.config.max_connections;
         for gate in &mut self.io.gates {
@@ -555,8 +562,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 gate.close(&mut self.io.kernel);
             } else if !full {
                 gate.resume(&mut self.io.kernel, now);
-            } else if gate.pause(&mut self.io.kernel) {
-                self.io.stats.accept_pauses += 1;
+            } else {
+                // The end of a connection is what it waits for now.
+                gate.room();
+                self.io.stats.accept_pauses += u64::from(gate.pause(&mut self.io.kernel));
             }
         }
     }

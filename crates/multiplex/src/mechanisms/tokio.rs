@@ -460,6 +460,7 @@ impl<A: Application + 'static> Server<A> {
             driver.io.kernel.counters.completions += 1;
             driver.complete(completion);
         }
+        driver.tend_gates();
         let births = mem::take(&mut driver.io.kernel.births);
         drop(driver);
         for birth in births {
