@@ -40,8 +40,8 @@ fn looking(backend: &'static str, config: Config) -> (Server, support::script::L
     let (make, log) = script(|turn| {
         if let Event::Received { bytes, eof: false } = &turn.event {
             let path = String::from_utf8(bytes.clone()).unwrap();
-            turn.io.file(turn.conn(), 1, FileOp::Stat(Root(0), path.clone().into()));
-            turn.io.file(turn.conn(), 2, FileOp::Open(Root(0), path.into()));
+            turn.io.file(turn.conn(), 1, FileOp::Stat(Root(0), (&path).into()));
+            turn.io.file(turn.conn(), 2, FileOp::Open(Root(0), (&path).into()));
         }
         turn.consume();
     });

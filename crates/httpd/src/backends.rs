@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use httpd::multiplex::{Unavailable, auto, backends};
+use httpd::multiplex::{Choice, Unavailable, auto, backends};
 use serde_json::json;
 
 /// Prints the list.
@@ -50,8 +50,10 @@ pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), Unavailable
     if name != "auto" {
         return Ok((name.to_owned(), None));
     }
-    let (name, why) = auto()?;
-    let refusals = backends().into_iter().filter_map(|backend| backend.available.err());
-    let is_second_choice = refusals.into_iter().any(|refusal| why.contains(&refusal.0));
-    Ok((name.to_owned(), is_second_choice.then(|| format!("using {name}, as {why}"))))
+    let Choice { name, passed_over } = auto()?;
+    let passed_over: Vec<String> =
+        passed_over.iter().map(|(name, why)| format!("{name} can't run here: {why}")).collect();
+    let why =
+        (!passed_over.is_empty()).then(|| format!("using {name}, as {}", passed_over.join("; ")));
+    Ok((name.to_owned(), why))
 }

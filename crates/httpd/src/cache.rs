@@ -1,12 +1,11 @@
 //! Small files in memory, as replies that are ready to be sent.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
-use multiplex::Meta;
+use multiplex::{FilePath, Meta};
 
 use crate::Limits;
 use crate::reply::Ready;
@@ -38,7 +37,7 @@ pub(crate) struct Entry {
 /// The file that a reply was made from.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    pub(crate) path: PathBuf,
+    pub(crate) path: FilePath,
     pub(crate) meta: Meta,
 }
 
@@ -47,8 +46,9 @@ pub(crate) struct Source {
 pub(crate) enum Found<'a> {
     /// A reply that was good a moment ago.
     Fresh(&'a mut Ready),
-    /// A reply to be confirmed: what does the path lead to now?
-    Stale(PathBuf),
+    /// A reply to be confirmed: what does the path lead to now? While the first who is told asks,
+    /// the others are given the reply for a little longer.
+    Stale(FilePath),
     /// Nothing.
     Nothing,
 }
@@ -56,6 +56,9 @@ pub(crate) enum Found<'a> {
 impl Cache {
     /// What an entry needs beside its reply, roughly.
     const OVERHEAD: usize = 256;
+
+    /// What part of its time a reply is given out beyond it, while it is being confirmed.
+    const GRACE: u32 = 8;
 
     pub(crate) fn new(limits: &Limits) -> Self {
         Cache {
@@ -82,7 +85,10 @@ impl Cache {
         let Some(&at) = self.index.get(target) else { return Found::Nothing };
         let entry = &mut self.entries[at];
         match &entry.source {
-            Some(source) if now >= entry.fresh_until => Found::Stale(source.path.clone()),
+            Some(source) if now >= entry.fresh_until => {
+                entry.fresh_until = now + self.time / Self::GRACE;
+                Found::Stale(source.path.clone())
+            }
             _ => {
                 entry.used = true;
                 Found::Fresh(&mut entry.ready)

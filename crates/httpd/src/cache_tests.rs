@@ -43,7 +43,7 @@ fn an_entry_is_fresh_then_stale_then_confirmed_or_forgotten() {
     cache.keep(b"/a", ready(b"a"), source(1), now);
     assert!(is_fresh(&mut cache, b"/a", now) && !is_fresh(&mut cache, b"/b", now));
     let Found::Stale(path) = cache.find(b"/a", later) else { panic!("still fresh") };
-    assert_eq!(path, PathBuf::from("path"));
+    assert_eq!(path, FilePath::from("path"));
     let meta = |len| source(len).map(|source| source.meta);
     assert!(cache.confirm(b"/a", meta(1), later).is_some());
     assert!(is_fresh(&mut cache, b"/a", later));

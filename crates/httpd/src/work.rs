@@ -1,10 +1,12 @@
 //! Requests that have to look at the file system.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use multiplex::{Chunk, Commands, Conn, File, FileDone, FileKind, FileOp, HIGH_WATER, Meta, Root};
+use multiplex::{
+    Chunk, Commands, Conn, File, FileDone, FileKind, FileOp, FilePath, HIGH_WATER, Meta, Root,
+};
 
 use crate::cache::{Found, Source};
 use crate::clock::Clock;
@@ -23,7 +25,7 @@ pub(crate) struct Work {
     /// Length of the path; the path is what the cache knows the file by.
     path_len: usize,
     /// What the path means below the root.
-    path: PathBuf,
+    path: FilePath,
     manner: Manner,
     step: Step,
 }
@@ -38,7 +40,7 @@ enum Step {
 
 impl Work {
     /// A reply in memory is to be confirmed.
-    pub(crate) fn confirm(target: &[u8], path: PathBuf, manner: Manner) -> Box<Self> {
+    pub(crate) fn confirm(target: &[u8], path: FilePath, manner: Manner) -> Box<Self> {
         let (target, path_len) = (target.into(), target.len());
         Box::new(Work { target, path_len, path, manner, step: Step::Confirm })
     }
@@ -46,7 +48,7 @@ impl Work {
     /// A file is to be opened. Also returns the target's path.
     fn open(target: &[u8], manner: Manner) -> Result<(Box<Self>, &[u8]), Status> {
         let (name, query) = path::split(target)?;
-        let path = path::resolve(name)?;
+        let path = FilePath::new(path::resolve(name)?);
         let mut target = name.to_vec();
         if let Some(query) = query {
             target.push(b'?');
@@ -119,7 +121,7 @@ impl Files {
             Err(status) => return self.refuse(io, id, status, manner.ending()),
         };
         if self.root.is_none() {
-            return self.answer_itself(io, id, state, &work.path, manner);
+            return self.answer_itself(io, id, state, work.path.as_path(), manner);
         }
         // The same file may be in memory without query or host.
         match self.cache.find(name, io.now()) {
@@ -216,7 +218,7 @@ impl Files {
         bytes: &[u8],
     ) -> bool {
         let wall = io.wall();
-        let content_type = content_type(&work.path);
+        let content_type = content_type(work.path.as_path());
         let about = About::file(&content_type, meta, wall);
         let body = &bytes[..bytes.len().min(meta.len as usize)];
         let mut ready = Ready::new(about, body, &self.clock);
@@ -240,7 +242,7 @@ impl Files {
         file: File,
         meta: Meta,
     ) -> bool {
-        let content_type = content_type(&work.path);
+        let content_type = content_type(work.path.as_path());
         let about = About::file(&content_type, meta, io.wall());
         self.scratch.clear();
         reply::head(&mut self.scratch, Status::OK, self.clock.stamp(), about);

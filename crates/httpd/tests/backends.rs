@@ -207,7 +207,7 @@ fn a_changed_file_is_noticed() {
 #[test]
 fn a_changed_file_is_noticed_within_the_time_by_default() {
     let root = site(&[12]);
-    let backend = httpd::multiplex::auto().unwrap().0;
+    let backend = httpd::multiplex::auto().unwrap().name;
     let server = serve(backend, &root);
     let mut client = server.connect();
     assert!(client.get("/12.bin").body == contents(12));

@@ -28,24 +28,30 @@ impl Backend {
 /// The mechanisms that `auto` tries, in this order, before any other.
 const PREFERRED: [&str; 2] = ["uring", "epoll"];
 
-/// The name of the mechanism to use when none was asked for, and why it is that one.
+/// The mechanism to use when none was asked for.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// Its name.
+    pub name: &'static str,
+    /// Those that would have been better but can't run here, and why.
+    pub passed_over: Vec<(&'static str, Unavailable)>,
+}
+
+/// Chooses the fastest mechanism that can run here.
 ///
 /// # Errors
-/// When none that is built in can run here.
-pub fn auto() -> Result<(&'static str, String), Unavailable> {
-    let all = backends();
-    let rank = |b: &Backend| PREFERRED.iter().position(|p| *p == b.name).unwrap_or(PREFERRED.len());
-    let best = all.iter().filter(|b| b.available.is_ok()).min_by_key(|b| rank(b));
-    let Some(best) = best else {
-        return Err(Unavailable("none of the mechanisms that are built in can run here".into()));
-    };
-    let passed: Vec<String> = all
-        .iter()
-        .filter(|b| rank(b) < rank(best))
-        .filter_map(|b| Some(format!("{}: {}", b.name, b.available.as_ref().err()?)))
-        .collect();
-    let why = if passed.is_empty() { "the fastest here".into() } else { passed.join("; ") };
-    Ok((best.name, why))
+/// When none that is built in can.
+pub fn auto() -> Result<Choice, Unavailable> {
+    let mut all = backends();
+    all.sort_by_key(|b| PREFERRED.iter().position(|p| *p == b.name).unwrap_or(PREFERRED.len()));
+    let mut passed_over = Vec::new();
+    for backend in all {
+        match backend.available {
+            Ok(()) => return Ok(Choice { name: backend.name, passed_over }),
+            Err(why) => passed_over.push((backend.name, why)),
+        }
+    }
+    Err(Unavailable("none of the mechanisms that are built in can run here".into()))
 }
 
 macro_rules! mechanisms {
@@ -70,7 +76,7 @@ macro_rules! mechanisms {
             /// # Errors
             /// Those of [`Multiplexer::new`], and an unknown name.
             pub fn new(name: &str, config: &Config) -> Result<Self, StartError> {
-                let name = if name == "auto" { auto()?.0 } else { name };
+                let name = if name == "auto" { auto()?.name } else { name };
                 match name {
                     $(<$name as Multiplexer>::NAME => Ok(Any::$name(Multiplexer::new(config)?)),)*
                     _ => Err(StartError::Unknown(name.to_owned())),

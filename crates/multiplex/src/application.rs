@@ -1,9 +1,12 @@
 //! What a server is to a mechanism: callbacks about connections, free of input and output.
 
+use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use shared_ring::{File, Meta, RxBuf};
@@ -77,13 +80,39 @@ pub enum Chunk<'a> {
     File(File, Range<u64>),
 }
 
+/// A path below a [`Root`]. It is made once and cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(Option<Arc<CStr>>);
+
+impl FilePath {
+    /// A relative path. File work for one that has a zero byte in it fails with `EINVAL`.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        FilePath(CString::new(path.as_ref().as_os_str().as_bytes()).ok().map(Arc::from))
+    }
+
+    /// The path; empty if it had a zero byte in it.
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.0.as_ref().map_or(b"", |path| path.to_bytes())))
+    }
+
+    pub(crate) fn as_c(&self) -> Option<Arc<CStr>> {
+        self.0.clone()
+    }
+}
+
+impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
+    fn from(path: &P) -> Self {
+        FilePath::new(path)
+    }
+}
+
 /// Work on files. It never stalls the other connections.
 #[derive(Debug)]
 pub enum FileOp {
-    /// Open for reading. The path is relative and can't leave its root, by dots or by links.
-    Open(Root, PathBuf),
+    /// Open for reading. The path can't leave its root, by dots or by links.
+    Open(Root, FilePath),
     /// Ask what a path leads to, with the same bounds.
-    Stat(Root, PathBuf),
+    Stat(Root, FilePath),
     /// Read part of a file, at most [`FileOp::MOST`] bytes of it.
     Read(File, Range<u64>),
 }

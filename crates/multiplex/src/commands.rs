@@ -15,7 +15,7 @@ pub const LOW_WATER: usize = 16 * 1024;
 /// What an application can ask for, of any connection at any time.
 ///
 /// No command calls the application back before it returns, and none fails: what goes wrong is
-/// told by a later callback. Commands for a connection that is gone have no effect.
+/// told by a later callback. Commands take effect when the callback has returned. Commands for a connection that is gone have no effect.
 pub trait Commands {
     /// The time, as of the beginning of this turn of the loop.
     fn now(&self) -> Instant;
@@ -26,7 +26,8 @@ pub trait Commands {
     /// A random number.
     fn random(&mut self) -> u64;
 
-    /// Queues bytes to be sent and returns how many are queued now, not counting bytes of files.
+    /// Queues bytes to be sent and returns how many are queued now. A file counts as
+    /// [`HIGH_WATER`] bytes until it is sent, whatever its length.
     ///
     /// Everything that one callback queues leaves together. Who is told [`HIGH_WATER`] or more
     /// should wait for [`drained`](crate::Application::drained).
@@ -52,6 +53,9 @@ pub trait Commands {
 
     /// Closes a connection; of several calls the most abrupt wins.
     fn close(&mut self, id: Conn, how: Close);
+
+    /// Bytes queued and not sent yet, those of files included: what a least rate is judged by.
+    fn unsent(&self, id: Conn) -> u64;
 
     /// The address of the other end, while the connection is open.
     fn peer(&self, id: Conn) -> Option<SocketAddr>;

@@ -13,7 +13,7 @@ mod wheel;
 
 pub use any::*;
 pub use application::{
-    Admit, Application, Chunk, Close, Conn, Cx, FileDone, FileOp, Listener, Root, Why,
+    Admit, Application, Chunk, Close, Conn, Cx, FileDone, FileOp, FilePath, Listener, Root, Why,
 };
 pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};

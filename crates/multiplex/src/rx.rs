@@ -46,7 +46,7 @@ impl<'a> Rx<'a> {
         }
     }
 
-    /// Whether these are the last bytes: the peer has ended its side.
+    /// Whether these are the last bytes: the peer has ended its side. Once told, it stays so.
     pub fn eof(&self) -> bool {
         self.eof
     }

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use shared_ring::Table;
+
 const SLOTS: u32 = 64;
 const LEVELS: usize = 6;
 const NONE: u32 = u32::MAX;
@@ -17,7 +19,7 @@ pub struct Wheel {
     /// Milliseconds since the origin up to which deadlines have been handed out.
     elapsed: u64,
     levels: [Level; LEVELS],
-    timers: Vec<Timer>,
+    timers: Table<Timer>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +29,7 @@ struct Level {
     first: [u32; SLOTS as usize],
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Timer {
     /// When it is due, in milliseconds since the origin.
     due: u64,
@@ -40,25 +42,20 @@ struct Timer {
     set: bool,
 }
 
-const UNSET: Timer =
-    Timer { due: 0, looked_at: 0, next: NONE, previous: NONE, level: 0, slot: 0, set: false };
-
 impl Wheel {
     /// An empty wheel whose time begins now.
     pub fn new(now: Instant) -> Self {
         let level = Level { occupied: 0, first: [NONE; SLOTS as usize] };
-        Wheel { origin: now, elapsed: 0, levels: [level; LEVELS], timers: Vec::new() }
+        Wheel { origin: now, elapsed: 0, levels: [level; LEVELS], timers: Table::default() }
     }
 
     /// Sets the deadline of `id`, replacing an earlier one. It is handed out at `at` or up to a
     /// millisecond later.
     pub fn set(&mut self, id: u32, at: Instant) {
         let since = at.saturating_duration_since(self.origin);
-        let due = u64::try_from(since.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-        if self.timers.len() <= id as usize {
-            self.timers.resize(id as usize + 1, UNSET);
-        }
-        let timer = &mut self.timers[id as usize];
+        let millis = u64::from(since.subsec_nanos().div_ceil(1_000_000));
+        let due = since.as_secs().saturating_mul(1000).saturating_add(millis);
+        let timer = self.timers.at(id as usize);
         timer.due = due;
         // A deadline that only moves away stays where it is and is moved when its slot comes up,
         // so that one that is put off at every request costs a store.

@@ -15,10 +15,10 @@ use crate::inflight::{Entry, InFlight};
 use crate::linux::close;
 use crate::nonblocking::{self, Disk, NotReceived, NotSent, is_lost_peer, is_table_full};
 use crate::offload::{Done, Offload, Work};
-use crate::poller::{ByFd, Poller, Readiness};
+use crate::poller::{Poller, Readiness};
 use crate::{
-    Batch, Completion, Counters, Fault, Fd, File, Kernel, Kind, Linux, Op, Outcome, Pool, Refusal,
-    Refused, RxBuf, Submit, Token, Waker,
+    Batch, Completion, Counters, Fault, Fd, File, Kernel, Kind, Linux, Op, Outcome, Pool, Posted,
+    Refusal, Refused, RxBuf, Submit, Table, Token, Waker,
 };
 
 /// How an [`Engine`] is set up.
@@ -40,7 +40,7 @@ pub struct Engine<P> {
     offload: Offload,
     /// Operations that wait, and whether their end was asked for while a thread has them.
     inflight: InFlight<bool>,
-    sockets: ByFd<Socket>,
+    sockets: Table<Socket>,
     pool: Rc<Pool>,
     /// Completions not delivered yet.
     done: Batch,
@@ -49,8 +49,6 @@ pub struct Engine<P> {
     events: Vec<(Fd, Readiness)>,
     waker: Waker,
     waker_fd: Fd,
-    /// Whether the last turn delivered without looking at the poller.
-    looked_away: bool,
     now: Instant,
     counters: Counters,
 }
@@ -83,7 +81,7 @@ impl<P: Poller> Engine<P> {
             poller,
             host: Linux::default(),
             inflight: InFlight::new(config.operations),
-            sockets: ByFd::default(),
+            sockets: Table::default(),
             pool: Pool::new(config.buffers, config.buffer_size),
             done: Batch::new(),
             unread: VecDeque::new(),
@@ -91,7 +89,6 @@ impl<P: Poller> Engine<P> {
             offload: Offload::new(waker.clone()),
             waker,
             waker_fd,
-            looked_away: false,
             now: Instant::now(),
             counters: Counters::default(),
         })
@@ -118,7 +115,7 @@ impl<P: Poller> Engine<P> {
     }
 
     fn vacate(&mut self, fd: Fd, token: Token) {
-        let socket = self.sockets.at(fd);
+        let socket = self.sockets.at(fd.index());
         for place in [&mut socket.reader, &mut socket.writer] {
             if *place == Some(token) {
                 *place = None;
@@ -127,10 +124,10 @@ impl<P: Poller> Engine<P> {
     }
 
     /// Lets an operation wait until its socket is ready.
-    fn wait_for(&mut self, fd: Fd, token: Token, op: Op) -> Result<(), Refused> {
+    fn wait_for(&mut self, fd: Fd, token: Token, op: Op) -> Result<Posted, Refused> {
         let reads = matches!(op, Op::Accept { .. } | Op::Receive { .. });
         self.inflight.insert(token, op, false)?;
-        let socket = self.sockets.at(fd);
+        let socket = self.sockets.at(fd.index());
         *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
         if P::EDGE && reads && socket.ready.contains(Readiness::READ) {
             self.look_again(fd);
@@ -138,12 +135,12 @@ impl<P: Poller> Engine<P> {
         if let Err(error) = self.want(fd) {
             self.fail(fd, token, Errno::from_io_error(&error).unwrap_or(Errno::NOMEM));
         }
-        Ok(())
+        Ok(Posted::InFlight)
     }
 
     /// Tells the poller what the operations of a socket wait for. Edges are asked for once.
     fn want(&mut self, fd: Fd) -> std::io::Result<()> {
-        let socket = self.sockets.at(fd);
+        let socket = self.sockets.at(fd.index());
         let mut want = Readiness::empty();
         want.set(Readiness::READ, P::EDGE || socket.reader.is_some());
         want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
@@ -156,7 +153,7 @@ impl<P: Poller> Engine<P> {
 
     /// Remembers to read from a socket though no edge will say so.
     fn look_again(&mut self, fd: Fd) {
-        let socket = self.sockets.at(fd);
+        let socket = self.sockets.at(fd.index());
         if !mem::replace(&mut socket.unread, true) {
             self.unread.push_back(fd);
         }
@@ -167,7 +164,7 @@ impl<P: Poller> Engine<P> {
         if fd == self.waker_fd {
             return self.woken();
         }
-        let socket = self.sockets.at(fd);
+        let socket = self.sockets.at(fd.index());
         socket.ready |= ready;
         // What is to be looked at again has its turn behind the events.
         let reader = socket.reader.filter(|_| ready.contains(Readiness::READ) && !socket.unread);
@@ -200,7 +197,9 @@ impl<P: Poller> Engine<P> {
             self.counters.system_calls += 1;
             match nonblocking::accept(fd) {
                 Ok(peer) => self.done.push_back(Completion::more(token, Outcome::Accepted(peer))),
-                Err(Errno::AGAIN) => return self.sockets.at(fd).ready.remove(Readiness::READ),
+                Err(Errno::AGAIN) => {
+                    return self.sockets.at(fd.index()).ready.remove(Readiness::READ);
+                }
                 Err(errno) if is_lost_peer(errno) => self.counters.accept_aborts += 1,
                 Err(errno) => {
                     self.counters.table_full += u64::from(is_table_full(errno));
@@ -224,7 +223,7 @@ impl<P: Poller> Engine<P> {
             }
             Ok(None) => self.end(fd, token, Outcome::Eof),
             Err(NotReceived::Failed(Errno::AGAIN)) => {
-                self.sockets.at(fd).ready.remove(Readiness::READ);
+                self.sockets.at(fd.index()).ready.remove(Readiness::READ);
             }
             Err(NotReceived::Failed(errno)) => self.fail(fd, token, errno),
             Err(NotReceived::NoBuffer) => {
@@ -240,7 +239,7 @@ impl<P: Poller> Engine<P> {
     /// With edges: a read that fills less than its buffer has emptied the socket, unless the end
     /// of the stream stands behind it.
     fn note_rest(&mut self, fd: Fd, n: usize) {
-        let socket = self.sockets.at(fd);
+        let socket = self.sockets.at(fd.index());
         if n == self.pool.size() || socket.ready.contains(Readiness::HANGUP) {
             self.look_again(fd);
         } else {
@@ -260,12 +259,20 @@ impl<P: Poller> Engine<P> {
             };
             return self.complete(token, outcome);
         }
-        let again = self.send(fd, token, entry.op, Disk::Cached);
-        debug_assert!(again.is_ok(), "the table has the place that was just vacated");
+        self.send_on(fd, token, entry.op, Disk::Cached);
+    }
+
+    /// Goes on with a send that waited.
+    fn send_on(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) {
+        match self.send(fd, token, op, disk) {
+            Ok(Posted::Done(outcome)) => self.complete(token, outcome),
+            Ok(Posted::InFlight) => {}
+            Err(refused) => unreachable!("its place was just vacated: {refused:?}"),
+        }
     }
 
     /// Sends, or waits for the socket, or has a thread read what is to be sent.
-    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<(), Refused> {
+    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
         let outcome = match op {
             Op::Send { mut data, .. } => match nonblocking::send(fd, &mut data) {
@@ -286,27 +293,28 @@ impl<P: Poller> Engine<P> {
             }
             op => unreachable!("not a send: {op:?}"),
         };
-        self.complete(token, outcome);
-        Ok(())
+        Ok(Posted::Done(outcome))
     }
 
     /// Has a thread read the part of a file that is to be sent, so that it is in memory.
-    fn warm(&mut self, token: Token, op: Op) -> Result<(), Refused> {
-        let Op::SendFile { ref file, offset, len, .. } = op else { return Ok(()) };
+    fn warm(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+        let Op::SendFile { ref file, offset, len, .. } = op else {
+            unreachable!("only files are cold: {op:?}")
+        };
         let work = Work::Read(file.fd(), offset, len);
         self.counters.cold_files += 1;
         self.offload(token, op, work)
     }
 
-    fn offload(&mut self, token: Token, op: Op, work: Work) -> Result<(), Refused> {
+    fn offload(&mut self, token: Token, op: Op, work: Work) -> Result<Posted, Refused> {
         self.inflight.insert(token, op, false)?;
         self.counters.offloaded += 1;
         self.offload.post(token, work);
-        Ok(())
+        Ok(Posted::InFlight)
     }
 
     /// Does file work at once if everything is in memory, else has a thread do it.
-    fn file_work(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+    fn file_work(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         let work = match &op {
             Op::Open { root, path } => Work::Open(root.fd(), path.clone()),
             Op::Stat { root, path } => Work::Stat(root.fd(), path.clone()),
@@ -316,10 +324,7 @@ impl<P: Poller> Engine<P> {
         self.counters.system_calls += 1;
         match work.run(Disk::Cached) {
             Err(errno) if Work::would_wait(errno) => self.offload(token, op, work),
-            result => {
-                self.complete(token, file_outcome(result));
-                Ok(())
-            }
+            result => Ok(Posted::Done(file_outcome(result))),
         }
     }
 
@@ -337,10 +342,7 @@ impl<P: Poller> Engine<P> {
         let Some(Entry { op, note: cancelled, .. }) = self.inflight.remove(token) else { return };
         match op {
             _ if cancelled => self.complete(token, Outcome::Failed(Errno::CANCELED, None)),
-            Op::SendFile { fd, .. } => {
-                let again = self.send(fd, token, op, Disk::Wait);
-                debug_assert!(again.is_ok(), "the table has the place that was just vacated");
-            }
+            Op::SendFile { fd, .. } => self.send_on(fd, token, op, Disk::Wait),
             _ => self.complete(token, file_outcome(result)),
         }
     }
@@ -367,7 +369,7 @@ pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
 impl<P: Poller> Submit for Engine<P> {
     type Host = Linux;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         if self.inflight.get(token).is_some() {
             return Err(Refused { op, why: Refusal::TokenInUse });
         }
@@ -377,22 +379,20 @@ impl<P: Poller> Submit for Engine<P> {
             Op::Connect { fd, to } => {
                 self.counters.system_calls += 1;
                 match nonblocking::connect(fd, to) {
-                    Ok(()) => self.complete(token, Outcome::Connected),
-                    Err(Errno::INPROGRESS) => return self.wait_for(fd, token, op),
-                    Err(errno) => self.complete(token, Outcome::Failed(errno, None)),
+                    Ok(()) => Ok(Posted::Done(Outcome::Connected)),
+                    Err(Errno::INPROGRESS) => self.wait_for(fd, token, op),
+                    Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
                 }
-                Ok(())
             }
             Op::Close { fd } => {
                 self.counters.system_calls += 1;
                 self.poller.forget(fd);
-                let unread = mem::take(self.sockets.at(fd)).unread;
+                let unread = mem::take(self.sockets.at(fd.index())).unread;
                 if unread {
                     self.unread.retain(|other| *other != fd);
                 }
                 close(fd);
-                self.complete(token, Outcome::Closed);
-                Ok(())
+                Ok(Posted::Done(Outcome::Closed))
             }
             Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
         }
@@ -406,7 +406,7 @@ impl<P: Poller> Submit for Engine<P> {
             | Op::Receive { fd }
             | Op::Send { fd, .. }
             | Op::Connect { fd, .. } => self.fail(fd, token, Errno::CANCELED),
-            Op::SendFile { fd, .. } if self.sockets.at(fd).writer == Some(token) => {
+            Op::SendFile { fd, .. } if self.sockets.at(fd.index()).writer == Some(token) => {
                 self.fail(fd, token, Errno::CANCELED);
             }
             // A thread has it.
@@ -442,31 +442,25 @@ impl<P: Poller> Submit for Engine<P> {
 }
 
 impl<P: Poller> Kernel for Engine<P> {
-    /// What was done when it was posted is delivered first, without a look at the poller; never
-    /// twice in a row, so that connections which keep the application busy do not hide the others.
     fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault> {
         self.counters.turns += 1;
-        let look_away = !self.done.is_empty() && !self.looked_away;
-        self.looked_away = look_away;
-        if !look_away {
-            let patience = self.patience(until);
-            let mut events = mem::take(&mut self.events);
-            self.poller
-                .wait(patience, &mut events)
-                .map_err(|error| Fault { doing: "waiting for descriptors", error })?;
-            self.now = Instant::now();
-            let unread = self.unread.len();
-            for (fd, ready) in events.drain(..) {
-                self.ready(fd, ready);
-            }
-            self.events = events;
-            for _ in 0..unread {
-                let Some(fd) = self.unread.pop_front() else { break };
-                let socket = self.sockets.at(fd);
-                socket.unread = false;
-                if let Some(token) = socket.reader {
-                    self.read(fd, token);
-                }
+        let patience = self.patience(until);
+        let mut events = mem::take(&mut self.events);
+        self.poller
+            .wait(patience, &mut events)
+            .map_err(|error| Fault { doing: "waiting for descriptors", error })?;
+        self.now = Instant::now();
+        let unread = self.unread.len();
+        for (fd, ready) in events.drain(..) {
+            self.ready(fd, ready);
+        }
+        self.events = events;
+        for _ in 0..unread {
+            let Some(fd) = self.unread.pop_front() else { break };
+            let socket = self.sockets.at(fd.index());
+            socket.unread = false;
+            if let Some(token) = socket.reader {
+                self.read(fd, token);
             }
         }
         self.reap(out);

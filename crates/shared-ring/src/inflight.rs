@@ -1,6 +1,7 @@
 //! The table of operations in flight: it owns their memory until their last completion.
 
-use crate::{Op, Refusal, Refused, Token, token::Kind};
+use crate::token::Kind;
+use crate::{Op, Refusal, Refused, Table, Token};
 
 /// One operation in flight and what its kernel notes about it.
 #[derive(Debug)]
@@ -14,16 +15,16 @@ pub(crate) struct Entry<N> {
 ///
 /// Bounded: no more than `capacity` at a time.
 pub(crate) struct InFlight<N> {
-    entries: Vec<Option<Entry<N>>>,
+    entries: Table<Option<Entry<N>>>,
     vacant: Vec<u32>,
     /// For each kind and slot, the entry's place plus one.
-    places: [Vec<u32>; Kind::COUNT],
+    places: [Table<u32>; Kind::COUNT],
 }
 
 impl<N> InFlight<N> {
     pub(crate) fn new(capacity: u32) -> Self {
         InFlight {
-            entries: Vec::new(),
+            entries: Table::default(),
             vacant: (0..capacity).rev().collect(),
             places: Default::default(),
         }
@@ -34,23 +35,15 @@ impl<N> InFlight<N> {
     }
 
     pub(crate) fn insert(&mut self, token: Token, op: Op, note: N) -> Result<(), Refused> {
-        let places = &mut self.places[token.kind() as usize];
-        let slot = token.slot() as usize;
-        if places.len() <= slot {
-            places.resize(slot + 1, 0);
-        }
-        if places[slot] != 0 {
+        let place = self.places[token.kind() as usize].at(token.slot() as usize);
+        if *place != 0 {
             return Err(Refused { op, why: Refusal::TokenInUse });
         }
         let Some(at) = self.vacant.pop() else {
             return Err(Refused { op, why: Refusal::Full });
         };
-        places[slot] = at + 1;
-        let entry = Some(Entry { token, op, note });
-        match self.entries.get_mut(at as usize) {
-            Some(place) => *place = entry,
-            None => self.entries.push(entry),
-        }
+        *place = at + 1;
+        *self.entries.at(at as usize) = Some(Entry { token, op, note });
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Instant, SystemTime};
 
-use crate::{Completion, Fd, File, Op, Refused, Token, Waker};
+use crate::{Completion, Fd, File, Op, Posted, Refused, Token, Waker};
 
 /// Completions on their way to the application, oldest first.
 pub type Batch = VecDeque<Completion>;
@@ -17,12 +17,12 @@ pub trait Submit {
     /// The machine that the descriptors live on.
     type Host: Host;
 
-    /// Posts an operation; its completions will carry `token`.
+    /// Posts an operation. If it can't be done at once, its completions will carry `token`.
     ///
     /// # Errors
     /// Hands the operation back when the table of operations is full, or when one named `token`
     /// is in flight.
-    fn submit(&mut self, token: Token, op: Op) -> Result<(), Refused>;
+    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused>;
 
     /// Asks that an operation end early. The request itself is never lost, but the operation may
     /// complete before it is carried out; either way exactly one last completion follows. A token

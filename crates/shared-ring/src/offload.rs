@@ -1,7 +1,7 @@
 //! File work that would wait for the disk, done by a few threads.
 
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -15,9 +15,9 @@ use crate::{Fd, Meta, Token, Waker};
 #[derive(Debug)]
 pub enum Work {
     /// Open a path beneath a directory.
-    Open(Fd, CString),
+    Open(Fd, Arc<CStr>),
     /// Look at a path beneath a directory.
-    Stat(Fd, CString),
+    Stat(Fd, Arc<CStr>),
     /// Read from a file: where, and how many bytes.
     Read(Fd, u64, u32),
 }

@@ -1,10 +1,11 @@
 //! What can be asked of a kernel, and what it answers.
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -91,14 +92,14 @@ pub enum Op {
         /// A directory.
         root: File,
         /// A relative path.
-        path: CString,
+        path: Arc<CStr>,
     },
     /// Ask what a path beneath `root` leads to.
     Stat {
         /// A directory.
         root: File,
         /// A relative path.
-        path: CString,
+        path: Arc<CStr>,
     },
     /// Read `len` bytes of a file, or fewer at its end.
     Read {
@@ -159,6 +160,15 @@ impl Completion {
     pub(crate) fn more(token: Token, outcome: Outcome) -> Self {
         Completion { token, outcome, last: false }
     }
+}
+
+/// What came of posting an operation.
+#[derive(Debug)]
+pub enum Posted {
+    /// It is in flight; completions will follow.
+    InFlight,
+    /// It was done at once; no completion follows.
+    Done(Outcome),
 }
 
 /// An operation that was not taken, handed back with the reason.

@@ -110,6 +110,10 @@ impl<C: Commands, T: Transform> Commands for Inside<'_, C, T> {
         self.io.deadline(id, at);
     }
 
+    fn unsent(&self, id: Conn) -> u64 {
+        self.io.unsent(id)
+    }
+
     fn peer(&self, id: Conn) -> Option<SocketAddr> {
         self.io.peer(id)
     }

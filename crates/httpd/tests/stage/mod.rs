@@ -182,11 +182,13 @@ impl Io {
         match op {
             FileOp::Open(_, path) => {
                 self.works.0 += 1;
-                FileDone::Opened(open(&self.root.join(path)))
+                FileDone::Opened(open(&self.root.join(path.as_path())))
             }
             FileOp::Stat(_, path) => {
                 self.works.1 += 1;
-                FileDone::Stat(fs::metadata(self.root.join(path)).map(|meta| describe(&meta)))
+                FileDone::Stat(
+                    fs::metadata(self.root.join(path.as_path())).map(|meta| describe(&meta)),
+                )
             }
             FileOp::Read(file, range) => {
                 self.works.2 += 1;
@@ -283,6 +285,10 @@ impl Commands for Io {
         if is_first || how == Close::Reset {
             self.close = Some(how);
         }
+    }
+
+    fn unsent(&self, _: Conn) -> u64 {
+        0
     }
 
     fn peer(&self, _: Conn) -> Option<SocketAddr> {

@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use shared_ring::{Fd, Host, Kind, Op, Submit, Token};
+use shared_ring::{Fd, Host, Kind, Op, Posted, Submit, Token};
 
 use crate::Admit;
 
@@ -106,7 +106,7 @@ impl Gate {
         self.retry = None;
         let op = Op::Accept { listener: self.fd, per_turn: self.per_turn };
         match kernel.submit(self.token(), op) {
-            Ok(()) => self.accepting = true,
+            Ok(_) => self.accepting = true,
             Err(_) => self.rest(now),
         }
     }
@@ -117,9 +117,13 @@ impl Gate {
             self.pause(kernel);
         } else if !self.closing {
             self.closing = true;
-            if kernel.submit(self.token(), Op::Close { fd: self.fd }).is_err() {
-                kernel.host_mut().discard(self.fd);
-                self.closed = true;
+            match kernel.submit(self.token(), Op::Close { fd: self.fd }) {
+                Ok(Posted::InFlight) => {}
+                Ok(Posted::Done(_)) => self.closed = true,
+                Err(_) => {
+                    kernel.host_mut().discard(self.fd);
+                    self.closed = true;
+                }
             }
         }
     }

@@ -1,36 +1,36 @@
 //! The commands: they note what is to be done, and the driver does it after the callback.
 
 use std::collections::VecDeque;
-use std::ffi::CString;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Instant, SystemTime};
 
-use shared_ring::{Errno, File, Gather, Host, Kind, Op, Outcome, Refused, Submit, Token};
+use shared_ring::{
+    Errno, File, Gather, Host, Kind, Op, Outcome, Posted, Refused, Submit, Table, Token,
+};
 
 use super::gate::Gate;
 use super::link::{Flags, Item, Link, Phase};
 use crate::{
-    Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, HIGH_WATER, Listener, Root,
-    Stats, Wheel, Why,
+    Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, FilePath, HIGH_WATER, Listener,
+    Root, Stats, Wheel, Why,
 };
 
 /// Everything of a server but the application and its states.
 pub(crate) struct Io<K> {
     pub(crate) kernel: K,
     pub(crate) config: Config,
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Table<Link>,
     vacant: Vec<u32>,
     /// Connections in use.
     pub(crate) open: u32,
     pub(crate) gates: Vec<Gate>,
     pub(crate) wheel: Wheel,
     roots: Vec<File>,
-    works: Vec<Option<FileWork>>,
+    works: Table<Option<FileWork>>,
     vacant_works: Vec<u32>,
     waiting_works: VecDeque<(FileWork, Op)>,
-    /// File work that ended before it began.
-    pub(crate) failed_works: VecDeque<(FileWork, Errno)>,
+    /// File work that ended as it was begun.
+    pub(crate) ended_works: VecDeque<(FileWork, Outcome)>,
     /// Cleared lists to send, to be used again.
     #[expect(
         clippy::vec_box,
@@ -107,16 +107,16 @@ impl<K: Submit> Io<K> {
         Io {
             kernel,
             config: config.clone(),
-            links: Vec::new(),
+            links: Table::default(),
             vacant: Vec::new(),
             open: 0,
             gates,
             wheel: Wheel::new(now),
             roots,
-            works: Vec::new(),
+            works: Table::default(),
             vacant_works: (0..FILE_WORKS).rev().collect(),
             waiting_works: VecDeque::new(),
-            failed_works: VecDeque::new(),
+            ended_works: VecDeque::new(),
             spare: Vec::new(),
             spare_tails: Vec::new(),
             touched: Vec::new(),
@@ -146,12 +146,9 @@ impl<K: Submit> Io<K> {
 
     /// Takes a slot for a new connection.
     pub(crate) fn occupy(&mut self, phase: Phase) -> u32 {
-        let slot = self.vacant.pop().unwrap_or_else(|| {
-            self.links.push(Link::vacant());
-            (self.links.len() - 1) as u32
-        });
+        let slot = self.vacant.pop().unwrap_or(self.links.len() as u32);
+        self.links.at(slot as usize).phase = phase;
         self.open += 1;
-        self.link(slot).phase = phase;
         slot
     }
 
@@ -159,8 +156,8 @@ impl<K: Submit> Io<K> {
     pub(crate) fn vacate(&mut self, slot: u32) {
         let link = self.link(slot);
         let generation = link.generation.wrapping_add(1) % Token::GENERATIONS;
-        let (queue, touched) = (std::mem::take(&mut link.queue), link.flags & Flags::TOUCHED);
-        *link = Link { generation, queue, flags: touched, ..Link::vacant() };
+        let flags = link.flags & Flags::TOUCHED;
+        *link = Link { generation, flags, ..Link::default() };
         self.open -= 1;
         self.vacant.push(slot);
     }
@@ -174,7 +171,7 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Has the application called for a connection in this turn, after the current batch.
+    /// Has a connection looked at again in this turn, after the current batch.
     pub(crate) fn call_again(&mut self, slot: u32) {
         let link = self.link(slot);
         if !link.has(Flags::AGAIN) {
@@ -211,30 +208,23 @@ impl<K: Submit> Io<K> {
 
     /// The list at the end of a connection's queue, to be added to.
     fn list(&mut self, slot: u32) -> &mut Gather {
-        let queue = &self.links[slot as usize].queue;
-        if !matches!(queue.back(), Some(Item::Memory(_))) {
-            let list = self.spare.pop().unwrap_or_default();
-            self.link(slot).queue.push_back(Item::Memory(list));
-        }
-        match self.link(slot).queue.back_mut() {
-            Some(Item::Memory(list)) => list,
-            _ => unreachable!("a list was just put there"),
-        }
+        let spare = &mut self.spare;
+        self.links[slot as usize].queue.list(|| spare.pop().unwrap_or_default())
     }
 
     fn count_queued(&mut self, slot: u32, n: usize) -> usize {
         let most = self.config.max_queued;
         let link = self.link(slot);
         link.queued += n;
-        if link.queued >= HIGH_WATER {
+        let load = link.load();
+        if load >= HIGH_WATER {
             link.flags |= Flags::HIGH;
         }
         if link.queued > most {
             link.flags |= Flags::OVERRUN;
         }
-        let queued = link.queued;
         self.touch(slot);
-        queued
+        load
     }
 
     /// Begins file work, or lets it wait for its turn.
@@ -244,16 +234,14 @@ impl<K: Submit> Io<K> {
             return;
         };
         match self.kernel.submit(Token::new(Kind::File, at, 0), op) {
-            Ok(()) => match self.works.get_mut(at as usize) {
-                Some(place) => *place = Some(work),
-                None => {
-                    self.works.resize(at as usize, None);
-                    self.works.push(Some(work));
-                }
-            },
+            Ok(Posted::InFlight) => *self.works.at(at as usize) = Some(work),
+            Ok(Posted::Done(outcome)) => {
+                self.vacant_works.push(at);
+                self.ended_works.push_back((work, outcome));
+            }
             Err(Refused { .. }) => {
                 self.vacant_works.push(at);
-                self.failed_works.push_back((work, Errno::NOBUFS));
+                self.ended_works.push_back((work, Outcome::Failed(Errno::NOBUFS, None)));
             }
         }
     }
@@ -280,10 +268,9 @@ impl<K: Submit> Io<K> {
 
     /// Turns a command into an operation.
     fn file_op(&self, op: FileOp) -> Result<(FileKind, Op), (FileKind, Errno)> {
-        let beneath = |root: Root, path: std::path::PathBuf| {
+        let beneath = |root: Root, path: FilePath| {
             let root = self.roots.get(usize::from(root.0)).ok_or(Errno::NOENT)?;
-            let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-            Ok((root.clone(), path))
+            Ok((root.clone(), path.as_c().ok_or(Errno::INVAL)?))
         };
         match op {
             FileOp::Open(root, path) => match beneath(root, path) {
@@ -374,7 +361,13 @@ impl<K: Submit> Commands for Io<K> {
             self.kernel.submit(token, op).map_err(|_| Errno::NOBUFS.into())
         });
         match submitted {
-            Ok(()) => self.link(slot).flags |= Flags::CHANGING,
+            Ok(Posted::InFlight) => self.link(slot).flags |= Flags::CHANGING,
+            Ok(Posted::Done(outcome)) => {
+                if let Outcome::Failed(errno, _) = outcome {
+                    self.link(slot).why = Some(Why::Failed(errno.into()));
+                }
+                self.call_again(slot);
+            }
             Err(error) => {
                 self.link(slot).why = Some(Why::Failed(error));
                 self.call_again(slot);
@@ -387,21 +380,19 @@ impl<K: Submit> Commands for Io<K> {
         let Some(link) = self.alive(on) else { return };
         let crowded = link.files == FILE_WORKS_EACH;
         link.files += 1;
-        match self.file_op(op) {
-            Ok((kind, _)) if crowded => {
-                self.failed_works.push_back((FileWork { on, tag, kind }, Errno::BUSY));
-            }
-            Ok((kind, op)) => self.begin_work(FileWork { on, tag, kind }, op),
-            Err((kind, errno)) => {
-                self.failed_works.push_back((FileWork { on, tag, kind }, errno));
-            }
-        }
+        let (kind, errno) = match self.file_op(op) {
+            Ok((kind, _)) if crowded => (kind, Errno::BUSY),
+            Ok((kind, op)) => return self.begin_work(FileWork { on, tag, kind }, op),
+            Err(failed) => failed,
+        };
+        self.ended_works.push_back((FileWork { on, tag, kind }, Outcome::Failed(errno, None)));
     }
 
     fn receive(&mut self, id: Conn, on: bool) {
         let Some(link) = self.alive(id) else { return };
         if on && link.has(Flags::PAUSED) {
             link.flags -= Flags::PAUSED;
+            link.flags |= Flags::RESUMED;
             self.touch(id.slot());
             self.call_again(id.slot());
         } else if !on {
@@ -426,6 +417,11 @@ impl<K: Submit> Commands for Io<K> {
             link.close = Some(how);
             self.touch(id.slot());
         }
+    }
+
+    fn unsent(&self, id: Conn) -> u64 {
+        let link = self.links.get(id.slot() as usize).filter(|link| link.is(id));
+        link.map_or(0, |link| link.queued as u64 + link.queue.file_bytes())
     }
 
     fn peer(&self, id: Conn) -> Option<SocketAddr> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bitflags::bitflags;
 use shared_ring::{Fd, File, Gather};
 
-use crate::{Close, Conn, Why};
+use crate::{Close, Conn, HIGH_WATER, Why};
 
 /// Where a connection stands between its beginning and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,10 +49,12 @@ bitflags! {
         const HIGH = 1 << 8;
         /// It stands in the list of connections to tend after the callback.
         const TOUCHED = 1 << 9;
-        /// It stands in the list of connections to call again in this turn.
+        /// It stands in the list of connections to look at again in this turn.
         const AGAIN = 1 << 10;
+        /// The application has resumed and is to be called.
+        const RESUMED = 1 << 11;
         /// The queue has outgrown its bound.
-        const OVERRUN = 1 << 11;
+        const OVERRUN = 1 << 12;
     }
 }
 
@@ -61,6 +63,89 @@ bitflags! {
 pub(crate) enum Item {
     Memory(Box<Gather>),
     File(File, Range<u64>),
+}
+
+/// What waits to be sent, in order. Mostly it is one list, which needs no memory of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    first: Option<Item>,
+    rest: VecDeque<Item>,
+    files: usize,
+}
+
+impl Queue {
+    pub(crate) fn front(&self) -> Option<&Item> {
+        self.first.as_ref()
+    }
+
+    pub(crate) fn front_mut(&mut self) -> Option<&mut Item> {
+        self.first.as_mut()
+    }
+
+    /// The list at the end, to be added to; a new one behind a file.
+    pub(crate) fn list(&mut self, new: impl FnOnce() -> Box<Gather>) -> &mut Gather {
+        if !matches!(self.back_mut(), Some(Item::Memory(_))) {
+            self.push_back(Item::Memory(new()));
+        }
+        match self.back_mut() {
+            Some(Item::Memory(list)) => list,
+            _ => unreachable!("a list was just put there"),
+        }
+    }
+
+    fn back_mut(&mut self) -> Option<&mut Item> {
+        self.rest.back_mut().or(self.first.as_mut())
+    }
+
+    pub(crate) fn push_back(&mut self, item: Item) {
+        self.files += usize::from(item.is_file());
+        if self.first.is_none() {
+            self.first = Some(item);
+        } else {
+            self.rest.push_back(item);
+        }
+    }
+
+    pub(crate) fn push_front(&mut self, item: Item) {
+        self.files += usize::from(item.is_file());
+        if let Some(second) = self.first.replace(item) {
+            self.rest.push_front(second);
+        }
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<Item> {
+        let item = self.first.take()?;
+        self.first = self.rest.pop_front();
+        self.files -= usize::from(item.is_file());
+        Some(item)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// How many files there are.
+    pub(crate) fn files(&self) -> usize {
+        self.files
+    }
+
+    /// How many bytes of files there are.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.first.iter().chain(&self.rest).map(Item::file_bytes).sum()
+    }
+}
+
+impl Item {
+    fn is_file(&self) -> bool {
+        matches!(self, Item::File(..))
+    }
+
+    fn file_bytes(&self) -> u64 {
+        match self {
+            Item::File(_, range) => range.end - range.start,
+            Item::Memory(_) => 0,
+        }
+    }
 }
 
 /// One connection.
@@ -76,15 +161,15 @@ pub(crate) struct Link {
     pub(crate) files: u8,
     /// Bytes queued, and in the send in flight, without those of files.
     pub(crate) queued: usize,
-    pub(crate) queue: VecDeque<Item>,
+    pub(crate) queue: Queue,
     /// Received bytes that the application has not consumed.
     pub(crate) tail: Vec<u8>,
     /// Why it ends, once it does; before that, why it could not begin.
     pub(crate) why: Option<Why>,
 }
 
-impl Link {
-    pub(crate) fn vacant() -> Self {
+impl Default for Link {
+    fn default() -> Self {
         Link {
             generation: 0,
             fd: None,
@@ -93,10 +178,17 @@ impl Link {
             close: None,
             files: 0,
             queued: 0,
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             tail: Vec::new(),
             why: None,
         }
+    }
+}
+
+impl Link {
+    /// What the application is told is queued: a file counts as much as the high-water mark.
+    pub(crate) fn load(&self) -> usize {
+        self.queued.saturating_add(self.queue.files().saturating_mul(HIGH_WATER))
     }
 
     /// Whether the name given out for `slot` is still good.

@@ -15,15 +15,17 @@ pub(crate) use run::{Interrupts, Never, drive, gates, roots};
 use std::collections::VecDeque;
 use std::mem;
 
-use shared_ring::{Completion, Errno, Fd, Gather, Host, Kind, Op, Outcome, RxBuf, Submit, Token};
+use shared_ring::{
+    Completion, Errno, Fd, Gather, Host, Kind, Op, Outcome, Posted, RxBuf, Submit, Table, Token,
+};
 
 use crate::{Application, Close, Cx, LOW_WATER, Listener, Remote, Rx, Why};
-use link::{Flags, Item, Phase};
+use link::{Flags, Item, Link, Phase};
 
 /// A server: its application, the states of its connections, and everything else.
 pub(crate) struct Driver<K, A: Application> {
     app: A,
-    states: Vec<A::State>,
+    states: Table<A::State>,
     pub(crate) io: Io<K>,
     /// Accepted connections for which there is no room yet.
     surplus: VecDeque<(Listener, Fd)>,
@@ -34,7 +36,7 @@ pub(crate) struct Driver<K, A: Application> {
 macro_rules! call {
     ($driver:ident, $slot:expr, $callback:ident $(, $argument:expr)*) => {{
         let id = $driver.io.conn($slot);
-        let state = &mut $driver.states[$slot as usize];
+        let state = $driver.states.at($slot as usize);
         $driver.app.$callback(Cx { io: &mut $driver.io, id, state } $(, $argument)*)
     }};
 }
@@ -42,9 +44,24 @@ macro_rules! call {
 /// The most bytes of a file that one operation sends, so that progress can be seen.
 const FILE_PIECE: u64 = 256 * 1024;
 
+/// The most operations that a connection sends by in one turn, if they are done at once.
+const SENDS: u32 = 4;
+
+/// Takes the next thing to send from the queue. A file stays there until it is sent.
+fn next_send(link: &mut Link, fd: Fd) -> Option<Op> {
+    if let Item::File(file, range) = link.queue.front()? {
+        let len = (range.end - range.start).min(FILE_PIECE) as u32;
+        return Some(Op::SendFile { fd, file: file.clone(), offset: range.start, len });
+    }
+    match link.queue.pop_front()? {
+        Item::Memory(data) => Some(Op::Send { fd, data }),
+        Item::File(..) => unreachable!("it was just seen to be none"),
+    }
+}
+
 impl<K: Submit, A: Application> Driver<K, A> {
     pub(crate) fn new(app: A, io: Io<K>, remote: Remote) -> Self {
-        Driver { app, states: Vec::new(), io, surplus: VecDeque::new(), remote }
+        Driver { app, states: Table::default(), io, surplus: VecDeque::new(), remote }
     }
 
     /// Uses one completion.
@@ -116,16 +133,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let slot = self.io.occupy(Phase::Open);
         self.io.link(slot).fd = Some(fd);
         self.io.stats.accepted += 1;
-        self.fresh_state(slot);
         self.io.touch(slot);
         call!(self, slot, accepted, listener);
-    }
-
-    /// Makes sure that there is a state for the slot.
-    fn fresh_state(&mut self, slot: u32) {
-        if self.states.len() <= slot as usize {
-            self.states.resize_with(slot as usize + 1, A::State::default);
-        }
     }
 
     fn connected(&mut self, slot: u32) {
@@ -135,7 +144,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         link.phase = Phase::Open;
         if link.is_heard() {
-            self.fresh_state(slot);
             call!(self, slot, connected, Ok(()));
         }
     }
@@ -259,15 +267,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Something was sent.
     fn progress(&mut self, slot: u32) {
-        let at = self.io.kernel.now() + self.io.config.stall;
+        let stall = self.io.kernel.now() + self.io.config.stall;
         let link = self.io.link(slot);
         if link.phase == Phase::Flushing {
-            self.io.wheel.set(slot, at);
-        } else if link.queued <= LOW_WATER && link.has(Flags::HIGH) {
-            link.flags -= Flags::HIGH;
-            if link.phase == Phase::Open && link.close.is_none() {
-                call!(self, slot, drained);
-            }
+            self.io.wheel.set(slot, stall);
+        } else if link.has(Flags::HIGH) && link.load() <= LOW_WATER {
+            self.io.call_again(slot);
         }
     }
 
@@ -303,17 +308,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
             _ => 0,
         };
         if self.io.link(slot).close.is_none() {
-            self.fresh_state(slot);
             call!(self, slot, connected, Err(std::io::Error::from_raw_os_error(errno)));
         }
         self.end(slot, why);
     }
 
     fn closed(&mut self, slot: u32) {
-        self.fresh_state(slot);
         let why = self.io.link(slot).why.take().unwrap_or(Why::Closed);
         call!(self, slot, closed, why);
-        self.states[slot as usize] = A::State::default();
+        *self.states.at(slot as usize) = A::State::default();
         self.io.vacate(slot);
         self.io.stats.closed += 1;
         for gate in &mut self.io.gates {
@@ -387,29 +390,26 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Sends the next thing in the queue.
+    /// Sends what is queued, as far as it goes at once; the rest when there is room, or in the
+    /// next turn.
     fn send(&mut self, slot: u32) {
-        let token = self.io.token(Kind::Send, slot);
-        let link = self.io.link(slot);
-        let (false, Some(fd)) = (link.has(Flags::SENDING), link.fd) else { return };
-        let op = match link.queue.front() {
-            None => return self.all_sent(slot, fd),
-            Some(Item::File(file, range)) => Op::SendFile {
-                fd,
-                file: file.clone(),
-                offset: range.start,
-                len: (range.end - range.start).min(FILE_PIECE) as u32,
-            },
-            Some(Item::Memory(_)) => match link.queue.pop_front() {
-                Some(Item::Memory(data)) => Op::Send { fd, data },
-                _ => unreachable!("it was just seen there"),
-            },
-        };
-        link.flags |= Flags::SENDING;
-        if self.io.kernel.submit(token, op).is_err() {
-            self.io.link(slot).flags -= Flags::SENDING;
-            self.end(slot, Why::Failed(Errno::NOBUFS.into()));
+        for _ in 0..SENDS {
+            let token = self.io.token(Kind::Send, slot);
+            let link = self.io.link(slot);
+            let (false, Some(fd)) = (link.has(Flags::SENDING), link.fd) else { return };
+            let Some(op) = next_send(link, fd) else { return self.all_sent(slot, fd) };
+            match self.io.kernel.submit(token, op) {
+                Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::SENDING,
+                Ok(Posted::Done(Outcome::Sent(list, n))) => self.sent(slot, list, n),
+                Ok(Posted::Done(Outcome::SentFile(n))) => self.sent_file(slot, n.into()),
+                Ok(Posted::Done(Outcome::Failed(errno, list))) => {
+                    return self.failed(slot, Kind::Send, errno, list);
+                }
+                Ok(Posted::Done(other)) => unreachable!("not the end of a send: {other:?}"),
+                Err(_) => return self.end(slot, Why::Failed(Errno::NOBUFS.into())),
+            }
         }
+        self.io.call_again(slot);
     }
 
     /// The queue is empty: goes on with a close that waited for that.
@@ -423,7 +423,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         let link = self.io.link(slot);
         // Bytes that the application left while paused are still to come again.
-        let waits = link.has(Flags::AGAIN) || link.has(Flags::PAUSED) && !link.tail.is_empty();
+        let waits = link.has(Flags::RESUMED) || link.has(Flags::PAUSED) && !link.tail.is_empty();
         let heard_out = link.has(Flags::TOLD) && !waits;
         match how {
             Some(Close::Flush) => self.end(slot, Why::Closed),
@@ -494,10 +494,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return;
         }
         let Some(fd) = link.fd.take() else { return self.closed(slot) };
-        link.flags |= Flags::CHANGING;
-        if self.io.kernel.submit(token, Op::Close { fd }).is_err() {
-            self.io.kernel.host_mut().discard(fd);
-            self.closed(slot);
+        match self.io.kernel.submit(token, Op::Close { fd }) {
+            Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::CHANGING,
+            Ok(Posted::Done(_)) => self.closed(slot),
+            Err(_) => {
+                self.io.kernel.host_mut().discard(fd);
+                self.closed(slot);
+            }
         }
     }
 
@@ -505,14 +508,16 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// again, listeners.
     pub(crate) fn end_turn(&mut self) {
         let now = self.io.kernel.now();
-        while let Some(slot) = self.io.wheel.expired(now) {
+        // No more than there can be: a deadline that is set in the past waits for the next turn.
+        for _ in 0..self.io.links.len() {
+            let Some(slot) = self.io.wheel.expired(now) else { break };
             self.expired(slot);
             self.settle();
         }
-        for _ in 0..self.io.failed_works.len() {
-            let Some((work, errno)) = self.io.failed_works.pop_front() else { break };
+        for _ in 0..self.io.ended_works.len() {
+            let Some((work, outcome)) = self.io.ended_works.pop_front() else { break };
             if let Some(work) = self.io.told(work) {
-                let (tag, done) = work.done(Outcome::Failed(errno, None));
+                let (tag, done) = work.done(outcome);
                 call!(self, work.on.slot(), file, tag, done);
                 self.settle();
             }
@@ -527,18 +532,30 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.tend_gates();
     }
 
-    /// Calls the application for a connection as was promised earlier.
+    /// Does for a connection what was put off until the batch was done.
     fn again(&mut self, slot: u32) {
+        self.io.touch(slot);
         let link = self.io.link(slot);
         link.flags -= Flags::AGAIN;
-        match link.phase {
-            Phase::Connecting => {
-                if let Some(why) = link.why.take() {
-                    self.not_connected(slot, why);
-                }
+        if link.phase == Phase::Connecting {
+            match link.why.take() {
+                Some(why) => self.not_connected(slot, why),
+                None => self.connected(slot),
             }
-            Phase::Open if link.is_heard() && !link.has(Flags::PAUSED) => self.offer_tail(slot),
-            _ => {}
+            return;
+        }
+        if link.has(Flags::HIGH) && link.load() <= LOW_WATER {
+            link.flags -= Flags::HIGH;
+            if link.phase == Phase::Open && link.close.is_none() {
+                call!(self, slot, drained);
+            }
+        }
+        let link = self.io.link(slot);
+        if link.has(Flags::RESUMED) {
+            link.flags -= Flags::RESUMED;
+            if link.is_heard() && !link.has(Flags::PAUSED) {
+                self.offer_tail(slot);
+            }
         }
     }
 
@@ -546,7 +563,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
         match self.io.link(slot).phase {
             Phase::Flushing | Phase::Lingering => self.end(slot, Why::Closed),
             Phase::Connecting | Phase::Open => {
-                self.fresh_state(slot);
                 call!(self, slot, expired);
             }
             Phase::Vacant | Phase::Ending => {}
@@ -591,7 +607,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for slot in 0..self.io.links.len() as u32 {
             let link = self.io.link(slot);
             if matches!(link.phase, Phase::Connecting | Phase::Open) && link.close.is_none() {
-                self.fresh_state(slot);
                 call!(self, slot, stopping);
                 self.settle();
             }

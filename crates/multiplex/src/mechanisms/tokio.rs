@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use shared_ring::nonblocking::{self, Disk, NotReceived, NotSent};
 use shared_ring::{
-    Completion, Counters, Done, Errno, Fd, Host, Kind, Linux, Op, Outcome, Pool, Refusal, Refused,
-    Submit, Token, Waker, Work, file_outcome,
+    Completion, Counters, Done, Errno, Fd, Host, Kind, Linux, Op, Outcome, Pool, Posted, Refusal, Refused,
+    Submit, Table, Token, Waker, Work, file_outcome,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -87,9 +87,9 @@ impl Multiplexer for Tokio {
 struct Posts {
     host: Linux,
     pool: Rc<Pool>,
-    sockets: Vec<Socket>,
+    sockets: Table<Socket>,
     /// The descriptors of connections and of listeners, by the slots of their tokens.
-    slots: [Vec<RawFd>; 2],
+    slots: [Table<Option<RawFd>>; 2],
     done: VecDeque<Completion>,
     births: Vec<Birth>,
     waker: Waker,
@@ -136,7 +136,7 @@ impl Posts {
         Ok(Posts {
             host: Linux::default(),
             pool: Pool::new(config.buffers, config.buffer_size),
-            sockets: Vec::new(),
+            sockets: Table::default(),
             slots: Default::default(),
             done: VecDeque::new(),
             births: Vec::new(),
@@ -147,11 +147,7 @@ impl Posts {
     }
 
     fn socket(&mut self, fd: RawFd) -> &mut Socket {
-        let at = fd as usize;
-        if self.sockets.len() <= at {
-            self.sockets.resize_with(at + 1, Socket::default);
-        }
-        &mut self.sockets[at]
+        self.sockets.at(fd as usize)
     }
 
     fn complete(&mut self, token: Token, outcome: Outcome) {
@@ -161,15 +157,11 @@ impl Posts {
     /// Remembers whose operations a descriptor has, so that they can be cancelled.
     fn note_slot(&mut self, fd: Fd, token: Token) {
         let slots = &mut self.slots[usize::from(token.kind() == Kind::Accept)];
-        let slot = token.slot() as usize;
-        if slots.len() <= slot {
-            slots.resize(slot + 1, -1);
-        }
-        slots[slot] = fd.raw();
+        *slots.at(token.slot() as usize) = Some(fd.raw());
     }
 
     /// Lets an operation wait for its socket's task.
-    fn post(&mut self, fd: Fd, token: Token, op: Op) -> Result<(), Refused> {
+    fn post(&mut self, fd: Fd, token: Token, op: Op) -> Result<Posted, Refused> {
         self.note_slot(fd, token);
         let reads = matches!(op, Op::Accept { .. } | Op::Receive { .. });
         let socket = self.socket(fd.raw());
@@ -183,11 +175,11 @@ impl Posts {
         } else if !mem::replace(&mut socket.has_task, true) {
             self.births.push(Birth::Socket(fd));
         }
-        Ok(())
+        Ok(Posted::InFlight)
     }
 
     /// Sends at once what the socket takes; the rest waits for its task.
-    fn send(&mut self, token: Token, op: Op, disk: Disk) -> Result<(), Refused> {
+    fn send(&mut self, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
         let outcome = match op {
             Op::Send { fd, mut data } => match nonblocking::send(fd, &mut data) {
@@ -207,7 +199,7 @@ impl Posts {
                         self.note_slot(fd, token);
                         self.socket(fd.raw()).warming = Some((token, false));
                         self.births.push(Birth::File(token, op, work));
-                        return Ok(());
+                        return Ok(Posted::InFlight);
                     }
                     Err(NotSent::Failed(errno)) => Outcome::Failed(errno, None),
                     Ok(n) => Outcome::SentFile(n),
@@ -215,12 +207,21 @@ impl Posts {
             }
             op => unreachable!("not a send: {op:?}"),
         };
-        self.complete(token, outcome);
-        Ok(())
+        Ok(Posted::Done(outcome))
+    }
+
+    /// Goes on with a send that waited; false if it waits again.
+    fn send_on(&mut self, token: Token, op: Op, disk: Disk) -> bool {
+        match self.send(token, op, disk) {
+            Ok(Posted::Done(outcome)) => self.complete(token, outcome),
+            Ok(Posted::InFlight) => return false,
+            Err(refused) => unreachable!("its place was just vacated: {refused:?}"),
+        }
+        true
     }
 
     /// Does file work at once if everything is in memory, else on another thread.
-    fn file_work(&mut self, token: Token, op: Op) {
+    fn file_work(&mut self, token: Token, op: Op) -> Posted {
         let work = match &op {
             Op::Open { root, path } => Work::Open(root.fd(), path.clone()),
             Op::Stat { root, path } => Work::Stat(root.fd(), path.clone()),
@@ -232,8 +233,9 @@ impl Posts {
             Err(errno) if Work::would_wait(errno) => {
                 self.counters.offloaded += 1;
                 self.births.push(Birth::File(token, op, work));
+                Posted::InFlight
             }
-            result => self.complete(token, file_outcome(result)),
+            result => Posted::Done(file_outcome(result)),
         }
     }
 
@@ -244,8 +246,7 @@ impl Posts {
         };
         match self.socket(fd.raw()).warming.take() {
             Some((_, false)) => {
-                let sent = self.send(token, op, Disk::Wait);
-                debug_assert!(sent.is_ok(), "no other send was posted meanwhile");
+                self.send_on(token, op, Disk::Wait);
             }
             _ => self.complete(token, Outcome::Failed(Errno::CANCELED, None)),
         }
@@ -310,27 +311,24 @@ impl Posts {
             self.complete(token, outcome);
             return true;
         }
-        let sent = self.send(token, op, Disk::Cached);
-        debug_assert!(sent.is_ok(), "its place was just vacated");
-        self.socket(fd).writer.is_none()
+        self.send_on(token, op, Disk::Cached)
     }
 }
 
 impl Submit for Posts {
     type Host = Linux;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         match op {
             Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.post(fd, token, op),
             Op::Send { .. } | Op::SendFile { .. } => self.send(token, op, Disk::Cached),
             Op::Connect { fd, to } => {
                 self.counters.system_calls += 1;
                 match nonblocking::connect(fd, to) {
-                    Ok(()) => self.complete(token, Outcome::Connected),
-                    Err(Errno::INPROGRESS) => return self.post(fd, token, op),
-                    Err(errno) => self.complete(token, Outcome::Failed(errno, None)),
+                    Ok(()) => Ok(Posted::Done(Outcome::Connected)),
+                    Err(Errno::INPROGRESS) => self.post(fd, token, op),
+                    Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
                 }
-                Ok(())
             }
             Op::Close { fd } => {
                 let socket = self.socket(fd.raw());
@@ -340,20 +338,17 @@ impl Submit for Posts {
                     None if socket.has_task => {}
                     None => self.close(fd.raw()),
                 }
-                Ok(())
+                Ok(Posted::InFlight)
             }
             Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => {
-                self.file_work(token, op);
-                Ok(())
+                Ok(self.file_work(token, op))
             }
         }
     }
 
     fn cancel(&mut self, token: Token) {
         let slots = &self.slots[usize::from(token.kind() == Kind::Accept)];
-        let Some(fd) = slots.get(token.slot() as usize).copied().filter(|fd| *fd >= 0) else {
-            return;
-        };
+        let Some(fd) = slots.get(token.slot() as usize).copied().flatten() else { return };
         let socket = self.socket(fd);
         if let Some((warming, cancelled)) = &mut socket.warming {
             *cancelled |= *warming == token;

@@ -9,9 +9,9 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::Timespec;
 use rustix::io::Errno;
 
-use super::{ByFd, Poller, Readiness};
-use crate::Fd;
+use super::{Poller, Readiness};
 use crate::linux::borrow;
+use crate::{Fd, Table};
 
 /// epoll that reports readiness as long as it lasts.
 pub type Epoll = Set<false>;
@@ -22,7 +22,7 @@ pub type EpollEdge = Set<true>;
 /// An epoll interest set.
 pub struct Set<const EDGE: bool> {
     epoll: OwnedFd,
-    wanted: ByFd<Readiness>,
+    wanted: Table<Readiness>,
     events: Vec<Event>,
     system_calls: u64,
 }
@@ -38,7 +38,7 @@ impl<const EDGE: bool> Set<EDGE> {
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let events = Vec::with_capacity(Self::EVENTS);
-        Ok(Set { epoll, wanted: ByFd::default(), events, system_calls: 0 })
+        Ok(Set { epoll, wanted: Table::default(), events, system_calls: 0 })
     }
 
     fn flags(want: Readiness) -> EventFlags {
@@ -55,7 +55,7 @@ impl<const EDGE: bool> Poller for Set<EDGE> {
     const EDGE: bool = EDGE;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
-        let had = std::mem::replace(self.wanted.at(fd), want);
+        let had = std::mem::replace(self.wanted.at(fd.index()), want);
         if had == want {
             return Ok(());
         }
@@ -73,7 +73,7 @@ impl<const EDGE: bool> Poller for Set<EDGE> {
 
     /// Closing takes a descriptor out of the kernel's set by itself.
     fn forget(&mut self, fd: Fd) {
-        *self.wanted.at(fd) = Readiness::empty();
+        *self.wanted.at(fd.index()) = Readiness::empty();
     }
 
     fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {

@@ -53,20 +53,6 @@ pub trait Poller {
     fn system_calls(&self) -> u64;
 }
 
-/// A table indexed by descriptor, which grows as needed.
-#[derive(Debug, Default)]
-pub(crate) struct ByFd<T>(Vec<T>);
-
-impl<T: Default> ByFd<T> {
-    pub(crate) fn at(&mut self, fd: Fd) -> &mut T {
-        let index = fd.index();
-        if self.0.len() <= index {
-            self.0.resize_with((index + 1).next_power_of_two(), T::default);
-        }
-        &mut self.0[index]
-    }
-}
-
 /// A time to wait, as the kernel wants it.
 fn timespec(most: Duration) -> libc::timespec {
     let tv_sec = libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX);

@@ -3,15 +3,15 @@
 use std::io;
 use std::time::Duration;
 
-use super::{ByFd, Poller, Readiness, ready, timespec};
-use crate::Fd;
+use super::{Poller, Readiness, ready, timespec};
+use crate::{Fd, Table};
 
 /// An array of descriptors, kept dense, and where each descriptor stands in it.
 #[derive(Default)]
 pub struct Poll {
     array: Vec<libc::pollfd>,
     /// For each descriptor, its place in the array plus one.
-    places: ByFd<usize>,
+    places: Table<usize>,
     system_calls: u64,
 }
 
@@ -30,7 +30,7 @@ impl Poller for Poll {
         if want.contains(Readiness::WRITE) {
             events |= libc::POLLOUT;
         }
-        let place = self.places.at(fd);
+        let place = self.places.at(fd.index());
         if let Some(at) = place.checked_sub(1) {
             self.array[at].events = events;
         } else {
@@ -41,10 +41,10 @@ impl Poller for Poll {
     }
 
     fn forget(&mut self, fd: Fd) {
-        let Some(at) = std::mem::take(self.places.at(fd)).checked_sub(1) else { return };
+        let Some(at) = std::mem::take(self.places.at(fd.index())).checked_sub(1) else { return };
         self.array.swap_remove(at);
         if let Some(moved) = self.array.get(at) {
-            *self.places.at(Fd::from_raw(moved.fd)) = at + 1;
+            *self.places.at(moved.fd as usize) = at + 1;
         }
     }
 

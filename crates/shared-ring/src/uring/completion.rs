@@ -11,7 +11,7 @@ use super::{Mode, UringKernel};
 use crate::engine::file_outcome;
 use crate::nonblocking::{self, Disk, is_lost_peer, is_table_full};
 use crate::offload::Done;
-use crate::{Batch, Completion, Fd, Kind, Op, Outcome, Submit, Token};
+use crate::{Batch, Completion, Fd, Kind, Op, Outcome, Posted, Submit, Token};
 
 impl UringKernel {
     /// Takes everything out of the completion queue.
@@ -169,7 +169,11 @@ impl UringKernel {
         match result {
             _ if entry.note.cancelled => self.fail(token, Errno::CANCELED),
             Err(errno) => self.fail(token, errno),
-            Ok(_) => self.send_file(token, disk),
+            Ok(_) => {
+                if let Posted::Done(outcome) = self.send_file(token, disk) {
+                    self.done.push_back(Completion::last(token, outcome));
+                }
+            }
         }
     }
 

@@ -29,8 +29,8 @@ use crate::inflight::InFlight;
 use crate::linux::close;
 use crate::nonblocking::{self, Disk, NotSent};
 use crate::{
-    Batch, Completion, Counters, Fault, Kernel, Kind, Linux, Op, Outcome, Pool, Refusal, Refused,
-    Submit, Token, Waker,
+    Batch, Completion, Counters, Fault, Kernel, Kind, Linux, Op, Outcome, Pool, Posted, Refusal,
+    Refused, Submit, Token, Waker,
 };
 use provided::{GROUP, Provided};
 use sqe::{Memory, Note};
@@ -281,24 +281,27 @@ impl UringKernel {
     }
 
     /// Sends part of a file at once, or arms what has to come before.
-    fn send_file(&mut self, token: Token, disk: Disk) {
-        let Some(entry) = self.owned.inflight.get(token) else { return };
-        let Op::SendFile { fd, ref file, offset, len } = entry.op else { return };
+    fn send_file(&mut self, token: Token, disk: Disk) -> Posted {
+        let Some(entry) = self.owned.inflight.get(token) else { return Posted::InFlight };
+        let Op::SendFile { fd, ref file, offset, len } = entry.op else { return Posted::InFlight };
         self.counters.system_calls += 1;
         entry.note.memory = Memory::None;
-        match nonblocking::send_file(fd, file.fd(), offset, len, disk) {
-            Ok(n) => {
-                self.owned.inflight.remove(token);
-                self.done.push_back(Completion::last(token, Outcome::SentFile(n)));
+        let outcome = match nonblocking::send_file(fd, file.fd(), offset, len, disk) {
+            Ok(n) => Outcome::SentFile(n),
+            Err(NotSent::Failed(Errno::AGAIN)) => {
+                self.arm(token);
+                return Posted::InFlight;
             }
-            Err(NotSent::Failed(Errno::AGAIN)) => self.arm(token),
-            Err(NotSent::Failed(errno)) => self.fail(token, errno),
             Err(NotSent::Cold) => {
                 self.counters.cold_files += 1;
                 entry.note.memory = Memory::Bytes(Vec::new());
                 self.arm(token);
+                return Posted::InFlight;
             }
-        }
+            Err(NotSent::Failed(errno)) => Outcome::Failed(errno, None),
+        };
+        self.owned.inflight.remove(token);
+        Posted::Done(outcome)
     }
 
     /// Posts again the receives that found no buffer, now that there are some.
@@ -349,7 +352,7 @@ fn discard(batch: &mut Batch) {
 impl Submit for UringKernel {
     type Host = Linux;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<(), Refused> {
+    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         if matches!(token.kind(), Kind::Wake | Kind::Cancel) {
             return Err(Refused { op, why: Refusal::TokenInUse });
         }
@@ -360,11 +363,10 @@ impl Submit for UringKernel {
         let sends_file = matches!(op, Op::SendFile { .. });
         self.owned.inflight.insert(token, op, Note::default())?;
         if sends_file {
-            self.send_file(token, Disk::Cached);
-        } else {
-            (0..copies).for_each(|_| self.arm(token));
+            return Ok(self.send_file(token, Disk::Cached));
         }
-        Ok(())
+        (0..copies).for_each(|_| self.arm(token));
+        Ok(Posted::InFlight)
     }
 
     fn cancel(&mut self, token: Token) {

@@ -1,6 +1,6 @@
 //! Operations in the form that the ring wants.
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::net::SocketAddr;
 
 use io_uring::opcode;
@@ -91,7 +91,7 @@ fn send(fd: Fd, data: &mut Gather) -> Sqe {
     opcode::SendMsg::new(raw(fd), &raw const data.wire.header).flags(SEND as u32).build()
 }
 
-fn open(root: &File, path: &CString, flags: OFlags, note: &mut Note) -> Sqe {
+fn open(root: &File, path: &CStr, flags: OFlags, note: &mut Note) -> Sqe {
     let how = OpenHow::new().flags(flags.bits().into()).resolve(RESOLVE.bits());
     note.memory = Memory::How(Box::new(how));
     let Memory::How(how) = &note.memory else { unreachable!("it was just set") };
