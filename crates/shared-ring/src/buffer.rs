@@ -16,6 +16,9 @@ pub struct Pool {
     memory: NonNull<u8>,
     layout: Layout,
     size: usize,
+    /// How far apart buffers begin: by a cache line more than a power of two, or the beginnings of
+    /// all of them, where the requests are, would compete for the same few places in the cache.
+    stride: usize,
     count: u16,
     free: RefCell<Vec<u16>>,
     lent: Cell<u16>,
@@ -23,6 +26,7 @@ pub struct Pool {
 
 impl Pool {
     const PAGE: usize = 4096;
+    const CACHE_LINE: usize = 64;
 
     /// Allocates `count` buffers of `size` bytes, zeroed and aligned to a page.
     ///
@@ -31,14 +35,15 @@ impl Pool {
     pub fn new(count: u16, size: u32) -> Rc<Self> {
         assert!(count > 0 && size > 0, "a pool has at least one buffer of at least one byte");
         let size = size as usize;
-        let layout = Layout::array::<u8>(count as usize * size)
+        let stride = size.next_multiple_of(Self::CACHE_LINE) + Self::CACHE_LINE;
+        let layout = Layout::array::<u8>(count as usize * stride)
             .and_then(|l| l.align_to(Self::PAGE))
             .expect("the pool fits the address space");
         // SAFETY: the layout's size is not zero, as asserted above.
         let memory = unsafe { alloc_zeroed(layout) };
         let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
         let free = RefCell::new((0..count).rev().collect());
-        Rc::new(Pool { memory, layout, size, count, free, lent: Cell::new(0) })
+        Rc::new(Pool { memory, layout, size, stride, count, free, lent: Cell::new(0) })
     }
 
     /// How many buffers there are.
@@ -75,7 +80,7 @@ impl Pool {
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         debug_assert!(id < self.count);
         // SAFETY: `id` is below `count`, so the offset lies within the one allocation.
-        unsafe { self.memory.as_ptr().add(usize::from(id) * self.size) }
+        unsafe { self.memory.as_ptr().add(usize::from(id) * self.stride) }
     }
 
     /// Hands out the first `len` bytes of a buffer.
@@ -106,7 +111,7 @@ impl fmt::Debug for Pool {
 
 enum Memory {
     Pooled(Rc<Pool>, u16),
-    Owned(Vec<u8>),
+    Owned(Box<[u8]>),
 }
 
 /// Received bytes that their holder may keep, change in place, or send on without a copy.
@@ -153,7 +158,7 @@ impl From<Vec<u8>> for RxBuf {
     /// When there are 4 GiB or more.
     fn from(bytes: Vec<u8>) -> Self {
         let len = u32::try_from(bytes.len()).expect("a received piece is shorter than 4 GiB");
-        RxBuf { memory: Memory::Owned(bytes), start: 0, len }
+        RxBuf { memory: Memory::Owned(bytes.into_boxed_slice()), start: 0, len }
     }
 }
 

@@ -359,8 +359,10 @@ impl<P: Poller> Engine<P> {
 /// Turns the end of file work into a completion's outcome.
 pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
     match result {
-        Ok(Done::Opened(fd, meta)) => Outcome::Opened(File::new(Fd::from_owned(fd), close), meta),
-        Ok(Done::Stat(meta)) => Outcome::Stat(meta),
+        Ok(Done::Opened(fd, meta)) => {
+            Outcome::Opened(Box::new((File::new(Fd::from_owned(fd), close), meta)))
+        }
+        Ok(Done::Stat(meta)) => Outcome::Stat(Box::new(meta)),
         Ok(Done::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
         Err(errno) => Outcome::Failed(errno, None),
     }

@@ -112,6 +112,9 @@ impl Gather {
     /// When there are fewer.
     pub fn advance(&mut self, mut n: usize) {
         assert!(n <= self.len, "{n} bytes sent of {}", self.len);
+        if n == self.len {
+            return self.clear();
+        }
         self.len -= n;
         while n > 0 {
             let part = self.parts.front_mut().expect("the parts add up to the length");
@@ -129,7 +132,9 @@ impl Gather {
     pub fn clear(&mut self) {
         self.parts.clear();
         self.copied.clear();
-        self.copied.shrink_to(Self::KEEP);
+        if self.copied.capacity() > Self::KEEP {
+            self.copied.shrink_to(Self::KEEP);
+        }
         self.len = 0;
     }
 

@@ -129,10 +129,10 @@ pub enum Outcome {
     Connected,
     /// The socket is closed.
     Closed,
-    /// The file is open.
-    Opened(File, Meta),
+    /// The file is open. (Boxed, as the frequent outcomes are smaller.)
+    Opened(Box<(File, Meta)>),
     /// This is what the path leads to.
-    Stat(Meta),
+    Stat(Box<Meta>),
     /// These bytes were read; none at the end of the file.
     Read(RxBuf),
     /// Another thread called [`Waker::wake`](crate::Waker::wake).
@@ -197,5 +197,16 @@ impl fmt::Display for Refusal {
             }
             Refusal::TokenInUse => "an operation of the same kind is in flight for this slot",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_are_small() {
+        assert!(size_of::<Completion>() <= 56, "{} bytes", size_of::<Completion>());
+        assert!(size_of::<Op>() <= 48, "{} bytes", size_of::<Op>());
     }
 }

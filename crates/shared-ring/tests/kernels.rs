@@ -422,7 +422,8 @@ mod cases {
 
     pub(super) fn files_are_opened_looked_at_and_read(mut kernel: impl Kernel) {
         let (folder, root) = folder(&mut kernel);
-        let Outcome::Opened(file, meta) = open(&mut kernel, &root, "file") else { panic!() };
+        let Outcome::Opened(opened) = open(&mut kernel, &root, "file") else { panic!() };
+        let (file, meta) = *opened;
         assert_eq!((meta.kind, meta.len), (FileKind::Regular, 10));
         let expected = std::fs::metadata(folder.path().join("file")).unwrap().modified().unwrap();
         assert_eq!(meta.modified, expected);
@@ -462,7 +463,8 @@ mod cases {
         let (folder, root) = folder(&mut kernel);
         let contents: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
         std::fs::write(folder.path().join("big"), &contents).unwrap();
-        let Outcome::Opened(file, _) = open(&mut kernel, &root, "big") else { panic!() };
+        let Outcome::Opened(opened) = open(&mut kernel, &root, "big") else { panic!() };
+        let file = opened.0;
         let (fd, mut peer) = plain(&mut kernel);
         let length = contents.len();
         let reader = std::thread::spawn(move || {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use shared_ring::{
     Errno, File, Gather, Host, Kind, Op, Outcome, Posted, Refused, Submit, Table, Token,
@@ -67,8 +67,8 @@ impl FileWork {
     /// What the application is told.
     pub(crate) fn done(self, outcome: Outcome) -> (u32, FileDone) {
         let done = match (self.kind, outcome) {
-            (_, Outcome::Opened(file, meta)) => FileDone::Opened(Ok((file, meta))),
-            (_, Outcome::Stat(meta)) => FileDone::Stat(Ok(meta)),
+            (_, Outcome::Opened(opened)) => FileDone::Opened(Ok(*opened)),
+            (_, Outcome::Stat(meta)) => FileDone::Stat(Ok(*meta)),
             (_, Outcome::Read(bytes)) => FileDone::Read(Ok(bytes)),
             (kind, Outcome::Failed(errno, _)) => kind.failed(errno),
             (kind, _) => kind.failed(Errno::IO),
@@ -160,6 +160,11 @@ impl<K: Submit> Io<K> {
         *link = Link { generation, flags, ..Link::default() };
         self.open -= 1;
         self.vacant.push(slot);
+    }
+
+    /// Bounds what the driver itself waits for.
+    pub(crate) fn set_timer(&mut self, slot: u32, time: Duration) {
+        self.wheel.set(slot, self.kernel.now() + time);
     }
 
     /// Has the driver look after a connection when the callback has returned.

@@ -267,10 +267,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Something was sent.
     fn progress(&mut self, slot: u32) {
-        let stall = self.io.kernel.now() + self.io.config.stall;
         let link = self.io.link(slot);
         if link.phase == Phase::Flushing {
-            self.io.wheel.set(slot, stall);
+            self.io.set_timer(slot, self.io.config.stall);
         } else if link.has(Flags::HIGH) && link.load() <= LOW_WATER {
             self.io.call_again(slot);
         }
@@ -365,8 +364,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Begins the close that was asked for.
     fn begin_close(&mut self, slot: u32) {
-        let stall = self.io.kernel.now() + self.io.config.stall;
         let link = self.io.link(slot);
+        if link.close.is_none() {
+            return;
+        }
         match (link.phase, link.close) {
             (
                 Phase::Connecting | Phase::Open | Phase::Flushing | Phase::Lingering,
@@ -384,7 +385,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 link.phase = Phase::Flushing;
                 let tail = mem::take(&mut link.tail);
                 self.io.recycle_tail(tail);
-                self.io.wheel.set(slot, stall);
+                self.io.set_timer(slot, self.io.config.stall);
             }
             _ => {}
         }
@@ -414,10 +415,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// The queue is empty: goes on with a close that waited for that.
     fn all_sent(&mut self, slot: u32, fd: Fd) {
-        let linger = self.io.kernel.now() + self.io.config.linger;
         let link = self.io.link(slot);
-        let how = link.close;
-        if how.is_some_and(|how| how != Close::Flush) && !link.has(Flags::SHUT) {
+        let Some(how) = link.close else { return };
+        if how != Close::Flush && !link.has(Flags::SHUT) {
             link.flags |= Flags::SHUT;
             self.io.kernel.host_mut().shutdown(fd);
         }
@@ -426,12 +426,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let waits = link.has(Flags::RESUMED) || link.has(Flags::PAUSED) && !link.tail.is_empty();
         let heard_out = link.has(Flags::TOLD) && !waits;
         match how {
-            Some(Close::Flush) => self.end(slot, Why::Closed),
-            Some(Close::Half) if heard_out => self.end(slot, Why::Closed),
-            Some(Close::Linger) if link.has(Flags::EOF) => self.end(slot, Why::Closed),
-            Some(Close::Linger) if link.phase == Phase::Flushing => {
+            Close::Flush => self.end(slot, Why::Closed),
+            Close::Half if heard_out => self.end(slot, Why::Closed),
+            Close::Linger if link.has(Flags::EOF) => self.end(slot, Why::Closed),
+            Close::Linger if link.phase == Phase::Flushing => {
                 link.phase = Phase::Lingering;
-                self.io.wheel.set(slot, linger);
+                self.io.set_timer(slot, self.io.config.linger);
             }
             _ => {}
         }
