@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Batch, Engine, EngineConfig, Fd, Gather, Kernel, Kind, Mode, Op, Outcome, Token, UringConfig,
-    UringKernel,
+    Batch, Engine, EngineConfig, Fd, Gather, Kernel, Kind, Mode, Op, Outcome, Posted, Token,
+    UringConfig, UringKernel,
 };
 
 const BYTES: &[u8] = &[b'r'; 64];
@@ -41,13 +41,20 @@ impl<K: Kernel> Pairs<K> {
     }
 
     fn round(&mut self) {
+        let mut open = 2 * self.senders.len();
+        let mut sent = Vec::with_capacity(self.senders.len());
         for (slot, fd) in self.senders.iter().enumerate() {
             let mut data = self.lists.pop().expect("all have come back");
             data.constant(BYTES);
             let token = Token::new(Kind::Send, slot as u32, 0);
-            self.kernel.submit(token, Op::Send { fd: *fd, data }).expect("there is room");
+            match self.kernel.submit(token, Op::Send { fd: *fd, data }).expect("there is room") {
+                Posted::InFlight => {}
+                Posted::Done(Outcome::Sent(list, _)) => sent.push(list),
+                Posted::Done(other) => panic!("{other:?}"),
+            }
         }
-        let mut open = 2 * self.senders.len();
+        open -= sent.len();
+        self.lists.append(&mut sent);
         while open > 0 {
             self.kernel.turn(None, &mut self.batch).expect("the kernel goes on");
             for completion in self.batch.drain(..) {

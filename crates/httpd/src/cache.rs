@@ -48,7 +48,7 @@ pub(crate) enum Found<'a> {
     Fresh(&'a mut Ready),
     /// A reply to be confirmed: what does the path lead to now? While the first who is told asks,
     /// the others are given the reply for a little longer.
-    Stale(FilePath),
+    Stale(Arc<[u8]>, FilePath),
     /// Nothing.
     Nothing,
 }
@@ -87,7 +87,7 @@ impl Cache {
         match &entry.source {
             Some(source) if now >= entry.fresh_until => {
                 entry.fresh_until = now + self.time / Self::GRACE;
-                Found::Stale(source.path.clone())
+                Found::Stale(Arc::clone(&entry.target), source.path.clone())
             }
             _ => {
                 entry.used = true;

@@ -42,8 +42,8 @@ fn an_entry_is_fresh_then_stale_then_confirmed_or_forgotten() {
     let later = now + Limits::default().cached_time;
     cache.keep(b"/a", ready(b"a"), source(1), now);
     assert!(is_fresh(&mut cache, b"/a", now) && !is_fresh(&mut cache, b"/b", now));
-    let Found::Stale(path) = cache.find(b"/a", later) else { panic!("still fresh") };
-    assert_eq!(path, FilePath::from("path"));
+    let Found::Stale(target, path) = cache.find(b"/a", later) else { panic!("still fresh") };
+    assert_eq!((&target[..], path), (&b"/a"[..], FilePath::from("path")));
     let meta = |len| source(len).map(|source| source.meta);
     assert!(cache.confirm(b"/a", meta(1), later).is_some());
     assert!(is_fresh(&mut cache, b"/a", later));

@@ -27,6 +27,9 @@ pub struct Files {
     pub(crate) clock: Clock,
     /// Where the heads of rarer replies are written.
     pub(crate) scratch: Vec<u8>,
+    /// Boxes of work that is done, to be used again.
+    #[expect(clippy::vec_box, reason = "the boxes change hands with the connections' states")]
+    pub(crate) spare: Vec<Box<Work>>,
     is_seeded: bool,
 }
 
@@ -41,6 +44,7 @@ impl Files {
             limits,
             clock: Clock::new(),
             scratch: Vec::new(),
+            spare: Vec::new(),
             is_seeded: false,
         }
     }
@@ -76,14 +80,14 @@ impl Files {
         let manner = self.manner(io, request, rest);
         if !matches!(request.method, Method::Get | Method::Head) || request.body > 0 {
             if let Some(status) = self.objection(request) {
-                return self.refuse(io, id, status, manner.ending());
+                return self.refuse(io, id, state, status, manner.ending());
             }
             state.body = request.body;
         }
         match self.cache.find(request.target, io.now()) {
             Found::Fresh(ready) => give(ready, io, id, state, &self.clock, manner),
-            Found::Stale(path) => {
-                let work = Work::confirm(request.target, path, manner);
+            Found::Stale(target, path) => {
+                let work = Work::confirm(target, path, manner);
                 self.begin(io, id, state, work);
                 false
             }
@@ -155,7 +159,7 @@ impl Files {
                 Parsed::Refused(status) => {
                     let body = !bytes.starts_with(b"HEAD ");
                     let manner = Manner { body, persist: Persist::Ends, close: Close::Linger };
-                    self.refuse(io, id, status, manner);
+                    self.refuse(io, id, state, status, manner);
                     rx.consume(rx.bytes().len());
                     return Next::Nothing;
                 }
@@ -167,23 +171,39 @@ impl Files {
     #[inline]
     fn wait(&self, io: &mut impl Commands, id: Conn, state: &mut State, now: Instant, next: Next) {
         match next {
+            Next::Idle if state.full => self.watch(io, id, state),
             Next::Idle => {
-                let idle = now + self.limits.idle_time;
-                io.deadline(id, Some(state.busy_until.map_or(idle, |busy| busy.max(idle))));
+                state.unsent = 0;
+                io.deadline(id, Some(now + self.limits.idle_time));
             }
             // A client that sends a byte now and then gains no time by it.
             Next::More if state.hurried => {}
             Next::More => {
                 state.hurried = true;
+                state.unsent = 0;
                 io.deadline(id, Some(now + self.limits.head_time));
             }
             Next::Full => {
                 state.paused = true;
                 io.receive(id, false);
-                io.deadline(id, Some(now + self.limits.stall_time));
+                self.watch(io, id, state);
             }
             Next::Nothing => {}
         }
+    }
+
+    /// Gives the client time to take some of what is unsent now.
+    fn watch(&self, io: &mut impl Commands, id: Conn, state: &mut State) {
+        state.unsent = io.unsent(id);
+        io.deadline(id, Some(io.now() + self.limits.stall_time));
+    }
+
+    /// Whether the client took too little for the time that it was given.
+    fn is_stalled(&self, before: u64, unsent: u64) -> bool {
+        let Limits { stall_time, least_rate, .. } = self.limits;
+        // At least something, however short the time.
+        let least = (stall_time.as_nanos() * u128::from(least_rate)).div_ceil(1_000_000_000).max(1);
+        before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < least
     }
 }
 
@@ -213,9 +233,11 @@ impl Application for Files {
 
     fn drained(&mut self, x: Cx<'_, impl Commands, State>) {
         let Cx { io, id, state } = x;
-        state.full = false;
+        let was_full = std::mem::take(&mut state.full);
         if std::mem::take(&mut state.paused) {
             io.receive(id, true);
+        } else if was_full && !state.hurried {
+            self.wait(io, id, state, io.now(), Next::Idle);
         }
     }
 
@@ -228,16 +250,19 @@ impl Application for Files {
 
     fn expired(&mut self, x: Cx<'_, impl Commands, State>) {
         let Cx { io, id, state } = x;
-        if state.full || state.work.is_some() {
-            // The client does not take its replies, or the file system hangs.
+        let unsent = io.unsent(id);
+        if state.work.is_some() || self.is_stalled(state.unsent, unsent) {
+            // The file system hangs, or the client does not take its replies.
             io.close(id, Close::Reset);
+        } else if unsent > 0 || state.full {
+            // With all sent, `drained` is on its way.
+            self.watch(io, id, state);
         } else if state.scanned > 0 || state.body > 0 {
             self.clock.tick(io.now(), io);
             let manner = Manner { body: true, persist: Persist::Ends, close: Close::Linger };
-            self.refuse(io, id, Status::TIMEOUT, manner);
+            self.refuse(io, id, state, Status::TIMEOUT, manner);
         } else {
-            // A large file may be under way still, and the client may send on meanwhile.
-            io.close(id, if state.files > 0 { Close::Linger } else { Close::Flush });
+            io.close(id, Close::Flush);
         }
     }
 

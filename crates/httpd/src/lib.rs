@@ -18,6 +18,7 @@
 //! It speaks HTTP/1.1 and 1.0, GET and HEAD, with keep-alive and pipelining, and refuses the rest
 //! strictly. It does not do TLS, ranges, conditional requests or request bodies.
 
+mod broken;
 mod cache;
 mod clock;
 mod files;

@@ -15,10 +15,11 @@ pub struct Limits {
     pub head_time: Duration,
     /// Time between two requests.
     pub idle_time: Duration,
-    /// Time for the client to take what a turn of the loop queued for it.
+    /// How often it is seen to that the client takes what is queued for it; also the time for the
+    /// file system to answer.
     pub stall_time: Duration,
-    /// Bytes per second of a large file that the client has to take, on top of `stall_time`, to
-    /// keep its connection for further requests.
+    /// Bytes per second that the client has to take between two such looks while there are any to
+    /// take; at less its connection is reset.
     pub least_rate: u32,
     /// Largest file that is kept in memory, at most 64 KiB.
     pub cached_file: u32,

@@ -1,10 +1,10 @@
 //! Replies that are not files.
 
-use multiplex::{Chunk, Commands, Conn};
+use multiplex::{Chunk, Commands, Conn, HIGH_WATER};
 
-use crate::clock::Clock;
 use crate::files::Files;
 use crate::reply::{self, About, Manner};
+use crate::state::State;
 use crate::status::Status;
 
 impl Files {
@@ -14,21 +14,22 @@ impl Files {
         &mut self,
         io: &mut impl Commands,
         id: Conn,
+        state: &mut State,
         status: Status,
         manner: Manner,
     ) -> bool {
         let allow = if status == Status::METHOD { "Allow: GET, HEAD\r\n" } else { "" };
-        send(&mut self.scratch, &self.clock, io, id, status, allow.as_bytes(), manner)
+        self.send_brief(io, id, state, status, allow.as_bytes(), manner)
     }
 
-    /// Sends a client from the name of a directory to the same name with a slash; true
-    /// if the connection goes on.
+    /// Sends a client from the name of a directory, a target's path, to the same name with a
+    /// slash; true if the connection goes on.
     pub(crate) fn redirect(
         &mut self,
         io: &mut impl Commands,
         id: Conn,
-        path: &[u8],
-        query: Option<&[u8]>,
+        state: &mut State,
+        (path, query): (&[u8], Option<&[u8]>),
         manner: Manner,
     ) -> bool {
         // Two slashes in front would lead to another host.
@@ -41,30 +42,31 @@ impl Files {
             location.extend_from_slice(query);
         }
         location.extend_from_slice(b"\r\n");
-        send(&mut self.scratch, &self.clock, io, id, Status::MOVED, &location, manner)
+        self.send_brief(io, id, state, Status::MOVED, &location, manner)
     }
-}
 
-fn send(
-    out: &mut Vec<u8>,
-    clock: &Clock,
-    io: &mut impl Commands,
-    id: Conn,
-    status: Status,
-    field: &[u8],
-    manner: Manner,
-) -> bool {
-    let Status(code, phrase) = status;
-    let len = b"000 \n".len() + phrase.len();
-    let about =
-        About { content_type: "text/plain; charset=utf-8", modified: None, len: len as u64 };
-    out.clear();
-    reply::head(out, status, clock.stamp(), about);
-    out.extend_from_slice(field);
-    reply::end_head(out, manner);
-    if manner.body {
-        reply::put(out, format_args!("{code} {phrase}\n"));
+    fn send_brief(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        status: Status,
+        field: &[u8],
+        manner: Manner,
+    ) -> bool {
+        let Status(code, phrase) = status;
+        let len = b"000 \n".len() + phrase.len();
+        let about =
+            About { content_type: "text/plain; charset=utf-8", modified: None, len: len as u64 };
+        let out = &mut self.scratch;
+        out.clear();
+        reply::head(out, status, self.clock.stamp(), about);
+        out.extend_from_slice(field);
+        reply::end_head(out, manner);
+        if manner.body {
+            reply::put(out, format_args!("{code} {phrase}\n"));
+        }
+        state.full = io.send(id, Chunk::Copy(out)) >= HIGH_WATER;
+        manner.finish(io, id)
     }
-    io.send(id, Chunk::Copy(out));
-    manner.finish(io, id)
 }

@@ -1,7 +1,5 @@
 //! What is kept for a connection.
 
-use std::time::Instant;
-
 use multiplex::Rx;
 
 use crate::Limits;
@@ -16,11 +14,9 @@ pub struct State {
     pub(crate) body: u64,
     /// How much of an incomplete head was looked at.
     pub(crate) scanned: u32,
-    /// Large files queued, at most; as far as is known.
-    pub(crate) files: u8,
-    /// Until when the client may take to receive them.
-    pub(crate) busy_until: Option<Instant>,
-    /// The queue to send is full.
+    /// What was unsent when the deadline was set; 0 if nothing was or nobody asked.
+    pub(crate) unsent: u64,
+    /// The queue to send is full, as it is with a large file in it.
     pub(crate) full: bool,
     /// Not receiving, because of that.
     pub(crate) paused: bool,

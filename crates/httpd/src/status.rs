@@ -1,5 +1,7 @@
 //! Status codes and their phrases.
 
+use std::io;
+
 /// The status of a reply (RFC 9110, section 15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) u16, pub(crate) &'static str);
@@ -21,4 +23,25 @@ impl Status {
     pub(crate) const NOT_IMPLEMENTED: Self = Status(501, "Not Implemented");
     pub(crate) const BUSY: Self = Status(503, "Service Unavailable");
     pub(crate) const VERSION: Self = Status(505, "HTTP Version Not Supported");
+
+    /// What to tell a client when file work fails.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => Status::FORBIDDEN,
+            // The last two: a link that leaves the root, and a socket. For a client there are none.
+            Some(
+                libc::ENOENT
+                | libc::ENOTDIR
+                | libc::ENAMETOOLONG
+                | libc::ELOOP
+                | libc::EXDEV
+                | libc::ENXIO,
+            ) => Status::NOT_FOUND,
+            // Descriptors, memory, or a path that is being renamed all the time.
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN) => {
+                Status::BUSY
+            }
+            _ => Status::INTERNAL,
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Requests that have to look at the file system.
 
-use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use multiplex::{
@@ -20,8 +20,8 @@ use crate::status::Status;
 /// A request that waits for file work.
 #[derive(Debug)]
 pub(crate) struct Work {
-    /// Path and query of the target.
-    target: Box<[u8]>,
+    /// Path and query of the target; shared with the cache if that knows it.
+    target: Arc<[u8]>,
     /// Length of the path; the path is what the cache knows the file by.
     path_len: usize,
     /// What the path means below the root.
@@ -40,13 +40,12 @@ enum Step {
 
 impl Work {
     /// A reply in memory is to be confirmed.
-    pub(crate) fn confirm(target: &[u8], path: FilePath, manner: Manner) -> Box<Self> {
-        let (target, path_len) = (target.into(), target.len());
-        Box::new(Work { target, path_len, path, manner, step: Step::Confirm })
+    pub(crate) fn confirm(target: Arc<[u8]>, path: FilePath, manner: Manner) -> Self {
+        Work { path_len: target.len(), target, path, manner, step: Step::Confirm }
     }
 
     /// A file is to be opened. Also returns the target's path.
-    fn open(target: &[u8], manner: Manner) -> Result<(Box<Self>, &[u8]), Status> {
+    fn open(target: &[u8], manner: Manner) -> Result<(Self, &[u8]), Status> {
         let (name, query) = path::split(target)?;
         let path = FilePath::new(path::resolve(name)?);
         let mut target = name.to_vec();
@@ -55,7 +54,7 @@ impl Work {
             target.extend_from_slice(query);
         }
         let (target, path_len) = (target.into(), name.len());
-        Ok((Box::new(Work { target, path_len, path, manner, step: Step::Open }), name))
+        Ok((Work { target, path_len, path, manner, step: Step::Open }, name))
     }
 
     fn name(&self) -> &[u8] {
@@ -68,8 +67,8 @@ impl Work {
 }
 
 impl Files {
-    /// The most large files that are queued for one connection: each holds a descriptor.
-    const MOST_FILES: u8 = 8;
+    /// Most boxes kept for later use.
+    const SPARE: usize = 64;
 
     /// A file that changed this short a time ago may change again without its time of change
     /// telling: the kernel's clock for these ticks every 1 to 10 ms.
@@ -81,11 +80,18 @@ impl Files {
         io: &mut impl Commands,
         id: Conn,
         state: &mut State,
-        work: Box<Work>,
+        work: Work,
     ) {
         let Some(root) = self.root else { return };
         io.receive(id, false);
         io.deadline(id, Some(io.now() + self.limits.stall_time));
+        let work = match self.spare.pop() {
+            Some(mut spare) => {
+                *spare = work;
+                spare
+            }
+            None => Box::new(work),
+        };
         self.look(io, id, state, work, root);
     }
 
@@ -117,8 +123,8 @@ impl Files {
     ) -> bool {
         let (mut work, name) = match Work::open(target, manner) {
             Ok(work) => work,
-            Err(Status::NOT_FOUND) => return self.refuse(io, id, Status::NOT_FOUND, manner),
-            Err(status) => return self.refuse(io, id, status, manner.ending()),
+            Err(Status::NOT_FOUND) => return self.refuse(io, id, state, Status::NOT_FOUND, manner),
+            Err(status) => return self.refuse(io, id, state, status, manner.ending()),
         };
         if self.root.is_none() {
             return self.answer_itself(io, id, state, work.path.as_path(), manner);
@@ -126,7 +132,7 @@ impl Files {
         // The same file may be in memory without query or host.
         match self.cache.find(name, io.now()) {
             Found::Fresh(ready) => return give(ready, io, id, state, &self.clock, manner),
-            Found::Stale(_) => work.step = Step::Confirm,
+            Found::Stale(..) => work.step = Step::Confirm,
             Found::Nothing => {}
         }
         self.begin(io, id, state, work);
@@ -143,7 +149,7 @@ impl Files {
         manner: Manner,
     ) -> bool {
         if path != Path::new(path::INDEX) {
-            return self.refuse(io, id, Status::NOT_FOUND, manner);
+            return self.refuse(io, id, state, Status::NOT_FOUND, manner);
         }
         let page = include_str!("page.html")
             .replace("{backend}", &self.backend)
@@ -187,21 +193,24 @@ impl Files {
                 }
                 FileKind::Regular => self.send_large(io, id, state, &work, file, meta),
                 FileKind::Directory if !work.name().ends_with(b"/") => {
-                    self.redirect(io, id, work.name(), work.query(), work.manner)
+                    self.redirect(io, id, state, (work.name(), work.query()), work.manner)
                 }
-                _ => self.refuse(io, id, Status::NOT_FOUND, work.manner),
+                _ => self.refuse(io, id, state, Status::NOT_FOUND, work.manner),
             },
             (Step::Read(meta), FileDone::Read(Ok(bytes))) => {
                 self.send_small(io, id, state, &work, meta, &bytes)
             }
             (_, FileDone::Opened(Err(error)) | FileDone::Read(Err(error))) => {
-                let status = status_of(&error);
+                let status = Status::of(&error);
                 let mild = status.0 < 500;
                 let manner = if mild { work.manner } else { work.manner.ending() };
-                self.refuse(io, id, status, manner)
+                self.refuse(io, id, state, status, manner)
             }
-            _ => self.refuse(io, id, Status::INTERNAL, work.manner.ending()),
+            _ => self.refuse(io, id, state, Status::INTERNAL, work.manner.ending()),
         };
+        if self.spare.len() < Self::SPARE {
+            self.spare.push(work);
+        }
         if goes_on {
             io.receive(id, true);
         }
@@ -246,24 +255,13 @@ impl Files {
         let about = About::file(&content_type, meta, io.wall());
         self.scratch.clear();
         reply::head(&mut self.scratch, Status::OK, self.clock.stamp(), about);
-        let queued = io.send(id, Chunk::Copy(&self.scratch));
-        // With nothing before this head there is one file at most, as the head of a second one
-        // would wait behind the first.
-        let is_first = queued == self.scratch.len();
-        state.files = if is_first { state.files.min(1) } else { state.files };
-        let crowded = state.files >= Self::MOST_FILES;
-        let manner = if crowded { work.manner.ending() } else { work.manner };
-        self.scratch.clear();
-        reply::end_head(&mut self.scratch, manner);
-        let queued = io.send(id, Chunk::Copy(&self.scratch));
-        state.full = queued >= HIGH_WATER;
-        if manner.body {
-            state.files += 1;
-            io.send(id, Chunk::File(file, 0..meta.len));
-            let time = Duration::from_secs(meta.len / u64::from(self.limits.least_rate));
-            state.busy_until = Some(io.now() + self.limits.stall_time + time);
+        reply::end_head(&mut self.scratch, work.manner);
+        let mut queued = io.send(id, Chunk::Copy(&self.scratch));
+        if work.manner.body {
+            queued = io.send(id, Chunk::File(file, 0..meta.len));
         }
-        manner.finish(io, id)
+        state.full = queued >= HIGH_WATER;
+        work.manner.finish(io, id)
     }
 }
 
@@ -287,25 +285,4 @@ fn content_type(path: &Path) -> String {
     let essence = guess.first_raw().unwrap_or("application/octet-stream");
     let charset = if essence.starts_with("text/") { "; charset=utf-8" } else { "" };
     format!("{essence}{charset}")
-}
-
-/// What to tell a client when file work fails.
-fn status_of(error: &io::Error) -> Status {
-    match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => Status::FORBIDDEN,
-        // The last two: a link that leaves the root, and a socket. For a client there are none.
-        Some(
-            libc::ENOENT
-            | libc::ENOTDIR
-            | libc::ENAMETOOLONG
-            | libc::ELOOP
-            | libc::EXDEV
-            | libc::ENXIO,
-        ) => Status::NOT_FOUND,
-        // Descriptors, memory, or a path that is being renamed all the time.
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN) => {
-            Status::BUSY
-        }
-        _ => Status::INTERNAL,
-    }
 }

@@ -1,4 +1,4 @@
-//! A small file in memory is served without allocating.
+//! A small file in memory is served without allocating, also when it is confirmed anew.
 
 mod stage;
 
@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
+use httpd::Limits;
 use stage::Stage;
 
 /// Counts the allocations of each thread.
@@ -56,11 +57,17 @@ fn a_small_file_in_memory_is_served_without_allocating() {
             stage.io.sent.clear();
         }
     };
-    round(&mut stage);
-    round(&mut stage);
-    let before = COUNT.get();
-    for _ in 0..100 {
-        round(&mut stage);
-    }
+    // Every other round finds the files to be asked about, and the second to have passed.
+    let rounds = |stage: &mut Stage, n| {
+        for _ in 0..n {
+            round(stage);
+            stage.pass(Limits::default().cached_time);
+            round(stage);
+        }
+    };
+    rounds(&mut stage, 2);
+    let (before, asked) = (COUNT.get(), stage.io.works.1);
+    rounds(&mut stage, 100);
     assert_eq!(COUNT.get() - before, 0);
+    assert_eq!((stage.io.works.0, stage.io.works.1 - asked), (2, 200));
 }

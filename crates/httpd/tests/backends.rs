@@ -101,13 +101,28 @@ fn sixteen_requests_at_once() {
             for (i, size) in sizes.into_iter().enumerate() {
                 let reply = client.reply(true);
                 assert!(reply.body == contents(size), "{backend} {i} {size}");
-                if reply.field("Connection") == Some("close") {
-                    // As many large files as one client may have.
-                    client = server.connect();
-                    break;
-                }
+                assert_eq!(reply.field("Connection"), None);
             }
         }
+    });
+}
+
+#[test]
+fn twenty_requests_for_large_files_at_once() {
+    let root = site(&SIZES);
+    let all = contents(1_000_000);
+    on_every_backend(|backend| {
+        let server = serve(backend, &root);
+        let mut client = server.connect();
+        let sizes: [usize; 20] = std::array::from_fn(|i| [65_537, 1_000_000][i % 2]);
+        let request = |size| format!("GET /{size}.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.send(sizes.map(request).concat().as_bytes());
+        for (i, size) in sizes.into_iter().enumerate() {
+            let reply = client.reply(true);
+            assert!(reply.body == all[..size], "{backend} {i} {size}");
+            assert_eq!(reply.field("Connection"), None);
+        }
+        assert!(client.get("/12.bin").body == contents(12), "{backend}");
     });
 }
 
@@ -342,5 +357,45 @@ fn slow_clients_are_gone_when_their_time_is_over() {
         assert!(start.elapsed() < Config::default().drain / 2, "{backend}");
         assert_eq!((stats.accepted, stats.closed), (4, 4), "{backend}");
         drop(stuck);
+    });
+}
+
+/// A server that has little patience, with small buffers, so that it sees what a client takes.
+fn impatient(backend: &'static str, root: &TempDir, stall_time: Duration) -> Server {
+    let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
+    let idle_time = Duration::from_millis(50);
+    let limits = Limits { idle_time, stall_time, ..Limits::default() };
+    Server::start(backend, Config { sockets, ..config(root) }, limits)
+}
+
+const LARGE: &[u8] = b"GET /10000000.bin HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[test]
+fn a_client_that_takes_nothing_of_a_large_file_is_reset() {
+    let root = site(&SIZES);
+    on_every_backend(|backend| {
+        let server = impatient(backend, &root, Duration::from_millis(50));
+        let mut client = server.connect();
+        client.send(LARGE);
+        client.expect_reset();
+    });
+}
+
+#[test]
+fn a_slow_client_gets_a_large_file_whole() {
+    let root = site(&[600_000]);
+    // All at once, as they do little but wait.
+    std::thread::scope(|scope| {
+        on_every_backend(|backend| {
+            let root = &root;
+            scope.spawn(move || {
+                let server = impatient(backend, root, Duration::from_millis(300));
+                let mut client = server.connect();
+                client.send(b"GET /600000.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+                // It takes several times the idle time and the stall time.
+                let reply = client.slow_reply(4096, Duration::from_millis(8));
+                assert!(reply.body == contents(600_000), "{backend}");
+            });
+        });
     });
 }

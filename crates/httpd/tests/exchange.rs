@@ -5,7 +5,7 @@ mod stage;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use httpd::multiplex::Close;
+use httpd::multiplex::{Close, HIGH_WATER};
 use httpd::{Files, Limits, State};
 use stage::bad::{Bad, bad};
 use stage::{Reply, Stage, replies, reply};
@@ -269,20 +269,37 @@ fn a_client_that_does_not_read_is_not_served_ahead() {
 }
 
 #[test]
-fn a_client_can_hold_only_so_many_files_open() {
+fn refusals_are_not_served_ahead_either() {
     let root = site();
     let mut stage = Stage::new(root.path());
     stage.io.stuck = true;
-    stage.feed(&get("/large.bin").repeat(20));
-    let all = replies(&stage.io.sent);
-    assert_eq!(all.len(), 9);
-    assert_eq!(all[8].field("Connection"), Some("close"));
-    // One that reads can have as many as it likes.
-    stage.io.stuck = false;
-    stage.connect();
-    for _ in 0..20 {
-        assert_eq!(one(&mut stage, &get("/large.bin")).field("Connection"), None);
+    for _ in 0..3 {
+        stage.feed(&get("/.hidden").repeat(400));
     }
+    assert!(stage.io.paused && stage.io.sent.len() < HIGH_WATER + 1024);
+    stage.unstick();
+    assert_eq!(replies(&stage.io.sent).len(), 1200);
+}
+
+#[test]
+fn large_files_are_queued_one_at_a_time() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    stage.io.stuck = true;
+    let targets = ["/large.bin", "/larger.bin"].repeat(10);
+    write(&root, "larger.bin", &[9; 80_000]);
+    stage.feed(&targets.iter().map(|target| get(target)).collect::<Vec<_>>().concat());
+    for n in 1..=20 {
+        let all = replies(&stage.io.sent);
+        assert_eq!((all.len(), stage.io.works.0), (n, n as u32));
+        assert_eq!(stage.io.paused, n < 20);
+        stage.take(100_000);
+    }
+    for (reply, target) in replies(&stage.io.sent).iter().zip(targets) {
+        let expected = if target == "/large.bin" { 70_000 } else { 80_000 };
+        assert_eq!((reply.body.len(), reply.field("Connection")), (expected, None));
+    }
+    assert_eq!(stage.io.close, None);
 }
 
 #[test]
@@ -337,19 +354,100 @@ fn time_runs_out() {
     assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
 }
 
+const MILLISECOND: Duration = Duration::from_millis(1);
+
 #[test]
-fn a_large_file_has_more_time_the_larger_it_is() {
+fn a_client_that_takes_nothing_of_a_large_file_is_reset() {
+    let root = site();
+    let stall_time = Limits::default().stall_time;
+    for more in [&b""[..], b"G", &get("/hello.txt")] {
+        let mut stage = Stage::new(root.path());
+        stage.io.stuck = true;
+        stage.feed(&[&get("/large.bin"), more].concat());
+        stage.pass(stall_time - MILLISECOND);
+        assert_eq!(stage.io.close, None);
+        stage.pass(MILLISECOND);
+        assert_eq!(stage.io.close, Some(Close::Reset));
+    }
+}
+
+#[test]
+fn a_client_that_takes_enough_of_a_large_file_gets_it_whole() {
     let root = site();
     write(&root, "larger.bin", &[9; 1_000_000]);
-    let mut stage = Stage::new(root.path());
-    one(&mut stage, &get("/larger.bin"));
-    one(&mut stage, &get("/hello.txt"));
     let limits = Limits::default();
-    let time = Duration::from_secs(1_000_000 / u64::from(limits.least_rate));
-    stage.pass(time + limits.stall_time - Duration::from_millis(1));
+    let enough = u64::from(limits.least_rate) * limits.stall_time.as_secs();
+    let mut stage = Stage::new(root.path());
+    stage.io.stuck = true;
+    stage.feed(&get("/larger.bin"));
+    let rounds = 1_000_000 / enough;
+    for _ in 0..rounds {
+        stage.take(enough);
+        stage.pass(limits.stall_time);
+        assert_eq!(stage.io.close, None);
+    }
+    assert!(limits.stall_time * rounds as u32 > limits.idle_time);
+    // Its idle time begins when it has all.
+    stage.take(enough);
+    stage.pass(limits.idle_time - MILLISECOND);
     assert_eq!(stage.io.close, None);
-    stage.pass(Duration::from_millis(1));
-    assert_eq!(stage.io.close, Some(Close::Linger));
+    stage.unstick();
+    stage.io.sent.clear();
+    one(&mut stage, &get("/hello.txt"));
+    stage.pass(limits.idle_time);
+    assert_eq!(stage.io.close, Some(Close::Flush));
+}
+
+#[test]
+fn a_client_that_takes_too_little_is_reset() {
+    let root = site();
+    write(&root, "larger.bin", &[9; 1_000_000]);
+    let limits = Limits::default();
+    let enough = u64::from(limits.least_rate) * limits.stall_time.as_secs();
+    let mut stage = Stage::new(root.path());
+    stage.io.stuck = true;
+    stage.feed(&get("/larger.bin"));
+    stage.take(enough);
+    stage.pass(limits.stall_time);
+    stage.take(enough - 1);
+    stage.pass(limits.stall_time - MILLISECOND);
+    assert_eq!(stage.io.close, None);
+    stage.pass(MILLISECOND);
+    assert_eq!(stage.io.close, Some(Close::Reset));
+}
+
+#[test]
+fn a_small_reply_is_watched_when_the_idle_time_is_over() {
+    let root = site();
+    let limits = Limits::default();
+    for takes in [true, false] {
+        let mut stage = Stage::new(root.path());
+        one(&mut stage, &get("/medium.bin"));
+        stage.io.stuck = true;
+        stage.feed(&get("/medium.bin"));
+        stage.pass(limits.idle_time);
+        assert_eq!(stage.io.close, None);
+        if takes {
+            stage.unstick();
+        }
+        stage.pass(limits.stall_time);
+        assert_eq!(stage.io.close, Some(if takes { Close::Flush } else { Close::Reset }));
+    }
+}
+
+#[test]
+fn a_body_that_does_not_come_does_not_cut_the_reply_short() {
+    let root = site();
+    let limits = Limits::default();
+    let mut stage = Stage::new(root.path());
+    stage.io.stuck = true;
+    stage.feed(b"GET /large.bin HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n");
+    stage.pass(limits.head_time);
+    assert_eq!(stage.io.close, None);
+    stage.unstick();
+    stage.pass(limits.stall_time);
+    let statuses: Vec<_> = replies(&stage.io.sent).iter().map(|reply| reply.status).collect();
+    assert_eq!((&statuses[..], stage.io.close), (&[200, 408][..], Some(Close::Linger)));
 }
 
 #[test]
@@ -392,5 +490,5 @@ fn limits_of_memory_hold() {
 
 #[test]
 fn a_connection_needs_little_memory() {
-    assert!(size_of::<State>() <= 56, "{} bytes", size_of::<State>());
+    assert!(size_of::<State>() <= 32, "{} bytes", size_of::<State>());
 }

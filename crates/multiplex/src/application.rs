@@ -171,7 +171,8 @@ pub enum Admit {
     Off,
     /// Accept whatever arrives.
     All,
-    /// Accept at most so many connections in one turn of the loop; 0 is taken as 1.
+    /// Accept at most so many connections in one turn of the loop; 0 is taken as 1. `tokio` has no
+    /// turns and accepts as many as its own fairness allows.
     PerTurn(u16),
     /// Let so many connections wait in the listener's queue.
     Backlog(u32),
@@ -210,7 +211,7 @@ pub trait Application: Sized {
     /// [`LOW_WATER`](crate::LOW_WATER).
     fn drained(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
-    /// The file work named `tag` has ended.
+    /// The file work named `tag` has ended. Not called after `close`, but for [`Close::Half`].
     fn file(&mut self, x: Cx<'_, impl Commands, Self::State>, tag: u32, done: FileDone) {}
 
     /// The connection's deadline has passed. It is not set any more.

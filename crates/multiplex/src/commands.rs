@@ -66,7 +66,9 @@ pub trait Commands {
     /// Whether the server is stopping, and connections should end with their current work.
     fn stopping(&self) -> bool;
 
-    /// Whether something more urgent than the current work waits; no system call. A long
-    /// computation asks between two steps and comes back to its work later if so.
+    /// Whether something has landed since the events that are being worked on were taken; no system
+    /// call. A long computation asks between two steps and comes back to its work later if so.
+    /// Where nothing lands in between, as on `uring`, `tokio` and the readiness mechanisms, the
+    /// answer is no but for work that was cancelled.
     fn pending(&self) -> bool;
 }

@@ -59,8 +59,8 @@ impl Default for Config {
 impl Config {
     /// Whether the numbers make sense.
     pub(crate) fn check(&self) -> Result<(), StartError> {
-        let wrong = if self.max_connections == 0 {
-            "max_connections is 0; a server needs room for at least one connection"
+        let wrong = if self.max_connections == 0 || self.max_connections > 1 << 22 {
+            "max_connections must lie between 1 and 4194304"
         } else if !self.buffers.is_power_of_two() || self.buffers > 1 << 15 {
             "the number of receive buffers must be a power of two up to 32768"
         } else if self.buffer_size == 0 || self.buffer_size > 1 << 24 {

@@ -50,7 +50,8 @@ pub enum FileKind {
     Other,
 }
 
-/// What the kernel knows of a file; equal values mean an unchanged file.
+/// What the kernel knows of a file. Unequal values mean a changed file; equal ones an unchanged one
+/// as far as its times tell, which tick every few milliseconds and can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// What it is.

@@ -19,6 +19,8 @@ pub struct Gather {
     copied: Vec<u8>,
     parts: VecDeque<Part>,
     len: usize,
+    /// Part of it was sent.
+    started: bool,
     pub(crate) wire: Wire,
 }
 
@@ -58,6 +60,12 @@ impl Gather {
     /// Whether everything has been sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether part of it was sent. What is appended then finds no memory of what was sent to use
+    /// again, so a new list is the better place.
+    pub fn is_started(&self) -> bool {
+        self.started
     }
 
     /// Appends a copy of `bytes`.
@@ -115,6 +123,7 @@ impl Gather {
         if n == self.len {
             return self.clear();
         }
+        self.started = true;
         self.len -= n;
         while n > 0 {
             let part = self.parts.front_mut().expect("the parts add up to the length");
@@ -136,6 +145,7 @@ impl Gather {
             self.copied.shrink_to(Self::KEEP);
         }
         self.len = 0;
+        self.started = false;
     }
 
     /// The whole list, if it is one piece that one operation can send.

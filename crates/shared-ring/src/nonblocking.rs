@@ -108,7 +108,8 @@ pub fn send(fd: Fd, data: &mut Gather) -> Result<usize, Errno> {
 }
 
 /// Sends up to `len` bytes of a file; 0 when the file ends before `offset`. With
-/// [`Disk::Cached`] both ends of the range must be in memory.
+/// [`Disk::Cached`] both ends of the range must be in memory; a hole between them is waited for.
+/// The signal SIGPIPE must be ignored, as it is in Rust programs.
 ///
 /// # Errors
 /// Those of sendfile(2), and a cold file.
@@ -128,7 +129,8 @@ fn is_cold(file: Fd, offset: u64) -> bool {
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(borrow(&file), &mut into, offset, ReadWriteFlags::NOWAIT);
-    read == Err(Errno::AGAIN)
+    // A file system that can't tell is taken for a slow one.
+    matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
 }
 
 /// Begins to connect.

@@ -4,9 +4,9 @@
 //! the connection: when the handler runs, or right after, the completion lies in the ring. The
 //! handler only records that it ran. SIGIO is a standard signal, so the kernel coalesces it.
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::OFlags;
 use rustix::thread::gettid;
@@ -17,11 +17,15 @@ use crate::linux::borrow;
 thread_local! {
     /// How many signals this thread has handled. It has no destructor and is never lazily
     /// initialised, so a handler may use it.
-    static HANDLED: Cell<u32> = const { Cell::new(0) };
+    static HANDLED: AtomicU32 = const { AtomicU32::new(0) };
 }
 
 extern "C" fn record(_signal: libc::c_int) {
-    HANDLED.with(|handled| handled.set(handled.get().wrapping_add(1)));
+    HANDLED.with(|handled| handled.fetch_add(1, Ordering::Relaxed));
+}
+
+fn handled() -> u32 {
+    HANDLED.with(|handled| handled.load(Ordering::Relaxed))
 }
 
 /// Why the signal can't be used.
@@ -74,7 +78,7 @@ impl ListenerSignal {
         new.sa_flags = libc::SA_RESTART;
         // SAFETY: the handler only adds to a counter of its own thread, which is safe at any time.
         check(unsafe { libc::sigaction(libc::SIGIO, &new, std::ptr::null_mut()) })?;
-        let signal = ListenerSignal { seen: HANDLED.get() };
+        let signal = ListenerSignal { seen: handled() };
         signal.set_blocked(false)?;
         Ok(signal)
     }
@@ -115,7 +119,7 @@ impl ListenerSignal {
 
     /// Whether the calling thread has handled the signal since the last call; no system call.
     pub fn take(&mut self) -> bool {
-        let handled = HANDLED.get();
+        let handled = handled();
         std::mem::replace(&mut self.seen, handled) != handled
     }
 }

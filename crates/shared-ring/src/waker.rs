@@ -50,10 +50,12 @@ impl Waker {
     /// Lets later wakes through again. Call it after the descriptor was read and before looking
     /// at what the wake was for.
     pub(crate) fn heard(&self) {
-        self.0.pending.store(false, Ordering::Release);
+        // Acquires what wakers whose writes were saved have stored before.
+        self.0.pending.swap(false, Ordering::AcqRel);
     }
 
-    /// Reads the descriptor, then does what [`Waker::heard`] does.
+    /// Reads the descriptor and lets later wakes through again. Call it before looking at what the
+    /// wake was for.
     pub fn drain(&self) {
         let _ = rustix::io::read(&self.0.event, &mut [0; 8]);
         self.heard();

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use httpd::multiplex::{Remote, Stats, backends};
 use httpd::{Any, Config, Files, Limits, Root};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Runs `test` with the name of every mechanism that can run here.
 pub(crate) fn on_every_backend(test: impl Fn(&'static str)) {
@@ -88,6 +90,8 @@ impl Reply {
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     received: Vec<u8>,
+    /// How much it reads at a time, and how long it pauses then.
+    pace: Option<(usize, Duration)>,
 }
 
 impl Client {
@@ -96,7 +100,7 @@ impl Client {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
-        Client { stream, received: Vec::new() }
+        Client { stream, received: Vec::new(), pace: None }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
@@ -138,7 +142,9 @@ impl Client {
                 return value;
             }
             let mut piece = [0; 65536];
-            let n = self.receive(&mut piece);
+            let (most, pause) = self.pace.unwrap_or((piece.len(), Duration::ZERO));
+            let n = self.receive(&mut piece[..most]);
+            thread::sleep(pause);
             assert!(n > 0, "ended after {:?}", String::from_utf8_lossy(&self.received));
             self.received.extend_from_slice(&piece[..n]);
         }
@@ -160,6 +166,24 @@ impl Client {
         let mut piece = [0; 1024];
         let n = self.receive(&mut piece);
         assert_eq!((n, self.received.len()), (0, 0), "more came than expected");
+    }
+
+    /// Waits for a reset, without taking what came before it.
+    pub(crate) fn expect_reset(&mut self) {
+        let mut set = [PollFd::new(&self.stream, PollFlags::empty())];
+        let most = Timespec { tv_sec: 20, tv_nsec: 0 };
+        while let Err(error) = poll(&mut set, Some(&most)) {
+            assert_eq!(error, Errno::INTR);
+        }
+        assert!(set[0].revents().contains(PollFlags::ERR), "{:?}", set[0].revents());
+    }
+
+    /// The next reply, taken in small pieces with a pause after each.
+    pub(crate) fn slow_reply(&mut self, most: usize, pause: Duration) -> Reply {
+        self.pace = Some((most, pause));
+        let reply = self.reply(true);
+        self.pace = None;
+        reply
     }
 
     pub(crate) fn end(&mut self) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use httpd::multiplex::{
     Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileKind, FileOp,
-    HIGH_WATER, Listener, Meta, Root, Rx, RxBuf,
+    HIGH_WATER, LOW_WATER, Listener, Meta, Root, Rx, RxBuf,
 };
 use httpd::{Files, State};
 use shared_ring::Fd;
@@ -25,9 +25,9 @@ const ID: Conn = Conn::new(0, 0);
 pub(crate) struct Io {
     pub(crate) now: Instant,
     pub(crate) wall: SystemTime,
-    /// What was sent.
+    /// What was queued to be sent.
     pub(crate) sent: Vec<u8>,
-    /// The client takes nothing.
+    /// The client takes nothing of its own accord.
     pub(crate) stuck: bool,
     pub(crate) deadline: Option<Instant>,
     pub(crate) close: Option<Close>,
@@ -36,10 +36,20 @@ pub(crate) struct Io {
     /// File work done so far, by kind: opened, asked, read.
     pub(crate) works: (u32, u32, u32),
     root: PathBuf,
-    queued: usize,
+    /// Where a path is put together.
+    path: PathBuf,
+    /// What the client has not taken yet.
+    queue: VecDeque<Item>,
     high: bool,
     resumed: bool,
     waiting: VecDeque<(u32, FileOp)>,
+}
+
+/// How much is left of what was queued at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Item {
+    Memory(u64),
+    File(u64),
 }
 
 /// A server, one connection, and the bytes it has not consumed.
@@ -69,7 +79,8 @@ impl Stage {
             paused: false,
             works: (0, 0, 0),
             root: root.to_owned(),
-            queued: 0,
+            path: PathBuf::new(),
+            queue: VecDeque::new(),
             high: false,
             resumed: false,
             waiting: VecDeque::new(),
@@ -88,7 +99,7 @@ impl Stage {
         self.io.waiting.clear();
         (self.io.close, self.io.paused, self.io.resumed, self.io.high) =
             (None, false, false, false);
-        self.io.queued = 0;
+        self.io.queue.clear();
         let Stage { app, io, state, .. } = self;
         app.accepted(Cx { io, id: ID, state }, Listener(0));
     }
@@ -130,6 +141,12 @@ impl Stage {
         self.settle();
     }
 
+    /// The client takes some of what it had left lying.
+    pub(crate) fn take(&mut self, n: u64) {
+        self.io.take(n);
+        self.settle();
+    }
+
     pub(crate) fn stop(&mut self) {
         self.io.stopping = true;
         let Stage { app, io, state, .. } = self;
@@ -156,8 +173,11 @@ impl Stage {
     fn settle(&mut self) {
         loop {
             if !self.io.stuck {
-                self.io.queued = 0;
-                if std::mem::take(&mut self.io.high) && self.io.close.is_none() {
+                self.io.queue.clear();
+            }
+            if self.io.high && self.io.load() <= LOW_WATER {
+                self.io.high = false;
+                if self.io.close.is_none() {
                     let Stage { app, io, state, .. } = self;
                     app.drained(Cx { io, id: ID, state });
                 }
@@ -178,17 +198,45 @@ impl Stage {
 }
 
 impl Io {
+    /// Where a file is; allocates nothing once the longest path was asked for.
+    fn locate(&mut self, path: &Path) -> &Path {
+        self.path.clear();
+        self.path.push(&self.root);
+        self.path.push(path);
+        &self.path
+    }
+
+    fn take(&mut self, mut n: u64) {
+        while n > 0 {
+            let Some(Item::Memory(left) | Item::File(left)) = self.queue.front_mut() else {
+                return;
+            };
+            let taken = n.min(*left);
+            (n, *left) = (n - taken, *left - taken);
+            if *left == 0 {
+                self.queue.pop_front();
+            }
+        }
+    }
+
+    fn load(&self) -> usize {
+        let load = |item: &Item| match *item {
+            Item::Memory(left) => left as usize,
+            Item::File(_) => HIGH_WATER,
+        };
+        self.queue.iter().map(load).sum()
+    }
+
     fn work(&mut self, op: FileOp) -> FileDone {
         match op {
             FileOp::Open(_, path) => {
                 self.works.0 += 1;
-                FileDone::Opened(open(&self.root.join(path.as_path())))
+                FileDone::Opened(open(self.locate(path.as_path())))
             }
             FileOp::Stat(_, path) => {
                 self.works.1 += 1;
-                FileDone::Stat(
-                    fs::metadata(self.root.join(path.as_path())).map(|meta| describe(&meta)),
-                )
+                let meta = fs::metadata(self.locate(path.as_path()));
+                FileDone::Stat(meta.map(|meta| describe(&meta)))
             }
             FileOp::Read(file, range) => {
                 self.works.2 += 1;
@@ -241,6 +289,7 @@ impl Commands for Io {
     fn send(&mut self, to: Conn, chunk: Chunk<'_>) -> usize {
         assert!(to == ID && self.close.is_none(), "sent after a close");
         let before = self.sent.len();
+        let is_file = matches!(chunk, Chunk::File(..));
         match chunk {
             Chunk::Copy(bytes) => self.sent.extend_from_slice(bytes),
             Chunk::Static(bytes) => self.sent.extend_from_slice(bytes),
@@ -249,12 +298,15 @@ impl Commands for Io {
             Chunk::File(file, range) => {
                 let bytes = read(&file, range.start, range.end - range.start).unwrap();
                 self.sent.extend_from_slice(&bytes);
-                return self.queued;
             }
         }
-        self.queued += self.sent.len() - before;
-        self.high |= self.queued >= HIGH_WATER;
-        self.queued
+        match (self.sent.len() - before) as u64 {
+            0 => {}
+            n => self.queue.push_back(if is_file { Item::File(n) } else { Item::Memory(n) }),
+        }
+        let load = self.load();
+        self.high |= load >= HIGH_WATER;
+        load
     }
 
     fn reserve(&mut self, _: Conn, n: usize) -> &mut [u8] {
@@ -288,7 +340,7 @@ impl Commands for Io {
     }
 
     fn unsent(&self, _: Conn) -> u64 {
-        0
+        self.queue.iter().map(|(Item::Memory(left) | Item::File(left))| left).sum()
     }
 
     fn peer(&self, _: Conn) -> Option<SocketAddr> {

@@ -54,6 +54,9 @@ impl Gate {
 
     /// Does what the application wants.
     pub(crate) fn admit<K: Submit>(&mut self, how: Admit, kernel: &mut K) {
+        if self.closing {
+            return;
+        }
         match how {
             Admit::Off => self.off = true,
             Admit::All => (self.off, self.per_turn) = (false, None),
@@ -135,5 +138,10 @@ impl Gate {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
+    }
+
+    /// Whether the descriptor is still to be closed.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closing
     }
 }

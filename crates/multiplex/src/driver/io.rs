@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use shared_ring::{
-    Errno, File, Gather, Host, Kind, Op, Outcome, Posted, Refused, Submit, Table, Token,
+    Errno, Fd, File, Gather, Host, Kind, Op, Outcome, Posted, Refused, Submit, Table, Token,
 };
 
 use super::gate::Gate;
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Everything of a server but the application and its states.
-pub(crate) struct Io<K> {
+pub(crate) struct Io<K: Submit> {
     pub(crate) kernel: K,
     pub(crate) config: Config,
     pub(crate) links: Table<Link>,
@@ -44,8 +44,28 @@ pub(crate) struct Io<K> {
     pub(crate) again: VecDeque<Conn>,
     /// Takes what is written for a connection that is gone.
     scratch: Vec<u8>,
+    /// Accepted connections for which there is no room yet.
+    pub(crate) surplus: VecDeque<(Listener, Fd)>,
     pub(crate) stopping: bool,
     pub(crate) stats: Stats,
+}
+
+impl<K: Submit> Drop for Io<K> {
+    /// Closes what is open still: a server that was never run, or that ended by a fault.
+    fn drop(&mut self) {
+        let links = self.links.iter().filter_map(|link| link.fd);
+        let gates = self.gates.iter().filter(|gate| gate.is_open()).map(|gate| gate.fd);
+        let surplus = self.surplus.drain(..).map(|(_, fd)| fd);
+        for fd in links.chain(gates).chain(surplus) {
+            self.kernel.host_mut().discard(fd);
+        }
+    }
+}
+
+/// A time after another; a year, if that is further away than times reach.
+pub(crate) fn after(now: Instant, time: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    now + time.min(FAR)
 }
 
 /// Work on a file for a connection.
@@ -91,7 +111,7 @@ impl FileKind {
 pub(crate) const FILE_WORKS: u32 = 256;
 
 /// Most file work of one connection, in flight and waiting.
-const FILE_WORKS_EACH: u8 = 16;
+const FILE_WORKS_EACH: u32 = 16;
 
 /// Most lists and tails kept for later use.
 const SPARE: usize = 1024;
@@ -122,6 +142,7 @@ impl<K: Submit> Io<K> {
             touched: Vec::new(),
             again: VecDeque::new(),
             scratch: Vec::new(),
+            surplus: VecDeque::new(),
             stopping: false,
             stats: Stats::default(),
         }
@@ -144,6 +165,11 @@ impl<K: Submit> Io<K> {
         Token::new(kind, slot, self.links[slot as usize].generation)
     }
 
+    /// Whether no file work is in flight.
+    pub(crate) fn files_rest(&self) -> bool {
+        self.vacant_works.len() == FILE_WORKS as usize
+    }
+
     /// Takes a slot for a new connection.
     pub(crate) fn occupy(&mut self, phase: Phase) -> u32 {
         let slot = self.vacant.pop().unwrap_or(self.links.len() as u32);
@@ -155,7 +181,7 @@ impl<K: Submit> Io<K> {
     /// Frees the slot of a connection that has ended.
     pub(crate) fn vacate(&mut self, slot: u32) {
         let link = self.link(slot);
-        let generation = link.generation.wrapping_add(1) % Token::GENERATIONS;
+        let generation = link.generation.wrapping_add(1);
         let flags = link.flags & Flags::TOUCHED;
         *link = Link { generation, flags, ..Link::default() };
         self.open -= 1;
@@ -164,7 +190,7 @@ impl<K: Submit> Io<K> {
 
     /// Bounds what the driver itself waits for.
     pub(crate) fn set_timer(&mut self, slot: u32, time: Duration) {
-        self.wheel.set(slot, self.kernel.now() + time);
+        self.wheel.set(slot, after(self.kernel.now(), time));
     }
 
     /// Has the driver look after a connection when the callback has returned.
@@ -255,10 +281,11 @@ impl<K: Submit> Io<K> {
     pub(crate) fn end_work(&mut self, token: Token) -> Option<FileWork> {
         let work = self.works.get_mut(token.slot() as usize)?.take()?;
         self.vacant_works.push(token.slot());
-        while let Some((next, op)) = self.waiting_works.pop_front() {
+        // Work that is done at once leaves its place to the next.
+        while !self.vacant_works.is_empty() {
+            let Some((next, op)) = self.waiting_works.pop_front() else { break };
             if self.alive(next.on).is_some() {
                 self.begin_work(next, op);
-                break;
             }
         }
         self.told(work)
@@ -343,7 +370,7 @@ impl<K: Submit> Commands for Io<K> {
 
     fn reserve(&mut self, to: Conn, n: usize) -> &mut [u8] {
         if !self.alive(to).is_some_and(|link| link.takes_sends()) {
-            self.scratch.resize(n, 0);
+            self.scratch = vec![0; n];
             return &mut self.scratch;
         }
         self.count_queued(to.slot(), n);
@@ -383,7 +410,7 @@ impl<K: Submit> Commands for Io<K> {
 
     fn file(&mut self, on: Conn, tag: u32, op: FileOp) {
         let Some(link) = self.alive(on) else { return };
-        let crowded = link.files == FILE_WORKS_EACH;
+        let crowded = link.files >= FILE_WORKS_EACH;
         link.files += 1;
         let (kind, errno) = match self.file_op(op) {
             Ok((kind, _)) if crowded => (kind, Errno::BUSY),

@@ -82,9 +82,9 @@ impl Queue {
         self.first.as_mut()
     }
 
-    /// The list at the end, to be added to; a new one behind a file.
+    /// The list at the end, to be added to; a new one behind a file or a list partly sent.
     pub(crate) fn list(&mut self, new: impl FnOnce() -> Box<Gather>) -> &mut Gather {
-        if !matches!(self.back_mut(), Some(Item::Memory(_))) {
+        if !matches!(self.back_mut(), Some(Item::Memory(list)) if !list.is_started()) {
             self.push_back(Item::Memory(new()));
         }
         match self.back_mut() {
@@ -158,7 +158,7 @@ pub(crate) struct Link {
     /// The close that the application asked for.
     pub(crate) close: Option<Close>,
     /// File work in flight or waiting.
-    pub(crate) files: u8,
+    pub(crate) files: u32,
     /// Bytes queued, and in the send in flight, without those of files.
     pub(crate) queued: usize,
     pub(crate) queue: Queue,

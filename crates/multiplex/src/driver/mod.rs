@@ -12,7 +12,6 @@ pub(crate) use gate::Gate;
 pub(crate) use io::{Io, operations};
 pub(crate) use run::{Interrupts, Never, drive, gates, roots};
 
-use std::collections::VecDeque;
 use std::mem;
 
 use shared_ring::{
@@ -23,12 +22,10 @@ use crate::{Application, Close, Cx, LOW_WATER, Listener, Remote, Rx, Why};
 use link::{Flags, Item, Link, Phase};
 
 /// A server: its application, the states of its connections, and everything else.
-pub(crate) struct Driver<K, A: Application> {
+pub(crate) struct Driver<K: Submit, A: Application> {
     app: A,
     states: Table<A::State>,
     pub(crate) io: Io<K>,
-    /// Accepted connections for which there is no room yet.
-    surplus: VecDeque<(Listener, Fd)>,
     remote: Remote,
 }
 
@@ -61,7 +58,7 @@ fn next_send(link: &mut Link, fd: Fd) -> Option<Op> {
 
 impl<K: Submit, A: Application> Driver<K, A> {
     pub(crate) fn new(app: A, io: Io<K>, remote: Remote) -> Self {
-        Driver { app, states: Table::default(), io, surplus: VecDeque::new(), remote }
+        Driver { app, states: Table::default(), io, remote }
     }
 
     /// Uses one completion.
@@ -80,7 +77,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
     fn connection(&mut self, kind: Kind, token: Token, outcome: Outcome, last: bool) {
         let slot = token.slot();
         let known = self.io.links.get(slot as usize);
-        if known.is_none_or(|l| l.generation != token.generation() || l.phase == Phase::Vacant) {
+        let lives = |link: &Link| {
+            link.phase != Phase::Vacant
+                && link.generation % Token::GENERATIONS == token.generation()
+        };
+        if !known.is_some_and(lives) {
             self.io.stats.stale += 1;
             return;
         }
@@ -117,7 +118,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 if self.io.open < self.io.config.max_connections {
                     self.admit(listener, fd);
                 } else {
-                    self.surplus.push_back((listener, fd));
+                    self.io.surplus.push_back((listener, fd));
                 }
             }
             Outcome::Failed(Errno::CANCELED, _) => {}
@@ -143,8 +144,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return;
         }
         link.phase = Phase::Open;
+        let resumed = link.has(Flags::RESUMED);
         if link.is_heard() {
             call!(self, slot, connected, Ok(()));
+        }
+        if resumed {
+            self.io.call_again(slot);
         }
     }
 
@@ -306,7 +311,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Why::Failed(error) => error.raw_os_error().unwrap_or(0),
             _ => 0,
         };
-        if self.io.link(slot).close.is_none() {
+        if matches!(self.io.link(slot).close, None | Some(Close::Half)) {
             call!(self, slot, connected, Err(std::io::Error::from_raw_os_error(errno)));
         }
         self.end(slot, why);
@@ -321,7 +326,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for gate in &mut self.io.gates {
             gate.room();
         }
-        if let Some((listener, fd)) = self.surplus.pop_front() {
+        let room = self.io.open < self.io.config.max_connections;
+        if room && let Some((listener, fd)) = self.io.surplus.pop_front() {
             self.admit(listener, fd);
         }
     }
@@ -540,7 +546,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if link.phase == Phase::Connecting {
             match link.why.take() {
                 Some(why) => self.not_connected(slot, why),
-                None => self.connected(slot),
+                // It may still be under way, and this be about something else.
+                None if !link.has(Flags::CHANGING) => self.connected(slot),
+                None => {}
             }
             return;
         }
@@ -561,12 +569,21 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     fn expired(&mut self, slot: u32) {
         match self.io.link(slot).phase {
-            Phase::Flushing | Phase::Lingering => self.end(slot, Why::Closed),
+            Phase::Flushing => self.stalled(slot),
+            Phase::Lingering => self.end(slot, Why::Closed),
             Phase::Connecting | Phase::Open => {
                 call!(self, slot, expired);
             }
             Phase::Vacant | Phase::Ending => {}
         }
+    }
+
+    /// The peer takes nothing of what is left to be sent. A reset tells it that this is not the end.
+    fn stalled(&mut self, slot: u32) {
+        if let Some(fd) = self.io.link(slot).fd {
+            self.io.kernel.host_mut().reset_on_close(fd);
+        }
+        self.end(slot, Why::Failed(Errno::TIMEDOUT.into()));
     }
 
     /// Accepts where there is room, and rests where there is none.
@@ -601,7 +618,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Closes the listeners and tells every connection.
     fn stop(&mut self) {
         self.io.stopping = true;
-        for (_, fd) in self.surplus.drain(..) {
+        for (_, fd) in self.io.surplus.drain(..) {
             self.io.kernel.host_mut().discard(fd);
         }
         for slot in 0..self.io.links.len() as u32 {
@@ -629,7 +646,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Whether a stopping server has nothing left to do.
     pub(crate) fn is_done(&self) -> bool {
-        self.io.stopping && self.io.open == 0 && self.io.gates.iter().all(Gate::is_closed)
+        let io = &self.io;
+        io.stopping && io.open == 0 && io.files_rest() && io.gates.iter().all(Gate::is_closed)
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shared_ring::{
     Batch, Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit,
 };
 
+use super::io::after;
 use super::{Driver, Gate, Io};
 use crate::{Application, Config, Remote, StartError, Stats};
 
@@ -21,13 +22,19 @@ pub(crate) fn gates(
         reuse_port: config.reuse_port,
         buffers: config.sockets,
     };
-    let mut gates = Vec::new();
+    let mut gates: Vec<Gate> = Vec::new();
     let mut addresses = Vec::new();
     for at in &config.listen {
-        let (fd, address) =
-            host.listen(*at, &options).map_err(|error| StartError::Listen(*at, error))?;
-        gates.push(Gate::new(gates.len() as u32, fd));
-        addresses.push(address);
+        match host.listen(*at, &options) {
+            Ok((fd, address)) => {
+                gates.push(Gate::new(gates.len() as u32, fd));
+                addresses.push(address);
+            }
+            Err(error) => {
+                gates.iter().for_each(|gate| host.discard(gate.fd));
+                return Err(StartError::Listen(*at, error));
+            }
+        }
     }
     Ok((gates, addresses))
 }
@@ -54,6 +61,12 @@ impl Interrupts for Never {
     }
 }
 
+/// How many connections may come before the rest of a batch.
+const AHEAD: usize = 16;
+
+/// How long a stopping server waits for what can't end at once.
+const REST: Duration = Duration::from_millis(100);
+
 /// Serves until stopped.
 pub(crate) fn drive<K: Kernel, A: Application>(
     io: Io<K>,
@@ -69,13 +82,14 @@ pub(crate) fn drive<K: Kernel, A: Application>(
     while !driver.is_done() {
         let until = driver.until(drain_ends);
         driver.io.kernel.turn(until, &mut batch)?;
+        let mut ahead = 0;
         while let Some(completion) = urgent.pop_front().or_else(|| batch.pop_front()) {
             driver.complete(completion);
-            if interrupts.wanted() {
+            if ahead < AHEAD && interrupts.wanted() {
                 driver.io.stats.interruptions += 1;
                 let seen = batch.len();
                 driver.io.kernel.reap(&mut batch);
-                take_accepts(&mut batch, seen, &mut urgent);
+                ahead += take_accepts(&mut batch, seen, &mut urgent);
             }
         }
         driver.end_turn();
@@ -86,8 +100,10 @@ pub(crate) fn drive<K: Kernel, A: Application>(
     Ok(stats)
 }
 
-/// Moves new connections from what came after the first `seen` completions to `urgent`.
-fn take_accepts(batch: &mut Batch, seen: usize, urgent: &mut VecDeque<Completion>) {
+/// Moves new connections from what came after the first `seen` completions to `urgent`, and
+/// returns how many those are.
+fn take_accepts(batch: &mut Batch, seen: usize, urgent: &mut VecDeque<Completion>) -> usize {
+    let before = urgent.len();
     for completion in batch.split_off(seen) {
         let accept = completion.token.kind() == Kind::Accept;
         if accept && matches!(completion.outcome, Outcome::Accepted(_)) && !completion.last {
@@ -96,6 +112,7 @@ fn take_accepts(batch: &mut Batch, seen: usize, urgent: &mut VecDeque<Completion
             batch.push_back(completion);
         }
     }
+    urgent.len() - before
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
@@ -103,10 +120,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(crate) fn drain(&mut self, ends: &mut Option<Instant>) {
         if self.io.stopping {
             let now = self.io.kernel.now();
-            let drain = self.io.config.drain;
-            if now >= *ends.get_or_insert(now + drain) {
+            let end = after(now, self.io.config.drain);
+            if now >= *ends.get_or_insert(end) {
                 self.stop_now();
-                *ends = Some(now + drain);
+                // What can't end at once is looked at again then.
+                *ends = Some(end.max(now + REST));
             }
         }
     }

@@ -451,11 +451,12 @@ impl<A: Application + 'static> Server<A> {
         let mut driver = self.driver.borrow_mut();
         driver.io.kernel.now = Instant::now();
         let result = step(&mut driver);
-        while let Some(completion) = driver.io.kernel.done.pop_front() {
+        loop {
+            driver.tend_gates();
+            let Some(completion) = driver.io.kernel.done.pop_front() else { break };
             driver.io.kernel.counters.completions += 1;
             driver.complete(completion);
         }
-        driver.tend_gates();
         let births = mem::take(&mut driver.io.kernel.births);
         drop(driver);
         for birth in births {
@@ -476,13 +477,15 @@ impl<A: Application + 'static> Server<A> {
         let woken = unsafe { AsyncFd::register(waker.as_fd().as_raw_fd()) }?;
         let mut drain_ends = None;
         loop {
-            self.step(Driver::end_turn);
+            self.step(|driver| {
+                driver.end_turn();
+                driver.drain(&mut drain_ends);
+            });
             let until = {
-                let mut driver = self.driver.borrow_mut();
+                let driver = self.driver.borrow();
                 if driver.is_done() {
                     return Ok(());
                 }
-                driver.drain(&mut drain_ends);
                 driver.until(drain_ends)
             };
             tokio::select! {

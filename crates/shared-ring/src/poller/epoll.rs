@@ -55,7 +55,7 @@ impl<const EDGE: bool> Poller for Set<EDGE> {
     const EDGE: bool = EDGE;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
-        let had = std::mem::replace(self.wanted.at(fd.index()), want);
+        let had = *self.wanted.at(fd.index());
         if had == want {
             return Ok(());
         }
@@ -68,6 +68,7 @@ impl<const EDGE: bool> Poller for Set<EDGE> {
         } else {
             epoll::modify(&self.epoll, source, data, Self::flags(want))?;
         }
+        *self.wanted.at(fd.index()) = want;
         Ok(())
     }
 

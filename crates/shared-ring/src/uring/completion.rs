@@ -103,8 +103,11 @@ impl UringKernel {
     /// An accept ends when the last of its submissions has: the failure of one cancels the rest.
     fn accept_failed(&mut self, token: Token, errno: Errno) {
         let Some(entry) = self.owned.inflight.get(token) else { return };
+        if errno != Errno::CANCELED {
+            entry.note.errno.get_or_insert(errno);
+        }
         if entry.note.inside == 0 && entry.note.queued == 0 {
-            self.fail(token, errno);
+            self.end_if_idle(token);
         } else if errno != Errno::CANCELED {
             self.cancel(token);
         }

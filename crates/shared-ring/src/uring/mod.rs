@@ -70,6 +70,9 @@ const COMPLETIONS: u32 = 4096;
 /// Threads with which the kernel does what would wait: for files, and for everything else.
 const WORKERS: [u32; 2] = [4, 16];
 
+/// Most accepts of one listener in the ring at a time.
+const ACCEPTS: u16 = 256;
+
 /// How long a kernel that is dropped waits for its operations to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -133,11 +136,11 @@ impl UringKernel {
                 0,
             )
         }
-        .map_err(|_| Missing::Feature("rings of provided buffers"))?;
+        .map_err(|error| probe::refused(&error, "rings of provided buffers"))?;
         provided.give_back();
         ring.submitter()
             .register_iowq_max_workers(&mut WORKERS.clone())
-            .map_err(|_| Missing::Feature("a bound on its worker threads"))?;
+            .map_err(|error| probe::refused(&error, "a bound on its worker threads"))?;
         let waker = Waker::for_ring().map_err(other)?;
         let inflight = InFlight::new(config.operations);
         Ok(UringKernel {
@@ -222,7 +225,8 @@ impl UringKernel {
     fn end_if_idle(&mut self, token: Token) {
         let Some(entry) = self.owned.inflight.get(token) else { return };
         if entry.note.inside == 0 && entry.note.queued == 0 {
-            self.fail(token, Errno::CANCELED);
+            let errno = entry.note.errno.unwrap_or(Errno::CANCELED);
+            self.fail(token, errno);
         }
     }
 
@@ -236,15 +240,19 @@ impl UringKernel {
     }
 
     /// Keeps one read of the waker in flight.
-    fn arm_waker(&mut self) {
-        if self.wake_in_flight || self.ring.submission().is_full() {
-            return;
+    fn arm_waker(&mut self) -> Result<(), Fault> {
+        if self.wake_in_flight {
+            return Ok(());
+        }
+        if self.ring.submission().is_full() {
+            self.enter(0, None)?;
         }
         let fd = Raw(self.waker.as_fd().as_raw_fd());
         let into = (&raw mut *self.owned.wake).cast();
         let token = Token::new(Kind::Wake, 0, 0);
         self.wake_in_flight =
             self.push(&opcode::Read::new(fd, into, 8).build().user_data(token.bits()));
+        Ok(())
     }
 
     /// Enters the kernel: submits, runs its deferred work, waits for `wanted` completions.
@@ -357,7 +365,7 @@ impl Submit for UringKernel {
             return Err(Refused { op, why: Refusal::TokenInUse });
         }
         let copies = match &op {
-            Op::Accept { per_turn: Some(n), .. } => n.get(),
+            Op::Accept { per_turn: Some(n), .. } => n.get().min(ACCEPTS),
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
@@ -417,9 +425,11 @@ impl Kernel for UringKernel {
         if self.owned.provided.give_back() {
             self.feed();
         }
-        self.arm_waker();
         self.fill()?;
-        let wait = self.done.is_empty() && self.landed() == 0;
+        self.arm_waker()?;
+        // What could not be submitted is tried again without waiting for anything else.
+        let submitted = self.cancels.is_empty() && self.unsubmitted.is_empty();
+        let wait = submitted && self.wake_in_flight && self.landed() == 0;
         let most = match until {
             Some(at) if wait => Some(at.saturating_duration_since(Instant::now())),
             _ => None,

@@ -115,6 +115,15 @@ fn explain(mode: Mode, error: &io::Error) -> Missing {
     }
 }
 
+/// Why a registration failed that needs `what`.
+pub(super) fn refused(error: &io::Error, what: &'static str) -> Missing {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => Missing::Memory,
+        Some(libc::EINVAL) => Missing::Feature(what),
+        errno => Missing::Other(errno.unwrap_or(0)),
+    }
+}
+
 /// Whether the ring can do all that is needed.
 fn check(ring: &IoUring) -> Result<(), Missing> {
     let params = ring.params();

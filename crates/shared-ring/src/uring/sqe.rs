@@ -7,6 +7,7 @@ use io_uring::opcode;
 use io_uring::squeue::{Entry as Sqe, Flags};
 use io_uring::types::{CancelBuilder, Fd as Raw, OpenHow};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 
 use super::provided::GROUP;
@@ -23,6 +24,8 @@ pub(super) struct Note {
     /// Submissions that wait to be made.
     pub(super) queued: u16,
     pub(super) cancelled: bool,
+    /// Why an accept with several submissions ends, while the others are being cancelled.
+    pub(super) errno: Option<Errno>,
 }
 
 #[derive(Default)]
@@ -30,7 +33,6 @@ pub(super) enum Memory {
     #[default]
     None,
     Address(Box<(libc::sockaddr_storage, u32)>),
-    How(Box<OpenHow>),
     /// Read into; for a send of a file, the part of it that was cold.
     Bytes(Vec<u8>),
 }
@@ -67,8 +69,8 @@ pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note) -> Sqe {
             opcode::Connect::new(raw(*fd), start, address.1).build()
         }
         Op::Close { fd } => opcode::Close::new(raw(*fd)).build(),
-        Op::Open { root, path } => open(root, path, OPEN, note),
-        Op::Stat { root, path } => open(root, path, LOOK, note),
+        Op::Open { root, path } => open(root, path, &OPEN_HOW),
+        Op::Stat { root, path } => open(root, path, &LOOK_HOW),
         Op::Read { file, offset, len } => {
             note.memory = Memory::Bytes(Vec::with_capacity(*len as usize));
             let Memory::Bytes(bytes) = &mut note.memory else { unreachable!("it was just set") };
@@ -80,8 +82,9 @@ pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note) -> Sqe {
 
 const ACCEPT: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
-/// With `MSG_WAITALL` the kernel itself goes on with a send that did not fit.
-const SEND: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+/// Not `MSG_WAITALL`: a send that goes on by itself tells nothing until its end, and a peer that is
+/// slow could not be told from one that takes nothing.
+const SEND: i32 = libc::MSG_NOSIGNAL;
 
 fn send(fd: Fd, data: &mut Gather) -> Sqe {
     if let Some(one) = data.single() {
@@ -91,11 +94,15 @@ fn send(fd: Fd, data: &mut Gather) -> Sqe {
     opcode::SendMsg::new(raw(fd), &raw const data.wire.header).flags(SEND as u32).build()
 }
 
-fn open(root: &File, path: &CStr, flags: OFlags, note: &mut Note) -> Sqe {
-    let how = OpenHow::new().flags(flags.bits().into()).resolve(RESOLVE.bits());
-    note.memory = Memory::How(Box::new(how));
-    let Memory::How(how) = &note.memory else { unreachable!("it was just set") };
-    opcode::OpenAt2::new(raw(root.fd()), path.as_ptr(), &raw const **how).build()
+fn open(root: &File, path: &CStr, how: &'static OpenHow) -> Sqe {
+    opcode::OpenAt2::new(raw(root.fd()), path.as_ptr(), how).build()
+}
+
+static OPEN_HOW: OpenHow = how(OPEN);
+static LOOK_HOW: OpenHow = how(LOOK);
+
+const fn how(flags: OFlags) -> OpenHow {
+    OpenHow::new().flags(flags.bits() as u64).resolve(RESOLVE.bits())
 }
 
 fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {

@@ -1,0 +1,215 @@
+//! What a connection costs that does nothing. A single test in a process of its own, for it counts
+//! what the process allocates. The clients are another process, so that each has its own
+//! descriptors: this binary again, told by its environment.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::env;
+use std::io::{self, BufRead as _, BufReader, Lines, Read as _};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::time::Instant;
+
+use examples::Echo;
+use multiplex::{Application, Commands, Config, Cx, Rx};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use support::client::Client;
+use support::{PATIENCE, Server, config, on_each};
+
+const CONNECTIONS: usize = 10_000;
+
+/// What each process needs besides.
+const OTHER_DESCRIPTORS: usize = 100;
+
+/// How many clients ask at a time.
+const AT_ONCE: usize = 200;
+
+/// Most bytes of user memory for a connection on a ring, as promised.
+const RING: f64 = 512.0;
+
+/// The same for the others, of which nothing is promised: enough for a task and its timer.
+const OTHERS: f64 = 4096.0;
+
+const TEST: &str = "an_idle_connection_needs_little_memory";
+const SERVER: &str = "IDLE_TEST_SERVER";
+const CLIENTS: &str = "IDLE_TEST_CLIENTS";
+const READY: &str = "the clients are ready";
+
+/// The system's allocator, counted.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+fn count(grown: usize, shrunk: usize) {
+    LIVE.fetch_add(grown.wrapping_sub(shrunk), Ordering::Relaxed);
+}
+
+/// How many bytes are allocated now.
+fn live() -> usize {
+    LIVE.load(Ordering::Relaxed)
+}
+
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size, layout.size());
+        // SAFETY: the caller keeps the contract of `realloc`, and `old` came from `System`.
+        unsafe { System.realloc(old, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        count(0, layout.size());
+        // SAFETY: the caller keeps the contract of `dealloc`, and `old` came from `System`.
+        unsafe { System.dealloc(old, layout) }
+    }
+}
+
+/// [`Echo`], which tells when it was woken.
+struct Woken(Sender<u64>);
+
+impl Application for Woken {
+    type State = ();
+    const MAX_UNCONSUMED: usize = Echo::MAX_UNCONSUMED;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        Echo.received(x, rx);
+    }
+
+    fn drained(&mut self, x: Cx<'_, impl Commands, ()>) {
+        Echo.drained(x);
+    }
+
+    fn woken(&mut self, _: &mut impl Commands, tag: u64) {
+        self.0.send(tag).expect("the test waits for it");
+    }
+}
+
+/// Raises the limit of descriptors and returns for how many connections it is enough.
+fn possible() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (CONNECTIONS + OTHER_DESCRIPTORS) as u64;
+    let most = limit.maximum.map_or(wanted, |most| most.min(wanted));
+    if limit.current.is_some_and(|now| now < most) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit }).unwrap();
+    }
+    most as usize - OTHER_DESCRIPTORS
+}
+
+/// A connection from one of many addresses of this machine, each of which has its own ports.
+fn connect_from(number: usize, to: SocketAddr) -> Client {
+    let SocketAddr::V4(to) = to else { panic!("tests use IPv4") };
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let from = Ipv4Addr::new(127, 0, 7, 1 + (number % 32) as u8);
+    bind(&fd, &SocketAddrV4::new(from, 0)).unwrap();
+    connect(&fd, &to).expect("the server accepts");
+    let client = Client(fd.into());
+    client.0.set_read_timeout(Some(PATIENCE)).unwrap();
+    client
+}
+
+/// The process of the clients: connects, asks once on each connection, and stays until its input
+/// ends.
+fn be_the_clients(server: SocketAddr) {
+    let connections = env::var(CLIENTS).unwrap().parse().unwrap();
+    assert!(possible() >= connections);
+    let mut clients: Vec<Client> = Vec::with_capacity(connections);
+    while clients.len() < connections {
+        let (old, new) = (clients.len(), connections.min(clients.len() + AT_ONCE));
+        clients.extend((old..new).map(|number| connect_from(number, server)));
+        clients[old..].iter_mut().for_each(|client| client.send(b"a few bytes"));
+        clients[old..].iter_mut().for_each(|client| client.expect(b"a few bytes"));
+    }
+    println!("\n{READY}");
+    io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// The process of the clients, once all have been served.
+struct Clients {
+    process: Child,
+    /// Must not be closed before the process has ended, which writes more.
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+fn start_clients(connections: usize, server: SocketAddr) -> Clients {
+    let mut process = Command::new(env::current_exe().unwrap())
+        .args(["--exact", TEST, "--nocapture", "--test-threads=1"])
+        .env(SERVER, server.to_string())
+        .env(CLIENTS, connections.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
+    assert!(output.any(|line| line.unwrap() == READY), "the clients failed");
+    Clients { process, output }
+}
+
+impl Clients {
+    /// Has them all go away.
+    fn end(mut self) {
+        drop(self.process.stdin.take());
+        self.output.for_each(drop);
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+/// Bytes for each of so many connections: since the server ran, and since before it was set up.
+fn measure(backend: &'static str, connections: usize) -> (f64, f64) {
+    let (tell, told) = mpsc::channel();
+    let config = Config { max_connections: connections as u32, ..config() };
+    let without = live();
+    let server = Server::start(backend, config, move || Woken(tell));
+    // What a completed send leaves behind is put in order a turn later than its peer hears of it.
+    let quiet = || {
+        for tag in 0..3 {
+            assert!(server.remote.wake(tag));
+            assert_eq!(told.recv_timeout(PATIENCE), Ok(tag));
+        }
+        live()
+    };
+    let before = quiet();
+    let clients = start_clients(connections, server.address);
+    let after = quiet();
+    clients.end();
+    assert_eq!(server.stop().accepted, connections as u64);
+    let each = |before: usize| after.saturating_sub(before) as f64 / connections as f64;
+    (each(before), each(without))
+}
+
+#[test]
+fn an_idle_connection_needs_little_memory() {
+    if let Ok(server) = env::var(SERVER) {
+        return be_the_clients(server.parse().unwrap());
+    }
+    let connections = possible();
+    if connections < CONNECTIONS {
+        println!("the limit of descriptors is enough for {connections} connections only");
+    }
+    on_each(|backend| {
+        let begin = Instant::now();
+        let (bytes, with_set_up) = measure(backend, connections);
+        let time = begin.elapsed();
+        println!("{backend}: {bytes:.1} bytes, {with_set_up:.1} with the set-up, in {time:.1?}");
+        let most = if matches!(backend, "uring" | "sigio") { RING } else { OTHERS };
+        assert!(bytes <= most, "{bytes:.1} bytes for an idle connection, more than {most}");
+    });
+}
