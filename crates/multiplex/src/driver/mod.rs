@@ -3,32 +3,6 @@
 //! It is the same for every mechanism. Between two callbacks nothing is left half done: what a
 //! callback asked for is carried out when it has returned, so no command calls back.
 
-mod gate;
-mod io;
-mod link;
-mod run;
-
-pub(crate) use gate::Gate;
-pub(crate) use io::{Io, operations};
-pub(crate) use run::{Interrupts, Never, drive, gates, roots};
-
-use std::mem;
-
-use shared_ring::{
-    Completion, Errno, Fd, Gather, Host, Kind, Op, Outcome, Posted, RxBuf, Submit, Table, Token,
-};
-
-use crate::{Application, Close, Cx, LOW_WATER, Listener, Remote, Rx, Why};
-use link::{Flags, Item, Link, Phase};
-
-/// A server: its application, the states of its connections, and everything else.
-pub(crate) struct Driver<K: Submit, A: Application> {
-    app: A,
-    states: Table<A::State>,
-    pub(crate) io: Io<K>,
-    remote: Remote,
-}
-
 /// Calls the application about a connection.
 macro_rules! call {
     ($driver:ident, $slot:expr, $callback:ident $(, $argument:expr)*) => {{
@@ -38,22 +12,29 @@ macro_rules! call {
     }};
 }
 
-/// The most bytes of a file that one operation sends, so that progress can be seen.
-const FILE_PIECE: u64 = 256 * 1024;
+mod close;
+mod gate;
+mod io;
+mod link;
+mod receive;
+mod run;
+mod send;
 
-/// The most operations that a connection sends by in one turn, if they are done at once.
-const SENDS: u32 = 4;
+pub(crate) use gate::Gate;
+pub(crate) use io::{Io, operations};
+pub(crate) use run::{Interrupts, Never, drive, gates, roots};
 
-/// Takes the next thing to send from the queue. A file stays there until it is sent.
-fn next_send(link: &mut Link, fd: Fd) -> Option<Op> {
-    if let Item::File(file, range) = link.queue.front()? {
-        let len = (range.end - range.start).min(FILE_PIECE) as u32;
-        return Some(Op::SendFile { fd, file: file.clone(), offset: range.start, len });
-    }
-    match link.queue.pop_front()? {
-        Item::Memory(data) => Some(Op::Send { fd, data }),
-        Item::File(..) => unreachable!("it was just seen to be none"),
-    }
+use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token};
+
+use crate::{Application, Cx, LOW_WATER, Listener, Remote, Why};
+use link::{Flags, Link, Phase};
+
+/// A server: its application, the states of its connections, and everything else.
+pub(crate) struct Driver<K: Submit, A: Application> {
+    app: A,
+    states: Table<A::State>,
+    pub(crate) io: Io<K>,
+    remote: Remote,
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
@@ -153,185 +134,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    fn received(&mut self, slot: u32, bytes: RxBuf) {
-        let link = self.io.link(slot);
-        if !link.is_heard() {
-            return;
-        }
-        if link.has(Flags::PAUSED) {
-            link.tail.extend_from_slice(&bytes);
-            self.cancel_receive(slot);
-        } else if link.tail.is_empty() {
-            self.offer_buffer(slot, bytes);
-        } else {
-            self.offer_with_tail(slot, bytes);
-        }
-    }
-
-    /// Shows the application a buffer in place, and keeps what it leaves.
-    fn offer_buffer(&mut self, slot: u32, bytes: RxBuf) {
-        self.io.stats.received += 1;
-        let mut rx = Rx::buffer(bytes, false);
-        call!(self, slot, received, &mut rx);
-        let rest = rx.bytes();
-        if !rest.is_empty() && self.io.link(slot).is_heard() {
-            let mut tail = self.io.spare_tail();
-            tail.extend_from_slice(rest);
-            self.keep_tail(slot, tail);
-        }
-    }
-
-    /// Appends to what was left, as much as fits at a time, and shows that.
-    fn offer_with_tail(&mut self, slot: u32, mut bytes: RxBuf) {
-        while !bytes.is_empty() && self.io.link(slot).is_heard() {
-            let link = self.io.link(slot);
-            if link.tail.is_empty() && !link.has(Flags::PAUSED) {
-                return self.offer_buffer(slot, bytes);
-            }
-            let room = match link.has(Flags::PAUSED) {
-                true => bytes.len(),
-                false => A::MAX_UNCONSUMED.saturating_sub(link.tail.len()).min(bytes.len()),
-            };
-            link.tail.extend_from_slice(&bytes[..room]);
-            bytes.advance(room);
-            if !link.has(Flags::PAUSED) {
-                self.offer_tail(slot);
-            }
-        }
-    }
-
-    /// Shows the application what it has left before, and with it the end if that has come.
-    fn offer_tail(&mut self, slot: u32) {
-        self.io.stats.received += 1;
-        let link = self.io.link(slot);
-        let eof = link.has(Flags::EOF);
-        link.flags.set(Flags::TOLD, eof);
-        let mut tail = mem::take(&mut link.tail);
-        let mut rx = Rx::borrowed(&mut tail, eof);
-        call!(self, slot, received, &mut rx);
-        let rest = rx.bytes().len();
-        tail.drain(..tail.len() - rest);
-        self.keep_tail(slot, tail);
-        if eof {
-            // With the other half closed before, this was the last thing to do.
-            self.io.touch(slot);
-        }
-    }
-
-    /// Keeps what the application has left, if it still wants it and keeps to its bound.
-    fn keep_tail(&mut self, slot: u32, tail: Vec<u8>) {
-        let link = self.io.link(slot);
-        let paused = link.has(Flags::PAUSED);
-        let over = link.has(Flags::EOF) && !paused;
-        if !link.is_heard() || tail.is_empty() || over {
-            self.io.recycle_tail(tail);
-        } else if tail.len() >= A::MAX_UNCONSUMED && !paused {
-            self.io.stats.overruns += 1;
-            self.end(slot, Why::Overrun);
-        } else {
-            link.tail = tail;
-        }
-    }
-
-    fn eof(&mut self, slot: u32) {
-        let link = self.io.link(slot);
-        link.flags |= Flags::EOF;
-        match link.phase {
-            Phase::Lingering => self.end(slot, Why::Closed),
-            Phase::Open if link.is_heard() && !link.has(Flags::PAUSED) => self.offer_tail(slot),
-            _ => {}
-        }
-    }
-
-    fn sent(&mut self, slot: u32, list: Box<Gather>, n: usize) {
-        let link = self.io.link(slot);
-        link.queued -= n;
-        if link.phase == Phase::Ending || list.is_empty() {
-            self.io.recycle(list);
-        } else {
-            link.queue.push_front(Item::Memory(list));
-        }
-        self.progress(slot);
-    }
-
-    fn sent_file(&mut self, slot: u32, n: u64) {
-        let link = self.io.link(slot);
-        if link.phase == Phase::Ending {
-            return;
-        }
-        if let Some(Item::File(_, range)) = link.queue.front_mut() {
-            range.start += n;
-            if range.is_empty() {
-                link.queue.pop_front();
-            } else if n == 0 {
-                return self.end(slot, Why::Truncated);
-            }
-        }
-        self.progress(slot);
-    }
-
-    /// Something was sent.
-    fn progress(&mut self, slot: u32) {
-        let link = self.io.link(slot);
-        if link.phase == Phase::Flushing {
-            self.io.set_timer(slot, self.io.config.stall);
-        } else if link.has(Flags::HIGH) && link.load() <= LOW_WATER {
-            self.io.call_again(slot);
-        }
-    }
-
-    fn failed(&mut self, slot: u32, kind: Kind, errno: Errno, list: Option<Box<Gather>>) {
-        if let Some(list) = list {
-            self.io.link(slot).queued -= list.len();
-            self.io.recycle(list);
-        }
-        let link = self.io.link(slot);
-        match kind {
-            _ if link.phase == Phase::Ending => {}
-            // A pause that came to nothing or has done its work.
-            Kind::Receive if errno == Errno::CANCELED => {}
-            Kind::Receive if link.phase == Phase::Lingering => self.end(slot, Why::Closed),
-            _ => self.lost(slot, errno),
-        }
-    }
-
-    /// The connection broke, or never came to be.
-    fn lost(&mut self, slot: u32, errno: Errno) {
-        if self.io.link(slot).phase == Phase::Connecting {
-            self.io.link(slot).why = Some(Why::Failed(errno.into()));
-            self.io.call_again(slot);
-        } else {
-            self.end(slot, Why::Failed(errno.into()));
-        }
-    }
-
-    /// Tells the application that a connect has failed.
-    fn not_connected(&mut self, slot: u32, why: Why) {
-        let errno = match &why {
-            Why::Failed(error) => error.raw_os_error().unwrap_or(0),
-            _ => 0,
-        };
-        if matches!(self.io.link(slot).close, None | Some(Close::Half)) {
-            call!(self, slot, connected, Err(std::io::Error::from_raw_os_error(errno)));
-        }
-        self.end(slot, why);
-    }
-
-    fn closed(&mut self, slot: u32) {
-        let why = self.io.link(slot).why.take().unwrap_or(Why::Closed);
-        call!(self, slot, closed, why);
-        *self.states.at(slot as usize) = A::State::default();
-        self.io.vacate(slot);
-        self.io.stats.closed += 1;
-        for gate in &mut self.io.gates {
-            gate.room();
-        }
-        let room = self.io.open < self.io.config.max_connections;
-        if room && let Some((listener, fd)) = self.io.surplus.pop_front() {
-            self.admit(listener, fd);
-        }
-    }
-
     fn file_done(&mut self, token: Token, outcome: Outcome) {
         if let Some(work) = self.io.end_work(token) {
             let (tag, done) = work.done(outcome);
@@ -364,148 +166,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Phase::Open | Phase::Flushing | Phase::Lingering => {
                 self.send(slot);
                 self.receive(slot);
-            }
-        }
-    }
-
-    /// Begins the close that was asked for.
-    fn begin_close(&mut self, slot: u32) {
-        let link = self.io.link(slot);
-        if link.close.is_none() {
-            return;
-        }
-        match (link.phase, link.close) {
-            (
-                Phase::Connecting | Phase::Open | Phase::Flushing | Phase::Lingering,
-                Some(Close::Reset),
-            ) => {
-                if let Some(fd) = link.fd {
-                    self.io.kernel.host_mut().reset_on_close(fd);
-                }
-                self.end(slot, Why::Closed);
-            }
-            (Phase::Connecting, Some(Close::Flush | Close::Linger)) if link.queue.is_empty() => {
-                self.end(slot, Why::Closed);
-            }
-            (Phase::Open, Some(Close::Flush | Close::Linger)) => {
-                link.phase = Phase::Flushing;
-                let tail = mem::take(&mut link.tail);
-                self.io.recycle_tail(tail);
-                self.io.set_timer(slot, self.io.config.stall);
-            }
-            _ => {}
-        }
-    }
-
-    /// Sends what is queued, as far as it goes at once; the rest when there is room, or in the
-    /// next turn.
-    fn send(&mut self, slot: u32) {
-        for _ in 0..SENDS {
-            let token = self.io.token(Kind::Send, slot);
-            let link = self.io.link(slot);
-            let (false, Some(fd)) = (link.has(Flags::SENDING), link.fd) else { return };
-            let Some(op) = next_send(link, fd) else { return self.all_sent(slot, fd) };
-            match self.io.kernel.submit(token, op) {
-                Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::SENDING,
-                Ok(Posted::Done(Outcome::Sent(list, n))) => self.sent(slot, list, n),
-                Ok(Posted::Done(Outcome::SentFile(n))) => self.sent_file(slot, n.into()),
-                Ok(Posted::Done(Outcome::Failed(errno, list))) => {
-                    return self.failed(slot, Kind::Send, errno, list);
-                }
-                Ok(Posted::Done(other)) => unreachable!("not the end of a send: {other:?}"),
-                Err(_) => return self.end(slot, Why::Failed(Errno::NOBUFS.into())),
-            }
-        }
-        self.io.call_again(slot);
-    }
-
-    /// The queue is empty: goes on with a close that waited for that.
-    fn all_sent(&mut self, slot: u32, fd: Fd) {
-        let link = self.io.link(slot);
-        let Some(how) = link.close else { return };
-        if how != Close::Flush && !link.has(Flags::SHUT) {
-            link.flags |= Flags::SHUT;
-            self.io.kernel.host_mut().shutdown(fd);
-        }
-        let link = self.io.link(slot);
-        // Bytes that the application left while paused are still to come again.
-        let waits = link.has(Flags::RESUMED) || link.has(Flags::PAUSED) && !link.tail.is_empty();
-        let heard_out = link.has(Flags::TOLD) && !waits;
-        match how {
-            Close::Flush => self.end(slot, Why::Closed),
-            Close::Half if heard_out => self.end(slot, Why::Closed),
-            Close::Linger if link.has(Flags::EOF) => self.end(slot, Why::Closed),
-            Close::Linger if link.phase == Phase::Flushing => {
-                link.phase = Phase::Lingering;
-                self.io.set_timer(slot, self.io.config.linger);
-            }
-            _ => {}
-        }
-    }
-
-    /// Receives, if that is wanted and not being done.
-    fn receive(&mut self, slot: u32) {
-        let token = self.io.token(Kind::Receive, slot);
-        let link = self.io.link(slot);
-        let wanted = match link.phase {
-            Phase::Open => !link.has(Flags::PAUSED),
-            Phase::Lingering => true,
-            _ => false,
-        };
-        let idle = !link.flags.intersects(Flags::RECEIVING | Flags::EOF);
-        let (true, true, Some(fd)) = (wanted, idle, link.fd) else { return };
-        link.flags |= Flags::RECEIVING;
-        if self.io.kernel.submit(token, Op::Receive { fd }).is_err() {
-            self.io.link(slot).flags -= Flags::RECEIVING;
-            self.end(slot, Why::Failed(Errno::NOBUFS.into()));
-        }
-    }
-
-    fn cancel_receive(&mut self, slot: u32) {
-        let token = self.io.token(Kind::Receive, slot);
-        let link = self.io.link(slot);
-        if link.has(Flags::RECEIVING) && !link.has(Flags::CANCELLED) {
-            link.flags |= Flags::CANCELLED;
-            self.io.kernel.cancel(token);
-        }
-    }
-
-    /// Begins the end of a connection: nothing more is sent, what is in flight is cancelled.
-    fn end(&mut self, slot: u32, why: Why) {
-        let link = self.io.link(slot);
-        if matches!(link.phase, Phase::Ending | Phase::Vacant) {
-            return;
-        }
-        link.phase = Phase::Ending;
-        link.why = Some(why);
-        let tail = mem::take(&mut link.tail);
-        self.io.recycle_tail(tail);
-        self.io.drop_queue(slot);
-        self.io.wheel.clear(slot);
-        self.cancel_receive(slot);
-        for (flag, kind) in [(Flags::SENDING, Kind::Send), (Flags::CHANGING, Kind::Connect)] {
-            if self.io.link(slot).has(flag) {
-                let token = self.io.token(kind, slot);
-                self.io.kernel.cancel(token);
-            }
-        }
-        self.io.touch(slot);
-    }
-
-    /// Closes the descriptor of an ending connection once nothing is in flight for it.
-    fn finish(&mut self, slot: u32) {
-        let token = self.io.token(Kind::Close, slot);
-        let link = self.io.link(slot);
-        if link.is_busy() {
-            return;
-        }
-        let Some(fd) = link.fd.take() else { return self.closed(slot) };
-        match self.io.kernel.submit(token, Op::Close { fd }) {
-            Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::CHANGING,
-            Ok(Posted::Done(_)) => self.closed(slot),
-            Err(_) => {
-                self.io.kernel.host_mut().discard(fd);
-                self.closed(slot);
             }
         }
     }
@@ -576,14 +236,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             Phase::Vacant | Phase::Ending => {}
         }
-    }
-
-    /// The peer takes nothing of what is left to be sent. A reset tells it that this is not the end.
-    fn stalled(&mut self, slot: u32) {
-        if let Some(fd) = self.io.link(slot).fd {
-            self.io.kernel.host_mut().reset_on_close(fd);
-        }
-        self.end(slot, Why::Failed(Errno::TIMEDOUT.into()));
     }
 
     /// Accepts where there is room, and rests where there is none.
@@ -659,6 +311,6 @@ mod tests {
     fn an_idle_connection_is_small() {
         // With a buffer list kept in the queue, an entry in the table of operations, a timer and
         // a small state, an idle connection stays under 512 bytes.
-        assert!(mem::size_of::<link::Link>() <= 176, "{}", mem::size_of::<link::Link>());
+        assert!(size_of::<Link>() <= 176, "{}", size_of::<Link>());
     }
 }

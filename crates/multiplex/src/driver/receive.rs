@@ -1,0 +1,128 @@
+//! Received bytes on their way to the application.
+
+use std::mem;
+
+use shared_ring::{Errno, Kind, Op, RxBuf, Submit};
+
+use super::Driver;
+use super::link::{Flags, Phase};
+use crate::{Application, Cx, Rx, Why};
+
+impl<K: Submit, A: Application> Driver<K, A> {
+    pub(super) fn received(&mut self, slot: u32, bytes: RxBuf) {
+        let link = self.io.link(slot);
+        if !link.is_heard() {
+            return;
+        }
+        if link.has(Flags::PAUSED) {
+            link.tail.extend_from_slice(&bytes);
+            self.cancel_receive(slot);
+        } else if link.tail.is_empty() {
+            self.offer_buffer(slot, bytes);
+        } else {
+            self.offer_with_tail(slot, bytes);
+        }
+    }
+
+    /// Shows the application a buffer in place, and keeps what it leaves.
+    pub(super) fn offer_buffer(&mut self, slot: u32, bytes: RxBuf) {
+        self.io.stats.received += 1;
+        let mut rx = Rx::buffer(bytes, false);
+        call!(self, slot, received, &mut rx);
+        let rest = rx.bytes();
+        if !rest.is_empty() && self.io.link(slot).is_heard() {
+            let mut tail = self.io.spare_tail();
+            tail.extend_from_slice(rest);
+            self.keep_tail(slot, tail);
+        }
+    }
+
+    /// Appends to what was left, as much as fits at a time, and shows that.
+    pub(super) fn offer_with_tail(&mut self, slot: u32, mut bytes: RxBuf) {
+        while !bytes.is_empty() && self.io.link(slot).is_heard() {
+            let link = self.io.link(slot);
+            if link.tail.is_empty() && !link.has(Flags::PAUSED) {
+                return self.offer_buffer(slot, bytes);
+            }
+            let room = match link.has(Flags::PAUSED) {
+                true => bytes.len(),
+                false => A::MAX_UNCONSUMED.saturating_sub(link.tail.len()).min(bytes.len()),
+            };
+            link.tail.extend_from_slice(&bytes[..room]);
+            bytes.advance(room);
+            if !link.has(Flags::PAUSED) {
+                self.offer_tail(slot);
+            }
+        }
+    }
+
+    /// Shows the application what it has left before, and with it the end if that has come.
+    pub(super) fn offer_tail(&mut self, slot: u32) {
+        self.io.stats.received += 1;
+        let link = self.io.link(slot);
+        let eof = link.has(Flags::EOF);
+        link.flags.set(Flags::TOLD, eof);
+        let mut tail = mem::take(&mut link.tail);
+        let mut rx = Rx::borrowed(&mut tail, eof);
+        call!(self, slot, received, &mut rx);
+        let rest = rx.bytes().len();
+        tail.drain(..tail.len() - rest);
+        self.keep_tail(slot, tail);
+        if eof {
+            // With the other half closed before, this was the last thing to do.
+            self.io.touch(slot);
+        }
+    }
+
+    /// Keeps what the application has left, if it still wants it and keeps to its bound.
+    pub(super) fn keep_tail(&mut self, slot: u32, tail: Vec<u8>) {
+        let link = self.io.link(slot);
+        let paused = link.has(Flags::PAUSED);
+        let over = link.has(Flags::EOF) && !paused;
+        if !link.is_heard() || tail.is_empty() || over {
+            self.io.recycle_tail(tail);
+        } else if tail.len() >= A::MAX_UNCONSUMED && !paused {
+            self.io.stats.overruns += 1;
+            self.end(slot, Why::Overrun);
+        } else {
+            link.tail = tail;
+        }
+    }
+
+    pub(super) fn eof(&mut self, slot: u32) {
+        let link = self.io.link(slot);
+        link.flags |= Flags::EOF;
+        match link.phase {
+            Phase::Lingering => self.end(slot, Why::Closed),
+            Phase::Open if link.is_heard() && !link.has(Flags::PAUSED) => self.offer_tail(slot),
+            _ => {}
+        }
+    }
+
+    /// Receives, if that is wanted and not being done.
+    pub(super) fn receive(&mut self, slot: u32) {
+        let token = self.io.token(Kind::Receive, slot);
+        let link = self.io.link(slot);
+        let wanted = match link.phase {
+            Phase::Open => !link.has(Flags::PAUSED),
+            Phase::Lingering => true,
+            _ => false,
+        };
+        let idle = !link.flags.intersects(Flags::RECEIVING | Flags::EOF);
+        let (true, true, Some(fd)) = (wanted, idle, link.fd) else { return };
+        link.flags |= Flags::RECEIVING;
+        if self.io.kernel.submit(token, Op::Receive { fd }).is_err() {
+            self.io.link(slot).flags -= Flags::RECEIVING;
+            self.end(slot, Why::Failed(Errno::NOBUFS.into()));
+        }
+    }
+
+    pub(super) fn cancel_receive(&mut self, slot: u32) {
+        let token = self.io.token(Kind::Receive, slot);
+        let link = self.io.link(slot);
+        if link.has(Flags::RECEIVING) && !link.has(Flags::CANCELLED) {
+            link.flags |= Flags::CANCELLED;
+            self.io.kernel.cancel(token);
+        }
+    }
+}
