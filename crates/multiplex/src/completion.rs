@@ -25,8 +25,8 @@ impl Completion {
         };
         let mut kernel =
             UringKernel::new(&ring).map_err(|missing| Unavailable(missing.to_string()))?;
-        let (gates, addresses) = gates(kernel.host_mut(), config)?;
         let roots = roots(kernel.host_mut(), config)?;
+        let (gates, addresses) = gates(kernel.host_mut(), config)?;
         let remote = Remote::new(kernel.waker());
         Ok(Completion { io: Io::new(kernel, config, roots, gates), addresses, remote })
     }

@@ -25,8 +25,8 @@ impl<P: Poller> Readiness<P> {
         };
         let mut kernel = Engine::new(poller, &engine)
             .map_err(|error| StartError::System("the event loop can't be set up", error))?;
-        let (gates, addresses) = gates(kernel.host_mut(), config)?;
         let roots = roots(kernel.host_mut(), config)?;
+        let (gates, addresses) = gates(kernel.host_mut(), config)?;
         let remote = Remote::new(kernel.waker());
         Ok(Readiness { io: Io::new(kernel, config, roots, gates), addresses, remote })
     }

@@ -59,8 +59,8 @@ impl Multiplexer for Tokio {
             .build()
             .map_err(system)?;
         let mut posts = Posts::new(config).map_err(system)?;
-        let (gates, addresses) = gates(posts.host_mut(), config)?;
         let roots = roots(posts.host_mut(), config)?;
+        let (gates, addresses) = gates(posts.host_mut(), config)?;
         let remote = Remote::new(posts.waker());
         Ok(Tokio { runtime, io: Io::new(posts, config, roots, gates), addresses, remote })
     }

@@ -1,0 +1,616 @@
+//! What went wrong once, on every mechanism.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use multiplex::{
+    Admit, Any, Application, BufferSizes, Chunk, Close, Commands, Config, Conn, Cx, File, FileDone,
+    FileOp, FilePath, Listener, Remote, Root, Rx, StartError, Stats, Why, backends,
+};
+use shared_ring::{Host, Linux, ListenOptions, nonblocking};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The mechanisms that can run here; says which can't.
+fn mechanisms() -> impl Iterator<Item = &'static str> {
+    backends().into_iter().filter_map(|backend| match backend.available {
+        Ok(()) => Some(backend.name),
+        Err(why) => {
+            println!("{} is not available: {why}", backend.name);
+            None
+        }
+    })
+}
+
+/// Runs a test on every mechanism, one after the other.
+fn one_by_one(test: impl Fn(&'static str)) {
+    for name in mechanisms() {
+        println!("{name}");
+        test(name);
+    }
+}
+
+/// Runs a test on every mechanism at the same time: for tests that mostly wait.
+fn side_by_side(test: impl Fn(&'static str) + Sync) {
+    let test = &test;
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            mechanisms().map(|name| (name, scope.spawn(move || test(name)))).collect();
+        for (name, thread) in running {
+            assert!(thread.join().is_ok(), "failed on {name}");
+            println!("{name}: passed");
+        }
+    });
+}
+
+fn local() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn config() -> Config {
+    Config { listen: vec![local()], ..Config::default() }
+}
+
+/// A server in a thread of its own.
+struct Server {
+    address: SocketAddr,
+    remote: Remote,
+    thread: JoinHandle<Stats>,
+}
+
+impl Server {
+    fn start<A: Application + 'static>(
+        name: &'static str,
+        config: Config,
+        app: impl FnOnce() -> A + Send + 'static,
+    ) -> Server {
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let server = Any::new(name, &config).unwrap();
+            sender.send((server.addresses()[0], server.remote())).unwrap();
+            server.run(app()).unwrap()
+        });
+        let (address, remote) = receiver.recv().unwrap();
+        Server { address, remote, thread }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Stops the server and waits for its end, but not for ever.
+    fn stop(self) -> Stats {
+        self.remote.stop();
+        let until = Instant::now() + PATIENCE;
+        while !self.thread.is_finished() {
+            assert!(Instant::now() < until, "the server does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.thread.join().expect("the server panicked")
+    }
+}
+
+fn next<T>(told: &Receiver<T>) -> T {
+    told.recv_timeout(PATIENCE).expect("the application is told nothing")
+}
+
+/// How long a peer may take nothing.
+const STALL: Duration = Duration::from_millis(300);
+
+/// Sends a reply to whoever connects, closes, and tells how that ended.
+struct Replies {
+    len: usize,
+    ended: Sender<Why>,
+}
+
+impl Application for Replies {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+        x.io.send(x.id, Chunk::Shared(vec![7; self.len].into()));
+        x.io.close(x.id, Close::Flush);
+    }
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+    }
+
+    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, why: Why) {
+        self.ended.send(why).unwrap();
+    }
+}
+
+/// A server that sends `len` bytes through small buffers, and a client with a small one.
+fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<Why>) {
+    let (ended, told) = mpsc::channel();
+    let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
+    let config = Config { stall: STALL, sockets, ..config() };
+    let server = Server::start(name, config, move || Replies { len, ended });
+    let mut host = Linux::default();
+    let narrow = BufferSizes { send: None, receive: Some(16 * 1024) };
+    let fd = host.socket(server.address, narrow).unwrap();
+    // It may still be under way; a read waits for that.
+    let _ = nonblocking::connect(fd, server.address);
+    // SAFETY: the descriptor was just opened, and nobody else uses its number.
+    let client = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd.raw()) });
+    client.set_nonblocking(false).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    (server, client, told)
+}
+
+#[test]
+fn a_slow_reader_got_only_part_of_a_last_reply() {
+    // Less than one operation may send, so that progress within an operation has to count.
+    const LEN: usize = 240_000;
+    side_by_side(|name| {
+        let (server, mut client, told) = narrow(name, LEN);
+        let (begin, mut got, mut piece) = (Instant::now(), 0, [0; 8192]);
+        let end = loop {
+            match client.read(&mut piece) {
+                Ok(0) => break Ok(()),
+                Ok(n) => got += n,
+                Err(error) => break Err(error),
+            }
+            thread::sleep(Duration::from_millis(30));
+        };
+        assert!(end.is_ok() && got == LEN, "{name}: {got} bytes of {LEN}, then {end:?}");
+        assert!(begin.elapsed() > 2 * STALL, "{name}: it was not slow: {:?}", begin.elapsed());
+        let why = next(&told);
+        assert!(matches!(why, Why::Closed), "{name}: {why:?}");
+        server.stop();
+    });
+}
+
+#[test]
+fn a_stalled_reply_ended_as_if_it_were_whole() {
+    // Much more than the buffers at both ends hold.
+    const LEN: usize = 8 << 20;
+    side_by_side(|name| {
+        let (server, mut client, told) = narrow(name, LEN);
+        let begin = Instant::now();
+        let why = next(&told);
+        assert!(matches!(why, Why::Failed(_)), "{name}: {why:?}");
+        assert!(begin.elapsed() >= STALL / 2, "{name}: after {:?}", begin.elapsed());
+        let mut got = Vec::new();
+        let end = client.read_to_end(&mut got).map_err(|error| error.kind());
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "{name}: {} bytes", got.len());
+        assert!(got.len() < LEN);
+        server.stop();
+    });
+}
+
+/// Connects to somebody when it is connected to; pauses and resumes the connection at once.
+struct Upstream {
+    to: SocketAddr,
+    told: Sender<Told>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Told {
+    Connected(Result<(), ErrorKind>),
+    Received(Vec<u8>),
+}
+
+impl Application for Upstream {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+        let upstream = x.io.connect(self.to);
+        x.io.receive(upstream, false);
+        x.io.receive(upstream, true);
+    }
+
+    fn connected(&mut self, _x: Cx<'_, impl Commands, ()>, result: std::io::Result<()>) {
+        let _ = self.told.send(Told::Connected(result.map_err(|error| error.kind())));
+    }
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        let _ = self.told.send(Told::Received(rx.take().to_vec()));
+    }
+}
+
+/// A listener whose queue is full, and the connection that fills it.
+fn full_listener() -> (TcpListener, SocketAddr, TcpStream) {
+    let options = ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
+    let (fd, address) = Linux::default().listen(local(), &options).unwrap();
+    // SAFETY: the descriptor was just opened, and nobody else uses its number.
+    let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd.raw()) });
+    listener.set_nonblocking(false).unwrap();
+    let filler = TcpStream::connect(address).unwrap();
+    let more = TcpStream::connect_timeout(&address, Duration::from_millis(50));
+    assert_eq!(more.map_err(|error| error.kind()).err(), Some(ErrorKind::TimedOut));
+    (listener, address, filler)
+}
+
+#[test]
+fn a_resume_while_connecting_was_taken_for_the_connect() {
+    side_by_side(|name| {
+        let (listener, to, _filler) = full_listener();
+        let (sender, told) = mpsc::channel();
+        let server = Server::start(name, config(), move || Upstream { to, told: sender });
+        let _client = server.connect();
+        let early = told.recv_timeout(Duration::from_millis(200));
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "{name}: told while it is connecting");
+        // There is room now for the next attempt, which the system makes after a second.
+        listener.accept().unwrap();
+        assert_eq!(next(&told), Told::Connected(Ok(())), "{name}");
+        assert_eq!(next(&told), Told::Received(Vec::new()), "{name}: what a resume promises");
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(b"ping").unwrap();
+        assert_eq!(next(&told), Told::Received(b"ping".to_vec()), "{name}");
+        server.stop();
+    });
+}
+
+/// A directory with a file that is always there.
+fn roots() -> Vec<std::path::PathBuf> {
+    vec![env!("CARGO_MANIFEST_DIR").into(), "/proc".into()]
+}
+
+const HERE: FilePathOf = FilePathOf(Root(0), "Cargo.toml");
+
+/// Not kept in memory, so that it has to be read by a thread.
+const SLOW: FilePathOf = FilePathOf(Root(1), "version");
+
+#[derive(Clone, Copy)]
+struct FilePathOf(Root, &'static str);
+
+impl FilePathOf {
+    fn stat(self) -> FileOp {
+        FileOp::Stat(self.0, FilePath::new(self.1))
+    }
+
+    fn open(self) -> FileOp {
+        FileOp::Open(self.0, FilePath::new(self.1))
+    }
+}
+
+/// Most file work of one connection.
+const WORKS_EACH: u32 = 16;
+
+/// As many connections as have thrice the most file work in flight.
+const WORKERS: usize = 48;
+
+/// Begins file work for every connection when all are there: slow work for the first third, which
+/// takes all places, and quick work for the others, which waits for a place and is done at once.
+struct Works {
+    connections: Vec<Conn>,
+    file: Option<File>,
+    ended: Sender<bool>,
+}
+
+impl Works {
+    fn begin(&self, io: &mut impl Commands) {
+        let Some(file) = self.file.as_ref().filter(|_| self.connections.len() == WORKERS) else {
+            return;
+        };
+        for (i, id) in self.connections.iter().enumerate() {
+            for tag in 1..=WORKS_EACH {
+                let slow = i < WORKERS / 3;
+                let op = if slow { FileOp::Read(file.clone(), 0..100) } else { HERE.stat() };
+                io.file(*id, tag, op);
+            }
+        }
+    }
+}
+
+impl Application for Works {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+        self.connections.push(x.id);
+        if self.connections.len() == 1 {
+            x.io.file(x.id, 0, SLOW.open());
+        }
+        self.begin(x.io);
+    }
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileDone) {
+        let well = match done {
+            FileDone::Opened(opened) => {
+                self.file = Some(opened.unwrap().0);
+                return self.begin(x.io);
+            }
+            FileDone::Stat(stat) => stat.is_ok(),
+            FileDone::Read(read) => read.is_ok(),
+        };
+        let _ = self.ended.send(well);
+    }
+}
+
+#[test]
+fn file_work_that_waited_for_a_place_never_began() {
+    const ALL: usize = WORKERS * WORKS_EACH as usize;
+    one_by_one(|name| {
+        let (ended, told) = mpsc::channel();
+        let app = move || Works { connections: Vec::new(), file: None, ended };
+        let server = Server::start(name, Config { roots: roots(), ..config() }, app);
+        let clients: Vec<_> = (0..WORKERS).map(|_| server.connect()).collect();
+        for at in 0..ALL {
+            let well = told.recv_timeout(Duration::from_secs(5));
+            assert_eq!(well, Ok(true), "{name}: {at} of {ALL} ended");
+        }
+        drop(clients);
+        server.stop();
+        assert!(told.try_recv().is_err(), "{name}: more ended than begun");
+    });
+}
+
+/// Begins so much file work at once for whoever connects, and tells how each ended.
+struct Crowd {
+    works: u32,
+    ended: Sender<Result<(), ErrorKind>>,
+}
+
+impl Application for Crowd {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+        for tag in 0..self.works {
+            x.io.file(x.id, tag, HERE.stat());
+        }
+    }
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+    }
+
+    fn file(&mut self, _x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileDone) {
+        let FileDone::Stat(stat) = done else { panic!("{done:?}") };
+        let _ = self.ended.send(stat.map(drop).map_err(|error| error.kind()));
+    }
+}
+
+#[test]
+fn the_bound_on_file_work_held_for_one_work_only() {
+    one_by_one(|name| {
+        for works in [40, 300] {
+            let (ended, told) = mpsc::channel();
+            let config = Config { roots: roots(), ..config() };
+            let server = Server::start(name, config, move || Crowd { works, ended });
+            let client = server.connect();
+            let results: Vec<_> = (0..works).map(|_| next(&told)).collect();
+            let count = |result| results.iter().filter(|r| **r == result).count() as u32;
+            assert_eq!(
+                (count(Ok(())), count(Err(ErrorKind::ResourceBusy))),
+                (WORKS_EACH, works - WORKS_EACH),
+                "{name}: of {works}"
+            );
+            drop(client);
+            server.stop();
+        }
+    });
+}
+
+/// A free port at an address of this machine that no other test uses.
+fn private(last: u8) -> SocketAddr {
+    let any = SocketAddr::from(([127, 66, 0, last], 0));
+    TcpListener::bind(any).unwrap().local_addr().unwrap()
+}
+
+/// Sees that nobody listens at `at`.
+fn free(at: SocketAddr) -> Result<(), String> {
+    TcpListener::bind(at).map(drop).map_err(|error| format!("{at} is still taken: {error}"))
+}
+
+#[test]
+fn a_mechanism_that_never_ran_kept_its_listener() {
+    one_by_one(|name| {
+        let server = Any::new(name, &Config { listen: vec![private(1)], ..config() }).unwrap();
+        let at = server.addresses()[0];
+        TcpStream::connect(at).expect("connections wait until it runs");
+        drop(server);
+        assert_eq!(free(at), Ok(()), "{name}");
+    });
+}
+
+#[test]
+fn a_listener_that_failed_left_the_one_before_it_open() {
+    one_by_one(|name| {
+        let held = TcpListener::bind(private(2)).unwrap();
+        let (first, taken) = (private(2), held.local_addr().unwrap());
+        let config = Config { listen: vec![first, taken], ..config() };
+        match Any::new(name, &config) {
+            Err(StartError::Listen(at, _)) => assert_eq!(at, taken, "{name}"),
+            other => panic!("{name}: {:?}", other.map(|server| server.name())),
+        }
+        assert_eq!(free(first), Ok(()), "{name}");
+    });
+}
+
+#[test]
+fn a_root_that_failed_left_the_listeners_open() {
+    one_by_one(|name| {
+        let at = private(3);
+        let config = Config { listen: vec![at], roots: vec!["/nowhere".into()], ..config() };
+        match Any::new(name, &config) {
+            Err(StartError::Root(..)) => {}
+            other => panic!("{name}: {:?}", other.map(|server| server.name())),
+        }
+        assert_eq!(free(at), Ok(()), "{name}");
+    });
+}
+
+/// Goes on after a stop; changes its listener's queue when it is sent something, then replies.
+struct Late;
+
+impl Application for Late {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.take().is_empty() {
+            x.io.close(x.id, Close::Flush);
+        } else {
+            x.io.admit(Listener(0), Admit::Backlog(7));
+            x.io.send(x.id, Chunk::Static(b"done"));
+        }
+    }
+
+    fn stopping(&mut self, _x: Cx<'_, impl Commands, ()>) {}
+}
+
+#[test]
+fn a_backlog_after_a_stop_made_a_foreign_socket_listen() {
+    one_by_one(|name| {
+        let config = Config { listen: vec![private(4)], drain: PATIENCE, ..config() };
+        let server = Server::start(name, config, || Late);
+        let mut client = server.connect();
+        let mut back = [0; 4];
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut back).unwrap();
+        server.remote.stop();
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(server.address).is_ok() {
+            assert!(Instant::now() < until, "{name}: the listener stays open");
+            thread::sleep(Duration::from_millis(1));
+        }
+        // One of these gets the number that the listener had.
+        let mut host = Linux::default();
+        let sockets: Vec<_> = (0..64)
+            .map(|_| host.socket(local(), BufferSizes::default()).unwrap())
+            // SAFETY: the descriptor was just opened, and nobody else uses its number.
+            .map(|fd| TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd.raw()) }))
+            .collect();
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut back).unwrap();
+        for socket in sockets {
+            // Listening without an address would have given it one.
+            let at = socket.local_addr().unwrap();
+            assert_eq!(at.port(), 0, "{name}: a foreign socket listens at {at}");
+        }
+        drop(client);
+        server.stop();
+    });
+}
+
+/// Says when it has received something, and does not care for stops.
+struct Stays(Sender<()>);
+
+impl Application for Stays {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+        let _ = self.0.send(());
+    }
+
+    fn stopping(&mut self, _x: Cx<'_, impl Commands, ()>) {}
+}
+
+#[test]
+fn a_stop_took_two_drains() {
+    const DRAIN: Duration = Duration::from_secs(1);
+    side_by_side(|name| {
+        let (sender, told) = mpsc::channel();
+        let server = Server::start(name, Config { drain: DRAIN, ..config() }, || Stays(sender));
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        next(&told);
+        let begin = Instant::now();
+        let stats = server.stop();
+        let took = begin.elapsed();
+        assert!(took >= DRAIN * 9 / 10 && took < DRAIN * 17 / 10, "{name}: {took:?}");
+        assert_eq!((stats.accepted, stats.closed), (1, 1), "{name}");
+    });
+}
+
+/// Echoes, and closes in the way that the first byte asks for.
+struct Closes;
+
+impl Application for Closes {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        let how = match rx.bytes().first() {
+            Some(b'f') => Some(Close::Flush),
+            Some(b'l') => Some(Close::Linger),
+            Some(b'h') => Some(Close::Half),
+            Some(_) => None,
+            None => Some(Close::Flush),
+        };
+        x.io.send(x.id, Chunk::Received(rx.take()));
+        if let Some(how) = how {
+            x.io.close(x.id, how);
+        }
+    }
+}
+
+#[test]
+fn times_without_an_end_made_it_panic() {
+    one_by_one(|name| {
+        let forever = Duration::MAX;
+        let config = Config { drain: forever, stall: forever, linger: forever, ..config() };
+        let server = Server::start(name, config, || Closes);
+        for how in [b"f", b"l", b"h"] {
+            let mut client = server.connect();
+            client.write_all(how).unwrap();
+            let mut back = Vec::new();
+            client.read_to_end(&mut back).unwrap();
+            assert_eq!(back, how, "{name}");
+        }
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        let stats = server.stop();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "{name}");
+        assert_eq!((stats.accepted, stats.closed), (4, 4), "{name}");
+    });
+}
+
+/// Tells the names of its connections, when they begin and when they end.
+struct Names(Sender<Conn>);
+
+impl Application for Names {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+        let _ = self.0.send(x.id);
+    }
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn closed(&mut self, x: Cx<'_, impl Commands, ()>, _why: Why) {
+        let _ = self.0.send(x.id);
+    }
+}
+
+#[test]
+fn the_name_of_a_connection_was_given_again() {
+    one_by_one(|name| {
+        let (sender, told) = mpsc::channel();
+        let server = Server::start(name, config(), || Names(sender));
+        for generation in 0..300 {
+            let client = server.connect();
+            // The one before has ended, so each gets the same slot, and a new name.
+            let begun = next(&told);
+            assert_eq!(begun, Conn::new(0, generation), "{name}");
+            drop(client);
+            assert_eq!(next(&told), begun, "{name}");
+        }
+        server.stop();
+    });
+}

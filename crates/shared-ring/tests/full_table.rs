@@ -1,0 +1,110 @@
+//! A process without a free descriptor, which has to have a process of its own.
+
+use std::fs::File;
+use std::num::NonZeroU16;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
+use shared_ring::{
+    Batch, BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Kind, ListenOptions,
+    Mode, Op, Outcome, Token, UringConfig, UringKernel, nonblocking,
+};
+
+const ACCEPT: Token = Token::new(Kind::Accept, 0, 0);
+
+/// The next thing that is said of the accept.
+fn next(name: &str, kernel: &mut impl Kernel, batch: &mut Batch) -> Completion {
+    let until = Instant::now() + Duration::from_secs(10);
+    while batch.is_empty() {
+        assert!(Instant::now() < until, "{name}: nothing comes of the accept");
+        kernel.turn(Some(until), batch).unwrap();
+    }
+    let completion = batch.pop_front().unwrap();
+    assert_eq!(completion.token, ACCEPT, "{name}");
+    completion
+}
+
+/// Fills the process's table of descriptors.
+fn fill() -> Vec<File> {
+    let mut files = Vec::new();
+    loop {
+        match File::open("/dev/null") {
+            Ok(file) => files.push(file),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+                return files;
+            }
+        }
+    }
+}
+
+fn an_accept_ends_for_want_of_a_descriptor(
+    name: &str,
+    mut kernel: impl Kernel,
+    per_turn: Option<NonZeroU16>,
+) {
+    println!("{name}, {per_turn:?} in a turn");
+    let options = ListenOptions { backlog: 16, reuse_port: false, buffers: BufferSizes::default() };
+    let (listener, to) =
+        kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let peer = kernel.host_mut().socket(to, BufferSizes::default()).unwrap();
+    kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
+    let mut batch = Batch::new();
+    kernel.turn(Some(Instant::now()), &mut batch).unwrap();
+    let files = fill();
+    if let Err(errno) = nonblocking::connect(peer, to) {
+        assert_eq!(errno, Errno::INPROGRESS);
+    }
+    let refused = next(name, &mut kernel, &mut batch);
+    let full = matches!(refused.outcome, Outcome::Failed(Errno::MFILE, None));
+    assert!(full && refused.last, "{name}: {refused:?}");
+    assert!(batch.is_empty(), "{name}: there is more after the last: {batch:?}");
+    assert!(kernel.counters().table_full > 0, "{name}");
+
+    // The connection waits for the next accept.
+    drop(files);
+    kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
+    let accepted = next(name, &mut kernel, &mut batch);
+    let Outcome::Accepted(ours) = accepted.outcome else { panic!("{name}: {accepted:?}") };
+    kernel.cancel(ACCEPT);
+    let ended = next(name, &mut kernel, &mut batch);
+    let cancelled = matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None));
+    assert!(cancelled && ended.last, "{name}: {ended:?}");
+    for fd in [ours, peer, listener] {
+        kernel.host_mut().discard(fd);
+    }
+}
+
+#[test]
+fn an_accept_without_a_descriptor_ended_as_if_cancelled() {
+    // A few above those that are open now, so that the table is quickly full.
+    let lowest = File::open("/dev/null").map(|file| file.as_raw_fd()).unwrap();
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(lowest as u64 + 64), maximum }).unwrap();
+
+    let (operations, buffers, buffer_size) = (64, 8, 512);
+    let engine = EngineConfig { operations, buffers, buffer_size };
+    for per_turn in [NonZeroU16::new(4), None] {
+        let name = "engine over epoll";
+        let kernel = Engine::new(Epoll::new().unwrap(), &engine).unwrap();
+        an_accept_ends_for_want_of_a_descriptor(name, kernel, per_turn);
+        let name = "engine over edge-triggered epoll";
+        let kernel = Engine::new(EpollEdge::new().unwrap(), &engine).unwrap();
+        an_accept_ends_for_want_of_a_descriptor(name, kernel, per_turn);
+        let name = "engine over poll";
+        let kernel = Engine::new(Poll::default(), &engine).unwrap();
+        an_accept_ends_for_want_of_a_descriptor(name, kernel, per_turn);
+        let name = "engine over select";
+        let kernel = Engine::new(Select::default(), &engine).unwrap();
+        an_accept_ends_for_want_of_a_descriptor(name, kernel, per_turn);
+        for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
+            let name = format!("ring, {mode:?}");
+            match UringKernel::new(&UringConfig { mode, operations, buffers, buffer_size }) {
+                Ok(kernel) => an_accept_ends_for_want_of_a_descriptor(&name, kernel, per_turn),
+                Err(missing) => println!("{name}: {missing}"),
+            }
+        }
+    }
+}

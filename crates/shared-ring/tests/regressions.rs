@@ -1,0 +1,184 @@
+//! What went wrong once, on every kernel, poller or list that it concerns.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, Select};
+use shared_ring::{
+    Batch, Engine, EngineConfig, Fd, Gather, Host, Kernel, Kind, Linux, Mode, Op, Outcome, Token,
+    UringConfig, UringKernel,
+};
+
+/// More than the submission queue holds, and more than its rest holds once it was emptied.
+const RECEIVES: u32 = 600;
+
+/// As many descriptors as the process may ever have.
+fn raise_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+}
+
+fn a_wake_is_heard(name: &str, mut kernel: impl Kernel) {
+    println!("{name}");
+    let sockets: Vec<_> = (0..RECEIVES)
+        .map(|slot| {
+            let socket = UnixDatagram::unbound().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let fd = Fd::from_owned(OwnedFd::from(socket));
+            kernel.submit(Token::new(Kind::Receive, slot, 0), Op::Receive { fd }).unwrap();
+            fd
+        })
+        .collect();
+    let waker = kernel.waker();
+    let wakes = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        waker.wake();
+    });
+    let (begin, mut batch) = (Instant::now(), Batch::new());
+    let until = begin + Duration::from_secs(4);
+    let woken = loop {
+        kernel.turn(Some(until), &mut batch).unwrap();
+        let woken = batch.drain(..).any(|c| matches!(c.outcome, Outcome::Woken));
+        if woken || Instant::now() >= until {
+            break woken;
+        }
+    };
+    let took = begin.elapsed();
+    assert!(woken && took < Duration::from_secs(2), "{name}: heard {woken}, after {took:?}");
+    wakes.join().unwrap();
+    drop(kernel);
+    sockets.into_iter().for_each(|fd| Linux::default().discard(fd));
+}
+
+#[test]
+fn a_wake_was_lost_behind_a_full_submission_queue() {
+    raise_limit();
+    let (operations, buffers, buffer_size) = (1024, 16, 512);
+    let engine = EngineConfig { operations, buffers, buffer_size };
+    a_wake_is_heard("engine over epoll", Engine::new(Epoll::new().unwrap(), &engine).unwrap());
+    a_wake_is_heard(
+        "engine over edge-triggered epoll",
+        Engine::new(EpollEdge::new().unwrap(), &engine).unwrap(),
+    );
+    a_wake_is_heard("engine over poll", Engine::new(Poll::default(), &engine).unwrap());
+    a_wake_is_heard("engine over select", Engine::new(Select::default(), &engine).unwrap());
+    for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
+        match UringKernel::new(&UringConfig { mode, operations, buffers, buffer_size }) {
+            Ok(kernel) => a_wake_is_heard(&format!("ring, {mode:?}"), kernel),
+            Err(missing) => println!("ring, {mode:?}: {missing}"),
+        }
+    }
+}
+
+/// Asks for a file, which epoll does not take, then for a socket that gets the file's number.
+fn a_refusal_is_forgotten(mut poller: impl Poller) {
+    let fd = Fd::from_owned(OwnedFd::from(File::open("/proc/self/exe").unwrap()));
+    for time in ["first", "second"] {
+        let refused = poller.set(fd, Readiness::READ).map_err(|error| error.kind());
+        assert_eq!(refused, Err(std::io::ErrorKind::PermissionDenied), "the {time} time");
+    }
+    poller.set(fd, Readiness::empty()).expect("there is nothing to take out");
+    // Puts a socket where the file was.
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    theirs.send(b"x").unwrap();
+    // SAFETY: the number is open and nobody else uses it while it changes hands.
+    let mut place: OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.raw()) };
+    rustix::io::dup2(&ours, &mut place).unwrap();
+    let fd = Fd::from_owned(place);
+    poller.set(fd, Readiness::READ).unwrap();
+    let mut ready = Vec::new();
+    poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
+    assert_eq!(ready, [(fd, Readiness::READ)]);
+    poller.forget(fd);
+    Linux::default().discard(fd);
+}
+
+#[test]
+fn epoll_took_a_descriptor_that_it_had_refused_for_set() {
+    a_refusal_is_forgotten(Epoll::new().unwrap());
+    a_refusal_is_forgotten(EpollEdge::new().unwrap());
+}
+
+/// Counts the bytes that each thread holds.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
+}
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_list_that_was_never_empty_grew_without_bound() {
+    const ROUNDS: usize = 100;
+    let piece = vec![1; Gather::MOST];
+    let mut queue = VecDeque::from([Gather::default()]);
+    let append = |queue: &mut VecDeque<Gather>, bytes: &[u8]| {
+        // What is added to a list partly sent goes to a new one.
+        if queue.back().is_none_or(Gather::is_started) {
+            queue.push_back(Gather::default());
+        }
+        queue.back_mut().unwrap().copy(bytes);
+    };
+    append(&mut queue, &piece[..4096]);
+    append(&mut queue, &piece);
+    let before = HELD.get();
+    for _ in 0..ROUNDS {
+        // There is always something left to be sent.
+        let front = queue.front_mut().unwrap();
+        let n = front.len().min(Gather::MOST);
+        front.advance(n);
+        if front.is_empty() {
+            queue.pop_front();
+        }
+        append(&mut queue, &piece[..n]);
+    }
+    let left: usize = queue.iter().map(Gather::len).sum();
+    assert_eq!(left, Gather::MOST + 4096);
+    let grown = HELD.get() - before;
+    assert!(grown < 4 * Gather::MOST as isize, "{grown} bytes more for as much to send");
+}
+
+#[test]
+fn a_list_is_started_from_its_first_byte_sent_to_its_last() {
+    let mut list = Gather::default();
+    list.copy(b"to and fro");
+    assert!(!list.is_started());
+    list.advance(3);
+    assert!(list.is_started());
+    list.advance(7);
+    assert!(!list.is_started() && list.is_empty(), "it is as good as new");
+    list.copy(b"x");
+    list.copy(b"y");
+    list.advance(1);
+    assert!(list.is_started());
+    list.clear();
+    assert!(!list.is_started());
+}
