@@ -32,6 +32,9 @@ fn main() {
             .and_then(|()| write!(names, "{name}, "))
             .expect("a string takes all");
     }
+    if names.is_empty() {
+        println!("cargo::error=choose at least one mechanism, as by --features multiplex/epoll");
+    }
     let list = format!("{modules}mechanisms! {{ {names} }}\n");
     fs::write(Path::new(&out).join("mechanisms.rs"), list).expect("the output can be written");
 }

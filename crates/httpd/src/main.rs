@@ -12,7 +12,8 @@ use clap::Parser;
 /// A web server that runs on every event mechanism of Linux.
 ///
 /// Serves the files below a directory, or without one a page of its own. Ends on SIGTERM or
-/// SIGINT when the replies under way are sent; a second such signal ends it at once.
+/// SIGINT when the replies under way are sent, or after 10 seconds; a second such signal ends it at
+/// once.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
@@ -24,7 +25,7 @@ struct Arguments {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
 
-    /// Event mechanism, see --list-backends; `auto` takes the fastest that can run here
+    /// Event mechanism (select, poll, epoll, epoll-edge, uring, sigio, tokio; see --list-backends); `auto` takes the fastest that can run here
     #[arg(long, value_name = "NAME", default_value = "auto")]
     backend: String,
 

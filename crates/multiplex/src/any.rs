@@ -56,6 +56,9 @@ pub fn auto() -> Result<Choice, Unavailable> {
 
 macro_rules! mechanisms {
     ($($name:ident,)*) => {
+        /// The names of the mechanisms that are built in.
+        pub const NAMES: &[&str] = &[$(<$name as Multiplexer>::NAME,)*];
+
         /// Every mechanism that is built in.
         pub fn backends() -> Vec<Backend> {
             vec![$(Backend::of::<$name>(),)*]

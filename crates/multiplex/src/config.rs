@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use shared_ring::BufferSizes;
 
+use crate::NAMES;
+
 /// How a mechanism is set up. The defaults suit a server on a small machine.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -87,7 +89,6 @@ impl fmt::Display for Unavailable {
 impl std::error::Error for Unavailable {}
 
 /// Why a server did not start.
-#[derive(Debug)]
 pub enum StartError {
     /// The mechanism can't run here.
     Unavailable(Unavailable),
@@ -108,7 +109,7 @@ impl fmt::Display for StartError {
         match self {
             StartError::Unavailable(why) => why.fmt(f),
             StartError::Unknown(name) => {
-                write!(f, "there is no mechanism `{name}`; --list-backends shows those that are")
+                write!(f, "no mechanism `{name}` is built in; there are: {}", NAMES.join(", "))
             }
             StartError::Listen(at, error) => write!(f, "can't listen at {at}: {error}"),
             StartError::Root(path, error) => {
@@ -121,6 +122,13 @@ impl fmt::Display for StartError {
 }
 
 impl std::error::Error for StartError {}
+
+/// The sentence, so that a `main` which returns the error shows it.
+impl fmt::Debug for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl From<Unavailable> for StartError {
     fn from(why: Unavailable) -> Self {
