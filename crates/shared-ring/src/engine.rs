@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::inflight::{Entry, InFlight};
 use crate::linux::close;
-use crate::nonblocking::{self, Disk, NotReceived, NotSent, is_lost_peer, is_table_full};
+use crate::nonblocking::{self, Disk, NotReceived, Sending, is_lost_peer, is_table_full};
 use crate::offload::{Done, Offload, Work};
 use crate::poller::{Poller, Readiness};
 use crate::{
@@ -274,39 +274,22 @@ impl<P: Poller> Engine<P> {
     /// Sends, or waits for the socket, or has a thread read what is to be sent.
     fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
-        let outcome = match op {
-            Op::Send { mut data, .. } => match nonblocking::send(fd, &mut data) {
-                Err(Errno::AGAIN) => return self.wait_for(fd, token, Op::Send { fd, data }),
-                Err(errno) => Outcome::Failed(errno, Some(data)),
-                Ok(n) => {
-                    self.counters.short_sends += u64::from(!data.is_empty());
-                    Outcome::Sent(data, n)
-                }
-            },
-            Op::SendFile { ref file, offset, len, .. } => {
-                match nonblocking::send_file(fd, file.fd(), offset, len, disk) {
-                    Err(NotSent::Failed(Errno::AGAIN)) => return self.wait_for(fd, token, op),
-                    Err(NotSent::Cold) => return self.warm(token, op),
-                    Err(NotSent::Failed(errno)) => Outcome::Failed(errno, None),
-                    Ok(n) => Outcome::SentFile(n),
-                }
+        match nonblocking::try_to_send(op, disk) {
+            Sending::Full(op) => self.wait_for(fd, token, op),
+            Sending::Cold(op) => {
+                self.counters.cold_files += 1;
+                self.offload(token, op)
             }
-            op => unreachable!("not a send: {op:?}"),
-        };
-        Ok(Posted::Done(outcome))
+            Sending::Done(outcome) => {
+                self.counters.note_send(&outcome);
+                Ok(Posted::Done(outcome))
+            }
+        }
     }
 
-    /// Has a thread read the part of a file that is to be sent, so that it is in memory.
-    fn warm(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        let Op::SendFile { ref file, offset, len, .. } = op else {
-            unreachable!("only files are cold: {op:?}")
-        };
-        let work = Work::Read(file.fd(), offset, len);
-        self.counters.cold_files += 1;
-        self.offload(token, op, work)
-    }
-
-    fn offload(&mut self, token: Token, op: Op, work: Work) -> Result<Posted, Refused> {
+    /// Has a thread do an operation's file work.
+    fn offload(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+        let work = Work::of(&op);
         self.inflight.insert(token, op, false)?;
         self.counters.offloaded += 1;
         self.offload.post(token, work);
@@ -315,15 +298,9 @@ impl<P: Poller> Engine<P> {
 
     /// Does file work at once if everything is in memory, else has a thread do it.
     fn file_work(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        let work = match &op {
-            Op::Open { root, path } => Work::Open(root.fd(), path.clone()),
-            Op::Stat { root, path } => Work::Stat(root.fd(), path.clone()),
-            Op::Read { file, offset, len } => Work::Read(file.fd(), *offset, *len),
-            op => unreachable!("not file work: {op:?}"),
-        };
         self.counters.system_calls += 1;
-        match work.run(Disk::Cached) {
-            Err(errno) if Work::would_wait(errno) => self.offload(token, op, work),
+        match Work::of(&op).run(Disk::Cached) {
+            Err(errno) if Work::would_wait(errno) => self.offload(token, op),
             result => Ok(Posted::Done(file_outcome(result))),
         }
     }

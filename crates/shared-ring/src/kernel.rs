@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Instant, SystemTime};
 
-use crate::{Completion, Fd, File, Op, Posted, Refused, Token, Waker};
+use crate::{Completion, Fd, File, Op, Outcome, Posted, Refused, Token, Waker};
 
 /// Completions on their way to the application, oldest first.
 pub type Batch = VecDeque<Completion>;
@@ -139,6 +139,15 @@ macro_rules! counters {
             }
         }
     };
+}
+
+impl Counters {
+    /// Counts a send that took fewer bytes than were offered.
+    pub fn note_send(&mut self, outcome: &Outcome) {
+        if let Outcome::Sent(rest, _) = outcome {
+            self.short_sends += u64::from(!rest.is_empty());
+        }
+    }
 }
 
 counters! {

@@ -14,7 +14,7 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, sockopt};
 
 use crate::linux::borrow;
-use crate::{Fd, Gather, Meta, Pool, RxBuf};
+use crate::{Fd, Gather, Meta, Op, Outcome, Pool, RxBuf};
 
 /// Whether file work may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,40 @@ pub fn send_file(fd: Fd, file: Fd, offset: u64, len: u32, disk: Disk) -> Result<
     retry_on_intr(|| fs::sendfile(borrow(&fd), borrow(&file), Some(&mut from), len as usize))
         .map(|n| n as u32)
         .map_err(NotSent::Failed)
+}
+
+/// What came of a try to send.
+#[derive(Debug)]
+pub enum Sending {
+    /// It was sent as far as it went, or failed.
+    Done(Outcome),
+    /// The socket is full.
+    Full(Op),
+    /// The file is to be read first; [`Work::of`](crate::Work::of) the operation does that.
+    Cold(Op),
+}
+
+/// Tries an [`Op::Send`] or an [`Op::SendFile`].
+///
+/// # Panics
+/// For any other operation.
+pub fn try_to_send(op: Op, disk: Disk) -> Sending {
+    match op {
+        Op::Send { fd, mut data } => match send(fd, &mut data) {
+            Ok(n) => Sending::Done(Outcome::Sent(data, n)),
+            Err(Errno::AGAIN) => Sending::Full(Op::Send { fd, data }),
+            Err(errno) => Sending::Done(Outcome::Failed(errno, Some(data))),
+        },
+        Op::SendFile { fd, ref file, offset, len } => {
+            match send_file(fd, file.fd(), offset, len, disk) {
+                Ok(n) => Sending::Done(Outcome::SentFile(n)),
+                Err(NotSent::Failed(Errno::AGAIN)) => Sending::Full(op),
+                Err(NotSent::Cold) => Sending::Cold(op),
+                Err(NotSent::Failed(errno)) => Sending::Done(Outcome::Failed(errno, None)),
+            }
+        }
+        op => unreachable!("not a send: {op:?}"),
+    }
 }
 
 /// Whether reading the byte at `offset` would wait for the disk, as far as can be known.

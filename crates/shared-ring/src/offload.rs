@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use rustix::io::Errno;
 
 use crate::nonblocking::{self, Disk};
-use crate::{Fd, Meta, Token, Waker};
+use crate::{Fd, Meta, Op, Token, Waker};
 
 /// Work for a thread. Whoever posts it keeps the descriptors open until it is done.
 #[derive(Debug)]
@@ -34,6 +34,21 @@ pub enum Done {
 }
 
 impl Work {
+    /// The file work of an operation; for a send of a file, to read what it is to send.
+    ///
+    /// # Panics
+    /// For an operation that has to do with no file.
+    pub fn of(op: &Op) -> Self {
+        match op {
+            Op::Open { root, path } => Work::Open(root.fd(), path.clone()),
+            Op::Stat { root, path } => Work::Stat(root.fd(), path.clone()),
+            Op::Read { file, offset, len } | Op::SendFile { file, offset, len, .. } => {
+                Work::Read(file.fd(), *offset, *len)
+            }
+            op => unreachable!("not file work: {op:?}"),
+        }
+    }
+
     /// Does the work in the calling thread.
     ///
     /// # Errors

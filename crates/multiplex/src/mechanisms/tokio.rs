@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Instant;
 
-use shared_ring::nonblocking::{self, Disk, NotReceived, NotSent};
+use shared_ring::nonblocking::{self, Disk, NotReceived, Sending};
 use shared_ring::{
     Completion, Counters, Done, Errno, Fd, Host, Kind, Linux, Op, Outcome, Pool, Posted, Refusal, Refused,
     Submit, Table, Token, Waker, Work, file_outcome,
@@ -128,7 +128,7 @@ enum Rest {
 /// A task to be spawned.
 enum Birth {
     Socket(Fd),
-    File(Token, Op, Work),
+    File(Token, Op),
 }
 
 impl Posts {
@@ -179,40 +179,33 @@ impl Posts {
     }
 
     /// Sends at once what the socket takes; the rest waits for its task.
-    fn send(&mut self, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
+    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
-        let outcome = match op {
-            Op::Send { fd, mut data } => match nonblocking::send(fd, &mut data) {
-                Err(Errno::AGAIN) => return self.post(fd, token, Op::Send { fd, data }),
-                Err(errno) => Outcome::Failed(errno, Some(data)),
-                Ok(n) => {
-                    self.counters.short_sends += u64::from(!data.is_empty());
-                    Outcome::Sent(data, n)
-                }
-            },
-            Op::SendFile { fd, ref file, offset, len } => {
-                match nonblocking::send_file(fd, file.fd(), offset, len, disk) {
-                    Err(NotSent::Failed(Errno::AGAIN)) => return self.post(fd, token, op),
-                    Err(NotSent::Cold) => {
-                        self.counters.cold_files += 1;
-                        let work = Work::Read(file.fd(), offset, len);
-                        self.note_slot(fd, token);
-                        self.socket(fd.raw()).warming = Some((token, false));
-                        self.births.push(Birth::File(token, op, work));
-                        return Ok(Posted::InFlight);
-                    }
-                    Err(NotSent::Failed(errno)) => Outcome::Failed(errno, None),
-                    Ok(n) => Outcome::SentFile(n),
-                }
+        match nonblocking::try_to_send(op, disk) {
+            Sending::Full(op) => self.post(fd, token, op),
+            Sending::Cold(op) => {
+                self.counters.cold_files += 1;
+                self.note_slot(fd, token);
+                self.socket(fd.raw()).warming = Some((token, false));
+                Ok(self.offload(token, op))
             }
-            op => unreachable!("not a send: {op:?}"),
-        };
-        Ok(Posted::Done(outcome))
+            Sending::Done(outcome) => {
+                self.counters.note_send(&outcome);
+                Ok(Posted::Done(outcome))
+            }
+        }
+    }
+
+    /// Has a task wait for an operation's file work on another thread.
+    fn offload(&mut self, token: Token, op: Op) -> Posted {
+        self.counters.offloaded += 1;
+        self.births.push(Birth::File(token, op));
+        Posted::InFlight
     }
 
     /// Goes on with a send that waited; false if it waits again.
-    fn send_on(&mut self, token: Token, op: Op, disk: Disk) -> bool {
-        match self.send(token, op, disk) {
+    fn send_on(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> bool {
+        match self.send(fd, token, op, disk) {
             Ok(Posted::Done(outcome)) => self.complete(token, outcome),
             Ok(Posted::InFlight) => return false,
             Err(refused) => unreachable!("its place was just vacated: {refused:?}"),
@@ -222,19 +215,9 @@ impl Posts {
 
     /// Does file work at once if everything is in memory, else on another thread.
     fn file_work(&mut self, token: Token, op: Op) -> Posted {
-        let work = match &op {
-            Op::Open { root, path } => Work::Open(root.fd(), path.clone()),
-            Op::Stat { root, path } => Work::Stat(root.fd(), path.clone()),
-            Op::Read { file, offset, len } => Work::Read(file.fd(), *offset, *len),
-            op => unreachable!("not file work: {op:?}"),
-        };
         self.counters.system_calls += 1;
-        match work.run(Disk::Cached) {
-            Err(errno) if Work::would_wait(errno) => {
-                self.counters.offloaded += 1;
-                self.births.push(Birth::File(token, op, work));
-                Posted::InFlight
-            }
+        match Work::of(&op).run(Disk::Cached) {
+            Err(errno) if Work::would_wait(errno) => self.offload(token, op),
             result => Posted::Done(file_outcome(result)),
         }
     }
@@ -246,7 +229,7 @@ impl Posts {
         };
         match self.socket(fd.raw()).warming.take() {
             Some((_, false)) => {
-                self.send_on(token, op, Disk::Wait);
+                self.send_on(fd, token, op, Disk::Wait);
             }
             _ => self.complete(token, Outcome::Failed(Errno::CANCELED, None)),
         }
@@ -303,15 +286,20 @@ impl Posts {
     /// Goes on with a send or a connect; false when the socket is full.
     fn try_to_write(&mut self, fd: RawFd) -> bool {
         let Some((token, op)) = self.socket(fd).writer.take() else { return true };
-        if let Op::Connect { fd, .. } = op {
-            let outcome = match nonblocking::connected(fd) {
-                Ok(()) => Outcome::Connected,
-                Err(errno) => Outcome::Failed(errno, None),
-            };
-            self.complete(token, outcome);
-            return true;
+        match op {
+            Op::Connect { fd, .. } => {
+                let outcome = match nonblocking::connected(fd) {
+                    Ok(()) => Outcome::Connected,
+                    Err(errno) => Outcome::Failed(errno, None),
+                };
+                self.complete(token, outcome);
+                true
+            }
+            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
+                self.send_on(fd, token, op, Disk::Cached)
+            }
+            op => unreachable!("it does not wait to write: {op:?}"),
         }
-        self.send_on(token, op, Disk::Cached)
     }
 }
 
@@ -321,7 +309,9 @@ impl Submit for Posts {
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         match op {
             Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.post(fd, token, op),
-            Op::Send { .. } | Op::SendFile { .. } => self.send(token, op, Disk::Cached),
+            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
+                self.send(fd, token, op, Disk::Cached)
+            }
             Op::Connect { fd, to } => {
                 self.counters.system_calls += 1;
                 match nonblocking::connect(fd, to) {
@@ -462,9 +452,7 @@ impl<A: Application + 'static> Server<A> {
         for birth in births {
             match birth {
                 Birth::Socket(fd) => drop(spawn_local(Rc::clone(self).socket(fd))),
-                Birth::File(token, op, work) => {
-                    drop(spawn_local(Rc::clone(self).file(token, op, work)));
-                }
+                Birth::File(token, op) => drop(spawn_local(Rc::clone(self).file(token, op))),
             }
         }
         result
@@ -557,7 +545,8 @@ impl<A: Application + 'static> Server<A> {
     }
 
     /// Waits for file work on another thread.
-    async fn file(self: Rc<Self>, token: Token, op: Op, work: Work) {
+    async fn file(self: Rc<Self>, token: Token, op: Op) {
+        let work = Work::of(&op);
         let result = spawn_blocking(move || work.run(Disk::Wait)).await;
         let result = result.unwrap_or(Err(Errno::IO));
         self.with(|driver| driver.io.kernel.thread_done(token, op, result));
