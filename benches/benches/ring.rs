@@ -56,7 +56,7 @@ impl<K: Kernel> Pairs<K> {
         open -= sent.len();
         self.lists.append(&mut sent);
         while open > 0 {
-            self.kernel.turn(None, &mut self.batch).expect("the kernel goes on");
+            self.kernel.turn_into(None, &mut self.batch).expect("the kernel goes on");
             for completion in self.batch.drain(..) {
                 match completion.outcome {
                     Outcome::Sent(list, n) if n == BYTES.len() => self.lists.push(list),
@@ -102,12 +102,12 @@ fn empty_turns(c: &mut Criterion) {
     let past = past.expect("the machine has been up for a second");
     if let Some(mut kernel) = uring() {
         group.bench_function("uring", |b| {
-            b.iter(|| kernel.turn(Some(past), &mut batch).expect("the kernel goes on"));
+            b.iter(|| kernel.turn_into(Some(past), &mut batch).expect("the kernel goes on"));
         });
     }
     let mut kernel = epoll();
     group.bench_function("epoll", |b| {
-        b.iter(|| kernel.turn(Some(past), &mut batch).expect("the kernel goes on"));
+        b.iter(|| kernel.turn_into(Some(past), &mut batch).expect("the kernel goes on"));
     });
     group.finish();
 }

@@ -42,11 +42,16 @@ pub struct Engine<P> {
     inflight: InFlight<bool>,
     sockets: Table<Socket>,
     pool: Rc<Pool>,
-    /// Completions not delivered yet.
+    /// Completions of this turn.
     done: Batch,
+    /// Completions of the next turn: what was cancelled since this one began.
+    cancelled: Batch,
+    /// What the poller said, newest first while it is worked on.
+    events: Vec<(Fd, Readiness)>,
     /// Sockets that may have more to read though no edge will say so.
     unread: VecDeque<Fd>,
-    events: Vec<(Fd, Readiness)>,
+    /// How many of them belong to this turn.
+    rereads: usize,
     waker: Waker,
     waker_fd: Fd,
     now: Instant,
@@ -84,8 +89,10 @@ impl<P: Poller> Engine<P> {
             sockets: Table::default(),
             pool: Pool::new(config.buffers, config.buffer_size),
             done: Batch::new(),
-            unread: VecDeque::new(),
+            cancelled: Batch::new(),
             events: Vec::new(),
+            unread: VecDeque::new(),
+            rereads: 0,
             offload: Offload::new(waker.clone()),
             waker,
             waker_fd,
@@ -94,24 +101,20 @@ impl<P: Poller> Engine<P> {
         })
     }
 
-    fn complete(&mut self, token: Token, outcome: Outcome) {
-        self.done.push_back(Completion::last(token, outcome));
-    }
-
     /// Ends an operation that waits in the table.
-    fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) {
+    fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) -> Completion {
         self.inflight.remove(token);
         self.vacate(fd, token);
-        self.complete(token, outcome);
+        Completion::last(token, outcome)
     }
 
     /// Ends an operation that waits in the table, and hands back what it was to send.
-    fn fail(&mut self, fd: Fd, token: Token, errno: Errno) {
+    fn fail(&mut self, fd: Fd, token: Token, errno: Errno) -> Completion {
         let data = match self.inflight.get(token) {
             Some(Entry { op: Op::Send { data, .. }, .. }) => Some(mem::take(data)),
             _ => None,
         };
-        self.end(fd, token, Outcome::Failed(errno, data));
+        self.end(fd, token, Outcome::Failed(errno, data))
     }
 
     fn vacate(&mut self, fd: Fd, token: Token) {
@@ -133,7 +136,9 @@ impl<P: Poller> Engine<P> {
             self.look_again(fd);
         }
         if let Err(error) = self.want(fd) {
-            self.fail(fd, token, Errno::from_io_error(&error).unwrap_or(Errno::NOMEM));
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
+            let failed = self.fail(fd, token, errno);
+            self.cancelled.push_back(failed);
         }
         Ok(Posted::InFlight)
     }
@@ -159,79 +164,91 @@ impl<P: Poller> Engine<P> {
         }
     }
 
+    fn forget_unread(&mut self, fd: Fd) {
+        if let Some(at) = self.unread.iter().position(|other| *other == fd) {
+            self.unread.remove(at);
+            self.rereads -= usize::from(at < self.rereads);
+        }
+    }
+
     /// Uses what the poller said of a socket.
-    fn ready(&mut self, fd: Fd, ready: Readiness) {
+    fn ready(&mut self, fd: Fd, ready: Readiness) -> Option<Completion> {
         if fd == self.waker_fd {
-            return self.woken();
+            return Some(self.woken());
         }
         let socket = self.sockets.at(fd.index());
         socket.ready |= ready;
         // What is to be looked at again has its turn behind the events.
         let reader = socket.reader.filter(|_| ready.contains(Readiness::READ) && !socket.unread);
-        let writer = socket.writer;
-        if let Some(token) = reader {
-            self.read(fd, token);
-        }
-        if let Some(token) = writer.filter(|_| ready.contains(Readiness::WRITE)) {
-            self.write(fd, token);
+        let writer = socket.writer.filter(|_| ready.contains(Readiness::WRITE));
+        let read = reader.and_then(|token| self.read(fd, token));
+        if let Some(written) = writer.and_then(|token| self.write(fd, token)) {
+            self.done.push_back(written);
         }
         if !P::EDGE {
             // Stop asking for what nobody waits for. A set that shrinks has room.
             let _ = self.want(fd);
         }
+        read
     }
 
-    fn read(&mut self, fd: Fd, token: Token) {
-        match self.inflight.get(token).map(|entry| &entry.op) {
-            Some(Op::Accept { per_turn, .. }) => {
+    fn read(&mut self, fd: Fd, token: Token) -> Option<Completion> {
+        match self.inflight.get(token)?.op {
+            Op::Accept { per_turn, .. } => {
                 let most = per_turn.map_or(Self::ACCEPTS, |n| n.get());
-                self.accept(fd, token, most);
+                self.accept(fd, token, most)
             }
-            Some(Op::Receive { .. }) => self.receive(fd, token),
-            _ => {}
+            Op::Receive { .. } => self.receive(fd, token),
+            _ => None,
         }
     }
 
-    fn accept(&mut self, fd: Fd, token: Token, most: u16) {
+    fn accept(&mut self, fd: Fd, token: Token, most: u16) -> Option<Completion> {
         for _ in 0..most {
             self.counters.system_calls += 1;
             match nonblocking::accept(fd) {
                 Ok(peer) => self.done.push_back(Completion::more(token, Outcome::Accepted(peer))),
                 Err(Errno::AGAIN) => {
-                    return self.sockets.at(fd.index()).ready.remove(Readiness::READ);
+                    self.sockets.at(fd.index()).ready.remove(Readiness::READ);
+                    return None;
                 }
                 Err(errno) if is_lost_peer(errno) => self.counters.accept_aborts += 1,
                 Err(errno) => {
                     self.counters.table_full += u64::from(is_table_full(errno));
-                    return self.fail(fd, token, errno);
+                    let failed = self.fail(fd, token, errno);
+                    self.done.push_back(failed);
+                    return None;
                 }
             }
         }
         if P::EDGE {
             self.look_again(fd);
         }
+        None
     }
 
-    fn receive(&mut self, fd: Fd, token: Token) {
+    fn receive(&mut self, fd: Fd, token: Token) -> Option<Completion> {
         self.counters.system_calls += 1;
         match nonblocking::receive(fd, &self.pool) {
             Ok(Some(bytes)) => {
                 if P::EDGE {
                     self.note_rest(fd, bytes.len());
                 }
-                self.done.push_back(Completion::more(token, Outcome::Received(bytes)));
+                Some(Completion::more(token, Outcome::Received(bytes)))
             }
-            Ok(None) => self.end(fd, token, Outcome::Eof),
+            Ok(None) => Some(self.end(fd, token, Outcome::Eof)),
             Err(NotReceived::Failed(Errno::AGAIN)) => {
                 self.sockets.at(fd.index()).ready.remove(Readiness::READ);
+                None
             }
-            Err(NotReceived::Failed(errno)) => self.fail(fd, token, errno),
+            Err(NotReceived::Failed(errno)) => Some(self.fail(fd, token, errno)),
             Err(NotReceived::NoBuffer) => {
                 self.counters.system_calls -= 1;
                 self.counters.buffer_shortages += 1;
                 if P::EDGE {
                     self.look_again(fd);
                 }
+                None
             }
         }
     }
@@ -248,8 +265,8 @@ impl<P: Poller> Engine<P> {
     }
 
     /// Goes on with the operation that waits to write.
-    fn write(&mut self, fd: Fd, token: Token) {
-        let Some(entry) = self.inflight.remove(token) else { return };
+    fn write(&mut self, fd: Fd, token: Token) -> Option<Completion> {
+        let entry = self.inflight.remove(token)?;
         self.vacate(fd, token);
         if let Op::Connect { .. } = entry.op {
             self.counters.system_calls += 1;
@@ -257,16 +274,16 @@ impl<P: Poller> Engine<P> {
                 Ok(()) => Outcome::Connected,
                 Err(errno) => Outcome::Failed(errno, None),
             };
-            return self.complete(token, outcome);
+            return Some(Completion::last(token, outcome));
         }
-        self.send_on(fd, token, entry.op, Disk::Cached);
+        self.send_on(fd, token, entry.op, Disk::Cached)
     }
 
     /// Goes on with a send that waited.
-    fn send_on(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) {
+    fn send_on(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Option<Completion> {
         match self.send(fd, token, op, disk) {
-            Ok(Posted::Done(outcome)) => self.complete(token, outcome),
-            Ok(Posted::InFlight) => {}
+            Ok(Posted::Done(outcome)) => Some(Completion::last(token, outcome)),
+            Ok(Posted::InFlight) => None,
             Err(refused) => unreachable!("its place was just vacated: {refused:?}"),
         }
     }
@@ -305,28 +322,54 @@ impl<P: Poller> Engine<P> {
         }
     }
 
-    fn woken(&mut self) {
+    fn woken(&mut self) -> Completion {
         self.counters.system_calls += 1;
         self.waker.drain();
         while let Some((token, result)) = self.offload.take() {
-            self.thread_done(token, result);
+            let ended = self.thread_done(token, result);
+            self.done.extend(ended);
         }
-        let token = Token::new(Kind::Wake, 0, 0);
-        self.done.push_back(Completion::more(token, Outcome::Woken));
+        Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken)
     }
 
-    fn thread_done(&mut self, token: Token, result: Result<Done, Errno>) {
-        let Some(Entry { op, note: cancelled, .. }) = self.inflight.remove(token) else { return };
+    fn thread_done(&mut self, token: Token, result: Result<Done, Errno>) -> Option<Completion> {
+        let Entry { op, note: cancelled, .. } = self.inflight.remove(token)?;
         match op {
-            _ if cancelled => self.complete(token, Outcome::Failed(Errno::CANCELED, None)),
+            _ if cancelled => {
+                Some(Completion::last(token, Outcome::Failed(Errno::CANCELED, None)))
+            }
             Op::SendFile { fd, .. } => self.send_on(fd, token, op, Disk::Wait),
-            _ => self.complete(token, file_outcome(result)),
+            _ => Some(Completion::last(token, file_outcome(result))),
         }
+    }
+
+    /// Goes on with the next thing that this turn has to do.
+    fn work(&mut self) -> Option<Completion> {
+        while let Some((fd, ready)) = self.events.pop() {
+            if let Some(completion) = self.ready(fd, ready) {
+                return Some(completion);
+            }
+            if let Some(completion) = self.done.pop_front() {
+                return Some(completion);
+            }
+        }
+        while self.rereads > 0 {
+            self.rereads -= 1;
+            let Some(fd) = self.unread.pop_front() else { break };
+            let socket = self.sockets.at(fd.index());
+            socket.unread = false;
+            let read = socket.reader.and_then(|token| self.read(fd, token));
+            if let Some(completion) = read.or_else(|| self.done.pop_front()) {
+                return Some(completion);
+            }
+        }
+        None
     }
 
     /// How long the poller may wait.
     fn patience(&self, until: Option<Instant>) -> Option<Duration> {
-        if !self.done.is_empty() || !self.unread.is_empty() {
+        let left = !self.done.is_empty() || !self.events.is_empty();
+        if left || !self.cancelled.is_empty() || !self.unread.is_empty() {
             return Some(Duration::ZERO);
         }
         until.map(|at| at.saturating_duration_since(Instant::now()))
@@ -366,9 +409,10 @@ impl<P: Poller> Submit for Engine<P> {
             Op::Close { fd } => {
                 self.counters.system_calls += 1;
                 self.poller.forget(fd);
-                let unread = mem::take(self.sockets.at(fd.index())).unread;
-                if unread {
-                    self.unread.retain(|other| *other != fd);
+                // The number may be a new socket's before this turn is over.
+                self.events.retain(|(other, _)| *other != fd);
+                if mem::take(self.sockets.at(fd.index())).unread {
+                    self.forget_unread(fd);
                 }
                 close(fd);
                 Ok(Posted::Done(Outcome::Closed))
@@ -384,9 +428,13 @@ impl<P: Poller> Submit for Engine<P> {
             Op::Accept { listener: fd, .. }
             | Op::Receive { fd }
             | Op::Send { fd, .. }
-            | Op::Connect { fd, .. } => self.fail(fd, token, Errno::CANCELED),
+            | Op::Connect { fd, .. } => {
+                let failed = self.fail(fd, token, Errno::CANCELED);
+                self.cancelled.push_back(failed);
+            }
             Op::SendFile { fd, .. } if self.sockets.at(fd.index()).writer == Some(token) => {
-                self.fail(fd, token, Errno::CANCELED);
+                let failed = self.fail(fd, token, Errno::CANCELED);
+                self.cancelled.push_back(failed);
             }
             // A thread has it.
             _ => entry.note = true,
@@ -410,7 +458,7 @@ impl<P: Poller> Submit for Engine<P> {
     }
 
     fn landed(&self) -> u32 {
-        self.done.len() as u32
+        self.cancelled.len() as u32
     }
 
     fn counters(&self) -> Counters {
@@ -421,41 +469,36 @@ impl<P: Poller> Submit for Engine<P> {
 }
 
 impl<P: Poller> Kernel for Engine<P> {
-    fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
         self.counters.turns += 1;
         let patience = self.patience(until);
-        let mut events = mem::take(&mut self.events);
-        self.poller
-            .wait(patience, &mut events)
-            .map_err(|error| Fault { doing: "waiting for descriptors", error })?;
+        if self.events.is_empty() {
+            self.poller
+                .wait(patience, &mut self.events)
+                .map_err(|error| Fault { doing: "waiting for descriptors", error })?;
+            self.events.reverse();
+        }
         self.now = Instant::now();
-        let unread = self.unread.len();
-        for (fd, ready) in events.drain(..) {
-            self.ready(fd, ready);
-        }
-        self.events = events;
-        for _ in 0..unread {
-            let Some(fd) = self.unread.pop_front() else { break };
-            let socket = self.sockets.at(fd.index());
-            socket.unread = false;
-            if let Some(token) = socket.reader {
-                self.read(fd, token);
-            }
-        }
-        self.reap(out);
+        self.rereads = self.unread.len();
+        self.reap();
         Ok(())
     }
 
-    fn reap(&mut self, out: &mut Batch) {
-        self.counters.completions += self.done.len() as u64;
-        out.append(&mut self.done);
+    fn next(&mut self) -> Option<Completion> {
+        let completion = self.done.pop_front().or_else(|| self.work())?;
+        self.counters.completions += 1;
+        Some(completion)
+    }
+
+    fn reap(&mut self) {
+        self.done.append(&mut self.cancelled);
     }
 }
 
 impl<P> Drop for Engine<P> {
     /// Nothing is in flight in the kernel; sockets that were accepted and not delivered close.
     fn drop(&mut self) {
-        for completion in self.done.drain(..) {
+        for completion in self.done.drain(..).chain(self.cancelled.drain(..)) {
             if let Outcome::Accepted(fd) = completion.outcome {
                 close(fd);
             }

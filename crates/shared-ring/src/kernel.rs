@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Instant, SystemTime};
@@ -50,15 +51,29 @@ pub trait Submit {
 
 /// The far side of the ring: operations go in, completions come out.
 pub trait Kernel: Submit {
-    /// Moves completions into `out`. Waits for the first until the given time, or for ever with
-    /// `None`; does not wait for a time that has passed.
+    /// Begins a turn. Waits for the first completion until the given time, or for ever with
+    /// `None`; does not wait for a time that has passed, nor when the last turn left something.
     ///
     /// # Errors
     /// Only when the kernel can't be used any more.
-    fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault>;
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault>;
 
-    /// Moves completions that wait already into `out`; no system call.
-    fn reap(&mut self, out: &mut Batch);
+    /// The next completion of this turn. A kernel over a poller does the work now, so that what
+    /// one connection received can be answered while it is in the processor's cache.
+    fn next(&mut self) -> Option<Completion>;
+
+    /// Adds what has landed since to this turn; no system call.
+    fn reap(&mut self);
+
+    /// Takes a whole turn at once.
+    ///
+    /// # Errors
+    /// Only when the kernel can't be used any more.
+    fn turn_into(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault> {
+        self.turn(until)?;
+        out.extend(iter::from_fn(|| self.next()));
+        Ok(())
+    }
 }
 
 /// What a machine does at once, without an operation: sockets made and set up, time, chance.

@@ -19,7 +19,7 @@ fn next(name: &str, kernel: &mut impl Kernel, batch: &mut Batch) -> Completion {
     let until = Instant::now() + Duration::from_secs(10);
     while batch.is_empty() {
         assert!(Instant::now() < until, "{name}: nothing comes of the accept");
-        kernel.turn(Some(until), batch).unwrap();
+        kernel.turn_into(Some(until), batch).unwrap();
     }
     let completion = batch.pop_front().unwrap();
     assert_eq!(completion.token, ACCEPT, "{name}");
@@ -52,7 +52,7 @@ fn an_accept_ends_for_want_of_a_descriptor(
     let peer = kernel.host_mut().socket(to, BufferSizes::default()).unwrap();
     kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
     let mut batch = Batch::new();
-    kernel.turn(Some(Instant::now()), &mut batch).unwrap();
+    kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
     let files = fill();
     if let Err(errno) = nonblocking::connect(peer, to) {
         assert_eq!(errno, Errno::INPROGRESS);

@@ -131,14 +131,17 @@ impl<K: Kernel> Submit for Tested<K> {
 }
 
 impl<K: Kernel> Kernel for Tested<K> {
-    fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
         let until = if self.early.is_empty() { until } else { Some(self.now()) };
-        out.append(&mut self.early);
-        self.kernel.turn(until, out)
+        self.kernel.turn(until)
     }
 
-    fn reap(&mut self, out: &mut Batch) {
-        self.kernel.reap(out);
+    fn next(&mut self) -> Option<Completion> {
+        self.early.pop_front().or_else(|| self.kernel.next())
+    }
+
+    fn reap(&mut self) {
+        self.kernel.reap();
     }
 }
 
@@ -163,7 +166,7 @@ fn next(kernel: &mut impl Kernel, batch: &mut Batch, token: Token) -> Completion
             return batch.remove(at).unwrap();
         }
         assert!(Instant::now() < until, "nothing comes of {token:?}; got {batch:?}");
-        kernel.turn(Some(until), batch).unwrap();
+        kernel.turn_into(Some(until), batch).unwrap();
     }
 }
 
@@ -289,7 +292,7 @@ mod cases {
         for round in 0..100u8 {
             kernel.submit(receive(0), Op::Receive { fd }).unwrap();
             if round % 2 == 0 {
-                kernel.turn(Some(Instant::now()), &mut batch).unwrap();
+                kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
             }
             cancel(&mut kernel, &mut batch, receive(0));
         }
@@ -313,7 +316,7 @@ mod cases {
         let mut seen = [0; 10];
         while seen != [5000; 10] {
             assert!(Instant::now() < until, "stuck at {seen:?}");
-            kernel.turn(Some(until), &mut batch).unwrap();
+            kernel.turn_into(Some(until), &mut batch).unwrap();
             for completion in batch.drain(..) {
                 let slot = completion.token.slot() as usize;
                 let Outcome::Received(bytes) = completion.outcome else { panic!("{completion:?}") };
@@ -334,7 +337,7 @@ mod cases {
         kernel.submit(receive(1), Op::Receive { fd: second }).unwrap();
         two.write_all(b"y").unwrap();
         while kernel.counters().buffer_shortages == 0 {
-            kernel.turn(Some(Instant::now() + Duration::from_millis(1)), &mut batch).unwrap();
+            kernel.turn_into(Some(Instant::now() + Duration::from_millis(1)), &mut batch).unwrap();
         }
         cancel(&mut kernel, &mut batch, receive(1));
         drop(held);
@@ -375,7 +378,7 @@ mod cases {
         for round in 0.. {
             assert!(round < 1000, "the socket takes everything");
             kernel.submit(send(0), Op::Send { fd, data: gather(&[&block]) }).unwrap();
-            kernel.turn(Some(Instant::now() + Duration::from_millis(50)), &mut batch).unwrap();
+            kernel.turn_into(Some(Instant::now() + Duration::from_millis(50)), &mut batch).unwrap();
             if batch.pop_front().is_none() {
                 break;
             }
@@ -503,7 +506,7 @@ mod cases {
         let mut batch = Batch::new();
         let mut turns = 0;
         while Instant::now() < until {
-            kernel.turn(Some(until), &mut batch).unwrap();
+            kernel.turn_into(Some(until), &mut batch).unwrap();
             turns += 1;
         }
         assert!(batch.is_empty() && turns < 10, "{turns} turns");
@@ -541,7 +544,7 @@ mod cases {
         kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
         let (mut batch, mut accepted) = (Batch::new(), 0);
         while accepted < 10 {
-            kernel.turn(Some(Instant::now() + Duration::from_secs(10)), &mut batch).unwrap();
+            kernel.turn_into(Some(Instant::now() + Duration::from_secs(10)), &mut batch).unwrap();
             assert!(batch.len() <= 3, "{batch:?}");
             for completion in batch.drain(..) {
                 let Outcome::Accepted(fd) = completion.outcome else { panic!("{completion:?}") };

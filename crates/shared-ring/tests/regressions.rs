@@ -44,7 +44,7 @@ fn a_wake_is_heard(name: &str, mut kernel: impl Kernel) {
     let (begin, mut batch) = (Instant::now(), Batch::new());
     let until = begin + Duration::from_secs(4);
     let woken = loop {
-        kernel.turn(Some(until), &mut batch).unwrap();
+        kernel.turn_into(Some(until), &mut batch).unwrap();
         let woken = batch.drain(..).any(|c| matches!(c.outcome, Outcome::Woken));
         if woken || Instant::now() >= until {
             break woken;

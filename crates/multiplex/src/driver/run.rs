@@ -1,11 +1,12 @@
 //! The loop over a kernel.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use shared_ring::{
-    Batch, Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit,
+    Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit,
 };
 
 use super::io::after;
@@ -75,21 +76,22 @@ pub(crate) fn drive<K: Kernel, A: Application>(
     interrupts: &mut impl Interrupts,
 ) -> Result<Stats, Fault> {
     let mut driver = Driver::new(app, io, remote);
-    let mut batch = Batch::new();
-    let mut urgent = VecDeque::new();
+    let (mut urgent, mut rest) = (VecDeque::new(), VecDeque::new());
     let mut drain_ends = None;
     driver.end_turn();
     while !driver.is_done() {
         let until = driver.until(drain_ends);
-        driver.io.kernel.turn(until, &mut batch)?;
+        driver.io.kernel.turn(until)?;
         let mut ahead = 0;
-        while let Some(completion) = urgent.pop_front().or_else(|| batch.pop_front()) {
+        while let Some(completion) =
+            urgent.pop_front().or_else(|| rest.pop_front()).or_else(|| driver.io.kernel.next())
+        {
             driver.complete(completion);
             if ahead < AHEAD && interrupts.wanted() {
                 driver.io.stats.interruptions += 1;
-                let seen = batch.len();
-                driver.io.kernel.reap(&mut batch);
-                ahead += take_accepts(&mut batch, seen, &mut urgent);
+                driver.io.kernel.reap();
+                let landed = iter::from_fn(|| driver.io.kernel.next());
+                ahead += accepts_first(landed, &mut urgent, &mut rest);
             }
         }
         driver.end_turn();
@@ -100,16 +102,19 @@ pub(crate) fn drive<K: Kernel, A: Application>(
     Ok(stats)
 }
 
-/// Moves new connections from what came after the first `seen` completions to `urgent`, and
-/// returns how many those are.
-fn take_accepts(batch: &mut Batch, seen: usize, urgent: &mut VecDeque<Completion>) -> usize {
+/// Parts new connections from the rest, and returns how many those are.
+fn accepts_first(
+    landed: impl Iterator<Item = Completion>,
+    urgent: &mut VecDeque<Completion>,
+    rest: &mut VecDeque<Completion>,
+) -> usize {
     let before = urgent.len();
-    for completion in batch.split_off(seen) {
+    for completion in landed {
         let accept = completion.token.kind() == Kind::Accept;
         if accept && matches!(completion.outcome, Outcome::Accepted(_)) && !completion.last {
             urgent.push_back(completion);
         } else {
-            batch.push_back(completion);
+            rest.push_back(completion);
         }
     }
     urgent.len() - before

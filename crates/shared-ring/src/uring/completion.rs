@@ -1,6 +1,5 @@
 //! Completions as the ring reports them, turned into outcomes.
 
-use std::mem;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use io_uring::cqueue::{self, Entry as Cqe};
@@ -11,36 +10,31 @@ use super::{Mode, UringKernel};
 use crate::engine::file_outcome;
 use crate::nonblocking::{self, Disk, is_lost_peer, is_table_full};
 use crate::offload::Done;
-use crate::{Batch, Completion, Fd, Kind, Op, Outcome, Posted, Submit, Token};
+use crate::{Completion, Fd, Kind, Op, Outcome, Posted, Submit, Token};
 
 impl UringKernel {
-    /// Takes everything out of the completion queue.
-    pub(super) fn take_completions(&mut self, out: &mut Batch) {
-        if self.ring.submission().cq_overflow() {
-            self.counters.overflows += 1;
+    /// The next completion that the ring has reported.
+    pub(super) fn next_of_ring(&mut self) -> Option<Completion> {
+        while let Some(cqe) = self.landed.pop_front() {
+            if let Some(completion) = self.completed(&cqe) {
+                return Some(completion);
+            }
         }
-        // Copied out in one go, so that the queue's head moves once.
-        let mut landed = mem::take(&mut self.landed);
-        landed.extend(self.ring.completion());
-        for cqe in landed.drain(..) {
-            self.completed(&cqe, out);
-        }
-        self.landed = landed;
-        out.append(&mut self.done);
+        None
     }
 
-    fn completed(&mut self, cqe: &Cqe, out: &mut Batch) {
+    fn completed(&mut self, cqe: &Cqe) -> Option<Completion> {
         let token = Token::from_bits(cqe.user_data());
         match token.kind() {
             // It failed because the operation had ended, or was ending.
-            Kind::Cancel => return,
-            Kind::Wake => return self.woken(cqe.result(), out),
+            Kind::Cancel => return None,
+            Kind::Wake => return self.woken(cqe.result()),
             _ => {}
         }
         let more = cqueue::more(cqe.flags());
         let Some(entry) = self.owned.inflight.get(token) else {
             debug_assert!(false, "a completion for {token:?}, which is not in flight");
-            return;
+            return None;
         };
         entry.note.inside -= u16::from(!more);
         let result = match cqe.result() {
@@ -48,72 +42,83 @@ impl UringKernel {
             n => Ok(n as u32),
         };
         match entry.op {
-            Op::Accept { .. } => self.accepted(token, result, more, out),
-            Op::Receive { .. } => self.received(token, result, cqe.flags(), out),
+            Op::Accept { .. } => self.accepted(token, result, more),
+            Op::Receive { .. } => self.received(token, result, cqe.flags()),
             Op::SendFile { .. } => self.file_can_go_on(token, result),
-            _ => self.ended(token, result, out),
+            _ => self.ended(token, result),
         }
     }
 
-    fn woken(&mut self, result: i32, out: &mut Batch) {
+    fn woken(&mut self, result: i32) -> Option<Completion> {
         self.wake_in_flight = false;
-        if result > 0 {
-            self.waker.heard();
-            out.push_back(Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken));
+        if result <= 0 {
+            return None;
         }
+        self.waker.heard();
+        Some(Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken))
     }
 
-    /// Posts an operation again that the kernel ended early.
-    fn rearm(&mut self, token: Token) {
-        let Some(entry) = self.owned.inflight.get(token) else { return };
-        if entry.note.cancelled {
-            self.end_if_idle(token);
-        } else {
-            self.arm_later(token);
+    /// Posts an operation again that the kernel ended early, or ends it.
+    fn rearm(&mut self, token: Token) -> Option<Completion> {
+        if self.owned.inflight.get(token)?.note.cancelled {
+            return self.end_if_idle(token);
         }
+        self.arm_later(token);
+        None
     }
 
-    fn accepted(&mut self, token: Token, result: Result<u32, Errno>, more: bool, out: &mut Batch) {
+    /// The same, behind a last completion that has something to tell.
+    fn rearm_behind(&mut self, token: Token) {
+        let ended = self.rearm(token);
+        self.due.extend(ended);
+    }
+
+    fn accepted(
+        &mut self,
+        token: Token,
+        result: Result<u32, Errno>,
+        more: bool,
+    ) -> Option<Completion> {
         match result {
             Ok(fd) => {
-                out.push_back(Completion::more(token, Outcome::Accepted(Fd::from_raw(fd as i32))));
                 if !more {
-                    let multishot = self
-                        .owned
-                        .inflight
-                        .get(token)
-                        .is_some_and(|e| matches!(e.op, Op::Accept { per_turn: None, .. }));
+                    let op = &self.owned.inflight.get(token)?.op;
+                    let multishot = matches!(op, Op::Accept { per_turn: None, .. });
                     self.counters.rearmed += u64::from(multishot);
-                    self.rearm(token);
+                    self.rearm_behind(token);
                 }
+                Some(Completion::more(token, Outcome::Accepted(Fd::from_raw(fd as i32))))
             }
             Err(errno) if is_lost_peer(errno) => {
                 self.counters.accept_aborts += 1;
-                if !more {
-                    self.rearm(token);
-                }
+                if more { None } else { self.rearm(token) }
             }
             Err(errno) => {
                 self.counters.table_full += u64::from(is_table_full(errno));
-                self.accept_failed(token, errno);
+                self.accept_failed(token, errno)
             }
         }
     }
 
     /// An accept ends when the last of its submissions has: the failure of one cancels the rest.
-    fn accept_failed(&mut self, token: Token, errno: Errno) {
-        let Some(entry) = self.owned.inflight.get(token) else { return };
+    fn accept_failed(&mut self, token: Token, errno: Errno) -> Option<Completion> {
+        let note = &mut self.owned.inflight.get(token)?.note;
         if errno != Errno::CANCELED {
-            entry.note.errno.get_or_insert(errno);
+            note.errno.get_or_insert(errno);
         }
-        if entry.note.inside == 0 && entry.note.queued == 0 {
-            self.end_if_idle(token);
-        } else if errno != Errno::CANCELED {
+        let ended = self.end_if_idle(token);
+        if ended.is_none() && errno != Errno::CANCELED {
             self.cancel(token);
         }
+        ended
     }
 
-    fn received(&mut self, token: Token, result: Result<u32, Errno>, flags: u32, out: &mut Batch) {
+    fn received(
+        &mut self,
+        token: Token,
+        result: Result<u32, Errno>,
+        flags: u32,
+    ) -> Option<Completion> {
         let buffer = cqueue::buffer_select(flags);
         let bytes = match (result, buffer) {
             (Ok(n), Some(id)) => {
@@ -125,64 +130,62 @@ impl UringKernel {
         match (result, bytes) {
             (Ok(0), _) => {
                 self.owned.inflight.remove(token);
-                out.push_back(Completion::last(token, Outcome::Eof));
+                Some(Completion::last(token, Outcome::Eof))
             }
             (Ok(_), Some(bytes)) => {
-                out.push_back(Completion::more(token, Outcome::Received(bytes)));
                 if !cqueue::more(flags) {
                     self.counters.rearmed += 1;
-                    self.rearm(token);
+                    self.rearm_behind(token);
                 }
+                Some(Completion::more(token, Outcome::Received(bytes)))
             }
             (Err(Errno::NOBUFS), _) => self.starve(token),
-            (Err(errno), _) => {
-                self.owned.inflight.remove(token);
-                out.push_back(Completion::last(token, Outcome::Failed(errno, None)));
-            }
+            (Err(errno), _) => Some(self.fail(token, errno)),
             (Ok(_), None) => {
                 debug_assert!(false, "a receive without a buffer");
-                self.rearm(token);
+                self.rearm(token)
             }
         }
     }
 
     /// Lets a receive wait until there are buffers again.
-    fn starve(&mut self, token: Token) {
+    fn starve(&mut self, token: Token) -> Option<Completion> {
         self.counters.buffer_shortages += 1;
         // Some may have been given back meanwhile.
         let fed = self.owned.provided.held() > 0;
-        let Some(entry) = self.owned.inflight.get(token) else { return };
-        if entry.note.cancelled {
-            self.end_if_idle(token);
-        } else if fed {
+        let note = &mut self.owned.inflight.get(token)?.note;
+        if note.cancelled {
+            return self.end_if_idle(token);
+        }
+        if fed {
             self.arm_later(token);
         } else {
-            entry.note.queued += 1;
+            note.queued += 1;
             self.starved.push_back(token);
         }
+        None
     }
 
     /// The socket has room again, or the cold part of the file was read.
-    fn file_can_go_on(&mut self, token: Token, result: Result<u32, Errno>) {
-        let Some(entry) = self.owned.inflight.get(token) else { return };
-        let disk = match entry.note.memory {
+    fn file_can_go_on(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
+        let note = &self.owned.inflight.get(token)?.note;
+        let disk = match note.memory {
             Memory::Bytes(_) => Disk::Wait,
             _ => Disk::Cached,
         };
         match result {
-            _ if entry.note.cancelled => self.fail(token, Errno::CANCELED),
-            Err(errno) => self.fail(token, errno),
-            Ok(_) => {
-                if let Posted::Done(outcome) = self.send_file(token, disk) {
-                    self.done.push_back(Completion::last(token, outcome));
-                }
-            }
+            _ if note.cancelled => Some(self.fail(token, Errno::CANCELED)),
+            Err(errno) => Some(self.fail(token, errno)),
+            Ok(_) => match self.send_file(token, disk) {
+                Posted::Done(outcome) => Some(Completion::last(token, outcome)),
+                Posted::InFlight => None,
+            },
         }
     }
 
     /// An operation with one answer has ended.
-    fn ended(&mut self, token: Token, result: Result<u32, Errno>, out: &mut Batch) {
-        let Some(entry) = self.owned.inflight.remove(token) else { return };
+    fn ended(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
+        let entry = self.owned.inflight.remove(token)?;
         let outcome = match (entry.op, result) {
             (Op::Send { mut data, .. }, Ok(n)) => {
                 data.advance(n as usize);
@@ -205,7 +208,7 @@ impl UringKernel {
             (Op::Read { .. }, Ok(n)) => read(entry.note.memory, n as usize),
             (op, Ok(_)) => unreachable!("it has many answers: {op:?}"),
         };
-        out.push_back(Completion::last(token, outcome));
+        Some(Completion::last(token, outcome))
     }
 
     /// In which mode the ring runs.

@@ -86,12 +86,14 @@ pub struct UringKernel {
     unsubmitted: VecDeque<Token>,
     /// Receives that found no buffer.
     starved: VecDeque<Token>,
-    /// Cancels not submitted yet. There is at most one for each operation in flight.
+    /// Cancels not submitted yet.
     cancels: VecDeque<Token>,
-    /// Completions that needed no ring.
+    /// Completions of the next turn that need no ring.
     done: Batch,
-    /// Completions as the ring reported them, while they are worked on.
-    landed: Vec<Cqe>,
+    /// Those of this turn.
+    due: Batch,
+    /// Completions of this turn as the ring reported them.
+    landed: VecDeque<Cqe>,
     waker: Waker,
     wake_in_flight: bool,
     mode: Mode,
@@ -151,7 +153,8 @@ impl UringKernel {
             starved: VecDeque::new(),
             cancels: VecDeque::new(),
             done: Batch::new(),
-            landed: Vec::new(),
+            due: Batch::new(),
+            landed: VecDeque::with_capacity(COMPLETIONS as usize),
             waker,
             wake_in_flight: false,
             mode: config.mode,
@@ -169,14 +172,22 @@ impl UringKernel {
 
     /// Hands an operation to the ring, or lets it wait for room.
     fn arm(&mut self, token: Token) {
-        if !self.unsubmitted.is_empty() || self.ring.submission().is_full() {
+        if !self.unsubmitted.is_empty() {
             return self.arm_later(token);
         }
         let Some(entry) = self.owned.inflight.get(token) else { return };
         entry.note.inside += 1;
         let sqe = sqe::sqe(token, &mut entry.op, &mut entry.note);
-        let pushed = self.push(&sqe);
-        debug_assert!(pushed, "the queue was just seen to have room");
+        if !self.push(&sqe) {
+            self.not_armed(token);
+        }
+    }
+
+    #[cold]
+    fn not_armed(&mut self, token: Token) {
+        let Some(entry) = self.owned.inflight.get(token) else { return };
+        entry.note.inside -= 1;
+        self.arm_later(token);
     }
 
     fn arm_later(&mut self, token: Token) {
@@ -189,7 +200,10 @@ impl UringKernel {
     fn fill(&mut self) -> Result<(), Fault> {
         loop {
             while let Some(token) = self.cancels.pop_front() {
-                if !self.push(&sqe::cancel(token, Token::new(Kind::Cancel, 0, 0))) {
+                // It may have ended since, and another of its name have begun.
+                let entry = self.owned.inflight.get(token);
+                let due = token.kind() == Kind::Wake || entry.is_some_and(|e| e.note.cancelled);
+                if due && !self.push(&sqe::cancel(token, Token::new(Kind::Cancel, 0, 0))) {
                     self.cancels.push_front(token);
                     break;
                 }
@@ -213,7 +227,8 @@ impl UringKernel {
         let Some(entry) = self.owned.inflight.get(token) else { return };
         entry.note.queued -= 1;
         if entry.note.cancelled {
-            return self.end_if_idle(token);
+            let ended = self.end_if_idle(token);
+            return self.done.extend(ended);
         }
         entry.note.inside += 1;
         let sqe = sqe::sqe(token, &mut entry.op, &mut entry.note);
@@ -222,21 +237,19 @@ impl UringKernel {
     }
 
     /// Ends a cancelled operation of which the ring holds nothing any more.
-    fn end_if_idle(&mut self, token: Token) {
-        let Some(entry) = self.owned.inflight.get(token) else { return };
-        if entry.note.inside == 0 && entry.note.queued == 0 {
-            let errno = entry.note.errno.unwrap_or(Errno::CANCELED);
-            self.fail(token, errno);
-        }
+    fn end_if_idle(&mut self, token: Token) -> Option<Completion> {
+        let note = &self.owned.inflight.get(token)?.note;
+        let errno = note.errno.unwrap_or(Errno::CANCELED);
+        (note.inside == 0 && note.queued == 0).then(|| self.fail(token, errno))
     }
 
     /// Ends an operation that the ring does not hold.
-    fn fail(&mut self, token: Token, errno: Errno) {
+    fn fail(&mut self, token: Token, errno: Errno) -> Completion {
         let data = self.owned.inflight.remove(token).and_then(|entry| match entry.op {
             Op::Send { data, .. } => Some(data),
             _ => None,
         });
-        self.done.push_back(Completion::last(token, Outcome::Failed(errno, data)));
+        Completion::last(token, Outcome::Failed(errno, data))
     }
 
     /// Keeps one read of the waker in flight.
@@ -331,7 +344,7 @@ impl UringKernel {
         if self.wake_in_flight {
             self.cancels.push_back(Token::new(Kind::Wake, 0, 0));
         }
-        let mut batch = Batch::new();
+        self.discard();
         while self.owned.inflight.len() > 0 || self.wake_in_flight {
             // The wake-up is not to be armed again.
             let now = Instant::now();
@@ -339,20 +352,18 @@ impl UringKernel {
             if turned.is_err() || now > until {
                 return false;
             }
-            self.reap(&mut batch);
-            discard(&mut batch);
+            self.discard();
         }
-        self.reap(&mut batch);
-        discard(&mut batch);
         true
     }
-}
 
-/// Closes what came too late.
-fn discard(batch: &mut Batch) {
-    for completion in batch.drain(..) {
-        if let Outcome::Accepted(fd) = completion.outcome {
-            close(fd);
+    /// Closes what came too late.
+    fn discard(&mut self) {
+        self.reap();
+        while let Some(completion) = self.next() {
+            if let Outcome::Accepted(fd) = completion.outcome {
+                close(fd);
+            }
         }
     }
 }
@@ -387,7 +398,8 @@ impl Submit for UringKernel {
             self.cancels.push_back(token);
         } else if let Some(at) = self.starved.iter().position(|t| *t == token) {
             self.starved.remove(at);
-            self.fail(token, Errno::CANCELED);
+            let failed = self.fail(token, Errno::CANCELED);
+            self.done.push_back(failed);
         }
         // Else it waits to be submitted, and ends when its turn comes.
     }
@@ -420,7 +432,7 @@ impl Submit for UringKernel {
 }
 
 impl Kernel for UringKernel {
-    fn turn(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
         self.counters.turns += 1;
         if self.owned.provided.give_back() {
             self.feed();
@@ -429,7 +441,8 @@ impl Kernel for UringKernel {
         self.arm_waker()?;
         // What could not be submitted is tried again without waiting for anything else.
         let submitted = self.cancels.is_empty() && self.unsubmitted.is_empty();
-        let wait = submitted && self.wake_in_flight && self.landed() == 0;
+        let left = self.landed() > 0 || !self.due.is_empty() || !self.landed.is_empty();
+        let wait = submitted && self.wake_in_flight && !left;
         let most = match until {
             Some(at) if wait => Some(at.saturating_duration_since(Instant::now())),
             _ => None,
@@ -445,15 +458,23 @@ impl Kernel for UringKernel {
             self.enter(wanted, most.filter(|most| !most.is_zero()))?;
         }
         self.now = Instant::now();
-        self.reap(out);
+        self.reap();
         Ok(())
     }
 
-    fn reap(&mut self, out: &mut Batch) {
-        let before = out.len();
-        out.append(&mut self.done);
-        self.take_completions(out);
-        self.counters.completions += (out.len() - before) as u64;
+    fn next(&mut self) -> Option<Completion> {
+        let completion = self.due.pop_front().or_else(|| self.next_of_ring())?;
+        self.counters.completions += 1;
+        Some(completion)
+    }
+
+    fn reap(&mut self) {
+        if self.ring.submission().cq_overflow() {
+            self.counters.overflows += 1;
+        }
+        self.due.append(&mut self.done);
+        // Copied out in one go, so that the queue's head moves once.
+        self.landed.extend(self.ring.completion());
     }
 }
 
