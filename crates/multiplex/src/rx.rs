@@ -31,6 +31,7 @@ impl<'a> Rx<'a> {
     }
 
     /// What was received and not consumed yet.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
             Memory::Buffer(buffer) => &buffer[self.consumed..],
@@ -62,6 +63,7 @@ impl<'a> Rx<'a> {
 
     /// Consumes everything and keeps it: without a copy when the bytes lie in a receive buffer and
     /// buffers are not scarce.
+    #[inline]
     pub fn take(&mut self) -> RxBuf {
         let consumed = mem::take(&mut self.consumed);
         match mem::replace(&mut self.memory, Memory::Borrowed(&mut [])) {

@@ -172,6 +172,7 @@ impl<P: Poller> Engine<P> {
     }
 
     /// Uses what the poller said of a socket.
+    #[inline]
     fn ready(&mut self, fd: Fd, ready: Readiness) -> Option<Completion> {
         if fd == self.waker_fd {
             return Some(self.woken());
@@ -192,41 +193,41 @@ impl<P: Poller> Engine<P> {
         read
     }
 
+    #[inline]
     fn read(&mut self, fd: Fd, token: Token) -> Option<Completion> {
-        match self.inflight.get(token)?.op {
-            Op::Accept { per_turn, .. } => {
-                let most = per_turn.map_or(Self::ACCEPTS, |n| n.get());
-                self.accept(fd, token, most)
-            }
-            Op::Receive { .. } => self.receive(fd, token),
-            _ => None,
+        if token.kind() == Kind::Accept {
+            self.accept(fd, token);
+            return None;
         }
+        self.receive(fd, token)
     }
 
-    fn accept(&mut self, fd: Fd, token: Token, most: u16) -> Option<Completion> {
+    fn accept(&mut self, fd: Fd, token: Token) {
+        let most = match self.inflight.get(token) {
+            Some(Entry { op: Op::Accept { per_turn: Some(n), .. }, .. }) => n.get(),
+            _ => Self::ACCEPTS,
+        };
         for _ in 0..most {
             self.counters.system_calls += 1;
             match nonblocking::accept(fd) {
                 Ok(peer) => self.done.push_back(Completion::more(token, Outcome::Accepted(peer))),
                 Err(Errno::AGAIN) => {
-                    self.sockets.at(fd.index()).ready.remove(Readiness::READ);
-                    return None;
+                    return self.sockets.at(fd.index()).ready.remove(Readiness::READ);
                 }
                 Err(errno) if is_lost_peer(errno) => self.counters.accept_aborts += 1,
                 Err(errno) => {
                     self.counters.table_full += u64::from(is_table_full(errno));
                     let failed = self.fail(fd, token, errno);
-                    self.done.push_back(failed);
-                    return None;
+                    return self.done.push_back(failed);
                 }
             }
         }
         if P::EDGE {
             self.look_again(fd);
         }
-        None
     }
 
+    #[inline]
     fn receive(&mut self, fd: Fd, token: Token) -> Option<Completion> {
         self.counters.system_calls += 1;
         match nonblocking::receive(fd, &self.pool) {
@@ -289,6 +290,7 @@ impl<P: Poller> Engine<P> {
     }
 
     /// Sends, or waits for the socket, or has a thread read what is to be sent.
+    #[inline]
     fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(op, disk) {
@@ -344,26 +346,26 @@ impl<P: Poller> Engine<P> {
     }
 
     /// Goes on with the next thing that this turn has to do.
+    #[inline]
     fn work(&mut self) -> Option<Completion> {
-        while let Some((fd, ready)) = self.events.pop() {
-            if let Some(completion) = self.ready(fd, ready) {
-                return Some(completion);
+        loop {
+            let (fd, ready) = self.events.pop().or_else(|| self.reread())?;
+            let first = self.ready(fd, ready);
+            if first.is_some() {
+                return first;
             }
-            if let Some(completion) = self.done.pop_front() {
-                return Some(completion);
-            }
-        }
-        while self.rereads > 0 {
-            self.rereads -= 1;
-            let Some(fd) = self.unread.pop_front() else { break };
-            let socket = self.sockets.at(fd.index());
-            socket.unread = false;
-            let read = socket.reader.and_then(|token| self.read(fd, token));
-            if let Some(completion) = read.or_else(|| self.done.pop_front()) {
-                return Some(completion);
+            if !self.done.is_empty() {
+                return self.done.pop_front();
             }
         }
-        None
+    }
+
+    /// The next socket that may have more to read though no edge says so.
+    fn reread(&mut self) -> Option<(Fd, Readiness)> {
+        self.rereads = self.rereads.checked_sub(1)?;
+        let fd = self.unread.pop_front()?;
+        self.sockets.at(fd.index()).unread = false;
+        Some((fd, Readiness::READ))
     }
 
     /// How long the poller may wait.
@@ -485,9 +487,9 @@ impl<P: Poller> Kernel for Engine<P> {
     }
 
     fn next(&mut self) -> Option<Completion> {
-        let completion = self.done.pop_front().or_else(|| self.work())?;
-        self.counters.completions += 1;
-        Some(completion)
+        let next = if self.done.is_empty() { self.work() } else { self.done.pop_front() };
+        self.counters.completions += u64::from(next.is_some());
+        next
     }
 
     fn reap(&mut self) {

@@ -17,7 +17,9 @@ use crate::RxBuf;
 #[derive(Default)]
 pub struct Gather {
     copied: Vec<u8>,
-    parts: VecDeque<Part>,
+    /// Mostly it is one part, which needs no memory of its own.
+    first: Option<Part>,
+    rest: VecDeque<Part>,
     len: usize,
     /// Part of it was sent.
     started: bool,
@@ -84,12 +86,13 @@ impl Gather {
 
     fn grow(&mut self, n: usize) {
         let start = self.copied.len();
-        match self.parts.back_mut() {
-            Some(Part::Copied(range)) if range.end == start => range.end += n,
-            _ if n == 0 => {}
-            _ => self.parts.push_back(Part::Copied(start..start + n)),
+        match self.rest.back_mut().or(self.first.as_mut()) {
+            Some(Part::Copied(range)) if range.end == start => {
+                range.end += n;
+                self.len += n;
+            }
+            _ => self.append(n, Part::Copied(start..start + n)),
         }
-        self.len += n;
     }
 
     /// Appends bytes that live as long as the program.
@@ -103,14 +106,21 @@ impl Gather {
     }
 
     /// Appends a receive buffer without copying it.
+    #[inline]
     pub fn received(&mut self, bytes: RxBuf) {
         self.append(bytes.len(), Part::Received(bytes));
     }
 
+    #[inline]
     fn append(&mut self, len: usize, part: Part) {
-        if len > 0 {
-            self.len += len;
-            self.parts.push_back(part);
+        if len == 0 {
+            return;
+        }
+        self.len += len;
+        if self.first.is_none() {
+            self.first = Some(part);
+        } else {
+            self.rest.push_back(part);
         }
     }
 
@@ -118,6 +128,7 @@ impl Gather {
     ///
     /// # Panics
     /// When there are fewer.
+    #[inline]
     pub fn advance(&mut self, mut n: usize) {
         assert!(n <= self.len, "{n} bytes sent of {}", self.len);
         if n == self.len {
@@ -126,20 +137,22 @@ impl Gather {
         self.started = true;
         self.len -= n;
         while n > 0 {
-            let part = self.parts.front_mut().expect("the parts add up to the length");
+            let part = self.first.as_mut().expect("the parts add up to the length");
             let here = part.len();
             if n < here {
                 part.advance(n);
                 return;
             }
             n -= here;
-            self.parts.pop_front();
+            self.first = self.rest.pop_front();
         }
     }
 
     /// Drops everything and keeps the room for the next use.
+    #[inline]
     pub fn clear(&mut self) {
-        self.parts.clear();
+        self.first = None;
+        self.rest.clear();
         self.copied.clear();
         if self.copied.capacity() > Self::KEEP {
             self.copied.shrink_to(Self::KEEP);
@@ -149,16 +162,17 @@ impl Gather {
     }
 
     /// The whole list, if it is one piece that one operation can send.
+    #[inline]
     pub(crate) fn single(&self) -> Option<&[u8]> {
-        let bytes = self.parts.front()?.bytes(&self.copied);
-        (self.parts.len() == 1 && bytes.len() <= Self::MOST).then_some(bytes)
+        let bytes = self.first.as_ref()?.bytes(&self.copied);
+        (self.rest.is_empty() && bytes.len() <= Self::MOST).then_some(bytes)
     }
 
     /// Fills `out` with the first pieces, up to [`Gather::MOST`] bytes; returns how many.
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; Gather::SLICES]) -> usize {
         let mut room = Self::MOST;
         let mut used = 0;
-        for (part, slot) in self.parts.iter().zip(out) {
+        for (part, slot) in self.first.iter().chain(&self.rest).zip(out) {
             if room == 0 {
                 break;
             }
@@ -220,7 +234,8 @@ impl Part {
 
 impl fmt::Debug for Gather {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gather({} bytes in {} parts)", self.len, self.parts.len())
+        let parts = self.first.iter().len() + self.rest.len();
+        write!(f, "Gather({} bytes in {parts} parts)", self.len)
     }
 }
 

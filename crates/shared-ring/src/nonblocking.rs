@@ -79,6 +79,7 @@ pub fn is_table_full(errno: Errno) -> bool {
 ///
 /// # Errors
 /// Those of recv(2), and a lack of buffers.
+#[inline]
 pub fn receive(fd: Fd, pool: &Rc<Pool>) -> Result<Option<RxBuf>, NotReceived> {
     let id = pool.take().ok_or(NotReceived::NoBuffer)?;
     // SAFETY: `id` was just taken and belongs to nobody else; the view covers one whole buffer.
@@ -93,6 +94,7 @@ pub fn receive(fd: Fd, pool: &Rc<Pool>) -> Result<Option<RxBuf>, NotReceived> {
 ///
 /// # Errors
 /// Those of sendmsg(2); `EAGAIN` when the socket is full.
+#[inline]
 pub fn send(fd: Fd, data: &mut Gather) -> Result<usize, Errno> {
     let fd = borrow(&fd);
     let sent = if let Some(one) = data.single() {
@@ -139,6 +141,7 @@ pub enum Sending {
 ///
 /// # Panics
 /// For any other operation.
+#[inline]
 pub fn try_to_send(op: Op, disk: Disk) -> Sending {
     match op {
         Op::Send { fd, mut data } => match send(fd, &mut data) {

@@ -11,8 +11,8 @@ use shared_ring::{
 use super::gate::Gate;
 use super::link::{Flags, Item, Link, Phase};
 use crate::{
-    Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, FilePath, HIGH_WATER, Listener,
-    Root, Stats, Wheel, Why,
+    Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, FilePath, Listener, Root, Stats,
+    Wheel, Why,
 };
 
 /// Everything of a server but the application and its states.
@@ -195,11 +195,7 @@ impl<K: Submit> Io<K> {
 
     /// Has the driver look after a connection when the callback has returned.
     pub(crate) fn touch(&mut self, slot: u32) {
-        let link = self.link(slot);
-        if !link.has(Flags::TOUCHED) {
-            link.flags |= Flags::TOUCHED;
-            self.touched.push(slot);
-        }
+        self.links[slot as usize].touch(slot, &mut self.touched);
     }
 
     /// Has a connection looked at again in this turn, after the current batch.
@@ -211,9 +207,12 @@ impl<K: Submit> Io<K> {
         }
     }
 
+    #[inline]
     pub(crate) fn recycle(&mut self, mut list: Box<Gather>) {
         if self.spare.len() < SPARE {
-            list.clear();
+            if !list.is_empty() {
+                list.clear();
+            }
             self.spare.push(list);
         }
     }
@@ -237,26 +236,6 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// The list at the end of a connection's queue, to be added to.
-    fn list(&mut self, slot: u32) -> &mut Gather {
-        let spare = &mut self.spare;
-        self.links[slot as usize].queue.list(|| spare.pop().unwrap_or_default())
-    }
-
-    fn count_queued(&mut self, slot: u32, n: usize) -> usize {
-        let most = self.config.max_queued;
-        let link = self.link(slot);
-        link.queued += n;
-        let load = link.load();
-        if load >= HIGH_WATER {
-            link.flags |= Flags::HIGH;
-        }
-        if link.queued > most {
-            link.flags |= Flags::OVERRUN;
-        }
-        self.touch(slot);
-        load
-    }
 
     /// Begins file work, or lets it wait for its turn.
     fn begin_work(&mut self, work: FileWork, op: Op) {
@@ -335,46 +314,41 @@ impl<K: Submit> Commands for Io<K> {
     }
 
     fn send(&mut self, to: Conn, chunk: Chunk<'_>) -> usize {
-        if !self.alive(to).is_some_and(|link| link.takes_sends()) {
-            return 0;
+        let Io { links, spare, touched, config, .. } = self;
+        let link = links.get_mut(to.slot() as usize).filter(|link| link.is(to));
+        let Some(link) = link.filter(|link| link.takes_sends()) else { return 0 };
+        let mut n = 0;
+        if let Chunk::File(file, range) = chunk {
+            if !range.is_empty() {
+                link.queue.push_back(Item::File(file, range));
+            }
+        } else {
+            let list = link.queue.list(|| spare.pop().unwrap_or_default());
+            let before = list.len();
+            match chunk {
+                Chunk::Copy(bytes) => list.copy(bytes),
+                Chunk::Static(bytes) => list.constant(bytes),
+                Chunk::Shared(bytes) => list.shared(bytes),
+                Chunk::Received(bytes) => list.received(bytes),
+                Chunk::File(..) => {}
+            }
+            n = list.len() - before;
         }
-        let slot = to.slot();
-        let n = match chunk {
-            Chunk::Copy(bytes) => {
-                self.list(slot).copy(bytes);
-                bytes.len()
-            }
-            Chunk::Static(bytes) => {
-                self.list(slot).constant(bytes);
-                bytes.len()
-            }
-            Chunk::Shared(bytes) => {
-                let n = bytes.len();
-                self.list(slot).shared(bytes);
-                n
-            }
-            Chunk::Received(bytes) => {
-                let n = bytes.len();
-                self.list(slot).received(bytes);
-                n
-            }
-            Chunk::File(file, range) => {
-                if !range.is_empty() {
-                    self.link(slot).queue.push_back(Item::File(file, range));
-                }
-                0
-            }
-        };
-        self.count_queued(slot, n)
+        link.note_queued(n, config.max_queued);
+        link.touch(to.slot(), touched);
+        link.load()
     }
 
     fn reserve(&mut self, to: Conn, n: usize) -> &mut [u8] {
-        if !self.alive(to).is_some_and(|link| link.takes_sends()) {
-            self.scratch = vec![0; n];
-            return &mut self.scratch;
-        }
-        self.count_queued(to.slot(), n);
-        self.list(to.slot()).reserve(n)
+        let Io { links, spare, touched, config, scratch, .. } = self;
+        let link = links.get_mut(to.slot() as usize).filter(|link| link.is(to));
+        let Some(link) = link.filter(|link| link.takes_sends()) else {
+            *scratch = vec![0; n];
+            return scratch;
+        };
+        link.note_queued(n, config.max_queued);
+        link.touch(to.slot(), touched);
+        link.queue.list(|| spare.pop().unwrap_or_default()).reserve(n)
     }
 
     fn connect(&mut self, to: SocketAddr) -> Conn {

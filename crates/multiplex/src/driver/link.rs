@@ -83,6 +83,7 @@ impl Queue {
     }
 
     /// The list at the end, to be added to; a new one behind a file or a list partly sent.
+    #[inline]
     pub(crate) fn list(&mut self, new: impl FnOnce() -> Box<Gather>) -> &mut Gather {
         if !matches!(self.back_mut(), Some(Item::Memory(list)) if !list.is_started()) {
             self.push_back(Item::Memory(new()));
@@ -113,9 +114,12 @@ impl Queue {
         }
     }
 
+    #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<Item> {
         let item = self.first.take()?;
-        self.first = self.rest.pop_front();
+        if !self.rest.is_empty() {
+            self.first = self.rest.pop_front();
+        }
         self.files -= usize::from(item.is_file());
         Some(item)
     }
@@ -189,6 +193,27 @@ impl Link {
     /// What the application is told is queued: a file counts as much as the high-water mark.
     pub(crate) fn load(&self) -> usize {
         self.queued.saturating_add(self.queue.files().saturating_mul(HIGH_WATER))
+    }
+
+    /// Counts bytes that were queued.
+    #[inline]
+    pub(crate) fn note_queued(&mut self, n: usize, most: usize) {
+        self.queued += n;
+        if self.load() >= HIGH_WATER {
+            self.flags |= Flags::HIGH;
+        }
+        if self.queued > most {
+            self.flags |= Flags::OVERRUN;
+        }
+    }
+
+    /// Puts it on the list of connections to tend.
+    #[inline]
+    pub(crate) fn touch(&mut self, slot: u32, touched: &mut Vec<u32>) {
+        if !self.has(Flags::TOUCHED) {
+            self.flags |= Flags::TOUCHED;
+            touched.push(slot);
+        }
     }
 
     /// Whether the name given out for `slot` is still good.

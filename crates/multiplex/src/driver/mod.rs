@@ -57,23 +57,21 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// A completion of an operation on a connection.
     fn connection(&mut self, kind: Kind, token: Token, outcome: Outcome, last: bool) {
         let slot = token.slot();
-        let known = self.io.links.get(slot as usize);
-        let lives = |link: &Link| {
+        let lives = |link: &&mut Link| {
             link.phase != Phase::Vacant
                 && link.generation % Token::GENERATIONS == token.generation()
         };
-        if !known.is_some_and(lives) {
+        let Some(link) = self.io.links.get_mut(slot as usize).filter(lives) else {
             self.io.stats.stale += 1;
             return;
-        }
-        let link = self.io.link(slot);
+        };
         if last {
             link.flags -= match kind {
                 Kind::Receive => Flags::RECEIVING | Flags::CANCELLED,
                 Kind::Send => Flags::SENDING,
                 _ => Flags::CHANGING,
             };
-            self.io.touch(slot);
+            link.touch(slot, &mut self.io.touched);
         }
         match outcome {
             Outcome::Received(bytes) => self.received(slot, bytes),
@@ -154,11 +152,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Does what a connection is due for.
     fn tend(&mut self, slot: u32) {
-        self.begin_close(slot);
+        if self.io.link(slot).close.is_some() {
+            self.begin_close(slot);
+        }
         let link = self.io.link(slot);
         if link.has(Flags::OVERRUN) && link.phase != Phase::Ending {
-            self.io.stats.overruns += 1;
-            return self.end(slot, Why::Overrun);
+            return self.overrun(slot);
         }
         match link.phase {
             Phase::Vacant | Phase::Connecting => {}
@@ -168,6 +167,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 self.receive(slot);
             }
         }
+    }
+
+    #[cold]
+    fn overrun(&mut self, slot: u32) {
+        self.io.stats.overruns += 1;
+        self.end(slot, Why::Overrun);
     }
 
     /// Does what is due after a batch of completions: passed deadlines, connections to be called

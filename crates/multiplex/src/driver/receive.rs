@@ -9,6 +9,7 @@ use super::link::{Flags, Phase};
 use crate::{Application, Cx, Rx, Why};
 
 impl<K: Submit, A: Application> Driver<K, A> {
+    #[inline]
     pub(super) fn received(&mut self, slot: u32, bytes: RxBuf) {
         let link = self.io.link(slot);
         if !link.is_heard() {
@@ -25,6 +26,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Shows the application a buffer in place, and keeps what it leaves.
+    #[inline]
     pub(super) fn offer_buffer(&mut self, slot: u32, bytes: RxBuf) {
         self.io.stats.received += 1;
         let mut rx = Rx::buffer(bytes, false);
@@ -101,16 +103,18 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Receives, if that is wanted and not being done.
     pub(super) fn receive(&mut self, slot: u32) {
-        let token = self.io.token(Kind::Receive, slot);
         let link = self.io.link(slot);
+        if link.flags.intersects(Flags::RECEIVING | Flags::EOF) {
+            return;
+        }
         let wanted = match link.phase {
             Phase::Open => !link.has(Flags::PAUSED),
             Phase::Lingering => true,
             _ => false,
         };
-        let idle = !link.flags.intersects(Flags::RECEIVING | Flags::EOF);
-        let (true, true, Some(fd)) = (wanted, idle, link.fd) else { return };
+        let (true, Some(fd)) = (wanted, link.fd) else { return };
         link.flags |= Flags::RECEIVING;
+        let token = self.io.token(Kind::Receive, slot);
         if self.io.kernel.submit(token, Op::Receive { fd }).is_err() {
             self.io.link(slot).flags -= Flags::RECEIVING;
             self.end(slot, Why::Failed(Errno::NOBUFS.into()));

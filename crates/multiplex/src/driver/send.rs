@@ -1,6 +1,6 @@
 //! What the application has queued, on its way out.
 
-use shared_ring::{Errno, Fd, Gather, Host, Kind, Op, Outcome, Posted, Submit};
+use shared_ring::{Errno, Fd, Gather, Host, Kind, Op, Outcome, Posted, Submit, Token};
 
 use super::Driver;
 use super::link::{Flags, Item, Link, Phase};
@@ -13,6 +13,7 @@ const FILE_PIECE: u64 = 256 * 1024;
 const SENDS: u32 = 4;
 
 /// Takes the next thing to send from the queue. A file stays there until it is sent.
+#[inline]
 fn next_send(link: &mut Link, fd: Fd) -> Option<Op> {
     if let Item::File(file, range) = link.queue.front()? {
         let len = (range.end - range.start).min(FILE_PIECE) as u32;
@@ -29,10 +30,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// next turn.
     pub(super) fn send(&mut self, slot: u32) {
         for _ in 0..SENDS {
-            let token = self.io.token(Kind::Send, slot);
             let link = self.io.link(slot);
             let (false, Some(fd)) = (link.has(Flags::SENDING), link.fd) else { return };
             let Some(op) = next_send(link, fd) else { return self.all_sent(slot, fd) };
+            let token = Token::new(Kind::Send, slot, link.generation);
             match self.io.kernel.submit(token, op) {
                 Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::SENDING,
                 Ok(Posted::Done(Outcome::Sent(list, n))) => self.sent(slot, list, n),
@@ -47,6 +48,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.call_again(slot);
     }
 
+    #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<Gather>, n: usize) {
         let link = self.io.link(slot);
         link.queued -= n;
@@ -75,6 +77,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Something was sent.
+    #[inline]
     pub(super) fn progress(&mut self, slot: u32) {
         let link = self.io.link(slot);
         if link.phase == Phase::Flushing {
@@ -87,7 +90,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// The queue is empty: goes on with a close that waited for that.
     pub(super) fn all_sent(&mut self, slot: u32, fd: Fd) {
         let link = self.io.link(slot);
-        let Some(how) = link.close else { return };
+        if let Some(how) = link.close {
+            self.go_on_closing(slot, fd, how);
+        }
+    }
+
+    fn go_on_closing(&mut self, slot: u32, fd: Fd, how: Close) {
+        let link = self.io.link(slot);
         if how != Close::Flush && !link.has(Flags::SHUT) {
             link.flags |= Flags::SHUT;
             self.io.kernel.host_mut().shutdown(fd);
