@@ -1,5 +1,3 @@
-use std::time::SystemTime;
-
 use multiplex::FileKind;
 
 use super::*;
@@ -17,8 +15,7 @@ fn ready(body: &[u8]) -> Ready {
 }
 
 fn source(len: u64) -> Option<Source> {
-    let modified = SystemTime::UNIX_EPOCH;
-    let meta = Meta { kind: FileKind::Regular, len, modified, inode: 1 };
+    let meta = Meta { kind: FileKind::Regular, len, modified_ns: 0, inode: 1 };
     Some(Source { path: "path".into(), meta })
 }
 

@@ -59,7 +59,7 @@ impl<'a> About<'a> {
     /// What to say of a file at the time `wall`.
     pub(crate) fn file(content_type: &'a str, meta: Meta, wall: SystemTime) -> Self {
         // A time in the future would be a lie about this reply (RFC 9110, section 8.8.2.1).
-        About { content_type, modified: Some(meta.modified.min(wall)), len: meta.len }
+        About { content_type, modified: Some(meta.modified().min(wall)), len: meta.len }
     }
 }
 

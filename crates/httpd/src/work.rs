@@ -233,7 +233,7 @@ impl Files {
         let mut ready = Ready::new(about, body, &self.clock);
         let goes_on = give(&mut ready, io, id, state, &self.clock, work.manner);
         let is_whole = meta.len == bytes.len() as u64;
-        let rests = wall.duration_since(meta.modified).map_or(true, |age| age > Self::RESTLESS);
+        let rests = wall.duration_since(meta.modified()).map_or(true, |age| age > Self::RESTLESS);
         if is_whole && rests {
             let source = Source { path: work.path.clone(), meta };
             self.cache.keep(work.name(), ready, Some(source), io.now());

@@ -1,26 +1,36 @@
 //! A small file in memory is served without allocating, also when it is confirmed anew.
 
+mod serving;
 mod stage;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use httpd::Limits;
+use httpd::{Config, Limits};
+use serving::{Server, on_every_backend};
 use stage::Stage;
+use tempfile::TempDir;
 
-/// Counts the allocations of each thread.
+/// Counts the allocations of each thread, and of all threads that serve.
 struct Counting;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static SERVES: Cell<bool> = const { Cell::new(false) };
 }
+
+static SERVING: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: everything is left to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+        if SERVES.try_with(Cell::get) == Ok(true) {
+            SERVING.fetch_add(1, Ordering::Relaxed);
+        }
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
@@ -34,8 +44,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-#[test]
-fn a_small_file_in_memory_is_served_without_allocating() {
+/// Two files that have not changed for an hour.
+fn site() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for (name, len) in [("short", 12), ("long", 40_000)] {
         let path = root.path().join(name);
@@ -43,6 +53,35 @@ fn a_small_file_in_memory_is_served_without_allocating() {
         let hour_ago = SystemTime::now() - Duration::from_secs(3600);
         fs::File::options().write(true).open(&path).unwrap().set_modified(hour_ago).unwrap();
     }
+    root
+}
+
+#[test]
+fn no_mechanism_allocates_for_a_file_in_memory() {
+    const REQUESTS: u64 = 200;
+    let root = site();
+    on_every_backend(|backend| {
+        let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
+        // Every request finds its file to be asked about.
+        let limits = Limits { cached_time: Duration::ZERO, ..Limits::default() };
+        let server = Server::start_with(backend, config, limits, || SERVES.set(true));
+        let mut client = server.connect();
+        let mut allocated = 0;
+        // The first rounds find room for everything.
+        for _ in 0..3 {
+            let before = SERVING.load(Ordering::Relaxed);
+            for _ in 0..REQUESTS {
+                assert_eq!(client.get("/short").status, 200);
+            }
+            allocated = SERVING.load(Ordering::Relaxed) - before;
+        }
+        assert_eq!(allocated, 0, "{backend}");
+    });
+}
+
+#[test]
+fn a_small_file_in_memory_is_served_without_allocating() {
+    let root = site();
     const REQUESTS: [&[u8]; 4] = [
         b"GET /short HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET /long HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nUser-Agent: test\r\n\r\n",

@@ -186,7 +186,8 @@ impl<P: Poller> Engine<P> {
         if let Some(written) = writer.and_then(|token| self.write(fd, token)) {
             self.done.push_back(written);
         }
-        if !P::EDGE {
+        let goes_on = ready == Readiness::READ && matches!(&read, Some(c) if !c.last);
+        if !P::EDGE && !goes_on {
             // Stop asking for what nobody waits for. A set that shrinks has room.
             let _ = self.want(fd);
         }
@@ -384,7 +385,7 @@ pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
         Ok(Done::Opened(fd, meta)) => {
             Outcome::Opened(Box::new((File::new(Fd::from_owned(fd), close), meta)))
         }
-        Ok(Done::Stat(meta)) => Outcome::Stat(Box::new(meta)),
+        Ok(Done::Stat(meta)) => Outcome::Stat(meta),
         Ok(Done::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
         Err(errno) => Outcome::Failed(errno, None),
     }

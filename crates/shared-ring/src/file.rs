@@ -58,8 +58,8 @@ pub struct Meta {
     pub kind: FileKind,
     /// Length in bytes.
     pub len: u64,
-    /// Last change of the contents.
-    pub modified: SystemTime,
+    /// Last change of the contents, in nanoseconds since 1970.
+    pub modified_ns: i64,
     /// Number of the file on its device.
     pub inode: u64,
 }
@@ -71,14 +71,16 @@ impl Meta {
             libc::S_IFDIR => FileKind::Directory,
             _ => FileKind::Other,
         };
-        let whole = Duration::from_secs(seconds.unsigned_abs());
-        let modified = if seconds < 0 {
-            SystemTime::UNIX_EPOCH.checked_sub(whole)
-        } else {
-            SystemTime::UNIX_EPOCH.checked_add(whole)
-        };
-        let modified =
-            modified.unwrap_or(SystemTime::UNIX_EPOCH) + Duration::from_nanos(nanos.into());
-        Meta { kind, len, modified, inode }
+        let modified_ns = seconds.saturating_mul(1_000_000_000).saturating_add(nanos.into());
+        Meta { kind, len, modified_ns, inode }
+    }
+
+    /// Last change of the contents, between the years 1677 and 2262.
+    pub fn modified(&self) -> SystemTime {
+        let distance = Duration::from_nanos(self.modified_ns.unsigned_abs());
+        match self.modified_ns {
+            ..0 => SystemTime::UNIX_EPOCH - distance,
+            0.. => SystemTime::UNIX_EPOCH + distance,
+        }
     }
 }

@@ -132,7 +132,7 @@ pub enum Outcome {
     /// The file is open. (Boxed, as the frequent outcomes are smaller.)
     Opened(Box<(File, Meta)>),
     /// This is what the path leads to.
-    Stat(Box<Meta>),
+    Stat(Meta),
     /// These bytes were read; none at the end of the file.
     Read(RxBuf),
     /// Another thread called [`Waker::wake`](crate::Waker::wake).

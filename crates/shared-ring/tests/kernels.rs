@@ -60,6 +60,8 @@ macro_rules! on_every_kernel {
 on_every_kernel!(a_connection_lives_and_ends);
 on_every_kernel!(a_receive_goes_on_until_it_is_cancelled);
 on_every_kernel!(a_cancelled_name_can_be_used_again);
+on_every_kernel!(a_cancel_does_not_reach_the_next_of_its_name);
+on_every_kernel!(what_was_said_of_a_closed_socket_does_not_reach_the_next);
 on_every_kernel!(connections_share_few_buffers, Room { buffers: 2, ..ROOM });
 on_every_kernel!(a_starved_receive_can_be_cancelled, Room { buffers: 1, ..ROOM });
 on_every_kernel!(a_long_list_arrives_in_order);
@@ -302,6 +304,78 @@ mod cases {
         assert!(batch.is_empty(), "{batch:?}");
     }
 
+    pub(super) fn a_cancel_does_not_reach_the_next_of_its_name(mut kernel: impl Kernel) {
+        let (first, one) = plain(&mut kernel);
+        let (second, mut two) = plain(&mut kernel);
+        kernel.submit(receive(0), Op::Receive { fd: first }).unwrap();
+        kernel.turn(Some(Instant::now())).unwrap();
+        one.shutdown(Shutdown::Write).unwrap();
+        kernel.turn(Some(Instant::now() + Duration::from_secs(10))).unwrap();
+        // Its end has landed, but was not looked at yet.
+        kernel.cancel(receive(0));
+        let mut end = kernel.next();
+        while end.is_none() {
+            kernel.turn(Some(Instant::now())).unwrap();
+            end = kernel.next();
+        }
+        assert!(end.is_some_and(|end| end.token == receive(0) && end.last));
+        kernel.submit(receive(0), Op::Receive { fd: second }).unwrap();
+        let mut batch = Batch::new();
+        kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+        two.write_all(b"x").unwrap();
+        assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"x");
+    }
+
+    pub(super) fn what_was_said_of_a_closed_socket_does_not_reach_the_next(
+        mut kernel: impl Kernel,
+    ) {
+        let options =
+            ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
+        let (listener, to) =
+            kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        // It fills the queue, so that the next has to wait.
+        let _queued = TcpStream::connect(to).unwrap();
+        let (fd, mut peer) = connection(&mut kernel, SMALL);
+        let mut batch = Batch::new();
+        let data = gather(&[&[b'x'; 8 << 20]]);
+        kernel.submit(send(0), Op::Send { fd, data }).unwrap();
+        let mut rest = match next(&mut kernel, &mut batch, send(0)).outcome {
+            Outcome::Sent(rest, _) => Some(rest),
+            other => panic!("{other:?}"),
+        };
+        let mut waits = false;
+        while !waits {
+            let data = rest.take().expect("what was sent comes back");
+            kernel.submit(send(0), Op::Send { fd, data }).unwrap();
+            kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+            match batch.pop_front() {
+                Some(Completion { outcome: Outcome::Sent(list, _), .. }) => rest = Some(list),
+                None => waits = true,
+                other => panic!("{other:?}"),
+            }
+        }
+        kernel.cancel(send(0));
+        // Now there is room, which a poller reports along with the end of the send.
+        let _ = peer.read(&mut vec![0; 8 << 20]).unwrap();
+        kernel.turn(Some(Instant::now() + Duration::from_secs(10))).unwrap();
+        while !kernel.next().expect("the send ends").last {}
+        kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { fd }).unwrap();
+        // Where the close is done already, one of these gets the number.
+        let mut sockets: Vec<Fd> = Vec::new();
+        while sockets.len() < 64 && sockets.last() != Some(&fd) {
+            sockets.push(kernel.host_mut().socket(to, BufferSizes::default()).unwrap());
+        }
+        let late = sockets.pop().unwrap();
+        let token = Token::new(Kind::Connect, 0, 0);
+        kernel.submit(token, Op::Connect { fd: late, to }).unwrap();
+        kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+        assert!(!batch.iter().any(|c| c.token == token), "not connected yet: {batch:?}");
+        cancel(&mut kernel, &mut batch, token);
+        for fd in sockets.into_iter().chain([late, listener]) {
+            kernel.host_mut().discard(fd);
+        }
+    }
+
     pub(super) fn connections_share_few_buffers(mut kernel: impl Kernel) {
         let mut batch = Batch::new();
         let mut connections: Vec<_> = (0..10).map(|_| plain(&mut kernel)).collect();
@@ -429,7 +503,7 @@ mod cases {
         let (file, meta) = *opened;
         assert_eq!((meta.kind, meta.len), (FileKind::Regular, 10));
         let expected = std::fs::metadata(folder.path().join("file")).unwrap().modified().unwrap();
-        assert_eq!(meta.modified, expected);
+        assert_eq!(meta.modified(), expected);
         let mut batch = Batch::new();
         for (offset, len, expected) in
             [(0, 10, "0123456789"), (3, 4, "3456"), (8, 100, "89"), (10, 1, ""), (99, 1, "")]

@@ -35,8 +35,19 @@ pub(crate) struct Server {
 impl Server {
     /// Serves on `backend`, the files below the first root if there is one.
     pub(crate) fn start(backend: &'static str, config: Config, limits: Limits) -> Self {
+        Self::start_with(backend, config, limits, || {})
+    }
+
+    /// The same, with something done first in the server's thread.
+    pub(crate) fn start_with(
+        backend: &'static str,
+        config: Config,
+        limits: Limits,
+        first: fn(),
+    ) -> Self {
         let (tell, told) = channel();
         let thread = thread::spawn(move || {
+            first();
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let config = Config { listen, ..config };

@@ -261,8 +261,8 @@ fn describe(meta: &fs::Metadata) -> Meta {
         kind if kind.is_dir() => FileKind::Directory,
         _ => FileKind::Other,
     };
-    let modified = meta.modified().unwrap();
-    Meta { kind, len: meta.len(), modified, inode: meta.ino() }
+    let modified_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
+    Meta { kind, len: meta.len(), modified_ns, inode: meta.ino() }
 }
 
 fn read(file: &File, start: u64, most: u64) -> io::Result<Vec<u8>> {

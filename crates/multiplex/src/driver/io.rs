@@ -88,7 +88,7 @@ impl FileWork {
     pub(crate) fn done(self, outcome: Outcome) -> (u32, FileDone) {
         let done = match (self.kind, outcome) {
             (_, Outcome::Opened(opened)) => FileDone::Opened(Ok(*opened)),
-            (_, Outcome::Stat(meta)) => FileDone::Stat(Ok(*meta)),
+            (_, Outcome::Stat(meta)) => FileDone::Stat(Ok(meta)),
             (_, Outcome::Read(bytes)) => FileDone::Read(Ok(bytes)),
             (kind, Outcome::Failed(errno, _)) => kind.failed(errno),
             (kind, _) => kind.failed(Errno::IO),

@@ -32,7 +32,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for _ in 0..SENDS {
             let link = self.io.link(slot);
             let (false, Some(fd)) = (link.has(Flags::SENDING), link.fd) else { return };
-            let Some(op) = next_send(link, fd) else { return self.all_sent(slot, fd) };
+            if link.queue.is_empty() {
+                return self.all_sent(slot, fd);
+            }
+            let Some(op) = next_send(link, fd) else { return };
             let token = Token::new(Kind::Send, slot, link.generation);
             match self.io.kernel.submit(token, op) {
                 Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::SENDING,
@@ -52,12 +55,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn sent(&mut self, slot: u32, list: Box<Gather>, n: usize) {
         let link = self.io.link(slot);
         link.queued -= n;
+        if link.phase == Phase::Flushing || link.has(Flags::HIGH) {
+            self.progress(slot);
+        }
+        let link = self.io.link(slot);
         if link.phase == Phase::Ending || list.is_empty() {
             self.io.recycle(list);
         } else {
             link.queue.push_front(Item::Memory(list));
         }
-        self.progress(slot);
     }
 
     pub(super) fn sent_file(&mut self, slot: u32, n: u64) {
@@ -77,7 +83,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Something was sent.
-    #[inline]
     pub(super) fn progress(&mut self, slot: u32) {
         let link = self.io.link(slot);
         if link.phase == Phase::Flushing {
