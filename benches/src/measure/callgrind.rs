@@ -11,7 +11,7 @@ use crate::outcome;
 
 /// The two numbers of requests whose difference leaves out start and end.
 const FEW: u64 = 2_000;
-const MANY: u64 = 12_000;
+const MANY: u64 = 42_000;
 
 /// Counts instructions that servers execute outside the kernel.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ fn total(subject: &Subject, site: &Site, connections: usize, count: u64) -> Resu
     let words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &option];
     let server = Server::start(subject, site, &words)?;
     if subject.work == Work::File && subject.what == What::App {
-        let broken = "it does not run as usual under valgrind (3.19 does not know openat2(2))";
+        let broken = "it does not run as usual under valgrind";
         fetch(&server).map_err(|e| Failure::new(broken, e))?;
     }
     let reply_bytes = site.reply_bytes(subject.work);

@@ -9,10 +9,11 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use rustix::fs::{self, Mode, OFlags, ResolveFlags};
+use rustix::fs;
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, sockopt};
 
+use crate::beneath;
 use crate::linux::borrow;
 use crate::{Fd, Gather, Meta, Op, Outcome, Pool, RxBuf};
 
@@ -191,24 +192,10 @@ pub fn connected(fd: Fd) -> Result<(), Errno> {
 /// # Errors
 /// Those of openat2(2); `EXDEV` for a path that leads out of the root.
 pub fn open(root: Fd, path: &CStr, disk: Disk) -> Result<(OwnedFd, Meta), Errno> {
-    let mut how = RESOLVE;
-    if disk == Disk::Cached {
-        how |= ResolveFlags::CACHED;
-    }
-    let file = retry_on_intr(|| fs::openat2(borrow(&root), path, OPEN, Mode::empty(), how))?;
+    let file = beneath::open(root, path, beneath::OPEN, disk)?;
     let meta = meta(&file)?;
     Ok((file, meta))
 }
-
-/// How files are opened. Opening a pipe does not wait for its writer.
-pub(crate) const OPEN: OFlags =
-    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-
-/// How files are looked at.
-pub(crate) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-
-/// No path leads out of its root, nor through the links of /proc.
-pub(crate) const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
 /// What an open file is.
 pub(crate) fn meta(file: &OwnedFd) -> Result<Meta, Errno> {
@@ -227,12 +214,7 @@ pub(crate) fn meta(file: &OwnedFd) -> Result<Meta, Errno> {
 /// # Errors
 /// Those of openat2(2) and fstat(2).
 pub fn stat(root: Fd, path: &CStr, disk: Disk) -> Result<Meta, Errno> {
-    let mut how = RESOLVE;
-    if disk == Disk::Cached {
-        how |= ResolveFlags::CACHED;
-    }
-    let at = retry_on_intr(|| fs::openat2(borrow(&root), path, LOOK, Mode::empty(), how))?;
-    meta(&at)
+    meta(&beneath::open(root, path, beneath::LOOK, disk)?)
 }
 
 /// Reads `len` bytes of a file, fewer only at its end.

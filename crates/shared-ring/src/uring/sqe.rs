@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 
 use super::provided::GROUP;
-use crate::nonblocking::{LOOK, OPEN, RESOLVE};
+use crate::beneath::{LOOK, OPEN, RESOLVE};
 use crate::{Fd, File, Gather, Op, Token};
 
 /// What an operation in flight keeps beside itself: memory at an address that stays, and how far

@@ -1,0 +1,105 @@
+//! Opening what lies beneath a directory, and nothing else.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::Fd;
+use crate::linux::borrow;
+use crate::nonblocking::Disk;
+
+/// How files are opened. Opening a pipe does not wait for its writer.
+pub(crate) const OPEN: OFlags =
+    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// How files are looked at.
+pub(crate) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// No path leads out of its root, nor through the links of /proc.
+pub(crate) const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+
+/// Opens `path` beneath `root`.
+///
+/// # Errors
+/// Those of openat2(2); `EXDEV` for a path that leads out of the root.
+pub(crate) fn open(root: Fd, path: &CStr, flags: OFlags, disk: Disk) -> Result<OwnedFd, Errno> {
+    let mut how = RESOLVE;
+    if disk == Disk::Cached {
+        how |= ResolveFlags::CACHED;
+    }
+    match retry_on_intr(|| fs::openat2(borrow(&root), path, flags, Mode::empty(), how)) {
+        Err(Errno::NOSYS) if disk == Disk::Cached => Err(Errno::AGAIN),
+        Err(Errno::NOSYS) => step_by_step(borrow(&root), path, flags),
+        opened => opened,
+    }
+}
+
+/// The same without openat2(2), which some sandboxes don't have. It follows no link at all, since
+/// it can't tell where one leads.
+fn step_by_step(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = path.to_bytes();
+    let leads_out = path.starts_with(b"/") || path.split(|b| *b == b'/').any(|step| step == b"..");
+    if leads_out {
+        return Err(Errno::XDEV);
+    }
+    let mut at = fs::openat(root, ".", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+    let (directories, last) = match path.iter().rposition(|b| *b == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&path[..0], path),
+    };
+    for step in directories.split(|b| *b == b'/').filter(|step| !step.is_empty()) {
+        at = open_here(at.as_fd(), step, LOOK | OFlags::DIRECTORY)?;
+    }
+    if last.is_empty() {
+        return open_here(at.as_fd(), b".", flags | OFlags::DIRECTORY);
+    }
+    let file = open_here(at.as_fd(), last, flags)?;
+    match FileType::from_raw_mode(fs::fstat(&file)?.st_mode) {
+        FileType::Symlink => Err(Errno::LOOP),
+        _ => Ok(file),
+    }
+}
+
+fn open_here(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    retry_on_intr(|| fs::openat(at, name, flags | OFlags::NOFOLLOW, Mode::empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn step_by_step_stays_beneath_and_follows_no_link() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("a/b")).unwrap();
+        std::fs::write(root.path().join("a/b/file"), "x").unwrap();
+        symlink("a/b/file", root.path().join("link")).unwrap();
+        symlink("a", root.path().join("way")).unwrap();
+        let at = fs::open(root.path(), LOOK | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let kind = |path: &str, flags| {
+            let path = CString::new(path).unwrap();
+            let file = step_by_step(at.as_fd(), &path, flags)?;
+            Ok(FileType::from_raw_mode(fs::fstat(&file)?.st_mode))
+        };
+        for flags in [OPEN, LOOK] {
+            for path in ["a/b/file", "./a//b/./file"] {
+                assert_eq!(kind(path, flags), Ok(FileType::RegularFile), "{path}");
+            }
+            for path in [".", "a", "a/", "a/b/."] {
+                assert_eq!(kind(path, flags), Ok(FileType::Directory), "{path}");
+            }
+            for path in ["..", "a/../..", "/", "/etc/passwd", "a/../a/b/file"] {
+                assert_eq!(kind(path, flags), Err(Errno::XDEV), "{path}");
+            }
+            assert_eq!(kind("link", flags), Err(Errno::LOOP));
+            for path in ["way/b/file", "a/b/file/", "a/b/file/x"] {
+                assert_eq!(kind(path, flags), Err(Errno::NOTDIR), "{path}");
+            }
+            assert_eq!(kind("a/none", flags), Err(Errno::NOENT));
+        }
+    }
+}
