@@ -3,6 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -91,15 +92,18 @@ impl Pool {
     pub(crate) unsafe fn lend(self: &Rc<Self>, id: u16, len: usize) -> RxBuf {
         debug_assert!(id < self.count && len <= self.size);
         self.lent.set(self.lent.get() + 1);
-        RxBuf { memory: Memory::Pooled(Rc::clone(self), id), start: 0, len: len as u32 }
+        RxBuf { pool: Rc::clone(self), id, start: 0, len: len as u32 }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; every `RxBuf` keeps the pool alive, and a
-        // kernel that may still write leaks its handle instead of dropping it.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+        if self.layout.size() > 0 {
+            // SAFETY: allocated in `new` or by a vector with this layout; every `RxBuf` keeps the
+            // pool alive, and a kernel that may still write leaks its handle instead of dropping
+            // it.
+            unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+        }
     }
 }
 
@@ -109,16 +113,12 @@ impl fmt::Debug for Pool {
     }
 }
 
-enum Memory {
-    Pooled(Rc<Pool>, u16),
-    Owned(Box<[u8]>),
-}
-
 /// Received bytes that their holder may keep, change in place, or send on without a copy.
 ///
 /// Dropping the value gives the buffer back to its pool.
 pub struct RxBuf {
-    memory: Memory,
+    pool: Rc<Pool>,
+    id: u16,
     start: u32,
     len: u32,
 }
@@ -139,26 +139,39 @@ impl RxBuf {
         self.len = self.len.min(u32::try_from(n).unwrap_or(u32::MAX));
     }
 
+    /// Whether the pool is only there for this buffer.
+    fn is_last(&self) -> bool {
+        Rc::strong_count(&self.pool) == 1
+    }
+
     /// The same bytes outside the pool when the pool runs low, else the value itself.
     ///
     /// Whoever keeps bytes for long calls this, so that no connection can starve the others.
     #[must_use]
     pub fn kept(self) -> RxBuf {
-        match &self.memory {
-            Memory::Pooled(pool, _) if pool.is_scarce() => RxBuf::from(self.to_vec()),
-            _ => self,
-        }
+        if self.is_last() || !self.pool.is_scarce() { self } else { RxBuf::from(self.to_vec()) }
     }
 }
 
 impl From<Vec<u8>> for RxBuf {
-    /// Wraps bytes that come from elsewhere than a pool, such as decrypted ones.
+    /// Wraps bytes that come from elsewhere, such as decrypted ones, as a pool of their own.
     ///
     /// # Panics
     /// When there are 4 GiB or more.
     fn from(bytes: Vec<u8>) -> Self {
+        let mut bytes = ManuallyDrop::new(bytes);
         let len = u32::try_from(bytes.len()).expect("a received piece is shorter than 4 GiB");
-        RxBuf { memory: Memory::Owned(bytes.into_boxed_slice()), start: 0, len }
+        let size = bytes.capacity();
+        let pool = Pool {
+            memory: NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null"),
+            layout: Layout::array::<u8>(size).expect("the vector has allocated it"),
+            size,
+            stride: size,
+            count: 1,
+            free: RefCell::default(),
+            lent: Cell::new(1),
+        };
+        RxBuf { pool: Rc::new(pool), id: 0, start: 0, len }
     }
 }
 
@@ -167,35 +180,25 @@ impl Deref for RxBuf {
 
     fn deref(&self) -> &[u8] {
         let (start, len) = (self.start as usize, self.len as usize);
-        match &self.memory {
-            // SAFETY: `start + len` never exceeds the buffer, and by the promise of `Pool::lend`
-            // this value alone has access to it.
-            Memory::Pooled(pool, id) => unsafe {
-                std::slice::from_raw_parts(pool.address(*id).add(start), len)
-            },
-            Memory::Owned(bytes) => &bytes[start..start + len],
-        }
+        // SAFETY: `start + len` never exceeds the buffer, and by the promise of `Pool::lend` this
+        // value alone has access to it.
+        unsafe { std::slice::from_raw_parts(self.pool.address(self.id).add(start), len) }
     }
 }
 
 impl DerefMut for RxBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         let (start, len) = (self.start as usize, self.len as usize);
-        match &mut self.memory {
-            // SAFETY: as in `deref`, and `self` is borrowed mutably.
-            Memory::Pooled(pool, id) => unsafe {
-                std::slice::from_raw_parts_mut(pool.address(*id).add(start), len)
-            },
-            Memory::Owned(bytes) => &mut bytes[start..start + len],
-        }
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.pool.address(self.id).add(start), len) }
     }
 }
 
 impl Drop for RxBuf {
     fn drop(&mut self) {
-        if let Memory::Pooled(pool, id) = &self.memory {
-            pool.lent.set(pool.lent.get() - 1);
-            pool.put_back(*id);
+        if !self.is_last() {
+            self.pool.lent.set(self.pool.lent.get() - 1);
+            self.pool.put_back(self.id);
         }
     }
 }

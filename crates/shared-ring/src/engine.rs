@@ -232,13 +232,13 @@ impl<P: Poller> Engine<P> {
     fn receive(&mut self, fd: Fd, token: Token) -> Option<Completion> {
         self.counters.system_calls += 1;
         match nonblocking::receive(fd, &self.pool) {
-            Ok(Some(bytes)) => {
+            Ok(bytes) => {
                 if P::EDGE {
                     self.note_rest(fd, bytes.len());
                 }
                 Some(Completion::more(token, Outcome::Received(bytes)))
             }
-            Ok(None) => Some(self.end(fd, token, Outcome::Eof)),
+            Err(NotReceived::End) => Some(self.end(fd, token, Outcome::Eof)),
             Err(NotReceived::Failed(Errno::AGAIN)) => {
                 self.sockets.at(fd.index()).ready.remove(Readiness::READ);
                 None
@@ -338,9 +338,7 @@ impl<P: Poller> Engine<P> {
     fn thread_done(&mut self, token: Token, result: Result<Done, Errno>) -> Option<Completion> {
         let Entry { op, note: cancelled, .. } = self.inflight.remove(token)?;
         match op {
-            _ if cancelled => {
-                Some(Completion::last(token, Outcome::Failed(Errno::CANCELED, None)))
-            }
+            _ if cancelled => Some(Completion::last(token, Outcome::Failed(Errno::CANCELED, None))),
             Op::SendFile { fd, .. } => self.send_on(fd, token, op, Disk::Wait),
             _ => Some(Completion::last(token, file_outcome(result))),
         }

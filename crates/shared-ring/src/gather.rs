@@ -54,6 +54,11 @@ impl Gather {
     /// A cleared value gives back room beyond this many bytes.
     const KEEP: usize = 16 * 1024;
 
+    /// An empty list with room for copies of that many bytes.
+    pub fn with_room(bytes: usize) -> Self {
+        Gather { copied: Vec::with_capacity(bytes), ..Gather::default() }
+    }
+
     /// Bytes not sent yet.
     pub fn len(&self) -> usize {
         self.len

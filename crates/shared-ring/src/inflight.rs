@@ -22,19 +22,27 @@ pub(crate) struct InFlight<N> {
 }
 
 impl<N> InFlight<N> {
+    /// Entries made at the start.
+    const READY: u32 = 256;
+
     pub(crate) fn new(capacity: u32) -> Self {
-        InFlight {
-            entries: Table::default(),
-            vacant: (0..capacity).rev().collect(),
-            places: Default::default(),
-        }
+        let mut entries = Table::default();
+        entries.fill(capacity.min(Self::READY) as usize);
+        InFlight { entries, vacant: (0..capacity).rev().collect(), places: Default::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.entries.iter().flatten().count()
     }
 
-    pub(crate) fn insert(&mut self, token: Token, op: Op, note: N) -> Result<(), Refused> {
+    /// Takes an operation in, and returns where it stands.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
+        token: Token,
+        op: Op,
+        note: N,
+    ) -> Result<&mut Entry<N>, Refused> {
         let place = self.places[token.kind() as usize].at(token.slot() as usize);
         if *place != 0 {
             return Err(Refused { op, why: Refusal::TokenInUse });
@@ -43,8 +51,8 @@ impl<N> InFlight<N> {
             return Err(Refused { op, why: Refusal::Full });
         };
         *place = at + 1;
-        *self.entries.at(at as usize) = Some(Entry { token, op, note });
-        Ok(())
+        let entry = self.entries.at(at as usize);
+        Ok(entry.insert(Entry { token, op, note }))
     }
 
     fn place(&self, token: Token) -> Option<usize> {
@@ -53,12 +61,14 @@ impl<N> InFlight<N> {
     }
 
     /// The operation named `token`; none for a stale name.
+    #[inline]
     pub(crate) fn get(&mut self, token: Token) -> Option<&mut Entry<N>> {
         let place = self.place(token)?;
         self.entries[place].as_mut().filter(|e| e.token == token)
     }
 
     /// Ends the operation named `token` and hands out its memory.
+    #[inline]
     pub(crate) fn remove(&mut self, token: Token) -> Option<Entry<N>> {
         let place = self.place(token)?;
         let entry = self.entries[place].take_if(|e| e.token == token)?;
@@ -101,7 +111,7 @@ mod tests {
                 let token = Token::new(Kind::Send, slot, generation);
                 if insert {
                     let taken = model.keys().any(|t: &Token| t.slot() == slot);
-                    let result = table.insert(token, close(0), step).map_err(|r| r.why);
+                    let result = table.insert(token, close(0), step).map(drop).map_err(|r| r.why);
                     if taken {
                         prop_assert_eq!(result, Err(Refusal::TokenInUse));
                     } else if model.len() == 4 {

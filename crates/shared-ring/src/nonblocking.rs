@@ -29,6 +29,8 @@ pub enum Disk {
 /// Why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotReceived {
+    /// The stream has ended.
+    End,
     /// No receive buffer is free.
     NoBuffer,
     /// The system said so; `EAGAIN` when nothing has arrived.
@@ -76,19 +78,19 @@ pub fn is_table_full(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)
 }
 
-/// Receives what has arrived, up to the size of a buffer; `None` at the end of the stream.
+/// Receives what has arrived, up to the size of a buffer.
 ///
 /// # Errors
-/// Those of recv(2), and a lack of buffers.
+/// Those of recv(2), a lack of buffers, and the end of the stream.
 #[inline]
-pub fn receive(fd: Fd, pool: &Rc<Pool>) -> Result<Option<RxBuf>, NotReceived> {
+pub fn receive(fd: Fd, pool: &Rc<Pool>) -> Result<RxBuf, NotReceived> {
     let id = pool.take().ok_or(NotReceived::NoBuffer)?;
     // SAFETY: `id` was just taken and belongs to nobody else; the view covers one whole buffer.
     let mut buffer = unsafe { pool.lend(id, pool.size()) };
     let (n, _) = retry_on_intr(|| net::recv(borrow(&fd), &mut *buffer, RecvFlags::empty()))
         .map_err(NotReceived::Failed)?;
     buffer.truncate(n);
-    Ok((n > 0).then_some(buffer))
+    if n > 0 { Ok(buffer) } else { Err(NotReceived::End) }
 }
 
 /// Sends from the front of `data`, removes what was sent, and returns how much that was.

@@ -34,6 +34,16 @@ impl<T: Default> Table<T> {
 }
 
 impl<T> Table<T> {
+    /// Makes the values of the first `len` numbers.
+    pub fn fill(&mut self, len: usize)
+    where
+        T: Default,
+    {
+        if len > self.0.len() {
+            self.grow(len);
+        }
+    }
+
     /// One more than the highest number asked for.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -116,6 +116,11 @@ const FILE_WORKS_EACH: u32 = 16;
 /// Most lists and tails kept for later use.
 const SPARE: usize = 1024;
 
+/// Lists made at the start, and bytes of room in each: enough for the heads of replies to as many
+/// connections as are usually answered in one turn.
+const READY: usize = 128;
+const READY_BYTES: usize = 512;
+
 /// How many operations the kernel of such a server has in flight at most.
 pub(crate) fn operations(config: &Config) -> u32 {
     config.max_connections.saturating_mul(3).saturating_add(FILE_WORKS + 1024)
@@ -137,10 +142,10 @@ impl<K: Submit> Io<K> {
             vacant_works: (0..FILE_WORKS).rev().collect(),
             waiting_works: VecDeque::new(),
             ended_works: VecDeque::new(),
-            spare: Vec::new(),
-            spare_tails: Vec::new(),
-            touched: Vec::new(),
-            again: VecDeque::new(),
+            spare: (0..READY).map(|_| Box::new(Gather::with_room(READY_BYTES))).collect(),
+            spare_tails: Vec::with_capacity(READY),
+            touched: Vec::with_capacity(READY),
+            again: VecDeque::with_capacity(READY),
             scratch: Vec::new(),
             surplus: VecDeque::new(),
             stopping: false,
@@ -235,7 +240,6 @@ impl<K: Submit> Io<K> {
             }
         }
     }
-
 
     /// Begins file work, or lets it wait for its turn.
     fn begin_work(&mut self, work: FileWork, op: Op) {

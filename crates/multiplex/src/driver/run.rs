@@ -5,9 +5,7 @@ use std::iter;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use shared_ring::{
-    Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit,
-};
+use shared_ring::{Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit};
 
 use super::io::after;
 use super::{Driver, Gate, Io};
@@ -62,6 +60,9 @@ impl Interrupts for Never {
     }
 }
 
+/// Room for the rest of a batch that was left for new connections.
+const BATCH: usize = 512;
+
 /// How many connections may come before the rest of a batch.
 const AHEAD: usize = 16;
 
@@ -76,7 +77,7 @@ pub(crate) fn drive<K: Kernel, A: Application>(
     interrupts: &mut impl Interrupts,
 ) -> Result<Stats, Fault> {
     let mut driver = Driver::new(app, io, remote);
-    let (mut urgent, mut rest) = (VecDeque::new(), VecDeque::new());
+    let (mut urgent, mut rest) = (VecDeque::with_capacity(AHEAD), VecDeque::with_capacity(BATCH));
     let mut drain_ends = None;
     driver.end_turn();
     while !driver.is_done() {

@@ -251,12 +251,12 @@ impl Posts {
 
     fn receive(&mut self, fd: Fd, token: Token) -> Tried {
         let (outcome, last, rest) = match nonblocking::receive(fd, &self.pool) {
-            Ok(Some(bytes)) => {
+            Ok(bytes) => {
                 let filled = bytes.len() == self.pool.size();
                 let rest = if filled { Rest::Perhaps } else { Rest::None };
                 (Outcome::Received(bytes), false, rest)
             }
-            Ok(None) => (Outcome::Eof, true, Rest::Perhaps),
+            Err(NotReceived::End) => (Outcome::Eof, true, Rest::Perhaps),
             Err(NotReceived::Failed(Errno::AGAIN)) => return Tried::Empty,
             Err(NotReceived::Failed(errno)) => (Outcome::Failed(errno, None), true, Rest::Perhaps),
             Err(NotReceived::NoBuffer) => {

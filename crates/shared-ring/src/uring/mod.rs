@@ -25,7 +25,7 @@ use rustix::io_uring::{
     IoringEnterFlags, Timespec, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
 };
 
-use crate::inflight::InFlight;
+use crate::inflight::{Entry, InFlight};
 use crate::linux::close;
 use crate::nonblocking::{self, Disk, NotSent};
 use crate::{
@@ -149,9 +149,9 @@ impl UringKernel {
             ring,
             host: Linux::default(),
             owned: ManuallyDrop::new(Owned { inflight, provided, wake: Box::new(0) }),
-            unsubmitted: VecDeque::new(),
-            starved: VecDeque::new(),
-            cancels: VecDeque::new(),
+            unsubmitted: VecDeque::with_capacity(SUBMISSIONS as usize),
+            starved: VecDeque::with_capacity(SUBMISSIONS as usize),
+            cancels: VecDeque::with_capacity(SUBMISSIONS as usize),
             done: Batch::new(),
             due: Batch::new(),
             landed: VecDeque::with_capacity(COMPLETIONS as usize),
@@ -164,10 +164,11 @@ impl UringKernel {
     }
 
     /// Puts a submission into the queue; false when the queue is full.
-    fn push(&mut self, sqe: &Sqe) -> bool {
+    #[inline]
+    fn push(ring: &mut IoUring, sqe: &Sqe) -> bool {
         // SAFETY: what the submission points to lies in `owned`, which outlives the operation,
         // at an address that stays (boxes, vectors that are not touched, mapped memory).
-        unsafe { self.ring.submission().push(sqe) }.is_ok()
+        unsafe { ring.submission().push(sqe) }.is_ok()
     }
 
     /// Hands an operation to the ring, or lets it wait for room.
@@ -176,20 +177,21 @@ impl UringKernel {
             return self.arm_later(token);
         }
         let Some(entry) = self.owned.inflight.get(token) else { return };
-        entry.note.inside += 1;
-        let sqe = sqe::sqe(token, &mut entry.op, &mut entry.note);
-        if !self.push(&sqe) {
-            self.not_armed(token);
+        if !Self::arm_now(&mut self.ring, entry) {
+            self.arm_later(token);
         }
     }
 
-    #[cold]
-    fn not_armed(&mut self, token: Token) {
-        let Some(entry) = self.owned.inflight.get(token) else { return };
-        entry.note.inside -= 1;
-        self.arm_later(token);
+    /// Hands an operation to the ring; false when the queue is full.
+    #[inline]
+    fn arm_now(ring: &mut IoUring, entry: &mut Entry<Note>) -> bool {
+        let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.note);
+        let pushed = Self::push(ring, &sqe);
+        entry.note.inside += u16::from(pushed);
+        pushed
     }
 
+    #[cold]
     fn arm_later(&mut self, token: Token) {
         let Some(entry) = self.owned.inflight.get(token) else { return };
         entry.note.queued += 1;
@@ -203,7 +205,8 @@ impl UringKernel {
                 // It may have ended since, and another of its name have begun.
                 let entry = self.owned.inflight.get(token);
                 let due = token.kind() == Kind::Wake || entry.is_some_and(|e| e.note.cancelled);
-                if due && !self.push(&sqe::cancel(token, Token::new(Kind::Cancel, 0, 0))) {
+                let cancel = sqe::cancel(token, Token::new(Kind::Cancel, 0, 0));
+                if due && !Self::push(&mut self.ring, &cancel) {
                     self.cancels.push_front(token);
                     break;
                 }
@@ -230,9 +233,7 @@ impl UringKernel {
             let ended = self.end_if_idle(token);
             return self.done.extend(ended);
         }
-        entry.note.inside += 1;
-        let sqe = sqe::sqe(token, &mut entry.op, &mut entry.note);
-        let pushed = self.push(&sqe);
+        let pushed = Self::arm_now(&mut self.ring, entry);
         debug_assert!(pushed, "the queue was just seen to have room");
     }
 
@@ -263,8 +264,8 @@ impl UringKernel {
         let fd = Raw(self.waker.as_fd().as_raw_fd());
         let into = (&raw mut *self.owned.wake).cast();
         let token = Token::new(Kind::Wake, 0, 0);
-        self.wake_in_flight =
-            self.push(&opcode::Read::new(fd, into, 8).build().user_data(token.bits()));
+        let read = opcode::Read::new(fd, into, 8).build().user_data(token.bits());
+        self.wake_in_flight = Self::push(&mut self.ring, &read);
         Ok(())
     }
 
@@ -380,11 +381,14 @@ impl Submit for UringKernel {
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
-        self.owned.inflight.insert(token, op, Note::default())?;
+        let entry = self.owned.inflight.insert(token, op, Note::default())?;
         if sends_file {
             return Ok(self.send_file(token, Disk::Cached));
         }
-        (0..copies).for_each(|_| self.arm(token));
+        let in_turn = self.unsubmitted.is_empty();
+        if !(copies == 1 && in_turn && Self::arm_now(&mut self.ring, entry)) {
+            (0..copies).for_each(|_| self.arm(token));
+        }
         Ok(Posted::InFlight)
     }
 
