@@ -1,7 +1,7 @@
 //! The rings in which an application and the kernel meet.
 //!
 //! A [`Kernel`] is the far side of a ring: operations ([`Op`]) go in by [`Submit::submit`],
-//! completions come out of [`Kernel::turn`]. An operation owns all memory that the kernel may
+//! completions come out of [`Kernel::next`], turn by turn. An operation owns all memory that the kernel may
 //! touch, until its last completion; a [`Token`] names it by kind, slot and generation. There are
 //! two kernels:
 //!
