@@ -40,6 +40,9 @@ pub(crate) fn open(root: Fd, path: &CStr, flags: OFlags, disk: Disk) -> Result<O
 /// it can't tell where one leads.
 fn step_by_step(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = path.to_bytes();
+    if path.is_empty() {
+        return Err(Errno::NOENT);
+    }
     let leads_out = path.starts_with(b"/") || path.split(|b| *b == b'/').any(|step| step == b"..");
     if leads_out {
         return Err(Errno::XDEV);
@@ -99,7 +102,9 @@ mod tests {
             for path in ["way/b/file", "a/b/file/", "a/b/file/x"] {
                 assert_eq!(kind(path, flags), Err(Errno::NOTDIR), "{path}");
             }
-            assert_eq!(kind("a/none", flags), Err(Errno::NOENT));
+            for path in ["", "a/none"] {
+                assert_eq!(kind(path, flags), Err(Errno::NOENT), "{path}");
+            }
         }
     }
 }

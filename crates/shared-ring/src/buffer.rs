@@ -160,6 +160,9 @@ impl From<Vec<u8>> for RxBuf {
     /// When there are 4 GiB or more.
     fn from(bytes: Vec<u8>) -> Self {
         let mut bytes = ManuallyDrop::new(bytes);
+        if bytes.capacity() / 2 > bytes.len() {
+            bytes.shrink_to_fit();
+        }
         let len = u32::try_from(bytes.len()).expect("a received piece is shorter than 4 GiB");
         let size = bytes.capacity();
         let pool = Pool {

@@ -44,14 +44,16 @@ pub struct Engine<P> {
     pool: Rc<Pool>,
     /// Completions of this turn.
     done: Batch,
-    /// Completions of the next turn: what was cancelled since this one began.
-    cancelled: Batch,
+    /// Completions of the next turn: what was cancelled or refused since this one began.
+    later: Batch,
     /// What the poller said, newest first while it is worked on.
     events: Vec<(Fd, Readiness)>,
     /// Sockets that may have more to read though no edge will say so.
     unread: VecDeque<Fd>,
     /// How many of them belong to this turn.
     rereads: usize,
+    /// Waits so far.
+    waits: u64,
     waker: Waker,
     waker_fd: Fd,
     now: Instant,
@@ -67,6 +69,9 @@ struct Socket {
     /// Edges seen and not used up.
     ready: Readiness,
     unread: bool,
+    /// The wait after which a socket of this number was closed. What that wait said is not about
+    /// the next one.
+    closed_after: u64,
 }
 
 impl<P: Poller> Engine<P> {
@@ -89,10 +94,11 @@ impl<P: Poller> Engine<P> {
             sockets: Table::default(),
             pool: Pool::new(config.buffers, config.buffer_size),
             done: Batch::new(),
-            cancelled: Batch::new(),
+            later: Batch::new(),
             events: Vec::new(),
             unread: VecDeque::new(),
             rereads: 0,
+            waits: 1,
             offload: Offload::new(waker.clone()),
             waker,
             waker_fd,
@@ -128,7 +134,11 @@ impl<P: Poller> Engine<P> {
 
     /// Lets an operation wait until its socket is ready.
     fn wait_for(&mut self, fd: Fd, token: Token, op: Op) -> Result<Posted, Refused> {
-        let reads = matches!(op, Op::Accept { .. } | Op::Receive { .. });
+        let reads = match op {
+            Op::Accept { .. } => token.kind() == Kind::Accept,
+            Op::Receive { .. } => token.kind() == Kind::Receive,
+            _ => false,
+        };
         self.inflight.insert(token, op, false)?;
         let socket = self.sockets.at(fd.index());
         *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
@@ -138,7 +148,7 @@ impl<P: Poller> Engine<P> {
         if let Err(error) = self.want(fd) {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
             let failed = self.fail(fd, token, errno);
-            self.cancelled.push_back(failed);
+            self.later.push_back(failed);
         }
         Ok(Posted::InFlight)
     }
@@ -348,7 +358,11 @@ impl<P: Poller> Engine<P> {
     #[inline]
     fn work(&mut self) -> Option<Completion> {
         loop {
-            let (fd, ready) = self.events.pop().or_else(|| self.reread())?;
+            let (fd, ready) = match self.events.pop() {
+                Some((fd, _)) if self.sockets.at(fd.index()).closed_after == self.waits => continue,
+                Some(event) => event,
+                None => self.reread()?,
+            };
             let first = self.ready(fd, ready);
             if first.is_some() {
                 return first;
@@ -370,7 +384,7 @@ impl<P: Poller> Engine<P> {
     /// How long the poller may wait.
     fn patience(&self, until: Option<Instant>) -> Option<Duration> {
         let left = !self.done.is_empty() || !self.events.is_empty();
-        if left || !self.cancelled.is_empty() || !self.unread.is_empty() {
+        if left || !self.later.is_empty() || !self.unread.is_empty() {
             return Some(Duration::ZERO);
         }
         until.map(|at| at.saturating_duration_since(Instant::now()))
@@ -410,9 +424,11 @@ impl<P: Poller> Submit for Engine<P> {
             Op::Close { fd } => {
                 self.counters.system_calls += 1;
                 self.poller.forget(fd);
+                let socket = self.sockets.at(fd.index());
+                let unread = socket.unread;
                 // The number may be a new socket's before this turn is over.
-                self.events.retain(|(other, _)| *other != fd);
-                if mem::take(self.sockets.at(fd.index())).unread {
+                *socket = Socket { closed_after: self.waits, ..Socket::default() };
+                if unread {
                     self.forget_unread(fd);
                 }
                 close(fd);
@@ -431,11 +447,11 @@ impl<P: Poller> Submit for Engine<P> {
             | Op::Send { fd, .. }
             | Op::Connect { fd, .. } => {
                 let failed = self.fail(fd, token, Errno::CANCELED);
-                self.cancelled.push_back(failed);
+                self.later.push_back(failed);
             }
             Op::SendFile { fd, .. } if self.sockets.at(fd.index()).writer == Some(token) => {
                 let failed = self.fail(fd, token, Errno::CANCELED);
-                self.cancelled.push_back(failed);
+                self.later.push_back(failed);
             }
             // A thread has it.
             _ => entry.note = true,
@@ -459,7 +475,7 @@ impl<P: Poller> Submit for Engine<P> {
     }
 
     fn landed(&self) -> u32 {
-        self.cancelled.len() as u32
+        self.later.len() as u32
     }
 
     fn counters(&self) -> Counters {
@@ -477,6 +493,7 @@ impl<P: Poller> Kernel for Engine<P> {
             self.poller
                 .wait(patience, &mut self.events)
                 .map_err(|error| Fault { doing: "waiting for descriptors", error })?;
+            self.waits += 1;
             self.events.reverse();
         }
         self.now = Instant::now();
@@ -492,14 +509,14 @@ impl<P: Poller> Kernel for Engine<P> {
     }
 
     fn reap(&mut self) {
-        self.done.append(&mut self.cancelled);
+        self.done.append(&mut self.later);
     }
 }
 
 impl<P> Drop for Engine<P> {
     /// Nothing is in flight in the kernel; sockets that were accepted and not delivered close.
     fn drop(&mut self) {
-        for completion in self.done.drain(..).chain(self.cancelled.drain(..)) {
+        for completion in self.done.drain(..).chain(self.later.drain(..)) {
             if let Outcome::Accepted(fd) = completion.outcome {
                 close(fd);
             }

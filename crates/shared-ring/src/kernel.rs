@@ -18,7 +18,9 @@ pub trait Submit {
     /// The machine that the descriptors live on.
     type Host: Host;
 
-    /// Posts an operation. If it can't be done at once, its completions will carry `token`.
+    /// Posts an operation. If it can't be done at once, its completions will carry `token`, which
+    /// is of kind [`Kind::Accept`](crate::Kind::Accept) for an accept and of kind
+    /// [`Kind::Receive`](crate::Kind::Receive) for a receive, and for nothing else that goes on.
     ///
     /// # Errors
     /// Hands the operation back when the table of operations is full, or when one named `token`

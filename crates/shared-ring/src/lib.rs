@@ -1,9 +1,9 @@
 //! The rings in which an application and the kernel meet.
 //!
 //! A [`Kernel`] is the far side of a ring: operations ([`Op`]) go in by [`Submit::submit`],
-//! completions come out of [`Kernel::next`], turn by turn. An operation owns all memory that the kernel may
-//! touch, until its last completion; a [`Token`] names it by kind, slot and generation. There are
-//! two kernels:
+//! completions come out of [`Kernel::next`], turn by turn. An operation owns all memory that the
+//! kernel may touch, until its last completion; a [`Token`] names it by kind, slot and generation.
+//! There are two kernels:
 //!
 //! - [`UringKernel`], by io_uring. One system call a turn submits, waits and reaps.
 //! - [`Engine`], by non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll or

@@ -23,6 +23,13 @@ impl<T: Default> Table<T> {
         &mut self.0[index]
     }
 
+    /// Makes the values of the first `len` numbers.
+    pub fn fill(&mut self, len: usize) {
+        if len > self.0.len() {
+            self.grow(len);
+        }
+    }
+
     #[cold]
     fn grow(&mut self, len: usize) {
         if len > self.0.capacity() {
@@ -34,16 +41,6 @@ impl<T: Default> Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Makes the values of the first `len` numbers.
-    pub fn fill(&mut self, len: usize)
-    where
-        T: Default,
-    {
-        if len > self.0.len() {
-            self.grow(len);
-        }
-    }
-
     /// One more than the highest number asked for.
     pub fn len(&self) -> usize {
         self.0.len()

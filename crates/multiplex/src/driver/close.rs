@@ -12,9 +12,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Begins the close that was asked for.
     pub(super) fn begin_close(&mut self, slot: u32) {
         let link = self.io.link(slot);
-        if link.close.is_none() {
-            return;
-        }
         match (link.phase, link.close) {
             (
                 Phase::Connecting | Phase::Open | Phase::Flushing | Phase::Lingering,

@@ -103,7 +103,8 @@ pub(crate) fn drive<K: Kernel, A: Application>(
     Ok(stats)
 }
 
-/// Parts new connections from the rest, and returns how many those are.
+/// Parts new connections from the rest, of this turn and of what has landed since, and returns how
+/// many those are.
 fn accepts_first(
     landed: impl Iterator<Item = Completion>,
     urgent: &mut VecDeque<Completion>,

@@ -32,10 +32,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for _ in 0..SENDS {
             let link = self.io.link(slot);
             let (false, Some(fd)) = (link.has(Flags::SENDING), link.fd) else { return };
-            if link.queue.is_empty() {
-                return self.all_sent(slot, fd);
-            }
-            let Some(op) = next_send(link, fd) else { return };
+            let Some(op) = next_send(link, fd) else { return self.all_sent(slot, fd) };
             let token = Token::new(Kind::Send, slot, link.generation);
             match self.io.kernel.submit(token, op) {
                 Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::SENDING,

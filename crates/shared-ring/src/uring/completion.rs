@@ -70,7 +70,7 @@ impl UringKernel {
     /// The same, behind a last completion that has something to tell.
     fn rearm_behind(&mut self, token: Token) {
         let ended = self.rearm(token);
-        self.due.extend(ended);
+        self.done.extend(ended);
     }
 
     fn accepted(

@@ -88,10 +88,10 @@ pub struct UringKernel {
     starved: VecDeque<Token>,
     /// Cancels not submitted yet.
     cancels: VecDeque<Token>,
-    /// Completions of the next turn that need no ring.
+    /// Completions of this turn that need no ring.
     done: Batch,
-    /// Those of this turn.
-    due: Batch,
+    /// Those of the next turn.
+    later: Batch,
     /// Completions of this turn as the ring reported them.
     landed: VecDeque<Cqe>,
     waker: Waker,
@@ -153,7 +153,7 @@ impl UringKernel {
             starved: VecDeque::with_capacity(SUBMISSIONS as usize),
             cancels: VecDeque::with_capacity(SUBMISSIONS as usize),
             done: Batch::new(),
-            due: Batch::new(),
+            later: Batch::new(),
             landed: VecDeque::with_capacity(COMPLETIONS as usize),
             waker,
             wake_in_flight: false,
@@ -164,10 +164,13 @@ impl UringKernel {
     }
 
     /// Puts a submission into the queue; false when the queue is full.
+    ///
+    /// # Safety
+    /// What the submission points to lies in `owned`, which outlives the operation, at an address
+    /// that stays (boxes, vectors that are not touched, mapped memory).
     #[inline]
-    fn push(ring: &mut IoUring, sqe: &Sqe) -> bool {
-        // SAFETY: what the submission points to lies in `owned`, which outlives the operation,
-        // at an address that stays (boxes, vectors that are not touched, mapped memory).
+    unsafe fn push(ring: &mut IoUring, sqe: &Sqe) -> bool {
+        // SAFETY: by the caller's promise.
         unsafe { ring.submission().push(sqe) }.is_ok()
     }
 
@@ -186,7 +189,8 @@ impl UringKernel {
     #[inline]
     fn arm_now(ring: &mut IoUring, entry: &mut Entry<Note>) -> bool {
         let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.note);
-        let pushed = Self::push(ring, &sqe);
+        // SAFETY: every entry lies in `owned`, and is made for nothing else.
+        let pushed = unsafe { Self::push(ring, &sqe) };
         entry.note.inside += u16::from(pushed);
         pushed
     }
@@ -206,7 +210,8 @@ impl UringKernel {
                 let entry = self.owned.inflight.get(token);
                 let due = token.kind() == Kind::Wake || entry.is_some_and(|e| e.note.cancelled);
                 let cancel = sqe::cancel(token, Token::new(Kind::Cancel, 0, 0));
-                if due && !Self::push(&mut self.ring, &cancel) {
+                // SAFETY: a cancel points to nothing.
+                if due && !unsafe { Self::push(&mut self.ring, &cancel) } {
                     self.cancels.push_front(token);
                     break;
                 }
@@ -231,7 +236,7 @@ impl UringKernel {
         entry.note.queued -= 1;
         if entry.note.cancelled {
             let ended = self.end_if_idle(token);
-            return self.done.extend(ended);
+            return self.later.extend(ended);
         }
         let pushed = Self::arm_now(&mut self.ring, entry);
         debug_assert!(pushed, "the queue was just seen to have room");
@@ -265,7 +270,8 @@ impl UringKernel {
         let into = (&raw mut *self.owned.wake).cast();
         let token = Token::new(Kind::Wake, 0, 0);
         let read = opcode::Read::new(fd, into, 8).build().user_data(token.bits());
-        self.wake_in_flight = Self::push(&mut self.ring, &read);
+        // SAFETY: it is read into a box of `owned`.
+        self.wake_in_flight = unsafe { Self::push(&mut self.ring, &read) };
         Ok(())
     }
 
@@ -386,9 +392,10 @@ impl Submit for UringKernel {
             return Ok(self.send_file(token, Disk::Cached));
         }
         let in_turn = self.unsubmitted.is_empty();
-        if !(copies == 1 && in_turn && Self::arm_now(&mut self.ring, entry)) {
-            (0..copies).for_each(|_| self.arm(token));
+        if !(in_turn && Self::arm_now(&mut self.ring, entry)) {
+            self.arm_later(token);
         }
+        (1..copies).for_each(|_| self.arm(token));
         Ok(Posted::InFlight)
     }
 
@@ -403,7 +410,7 @@ impl Submit for UringKernel {
         } else if let Some(at) = self.starved.iter().position(|t| *t == token) {
             self.starved.remove(at);
             let failed = self.fail(token, Errno::CANCELED);
-            self.done.push_back(failed);
+            self.later.push_back(failed);
         }
         // Else it waits to be submitted, and ends when its turn comes.
     }
@@ -427,7 +434,7 @@ impl Submit for UringKernel {
     fn landed(&self) -> u32 {
         // SAFETY: `&self` is never shared with another thread, and nobody holds the queue now.
         let ring = unsafe { self.ring.completion_shared() }.len();
-        (ring + self.done.len()) as u32
+        (ring + self.later.len()) as u32
     }
 
     fn counters(&self) -> Counters {
@@ -445,7 +452,7 @@ impl Kernel for UringKernel {
         self.arm_waker()?;
         // What could not be submitted is tried again without waiting for anything else.
         let submitted = self.cancels.is_empty() && self.unsubmitted.is_empty();
-        let left = self.landed() > 0 || !self.due.is_empty() || !self.landed.is_empty();
+        let left = self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty();
         let wait = submitted && self.wake_in_flight && !left;
         let most = match until {
             Some(at) if wait => Some(at.saturating_duration_since(Instant::now())),
@@ -467,7 +474,7 @@ impl Kernel for UringKernel {
     }
 
     fn next(&mut self) -> Option<Completion> {
-        let completion = self.due.pop_front().or_else(|| self.next_of_ring())?;
+        let completion = self.done.pop_front().or_else(|| self.next_of_ring())?;
         self.counters.completions += 1;
         Some(completion)
     }
@@ -476,7 +483,7 @@ impl Kernel for UringKernel {
         if self.ring.submission().cq_overflow() {
             self.counters.overflows += 1;
         }
-        self.due.append(&mut self.done);
+        self.done.append(&mut self.later);
         // Copied out in one go, so that the queue's head moves once.
         self.landed.extend(self.ring.completion());
     }
