@@ -71,7 +71,7 @@ fn application(options: &Serve) -> Result<Value, Failure> {
     obey(options, server.addresses()[0], move || remote.stop());
     let stats = match options.work {
         Work::Echo => server.run(examples::Echo),
-        Work::File => server.run(httpd::Files::new(Some(Root(0)))),
+        Work::File => server.run(httpd::Site::new(Some(Root(0)))),
     };
     Ok(counters(&stats.map_err(|e| Failure::new(&options.mechanism, e))?))
 }

@@ -6,7 +6,7 @@ use crate::status::Status;
 
 /// What an incomplete head is, by its length.
 #[cold]
-pub(crate) fn partial<'a>(bytes: &'a [u8], limits: &Limits) -> Parsed<'a> {
+pub(crate) fn partial<'h, 'a>(bytes: &'a [u8], limits: &Limits) -> Parsed<'h, 'a> {
     let start = &bytes[..bytes.len().min(limits.line)];
     if start.len() == limits.line && memchr::memchr(b'\n', start).is_none() {
         return Parsed::Refused(Status::LINE);
@@ -19,7 +19,11 @@ pub(crate) fn partial<'a>(bytes: &'a [u8], limits: &Limits) -> Parsed<'a> {
 
 /// What a broken head is.
 #[cold]
-pub(crate) fn refused<'a>(bytes: &'a [u8], error: httparse::Error, limits: &Limits) -> Parsed<'a> {
+pub(crate) fn refused<'h, 'a>(
+    bytes: &'a [u8],
+    error: httparse::Error,
+    limits: &Limits,
+) -> Parsed<'h, 'a> {
     match error {
         httparse::Error::TooManyHeaders => Parsed::Refused(Status::HEAD),
         // A version that is not spoken here, or none at all: the whole line decides.

@@ -1,6 +1,7 @@
 //! Small files in memory, as replies that are ready to be sent.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use foldhash::fast::FixedState;
 use multiplex::{FilePath, Meta};
 
 use crate::Limits;
+use crate::coding::{Coding, Codings};
 use crate::reply::Ready;
 
 /// Replies by the target that asked for them, as it arrived: nothing needs to be decoded to find
@@ -21,7 +23,19 @@ pub(crate) struct Cache {
     bytes: usize,
     most_bytes: usize,
     most_entries: usize,
+    /// What an open file counts as.
+    file_weight: usize,
     time: Duration,
+}
+
+/// What a coded file's name ends with; no target has a NUL.
+pub(crate) const VARIANT: [&[u8]; 3] = [b"\0br", b"\0zst", b"\0gz"];
+
+/// Writes what the cache knows a coded file by.
+pub(crate) fn variant(out: &mut Vec<u8>, name: &[u8], coding: Coding) {
+    out.clear();
+    out.extend_from_slice(name);
+    out.extend_from_slice(VARIANT[coding as usize]);
 }
 
 /// A reply and where it came from.
@@ -30,25 +44,52 @@ pub(crate) struct Entry {
     pub(crate) ready: Ready,
     target: Arc<[u8]>,
     source: Option<Source>,
+    weight: usize,
     fresh_until: Instant,
     used: bool,
+}
+
+/// Where a file lies, as it is and in every coding. Made once, so that it can be asked about again
+/// without memory.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Paths {
+    pub(crate) plain: FilePath,
+    coded: [FilePath; 3],
+}
+
+impl Paths {
+    pub(crate) fn new(path: &Path) -> Arc<Self> {
+        let beside = |coding: Coding| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(coding.extension());
+            FilePath::new(&name)
+        };
+        Arc::new(Paths { plain: FilePath::new(path), coded: Coding::ALL.map(beside) })
+    }
+
+    /// Where the file lies in a coding, or as it is.
+    pub(crate) fn of(&self, coding: Option<Coding>) -> FilePath {
+        coding.map_or(&self.plain, |coding| &self.coded[coding as usize]).clone()
+    }
 }
 
 /// The file that a reply was made from.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    pub(crate) path: FilePath,
+    pub(crate) paths: Arc<Paths>,
     pub(crate) meta: Meta,
+    /// The codings that lie beside it.
+    pub(crate) codings: Codings,
 }
 
 /// What the cache has for a target.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
-    /// A reply that was good a moment ago.
-    Fresh(&'a mut Ready),
+    /// A reply that was good a moment ago, and the codings that lie beside its file.
+    Fresh(&'a mut Ready, Codings),
     /// A reply to be confirmed: what does the path lead to now? While the first who is told asks,
     /// the others are given the reply for a little longer.
-    Stale(Arc<[u8]>, FilePath),
+    Stale(Arc<[u8]>, Arc<Paths>),
     /// Nothing.
     Nothing,
 }
@@ -68,6 +109,7 @@ impl Cache {
             bytes: 0,
             most_bytes: limits.cached_bytes,
             most_entries: limits.cached_files,
+            file_weight: limits.cached_bytes / limits.open_files.max(1),
             time: limits.cached_time,
         }
     }
@@ -87,31 +129,38 @@ impl Cache {
         match &entry.source {
             Some(source) if now >= entry.fresh_until => {
                 entry.fresh_until = now + self.time / Self::GRACE;
-                Found::Stale(Arc::clone(&entry.target), source.path.clone())
+                Found::Stale(Arc::clone(&entry.target), Arc::clone(&source.paths))
             }
             _ => {
                 entry.used = true;
-                Found::Fresh(&mut entry.ready)
+                let (ready, codings) = entry.give();
+                Found::Fresh(ready, codings)
             }
         }
     }
 
-    /// Compares what was kept for a target with what its path leads to now. Returns the reply if
-    /// that is the same, and forgets it if not.
+    /// What was kept for a target, fresh or not.
+    pub(crate) fn kept(&mut self, target: &[u8]) -> Option<(&mut Ready, Codings)> {
+        let at = *self.index.get(target)?;
+        Some(self.entries[at].give())
+    }
+
+    /// Compares what was kept for a target with what is there now. Believes it for some more time
+    /// if that is the same, and forgets it if not.
     pub(crate) fn confirm(
         &mut self,
         target: &[u8],
-        meta: Option<Meta>,
+        same: impl FnOnce(&Source) -> bool,
         now: Instant,
-    ) -> Option<&mut Ready> {
-        let at = *self.index.get(target)?;
-        if self.entries[at].source.as_ref().map(|source| source.meta) != meta {
+    ) -> bool {
+        let Some(&at) = self.index.get(target) else { return false };
+        let is_same = self.entries[at].source.as_ref().is_some_and(same);
+        if is_same {
+            self.entries[at].fresh_until = now + self.time;
+        } else {
             self.remove(at);
-            return None;
         }
-        let entry = &mut self.entries[at];
-        entry.fresh_until = now + self.time;
-        Some(&mut entry.ready)
+        is_same
     }
 
     /// Keeps a reply; one without a source is believed for ever.
@@ -127,16 +176,15 @@ impl Cache {
         }
         let target: Arc<[u8]> = target.into();
         let fresh_until = now + self.time;
-        let entry = Entry { ready, target, source, fresh_until, used: false };
-        if entry.weight() > self.most_bytes || self.most_entries == 0 {
+        let weight = ready.weight(self.file_weight) + target.len() + Self::OVERHEAD;
+        if weight > self.most_bytes || self.most_entries == 0 {
             return;
         }
-        while self.bytes + entry.weight() > self.most_bytes
-            || self.entries.len() == self.most_entries
-        {
+        while self.bytes + weight > self.most_bytes || self.entries.len() == self.most_entries {
             self.evict();
         }
-        self.bytes += entry.weight();
+        self.bytes += weight;
+        let entry = Entry { ready, target, source, weight, fresh_until, used: false };
         self.index.insert(Arc::clone(&entry.target), self.entries.len());
         self.entries.push(entry);
     }
@@ -154,7 +202,7 @@ impl Cache {
 
     fn remove(&mut self, at: usize) {
         let entry = self.entries.swap_remove(at);
-        self.bytes -= entry.weight();
+        self.bytes -= entry.weight;
         self.index.remove(&entry.target);
         if let Some(moved) = self.entries.get(at) {
             self.index.insert(Arc::clone(&moved.target), at);
@@ -163,8 +211,9 @@ impl Cache {
 }
 
 impl Entry {
-    fn weight(&self) -> usize {
-        self.ready.weight() + self.target.len() + Cache::OVERHEAD
+    fn give(&mut self) -> (&mut Ready, Codings) {
+        let codings = self.source.as_ref().map_or(Codings::default(), |source| source.codings);
+        (&mut self.ready, codings)
     }
 }
 

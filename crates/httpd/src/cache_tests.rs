@@ -10,23 +10,22 @@ fn cache(most_files: usize, most_bytes: usize) -> Cache {
 }
 
 fn ready(body: &[u8]) -> Ready {
-    let about = About { content_type: "text/plain", modified: None, len: 0 };
-    Ready::new(about, body, &Clock::new())
+    Ready::new(About::plain("text/plain"), body, &Clock::new())
 }
 
 fn source(len: u64) -> Option<Source> {
     let meta = Meta { kind: FileKind::Regular, len, modified_ns: 0, inode: 1 };
-    Some(Source { path: "path".into(), meta })
+    Some(Source { paths: Paths::new(Path::new("path")), meta, codings: Codings::default() })
 }
 
 fn is_fresh(cache: &mut Cache, target: &[u8], now: Instant) -> bool {
-    matches!(cache.find(target, now), Found::Fresh(_))
+    matches!(cache.find(target, now), Found::Fresh(..))
 }
 
 /// What must hold at any time.
 fn check(cache: &Cache) {
     assert_eq!(cache.index.len(), cache.entries.len());
-    assert_eq!(cache.bytes, cache.entries.iter().map(Entry::weight).sum());
+    assert_eq!(cache.bytes, cache.entries.iter().map(|entry| entry.weight).sum::<usize>());
     assert!(cache.bytes <= cache.most_bytes && cache.entries.len() <= cache.most_entries);
     for (at, entry) in cache.entries.iter().enumerate() {
         assert_eq!(cache.index.get(&entry.target), Some(&at));
@@ -39,15 +38,13 @@ fn an_entry_is_fresh_then_stale_then_confirmed_or_forgotten() {
     let later = now + Limits::default().cached_time;
     cache.keep(b"/a", ready(b"a"), source(1), now);
     assert!(is_fresh(&mut cache, b"/a", now) && !is_fresh(&mut cache, b"/b", now));
-    let Found::Stale(target, path) = cache.find(b"/a", later) else { panic!("still fresh") };
-    assert_eq!((&target[..], path), (&b"/a"[..], FilePath::from("path")));
-    let meta = |len| source(len).map(|source| source.meta);
-    assert!(cache.confirm(b"/a", meta(1), later).is_some());
+    let Found::Stale(target, paths) = cache.find(b"/a", later) else { panic!("still fresh") };
+    assert_eq!((&target[..], paths), (&b"/a"[..], Paths::new(Path::new("path"))));
+    assert!(cache.confirm(b"/a", |source| source.meta.len == 1, later));
     assert!(is_fresh(&mut cache, b"/a", later));
-    assert!(cache.confirm(b"/a", meta(2), later).is_none());
+    assert!(!cache.confirm(b"/a", |source| source.meta.len == 2, later));
     assert!(matches!(cache.find(b"/a", later), Found::Nothing));
-    cache.keep(b"/a", ready(b"a"), source(1), now);
-    assert!(cache.confirm(b"/a", None, later).is_none());
+    assert!(!cache.confirm(b"/a", |_| true, later));
     check(&cache);
 }
 

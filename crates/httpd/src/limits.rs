@@ -9,8 +9,10 @@ pub struct Limits {
     pub line: usize,
     /// Bytes of a request's head, at most [`Limits::HEAD`]; beyond that the reply is 431.
     pub head: usize,
-    /// Bytes of a request's body that are read and dropped; beyond that the reply is 413.
+    /// Bytes of a request's body; beyond that the reply is 413.
     pub body: u64,
+    /// Requests that a connection may make.
+    pub requests: u32,
     /// Time for a request's head to arrive, from its first byte or from the connect.
     pub head_time: Duration,
     /// Time between two requests.
@@ -19,7 +21,7 @@ pub struct Limits {
     /// file system to answer.
     pub stall_time: Duration,
     /// Bytes per second that the client has to take between two such looks while there are any to
-    /// take; at less its connection is reset.
+    /// take, or its connection is reset; and that it has to send of a body, or the reply is 408.
     pub least_rate: u32,
     /// Largest file that is kept in memory, at most 64 KiB.
     pub cached_file: u32,
@@ -27,6 +29,8 @@ pub struct Limits {
     pub cached_bytes: usize,
     /// Number of files kept in memory.
     pub cached_files: usize,
+    /// Larger files that are kept open.
+    pub open_files: usize,
     /// How long a file in memory is believed to be unchanged without asking.
     pub cached_time: Duration,
 }
@@ -43,7 +47,8 @@ impl Default for Limits {
         Limits {
             line: 8 * 1024,
             head: Self::HEAD,
-            body: 64 * 1024,
+            body: 1 << 20,
+            requests: 100_000,
             head_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),
@@ -51,6 +56,7 @@ impl Default for Limits {
             cached_file: 64 * 1024,
             cached_bytes: 32 << 20,
             cached_files: 4096,
+            open_files: 256,
             cached_time: Duration::from_secs(1),
         }
     }

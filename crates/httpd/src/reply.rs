@@ -1,13 +1,16 @@
 //! Writing replies.
 
 use std::io::Write;
-use std::time::SystemTime;
+use std::ops::Range;
 
 use bytes::Bytes;
-use multiplex::{Chunk, Close, Commands, Conn, Meta};
+use multiplex::{Chunk, Close, Commands, Conn, File};
 
 use crate::clock::{Clock, Stamp, stamp};
+use crate::coding::Coding;
+use crate::conditions::Validators;
 use crate::request::Persist;
+use crate::respond::Pen;
 use crate::status::Status;
 
 /// How a reply is given.
@@ -19,9 +22,16 @@ pub(crate) struct Manner {
     pub(crate) persist: Persist,
     /// How it ends if it doesn't.
     pub(crate) close: Close,
+    /// Whether the client speaks HTTP/1.0.
+    pub(crate) old: bool,
 }
 
 impl Manner {
+    /// That of a reply to what is no request, or not in time.
+    pub(crate) fn last(body: bool) -> Self {
+        Manner { body, persist: Persist::Ends, close: Close::Linger, old: false }
+    }
+
     /// The connection ends, whatever was asked for. What the client still sends is dropped, so
     /// that it does not destroy the reply.
     pub(crate) fn ending(self) -> Self {
@@ -47,19 +57,47 @@ impl Manner {
     }
 }
 
-/// What the head of a reply says after the first line.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct About<'a> {
-    pub(crate) content_type: &'a str,
-    pub(crate) modified: Option<SystemTime>,
-    pub(crate) len: u64,
+/// What the head of a reply says of the file that it is about.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About {
+    pub(crate) content_type: String,
+    /// Nothing for what can't be asked for again on a condition.
+    pub(crate) validators: Option<Validators>,
+    pub(crate) coding: Option<Coding>,
+    /// Whether another client might get another coding.
+    pub(crate) varies: bool,
 }
 
-impl<'a> About<'a> {
-    /// What to say of a file at the time `wall`.
-    pub(crate) fn file(content_type: &'a str, meta: Meta, wall: SystemTime) -> Self {
-        // A time in the future would be a lie about this reply (RFC 9110, section 8.8.2.1).
-        About { content_type, modified: Some(meta.modified().min(wall)), len: meta.len }
+impl About {
+    /// Something of that type.
+    pub(crate) fn plain(content_type: &str) -> Self {
+        About { content_type: content_type.to_owned(), ..About::default() }
+    }
+
+    /// Writes the fields that also a reply without the file has (RFC 9110, section 15.4.5).
+    pub(crate) fn put_validators(&self, out: &mut Vec<u8>) {
+        if let Some(Validators { etag, modified }) = &self.validators {
+            out.extend_from_slice(b"Last-Modified: ");
+            out.extend_from_slice(&stamp(*modified));
+            put(out, format_args!("\r\nETag: {etag}\r\n"));
+        }
+        if self.varies {
+            out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+        }
+    }
+
+    fn put_all(&self, out: &mut Vec<u8>) {
+        self.put_validators(out);
+        if self.validators.is_some() {
+            out.extend_from_slice(b"Accept-Ranges: bytes\r\n");
+        }
+        if let Some(coding) = self.coding {
+            put(out, format_args!("Content-Encoding: {}\r\n", coding.name()));
+        }
+    }
+
+    fn put_type(&self, out: &mut Vec<u8>) {
+        put(out, format_args!("Content-Type: {}\r\n", self.content_type));
     }
 }
 
@@ -71,17 +109,13 @@ const fn date_at(status_line: usize) -> usize {
 /// The length of `HTTP/1.1 200 OK` with its line end.
 const OK_LINE: usize = b"HTTP/1.1 200 OK\r\n".len();
 
-/// Writes a head without its last, empty line.
-pub(crate) fn head(out: &mut Vec<u8>, status: Status, date: &Stamp, about: About<'_>) {
+/// Writes the first lines of a head.
+pub(crate) fn begin_head(out: &mut Vec<u8>, status: Status, date: &Stamp) {
     put(out, format_args!("HTTP/1.1 {} {}\r\nDate: ", status.0, status.1));
     out.extend_from_slice(date);
-    out.extend_from_slice(concat!("\r\nServer: httpd/", env!("CARGO_PKG_VERSION")).as_bytes());
-    if let Some(time) = about.modified {
-        out.extend_from_slice(b"\r\nLast-Modified: ");
-        out.extend_from_slice(&stamp(time));
-    }
-    put(out, format_args!("\r\nContent-Type: {}", about.content_type));
-    put(out, format_args!("\r\nContent-Length: {}\r\n", about.len));
+    out.extend_from_slice(
+        concat!("\r\nServer: httpd/", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes(),
+    );
 }
 
 /// Writes the rest of a head.
@@ -95,6 +129,17 @@ pub(crate) fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
+/// What a reply has to give.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// It is short and stands behind the head.
+    Short,
+    /// To be sent from where it is.
+    Memory(Bytes),
+    /// An open file.
+    File(File),
+}
+
 /// A reply of 200 that is ready to be sent over and over, but for its Date.
 #[derive(Debug)]
 pub(crate) struct Ready {
@@ -102,8 +147,9 @@ pub(crate) struct Ready {
     bytes: Vec<u8>,
     /// Length of the head.
     head: usize,
-    /// A body that is not short, to be sent from where it is.
-    body: Bytes,
+    content: Content,
+    len: u64,
+    pub(crate) about: About,
     /// Of which second the Date is.
     seconds: u64,
 }
@@ -113,22 +159,46 @@ impl Ready {
     /// less than a second piece in the list that the kernel walks.
     pub(crate) const SHORT: usize = 4096;
 
-    /// Prepares a reply. `about.len` is taken from `body`.
-    pub(crate) fn new(about: About<'_>, body: &[u8], clock: &Clock) -> Self {
-        let mut bytes = Vec::with_capacity(256);
-        head(&mut bytes, Status::OK, clock.stamp(), About { len: body.len() as u64, ..about });
-        bytes.extend_from_slice(b"\r\n");
-        let head = bytes.len();
-        let is_short = body.len() <= Self::SHORT;
-        bytes.extend_from_slice(if is_short { body } else { b"" });
-        bytes.shrink_to_fit();
-        let body = if is_short { Bytes::new() } else { Bytes::copy_from_slice(body) };
-        Ready { bytes, head, body, seconds: clock.seconds() }
+    /// Prepares a reply from memory.
+    pub(crate) fn new(about: About, body: &[u8], clock: &Clock) -> Self {
+        if body.len() > Self::SHORT {
+            let content = Content::Memory(Bytes::copy_from_slice(body));
+            return Self::with(about, content, body.len() as u64, clock);
+        }
+        let mut ready = Self::with(about, Content::Short, body.len() as u64, clock);
+        ready.bytes.extend_from_slice(body);
+        ready.bytes.shrink_to_fit();
+        ready
     }
 
-    /// Bytes of memory.
-    pub(crate) fn weight(&self) -> usize {
-        self.bytes.len() + self.body.len()
+    /// Prepares a reply from a file of `len` bytes.
+    pub(crate) fn from_file(about: About, file: File, len: u64, clock: &Clock) -> Self {
+        Self::with(about, Content::File(file), len, clock)
+    }
+
+    fn with(about: About, content: Content, len: u64, clock: &Clock) -> Self {
+        let mut bytes = Vec::with_capacity(384);
+        begin_head(&mut bytes, Status::OK, clock.stamp());
+        about.put_all(&mut bytes);
+        about.put_type(&mut bytes);
+        put(&mut bytes, format_args!("Content-Length: {len}\r\n\r\n"));
+        let head = bytes.len();
+        Ready { bytes, head, content, len, about, seconds: clock.seconds() }
+    }
+
+    /// Bytes of memory; an open file counts as `file`.
+    pub(crate) fn weight(&self, file: usize) -> usize {
+        let content = match &self.content {
+            Content::Short => 0,
+            Content::Memory(bytes) => bytes.len(),
+            Content::File(_) => file,
+        };
+        self.bytes.len() + content
+    }
+
+    /// Length of the body.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
     }
 
     /// Sends the reply; returns how many bytes are queued now.
@@ -148,22 +218,104 @@ impl Ready {
             return self.send_otherwise(io, to, manner);
         }
         let queued = io.send(to, Chunk::Copy(&self.bytes));
-        if self.body.is_empty() { queued } else { io.send(to, Chunk::Shared(self.body.clone())) }
+        match &self.content {
+            Content::Short => queued,
+            Content::Memory(bytes) => io.send(to, Chunk::Shared(bytes.clone())),
+            Content::File(file) => io.send(to, Chunk::File(file.clone(), 0..self.len)),
+        }
     }
 
     /// Sends the reply to HEAD, or with a Connection field, which comes last in the head.
     fn send_otherwise(&self, io: &mut impl Commands, to: Conn, manner: Manner) -> usize {
-        let (head, short) = self.bytes.split_at(self.head);
-        io.send(to, Chunk::Copy(&head[..self.head - b"\r\n".len()]));
+        io.send(to, Chunk::Copy(&self.bytes[..self.head - b"\r\n".len()]));
         io.send(to, Chunk::Copy(manner.connection()));
         let mut queued = io.send(to, Chunk::Copy(b"\r\n"));
         if manner.body {
-            queued = io.send(to, Chunk::Copy(short));
-            if !self.body.is_empty() {
-                queued = io.send(to, Chunk::Shared(self.body.clone()));
-            }
+            queued = self.send_part(io, to, 0..self.len);
         }
         manner.finish(io, to);
         queued
+    }
+
+    /// Sends part of the body; returns how many bytes are queued now.
+    fn send_part(&self, io: &mut impl Commands, to: Conn, part: Range<u64>) -> usize {
+        let within = part.start as usize..part.end as usize;
+        match &self.content {
+            Content::Short => io.send(to, Chunk::Copy(&self.bytes[self.head..][within])),
+            Content::Memory(bytes) => io.send(to, Chunk::Shared(bytes.slice(within))),
+            Content::File(file) => io.send(to, Chunk::File(file.clone(), part)),
+        }
+    }
+
+    /// Sends one part of the body with 206; returns how many bytes are queued now.
+    pub(crate) fn send_one(
+        &self,
+        io: &mut impl Commands,
+        to: Conn,
+        pen: Pen<'_>,
+        manner: Manner,
+        part: Range<u64>,
+    ) -> usize {
+        let out = pen.out;
+        out.clear();
+        begin_head(out, Status::PARTIAL, pen.clock.stamp());
+        self.about.put_all(out);
+        self.about.put_type(out);
+        self.put_range(out, &part);
+        put(out, format_args!("Content-Length: {}\r\n", part.end - part.start));
+        end_head(out, manner);
+        io.send(to, Chunk::Copy(out));
+        let queued = self.send_part(io, to, part);
+        manner.finish(io, to);
+        queued
+    }
+
+    /// Sends several parts of the body with 206, each with a head of its own (RFC 9110, section
+    /// 14.6); returns how many bytes are queued now.
+    pub(crate) fn send_several(
+        &self,
+        io: &mut impl Commands,
+        to: Conn,
+        pen: Pen<'_>,
+        manner: Manner,
+        parts: Vec<Range<u64>>,
+    ) -> usize {
+        let boundary = io.random();
+        let mut heads = Vec::new();
+        let mut ends = Vec::new();
+        let mut len = 0;
+        for part in &parts {
+            put(&mut heads, format_args!("\r\n--{boundary:016x}\r\n"));
+            self.about.put_type(&mut heads);
+            self.put_range(&mut heads, part);
+            heads.extend_from_slice(b"\r\n");
+            ends.push(heads.len());
+            len += part.end - part.start;
+        }
+        put(&mut heads, format_args!("\r\n--{boundary:016x}--\r\n"));
+        len += heads.len() as u64;
+
+        let out = pen.out;
+        out.clear();
+        begin_head(out, Status::PARTIAL, pen.clock.stamp());
+        self.about.put_all(out);
+        put(out, format_args!("Content-Type: multipart/byteranges; boundary={boundary:016x}\r\n"));
+        put(out, format_args!("Content-Length: {len}\r\n"));
+        end_head(out, manner);
+        io.send(to, Chunk::Copy(out));
+        let mut start = 0;
+        for (part, end) in parts.into_iter().zip(ends) {
+            io.send(to, Chunk::Copy(&heads[start..end]));
+            self.send_part(io, to, part);
+            start = end;
+        }
+        let queued = io.send(to, Chunk::Copy(&heads[start..]));
+        manner.finish(io, to);
+        queued
+    }
+
+    fn put_range(&self, out: &mut Vec<u8>, part: &Range<u64>) {
+        let (first, last, len) = (part.start, part.end - 1, self.len);
+        put(out, format_args!("Content-Range: bytes {first}-{last}/{len}\r\n"));
     }
 }

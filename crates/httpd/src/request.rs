@@ -5,36 +5,92 @@
 
 use std::mem::MaybeUninit;
 
+use httparse::Header;
+
 use crate::Limits;
 use crate::broken::{partial, refused};
 use crate::status::Status;
 
 /// What the first bytes of a connection, or those after the last request, turn out to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Parsed<'a> {
+pub(crate) enum Parsed<'h, 'a> {
     /// The beginning of a request.
     Partial,
     /// Nothing to go on from: the reply has this status, then the connection ends.
     Refused(Status),
     /// A request, with its head complete.
-    Request(Request<'a>),
+    Request(Request<'h, 'a>),
 }
 
-/// A request, as far as a server of files needs to know it.
+/// Where the fields of a request are noted.
+pub(crate) type Memory<'a> = [MaybeUninit<Header<'a>>; Limits::FIELDS];
+
+/// An empty [`Memory`].
+pub(crate) const MEMORY: Memory<'_> = [const { MaybeUninit::uninit() }; Limits::FIELDS];
+
+/// A request's head.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Request<'a> {
+pub(crate) struct Request<'h, 'a> {
     /// What is to be done.
     pub(crate) method: Method,
+    /// The method's name.
+    pub(crate) name: &'a str,
     /// The target as it arrived.
     pub(crate) target: &'a [u8],
+    /// Whether it is of HTTP/1.0.
+    pub(crate) old: bool,
     /// Whether the connection goes on.
     pub(crate) persist: Persist,
-    /// Length of the body.
-    pub(crate) body: u64,
-    /// Whether the client waits for leave to send the body.
-    pub(crate) expects: bool,
-    /// Length of the head.
-    pub(crate) len: usize,
+    /// Where the body ends.
+    pub(crate) framing: Framing,
+    /// What the client expects before it sends the body.
+    pub(crate) expects: Expects,
+    /// Whether there are preconditions or ranges.
+    pub(crate) conditional: bool,
+    /// Whether the client says which codings it takes.
+    pub(crate) accepts: bool,
+    /// All fields.
+    pub(crate) fields: &'h [Header<'a>],
+    /// The head as it arrived.
+    pub(crate) head: &'a [u8],
+}
+
+impl<'a> Request<'_, 'a> {
+    /// All values of a field.
+    pub(crate) fn all(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
+        self.fields.iter().filter(move |f| f.name.eq_ignore_ascii_case(name)).map(|f| f.value)
+    }
+
+    /// The value of a field that comes once; a repeated one counts as none.
+    pub(crate) fn one(&self, name: &'static str) -> Option<&'a [u8]> {
+        let mut all = self.all(name);
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    /// Whether a field is there.
+    pub(crate) fn has(&self, name: &'static str) -> bool {
+        self.all(name).next().is_some()
+    }
+}
+
+/// How the end of a body is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// By its length; 0 also if there is no body.
+    Length(u64),
+    /// It comes in chunks.
+    Chunked,
+}
+
+/// What the Expect field says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Expects {
+    #[default]
+    Nothing,
+    /// Leave to send the body: `100-continue`.
+    Continue,
+    /// Something that nobody knows.
+    Unknown,
 }
 
 /// What a client wants done.
@@ -44,8 +100,10 @@ pub(crate) enum Method {
     Get,
     /// All about a file but its contents.
     Head,
-    /// A method of HTTP that files don't have.
-    NotAllowed,
+    /// What can be done.
+    Options,
+    /// Another method of HTTP.
+    Known,
     /// Something else.
     Unknown,
 }
@@ -65,36 +123,54 @@ pub(crate) enum Persist {
 ///
 /// However the bytes arrive, the outcome is the same in the end.
 #[inline]
-pub(crate) fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    let mut memory = [const { MaybeUninit::uninit() }; Limits::FIELDS];
+pub(crate) fn parse<'h, 'a>(
+    bytes: &'a [u8],
+    memory: &'h mut Memory<'a>,
+    limits: &Limits,
+) -> Parsed<'h, 'a> {
     let mut head = httparse::Request::new(&mut []);
-    let len = match head.parse_with_uninit_headers(bytes, &mut memory) {
+    let len = match head.parse_with_uninit_headers(bytes, memory) {
         Ok(httparse::Status::Complete(len)) => len,
         Ok(httparse::Status::Partial) => return partial(bytes, limits),
         Err(error) => return refused(bytes, error, limits),
     };
     // A complete head has them all.
-    let (Some(method), Some(target), Some(version)) = (head.method, head.path, head.version) else {
+    let (Some(name), Some(target), Some(version)) = (head.method, head.path, head.version) else {
         return Parsed::Refused(Status::BAD_REQUEST);
     };
     // `httparse` passes over empty lines before a request, and takes a bare LF for one.
-    let empty_lines = &bytes[..offset(bytes, method)];
+    let empty_lines = &bytes[..offset(bytes, name)];
     if !empty_lines.chunks(2).all(|line| line == b"\r\n") {
         return Parsed::Refused(Status::BAD_REQUEST);
     }
     let target = target.as_bytes();
-    if method.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.line {
+    if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.line {
         return Parsed::Refused(Status::LINE);
     }
     if len > limits.head {
         return Parsed::Refused(Status::HEAD);
     }
-    match Fields::read(bytes, len, head.headers).and_then(|fields| fields.judge(version)) {
+    let fields = head.headers;
+    let noted = match Noted::read(bytes, len, fields) {
+        Ok(noted) => noted,
+        Err(status) => return Parsed::Refused(status),
+    };
+    let old = version == 0;
+    match noted.framing(old) {
         Err(status) => Parsed::Refused(status),
-        Ok(Verdict { persist, body, expects }) => {
-            let method = Method::from(method);
-            Parsed::Request(Request { method, target, persist, body, expects, len })
-        }
+        Ok(framing) => Parsed::Request(Request {
+            method: Method::from(name),
+            name,
+            target,
+            old,
+            persist: noted.persist(old),
+            framing,
+            expects: if old { Expects::Nothing } else { noted.expects },
+            conditional: noted.conditional,
+            accepts: noted.accepts,
+            fields,
+            head: &bytes[..len],
+        }),
     }
 }
 
@@ -104,23 +180,24 @@ impl From<&str> for Method {
         match name {
             "GET" => Method::Get,
             "HEAD" => Method::Head,
-            "POST" | "PUT" | "DELETE" | "CONNECT" | "OPTIONS" | "TRACE" | "PATCH" => {
-                Method::NotAllowed
-            }
+            "OPTIONS" => Method::Options,
+            "POST" | "PUT" | "DELETE" | "CONNECT" | "TRACE" | "PATCH" => Method::Known,
             _ => Method::Unknown,
         }
     }
 }
 
-/// The fields that matter here.
+/// What the fields say that matters to every request.
 #[derive(Default)]
-struct Fields {
+struct Noted {
     has_host: bool,
     length: Option<u64>,
     coding: Coding,
     close: bool,
     keep_alive: bool,
-    expects: bool,
+    expects: Expects,
+    conditional: bool,
+    accepts: bool,
 }
 
 /// What Transfer-Encoding says.
@@ -135,17 +212,10 @@ enum Coding {
     Endless,
 }
 
-/// What follows from the fields.
-struct Verdict {
-    persist: Persist,
-    body: u64,
-    expects: bool,
-}
-
-impl Fields {
+impl Noted {
     #[inline]
-    fn read(bytes: &[u8], len: usize, headers: &[httparse::Header<'_>]) -> Result<Self, Status> {
-        let mut fields = Fields::default();
+    fn read(bytes: &[u8], len: usize, headers: &[Header<'_>]) -> Result<Self, Status> {
+        let mut fields = Noted::default();
         for header in headers {
             // With the end of the head, below, this looks at the end of every line: `httparse`
             // also takes a bare LF for one.
@@ -169,7 +239,14 @@ impl Fields {
                 }
                 self.has_host = true;
             }
-            6 if name.eq_ignore_ascii_case("expect") => self.expects = true,
+            6 if name.eq_ignore_ascii_case("expect") => {
+                let known = value.eq_ignore_ascii_case(b"100-continue");
+                self.expects = if known { Expects::Continue } else { Expects::Unknown };
+            }
+            5 | 8 | 13 | 19 if CONDITIONS.iter().any(|c| name.eq_ignore_ascii_case(c)) => {
+                self.conditional = true;
+            }
+            15 if name.eq_ignore_ascii_case("accept-encoding") => self.accepts = true,
             10 if name.eq_ignore_ascii_case("connection") => self.note_connection(value),
             14 if name.eq_ignore_ascii_case("content-length") => {
                 if self.length.is_some() {
@@ -181,6 +258,7 @@ impl Fields {
                 let is_first = self.coding == Coding::None;
                 self.coding = if is_first { coding(value) } else { Coding::Endless };
             }
+            17 if name.eq_ignore_ascii_case("if-modified-since") => self.conditional = true,
             _ => {}
         }
         Ok(())
@@ -194,33 +272,39 @@ impl Fields {
     }
 
     #[inline]
-    fn judge(&self, version: u8) -> Result<Verdict, Status> {
-        let is_old = version == 0;
-        if !self.has_host && !is_old {
-            return Err(Status::BAD_REQUEST);
-        }
-        if self.coding != Coding::None {
-            return Err(self.judge_coding(is_old));
-        }
-        let persist = match (self.close, is_old) {
+    fn persist(&self, old: bool) -> Persist {
+        match (self.close, old) {
             (true, _) => Persist::Ends,
             (false, false) => Persist::Implied,
             (false, true) if self.keep_alive => Persist::Stated,
             (false, true) => Persist::Ends,
-        };
-        Ok(Verdict { persist, body: self.length.unwrap_or(0), expects: self.expects })
-    }
-
-    /// Nobody needs a coded body to get a file, so none is accepted; but the reasons differ.
-    #[cold]
-    fn judge_coding(&self, is_old: bool) -> Status {
-        match self.coding {
-            _ if is_old || self.length.is_some() => Status::BAD_REQUEST,
-            Coding::Unknown => Status::NOT_IMPLEMENTED,
-            Coding::Chunked => Status::LENGTH,
-            _ => Status::BAD_REQUEST,
         }
     }
+
+    #[inline]
+    fn framing(&self, old: bool) -> Result<Framing, Status> {
+        if !self.has_host && !old {
+            return Err(Status::BAD_REQUEST);
+        }
+        match self.coding {
+            Coding::None => Ok(Framing::Length(self.length.unwrap_or(0))),
+            // Whoever sends both, or a coding that HTTP/1.0 does not have, may be an attacker.
+            _ if old || self.length.is_some() => Err(Status::BAD_REQUEST),
+            Coding::Chunked => Ok(Framing::Chunked),
+            Coding::Unknown => Err(Status::NOT_IMPLEMENTED),
+            Coding::Endless => Err(Status::BAD_REQUEST),
+        }
+    }
+}
+
+/// Fields that make a request conditional, but for If-Modified-Since.
+const CONDITIONS: [&str; 5] =
+    ["range", "if-match", "if-range", "if-none-match", "if-unmodified-since"];
+
+/// Whether every line of some fields ends as it should, and the last one is empty.
+pub(crate) fn ends_in_crlf_only(fields: &[u8]) -> bool {
+    let bare = |at: usize| at == 0 || fields[at - 1] != b'\r';
+    fields.ends_with(b"\r\n") && !memchr::memchr_iter(b'\n', fields).any(bare)
 }
 
 /// Where in `bytes` a part of them begins.

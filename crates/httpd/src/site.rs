@@ -1,49 +1,62 @@
-//! The server of files: what it does with received bytes.
+//! A site: what it does with received bytes.
 
+use std::mem::take;
+use std::sync::Arc;
 use std::time::Instant;
 
 use multiplex::{Application, Close, Commands, Conn, Cx, FileDone, FileOp, Listener, Root, Rx};
 
 use crate::Limits;
+use crate::body::{Body, Piece};
 use crate::cache::{Cache, Found};
 use crate::clock::Clock;
+use crate::handler::Handler;
+use crate::path;
 use crate::reply::Manner;
-use crate::request::{self, Method, Parsed, Persist, Request};
+use crate::request::{self, Expects, Framing, MEMORY, Method, Parsed, Persist, Request};
+use crate::routes::Routes;
 use crate::state::{Next, State};
 use crate::status::Status;
-use crate::work::{Work, give};
+use crate::work::{BodyWork, FileWork, Then, Work, give};
 
-/// Serves the files below a root, or a page of its own when there is none.
+/// Routes, and behind them the files below a root, or a page of its own when there is none.
 ///
 /// A small file that was asked for before is served from memory with one look-up and one copy.
 /// Any other goes through file work of the mechanism, during which the connection does not
 /// receive; so replies are in the order of their requests without being kept in one.
 #[derive(Debug)]
-pub struct Files {
+pub struct Site {
     pub(crate) root: Option<Root>,
+    pub(crate) routes: Routes,
     pub(crate) backend: String,
     pub(crate) limits: Limits,
+    pub(crate) precompressed: bool,
     pub(crate) cache: Cache,
     pub(crate) clock: Clock,
     /// Where the heads of rarer replies are written.
     pub(crate) scratch: Vec<u8>,
+    /// Where names for the cache are put together.
+    pub(crate) key: Vec<u8>,
     /// Boxes of work that is done, to be used again.
     #[expect(clippy::vec_box, reason = "the boxes change hands with the connections' states")]
     pub(crate) spare: Vec<Box<Work>>,
     is_seeded: bool,
 }
 
-impl Files {
+impl Site {
     /// Serves the files below `root`, or a page of its own.
     pub fn new(root: Option<Root>) -> Self {
         let limits = Limits::default();
-        Files {
+        Site {
             root,
+            routes: Routes::default(),
             backend: "unnamed".to_owned(),
             cache: Cache::new(&limits),
             limits,
+            precompressed: true,
             clock: Clock::new(),
             scratch: Vec::new(),
+            key: Vec::new(),
             spare: Vec::new(),
             is_seeded: false,
         }
@@ -58,13 +71,29 @@ impl Files {
             least_rate: limits.least_rate.max(1),
             ..limits
         };
-        Files { cache: Cache::new(&limits), limits, ..self }
+        Site { cache: Cache::new(&limits), limits, ..self }
     }
 
     /// Names the mechanism on the page.
     #[must_use]
     pub fn backend(self, name: &str) -> Self {
-        Files { backend: name.to_owned(), ..self }
+        Site { backend: name.to_owned(), ..self }
+    }
+
+    /// Whether `a.css.gz` is looked for when `a.css` is asked for by a client that takes gzip, and
+    /// so on. It is, by default.
+    #[must_use]
+    pub fn precompressed(self, on: bool) -> Self {
+        Site { precompressed: on, ..self }
+    }
+
+    /// Has a handler answer all requests for a path, whatever the method; for a path that ends in
+    /// a slash, also all for what lies beneath. The longest such path counts. Handlers come before
+    /// files.
+    #[must_use]
+    pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
+        self.routes.add(path, Arc::new(handler));
+        self
     }
 
     /// Answers a request: true if the next one may be looked at.
@@ -74,49 +103,166 @@ impl Files {
         io: &mut impl Commands,
         id: Conn,
         state: &mut State,
-        request: &Request<'_>,
+        request: &Request<'_, '_>,
         rest: usize,
     ) -> bool {
-        let manner = self.manner(io, request, rest);
-        if !matches!(request.method, Method::Get | Method::Head) || request.body > 0 {
-            if let Some(status) = self.objection(request) {
-                return self.refuse(io, id, state, status, manner.ending());
-            }
-            state.body = request.body;
+        let manner = self.manner(io, state, request, rest);
+        let usual = matches!(request.method, Method::Get | Method::Head)
+            && request.framing == Framing::Length(0)
+            && request.expects != Expects::Unknown;
+        if usual {
+            return self.answer_for_file(io, id, state, request, manner);
         }
-        match self.cache.find(request.target, io.now()) {
-            Found::Fresh(ready) => give(ready, io, id, state, &self.clock, manner),
-            Found::Stale(target, path) => {
-                let work = Work::confirm(target, path, manner);
-                self.begin(io, id, state, work);
-                false
-            }
-            Found::Nothing => self.answer_unknown(io, id, state, request.target, manner),
+        match self.answer_unusual(io, id, state, request, manner) {
+            Ok(goes_on) => goes_on,
+            Err(status) => self.refuse(io, id, state, status, manner.ending()),
         }
     }
 
     #[inline]
-    fn manner(&self, io: &impl Commands, request: &Request<'_>, rest: usize) -> Manner {
+    fn manner(
+        &self,
+        io: &impl Commands,
+        state: &mut State,
+        request: &Request<'_, '_>,
+        rest: usize,
+    ) -> Manner {
         let body = request.method != Method::Head;
-        let manner = Manner { body, persist: request.persist, close: Close::Flush };
+        let manner =
+            Manner { body, persist: request.persist, close: Close::Flush, old: request.old };
+        state.requests += 1;
         // Whoever sends on after the last request would have the last reply destroyed by a reset.
-        let sends_on = rest > 0 || request.body > 0;
+        let sends_on = rest > 0 || request.framing != Framing::Length(0);
         match request.persist {
             Persist::Ends if sends_on => manner.ending(),
-            _ if io.stopping() => manner.ending(),
+            _ if state.requests >= self.limits.requests || io.stopping() => manner.ending(),
             _ => manner,
         }
     }
 
-    /// Why a request that is no plain GET or HEAD is refused, if it is.
+    /// Answers a GET or HEAD.
+    #[inline]
+    pub(crate) fn answer_for_file(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        request: &Request<'_, '_>,
+        manner: Manner,
+    ) -> bool {
+        match self.cache.find(request.target, io.now()) {
+            Found::Fresh(ready, codings) => {
+                if request.conditional || request.accepts && !codings.is_empty() {
+                    return self.answer_known(io, id, state, request, manner, codings);
+                }
+                give(ready, io, id, state, &self.clock, manner)
+            }
+            Found::Stale(target, paths) => {
+                let work = FileWork::confirm(target, paths, manner);
+                self.begin(io, id, state, request, work);
+                false
+            }
+            Found::Nothing => self.answer_unknown(io, id, state, request, manner),
+        }
+    }
+
+    /// Answers a request that is no plain GET or HEAD.
     #[cold]
-    fn objection(&self, request: &Request<'_>) -> Option<Status> {
+    fn answer_unusual(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        request: &Request<'_, '_>,
+        manner: Manner,
+    ) -> Result<bool, Status> {
+        if request.expects == Expects::Unknown {
+            return Err(Status::EXPECTATION);
+        }
+        let body = Body::new(request.framing, &self.limits)?;
+        if request.target == b"*" && request.method != Method::Options {
+            return Err(Status::BAD_REQUEST);
+        }
+        if let Ok((path, _)) = path::split(request.target)
+            && let Some(handler) = self.routes.find(path)
+        {
+            return Ok(self.call(io, id, state, request, body, manner, handler));
+        }
         match request.method {
-            Method::Unknown => Some(Status::NOT_IMPLEMENTED),
-            Method::NotAllowed => Some(Status::METHOD),
-            _ if request.body > self.limits.body => Some(Status::BODY),
-            _ if request.body > 0 && request.expects => Some(Status::EXPECTATION),
-            _ => None,
+            Method::Unknown => Err(Status::NOT_IMPLEMENTED),
+            Method::Known => Err(Status::METHOD),
+            // The body is of no use. Who waits for leave to send it need not.
+            _ if body.is_open() && request.expects == Expects::Continue => {
+                Ok(self.answer_without_body(io, id, state, request, manner.ending()))
+            }
+            _ if body.is_open() => {
+                let then = Then::Answer(request.head.to_vec());
+                let work = BodyWork { body, taken: 0, manner, then };
+                state.work = Some(Box::new(Work::Body(work)));
+                Ok(true)
+            }
+            _ => Ok(self.answer_without_body(io, id, state, request, manner)),
+        }
+    }
+
+    /// Answers a request whose body has come, of which this is the head.
+    pub(crate) fn answer_head(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        head: &[u8],
+        manner: Manner,
+    ) -> bool {
+        match request::parse(head, &mut { MEMORY }, &self.limits) {
+            Parsed::Request(request) => self.answer_without_body(io, id, state, &request, manner),
+            _ => unreachable!("it was parsed before"),
+        }
+    }
+
+    /// Answers a request whose body has come, or is of no use.
+    pub(crate) fn answer_without_body(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        request: &Request<'_, '_>,
+        manner: Manner,
+    ) -> bool {
+        match request.method {
+            Method::Options => self.refuse(io, id, state, Status::NO_CONTENT, manner),
+            _ => self.answer_for_file(io, id, state, request, manner),
+        }
+    }
+
+    /// Takes what has arrived of a request's body: false if the connection goes no further now.
+    #[cold]
+    fn take_body(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        rx: &mut Rx<'_>,
+    ) -> Result<bool, Status> {
+        loop {
+            let Some(work) = state.body() else { return Ok(true) };
+            match work.body.next(rx, &self.limits)? {
+                Piece::Partial => return Ok(true),
+                Piece::Content(n) => {
+                    work.taken += n as u64;
+                    let goes_on = self.body_came(io, id, state, &rx.bytes()[..n]);
+                    rx.consume(n);
+                    if !goes_on {
+                        return Ok(false);
+                    }
+                }
+                Piece::End(n) => {
+                    state.hurried = false;
+                    let goes_on = self.body_ended(io, id, state, &rx.bytes()[..n]);
+                    rx.consume(n);
+                    return Ok(goes_on);
+                }
+            }
         }
     }
 
@@ -130,10 +276,17 @@ impl Files {
         rx: &mut Rx<'_>,
     ) -> Next {
         loop {
-            state.drop_body(rx);
+            if state.work.is_some() {
+                match self.take_body(io, id, state, rx) {
+                    Ok(true) if state.work.is_some() => return Next::More,
+                    Ok(true) => {}
+                    Ok(false) => return Next::Nothing,
+                    Err(status) => return self.break_off(io, id, state, rx, status),
+                }
+            }
             let bytes = rx.bytes();
             if bytes.is_empty() {
-                return if state.body > 0 { Next::More } else { Next::Idle };
+                return Next::Idle;
             }
             if state.full {
                 return Next::Full;
@@ -141,9 +294,10 @@ impl Files {
             if state.scanned > 0 && state.is_partial(bytes, &self.limits) {
                 return Next::More;
             }
-            match request::parse(bytes, &self.limits) {
+            match request::parse(bytes, &mut { MEMORY }, &self.limits) {
                 Parsed::Request(request) => {
-                    let (len, rest) = (request.len, bytes.len() - request.len);
+                    let len = request.head.len();
+                    let rest = bytes.len() - len;
                     state.scanned = 0;
                     state.hurried = false;
                     let goes_on = self.answer(io, id, state, &request, rest);
@@ -156,15 +310,38 @@ impl Files {
                     state.scanned = bytes.len() as u32;
                     return Next::More;
                 }
-                Parsed::Refused(status) => {
-                    let body = !bytes.starts_with(b"HEAD ");
-                    let manner = Manner { body, persist: Persist::Ends, close: Close::Linger };
-                    self.refuse(io, id, state, status, manner);
-                    rx.consume(rx.bytes().len());
-                    return Next::Nothing;
-                }
+                Parsed::Refused(status) => return self.break_off(io, id, state, rx, status),
             }
         }
+    }
+
+    /// Refuses what can't be read on, and ends the connection.
+    fn break_off(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        rx: &mut Rx<'_>,
+        status: Status,
+    ) -> Next {
+        let body = state.body().is_some() || !rx.bytes().starts_with(b"HEAD ");
+        let manner = Manner::last(body);
+        self.give_up(io, id, state, status, manner);
+        rx.consume(rx.bytes().len());
+        Next::Nothing
+    }
+
+    /// Refuses the request that is on its way in, and ends the connection.
+    fn give_up(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        status: Status,
+        manner: Manner,
+    ) {
+        state.work = None;
+        self.refuse(io, id, state, status, manner);
     }
 
     /// Sets the deadline for what a connection does next; one store for a plain request.
@@ -181,7 +358,11 @@ impl Files {
             Next::More => {
                 state.hurried = true;
                 state.unsent = 0;
-                io.deadline(id, Some(now + self.limits.head_time));
+                let time = match state.body() {
+                    Some(_) => self.limits.stall_time,
+                    None => self.limits.head_time,
+                };
+                io.deadline(id, Some(now + time));
             }
             Next::Full => {
                 state.paused = true;
@@ -193,21 +374,24 @@ impl Files {
     }
 
     /// Gives the client time to take some of what is unsent now.
-    fn watch(&self, io: &mut impl Commands, id: Conn, state: &mut State) {
+    pub(crate) fn watch(&self, io: &mut impl Commands, id: Conn, state: &mut State) {
         state.unsent = io.unsent(id);
         io.deadline(id, Some(io.now() + self.limits.stall_time));
     }
 
+    /// What a client has to send or to take between two looks; at least something.
+    fn least(&self) -> u128 {
+        let Limits { stall_time, least_rate, .. } = self.limits;
+        (stall_time.as_nanos() * u128::from(least_rate)).div_ceil(1_000_000_000).max(1)
+    }
+
     /// Whether the client took too little for the time that it was given.
     fn is_stalled(&self, before: u64, unsent: u64) -> bool {
-        let Limits { stall_time, least_rate, .. } = self.limits;
-        // At least something, however short the time.
-        let least = (stall_time.as_nanos() * u128::from(least_rate)).div_ceil(1_000_000_000).max(1);
-        before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < least
+        before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.least()
     }
 }
 
-impl Application for Files {
+impl Application for Site {
     type State = State;
     const MAX_UNCONSUMED: usize = Limits::HEAD;
 
@@ -233,8 +417,11 @@ impl Application for Files {
 
     fn drained(&mut self, x: Cx<'_, impl Commands, State>) {
         let Cx { io, id, state } = x;
-        let was_full = std::mem::take(&mut state.full);
-        if std::mem::take(&mut state.paused) {
+        let was_full = take(&mut state.full);
+        if matches!(state.work.as_deref(), Some(Work::Stream(_))) {
+            return self.stream_on(io, id, state);
+        }
+        if take(&mut state.paused) {
             io.receive(id, true);
         } else if was_full && !state.hurried {
             self.wait(io, id, state, io.now(), Next::Idle);
@@ -243,24 +430,27 @@ impl Application for Files {
 
     fn file(&mut self, x: Cx<'_, impl Commands, State>, _: u32, done: FileDone) {
         let Cx { io, id, state } = x;
-        let Some(work) = state.work.take() else { return };
         self.clock.tick(io.now(), io);
-        self.go_on(io, id, state, work, done);
+        self.file_done(io, id, state, done);
     }
 
     fn expired(&mut self, x: Cx<'_, impl Commands, State>) {
         let Cx { io, id, state } = x;
         let unsent = io.unsent(id);
-        if state.work.is_some() || self.is_stalled(state.unsent, unsent) {
+        let hangs = matches!(state.work.as_deref(), Some(Work::File(_)));
+        if hangs || self.is_stalled(state.unsent, unsent) {
             // The file system hangs, or the client does not take its replies.
             io.close(id, Close::Reset);
         } else if unsent > 0 || state.full {
             // With all sent, `drained` is on its way.
             self.watch(io, id, state);
-        } else if state.scanned > 0 || state.body > 0 {
+        } else if state.body().is_some_and(|w| u128::from(take(&mut w.taken)) >= self.least()) {
+            // The body comes fast enough.
+            io.deadline(id, Some(io.now() + self.limits.stall_time));
+        } else if state.scanned > 0 || state.body().is_some() {
             self.clock.tick(io.now(), io);
-            let manner = Manner { body: true, persist: Persist::Ends, close: Close::Linger };
-            self.refuse(io, id, state, Status::TIMEOUT, manner);
+            let manner = Manner::last(true);
+            self.give_up(io, id, state, Status::TIMEOUT, manner);
         } else {
             io.close(id, Close::Flush);
         }
@@ -268,8 +458,8 @@ impl Application for Files {
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, State>) {
         // What is being received or looked for is still answered.
-        let State { work, body, scanned, paused, .. } = x.state;
-        if work.is_none() && *body == 0 && *scanned == 0 && !*paused {
+        let State { work, scanned, paused, .. } = x.state;
+        if work.is_none() && *scanned == 0 && !*paused {
             x.io.close(x.id, Close::Flush);
         }
     }

@@ -1,21 +1,19 @@
 //! What is kept for a connection.
 
-use multiplex::Rx;
-
 use crate::Limits;
-use crate::work::Work;
+use crate::work::{BodyWork, Work};
 
-/// What [`Files`](crate::Files) keeps for a connection.
+/// What a [`Site`](crate::Site) keeps for a connection.
 #[derive(Debug, Default)]
 pub struct State {
-    /// A request that waits for file work.
+    /// A request that waits for something.
     pub(crate) work: Option<Box<Work>>,
-    /// Bytes of a request's body that are still to be dropped.
-    pub(crate) body: u64,
-    /// How much of an incomplete head was looked at.
-    pub(crate) scanned: u32,
     /// What was unsent when the deadline was set; 0 if nothing was or nobody asked.
     pub(crate) unsent: u64,
+    /// How much of an incomplete head was looked at.
+    pub(crate) scanned: u32,
+    /// Requests so far.
+    pub(crate) requests: u32,
     /// The queue to send is full, as it is with a large file in it.
     pub(crate) full: bool,
     /// Not receiving, because of that.
@@ -25,13 +23,12 @@ pub struct State {
 }
 
 impl State {
-    /// Drops what has arrived of a body.
+    /// The request whose body is on its way in.
     #[inline]
-    pub(crate) fn drop_body(&mut self, rx: &mut Rx<'_>) {
-        if self.body > 0 {
-            let here = self.body.min(rx.bytes().len() as u64);
-            rx.consume(here as usize);
-            self.body -= here;
+    pub(crate) fn body(&mut self) -> Option<&mut BodyWork> {
+        match self.work.as_deref_mut() {
+            Some(Work::Body(work)) => Some(work),
+            _ => None,
         }
     }
 

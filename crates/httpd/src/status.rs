@@ -8,15 +8,19 @@ pub(crate) struct Status(pub(crate) u16, pub(crate) &'static str);
 
 impl Status {
     pub(crate) const OK: Self = Status(200, "OK");
+    pub(crate) const NO_CONTENT: Self = Status(204, "No Content");
+    pub(crate) const PARTIAL: Self = Status(206, "Partial Content");
     pub(crate) const MOVED: Self = Status(301, "Moved Permanently");
+    pub(crate) const NOT_MODIFIED: Self = Status(304, "Not Modified");
     pub(crate) const BAD_REQUEST: Self = Status(400, "Bad Request");
     pub(crate) const FORBIDDEN: Self = Status(403, "Forbidden");
     pub(crate) const NOT_FOUND: Self = Status(404, "Not Found");
     pub(crate) const METHOD: Self = Status(405, "Method Not Allowed");
     pub(crate) const TIMEOUT: Self = Status(408, "Request Timeout");
-    pub(crate) const LENGTH: Self = Status(411, "Length Required");
+    pub(crate) const PRECONDITION: Self = Status(412, "Precondition Failed");
     pub(crate) const BODY: Self = Status(413, "Content Too Large");
     pub(crate) const LINE: Self = Status(414, "URI Too Long");
+    pub(crate) const RANGE: Self = Status(416, "Range Not Satisfiable");
     pub(crate) const EXPECTATION: Self = Status(417, "Expectation Failed");
     pub(crate) const HEAD: Self = Status(431, "Request Header Fields Too Large");
     pub(crate) const INTERNAL: Self = Status(500, "Internal Server Error");

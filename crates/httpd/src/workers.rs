@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use httpd::multiplex::{Fault, Remote, StartError, Unavailable};
-use httpd::{Any, Config, Files, Root};
+use httpd::{Any, Config, Root, Site};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
@@ -143,6 +143,6 @@ fn run(mechanism: Any, config: &Config, may_go: &Receiver<()>) -> Result<(), Fai
         return Ok(());
     }
     let root = (!config.roots.is_empty()).then_some(Root(0));
-    let files = Files::new(root).backend(mechanism.name());
+    let files = Site::new(root).backend(mechanism.name());
     mechanism.run(files).map(drop).map_err(Failure::Fault)
 }

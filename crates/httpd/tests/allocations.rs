@@ -108,5 +108,5 @@ fn a_small_file_in_memory_is_served_without_allocating() {
     let (before, asked) = (COUNT.get(), stage.io.works.1);
     rounds(&mut stage, 100);
     assert_eq!(COUNT.get() - before, 0);
-    assert_eq!((stage.io.works.0, stage.io.works.1 - asked), (2, 200));
+    assert_eq!((stage.io.works.0, stage.io.works.1 - asked), (2, 800));
 }

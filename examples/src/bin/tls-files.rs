@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use examples::{Listen, Tls, server_config};
-use httpd::Files;
+use httpd::Site;
 use multiplex::{Config, Root};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -31,5 +31,5 @@ fn main() -> Result<(), Box<dyn Error>> {
     let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<_, _>>()?;
     let tls = server_config(chain, PrivateKeyDer::from_pem_file(key)?)?;
     let config = Config { roots: vec![root], ..Config::default() };
-    listen.serve_with(config, Tls::new(tls, Files::new(Some(Root(0))))?)
+    listen.serve_with(config, Tls::new(tls, Site::new(Some(Root(0))))?)
 }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use httpd::multiplex::{Remote, Stats, backends};
-use httpd::{Any, Config, Files, Limits, Root};
+use httpd::{Any, Config, Limits, Root, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -53,7 +53,7 @@ impl Server {
             let config = Config { listen, ..config };
             let any = Any::new(backend, &config).unwrap();
             tell.send((any.addresses()[0], any.remote())).unwrap();
-            any.run(Files::new(root).limits(limits).backend(backend)).unwrap()
+            any.run(Site::new(root).limits(limits).backend(backend)).unwrap()
         });
         let (address, remote) = told.recv().unwrap();
         Server { address, remote, thread: Some(thread) }

@@ -15,7 +15,7 @@ use httpd::multiplex::{
     Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileKind, FileOp,
     HIGH_WATER, LOW_WATER, Listener, Meta, Root, Rx, RxBuf,
 };
-use httpd::{Files, State};
+use httpd::{Site, State};
 use shared_ring::Fd;
 
 /// The one connection.
@@ -54,7 +54,7 @@ enum Item {
 
 /// A server, one connection, and the bytes it has not consumed.
 pub(crate) struct Stage {
-    pub(crate) app: Files,
+    pub(crate) app: Site,
     pub(crate) io: Io,
     pub(crate) state: State,
     tail: Vec<u8>,
@@ -64,10 +64,10 @@ pub(crate) struct Stage {
 impl Stage {
     /// A connection to a server of the files below `root`.
     pub(crate) fn new(root: &Path) -> Self {
-        Self::with(Files::new(Some(Root(0))), root)
+        Self::with(Site::new(Some(Root(0))), root)
     }
 
-    pub(crate) fn with(app: Files, root: &Path) -> Self {
+    pub(crate) fn with(app: Site, root: &Path) -> Self {
         let io = Io {
             now: Instant::now(),
             wall: SystemTime::now(),
@@ -165,7 +165,7 @@ impl Stage {
         app.received(Cx { io, id: ID, state }, &mut rx);
         let rest = rx.bytes().len();
         tail.drain(..len - rest);
-        let promised = io.paused || io.close.is_some() || rest < Files::MAX_UNCONSUMED;
+        let promised = io.paused || io.close.is_some() || rest < Site::MAX_UNCONSUMED;
         assert!(promised, "{rest} bytes left unconsumed");
     }
 
@@ -396,8 +396,8 @@ pub(crate) fn reply(bytes: &[u8], has_body: bool) -> (Reply, &[u8]) {
         (name.to_owned(), value.to_owned())
     };
     let mut reply = Reply { status, fields: lines.map(split).collect(), body: Vec::new() };
-    let len: usize = reply.field("Content-Length").unwrap().parse().unwrap();
-    let (body, rest) = bytes[end + 4..].split_at(if has_body { len } else { 0 });
+    let len = || reply.field("Content-Length").unwrap().parse().unwrap();
+    let (body, rest) = bytes[end + 4..].split_at(if has_body { len() } else { 0 });
     reply.body = body.to_vec();
     (reply, rest)
 }

@@ -1,0 +1,276 @@
+//! Where a request's body ends.
+
+use multiplex::Rx;
+
+use crate::Limits;
+use crate::request::{Framing, ends_in_crlf_only};
+use crate::status::Status;
+
+/// What is still to come of a request's body.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    step: Step,
+    /// Bytes of content that may still come.
+    room: u64,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Step {
+    /// Nothing; also at the end.
+    #[default]
+    None,
+    /// So many bytes.
+    Length(u64),
+    /// A chunk's size.
+    Size,
+    /// So many bytes of a chunk.
+    Chunk(u64),
+    /// The line end behind a chunk.
+    ChunkEnd,
+    /// Fields behind the last chunk, and an empty line.
+    Trailers,
+}
+
+/// What comes next of a body.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// The first so many bytes are content; the caller consumes them.
+    Content(usize),
+    /// The first so many bytes are trailer fields; the caller consumes them, and that was all.
+    End(usize),
+    /// It can't be told before more has arrived.
+    Partial,
+}
+
+impl Body {
+    /// The longest line that tells a chunk's size, extensions included.
+    const SIZE_LINE: usize = 256;
+
+    /// The body of a request.
+    ///
+    /// # Errors
+    /// 413 for one that is too long.
+    pub(crate) fn new(framing: Framing, limits: &Limits) -> Result<Self, Status> {
+        let step = match framing {
+            Framing::Length(0) => Step::None,
+            Framing::Length(len) if len > limits.body => return Err(Status::BODY),
+            Framing::Length(len) => Step::Length(len),
+            Framing::Chunked => Step::Size,
+        };
+        Ok(Body { step, room: limits.body })
+    }
+
+    /// Whether something is still to come.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.step != Step::None
+    }
+
+    /// Finds the next piece, and consumes what frames it.
+    ///
+    /// # Errors
+    /// 400 for broken chunks (RFC 9112, section 7.1), 413 for too many of them.
+    pub(crate) fn next(&mut self, rx: &mut Rx<'_>, limits: &Limits) -> Result<Piece, Status> {
+        loop {
+            let bytes = rx.bytes();
+            match &mut self.step {
+                Step::None => return Ok(Piece::End(0)),
+                Step::Length(left) | Step::Chunk(left) if *left > 0 => {
+                    let here = (bytes.len() as u64).min(*left);
+                    *left -= here;
+                    let partial = here == 0;
+                    return Ok(if partial {
+                        Piece::Partial
+                    } else {
+                        Piece::Content(here as usize)
+                    });
+                }
+                Step::Length(_) => self.step = Step::None,
+                Step::Chunk(_) => self.step = Step::ChunkEnd,
+                Step::ChunkEnd => match bytes {
+                    [b'\r', b'\n', ..] => {
+                        rx.consume(2);
+                        self.step = Step::Size;
+                    }
+                    [] | [b'\r'] => return Ok(Piece::Partial),
+                    _ => return Err(Status::BAD_REQUEST),
+                },
+                Step::Size => {
+                    let start = &bytes[..bytes.len().min(Self::SIZE_LINE)];
+                    let Some(end) = memchr::memchr(b'\n', start) else {
+                        let broken = start.len() == Self::SIZE_LINE || !may_be_size(start);
+                        return if broken { Err(Status::BAD_REQUEST) } else { Ok(Piece::Partial) };
+                    };
+                    let size = size(&start[..end]).ok_or(Status::BAD_REQUEST)?;
+                    self.room = self.room.checked_sub(size).ok_or(Status::BODY)?;
+                    rx.consume(end + 1);
+                    self.step = if size == 0 { Step::Trailers } else { Step::Chunk(size) };
+                }
+                Step::Trailers => {
+                    let Some(len) = trailers(bytes, limits)? else { return Ok(Piece::Partial) };
+                    self.step = Step::None;
+                    return Ok(Piece::End(len));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the beginning of a line may become a chunk's size.
+fn may_be_size(start: &[u8]) -> bool {
+    start.first().is_none_or(u8::is_ascii_hexdigit)
+}
+
+/// The size in a line without its LF, such as `1f;name=value\r`.
+fn size(line: &[u8]) -> Option<u64> {
+    let line = line.strip_suffix(b"\r")?;
+    let digits = line.iter().take_while(|b| b.is_ascii_hexdigit()).count();
+    let (digits, rest) = line.split_at(digits);
+    let is_extension = (rest.is_empty() || rest.trim_ascii_start().starts_with(b";"))
+        && rest.iter().all(|b| *b == b'\t' || *b >= b' ' && *b != 0x7f);
+    // Sixteen digits are a u64; leading zeros beyond that have no good reason.
+    if !is_extension || !(1..=16).contains(&digits.len()) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// The length of the trailer section, if it is complete.
+fn trailers(bytes: &[u8], limits: &Limits) -> Result<Option<usize>, Status> {
+    let mut fields = [httparse::EMPTY_HEADER; Limits::FIELDS];
+    match httparse::parse_headers(&bytes[..bytes.len().min(limits.head)], &mut fields) {
+        Ok(httparse::Status::Complete((len, _))) if ends_in_crlf_only(&bytes[..len]) => {
+            Ok(Some(len))
+        }
+        Ok(httparse::Status::Complete(_)) => Err(Status::BAD_REQUEST),
+        Ok(httparse::Status::Partial) if bytes.len() >= limits.head => Err(Status::HEAD),
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(httparse::Error::TooManyHeaders) => Err(Status::HEAD),
+        Err(_) => Err(Status::BAD_REQUEST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What follows a body, and its content; nothing while it is not whole.
+    type Outcome = Result<Option<(Vec<u8>, Vec<u8>)>, u16>;
+
+    /// Reads a body that arrives in pieces.
+    fn read(framing: Framing, input: &[u8], cuts: &[usize], limits: &Limits) -> Outcome {
+        let mut body = Body::new(framing, limits).map_err(|status| status.0)?;
+        let (mut tail, mut content, mut fed) = (Vec::new(), Vec::new(), 0);
+        let ends = cuts.iter().map(|cut| (*cut).min(input.len())).chain([input.len()]);
+        for end in ends {
+            if end < fed {
+                continue;
+            }
+            tail.extend_from_slice(&input[fed..end]);
+            fed = end;
+            let mut rx = Rx::borrowed(&mut tail, false);
+            loop {
+                match body.next(&mut rx, limits).map_err(|status| status.0)? {
+                    Piece::Content(n) => {
+                        content.extend_from_slice(&rx.bytes()[..n]);
+                        rx.consume(n);
+                    }
+                    Piece::End(n) => {
+                        rx.consume(n);
+                        assert!(!body.is_open());
+                        let mut rest = rx.bytes().to_vec();
+                        rest.extend_from_slice(&input[fed..]);
+                        return Ok(Some((rest, content)));
+                    }
+                    Piece::Partial => break,
+                }
+            }
+            let rest = rx.bytes().len();
+            tail.drain(..tail.len() - rest);
+        }
+        Ok(None)
+    }
+
+    fn chunked(input: &str) -> Outcome {
+        read(Framing::Chunked, input.replace('|', "\r\n").as_bytes(), &[], &Limits::default())
+    }
+
+    #[test]
+    fn sound_chunks() {
+        for (input, content) in [
+            ("0||", ""),
+            ("3|abc|0||", "abc"),
+            ("3|abc|00A|0123456789|0||", "abc0123456789"),
+            ("1;a=b|x|0;c||", "x"),
+            ("1 ;a=\"b\"|x|0||", "x"),
+            ("1|x|0|A: b|C: d||", "x"),
+        ] {
+            let whole = (b"next".to_vec(), content.as_bytes().to_vec());
+            assert_eq!(chunked(&format!("{input}next")), Ok(Some(whole)), "{input}");
+        }
+    }
+
+    #[test]
+    fn broken_chunks() {
+        for input in [
+            "|",
+            "x|",
+            "-1|",
+            "+1|",
+            "0x1|",
+            " 1|",
+            "1 |x",
+            "3|abcd|",
+            "3|abc\n",
+            "1\nx|",
+            "1\r\r\n",
+            "1;\n",
+            "g",
+            "\r\n",
+            "1;a\u{1}|",
+            "10000000000000000|",
+            "00000000000000001|",
+            "0|A b||",
+            "0| a: b||",
+            "0|a: b\n|",
+            "0|\n",
+            "0|a : b||",
+        ] {
+            assert_eq!(chunked(input), Err(400), "{input:?}");
+        }
+        assert_eq!(chunked(&format!("1;{}", "a".repeat(300))), Err(400));
+        assert_eq!(chunked(&format!("0|A: {}", "a".repeat(20_000))), Err(431));
+        assert_eq!(chunked("ffffffffffffffff|"), Err(413));
+    }
+
+    #[test]
+    fn the_limit_counts_the_content() {
+        let limits = Limits { body: 5, ..Limits::default() };
+        let read = |framing, input: &[u8]| read(framing, input, &[], &limits).map(|_| ());
+        assert_eq!(read(Framing::Length(5), b"12345"), Ok(()));
+        assert_eq!(read(Framing::Length(6), b""), Err(413));
+        assert_eq!(read(Framing::Chunked, b"2\r\n12\r\n3\r\n345\r\n0\r\n\r\n"), Ok(()));
+        assert_eq!(read(Framing::Chunked, b"2\r\n12\r\n4\r\n"), Err(413));
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_are_the_same_however_they_arrive(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 0..6),
+            cuts in prop::collection::vec(0..200usize, 0..20),
+        ) {
+            let mut input = Vec::new();
+            for chunk in &chunks {
+                input.extend_from_slice(format!("{:X}\r\n", chunk.len()).as_bytes());
+                input.extend_from_slice(chunk);
+                input.extend_from_slice(b"\r\n");
+            }
+            input.extend_from_slice(b"0\r\nA: b\r\n\r\nGET");
+            let mut cuts = cuts;
+            cuts.sort_unstable();
+            let outcome = read(Framing::Chunked, &input, &cuts, &Limits::default());
+            prop_assert_eq!(outcome, Ok(Some((b"GET".to_vec(), chunks.concat()))));
+        }
+    }
+}

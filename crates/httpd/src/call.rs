@@ -1,0 +1,295 @@
+//! Requests that handlers answer.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::request::Parts;
+use multiplex::{Chunk, Close, Commands, Conn, HIGH_WATER};
+
+use crate::Limits;
+use crate::body::Body;
+use crate::handler::{self, Answer, Handler, Kind, Pieces, Response};
+use crate::reply::{self, Manner};
+use crate::request::{Expects, Persist, Request};
+use crate::site::Site;
+use crate::state::State;
+use crate::status::Status;
+use crate::work::{BodyWork, Then, Work};
+
+/// A reply that is sent in pieces.
+pub(crate) struct Stream {
+    pieces: Pieces,
+    /// Bytes still to come; unknown for a body without a length.
+    left: Option<u64>,
+    /// Whether each piece is sent as a chunk.
+    chunked: bool,
+    /// Whether the pieces are sent at all.
+    manner: Manner,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({:?} left)", self.left)
+    }
+}
+
+/// Calls what others have written. A panic of theirs costs one reply and not the server.
+fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| Status::INTERNAL)
+}
+
+impl Site {
+    /// Has a handler answer; true if what comes next may be looked at.
+    #[expect(clippy::too_many_arguments, reason = "they are the request's")]
+    pub(crate) fn call(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        request: &Request<'_, '_>,
+        body: Body,
+        manner: Manner,
+        handler: Arc<dyn Handler>,
+    ) -> bool {
+        let Ok(head) = parts(request) else {
+            return self.refuse(io, id, state, Status::BAD_REQUEST, manner.ending());
+        };
+        match guard(|| handler.handle(head)) {
+            Ok(Answer::Receive(upload)) => {
+                if body.is_open() && request.expects == Expects::Continue {
+                    io.send(id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
+                }
+                let is_open = body.is_open();
+                let work = BodyWork { body, taken: 0, manner, then: Then::Upload(upload) };
+                state.work = Some(Box::new(Work::Body(work)));
+                is_open || self.body_ended(io, id, state, b"")
+            }
+            answer => {
+                let response = answer.map(|answer| match answer {
+                    Answer::Reply(response) => response,
+                    Answer::Receive(_) => Response::default(),
+                });
+                let manner = if body.is_open() { manner.ending() } else { manner };
+                self.reply(io, id, state, response, manner)
+            }
+        }
+    }
+
+    /// Hands on what came of a body; false if the connection goes no further.
+    pub(crate) fn body_came(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        bytes: &[u8],
+    ) -> bool {
+        let Some(BodyWork { manner, then: Then::Upload(upload), .. }) = state.body() else {
+            return true;
+        };
+        let manner = manner.ending();
+        let response = match guard(|| upload.data(bytes)) {
+            Ok(None) => return true,
+            Ok(Some(response)) => Ok(response),
+            Err(status) => Err(status),
+        };
+        state.work = None;
+        self.reply(io, id, state, response, manner)
+    }
+
+    /// A body is whole, and these are its trailers; true if the next request may be looked at.
+    pub(crate) fn body_ended(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        trailers: &[u8],
+    ) -> bool {
+        match state.work.take().map(|work| *work) {
+            Some(Work::Body(BodyWork { manner, then: Then::Upload(upload), .. })) => {
+                let response = guard(|| upload.end(fields(trailers)));
+                self.reply(io, id, state, response, manner)
+            }
+            Some(Work::Body(BodyWork { manner, then: Then::Answer(head), .. })) => {
+                self.answer_head(io, id, state, &head, manner)
+            }
+            _ => true,
+        }
+    }
+
+    /// Sends a handler's reply; true if the next request may be looked at.
+    fn reply(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        response: Result<Response, Status>,
+        mut manner: Manner,
+    ) -> bool {
+        let response = match response {
+            Ok(response) => response,
+            Err(status) => return self.refuse(io, id, state, status, manner.ending()),
+        };
+        let (head, handler::Body(body)) = response.into_parts();
+        let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
+        // These have no body and no length (RFC 9110, section 6.4.1). What is below 200 is no end.
+        let bodiless = matches!(status.0, 204 | 304);
+        if status.0 < 200 {
+            return self.refuse(io, id, state, Status::INTERNAL, manner.ending());
+        }
+        let len = match &body {
+            Kind::Bytes(bytes) => Some(bytes.len() as u64),
+            Kind::Pieces(len, _) => *len,
+        };
+        let closes = head.headers.get_all(header::CONNECTION).iter().any(|v| v == "close");
+        if closes || len.is_none() && manner.old && !bodiless {
+            manner = Manner { persist: Persist::Ends, ..manner };
+        }
+        let chunked = len.is_none() && !manner.old && !bodiless;
+        self.scratch.clear();
+        let out = &mut self.scratch;
+        reply::begin_head(out, status, self.clock.stamp());
+        for (name, value) in head.headers.iter().filter(|(name, _)| !is_framing(name)) {
+            out.extend_from_slice(name.as_str().as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        match len {
+            _ if bodiless => {}
+            Some(len) => reply::put(out, format_args!("Content-Length: {len}\r\n")),
+            None if chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+            None => {}
+        }
+        reply::end_head(out, manner);
+        let mut queued = io.send(id, Chunk::Copy(out));
+        match body {
+            _ if bodiless || !manner.body => {}
+            Kind::Bytes(bytes) => queued = io.send(id, Chunk::Shared(bytes)),
+            Kind::Pieces(left, pieces) => {
+                let stream = Stream { pieces, left, chunked, manner };
+                return self.stream(io, id, state, stream);
+            }
+        }
+        state.full = queued >= HIGH_WATER;
+        manner.finish(io, id)
+    }
+
+    /// Sends the pieces of a reply as far as there is room; true if that was all and the
+    /// connection goes on.
+    fn stream(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        mut stream: Stream,
+    ) -> bool {
+        loop {
+            let piece = match guard(|| stream.pieces.next()) {
+                Ok(Some(Ok(piece))) => piece,
+                Ok(None) if stream.left.unwrap_or(0) == 0 => {
+                    if stream.chunked {
+                        io.send(id, Chunk::Static(b"0\r\n\r\n"));
+                    }
+                    return stream.manner.finish(io, id);
+                }
+                // Too short, an error, a panic: nothing can tell that better than a reset.
+                _ => {
+                    io.close(id, Close::Reset);
+                    return false;
+                }
+            };
+            if let Some(left) = &mut stream.left {
+                let Some(rest) = left.checked_sub(piece.len() as u64) else {
+                    io.close(id, Close::Reset);
+                    return false;
+                };
+                *left = rest;
+            }
+            if stream.put(io, id, piece) >= HIGH_WATER {
+                io.receive(id, false);
+                state.work = Some(Box::new(Work::Stream(stream)));
+                self.watch(io, id, state);
+                return false;
+            }
+        }
+    }
+
+    /// Goes on with a reply in pieces, as there is room again.
+    pub(crate) fn stream_on(&mut self, io: &mut impl Commands, id: Conn, state: &mut State) {
+        let Some(Work::Stream(stream)) = state.work.take().map(|work| *work) else { return };
+        if self.stream(io, id, state, stream) {
+            io.receive(id, true);
+        }
+    }
+}
+
+impl Stream {
+    /// Queues a piece and returns how many bytes are queued now.
+    fn put(&self, io: &mut impl Commands, id: Conn, piece: Bytes) -> usize {
+        if !self.chunked {
+            return io.send(id, Chunk::Shared(piece));
+        }
+        // An empty chunk would be the last.
+        if !piece.is_empty() {
+            let mut size = Vec::with_capacity(10);
+            reply::put(&mut size, format_args!("{:x}\r\n", piece.len()));
+            io.send(id, Chunk::Copy(&size));
+            io.send(id, Chunk::Shared(piece));
+            return io.send(id, Chunk::Static(b"\r\n"));
+        }
+        0
+    }
+}
+
+/// Fields that the server itself writes.
+fn is_framing(name: &HeaderName) -> bool {
+    [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        header::DATE,
+        header::SERVER,
+    ]
+    .contains(name)
+}
+
+/// A request's head in the types of the `http` crate.
+fn parts(request: &Request<'_, '_>) -> Result<Parts, http::Error> {
+    let version = if request.old { http::Version::HTTP_10 } else { http::Version::HTTP_11 };
+    let mut all = http::Request::builder()
+        .method(request.name)
+        .uri(request.target)
+        .version(version)
+        .body(())?
+        .into_parts()
+        .0;
+    for field in request.fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes())?;
+        all.headers.append(name, HeaderValue::from_bytes(field.value)?);
+    }
+    Ok(all)
+}
+
+/// Trailer fields; those that frame a message have no business there.
+fn fields(trailers: &[u8]) -> HeaderMap {
+    let mut memory = [httparse::EMPTY_HEADER; Limits::FIELDS];
+    let mut map = HeaderMap::new();
+    if let Ok(httparse::Status::Complete((_, fields))) =
+        httparse::parse_headers(trailers, &mut memory)
+    {
+        for field in fields {
+            let name = HeaderName::from_bytes(field.name.as_bytes());
+            let value = HeaderValue::from_bytes(field.value);
+            if let (Ok(name), Ok(value)) = (name, value)
+                && !is_framing(&name)
+                && name != header::HOST
+            {
+                map.append(name, value);
+            }
+        }
+    }
+    map
+}

@@ -1,0 +1,196 @@
+//! What a program adds to a site: handlers of requests.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+
+/// A request with its whole body.
+pub type Request = http::Request<Bytes>;
+
+/// A reply.
+pub type Response = http::Response<Body>;
+
+/// Answers requests.
+///
+/// A closure from a whole [`Request`] to something that is a [`Reply`] is a handler. One handler
+/// serves all workers at once. It must not wait, as the other connections of its worker would wait
+/// too.
+pub trait Handler: Send + Sync + 'static {
+    /// Takes a request's head; the answer is a reply, or what is to receive the body.
+    fn handle(self: Arc<Self>, head: Parts) -> Answer;
+}
+
+/// What a [`Handler`] makes of a request's head.
+pub enum Answer {
+    /// The reply. A body that is still to come is dropped, and the connection with it.
+    Reply(Response),
+    /// What is to be done with the body, be it empty.
+    Receive(Box<dyn Upload>),
+}
+
+/// A request's body on its way in.
+pub trait Upload {
+    /// Takes the next bytes; a reply ends the upload early, and the connection with it.
+    fn data(&mut self, bytes: &[u8]) -> Option<Response>;
+
+    /// The body was whole; these are the fields behind it, if it came in chunks.
+    fn end(self: Box<Self>, trailers: HeaderMap) -> Response;
+}
+
+impl fmt::Debug for dyn Upload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Upload")
+    }
+}
+
+impl<F, R> Handler for F
+where
+    F: Fn(Request) -> R + Send + Sync + 'static,
+    R: Reply + 'static,
+{
+    fn handle(self: Arc<Self>, head: Parts) -> Answer {
+        Answer::Receive(Box::new(Whole { handler: self, head, body: BytesMut::new() }))
+    }
+}
+
+/// Collects a body for a closure.
+struct Whole<F> {
+    handler: Arc<F>,
+    head: Parts,
+    body: BytesMut,
+}
+
+impl<F: Fn(Request) -> R, R: Reply> Upload for Whole<F> {
+    fn data(&mut self, bytes: &[u8]) -> Option<Response> {
+        self.body.extend_from_slice(bytes);
+        None
+    }
+
+    fn end(self: Box<Self>, _: HeaderMap) -> Response {
+        let request = Request::from_parts(self.head, self.body.freeze());
+        (self.handler)(request).into_response()
+    }
+}
+
+/// What a closure can reply with.
+pub trait Reply {
+    /// The reply.
+    fn into_response(self) -> Response;
+}
+
+impl Reply for Response {
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+impl Reply for StatusCode {
+    fn into_response(self) -> Response {
+        let mut response = Response::default();
+        *response.status_mut() = self;
+        response
+    }
+}
+
+impl<R: Reply> Reply for (StatusCode, R) {
+    fn into_response(self) -> Response {
+        let mut response = self.1.into_response();
+        *response.status_mut() = self.0;
+        response
+    }
+}
+
+impl<R: Reply, E: Reply> Reply for Result<R, E> {
+    fn into_response(self) -> Response {
+        match self {
+            Ok(reply) => reply.into_response(),
+            Err(reply) => reply.into_response(),
+        }
+    }
+}
+
+/// A body of that type.
+fn typed(content_type: &'static str, body: Body) -> Response {
+    let mut response = Response::new(body);
+    let value = http::HeaderValue::from_static(content_type);
+    response.headers_mut().insert(http::header::CONTENT_TYPE, value);
+    response
+}
+
+macro_rules! replies {
+    ($content_type:literal: $($type:ty),*) => {$(
+        impl Reply for $type {
+            fn into_response(self) -> Response {
+                typed($content_type, self.into())
+            }
+        }
+    )*};
+}
+
+replies!("text/plain; charset=utf-8": &'static str, String);
+replies!("application/octet-stream": &'static [u8], Vec<u8>, Bytes);
+
+/// The body of a reply.
+#[derive(Default)]
+pub struct Body(pub(crate) Kind);
+
+pub(crate) enum Kind {
+    Bytes(Bytes),
+    Pieces(Option<u64>, Pieces),
+}
+
+/// The pieces of a body, one after another. An error ends the connection, so that the client
+/// does not take the body for whole.
+pub(crate) type Pieces = Box<dyn Iterator<Item = io::Result<Bytes>>>;
+
+impl Default for Kind {
+    fn default() -> Self {
+        Kind::Bytes(Bytes::new())
+    }
+}
+
+impl Body {
+    /// A body that is made piece by piece, as the client takes it.
+    ///
+    /// An error ends the connection, so that the client does not take the body for whole.
+    pub fn pieces(pieces: impl Iterator<Item = io::Result<Bytes>> + 'static) -> Self {
+        Body(Kind::Pieces(None, Box::new(pieces)))
+    }
+
+    /// The same with a known length. The connection ends with an error if the pieces have another.
+    pub fn sized(len: u64, pieces: impl Iterator<Item = io::Result<Bytes>> + 'static) -> Self {
+        Body(Kind::Pieces(Some(len), Box::new(pieces)))
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Bytes(bytes) => write!(f, "Body({} bytes)", bytes.len()),
+            Kind::Pieces(Some(len), _) => write!(f, "Body({len} bytes in pieces)"),
+            Kind::Pieces(None, _) => f.write_str("Body(in pieces)"),
+        }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Body(Kind::Bytes(bytes))
+    }
+}
+
+macro_rules! bodies {
+    ($($type:ty),*) => {$(
+        impl From<$type> for Body {
+            fn from(bytes: $type) -> Self {
+                Bytes::from(bytes).into()
+            }
+        }
+    )*};
+}
+
+bodies!(&'static str, String, &'static [u8], Vec<u8>);

@@ -1,0 +1,140 @@
+//! Parts of a file (RFC 9110, section 14).
+
+use std::ops::Range;
+
+/// What a Range field asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Everything: the field is none that is understood, or asks for too much.
+    Whole,
+    /// Nothing that is there.
+    Nothing,
+    /// One part.
+    One(Range<u64>),
+    /// Several parts, in the order asked for.
+    Several(Vec<Range<u64>>),
+}
+
+/// The most parts that are sent; who asks for more gets everything.
+const MOST: usize = 16;
+
+/// Reads a Range field for a file of `len` bytes.
+pub(crate) fn asked(field: &[u8], len: u64) -> Asked {
+    let Some(set) =
+        field.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes="))
+    else {
+        return Asked::Whole;
+    };
+    let mut parts = Vec::new();
+    let mut count = 0;
+    for spec in set.1.split(|b| *b == b',').map(<[u8]>::trim_ascii).filter(|s| !s.is_empty()) {
+        count += 1;
+        match part(spec, len) {
+            None => return Asked::Whole,
+            Some(part) if part.is_empty() => {}
+            Some(part) => parts.push(part),
+        }
+    }
+    let sum = parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.end - part.start));
+    match parts.len() {
+        _ if count == 0 || count > MOST => Asked::Whole,
+        0 => Asked::Nothing,
+        1 => Asked::One(parts.remove(0)),
+        // Parts that overlap would multiply what is sent.
+        _ if sum > len => Asked::Whole,
+        _ => Asked::Several(parts),
+    }
+}
+
+/// One part, such as `0-499`, `500-` or `-500`; empty if the file has nothing there, and nothing
+/// if it is none.
+fn part(spec: &[u8], len: u64) -> Option<Range<u64>> {
+    let at = memchr::memchr(b'-', spec)?;
+    let (first, last) = (spec[..at].trim_ascii_end(), spec[at + 1..].trim_ascii_start());
+    match (first, last) {
+        (b"", last) => Some(len.saturating_sub(number(last)?)..len),
+        (first, b"") => Some(number(first)?.min(len)..len),
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            (first <= last).then(|| first.min(len)..last.saturating_add(1).min(len))
+        }
+    }
+}
+
+/// Digits; more than anything is as good as anything.
+fn number(digits: &[u8]) -> Option<u64> {
+    let all = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    all.then(|| {
+        digits
+            .iter()
+            .fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parts_as_they_are_asked_for() {
+        use Asked::{Nothing, One, Several, Whole};
+        let cases: Vec<(&str, Asked)> = vec![
+            ("bytes=0-499", One(0..500)),
+            ("BYTES=0-0", One(0..1)),
+            ("bytes=500-", One(500..1000)),
+            ("bytes=-500", One(500..1000)),
+            ("bytes=-5000", One(0..1000)),
+            ("bytes=999-5000", One(999..1000)),
+            ("bytes=0-99999999999999999999999", One(0..1000)),
+            ("bytes=1000-", Nothing),
+            ("bytes=1000-2000,99999999999999999999999-", Nothing),
+            ("bytes=-0", Nothing),
+            ("bytes=0-0,-1", Several(vec![0..1, 999..1000])),
+            ("bytes= 0-0 , 5 - 6,,", Several(vec![0..1, 5..7])),
+            ("bytes=0-0,1000-", One(0..1)),
+            ("bytes=9-5", Whole),
+            ("bytes=0-0,9-5", Whole),
+            ("bytes=", Whole),
+            ("bytes=,", Whole),
+            ("bytes=-", Whole),
+            ("bytes=a-", Whole),
+            ("bytes=1", Whole),
+            ("bytes=--1", Whole),
+            ("bytes=1-2-3", Whole),
+            ("bytes=+1-2", Whole),
+            ("lines=0-1", Whole),
+            ("bytes 0-1", Whole),
+            ("", Whole),
+            ("bytes=0-,0-", Whole),
+            ("bytes=0-999,0-0", Whole),
+        ];
+        for (field, expected) in cases {
+            assert_eq!(asked(field.as_bytes(), 1000), expected, "{field}");
+        }
+        let many = |n| format!("bytes={}", "0-0,".repeat(n));
+        assert_eq!(asked(many(MOST).as_bytes(), 1000), Several(vec![0..1; MOST]));
+        assert_eq!(asked(many(MOST + 1).as_bytes(), 1000), Whole);
+    }
+
+    #[test]
+    fn an_empty_file_has_no_parts() {
+        for field in ["bytes=0-", "bytes=0-0", "bytes=-1"] {
+            assert_eq!(asked(field.as_bytes(), 0), Asked::Nothing, "{field}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_part_lies_within_the_file(field in "bytes=[0-9, -]{0,40}", len in 0..2000u64) {
+            let parts = match asked(field.as_bytes(), len) {
+                Asked::One(part) => vec![part],
+                Asked::Several(parts) => parts,
+                Asked::Whole | Asked::Nothing => vec![],
+            };
+            for part in &parts {
+                prop_assert!(part.start < part.end && part.end <= len);
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Paths that handlers answer for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::handler::Handler;
+
+/// Handlers by path.
+#[derive(Clone, Default)]
+pub(crate) struct Routes(Vec<(Box<str>, Arc<dyn Handler>)>);
+
+impl Routes {
+    /// Adds a handler; a later one for the same path takes the place of an earlier one.
+    pub(crate) fn add(&mut self, path: &str, handler: Arc<dyn Handler>) {
+        self.0.retain(|(other, _)| **other != *path);
+        self.0.push((path.into(), handler));
+        // The longest come first.
+        self.0.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+    }
+
+    /// The handler for a target's path.
+    pub(crate) fn find(&self, path: &[u8]) -> Option<Arc<dyn Handler>> {
+        let answers = |route: &str| {
+            path == route.as_bytes() || route.ends_with('/') && path.starts_with(route.as_bytes())
+        };
+        let found = self.0.iter().find(|(route, _)| answers(route));
+        found.map(|(_, handler)| Arc::clone(handler))
+    }
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(path, _)| path)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Request, Response};
+
+    #[test]
+    fn the_longest_path_counts() {
+        let mut routes = Routes::default();
+        for path in ["/", "/a", "/a/", "/a/b"] {
+            routes.add(path, Arc::new(|_: Request| Response::default()));
+        }
+        let found = |path: &str| {
+            let handler = routes.find(path.as_bytes())?;
+            let route = routes.0.iter().find(|(_, other)| Arc::ptr_eq(other, &handler));
+            route.map(|(path, _)| &**path)
+        };
+        assert_eq!(found("/a"), Some("/a"));
+        assert_eq!(found("/ab"), Some("/"));
+        assert_eq!(found("/a/"), Some("/a/"));
+        assert_eq!(found("/a/c"), Some("/a/"));
+        assert_eq!(found("/a/b"), Some("/a/b"));
+        assert_eq!(found("/a/bc"), Some("/a/"));
+        assert_eq!(found("*"), None);
+    }
+}

@@ -1,0 +1,283 @@
+//! Handlers of requests: what they are given, and what becomes of their replies.
+
+mod stage;
+
+use std::io;
+use std::time::Duration;
+
+use httpd::http::request::Parts;
+use httpd::http::{HeaderMap, Method, StatusCode, Version};
+use httpd::multiplex::{Close, HIGH_WATER};
+use httpd::{Answer, Body, Handler, Limits, Request, Response, Site, Upload};
+use stage::{Stage, reply};
+
+fn stage(site: Site) -> Stage {
+    Stage::with(site, "/nowhere".as_ref())
+}
+
+fn site(path: &str, handler: impl Handler) -> Site {
+    Site::new(None).route(path, handler)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The reply to a request that has one, with a bar for each line end.
+fn one(stage: &mut Stage, request: &str) -> (u16, String) {
+    let sent = stage.exchange(request.replace('|', "\r\n").as_bytes());
+    let (reply, rest) = reply(&sent, true);
+    assert!(rest.is_empty(), "{:?}", text(rest));
+    (reply.status, text(&reply.body))
+}
+
+#[test]
+fn a_closure_gets_the_whole_request() {
+    let mut stage = stage(site("/a/", |request: Request| {
+        assert_eq!(request.version(), Version::HTTP_11);
+        format!(
+            "{} {} {} {:?}",
+            request.method(),
+            request.uri(),
+            request.headers()["x"].to_str().unwrap(),
+            text(request.body()),
+        )
+    }));
+    let cases = [
+        ("GET /a/b?c HTTP/1.1|Host: h|X: y||", "GET /a/b?c y \"\""),
+        ("POST /a/ HTTP/1.1|Host: h|X: y|Content-Length: 3||abc", "POST /a/ y \"abc\""),
+        (
+            "PUT /a/ HTTP/1.1|Host: h|X: y|Transfer-Encoding: chunked||2|ab|1|c|0||",
+            "PUT /a/ y \"abc\"",
+        ),
+        ("BREW /a/pot HTTP/1.1|Host: h|X: y||", "BREW /a/pot y \"\""),
+        ("GET http://h/a/ HTTP/1.1|Host: h|X: y||", "GET http://h/a/ y \"\""),
+    ];
+    for (request, expected) in cases {
+        assert_eq!(one(&mut stage, request), (200, expected.to_owned()));
+        let whole = request.replace('|', "\r\n");
+        for at in 0..whole.len() {
+            stage.feed(&whole.as_bytes()[..at]);
+            stage.feed(&whole.as_bytes()[at..]);
+            let sent = std::mem::take(&mut stage.io.sent);
+            assert_eq!(text(&reply(&sent, true).0.body), expected, "split at {at}");
+        }
+    }
+    assert_eq!(stage.io.close, None);
+    assert_eq!(one(&mut stage, "GET /b HTTP/1.1|Host: h||").0, 404);
+}
+
+#[test]
+fn requests_behind_a_body_are_answered_in_turn() {
+    let mut stage = stage(site("/", |request: Request| text(request.body())));
+    let sent = stage.exchange(
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n1\
+          GET / HTTP/1.1\r\nHost: a\r\n\r\n\
+          POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n3\r\n0\r\nA: b\r\n\r\n\
+          POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n4",
+    );
+    let bodies: Vec<_> = stage::replies(&sent).iter().map(|reply| text(&reply.body)).collect();
+    assert_eq!(bodies, ["1", "", "3", "4"]);
+}
+
+#[test]
+fn leave_to_send_a_body_is_given() {
+    let mut stage = stage(site("/", |request: Request| text(request.body())));
+    let head = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
+    assert_eq!(stage.exchange(head), b"HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(one(&mut stage, "ab"), (200, "ab".to_owned()));
+    let head = "POST / HTTP/1.0|Expect: 100-continue|Content-Length: 2||ab";
+    assert_eq!(one(&mut stage, head), (200, "ab".to_owned()));
+}
+
+#[test]
+fn a_body_that_is_too_long_is_refused() {
+    let limits = Limits { body: 5, ..Limits::default() };
+    for body in ["Content-Length: 6||", "Transfer-Encoding: chunked||3|abc|3|"] {
+        let mut stage = stage(site("/", |_: Request| "taken").limits(limits.clone()));
+        let request = format!("POST / HTTP/1.1|Host: a|{body}");
+        assert_eq!(one(&mut stage, &request).0, 413);
+        assert_eq!(stage.io.close, Some(Close::Linger));
+    }
+}
+
+#[test]
+fn a_body_may_be_slow_but_not_too_slow() {
+    let limits = Limits::default();
+    let enough = (limits.stall_time.as_secs() * u64::from(limits.least_rate)) as usize;
+    let mut stage = stage(site("/", |request: Request| request.body().len().to_string()));
+    stage.feed(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    stage.feed(&vec![b'x'; enough]);
+    stage.pass(limits.stall_time);
+    assert!(stage.io.sent.is_empty() && stage.io.close.is_none());
+    stage.feed(&vec![b'x'; enough - 1]);
+    stage.pass(limits.stall_time);
+    assert_eq!(reply(&stage.io.sent, true).0.status, 408);
+    assert_eq!(stage.io.close, Some(Close::Linger));
+}
+
+#[test]
+fn replies_of_many_kinds() {
+    type Made = fn(Request) -> Response;
+    let cases: [(Made, &str); 6] = [
+        (|_| httpd::Reply::into_response("text"), "200 text"),
+        (|_| httpd::Reply::into_response(StatusCode::CREATED), "201 "),
+        (|_| httpd::Reply::into_response((StatusCode::IM_A_TEAPOT, "tea")), "418 tea"),
+        (|_| httpd::Reply::into_response(Err::<&str, _>(StatusCode::BAD_GATEWAY)), "502 "),
+        (|_| Response::new(Vec::from("bytes").into()), "200 bytes"),
+        (|_| Response::new(Body::sized(3, [ok("a"), ok("bc")].into_iter())), "200 abc"),
+    ];
+    for (handler, expected) in cases {
+        let mut stage = stage(site("/", handler));
+        let (status, body) = one(&mut stage, "GET / HTTP/1.1|Host: a||");
+        assert_eq!(format!("{status} {body}"), expected);
+        let head = stage.exchange(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (head, rest) = reply(&head, false);
+        assert_eq!((head.status, rest), (status, &b""[..]));
+        assert_eq!(head.field("Content-Length"), Some(&*body.len().to_string()));
+    }
+}
+
+fn ok(piece: &'static str) -> io::Result<bytes::Bytes> {
+    Ok(bytes::Bytes::from_static(piece.as_bytes()))
+}
+
+#[test]
+fn what_has_no_body_has_no_length() {
+    let mut stage = stage(site("/", |_: Request| (StatusCode::NO_CONTENT, "none")));
+    let sent = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(sent.starts_with("HTTP/1.1 204 No Content\r\n") && sent.ends_with("\r\n\r\n"));
+    assert!(!sent.contains("Content-Length") && !sent.contains("none"), "{sent}");
+}
+
+#[test]
+fn fields_that_frame_are_the_servers() {
+    let mut stage = stage(site("/", |_: Request| {
+        let response = httpd::http::Response::builder()
+            .header("Content-Length", "100")
+            .header("Transfer-Encoding", "gzip")
+            .header("Connection", "close")
+            .header("X-Own", "kept");
+        response.body("body".into()).unwrap()
+    }));
+    let sent = stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (reply, _) = reply(&sent, true);
+    assert_eq!((reply.field("Content-Length"), reply.field("x-own")), (Some("4"), Some("kept")));
+    assert_eq!(
+        (reply.field("transfer-encoding"), reply.field("Connection")),
+        (None, Some("close"))
+    );
+    assert_eq!(stage.io.close, Some(Close::Flush));
+}
+
+#[test]
+fn pieces_without_a_length_come_in_chunks() {
+    let pieces = |_: Request| Response::new(Body::pieces([ok("ab"), ok(""), ok("c")].into_iter()));
+    let mut stage = stage(site("/", pieces));
+    let sent = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(
+        sent.contains("\r\nTransfer-Encoding: chunked\r\n") && !sent.contains("Content-Length")
+    );
+    assert!(sent.ends_with("\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"), "{sent}");
+    assert_eq!(stage.io.close, None);
+    // HTTP/1.0 has no chunks; the end of the connection is that of the body.
+    let sent = text(&stage.exchange(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+    assert!(sent.contains("\r\nConnection: close\r\n") && sent.ends_with("\r\n\r\nabc"), "{sent}");
+    assert_eq!(stage.io.close, Some(Close::Flush));
+}
+
+#[test]
+fn pieces_are_made_as_the_client_takes_them() {
+    const PIECE: usize = 10_000;
+    let pieces = |_: Request| {
+        let all = (0..100).map(|n| Ok(vec![n; PIECE].into()));
+        Response::new(Body::sized(100 * PIECE as u64, all))
+    };
+    let mut stage = stage(site("/", pieces));
+    stage.io.stuck = true;
+    stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(stage.io.sent.len() < HIGH_WATER + 2 * PIECE, "{}", stage.io.sent.len());
+    assert!(stage.io.paused);
+    while stage.io.sent.len() < 200 * PIECE {
+        let before = stage.io.sent.len();
+        stage.take(50_000);
+        assert!(stage.io.sent.len() - before <= 50_000 + 2 * PIECE + HIGH_WATER);
+    }
+    let all = stage::replies(&stage.io.sent);
+    assert_eq!(all.len(), 2);
+    assert!(
+        all.iter().all(|reply| reply.body.chunks(PIECE).zip(0..).all(|(c, n)| c == [n; PIECE]))
+    );
+}
+
+#[test]
+fn a_reply_that_can_not_go_on_ends_in_a_reset() {
+    type Made = fn(Request) -> Response;
+    let cases: [Made; 4] = [
+        |_| Response::new(Body::pieces([ok("a"), Err(io::Error::other("broken"))].into_iter())),
+        |_| Response::new(Body::sized(2, [ok("a")].into_iter())),
+        |_| Response::new(Body::sized(2, [ok("abc")].into_iter())),
+        |_| Response::new(Body::pieces(std::iter::once_with(|| panic!("in a piece")))),
+    ];
+    for handler in cases {
+        let mut stage = stage(site("/", handler));
+        stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(stage.io.close, Some(Close::Reset));
+    }
+}
+
+#[test]
+fn a_panic_costs_one_reply() {
+    let panics = |_: Request| -> &'static str { panic!("in a handler") };
+    let mut stage = stage(site("/", panics));
+    assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||").0, 500);
+    assert_eq!(stage.io.close, Some(Close::Linger));
+}
+
+/// Counts what it is given, and has had enough after some bytes.
+struct Counter(usize);
+
+impl Handler for Counter {
+    fn handle(self: std::sync::Arc<Self>, head: Parts) -> Answer {
+        if head.method == Method::DELETE {
+            return Answer::Reply(httpd::Reply::into_response(StatusCode::FORBIDDEN));
+        }
+        Answer::Receive(Box::new(Count { most: self.0, bytes: 0 }))
+    }
+}
+
+struct Count {
+    most: usize,
+    bytes: usize,
+}
+
+impl Upload for Count {
+    fn data(&mut self, bytes: &[u8]) -> Option<Response> {
+        self.bytes += bytes.len();
+        let enough = self.bytes > self.most;
+        enough.then(|| httpd::Reply::into_response((StatusCode::BAD_REQUEST, "enough")))
+    }
+
+    fn end(self: Box<Self>, trailers: HeaderMap) -> Response {
+        httpd::Reply::into_response(format!("{} {trailers:?}", self.bytes))
+    }
+}
+
+#[test]
+fn a_body_can_be_received_piece_by_piece() {
+    let mut stage = stage(site("/", Counter(5)));
+    let chunked = "POST / HTTP/1.1|Host: a|Transfer-Encoding: chunked||";
+    let sent =
+        one(&mut stage, &format!("{chunked}2|ab|3|cde|0|Sum: 7|Host: b|Content-Length: 9||"));
+    assert_eq!(sent, (200, "5 {\"sum\": \"7\"}".to_owned()));
+    assert_eq!(stage.io.close, None);
+    assert_eq!(one(&mut stage, &format!("{chunked}6|abcdef|")), (400, "enough".to_owned()));
+    assert_eq!(stage.io.close, Some(Close::Linger));
+    stage.connect();
+    assert_eq!(one(&mut stage, "DELETE / HTTP/1.1|Host: a|Content-Length: 3||").0, 403);
+    assert_eq!(stage.io.close, Some(Close::Linger));
+    stage.connect();
+    assert_eq!(one(&mut stage, "DELETE / HTTP/1.1|Host: a||").0, 403);
+    assert_eq!(stage.io.close, None);
+    stage.pass(Duration::from_secs(1));
+}

@@ -1,0 +1,261 @@
+//! Which part of a file a client gets, in which coding, or that it has it already.
+
+mod stage;
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use httpd::{Limits, Root, Site};
+use stage::{Reply, Stage, reply};
+use tempfile::TempDir;
+
+/// Sizes of files that are sent from behind their head, from memory, and from the file.
+const SIZES: [usize; 3] = [1_000, 40_000, 70_000];
+
+fn contents(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+fn write(root: &TempDir, name: &str, contents: &[u8]) {
+    let path = root.path().join(name);
+    fs::write(&path, contents).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777)).unwrap();
+}
+
+const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+fn site() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for size in SIZES {
+        write(&root, &format!("{size}.txt"), &contents(size));
+    }
+    root
+}
+
+/// Asks for a target with some fields, a bar for each line end.
+fn ask(stage: &mut Stage, method: &str, target: &str, fields: &str) -> Reply {
+    let fields = fields.replace('|', "\r\n");
+    let bytes =
+        stage.exchange(format!("{method} {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
+    let status = &bytes[b"HTTP/1.1 ".len()..][..3];
+    let has_body = method == "GET" && status != b"304";
+    let (reply, rest) = reply(&bytes, has_body);
+    assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(rest));
+    reply
+}
+
+fn get(stage: &mut Stage, target: &str, fields: &str) -> Reply {
+    ask(stage, "GET", target, fields)
+}
+
+#[test]
+fn what_the_client_has_is_not_sent_again() {
+    let root = site();
+    for size in SIZES {
+        // At first the file is looked for, then it is in memory.
+        let mut stage = Stage::new(root.path());
+        let target = format!("/{size}.txt");
+        let whole = get(&mut stage, &target, "");
+        let etag = whole.field("ETag").unwrap().to_owned();
+        assert_eq!(whole.field("Last-Modified"), Some(MODIFIED));
+        assert!(etag.starts_with('"') && etag.ends_with('"') && etag.len() > 2, "{etag}");
+        let mut stage = Stage::new(root.path());
+        for round in 0..3 {
+            for fields in [
+                format!("If-None-Match: {etag}|"),
+                format!("If-None-Match: W/{etag}, \"x\"|"),
+                "If-None-Match: *|".to_owned(),
+                format!("If-Modified-Since: {MODIFIED}|"),
+            ] {
+                for method in ["GET", "HEAD"] {
+                    let reply = ask(&mut stage, method, &target, &fields);
+                    assert_eq!(reply.status, 304, "{round} {method} {fields}");
+                    assert_eq!(reply.field("ETag"), Some(&etag[..]));
+                    assert_eq!(reply.field("Last-Modified"), Some(MODIFIED));
+                    assert!(reply.field("Date").is_some());
+                    for name in ["Content-Length", "Content-Type", "Content-Range"] {
+                        assert_eq!(reply.field(name), None, "{name}");
+                    }
+                }
+            }
+            let changed = get(&mut stage, &target, "If-None-Match: \"x\"|");
+            assert_eq!((changed.status, changed.body.len()), (200, size));
+            let failed = get(&mut stage, &target, "If-Match: \"x\"|");
+            assert_eq!(failed.status, 412);
+            assert_eq!(get(&mut stage, &target, "").status, 200, "the connection goes on");
+        }
+    }
+}
+
+#[test]
+fn parts_of_files() {
+    let root = site();
+    for size in SIZES {
+        let (all, last) = (contents(size), size - 1);
+        let mut stage = Stage::new(root.path());
+        let target = format!("/{size}.txt");
+        for _ in 0..2 {
+            for (range, part) in [
+                ("0-0", 0..1),
+                ("0-499", 0..500),
+                ("500-", 500..size),
+                ("-100", size - 100..size),
+                ("-999999", 0..size),
+                ("10-999999", 10..size),
+            ] {
+                let reply = get(&mut stage, &target, &format!("Range: bytes={range}|"));
+                assert_eq!(reply.status, 206, "{range}");
+                let named = format!("bytes {}-{}/{size}", part.start, part.end - 1);
+                assert_eq!(reply.field("Content-Range"), Some(&named[..]));
+                assert_eq!(reply.field("Content-Type"), Some("text/plain; charset=utf-8"));
+                assert!(reply.field("ETag").is_some() && reply.field("Date").is_some());
+                assert!(reply.body == all[part], "{range} of {size}");
+            }
+            let none = get(&mut stage, &target, &format!("Range: bytes={size}-|"));
+            assert_eq!(
+                (none.status, none.field("Content-Range")),
+                (416, Some(&*format!("bytes */{size}")))
+            );
+            for field in
+                ["Range: bytes=5-1|", "Range: lines=1-2|", "Range: bytes=0-1|If-Range: \"x\"|"]
+            {
+                let whole = get(&mut stage, &target, field);
+                assert_eq!((whole.status, whole.body.len()), (200, size), "{field}");
+                assert_eq!(whole.field("Accept-Ranges"), Some("bytes"));
+            }
+            let head = ask(&mut stage, "HEAD", &target, &format!("Range: bytes=0-{last}|"));
+            assert_eq!(
+                (head.status, head.field("Content-Length")),
+                (200, Some(&*size.to_string()))
+            );
+        }
+    }
+}
+
+#[test]
+fn several_parts_of_a_file() {
+    let root = site();
+    for size in SIZES {
+        let all = contents(size);
+        let mut stage = Stage::new(root.path());
+        for _ in 0..2 {
+            let fields = "Range: bytes=0-9, 500-509, -5|";
+            let reply = get(&mut stage, &format!("/{size}.txt"), fields);
+            assert_eq!(reply.status, 206);
+            let kind = reply.field("Content-Type").unwrap();
+            let boundary = kind.strip_prefix("multipart/byteranges; boundary=").unwrap();
+            let mut expected = Vec::new();
+            for part in [0..10, 500..510, size - 5..size] {
+                let (first, last) = (part.start, part.end - 1);
+                expected.extend_from_slice(
+                    format!(
+                        "\r\n--{boundary}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+                         Content-Range: bytes {first}-{last}/{size}\r\n\r\n"
+                    )
+                    .as_bytes(),
+                );
+                expected.extend_from_slice(&all[part]);
+            }
+            expected.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
+            assert!(reply.body == expected, "{:?}", String::from_utf8_lossy(&reply.body));
+        }
+    }
+}
+
+#[test]
+fn a_coded_file_is_sent_to_who_takes_it() {
+    let root = site();
+    for size in SIZES {
+        let plain = contents(size);
+        let (gz, br) = (vec![b'g'; size / 2], vec![b'b'; size / 3]);
+        write(&root, &format!("{size}.txt.gz"), &gz);
+        write(&root, &format!("{size}.txt.br"), &br);
+        let target = format!("/{size}.txt");
+        // Each of them may be the first.
+        for first in 0..3 {
+            let mut stage = Stage::new(root.path());
+            for round in first..first + 7 {
+                let (fields, coding, body) = [
+                    ("", None, &plain),
+                    ("Accept-Encoding: gzip|", Some("gzip"), &gz),
+                    ("Accept-Encoding: gzip, br, zstd|", Some("br"), &br),
+                ][round % 3];
+                let reply = get(&mut stage, &target, fields);
+                assert_eq!((reply.status, reply.field("Content-Encoding")), (200, coding));
+                assert_eq!(reply.field("Vary"), Some("Accept-Encoding"), "{round}");
+                assert_eq!(reply.field("Content-Type"), Some("text/plain; charset=utf-8"));
+                assert!(reply.body == *body, "{fields} of {size}");
+                if round == first + 4 {
+                    stage.pass(Duration::from_millis(1100));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn conditions_and_parts_are_those_of_the_coded_file() {
+    let root = site();
+    write(&root, "1000.txt.gz", b"0123456789");
+    let mut stage = Stage::new(root.path());
+    for _ in 0..2 {
+        let plain = get(&mut stage, "/1000.txt", "").field("ETag").unwrap().to_owned();
+        let reply = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|Range: bytes=2-4|");
+        assert_eq!((reply.status, &reply.body[..]), (206, &b"234"[..]));
+        assert_eq!(reply.field("Content-Range"), Some("bytes 2-4/10"));
+        let coded = reply.field("ETag").unwrap().to_owned();
+        assert_ne!(plain, coded);
+        let have = |etag: &str| format!("Accept-Encoding: gzip|If-None-Match: {etag}|");
+        let same = get(&mut stage, "/1000.txt", &have(&coded));
+        assert_eq!((same.status, same.field("Vary")), (304, Some("Accept-Encoding")));
+        assert_eq!(get(&mut stage, "/1000.txt", &have(&plain)).status, 200);
+    }
+}
+
+#[test]
+fn coded_files_come_and_go() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    let mut coding = |fields: &str| {
+        stage.pass(Duration::from_millis(1100));
+        let reply = get(&mut stage, "/1000.txt", fields);
+        assert_eq!(reply.status, 200);
+        let field = |name| reply.field(name).map(str::to_owned);
+        (field("Content-Encoding"), field("Vary").is_some())
+    };
+    let takes = "Accept-Encoding: gzip|";
+    assert_eq!(coding(takes), (None, false));
+    write(&root, "1000.txt.gz", b"coded");
+    assert_eq!(coding(""), (None, true));
+    assert_eq!(coding(takes), (Some("gzip".to_owned()), true));
+    fs::remove_file(root.path().join("1000.txt.gz")).unwrap();
+    assert_eq!(coding(takes), (None, false));
+    fs::create_dir(root.path().join("1000.txt.gz")).unwrap();
+    assert_eq!(coding(takes), (None, false), "a directory is no coded file");
+}
+
+#[test]
+fn coded_files_can_be_left_alone() {
+    let root = site();
+    write(&root, "1000.txt.gz", b"coded");
+    let app = Site::new(Some(Root(0))).precompressed(false);
+    let mut stage = Stage::with(app, root.path());
+    let reply = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|");
+    assert_eq!((reply.field("Content-Encoding"), reply.field("Vary")), (None, None));
+    assert_eq!(stage.io.works.1, 0);
+}
+
+#[test]
+fn nothing_is_kept_and_yet_all_is_answered() {
+    let root = site();
+    write(&root, "1000.txt.gz", b"coded");
+    let limits = Limits { cached_files: 0, ..Limits::default() };
+    let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
+    for _ in 0..2 {
+        let reply = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|Range: bytes=1-2|");
+        assert_eq!((reply.status, &reply.body[..]), (206, &b"od"[..]));
+        assert_eq!(get(&mut stage, "/1000.txt", "Range: bytes=1-2|").body, contents(1000)[1..3]);
+        assert_eq!(get(&mut stage, "/70000.txt", "").body, contents(70_000));
+    }
+}
