@@ -1,22 +1,17 @@
 //! A web server that runs on every event mechanism of Linux.
 //!
-//! [`Site`] serves a directory, and requests that [handlers](Handler) answer. It is an
-//! [`Application`](multiplex::Application) of [`multiplex`], which is re-exported whole, so whoever
-//! adds this crate has every mechanism:
+//! A program of its own:
 //!
 //! ```no_run
-//! use httpd::multiplex::{Any, Config, Root};
-//! use httpd::{Request, Site};
+//! use httpd::{Request, Server};
 //!
-//! let config = Config {
-//!     listen: vec!["127.0.0.1:8080".parse()?],
-//!     roots: vec!["public".into()],
-//!     ..Config::default()
-//! };
-//! let site = Site::new(Some(Root(0))).route("/hello", |_: Request| "Hello, World!\n");
-//! Any::new("auto", &config)?.run(site)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! fn main() -> Result<(), httpd::Error> {
+//!     Server::builder().files("public").route("/hello", |_: Request| "Hello, World!\n").run()
+//! }
 //! ```
+//!
+//! Behind it stands [`Site`], an [`Application`](multiplex::Application) of [`multiplex`]. That is
+//! re-exported whole, so whoever adds this crate has every mechanism.
 //!
 //! It speaks HTTP/1.1 and 1.0, with keep-alive, pipelining, chunked bodies, conditional requests,
 //! ranges and files that were compressed before, and refuses what is not sound. It does not do TLS.
@@ -30,6 +25,7 @@ mod coding;
 mod conditions;
 mod files;
 mod handler;
+mod lab;
 mod limits;
 mod path;
 mod range;
@@ -38,6 +34,7 @@ mod reply;
 mod request;
 mod respond;
 mod routes;
+pub mod server;
 mod site;
 mod state;
 mod status;
@@ -48,5 +45,6 @@ pub use http;
 pub use limits::Limits;
 pub use multiplex;
 pub use multiplex::{Any, Config, Root};
+pub use server::{Error, Server};
 pub use site::Site;
 pub use state::State;

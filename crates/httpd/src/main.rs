@@ -1,57 +1,66 @@
 //! The web server as a program.
 
+mod arguments;
 mod backends;
-mod workers;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
 
 use clap::Parser;
+use httpd::Server;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-/// A web server that runs on every event mechanism of Linux.
-///
-/// Serves the files below a directory, or without one a page of its own. Ends on SIGTERM or
-/// SIGINT when the replies under way are sent, or after 10 seconds; a second such signal ends it at
-/// once.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Arguments {
-    /// Directory to serve; without it, a page that is part of the program
-    #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
-
-    /// Address and port to listen at; port 0 takes any free one
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
-    listen: SocketAddr,
-
-    /// Event mechanism (select, poll, epoll, epoll-edge, uring, sigio, tokio; see --list-backends); `auto` takes the fastest that can run here
-    #[arg(long, value_name = "NAME", default_value = "auto")]
-    backend: String,
-
-    /// Threads, each with a listening socket of its own at the same address
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    workers: u16,
-
-    /// List the event mechanisms, and why some can't run here, then exit
-    #[arg(long)]
-    list_backends: bool,
-
-    /// With --list-backends: as JSON
-    #[arg(long, requires = "list_backends")]
-    json: bool,
-}
+use arguments::Arguments;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.list_backends {
         return backends::list(arguments.json);
     }
-    match workers::serve(&arguments) {
+    match serve(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("httpd: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Serves until a signal says stop.
+fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    let mut signals = end_at_second_signal()?;
+    let (backend, note) = backends::choose(&arguments.backend)?;
+    let server = arguments.server(&backend).start()?;
+    if let Some(note) = note {
+        eprintln!("{note}");
+    }
+    eprintln!("{}", ready(&server, arguments.workers));
+    let handle = server.handle();
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        signals.forever().next();
+        handle.stop();
+    })?;
+    server.wait()?;
+    Ok(())
+}
+
+/// The line that says that connections are accepted.
+fn ready(server: &Server, workers: u16) -> String {
+    let addresses: Vec<_> = server.addresses().iter().map(|at| format!("http://{at}")).collect();
+    let backend = server.backend();
+    format!("listening on {} (backend {backend}, {workers} workers)", addresses.join(" and "))
+}
+
+/// Listens to the signals that end the server; the second one ends the process.
+fn end_at_second_signal() -> std::io::Result<Signals> {
+    let is_second = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        // In this order: the first signal passes by the exit and arms it.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_second))?;
+        signal_hook::flag::register(signal, Arc::clone(&is_second))?;
+    }
+    Signals::new([SIGTERM, SIGINT])
 }

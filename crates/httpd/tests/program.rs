@@ -5,6 +5,7 @@ mod serving;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use httpd::multiplex::backends;
 use rustix::process::{Pid, Signal, kill_process};
@@ -161,6 +162,12 @@ fn bad_flags_are_refused() {
         &["--listen", "nowhere"],
         &["--workers", "0"],
         &["--workers", "many"],
+        &["--max-connections", "0"],
+        &["--max-head", "1000000"],
+        &["--max-line", "1"],
+        &["--idle-time", "-1"],
+        &["--idle-time", "soon"],
+        &["--least-rate", "0"],
         &["--json"],
         &["extra"],
     ] {
@@ -172,7 +179,68 @@ fn bad_flags_are_refused() {
 fn the_help_tells_of_every_flag() {
     let output = outcome(&["--help"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    for flag in ["--root", "--listen", "--backend", "--workers", "--list-backends", "--json"] {
+    for flag in [
+        "--root",
+        "--listen",
+        "--backend",
+        "--workers",
+        "--list-backends",
+        "--json",
+        "--lab",
+        "--no-precompressed",
+        "--max-connections",
+        "--max-body",
+        "--idle-time",
+        "--drain",
+    ] {
         assert!(text.contains(flag), "{text}");
     }
+}
+
+#[test]
+fn experiments_have_what_they_ask_for() {
+    let serving = Serving::start(&["--listen", "127.0.0.1:0", "--lab"]);
+    let mut client = serving.connect();
+    assert_eq!(client.get("/bytes?n=0").body, b"");
+    assert_eq!(client.get("/bytes?n=200000").body, [b'0'; 200_000]);
+    let begin = Instant::now();
+    assert_eq!(client.get("/spin?us=20000").body, b"20000\n");
+    assert!(begin.elapsed() >= Duration::from_millis(20));
+    for target in ["/spin", "/spin?us=x", "/bytes?n=-1", "/spin?us=99999999999"] {
+        assert_eq!(client.get(target).status, 400, "{target}");
+    }
+    client.send(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+    assert_eq!(client.reply(true).body, b"body");
+    let fields = String::from_utf8(client.get("/echo").body).unwrap();
+    assert!(fields.starts_with("GET /echo HTTP/1.1\nhost: a\n"), "{fields}");
+    drop(client);
+    let plain = Serving::start(&["--listen", "127.0.0.1:0"]);
+    for target in ["/spin?us=1", "/bytes?n=1", "/echo"] {
+        assert_eq!(plain.connect().get(target).status, 404, "{target}");
+    }
+}
+
+#[test]
+fn several_addresses_and_a_name() {
+    let arguments = ["--listen", "127.0.0.1:0", "--listen", "localhost:0"];
+    let serving = Serving::start(&arguments);
+    let addresses: Vec<SocketAddr> = serving
+        .line
+        .split("http://")
+        .skip(1)
+        .map(|rest| rest.split(' ').next().unwrap().parse().unwrap())
+        .collect();
+    assert!(addresses.len() >= 2, "{}", serving.line);
+    for address in addresses {
+        assert_eq!(Client::new(TcpStream::connect(address).unwrap()).get("/").status, 200);
+    }
+}
+
+#[test]
+fn a_port_that_strangers_share_is_taken() {
+    let other = Serving::start(&["--listen", "127.0.0.1:0", "--workers", "2"]);
+    let at = other.address.to_string();
+    let output = outcome(&["--listen", &at, "--workers", "2"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains(&at));
 }

@@ -147,6 +147,25 @@ impl Client {
         reply
     }
 
+    /// The body of the next reply, which comes in chunks.
+    pub(crate) fn chunked_reply(&mut self) -> Vec<u8> {
+        let head = self.reply(false);
+        assert_eq!(head.field("Transfer-Encoding"), Some("chunked"));
+        let mut body = Vec::new();
+        loop {
+            let end = self.receive_until(|bytes| bytes.windows(2).position(|w| w == b"\r\n"));
+            let size: Vec<u8> = self.received.drain(..end + 2).collect();
+            let size = std::str::from_utf8(&size[..end]).unwrap();
+            let len = usize::from_str_radix(size, 16).unwrap();
+            self.receive_until(|bytes| (bytes.len() >= len + 2).then_some(()));
+            body.extend(self.received.drain(..len));
+            assert_eq!(self.received.drain(..2).collect::<Vec<_>>(), b"\r\n");
+            if len == 0 {
+                return body;
+            }
+        }
+    }
+
     fn receive_until<T>(&mut self, found: impl Fn(&[u8]) -> Option<T>) -> T {
         loop {
             if let Some(value) = found(&self.received) {

@@ -1,0 +1,156 @@
+//! The program's flags.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use httpd::server::Builder;
+use httpd::{Config, Limits, Server};
+
+/// A web server that runs on every event mechanism of Linux.
+///
+/// Serves the files below a directory, or without one a page of its own. Ends on SIGTERM or
+/// SIGINT when the replies under way are sent; a second such signal ends it at once.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// Directory to serve; without it, a page that is part of the program
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+
+    /// Address or name, and port, to listen at; may be given more than once. Port 0 takes any free
+    /// one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080", value_parser = addresses)]
+    listen: Vec<Addresses>,
+
+    /// Event mechanism (select, poll, epoll, epoll-edge, uring, sigio, tokio; see
+    /// --list-backends); `auto` takes the fastest that can run here
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub(crate) backend: String,
+
+    /// Threads, each with a listening socket of its own at the same address
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) workers: u16,
+
+    /// List the event mechanisms, and why some can't run here, then exit
+    #[arg(long)]
+    pub(crate) list_backends: bool,
+
+    /// With --list-backends: as JSON
+    #[arg(long, requires = "list_backends")]
+    pub(crate) json: bool,
+
+    /// Do not look for `a.css.br`, `a.css.zst` and `a.css.gz` beside `a.css`
+    #[arg(long)]
+    no_precompressed: bool,
+
+    /// Add /spin?us=N, /bytes?n=N and /echo, for experiments and not for the public
+    #[arg(long)]
+    lab: bool,
+
+    #[command(flatten)]
+    bounds: Bounds,
+}
+
+/// Where to listen.
+type Addresses = Vec<SocketAddr>;
+
+fn addresses(text: &str) -> Result<Addresses, std::io::Error> {
+    text.to_socket_addrs().map(Iterator::collect)
+}
+
+/// What clients may use up.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Bounds")]
+struct Bounds {
+    /// Connections at a time for each worker; more wait in the listener's queue
+    #[arg(long, value_name = "N", default_value_t = Config::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    max_connections: u32,
+
+    /// Length of the listener's queue
+    #[arg(long, value_name = "N", default_value_t = Config::default().backlog)]
+    backlog: u32,
+
+    /// Requests that one connection may make
+    #[arg(long, value_name = "N", default_value_t = Limits::default().requests)]
+    max_requests: u32,
+
+    /// Bytes of a request's first line, its URI with it; more is answered with 414
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().line, value_parser = head_bytes)]
+    max_line: usize,
+
+    /// Bytes of a request's head; more is answered with 431
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().head, value_parser = head_bytes)]
+    max_head: usize,
+
+    /// Bytes of a request's body; more is answered with 413
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().body)]
+    max_body: u64,
+
+    /// Time for a request's head to arrive
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    head_time: Duration,
+
+    /// Time that a connection may rest between two requests
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    idle_time: Duration,
+
+    /// How often it is seen to that a client takes its reply, or sends its body, fast enough
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    stall_time: Duration,
+
+    /// Bytes per second that are fast enough
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().least_rate, value_parser = clap::value_parser!(u32).range(1..))]
+    least_rate: u32,
+
+    /// Time that replies under way have after SIGTERM or SIGINT
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    drain: Duration,
+}
+
+/// A time in seconds, such as `0.5`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "it must be a number of seconds, such as 30 or 0.5".to_owned())
+}
+
+/// Bytes of a head, at least those of the shortest request.
+fn head_bytes(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok().filter(|bytes| (64..=Limits::HEAD).contains(bytes));
+    bytes.ok_or_else(|| format!("it must be a number from 64 to {}", Limits::HEAD))
+}
+
+impl Arguments {
+    /// The server that the flags ask for, on `backend`.
+    pub(crate) fn server(&self, backend: &str) -> Builder {
+        let bounds = &self.bounds;
+        let config = Config {
+            max_connections: bounds.max_connections,
+            backlog: bounds.backlog,
+            drain: bounds.drain,
+            stall: bounds.stall_time,
+            ..Config::default()
+        };
+        let limits = Limits {
+            line: bounds.max_line,
+            head: bounds.max_head,
+            body: bounds.max_body,
+            requests: bounds.max_requests,
+            head_time: bounds.head_time,
+            idle_time: bounds.idle_time,
+            stall_time: bounds.stall_time,
+            least_rate: bounds.least_rate,
+            ..Limits::default()
+        };
+        let mut server = Server::builder().backend(backend).workers(self.workers).config(config);
+        server = server.limits(limits).precompressed(!self.no_precompressed);
+        for addresses in &self.listen {
+            server = server.listen(&addresses[..]);
+        }
+        if let Some(root) = &self.root {
+            server = server.files(root);
+        }
+        if self.lab { server.lab() } else { server }
+    }
+}

@@ -1,0 +1,68 @@
+//! What experiments ask for: time, bytes, an echo.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::handler::{Body, Reply, Request, Response};
+use crate::server::Builder;
+
+/// The longest time that can be asked for, and the most bytes.
+const MOST_US: u64 = 10_000_000;
+const MOST_BYTES: u64 = 1 << 30;
+
+impl Builder {
+    /// Adds what experiments ask for: `/spin?us=N` burns N microseconds of processor time (up to
+    /// ten seconds), `/bytes?n=N` sends N bytes (up to 1 GiB), and `/echo` returns the request's
+    /// body, or without one its fields. Not for the public.
+    pub fn lab(self) -> Self {
+        self.route("/spin", spin).route("/bytes", bytes).route("/echo", echo)
+    }
+}
+
+/// The number that a query gives to a name.
+fn number(request: &Request, name: &str, most: u64) -> Result<u64, (StatusCode, String)> {
+    let query = request.uri().query().unwrap_or_default();
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let value = pairs.find(|(key, _)| *key == name).map(|(_, value)| value);
+    let number = value.and_then(|value| value.parse().ok()).filter(|n| *n <= most);
+    let wrong = || format!("{name} must be a number up to {most}, as in ?{name}=1\n");
+    number.ok_or_else(|| (StatusCode::BAD_REQUEST, wrong()))
+}
+
+fn spin(request: Request) -> Result<String, (StatusCode, String)> {
+    let us = number(&request, "us", MOST_US)?;
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_micros(us) {
+        std::hint::spin_loop();
+    }
+    Ok(format!("{us}\n"))
+}
+
+fn bytes(request: Request) -> Result<Response, (StatusCode, String)> {
+    const PIECE: usize = 64 * 1024;
+    static ZEROS: [u8; PIECE] = [b'0'; PIECE];
+    let n = number(&request, "n", MOST_BYTES)?;
+    let pieces = (0..n).step_by(PIECE).map(move |at| {
+        let len = (n - at).min(PIECE as u64) as usize;
+        Ok(Bytes::from_static(&ZEROS[..len]))
+    });
+    Ok(Response::new(Body::sized(n, pieces)))
+}
+
+fn echo(request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    if !body.is_empty() {
+        let mut response = Response::new(body.into());
+        if let Some(kind) = head.headers.get(http::header::CONTENT_TYPE) {
+            response.headers_mut().insert(http::header::CONTENT_TYPE, kind.clone());
+        }
+        return response;
+    }
+    let mut text = format!("{} {} {:?}\n", head.method, head.uri, head.version);
+    for (name, value) in &head.headers {
+        text += &format!("{name}: {}\n", String::from_utf8_lossy(value.as_bytes()));
+    }
+    text.into_response()
+}

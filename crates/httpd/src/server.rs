@@ -1,0 +1,296 @@
+//! A site on a mechanism, in as many threads as wanted. Each thread has a mechanism of its own, and
+//! shares nothing with the others but its handlers.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+
+use multiplex::{Any, Config, Fault, Remote, Root, StartError, Stats};
+
+use crate::handler::Handler;
+use crate::routes::Routes;
+use crate::{Limits, Site};
+
+/// What a server is made from; [`Server::builder`] begins one.
+///
+/// ```no_run
+/// use httpd::{Request, Server};
+///
+/// fn main() -> Result<(), httpd::Error> {
+///     Server::builder().route("/", |_: Request| "Hello, World!\n").run()
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    listen: Vec<io::Result<Vec<SocketAddr>>>,
+    backend: String,
+    workers: u16,
+    routes: Routes,
+    limits: Limits,
+    precompressed: bool,
+    config: Config,
+}
+
+impl Builder {
+    /// Where to listen, such as `"localhost:8080"`; may be called again for
+    /// another address. Port 0 takes any free one. Without a call it is `127.0.0.1:8080`.
+    pub fn listen(mut self, at: impl ToSocketAddrs) -> Self {
+        self.listen.push(at.to_socket_addrs().map(Iterator::collect));
+        self
+    }
+
+    /// Which mechanism to run on, by its name; `auto`, the default, takes the fastest that can run
+    /// here.
+    pub fn backend(self, name: &str) -> Self {
+        Builder { backend: name.to_owned(), ..self }
+    }
+
+    /// How many threads serve; 1 by default.
+    pub fn workers(self, n: u16) -> Self {
+        Builder { workers: n.max(1), ..self }
+    }
+
+    /// Serves the files below a directory.
+    pub fn files(mut self, root: impl Into<PathBuf>) -> Self {
+        self.config.roots = vec![root.into()];
+        self
+    }
+
+    /// See [`Site::route`].
+    pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
+        self.routes.add(path, Arc::new(handler));
+        self
+    }
+
+    /// See [`Site::limits`].
+    pub fn limits(self, limits: Limits) -> Self {
+        Builder { limits, ..self }
+    }
+
+    /// See [`Site::precompressed`].
+    pub fn precompressed(self, on: bool) -> Self {
+        Builder { precompressed: on, ..self }
+    }
+
+    /// Sets up the mechanism otherwise than by default. Addresses and roots are those of the
+    /// builder.
+    pub fn config(self, config: Config) -> Self {
+        Builder { config: Config { roots: self.config.roots, ..config }, ..self }
+    }
+
+    /// Starts the server. From then on connections are served.
+    ///
+    /// # Errors
+    /// Says what is missing or in the way.
+    pub fn start(mut self) -> Result<Server, Error> {
+        if self.listen.is_empty() {
+            self = self.listen(SocketAddr::from(([127, 0, 0, 1], 8080)));
+        }
+        for addresses in std::mem::take(&mut self.listen) {
+            self.config.listen.extend(addresses.map_err(Error::Address)?);
+        }
+        self.config.reuse_port = self.workers > 1;
+        if self.config.reuse_port {
+            self.config.listen.iter().try_for_each(is_free)?;
+        }
+        let stop = Handle::default();
+        let mut workers: Vec<Worker> = Vec::new();
+        for _ in 0..self.workers {
+            let worker = self.start_worker(stop.clone())?;
+            // With port 0, the first found a port for all.
+            self.config.listen.clone_from(&worker.addresses);
+            workers.push(worker);
+        }
+        let remotes = workers.iter().map(|worker| worker.remote.clone()).collect();
+        let _ = stop.0.set(remotes);
+        for worker in &workers {
+            // A worker that has failed meanwhile says so at the end.
+            let _ = worker.go.send(());
+        }
+        Ok(Server { workers, stop })
+    }
+
+    /// Starts the server and waits until it ends.
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`] and [`Server::wait`].
+    pub fn run(self) -> Result<(), Error> {
+        self.start()?.wait().map(drop)
+    }
+
+    /// Starts a worker and returns when it listens. Mechanisms don't move between threads, so it
+    /// is made in its own.
+    fn start_worker(&self, stop: Handle) -> Result<Worker, Error> {
+        let (backend, config, routes) =
+            (self.backend.clone(), self.config.clone(), self.routes.clone());
+        let (limits, precompressed) = (self.limits.clone(), self.precompressed);
+        let (go, may_go) = channel();
+        let (tell, told) = channel();
+        let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
+            let mechanism = Any::new(&backend, &config).map_err(Error::Start)?;
+            let addresses = mechanism.addresses().to_vec();
+            let _ = tell.send((addresses, mechanism.name(), mechanism.remote()));
+            let _bell = Bell(stop);
+            let root = (!config.roots.is_empty()).then_some(Root(0));
+            let mut site = Site::new(root).backend(mechanism.name()).limits(limits);
+            site = site.precompressed(precompressed);
+            site.routes = routes;
+            serve(mechanism, site, &may_go)
+        });
+        let thread = thread.map_err(Error::Thread)?;
+        match told.recv() {
+            Ok((addresses, backend, remote)) => {
+                Ok(Worker { addresses, backend, remote, go, thread })
+            }
+            Err(_) => {
+                Err(thread.join().map_or(Error::Panic, |end| end.err().unwrap_or(Error::Panic)))
+            }
+        }
+    }
+}
+
+/// Serves once it may; without leave, as another worker could not start, it ends.
+fn serve(mechanism: Any, site: Site, may_go: &Receiver<()>) -> Result<Stats, Error> {
+    match may_go.recv() {
+        Ok(()) => mechanism.run(site).map_err(Error::Fault),
+        Err(_) => Ok(Stats::default()),
+    }
+}
+
+/// Whether nobody else listens at an address: workers share theirs, and would share it with
+/// strangers too.
+fn is_free(at: &SocketAddr) -> Result<(), Error> {
+    match TcpListener::bind(at) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::Start(StartError::Listen(*at, error))),
+    }
+}
+
+/// A running server. Dropping it stops it and waits for its end.
+#[derive(Debug)]
+pub struct Server {
+    workers: Vec<Worker>,
+    stop: Handle,
+}
+
+/// A thread that serves.
+#[derive(Debug)]
+struct Worker {
+    addresses: Vec<SocketAddr>,
+    backend: &'static str,
+    remote: Remote,
+    /// Has it serve; dropped unsent, it ends.
+    go: Sender<()>,
+    thread: JoinHandle<Result<Stats, Error>>,
+}
+
+/// Stops a server from anywhere.
+#[derive(Clone, Debug, Default)]
+pub struct Handle(Arc<OnceLock<Vec<Remote>>>);
+
+impl Handle {
+    /// Stops the server: listeners close, idle connections close, the others may go on for
+    /// [`Config::drain`]. May be called again.
+    pub fn stop(&self) {
+        self.0.get().into_iter().flatten().for_each(Remote::stop);
+    }
+}
+
+/// Has the other workers end when one ends, even by a panic.
+struct Bell(Handle);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+impl Server {
+    /// Begins a server.
+    pub fn builder() -> Builder {
+        Builder {
+            listen: Vec::new(),
+            backend: "auto".to_owned(),
+            workers: 1,
+            routes: Routes::default(),
+            limits: Limits::default(),
+            precompressed: true,
+            config: Config::default(),
+        }
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.workers.first().map_or(&[], |worker| &worker.addresses)
+    }
+
+    /// The mechanism it runs on.
+    pub fn backend(&self) -> &'static str {
+        self.workers.first().map_or("", |worker| worker.backend)
+    }
+
+    /// What stops it.
+    pub fn handle(&self) -> Handle {
+        self.stop.clone()
+    }
+
+    /// Waits until it was stopped and all its connections have ended; returns what each worker did.
+    ///
+    /// # Errors
+    /// When a worker failed; the others are stopped then.
+    pub fn wait(mut self) -> Result<Vec<Stats>, Error> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Vec<Stats>, Error> {
+        let ends: Vec<_> = self.workers.drain(..).map(|worker| worker.thread.join()).collect();
+        ends.into_iter().map(|end| end.unwrap_or(Err(Error::Panic))).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.stop();
+        let _ = self.join();
+    }
+}
+
+/// Why a server did not start, or ended otherwise than it was told to.
+pub enum Error {
+    /// An address is none, or its name is not known.
+    Address(io::Error),
+    /// A worker did not start.
+    Start(StartError),
+    /// A worker's kernel can't be used any more.
+    Fault(Fault),
+    /// A worker panicked.
+    Panic,
+    /// The system refused a thread.
+    Thread(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Address(error) => write!(f, "can't tell where to listen: {error}"),
+            Error::Start(error) => error.fmt(f),
+            Error::Fault(fault) => fault.fmt(f),
+            Error::Panic => f.write_str("a worker panicked"),
+            Error::Thread(error) => write!(f, "the system refused a thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The sentence, so that a `main` which returns the error shows it.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

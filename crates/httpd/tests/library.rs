@@ -1,0 +1,100 @@
+//! The server as a library: what a program of someone else's does with it.
+
+mod serving;
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use httpd::{Body, Request, Response, Server};
+use serving::{Client, on_every_backend};
+
+fn client(server: &Server) -> Client {
+    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
+}
+
+#[test]
+fn files_and_handlers_of_one_server() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("a.txt"), "file").unwrap();
+    on_every_backend(|backend| {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let server = Server::builder()
+            .listen("127.0.0.1:0")
+            .backend(backend)
+            .workers(2)
+            .files(root.path())
+            .route("/hello", |_: Request| "Hello, World!")
+            .route("/count", move |request: Request| {
+                count.fetch_add(request.body().len(), Ordering::Relaxed);
+                String::from_utf8_lossy(request.body()).into_owned()
+            })
+            .start()
+            .unwrap();
+        assert_eq!(server.backend(), backend);
+        let mut first = client(&server);
+        for _ in 0..2 {
+            assert_eq!(first.get("/a.txt").body, b"file");
+            assert_eq!(first.get("/hello").body, b"Hello, World!");
+        }
+        for _ in 0..20 {
+            let mut other = client(&server);
+            other.send(b"POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+            assert_eq!(other.reply(true).body, b"abc");
+        }
+        assert_eq!(calls.load(Ordering::Relaxed), 60, "both workers call the same handler");
+        let handle = server.handle();
+        handle.stop();
+        handle.stop();
+        let stats = server.wait().unwrap();
+        assert_eq!(stats.len(), 2);
+        assert_eq!(stats.iter().map(|stats| stats.accepted).sum::<u64>(), 21);
+        first.expect_end();
+    });
+}
+
+#[test]
+fn a_large_body_streams_both_ways() {
+    const LEN: usize = 3_000_000;
+    on_every_backend(|backend| {
+        let pieces = |request: Request| {
+            let body = request.into_body();
+            let all = (0..body.len()).step_by(50_000);
+            Response::new(Body::pieces(
+                all.map(move |at| Ok(body.slice(at..body.len().min(at + 50_000)))),
+            ))
+        };
+        let limits = httpd::Limits { body: LEN as u64, ..httpd::Limits::default() };
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = server.limits(limits).route("/", pieces).start().unwrap();
+        let mut client = client(&server);
+        let body: Vec<u8> = (0..LEN).map(|i| (i / 77) as u8).collect();
+        let mut request =
+            format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LEN}\r\n\r\n").into_bytes();
+        request.extend_from_slice(&body);
+        client.send(&request);
+        assert!(client.chunked_reply() == body, "{backend}");
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(client.chunked_reply().is_empty(), "{backend}");
+    });
+}
+
+#[test]
+fn a_dropped_server_is_gone() {
+    let server = Server::builder().listen("127.0.0.1:0").start().unwrap();
+    let address = server.addresses()[0];
+    assert_eq!(client(&server).get("/").status, 200);
+    drop(server);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let said = |builder: httpd::server::Builder| builder.start().unwrap_err().to_string();
+    assert!(said(Server::builder().listen("nowhere.invalid:80")).contains("where to listen"));
+    let none = Server::builder().listen("127.0.0.1:0").backend("abacus");
+    assert!(said(none).contains("`abacus`"));
+    let none = Server::builder().listen("127.0.0.1:0").files("/does/not/exist");
+    assert!(said(none).contains("/does/not/exist"));
+}
