@@ -2,11 +2,13 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Parser;
 use httpd::server::Builder;
-use httpd::{Config, Limits, Server};
+use httpd::{AccessLog, Config, Limits, Server};
 
 /// A web server that runs on every event mechanism of Linux.
 ///
@@ -48,6 +50,15 @@ pub(crate) struct Arguments {
     /// Add /spin?us=N, /bytes?n=N and /echo, for experiments and not for the public
     #[arg(long)]
     lab: bool,
+
+    /// File to append a line to for each reply, in the combined format; `-` for standard output.
+    /// SIGHUP has it opened anew
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<PathBuf>,
+
+    /// Show what the server has done at /.httpd/status.json, also with --root
+    #[arg(long)]
+    status: bool,
 
     #[command(flatten)]
     bounds: Bounds,
@@ -122,8 +133,8 @@ fn head_bytes(text: &str) -> Result<usize, String> {
 }
 
 impl Arguments {
-    /// The server that the flags ask for, on `backend`.
-    pub(crate) fn server(&self, backend: &str) -> Builder {
+    /// The server that the flags ask for, on `backend`; `reopen` has it open its log anew.
+    pub(crate) fn server(&self, backend: &str, reopen: &Arc<AtomicBool>) -> Builder {
         let bounds = &self.bounds;
         let config = Config {
             max_connections: bounds.max_connections,
@@ -150,6 +161,11 @@ impl Arguments {
         }
         if let Some(root) = &self.root {
             server = server.files(root);
+        }
+        server = server.status(self.status);
+        if let Some(path) = &self.access_log {
+            let path = (path.as_os_str() != "-").then(|| path.clone());
+            server = server.access_log(AccessLog { path, reopen: Arc::clone(reopen) });
         }
         if self.lab { server.lab() } else { server }
     }

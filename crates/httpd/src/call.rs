@@ -63,7 +63,8 @@ impl Site {
                     io.send(id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
                 }
                 let is_open = body.is_open();
-                let work = BodyWork { body, taken: 0, manner, then: Then::Upload(upload) };
+                let head = if self.log.is_some() { request.head.to_vec() } else { Vec::new() };
+                let work = BodyWork { body, taken: 0, manner, head, then: Then::Upload(upload) };
                 state.work = Some(Box::new(Work::Body(work)));
                 is_open || self.body_ended(io, id, state, b"")
             }
@@ -95,8 +96,12 @@ impl Site {
             Ok(Some(response)) => Ok(response),
             Err(status) => Err(status),
         };
-        state.work = None;
-        self.reply(io, id, state, response, manner)
+        let work = state.work.take();
+        let goes_on = self.reply(io, id, state, response, manner);
+        if let Some(Work::Body(work)) = work.as_deref() {
+            self.count_head(state, &work.head);
+        }
+        goes_on
     }
 
     /// A body is whole, and these are its trailers; true if the next request may be looked at.
@@ -107,16 +112,17 @@ impl Site {
         state: &mut State,
         trailers: &[u8],
     ) -> bool {
-        match state.work.take().map(|work| *work) {
-            Some(Work::Body(BodyWork { manner, then: Then::Upload(upload), .. })) => {
+        let Some(Work::Body(work)) = state.work.take().map(|work| *work) else { return true };
+        let BodyWork { manner, head, then, .. } = work;
+        let goes_on = match then {
+            Then::Upload(upload) => {
                 let response = guard(|| upload.end(fields(trailers)));
                 self.reply(io, id, state, response, manner)
             }
-            Some(Work::Body(BodyWork { manner, then: Then::Answer(head), .. })) => {
-                self.answer_head(io, id, state, &head, manner)
-            }
-            _ => true,
-        }
+            Then::Answer => self.answer_head(io, id, state, &head, manner),
+        };
+        self.count_head(state, &head);
+        goes_on
     }
 
     /// Sends a handler's reply; true if the next request may be looked at.
@@ -164,6 +170,7 @@ impl Site {
             None => {}
         }
         reply::end_head(out, manner);
+        state.tell(status, if bodiless || !manner.body { 0 } else { len.unwrap_or(0) });
         let mut queued = io.send(id, Chunk::Copy(out));
         match body {
             _ if bodiless || !manner.body => {}

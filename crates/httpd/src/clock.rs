@@ -38,12 +38,14 @@ impl Clock {
         Clock { stamp: EPOCH, until: None, seconds: 0 }
     }
 
-    /// Brings the Date up to now; nearly free within the same second.
+    /// Brings the Date up to now; nearly free within the same second. Whether that was over.
     #[inline]
-    pub(crate) fn tick(&mut self, now: Instant, io: &impl Commands) {
-        if self.until.is_none_or(|until| now >= until) {
+    pub(crate) fn tick(&mut self, now: Instant, io: &impl Commands) -> bool {
+        let over = self.until.is_none_or(|until| now >= until);
+        if over {
             self.turn(now, io.wall());
         }
+        over
     }
 
     #[cold]

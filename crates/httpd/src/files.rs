@@ -10,6 +10,7 @@ use crate::body::Body;
 use crate::cache::{Found, Source, variant};
 use crate::coding::{self, Coding, Codings};
 use crate::conditions::Validators;
+use crate::path;
 use crate::reply::{About, Manner, Ready};
 use crate::request::{self, MEMORY, Parsed, Persist, Request};
 use crate::respond::{Pen, respond};
@@ -17,6 +18,9 @@ use crate::site::Site;
 use crate::state::State;
 use crate::status::Status;
 use crate::work::{FileWork, Step, Work, give};
+
+/// Where the counts are.
+pub(crate) const STATUS: &str = "/.httpd/status.json";
 
 impl Site {
     /// Most boxes kept for later use.
@@ -70,14 +74,19 @@ impl Site {
         request: &Request<'_, '_>,
         manner: Manner,
     ) -> bool {
+        if let Ok((name, _)) = path::split(request.target) {
+            if let Some(handler) = self.routes.find(name) {
+                return self.call(io, id, state, request, Body::default(), manner, handler);
+            }
+            if self.shows_status && name == STATUS.as_bytes() {
+                return self.show_status(io, id, state, manner);
+            }
+        }
         let mut work = match FileWork::open(request.target, manner) {
             Ok(work) => work,
             Err(Status::NOT_FOUND) => return self.refuse(io, id, state, Status::NOT_FOUND, manner),
             Err(status) => return self.refuse(io, id, state, status, manner.ending()),
         };
-        if let Some(handler) = self.routes.find(work.name()) {
-            return self.call(io, id, state, request, Body::default(), manner, handler);
-        }
         if self.root.is_none() {
             return self.answer_itself(io, id, state, request, work.paths.plain.as_path(), manner);
         }
@@ -111,7 +120,7 @@ impl Site {
         path: &Path,
         manner: Manner,
     ) -> bool {
-        if path != Path::new(crate::path::INDEX) {
+        if path != Path::new(path::INDEX) {
             return self.refuse(io, id, state, Status::NOT_FOUND, manner);
         }
         let page = include_str!("page.html")
@@ -123,6 +132,22 @@ impl Site {
         let goes_on = respond(&mut ready, io, id, state, request, manner, pen);
         self.cache.keep(b"/", ready, None, io.now());
         goes_on
+    }
+
+    /// Tells what the server has done.
+    fn show_status(
+        &mut self,
+        io: &mut impl Commands,
+        id: Conn,
+        state: &mut State,
+        manner: Manner,
+    ) -> bool {
+        self.board.own().take_over(io);
+        let uptime = self.begun.map_or(Duration::ZERO, |begun| io.now() - begun);
+        let text = self.board.json(&self.backend, uptime.as_millis());
+        let about = About { volatile: true, ..About::plain("application/json") };
+        let mut ready = Ready::new(about, text.as_bytes(), &self.clock);
+        give(&mut ready, io, id, state, &self.clock, manner)
     }
 
     /// Begins file work; meanwhile the connection does not receive.
@@ -142,7 +167,7 @@ impl Site {
             work.head = std::mem::take(&mut old.head);
         }
         work.head.clear();
-        if request.conditional || request.accepts {
+        if request.conditional || request.accepts || self.log.is_some() {
             work.head.extend_from_slice(request.head);
         }
         let work = match spare {
@@ -191,6 +216,9 @@ impl Site {
                 io.file(id, 0, FileOp::Read(from, 0..len + 1));
             }
             After::Answered(goes_on) => {
+                if let Work::File(file) = &*work {
+                    self.count_head(state, &file.head);
+                }
                 if self.spare.len() < Self::SPARE {
                     self.spare.push(work);
                 }
@@ -344,6 +372,7 @@ impl Site {
             validators: Some(Validators::of(&meta, wall)),
             coding: file.coding,
             varies: !file.codings.is_empty(),
+            volatile: false,
         };
         let (mut ready, whole) = match have {
             Have::Bytes(bytes) => {

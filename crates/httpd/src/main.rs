@@ -10,7 +10,7 @@ use std::thread;
 
 use clap::Parser;
 use httpd::Server;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use arguments::Arguments;
@@ -33,7 +33,9 @@ fn main() -> ExitCode {
 fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = end_at_second_signal()?;
     let (backend, note) = backends::choose(&arguments.backend)?;
-    let server = arguments.server(&backend).start()?;
+    let reopen = Arc::default();
+    signal_hook::flag::register(SIGHUP, Arc::clone(&reopen))?;
+    let server = arguments.server(&backend, &reopen).start()?;
     if let Some(note) = note {
         eprintln!("{note}");
     }

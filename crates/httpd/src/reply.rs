@@ -66,6 +66,8 @@ pub(crate) struct About {
     pub(crate) coding: Option<Coding>,
     /// Whether another client might get another coding.
     pub(crate) varies: bool,
+    /// Whether it is another the next moment.
+    pub(crate) volatile: bool,
 }
 
 impl About {
@@ -90,6 +92,9 @@ impl About {
         self.put_validators(out);
         if self.validators.is_some() {
             out.extend_from_slice(b"Accept-Ranges: bytes\r\n");
+        }
+        if self.volatile {
+            out.extend_from_slice(b"Cache-Control: no-store\r\n");
         }
         if let Some(coding) = self.coding {
             put(out, format_args!("Content-Encoding: {}\r\n", coding.name()));

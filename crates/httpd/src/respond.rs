@@ -37,6 +37,11 @@ pub(crate) fn respond(
     }
     let range = validators.range(request).filter(|_| request.method == Method::Get);
     let asked = range.map_or(Asked::Whole, |range| range::asked(range, ready.len()));
+    let sum = match &asked {
+        Asked::One(part) => part.end - part.start,
+        Asked::Several(parts) => parts.iter().map(|part| part.end - part.start).sum(),
+        Asked::Whole | Asked::Nothing => 0,
+    };
     let queued = match asked {
         Asked::Whole => return give(ready, io, id, state, pen.clock, manner),
         Asked::Nothing => {
@@ -47,6 +52,7 @@ pub(crate) fn respond(
         Asked::Several(parts) => ready.send_several(io, id, pen, manner, parts),
     };
     state.full = queued >= HIGH_WATER;
+    state.tell(Status::PARTIAL, sum);
     manner.persist != Persist::Ends
 }
 
@@ -63,6 +69,7 @@ fn not_modified(
     about.put_validators(pen.out);
     reply::end_head(pen.out, manner);
     state.full = io.send(id, Chunk::Copy(pen.out)) >= HIGH_WATER;
+    state.tell(Status::NOT_MODIFIED, 0);
     manner.finish(io, id)
 }
 
@@ -82,8 +89,9 @@ pub(crate) fn brief(
     reply::begin_head(out, status, pen.clock.stamp());
     out.extend_from_slice(field);
     let has_body = status != Status::NO_CONTENT;
+    let len = b"000 \n".len() + phrase.len();
+    state.tell(status, if manner.body && has_body { len as u64 } else { 0 });
     if has_body {
-        let len = b"000 \n".len() + phrase.len();
         out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
         reply::put(out, format_args!("Content-Length: {len}\r\n"));
     }

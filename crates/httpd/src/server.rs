@@ -11,7 +11,9 @@ use std::thread::{self, JoinHandle};
 
 use multiplex::{Any, Config, Fault, Remote, Root, StartError, Stats};
 
+use crate::counts::Board;
 use crate::handler::Handler;
+use crate::log::{AccessLog, Lines, Writer};
 use crate::routes::Routes;
 use crate::{Limits, Site};
 
@@ -33,6 +35,8 @@ pub struct Builder {
     routes: Routes,
     limits: Limits,
     precompressed: bool,
+    shows_status: bool,
+    log: Option<AccessLog>,
     config: Config,
 }
 
@@ -77,6 +81,17 @@ impl Builder {
         Builder { precompressed: on, ..self }
     }
 
+    /// Shows what the server has done at `/.httpd/status.json`. Without files and a handler for
+    /// it, that is so anyway.
+    pub fn status(self, on: bool) -> Self {
+        Builder { shows_status: on, ..self }
+    }
+
+    /// Writes a line for each reply, in the combined format.
+    pub fn access_log(self, to: AccessLog) -> Self {
+        Builder { log: Some(to), ..self }
+    }
+
     /// Sets up the mechanism otherwise than by default. Addresses and roots are those of the
     /// builder.
     pub fn config(self, config: Config) -> Self {
@@ -99,9 +114,18 @@ impl Builder {
             self.config.listen.iter().try_for_each(is_free)?;
         }
         let stop = Handle::default();
+        let board = Board::new(self.workers.into());
+        let (writer, lines) = match self.log.take() {
+            None => (None, Vec::new()),
+            Some(to) => {
+                let (writer, lines) = Writer::start(to, self.workers.into()).map_err(Error::Log)?;
+                (Some(writer), lines)
+            }
+        };
+        let mut lines = lines.into_iter();
         let mut workers: Vec<Worker> = Vec::new();
-        for _ in 0..self.workers {
-            let worker = self.start_worker(stop.clone())?;
+        for n in 0..self.workers.into() {
+            let worker = self.start_worker(stop.clone(), board.of(n), lines.next())?;
             // With port 0, the first found a port for all.
             self.config.listen.clone_from(&worker.addresses);
             workers.push(worker);
@@ -112,7 +136,7 @@ impl Builder {
             // A worker that has failed meanwhile says so at the end.
             let _ = worker.go.send(());
         }
-        Ok(Server { workers, stop })
+        Ok(Server { workers, stop, writer })
     }
 
     /// Starts the server and waits until it ends.
@@ -125,10 +149,16 @@ impl Builder {
 
     /// Starts a worker and returns when it listens. Mechanisms don't move between threads, so it
     /// is made in its own.
-    fn start_worker(&self, stop: Handle) -> Result<Worker, Error> {
+    fn start_worker(
+        &self,
+        stop: Handle,
+        board: Board,
+        log: Option<Lines>,
+    ) -> Result<Worker, Error> {
         let (backend, config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
         let (limits, precompressed) = (self.limits.clone(), self.precompressed);
+        let shows_status = self.shows_status;
         let (go, may_go) = channel();
         let (tell, told) = channel();
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
@@ -139,7 +169,8 @@ impl Builder {
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let mut site = Site::new(root).backend(mechanism.name()).limits(limits);
             site = site.precompressed(precompressed);
-            site.routes = routes;
+            (site.routes, site.board, site.log) = (routes, board, log);
+            site.shows_status |= shows_status;
             serve(mechanism, site, &may_go)
         });
         let thread = thread.map_err(Error::Thread)?;
@@ -176,6 +207,8 @@ fn is_free(at: &SocketAddr) -> Result<(), Error> {
 pub struct Server {
     workers: Vec<Worker>,
     stop: Handle,
+    /// Ends after the workers.
+    writer: Option<Writer>,
 }
 
 /// A thread that serves.
@@ -220,6 +253,8 @@ impl Server {
             routes: Routes::default(),
             limits: Limits::default(),
             precompressed: true,
+            shows_status: false,
+            log: None,
             config: Config::default(),
         }
     }
@@ -249,6 +284,7 @@ impl Server {
 
     fn join(&mut self) -> Result<Vec<Stats>, Error> {
         let ends: Vec<_> = self.workers.drain(..).map(|worker| worker.thread.join()).collect();
+        drop(self.writer.take());
         ends.into_iter().map(|end| end.unwrap_or(Err(Error::Panic))).collect()
     }
 }
@@ -264,6 +300,8 @@ impl Drop for Server {
 pub enum Error {
     /// An address is none, or its name is not known.
     Address(io::Error),
+    /// The access log can't be opened.
+    Log(io::Error),
     /// A worker did not start.
     Start(StartError),
     /// A worker's kernel can't be used any more.
@@ -278,6 +316,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Address(error) => write!(f, "can't tell where to listen: {error}"),
+            Error::Log(error) => write!(f, "can't open the access log: {error}"),
             Error::Start(error) => error.fmt(f),
             Error::Fault(fault) => fault.fmt(f),
             Error::Panic => f.write_str("a worker panicked"),

@@ -10,7 +10,9 @@ use crate::Limits;
 use crate::body::{Body, Piece};
 use crate::cache::{Cache, Found};
 use crate::clock::Clock;
+use crate::counts::Board;
 use crate::handler::Handler;
+use crate::log::{Entry, Lines};
 use crate::path;
 use crate::reply::Manner;
 use crate::request::{self, Expects, Framing, MEMORY, Method, Parsed, Persist, Request};
@@ -40,8 +42,16 @@ pub struct Site {
     /// Boxes of work that is done, to be used again.
     #[expect(clippy::vec_box, reason = "the boxes change hands with the connections' states")]
     pub(crate) spare: Vec<Box<Work>>,
-    is_seeded: bool,
+    /// When the first connection came.
+    pub(crate) begun: Option<Instant>,
+    pub(crate) board: Board,
+    pub(crate) log: Option<Lines>,
+    /// Whether the counts are shown.
+    pub(crate) shows_status: bool,
 }
+
+/// Boxes for work made at the start.
+const READY: usize = 16;
 
 impl Site {
     /// Serves the files below `root`, or a page of its own.
@@ -55,10 +65,13 @@ impl Site {
             limits,
             precompressed: true,
             clock: Clock::new(),
-            scratch: Vec::new(),
-            key: Vec::new(),
-            spare: Vec::new(),
-            is_seeded: false,
+            scratch: Vec::with_capacity(1024),
+            key: Vec::with_capacity(256),
+            spare: (0..READY).map(|_| Work::none()).collect(),
+            begun: None,
+            board: Board::new(1),
+            log: None,
+            shows_status: root.is_none(),
         }
     }
 
@@ -196,8 +209,8 @@ impl Site {
                 Ok(self.answer_without_body(io, id, state, request, manner.ending()))
             }
             _ if body.is_open() => {
-                let then = Then::Answer(request.head.to_vec());
-                let work = BodyWork { body, taken: 0, manner, then };
+                let head = request.head.to_vec();
+                let work = BodyWork { body, taken: 0, manner, head, then: Then::Answer };
                 state.work = Some(Box::new(Work::Body(work)));
                 Ok(true)
             }
@@ -301,6 +314,7 @@ impl Site {
                     state.scanned = 0;
                     state.hurried = false;
                     let goes_on = self.answer(io, id, state, &request, rest);
+                    self.count(state, Some(&request));
                     rx.consume(len);
                     if !goes_on {
                         return Next::Nothing;
@@ -340,8 +354,38 @@ impl Site {
         status: Status,
         manner: Manner,
     ) {
-        state.work = None;
+        let work = state.work.take();
         self.refuse(io, id, state, status, manner);
+        match work.as_deref() {
+            Some(Work::Body(work)) => self.count_head(state, &work.head),
+            _ => self.count(state, None),
+        }
+    }
+
+    /// Counts a reply and logs it, if there was one.
+    #[inline]
+    pub(crate) fn count(&mut self, state: &mut State, request: Option<&Request<'_, '_>>) {
+        if state.told == 0 {
+            return;
+        }
+        let (status, body) = (take(&mut state.told), state.told_bytes);
+        self.board.own().reply(status, body);
+        if let Some(log) = &mut self.log {
+            let peer = state.peer.as_deref().copied();
+            let entry = Entry { peer, date: self.clock.stamp(), request, status, body };
+            if !log.write(&entry) {
+                self.board.own().log_lines_lost.add(1);
+            }
+        }
+    }
+
+    /// Counts a reply to a request with this head, which may be empty if nobody wants to know.
+    #[cold]
+    pub(crate) fn count_head(&mut self, state: &mut State, head: &[u8]) {
+        match request::parse(head, &mut { MEMORY }, &self.limits) {
+            Parsed::Request(request) => self.count(state, Some(&request)),
+            _ => self.count(state, None),
+        }
     }
 
     /// Sets the deadline for what a connection does next; one store for a plain request.
@@ -396,9 +440,12 @@ impl Application for Site {
     const MAX_UNCONSUMED: usize = Limits::HEAD;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, State>, _: Listener) {
-        if !self.is_seeded {
+        if self.begun.is_none() {
             self.cache.seed(x.io.random());
-            self.is_seeded = true;
+            self.begun = Some(x.io.now());
+        }
+        if self.log.is_some() {
+            x.state.peer = x.io.peer(x.id).map(|peer| Box::new(peer.ip()));
         }
         x.state.hurried = true;
         x.io.deadline(x.id, Some(x.io.now() + self.limits.head_time));
@@ -407,7 +454,9 @@ impl Application for Site {
     fn received(&mut self, x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
         let Cx { io, id, state } = x;
         let now = io.now();
-        self.clock.tick(now, io);
+        if self.clock.tick(now, io) {
+            self.board.own().take_over(io);
+        }
         let next = self.answer_all(io, id, state, rx);
         if rx.eof() && matches!(next, Next::Idle | Next::More) {
             return io.close(id, Close::Flush);
@@ -440,6 +489,7 @@ impl Application for Site {
         let hangs = matches!(state.work.as_deref(), Some(Work::File(_)));
         if hangs || self.is_stalled(state.unsent, unsent) {
             // The file system hangs, or the client does not take its replies.
+            self.board.own().reset_slow.add(u64::from(!hangs));
             io.close(id, Close::Reset);
         } else if unsent > 0 || state.full {
             // With all sent, `drained` is on its way.

@@ -1,6 +1,9 @@
 //! What is kept for a connection.
 
+use std::net::IpAddr;
+
 use crate::Limits;
+use crate::status::Status;
 use crate::work::{BodyWork, Work};
 
 /// What a [`Site`](crate::Site) keeps for a connection.
@@ -10,6 +13,11 @@ pub struct State {
     pub(crate) work: Option<Box<Work>>,
     /// What was unsent when the deadline was set; 0 if nothing was or nobody asked.
     pub(crate) unsent: u64,
+    /// Whose connection it is, if that is logged.
+    pub(crate) peer: Option<Box<IpAddr>>,
+    /// Bytes of the last reply's body, and its status; 0 once that was counted.
+    pub(crate) told_bytes: u64,
+    pub(crate) told: u16,
     /// How much of an incomplete head was looked at.
     pub(crate) scanned: u32,
     /// Requests so far.
@@ -23,6 +31,12 @@ pub struct State {
 }
 
 impl State {
+    /// Notes a reply, to be counted.
+    #[inline]
+    pub(crate) fn tell(&mut self, status: Status, bytes: u64) {
+        (self.told, self.told_bytes) = (status.0, bytes);
+    }
+
     /// The request whose body is on its way in.
     #[inline]
     pub(crate) fn body(&mut self) -> Option<&mut BodyWork> {

@@ -34,14 +34,25 @@ pub(crate) struct BodyWork {
     /// Bytes of it that came since the deadline was set.
     pub(crate) taken: u64,
     pub(crate) manner: Manner,
+    /// The request's head, if something needs it still.
+    pub(crate) head: Vec<u8>,
     pub(crate) then: Then,
+}
+
+impl Work {
+    /// Nothing, in a box for later use.
+    pub(crate) fn none() -> Box<Self> {
+        let manner = Manner::last(false);
+        let (body, then) = (Body::default(), Then::Answer);
+        Box::new(Work::Body(BodyWork { body, taken: 0, manner, head: Vec::new(), then }))
+    }
 }
 
 /// What is to be done with a body.
 #[derive(Debug)]
 pub(crate) enum Then {
-    /// Nothing; the request with this head is answered when it is over.
-    Answer(Vec<u8>),
+    /// Nothing; the request is answered when it is over.
+    Answer,
     /// It is handed on.
     Upload(Box<dyn Upload>),
 }
@@ -138,7 +149,6 @@ impl FileWork {
     pub(crate) fn fall_back(&mut self) {
         self.coding = None;
         self.codings = Codings::default();
-        self.head.clear();
         self.step = Step::Open;
     }
 
@@ -159,5 +169,6 @@ pub(crate) fn give(
     manner: Manner,
 ) -> bool {
     state.full = ready.send(io, id, clock, manner) >= HIGH_WATER;
+    state.tell(Status::OK, if manner.body { ready.len() } else { 0 });
     manner.persist != Persist::Ends
 }

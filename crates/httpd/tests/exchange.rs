@@ -491,5 +491,5 @@ fn limits_of_memory_hold() {
 
 #[test]
 fn a_connection_needs_little_memory() {
-    assert!(size_of::<State>() <= 32, "{} bytes", size_of::<State>());
+    assert!(size_of::<State>() <= 48, "{} bytes", size_of::<State>());
 }

@@ -244,3 +244,76 @@ fn a_port_that_strangers_share_is_taken() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains(&at));
 }
+
+#[test]
+fn every_reply_is_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, old) = (directory.path().join("log"), directory.path().join("old"));
+    let arguments = ["--listen", "127.0.0.1:0", "--workers", "2", "--lab", "--access-log"];
+    let serving = Serving::start(&[&arguments[..], &[path.to_str().unwrap()]].concat());
+    let mut client = serving.connect();
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: test \"1\"\r\nReferer: there\r\n\r\n");
+    let page = client.reply(true).body.len();
+    client.get("/none?a=b");
+    client.send(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+    client.reply(true);
+    client.send(b"nonsense\r\n\r\n");
+    client.reply(true);
+    // It is written behind the server's back.
+    let lines = |path: &std::path::Path, n: usize| loop {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        if text.lines().count() >= n {
+            break text;
+        }
+        std::thread::yield_now();
+    };
+    let text = lines(&path, 4);
+    let lines_now: Vec<_> = text.lines().collect();
+    let expected = [
+        format!("\"GET / HTTP/1.1\" 200 {page} \"there\" \"test \\x221\\x22\""),
+        "\"GET /none?a=b HTTP/1.1\" 404 14 \"-\" \"-\"".to_owned(),
+        "\"POST /echo HTTP/1.1\" 200 4 \"-\" \"-\"".to_owned(),
+        "\"-\" 400 16 \"-\" \"-\"".to_owned(),
+    ];
+    assert_eq!(lines_now.len(), expected.len(), "{text}");
+    for (line, expected) in lines_now.iter().zip(expected) {
+        assert!(line.starts_with("127.0.0.1 - - [") && line.ends_with(&expected), "{line}");
+    }
+    std::fs::rename(&path, &old).unwrap();
+    serving.signal(Signal::HUP);
+    // The signal may come after the first of these.
+    while !path.exists() {
+        serving.connect().get("/");
+    }
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+#[test]
+fn a_log_that_can_not_be_opened_is_said_at_the_start() {
+    let output = outcome(&["--listen", "127.0.0.1:0", "--access-log", "/does/not/exist"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("access log"));
+}
+
+#[test]
+fn what_was_done_is_shown() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().to_str().unwrap();
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        let arguments = ["--listen", "127.0.0.1:0", "--root", path, "--backend", backend.name];
+        let serving = Serving::start(&[&arguments[..], &["--status"]].concat());
+        let mut client = serving.connect();
+        assert_eq!(client.get("/none").status, 404);
+        let reply = client.get("/.httpd/status.json");
+        assert_eq!(reply.field("Content-Type"), Some("application/json"));
+        assert_eq!(reply.field("Cache-Control"), Some("no-store"));
+        let counts: Value = serde_json::from_slice(&reply.body).unwrap();
+        assert_eq!(counts["backend"], backend.name);
+        assert_eq!(counts["replies_4xx"], 1);
+        assert_eq!(counts["connections_accepted"], 1);
+        assert!(counts["system_calls"].as_u64().unwrap() > 0);
+        let hidden = Serving::start(&arguments);
+        assert_eq!(hidden.connect().get("/.httpd/status.json").status, 404);
+    }
+}

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use crate::{Admit, Chunk, Close, Conn, FileOp, Listener};
+use crate::{Admit, Chunk, Close, Conn, FileOp, Listener, Stats};
 
 /// A connection whose queue to send holds this many bytes is told when it has
 /// [drained](crate::Application::drained).
@@ -15,7 +15,8 @@ pub const LOW_WATER: usize = 16 * 1024;
 /// What an application can ask for, of any connection at any time.
 ///
 /// No command calls the application back before it returns, and none fails: what goes wrong is
-/// told by a later callback. Commands take effect when the callback has returned. Commands for a connection that is gone have no effect.
+/// told by a later callback. Commands take effect when the callback has returned. Commands for a
+/// connection that is gone have no effect.
 pub trait Commands {
     /// The time, as of the beginning of this turn of the loop.
     fn now(&self) -> Instant;
@@ -62,6 +63,9 @@ pub trait Commands {
 
     /// Says how connections are to be accepted.
     fn admit(&mut self, at: Listener, how: Admit);
+
+    /// What the mechanism has done so far.
+    fn stats(&self) -> Stats;
 
     /// Whether the server is stopping, and connections should end with their current work.
     fn stopping(&self) -> bool;

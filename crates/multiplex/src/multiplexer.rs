@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use shared_ring::{Counters, Fault, Waker};
 
@@ -130,6 +131,11 @@ pub struct Stats {
     pub stale: u64,
     /// Times the loop left its batch for a more urgent event.
     pub interruptions: u64,
+    /// Time spent working, from the beginnings of turns to their ends. `tokio` has no turns and
+    /// leaves this and the next at zero.
+    pub busy: Duration,
+    /// The longest turn: so long a connection may have waited for its own.
+    pub longest_turn: Duration,
     /// What the kernel did.
     pub kernel: Counters,
 }

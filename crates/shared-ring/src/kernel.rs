@@ -119,6 +119,9 @@ pub trait Host {
     /// The time of day.
     fn wall(&self) -> SystemTime;
 
+    /// The time now, where [`Submit::now`] is that of the turn.
+    fn clock(&self) -> Instant;
+
     /// A random number, unpredictable on a real machine.
     fn random(&mut self) -> u64;
 }

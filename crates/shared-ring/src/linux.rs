@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
@@ -100,6 +100,10 @@ impl Host for Linux {
 
     fn wall(&self) -> SystemTime {
         SystemTime::now()
+    }
+
+    fn clock(&self) -> Instant {
+        Instant::now()
     }
 
     fn random(&mut self) -> u64 {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use httpd::multiplex::{
     Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileKind, FileOp,
-    HIGH_WATER, LOW_WATER, Listener, Meta, Root, Rx, RxBuf,
+    HIGH_WATER, LOW_WATER, Listener, Meta, Root, Rx, RxBuf, Stats,
 };
 use httpd::{Site, State};
 use shared_ring::Fd;
@@ -348,6 +348,10 @@ impl Commands for Io {
     }
 
     fn admit(&mut self, _: Listener, _: Admit) {}
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
 
     fn stopping(&self) -> bool {
         self.stopping

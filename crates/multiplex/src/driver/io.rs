@@ -193,6 +193,13 @@ impl<K: Submit> Io<K> {
         self.vacant.push(slot);
     }
 
+    /// Counts the time that a turn took.
+    pub(crate) fn note_turn(&mut self) {
+        let took = self.kernel.host().clock().saturating_duration_since(self.kernel.now());
+        self.stats.busy += took;
+        self.stats.longest_turn = self.stats.longest_turn.max(took);
+    }
+
     /// Bounds what the driver itself waits for.
     pub(crate) fn set_timer(&mut self, slot: u32, time: Duration) {
         self.wheel.set(slot, after(self.kernel.now(), time));
@@ -443,6 +450,10 @@ impl<K: Submit> Commands for Io<K> {
         if let Some(gate) = self.gates.get_mut(usize::from(at.0)) {
             gate.admit(how, &mut self.kernel);
         }
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { kernel: self.kernel.counters(), ..self.stats }
     }
 
     fn stopping(&self) -> bool {

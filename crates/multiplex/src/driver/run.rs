@@ -9,7 +9,7 @@ use shared_ring::{Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Ou
 
 use super::io::after;
 use super::{Driver, Gate, Io};
-use crate::{Application, Config, Remote, StartError, Stats};
+use crate::{Application, Commands, Config, Remote, StartError, Stats};
 
 /// Opens the listeners that the configuration asks for.
 pub(crate) fn gates(
@@ -97,10 +97,9 @@ pub(crate) fn drive<K: Kernel, A: Application>(
         }
         driver.end_turn();
         driver.drain(&mut drain_ends);
+        driver.io.note_turn();
     }
-    let mut stats = driver.io.stats;
-    stats.kernel = driver.io.kernel.counters();
-    Ok(stats)
+    Ok(driver.io.stats())
 }
 
 /// Parts new connections from the rest, of this turn and of what has landed since, and returns how

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
 use crate::driver::{Driver, Io, gates, roots};
-use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+use crate::{Application, Commands, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
 
 /// A task per connection on tokio's current-thread runtime.
 pub struct Tokio {
@@ -77,8 +77,7 @@ impl Multiplexer for Tokio {
         let driver = RefCell::new(Driver::new(app, self.io, self.remote));
         let server = Rc::new(Server { driver, changed: Notify::new() });
         let result = LocalSet::new().block_on(&self.runtime, server.serve());
-        let mut stats = server.driver.borrow().io.stats;
-        stats.kernel = server.driver.borrow().io.kernel.counters;
+        let stats = server.driver.borrow().io.stats();
         result.map(|()| stats).map_err(|error| Fault { doing: "waiting for events", error })
     }
 }

@@ -1,0 +1,158 @@
+//! What a server has done, for all to see.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use multiplex::{Commands, Stats};
+
+use crate::status::Status;
+
+/// A number that one thread counts and others read.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds to it. Only its own thread does, so this needs no locked instruction.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What one worker has done.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counts { $($(#[$doc])* pub(crate) $name: Count,)* }
+
+        impl Counts {
+            /// The sums over all workers, each with its name.
+            fn sums(all: &[Arc<Counts>]) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), all.iter().map(|counts| counts.$name.get()).sum())),*]
+                    .into_iter()
+            }
+        }
+    };
+}
+
+counts! {
+    /// Replies of each class of status.
+    replies_2xx,
+    replies_3xx,
+    replies_4xx,
+    replies_5xx,
+    /// Bytes of their bodies.
+    body_bytes,
+    /// Connections that were accepted, and that ended.
+    connections_accepted,
+    connections_closed,
+    /// Replies because a bound was reached: 408, 413, 414, 431, and clients reset for being slow.
+    refused_slow,
+    refused_body,
+    refused_line,
+    refused_head,
+    reset_slow,
+    /// Times accepting paused for want of room.
+    accept_pauses,
+    /// What the loop did.
+    turns,
+    busy_us,
+    system_calls,
+    buffer_shortages,
+    completion_overflows,
+    cold_files,
+    log_lines_lost,
+}
+
+impl Counts {
+    /// Counts a reply.
+    #[inline]
+    pub(crate) fn reply(&self, status: u16, body: u64) {
+        let class = match status {
+            ..300 => &self.replies_2xx,
+            300..400 => &self.replies_3xx,
+            400..500 => &self.replies_4xx,
+            500.. => &self.replies_5xx,
+        };
+        class.add(1);
+        self.body_bytes.add(body);
+        if status >= 400 {
+            self.refusal(status);
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, status: u16) {
+        let bound = match status {
+            _ if status == Status::TIMEOUT.0 => &self.refused_slow,
+            _ if status == Status::BODY.0 => &self.refused_body,
+            _ if status == Status::LINE.0 => &self.refused_line,
+            _ if status == Status::HEAD.0 => &self.refused_head,
+            _ => return,
+        };
+        bound.add(1);
+    }
+
+    /// Takes over what the mechanism has counted.
+    pub(crate) fn take_over(&self, io: &impl Commands) {
+        let Stats { accepted, closed, accept_pauses, busy, kernel, .. } = io.stats();
+        self.connections_accepted.set(accepted);
+        self.connections_closed.set(closed);
+        self.accept_pauses.set(accept_pauses);
+        self.busy_us.set(busy.as_micros() as u64);
+        self.turns.set(kernel.turns);
+        self.system_calls.set(kernel.system_calls);
+        self.buffer_shortages.set(kernel.buffer_shortages);
+        self.completion_overflows.set(kernel.overflows);
+        self.cold_files.set(kernel.cold_files);
+    }
+}
+
+/// The counts of all workers of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Board {
+    all: Arc<[Arc<Counts>]>,
+    /// Which are this worker's own.
+    own: usize,
+}
+
+impl Board {
+    /// A board for so many workers, from the first one's side.
+    pub(crate) fn new(workers: usize) -> Self {
+        Board { all: (0..workers.max(1)).map(|_| Arc::default()).collect(), own: 0 }
+    }
+
+    /// The same from another worker's side.
+    pub(crate) fn of(&self, worker: usize) -> Self {
+        Board { all: Arc::clone(&self.all), own: worker }
+    }
+
+    /// This worker's counts.
+    #[inline]
+    pub(crate) fn own(&self) -> &Counts {
+        &self.all[self.own]
+    }
+
+    /// The sums over all workers as JSON, with what else there is to say.
+    pub(crate) fn json(&self, backend: &str, uptime_ms: u128) -> String {
+        let (workers, version) = (self.all.len(), env!("CARGO_PKG_VERSION"));
+        let mut text = format!(
+            "{{\"backend\":\"{backend}\",\"version\":\"{version}\",\"workers\":{workers},\
+             \"uptime_ms\":{uptime_ms}"
+        );
+        for (name, sum) in Counts::sums(&self.all) {
+            let _ = write!(text, ",\"{name}\":{sum}");
+        }
+        text.push('}');
+        text
+    }
+}

@@ -1,0 +1,240 @@
+//! The access log: a line for each reply, written by a thread of its own, so that a slow disk
+//! never stalls a server.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use crate::clock::Stamp;
+use crate::reply::put;
+use crate::request::Request;
+
+/// Where lines go, until they are written.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    ring: Producer<u8>,
+    /// Where a line is put together.
+    line: Vec<u8>,
+}
+
+/// What a line tells of a reply.
+pub(crate) struct Entry<'e, 'h, 'a> {
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) date: &'e Stamp,
+    /// Nothing if what came was no request.
+    pub(crate) request: Option<&'e Request<'h, 'a>>,
+    pub(crate) status: u16,
+    /// Bytes of the body.
+    pub(crate) body: u64,
+}
+
+impl Lines {
+    /// Writes a line in the combined format; false if there is no room for it.
+    pub(crate) fn write(&mut self, entry: &Entry<'_, '_, '_>) -> bool {
+        self.line.clear();
+        entry.put(&mut self.line);
+        let Ok(mut chunk) = self.ring.write_chunk(self.line.len()) else { return false };
+        let (first, second) = chunk.as_mut_slices();
+        let (start, end) = self.line.split_at(first.len());
+        first.copy_from_slice(start);
+        second.copy_from_slice(end);
+        chunk.commit_all();
+        true
+    }
+}
+
+impl Entry<'_, '_, '_> {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self.peer {
+            Some(peer) => put(out, format_args!("{peer}")),
+            None => out.push(b'-'),
+        }
+        // From `Sun, 06 Nov 1994 08:49:37 GMT`.
+        let date =
+            |range: std::ops::Range<usize>| std::str::from_utf8(&self.date[range]).unwrap_or("-");
+        let (day, month, year, time) = (date(5..7), date(8..11), date(12..16), date(17..25));
+        put(out, format_args!(" - - [{day}/{month}/{year}:{time} +0000] \""));
+        match self.request {
+            Some(request) => {
+                out.extend_from_slice(request.name.as_bytes());
+                out.push(b' ');
+                put_escaped(out, request.target);
+                out.extend_from_slice(if request.old { b" HTTP/1.0" } else { b" HTTP/1.1" });
+            }
+            None => out.push(b'-'),
+        }
+        put(out, format_args!("\" {} {}", self.status, self.body));
+        for name in ["referer", "user-agent"] {
+            out.extend_from_slice(b" \"");
+            match self.request.and_then(|request| request.one(name)) {
+                Some(value) => put_escaped(out, value),
+                None => out.push(b'-'),
+            }
+            out.push(b'"');
+        }
+        out.push(b'\n');
+    }
+}
+
+/// Writes what a client sent so that it can't pretend to be more than it is.
+fn put_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' | 0x7f.. | ..b' ' => put(out, format_args!("\\x{byte:02X}")),
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// The thread that writes the lines of all workers.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where an access log is written to.
+#[derive(Clone, Debug, Default)]
+pub struct AccessLog {
+    /// A file that is appended to; nothing stands for standard output.
+    pub path: Option<PathBuf>,
+    /// Once set, the file is opened anew, as after it was renamed; the flag is cleared.
+    pub reopen: Arc<AtomicBool>,
+}
+
+impl Writer {
+    /// Bytes that each worker's lines may fill until they are written; more are lost, and counted.
+    const ROOM: usize = 1 << 20;
+
+    /// How often the lines are written.
+    const PAUSE: Duration = Duration::from_millis(100);
+
+    /// Opens the log for so many workers.
+    ///
+    /// # Errors
+    /// When the file can't be opened, or there is no thread.
+    pub(crate) fn start(to: AccessLog, workers: usize) -> io::Result<(Self, Vec<Lines>)> {
+        let mut target = Target::open(to)?;
+        let (mut lines, mut rings) = (Vec::new(), Vec::new());
+        for _ in 0..workers {
+            let (ring, consumer) = RingBuffer::new(Self::ROOM);
+            lines.push(Lines { ring, line: Vec::with_capacity(512) });
+            rings.push(consumer);
+        }
+        let name = "access log".to_owned();
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            loop {
+                // In this order: what was written before the end is still seen.
+                let ended = rings.iter().all(Consumer::is_abandoned);
+                rings.iter_mut().for_each(|ring| target.write(ring));
+                if ended {
+                    return;
+                }
+                thread::park_timeout(Self::PAUSE);
+            }
+        })?;
+        Ok((Writer { thread: Some(thread) }, lines))
+    }
+}
+
+impl Drop for Writer {
+    /// Waits until all is written; the workers have ended.
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The open log.
+struct Target {
+    to: AccessLog,
+    file: Option<File>,
+    failed: bool,
+}
+
+impl Target {
+    fn open(to: AccessLog) -> io::Result<Self> {
+        let file = to.path.as_deref().map(append).transpose()?;
+        Ok(Target { to, file, failed: false })
+    }
+
+    /// Writes what a worker has left. What can't be written is lost, which is said once.
+    fn write(&mut self, ring: &mut Consumer<u8>) {
+        if self.to.reopen.swap(false, Ordering::Relaxed)
+            && let Some(path) = &self.to.path
+        {
+            match append(path) {
+                Ok(file) => self.file = Some(file),
+                Err(error) => self.complain(&error),
+            }
+        }
+        let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
+        let (first, second) = chunk.as_slices();
+        let result = match &mut self.file {
+            Some(file) => file.write_all(first).and_then(|()| file.write_all(second)),
+            None => {
+                let mut out = io::stdout().lock();
+                out.write_all(first).and_then(|()| out.write_all(second)).and_then(|()| out.flush())
+            }
+        };
+        chunk.commit_all();
+        if let Err(error) = result {
+            self.complain(&error);
+        }
+    }
+
+    fn complain(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.failed, true) {
+            eprintln!("httpd: the access log can't be written, and lines are lost: {error}");
+        }
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limits;
+    use crate::request::{MEMORY, Parsed, parse};
+
+    fn line(head: &str) -> String {
+        let mut memory = MEMORY;
+        let request = match parse(head.as_bytes(), &mut memory, &Limits::default()) {
+            Parsed::Request(request) => Some(request),
+            _ => None,
+        };
+        let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
+        let peer = Some([192, 0, 2, 1].into());
+        let mut out = Vec::new();
+        Entry { peer, date, request: request.as_ref(), status: 200, body: 12 }.put(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn lines_have_the_combined_format() {
+        let head = "GET /a?b HTTP/1.1\r\nHost: h\r\nReferer: http://r/\r\nUser-Agent: u v\r\n\r\n";
+        let expected = "192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"GET /a?b HTTP/1.1\" 200 12 \
+                        \"http://r/\" \"u v\"\n";
+        assert_eq!(line(head), expected);
+        let expected = "192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"-\" 200 12 \"-\" \"-\"\n";
+        assert_eq!(line("nonsense\r\n\r\n"), expected);
+    }
+
+    #[test]
+    fn what_clients_send_can_not_break_out() {
+        let head = "GET / HTTP/1.0\r\nUser-Agent: a\" 200 1 \"\\\u{e9}\t\r\n\r\n";
+        let line = line(head);
+        assert!(line.ends_with(" \"a\\x22 200 1 \\x22\\x5C\\xC3\\xA9\"\n"), "{line}");
+    }
+}
