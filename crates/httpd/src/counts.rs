@@ -63,9 +63,9 @@ counts! {
     reset_slow,
     /// Times accepting paused for want of room.
     accept_pauses,
-    /// What the loop did.
+    /// What the loops did, and the processor time of their threads.
     turns,
-    busy_us,
+    processor_us,
     system_calls,
     buffer_shortages,
     completion_overflows,
@@ -104,11 +104,11 @@ impl Counts {
 
     /// Takes over what the mechanism has counted.
     pub(crate) fn take_over(&self, io: &impl Commands) {
-        let Stats { accepted, closed, accept_pauses, busy, kernel, .. } = io.stats();
+        let Stats { accepted, closed, accept_pauses, processor_time, kernel, .. } = io.stats();
         self.connections_accepted.set(accepted);
         self.connections_closed.set(closed);
         self.accept_pauses.set(accept_pauses);
-        self.busy_us.set(busy.as_micros() as u64);
+        self.processor_us.set(processor_time.as_micros() as u64);
         self.turns.set(kernel.turns);
         self.system_calls.set(kernel.system_calls);
         self.buffer_shortages.set(kernel.buffer_shortages);

@@ -131,11 +131,8 @@ pub struct Stats {
     pub stale: u64,
     /// Times the loop left its batch for a more urgent event.
     pub interruptions: u64,
-    /// Time spent working, from the beginnings of turns to their ends. `tokio` has no turns and
-    /// leaves this and the next at zero.
-    pub busy: Duration,
-    /// The longest turn: so long a connection may have waited for its own.
-    pub longest_turn: Duration,
+    /// Processor time that the mechanism's thread has used, in the kernel too.
+    pub processor_time: Duration,
     /// What the kernel did.
     pub kernel: Counters,
 }

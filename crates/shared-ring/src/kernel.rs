@@ -6,7 +6,7 @@ use std::io;
 use std::iter;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::{Completion, Fd, File, Op, Outcome, Posted, Refused, Token, Waker};
 
@@ -119,8 +119,8 @@ pub trait Host {
     /// The time of day.
     fn wall(&self) -> SystemTime;
 
-    /// The time now, where [`Submit::now`] is that of the turn.
-    fn clock(&self) -> Instant;
+    /// Processor time that the calling thread has used, in the kernel too.
+    fn processor_time(&self) -> Duration;
 
     /// A random number, unpredictable on a real machine.
     fn random(&mut self) -> u64;

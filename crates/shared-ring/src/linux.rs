@@ -4,10 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::{BufferSizes, Fd, File, Host, ListenOptions};
 
@@ -102,8 +103,9 @@ impl Host for Linux {
         SystemTime::now()
     }
 
-    fn clock(&self) -> Instant {
-        Instant::now()
+    fn processor_time(&self) -> Duration {
+        let used = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
     }
 
     fn random(&mut self) -> u64 {

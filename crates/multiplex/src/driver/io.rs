@@ -193,13 +193,6 @@ impl<K: Submit> Io<K> {
         self.vacant.push(slot);
     }
 
-    /// Counts the time that a turn took.
-    pub(crate) fn note_turn(&mut self) {
-        let took = self.kernel.host().clock().saturating_duration_since(self.kernel.now());
-        self.stats.busy += took;
-        self.stats.longest_turn = self.stats.longest_turn.max(took);
-    }
-
     /// Bounds what the driver itself waits for.
     pub(crate) fn set_timer(&mut self, slot: u32, time: Duration) {
         self.wheel.set(slot, after(self.kernel.now(), time));
@@ -453,7 +446,8 @@ impl<K: Submit> Commands for Io<K> {
     }
 
     fn stats(&self) -> Stats {
-        Stats { kernel: self.kernel.counters(), ..self.stats }
+        let processor_time = self.kernel.host().processor_time();
+        Stats { processor_time, kernel: self.kernel.counters(), ..self.stats }
     }
 
     fn stopping(&self) -> bool {

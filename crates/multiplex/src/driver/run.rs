@@ -97,7 +97,6 @@ pub(crate) fn drive<K: Kernel, A: Application>(
         }
         driver.end_turn();
         driver.drain(&mut drain_ends);
-        driver.io.note_turn();
     }
     Ok(driver.io.stats())
 }
