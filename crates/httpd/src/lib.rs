@@ -25,6 +25,8 @@ mod coding;
 mod conditions;
 mod counts;
 mod files;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod handler;
 mod lab;
 mod limits;

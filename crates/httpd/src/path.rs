@@ -18,7 +18,7 @@ pub(crate) fn split(target: &[u8]) -> Result<(&[u8], Option<&[u8]>), Status> {
     if !target.iter().all(|b| is_uri_byte(*b)) {
         return Err(Status::BAD_REQUEST);
     }
-    let origin = if target[0] == b'/' { target } else { after_authority(target)? };
+    let origin = if target.starts_with(b"/") { target } else { after_authority(target)? };
     Ok(match memchr::memchr(b'?', origin) {
         Some(at) => (path_or_root(&origin[..at]), Some(&origin[at + 1..])),
         None => (path_or_root(origin), None),
@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn targets_in_origin_and_absolute_form() {
-        const CASES: [Case; 16] = [
+        const CASES: [Case; 17] = [
+            ("", None),
             ("/", Some(("/", None))),
             ("/a?b", Some(("/a", Some("b")))),
             ("/a?", Some(("/a", Some("")))),

@@ -1,0 +1,51 @@
+//! A whole connection: what comes back is the same however the bytes arrive, and is sound.
+#![no_main]
+
+#[path = "../../crates/httpd/tests/stage/mod.rs"]
+mod stage;
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
+use std::{fs, process};
+
+use httpd::{Limits, Request, Root, Site};
+use libfuzzer_sys::fuzz_target;
+use stage::Stage;
+
+/// A few files that have not changed for an hour.
+static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let root = std::env::temp_dir().join(format!("fuzz-connection-{}", process::id()));
+    fs::create_dir_all(root.join("d")).unwrap();
+    for (name, len) in [("a", 100), ("a.gz", 50), ("b", 5_000), ("c", 70_000), ("d/index.html", 9)] {
+        let path = root.join(name);
+        fs::write(&path, vec![b'x'; len]).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+    }
+    root
+});
+
+fn new() -> Stage {
+    let limits = Limits { body: 300, requests: 20, ..Limits::default() };
+    let echo = |request: Request| request.into_body().to_vec();
+    Stage::with(Site::new(Some(Root(0))).limits(limits).route("/echo", echo), &ROOT)
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    // A broken line is refused when its end has come, if not before.
+    let bytes = &[&bytes[..bytes.len().min(2_000)], b"\r\n"].concat()[..];
+    let mut whole = new();
+    whole.feed(bytes);
+    let mut single = new();
+    (single.io.now, single.io.wall) = (whole.io.now, whole.io.wall);
+    bytes.iter().for_each(|byte| single.feed(&[*byte]));
+    let closed = (whole.io.close, single.io.close);
+    let [whole, single] = [&whole.io.sent, &single.io.sent].map(|sent| String::from_utf8_lossy(sent));
+    // The boundaries between parts are chance.
+    if !whole.contains("boundary=") {
+        assert_eq!(whole, single);
+        assert_eq!(closed.0.is_some(), closed.1.is_some());
+    }
+    assert!(whole.is_empty() || whole.starts_with("HTTP/1.1 "));
+});
