@@ -17,7 +17,8 @@ use stage::Stage;
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     let root = std::env::temp_dir().join(format!("fuzz-connection-{}", process::id()));
     fs::create_dir_all(root.join("d")).unwrap();
-    for (name, len) in [("a", 100), ("a.gz", 50), ("b", 5_000), ("c", 70_000), ("d/index.html", 9)] {
+    for (name, len) in [("a", 100), ("a.gz", 50), ("b", 5_000), ("c", 70_000), ("d/index.html", 9)]
+    {
         let path = root.join(name);
         fs::write(&path, vec![b'x'; len]).unwrap();
         let file = fs::File::options().write(true).open(&path).unwrap();
@@ -41,7 +42,8 @@ fuzz_target!(|bytes: &[u8]| {
     (single.io.now, single.io.wall) = (whole.io.now, whole.io.wall);
     bytes.iter().for_each(|byte| single.feed(&[*byte]));
     let closed = (whole.io.close, single.io.close);
-    let [whole, single] = [&whole.io.sent, &single.io.sent].map(|sent| String::from_utf8_lossy(sent));
+    let [whole, single] =
+        [&whole.io.sent, &single.io.sent].map(|sent| String::from_utf8_lossy(sent));
     // The boundaries between parts are chance.
     if !whole.contains("boundary=") {
         assert_eq!(whole, single);

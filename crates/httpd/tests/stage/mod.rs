@@ -16,7 +16,7 @@ use httpd::multiplex::{
     HIGH_WATER, LOW_WATER, Listener, Meta, Root, Rx, RxBuf, Stats,
 };
 use httpd::{Site, State};
-use shared_ring::Fd;
+use shared_ring::{Fd, Host, Linux};
 
 /// The one connection.
 const ID: Conn = Conn::new(0, 0);
@@ -250,8 +250,8 @@ impl Io {
 fn open(path: &Path) -> io::Result<(File, Meta)> {
     let file = fs::File::open(path)?;
     let meta = describe(&file.metadata()?);
-    // Closing is left to the end of the test: the descriptor's owner lives in the closure.
-    Ok((File::new(Fd::from_owned(OwnedFd::from(file)), |_| {}), meta))
+    let close = |fd| Linux::default().discard(fd);
+    Ok((File::new(Fd::from_owned(OwnedFd::from(file)), close), meta))
 }
 
 fn describe(meta: &fs::Metadata) -> Meta {
