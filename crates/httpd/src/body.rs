@@ -12,6 +12,8 @@ pub(crate) struct Body {
     step: Step,
     /// Bytes of content that may still come.
     room: u64,
+    /// Bytes of framing that may still come: who sends much of it and little content means harm.
+    framing: u64,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,6 +45,11 @@ pub(crate) enum Piece {
 }
 
 impl Body {
+    /// Bytes of framing that are given at the start, and for each byte of content: a chunk of one
+    /// byte needs five.
+    const FRAMING: u64 = 16 * 1024;
+    const FRAMING_EACH: u64 = 8;
+
     /// The longest line that tells a chunk's size, extensions included.
     const SIZE_LINE: usize = 256;
 
@@ -57,7 +64,7 @@ impl Body {
             Framing::Length(len) => Step::Length(len),
             Framing::Chunked => Step::Size,
         };
-        Ok(Body { step, room: limits.body })
+        Ok(Body { step, room: limits.body, framing: Self::FRAMING })
     }
 
     /// Whether something is still to come.
@@ -103,6 +110,9 @@ impl Body {
                     };
                     let size = size(&start[..end]).ok_or(Status::BAD_REQUEST)?;
                     self.room = self.room.checked_sub(size).ok_or(Status::BODY)?;
+                    let framing = end as u64 + b"\n\r\n".len() as u64;
+                    self.framing = self.framing.checked_sub(framing).ok_or(Status::BODY)?;
+                    self.framing += size * Self::FRAMING_EACH;
                     rx.consume(end + 1);
                     self.step = if size == 0 { Step::Trailers } else { Step::Chunk(size) };
                 }
@@ -126,13 +136,61 @@ fn size(line: &[u8]) -> Option<u64> {
     let line = line.strip_suffix(b"\r")?;
     let digits = line.iter().take_while(|b| b.is_ascii_hexdigit()).count();
     let (digits, rest) = line.split_at(digits);
-    let is_extension = (rest.is_empty() || rest.trim_ascii_start().starts_with(b";"))
-        && rest.iter().all(|b| *b == b'\t' || *b >= b' ' && *b != 0x7f);
     // Sixteen digits are a u64; leading zeros beyond that have no good reason.
-    if !is_extension || !(1..=16).contains(&digits.len()) {
+    if !are_extensions(rest) || !(1..=16).contains(&digits.len()) {
         return None;
     }
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// Whether the rest of a chunk's line is made of extensions: `;name`, `;name=token` or
+/// `;name="text"` (RFC 9112, section 7.1.1).
+fn are_extensions(mut rest: &[u8]) -> bool {
+    while !rest.is_empty() {
+        let Some(extension) = trim(rest).strip_prefix(b";") else { return false };
+        let (name, after) = token(trim(extension));
+        rest = after;
+        if let Some(value) = trim(after).strip_prefix(b"=") {
+            let value = trim(value);
+            let (text, after) = if value.starts_with(b"\"") { quoted(value) } else { token(value) };
+            if text.is_empty() {
+                return false;
+            }
+            rest = after;
+        }
+        if name.is_empty() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Without white space in front.
+fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// A token, which may be empty, and what follows it.
+fn token(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let is_token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
+    bytes.split_at(bytes.iter().take_while(|b| is_token(b)).count())
+}
+
+/// A quoted string with its quotes, empty if it is broken, and what follows it.
+fn quoted(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let mut at = 1;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'"' => return bytes.split_at(at + 1),
+            b'\\' => at += 2,
+            b'\t' | b' '..=b'~' | 0x80.. => at += 1,
+            _ => break,
+        }
+    }
+    (b"", bytes)
 }
 
 /// The length of the trailer section, if it is complete.
@@ -204,6 +262,7 @@ mod tests {
             ("3|abc|00A|0123456789|0||", "abc0123456789"),
             ("1;a=b|x|0;c||", "x"),
             ("1 ;a=\"b\"|x|0||", "x"),
+            ("1 ; a = \"b;\\\"c\" ;d\t; e=f|x|0||", "x"),
             ("1|x|0|A: b|C: d||", "x"),
         ] {
             let whole = (b"next".to_vec(), content.as_bytes().to_vec());
@@ -239,6 +298,11 @@ mod tests {
         ] {
             assert_eq!(chunked(input), Err(400), "{input:?}");
         }
+        for extension in
+            [";", ";=", ";a=", "; ;a", ";a b", ";a=\"", ";a=\"b", ";a=\"b\"c", "g;b", ";a=b=c"]
+        {
+            assert_eq!(chunked(&format!("1{extension}|x|0||")), Err(400), "{extension}");
+        }
         assert_eq!(chunked(&format!("1;{}", "a".repeat(300))), Err(400));
         assert_eq!(chunked(&format!("0|A: {}", "a".repeat(20_000))), Err(431));
         assert_eq!(chunked("ffffffffffffffff|"), Err(413));
@@ -252,6 +316,14 @@ mod tests {
         assert_eq!(read(Framing::Length(6), b""), Err(413));
         assert_eq!(read(Framing::Chunked, b"2\r\n12\r\n3\r\n345\r\n0\r\n\r\n"), Ok(()));
         assert_eq!(read(Framing::Chunked, b"2\r\n12\r\n4\r\n"), Err(413));
+    }
+
+    #[test]
+    fn framing_is_bounded_too() {
+        let small = "1|x|".repeat(100_000) + "0||";
+        assert!(chunked(&small).is_ok_and(|whole| whole.is_some()));
+        let extended = format!("1;{}|x|", "a".repeat(200)).repeat(1000);
+        assert_eq!(chunked(&extended), Err(413));
     }
 
     proptest! {

@@ -41,7 +41,8 @@ fn after_authority(target: &[u8]) -> Result<&[u8], Status> {
         () => return Err(Status::BAD_REQUEST),
     };
     let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
-    if end == 0 {
+    // A user's name in there is there to deceive (RFC 9110, section 4.2.4).
+    if end == 0 || rest[..end].contains(&b'@') {
         return Err(Status::BAD_REQUEST);
     }
     Ok(&rest[end..])
@@ -156,7 +157,8 @@ mod tests {
 
     #[test]
     fn targets_in_origin_and_absolute_form() {
-        const CASES: [Case; 17] = [
+        const CASES: [Case; 18] = [
+            ("http://u:p@h/", None),
             ("", None),
             ("/", Some(("/", None))),
             ("/a?b", Some(("/a", Some("b")))),

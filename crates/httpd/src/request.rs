@@ -255,8 +255,12 @@ impl Noted {
                 self.length = Some(number(value).ok_or(Status::BAD_REQUEST)?);
             }
             17 if name.eq_ignore_ascii_case("transfer-encoding") => {
-                let is_first = self.coding == Coding::None;
-                self.coding = if is_first { coding(value) } else { Coding::Endless };
+                // Two fields are one list.
+                self.coding = match (self.coding, coding(value)) {
+                    (Coding::None, coding) => coding,
+                    (Coding::Endless, Coding::Chunked | Coding::Unknown) => Coding::Unknown,
+                    _ => Coding::Endless,
+                };
             }
             17 if name.eq_ignore_ascii_case("if-modified-since") => self.conditional = true,
             _ => {}

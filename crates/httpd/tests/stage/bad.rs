@@ -98,6 +98,8 @@ const FIXED: &[(&str, u16)] = &[
     ("GET / HTTP/1.0|Transfer-Encoding: chunked||0||", 400),
     ("GET / HTTP/1.1|Host: a|Transfer-Encoding: gzip, chunked||", 501),
     ("GET / HTTP/1.1|Host: a|Transfer-Encoding: gzip||", 400),
+    ("GET / HTTP/1.1|Host: a|Transfer-Encoding: gzip|Transfer-Encoding: chunked||", 501),
+    ("GET http://user@a/ HTTP/1.1|Host: a||", 400),
     ("GET / HTTP/1.1|Host: a|Transfer-Encoding: xchunked||", 400),
     ("GET / HTTP/1.1|Host: a|Transfer-Encoding: chunked, gzip||", 400),
     ("GET / HTTP/1.1|Host: a|Transfer-Encoding: chunked, chunked||", 400),
