@@ -1,9 +1,9 @@
 //! The requests in the test suites of llhttp and picohttpparser, and what becomes of them here.
 //!
 //! Left out are responses, HTTP/2, what tests a parser's interface (pauses, switches for leniency,
-//! where it stops for an upgrade), and five requests that the server treats otherwise than RFC 9110
-//! and RFC 9112 advise. Requests of HTTP/1.1 that come without Host have one here, as they would
-//! all be refused for that; `#` is gone from targets where something else counts; heads that stop
+//! where it stops for an upgrade), and a request with a bare `|` in its target, which is let through
+//! as browsers send it. Requests of HTTP/1.1 that come without Host have one here, as they would all
+//! be refused for that; `#` is gone from targets where something else counts; heads that stop
 //! at the error are whole, and some requests that stop early come whole as well.
 
 mod stage;
@@ -219,6 +219,10 @@ const LLHTTP: &[Case] = &[
     ("extensions", b"POST /chunked_w_unicorns_after_length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;ilovew3;somuchlove=aretheseparametersfor;another=withvalue\r\nhello\r\n6;blahblah;blah\r\n world\r\n0\r\n\r\n", &[Ok(("POST", "/chunked_w_unicorns_after_length", "hello world"))]),
     ("extension without a semicolon", b"POST /chunked_w_unicorns_after_length HTTP/1.1\r\nHost: localhost\r\nTransfer-encoding: chunked\r\n\r\n2 erfrferferf\r\naa\r\n0 rrrr\r\n\r\n", &[Err(400)]),
     ("quoted extension", b"POST /chunked_w_unicorns_after_length HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;ilovew3=\"I \\\"love\\\"; \\\\extensions\\\\\";somuchlove=\"aretheseparametersfor\";blah;foo=bar\r\nhello\r\n6;blahblah;blah\r\n world\r\n0\r\n\r\n", &[Ok(("POST", "/chunked_w_unicorns_after_length", "hello world"))]),
+    ("extension without a name", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-encoding: chunked\r\n\r\n2;\r\naa\r\n0\r\n\r\n", &[Err(400)]),
+    ("unbalanced quote", b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;ilovew3=\"abc\";somuchlove=\"def; ghi\r\nhello\r\n6;blahblah;blah\r\n world\r\n0\r\n\r\n", &[Err(400)]),
+    ("two fields of codings", b"POST / HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nTransfer-Encoding: deflate\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nWorld\r\n0\r\n\r\n", &[Err(501)]),
+    ("user's name in the target", b"GET http://a%12:b!&*$@hypnotoad.org:1234/toto HTTP/1.1\r\nHost: hypnotoad.org:1234\r\n\r\n", &[Err(400)]),
     ("pigeons", b"PUT /url HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: pigeons\r\n\r\n", &[Err(400)]),
     ("identity and a length, fragment", b"POST /post_identity_body_world?q=search#hey HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nTransfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nWorld", &[Err(400)]),
     ("identity and a length", b"POST /post_identity_body_world?q=search HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nTransfer-Encoding: identity\r\nContent-Length: 1\r\n\r\nWorld", &[Err(400)]),
