@@ -84,7 +84,7 @@ struct Bounds {
     backlog: u32,
 
     /// Requests that one connection may make
-    #[arg(long, value_name = "N", default_value_t = Limits::default().requests)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().requests, value_parser = clap::value_parser!(u32).range(1..))]
     max_requests: u32,
 
     /// Bytes of a request's first line, its URI with it; more is answered with 414
@@ -123,7 +123,8 @@ struct Bounds {
 /// A time in seconds, such as `0.5`.
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| "it must be a number of seconds, such as 30 or 0.5".to_owned())
+    let time = time.filter(|time| !time.is_zero());
+    time.ok_or_else(|| "it must be a number of seconds above 0, such as 30 or 0.5".to_owned())
 }
 
 /// Bytes of a head, at least those of the shortest request.

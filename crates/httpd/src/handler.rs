@@ -9,16 +9,19 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
 /// A request with its whole body.
-pub type Request = http::Request<Bytes>;
+pub type Request<T = Bytes> = http::Request<T>;
 
 /// A reply.
-pub type Response = http::Response<Body>;
+pub type Response<T = Body> = http::Response<T>;
 
 /// Answers requests.
 ///
 /// A closure from a whole [`Request`] to something that is a [`Reply`] is a handler. One handler
 /// serves all workers at once. It must not wait, as the other connections of its worker would wait
 /// too.
+///
+/// The fields that frame a reply are the server's: Content-Length, Transfer-Encoding, Date and Server
+/// are not taken from a handler, and of Connection only `close` is.
 pub trait Handler: Send + Sync + 'static {
     /// Takes a request's head; the answer is a reply, or what is to receive the body.
     fn handle(self: Arc<Self>, head: Parts) -> Answer;
@@ -154,7 +157,8 @@ impl Default for Kind {
 }
 
 impl Body {
-    /// A body that is made piece by piece, as the client takes it.
+    /// A body that is made piece by piece, as the client takes it. Pieces are asked for until there
+    /// is enough to send, and leave together; one that takes its time delays those before it.
     ///
     /// An error ends the connection, so that the client does not take the body for whole.
     pub fn pieces(pieces: impl Iterator<Item = io::Result<Bytes>> + 'static) -> Self {

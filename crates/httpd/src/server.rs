@@ -92,8 +92,8 @@ impl Builder {
         Builder { log: Some(to), ..self }
     }
 
-    /// Sets up the mechanism otherwise than by default. Addresses and roots are those of the
-    /// builder.
+    /// Sets up the mechanism otherwise than by default. Its addresses come before those of
+    /// [`Builder::listen`]; its roots don't count.
     pub fn config(self, config: Config) -> Self {
         Builder { config: Config { roots: self.config.roots, ..config }, ..self }
     }
@@ -103,7 +103,7 @@ impl Builder {
     /// # Errors
     /// Says what is missing or in the way.
     pub fn start(mut self) -> Result<Server, Error> {
-        if self.listen.is_empty() {
+        if self.listen.is_empty() && self.config.listen.is_empty() {
             self = self.listen(SocketAddr::from(([127, 0, 0, 1], 8080)));
         }
         for addresses in std::mem::take(&mut self.listen) {
@@ -139,7 +139,8 @@ impl Builder {
         Ok(Server { workers, stop, writer })
     }
 
-    /// Starts the server and waits until it ends.
+    /// Starts the server and waits until it ends. Signals are left to the program: one that wants to
+    /// end in order on SIGTERM calls [`Handle::stop`] then.
     ///
     /// # Errors
     /// Those of [`Builder::start`] and [`Server::wait`].

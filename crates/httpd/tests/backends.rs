@@ -399,3 +399,23 @@ fn a_slow_client_gets_a_large_file_whole() {
         });
     });
 }
+
+/// The system's own buffers take megabytes at a time, and for long nothing then.
+#[test]
+fn a_steady_client_was_reset_as_the_system_had_taken_nothing() {
+    let root = site(&[10_000_000]);
+    std::thread::scope(|scope| {
+        on_every_backend(|backend| {
+            let root = &root;
+            scope.spawn(move || {
+                let stall_time = Duration::from_millis(300);
+                let limits = Limits { stall_time, least_rate: 100_000, ..Limits::default() };
+                let server = Server::start(backend, config(root), limits);
+                let mut client = server.connect();
+                client.send(LARGE);
+                let reply = client.slow_reply(30_000, Duration::from_millis(10));
+                assert!(reply.body == contents(10_000_000), "{backend}");
+            });
+        });
+    });
+}

@@ -153,7 +153,7 @@ fn what_has_no_body_has_no_length() {
 #[test]
 fn fields_that_frame_are_the_servers() {
     let mut stage = stage(site("/", |_: Request| {
-        let response = httpd::http::Response::builder()
+        let response = Response::builder()
             .header("Content-Length", "100")
             .header("Transfer-Encoding", "gzip")
             .header("Connection", "close")

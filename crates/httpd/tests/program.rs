@@ -167,6 +167,8 @@ fn bad_flags_are_refused() {
         &["--max-line", "1"],
         &["--idle-time", "-1"],
         &["--idle-time", "soon"],
+        &["--stall-time", "0"],
+        &["--max-requests", "0"],
         &["--least-rate", "0"],
         &["--json"],
         &["extra"],

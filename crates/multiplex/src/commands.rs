@@ -55,7 +55,9 @@ pub trait Commands {
     /// Closes a connection; of several calls the most abrupt wins.
     fn close(&mut self, id: Conn, how: Close);
 
-    /// Bytes queued and not sent yet, those of files included: what a least rate is judged by.
+    /// Bytes queued and not acknowledged by the peer yet, those of files included: what a least
+    /// rate is judged by. What the system's own queue takes would tell little, as it takes
+    /// megabytes at a time. A system call.
     fn unsent(&self, id: Conn) -> u64;
 
     /// The address of the other end, while the connection is open.

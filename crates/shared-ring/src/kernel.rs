@@ -110,6 +110,9 @@ pub trait Host {
     /// The address of the other end, while connected.
     fn peer(&self, fd: Fd) -> Option<SocketAddr>;
 
+    /// Bytes that were sent and that the other end has not acknowledged.
+    fn unacknowledged(&self, fd: Fd) -> u64;
+
     /// Opens a directory for [`Op::Open`] and [`Op::Stat`].
     ///
     /// # Errors

@@ -93,6 +93,13 @@ impl Host for Linux {
         SocketAddr::try_from(address).ok()
     }
 
+    fn unacknowledged(&self, fd: Fd) -> u64 {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the request writes one integer, to where this one is (tcp(7), SIOCOUTQ).
+        let result = unsafe { libc::ioctl(fd.raw(), libc::TIOCOUTQ, &raw mut bytes) };
+        if result == 0 { bytes.unsigned_abs().into() } else { 0 }
+    }
+
     fn directory(&mut self, path: &Path) -> io::Result<File> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;

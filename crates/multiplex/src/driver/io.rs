@@ -431,7 +431,9 @@ impl<K: Submit> Commands for Io<K> {
 
     fn unsent(&self, id: Conn) -> u64 {
         let link = self.links.get(id.slot() as usize).filter(|link| link.is(id));
-        link.map_or(0, |link| link.queued as u64 + link.queue.file_bytes())
+        let Some(link) = link else { return 0 };
+        let sent = link.fd.map_or(0, |fd| self.kernel.host().unacknowledged(fd));
+        sent + link.queued as u64 + link.queue.file_bytes()
     }
 
     fn peer(&self, id: Conn) -> Option<SocketAddr> {
