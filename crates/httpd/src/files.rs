@@ -30,7 +30,8 @@ impl Site {
     /// telling: the kernel's clock for these ticks every 1 to 10 ms.
     const RESTLESS: Duration = Duration::from_millis(20);
 
-    /// Answers a request for what is in memory, but needs more than to be sent.
+    /// Answers a request for what may be in memory as `name`, in the coding that the client takes;
+    /// `codings` lie beside it. Nothing if it is not in memory.
     #[cold]
     pub(crate) fn answer_known(
         &mut self,
@@ -39,27 +40,25 @@ impl Site {
         state: &mut State,
         request: &Request<'_, '_>,
         manner: Manner,
-        codings: Codings,
-    ) -> bool {
-        let chosen = choose(request, codings);
-        let name = match chosen {
+        (name, codings): (&[u8], Codings),
+    ) -> Option<bool> {
+        let name = match choose(request, codings) {
             Some(coding) => {
-                variant(&mut self.key, request.target, coding);
+                variant(&mut self.key, name, coding);
                 &self.key
             }
-            None => request.target,
+            None => name,
         };
         match self.cache.find(name, io.now()) {
             Found::Fresh(ready, _) => {
                 let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-                respond(ready, io, id, state, request, manner, pen)
+                Some(respond(ready, io, id, state, request, manner, pen))
             }
             Found::Stale(target, paths) => {
                 self.begin(io, id, state, request, FileWork::confirm(target, paths, manner));
-                false
+                Some(false)
             }
-            // The coded file is not in memory, and the plain one was just seen to be.
-            Found::Nothing => self.answer_unknown(io, id, state, request, manner),
+            Found::Nothing => None,
         }
     }
 
@@ -92,11 +91,11 @@ impl Site {
         }
         // The same file may be in memory without query or host.
         match self.cache.find(work.name(), io.now()) {
-            Found::Fresh(ready, codings) if choose(request, codings).is_none() => {
-                let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-                return respond(ready, io, id, state, request, manner, pen);
-            }
             Found::Fresh(_, codings) => {
+                let known = (work.name(), codings);
+                if let Some(goes_on) = self.answer_known(io, id, state, request, manner, known) {
+                    return goes_on;
+                }
                 work.codings = codings;
                 work.coding = choose(request, codings);
             }

@@ -166,7 +166,10 @@ impl Site {
         match self.cache.find(request.target, io.now()) {
             Found::Fresh(ready, codings) => {
                 if request.conditional || request.accepts && !codings.is_empty() {
-                    return self.answer_known(io, id, state, request, manner, codings);
+                    let known = (request.target, codings);
+                    let answered = self.answer_known(io, id, state, request, manner, known);
+                    return answered
+                        .unwrap_or_else(|| self.answer_unknown(io, id, state, request, manner));
                 }
                 give(ready, io, id, state, &self.clock, manner)
             }

@@ -236,6 +236,18 @@ fn coded_files_come_and_go() {
 }
 
 #[test]
+fn a_coded_file_was_opened_anew_for_each_request_with_a_query() {
+    let root = site();
+    write(&root, "1000.txt.gz", b"coded");
+    let mut stage = Stage::new(root.path());
+    for n in 0..5 {
+        let reply = get(&mut stage, &format!("/1000.txt?v={n}"), "Accept-Encoding: gzip|");
+        assert_eq!((reply.status, &reply.body[..]), (200, &b"coded"[..]));
+    }
+    assert_eq!(stage.io.works.0, 2, "the plain file and the coded one");
+}
+
+#[test]
 fn coded_files_can_be_left_alone() {
     let root = site();
     write(&root, "1000.txt.gz", b"coded");
