@@ -26,7 +26,7 @@ pub(crate) struct Stream {
     left: Option<u64>,
     /// Whether each piece is sent as a chunk.
     chunked: bool,
-    /// Whether the pieces are sent at all.
+    /// How the reply ends.
     manner: Manner,
 }
 
@@ -58,24 +58,24 @@ impl Site {
             return self.refuse(io, id, state, Status::BAD_REQUEST, manner.ending());
         };
         match guard(|| handler.handle(head)) {
+            Ok(Answer::Receive(upload)) if !body.is_open() => {
+                let response = guard(|| upload.end(HeaderMap::new()));
+                self.reply(io, id, state, response, manner)
+            }
             Ok(Answer::Receive(upload)) => {
-                if body.is_open() && request.expects == Expects::Continue {
+                if request.expects == Expects::Continue {
                     io.send(id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
                 }
-                let is_open = body.is_open();
                 let head = if self.log.is_some() { request.head.to_vec() } else { Vec::new() };
                 let work = BodyWork { body, taken: 0, manner, head, then: Then::Upload(upload) };
                 state.work = Some(Box::new(Work::Body(work)));
-                is_open || self.body_ended(io, id, state, b"")
+                true
             }
-            answer => {
-                let response = answer.map(|answer| match answer {
-                    Answer::Reply(response) => response,
-                    Answer::Receive(_) => Response::default(),
-                });
+            Ok(Answer::Reply(response)) => {
                 let manner = if body.is_open() { manner.ending() } else { manner };
-                self.reply(io, id, state, response, manner)
+                self.reply(io, id, state, Ok(response), manner)
             }
+            Err(status) => self.refuse(io, id, state, status, manner.ending()),
         }
     }
 

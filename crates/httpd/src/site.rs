@@ -67,7 +67,7 @@ impl Site {
             clock: Clock::new(),
             scratch: Vec::with_capacity(1024),
             key: Vec::with_capacity(256),
-            spare: (0..READY).map(|_| Work::none()).collect(),
+            spare: (0..READY).map(|_| Box::default()).collect(),
             begun: None,
             board: Board::new(1),
             log: None,

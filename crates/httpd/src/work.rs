@@ -17,8 +17,11 @@ use crate::state::State;
 use crate::status::Status;
 
 /// What a request waits for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) enum Work {
+    /// Nothing: its box is kept for later use.
+    #[default]
+    Done,
     /// A file.
     File(FileWork),
     /// The end of its body.
@@ -37,15 +40,6 @@ pub(crate) struct BodyWork {
     /// The request's head, if something needs it still.
     pub(crate) head: Vec<u8>,
     pub(crate) then: Then,
-}
-
-impl Work {
-    /// Nothing, in a box for later use.
-    pub(crate) fn none() -> Box<Self> {
-        let manner = Manner::last(false);
-        let (body, then) = (Body::default(), Then::Answer);
-        Box::new(Work::Body(BodyWork { body, taken: 0, manner, head: Vec::new(), then }))
-    }
 }
 
 /// What is to be done with a body.
