@@ -1,9 +1,11 @@
 //! What can be asked of the lab.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::failure::Failure;
 
 /// Measures the mechanisms, on the machine at hand.
 #[derive(Parser)]
@@ -62,7 +64,7 @@ pub(crate) struct Serve {
     pub(crate) what: What,
     #[arg(long)]
     pub(crate) mechanism: String,
-    #[arg(long)]
+    #[arg(long, default_value = "file")]
     pub(crate) work: Work,
     /// What a floor replies to a request for a file
     #[arg(long)]
@@ -95,6 +97,12 @@ pub(crate) enum What {
     Floor,
     /// An application on a mechanism.
     App,
+    /// This project's web server as its program runs it.
+    Httpd,
+    /// nginx; the mechanism is the name of a configuration.
+    Nginx,
+    /// hyper on tokio.
+    Hyper,
 }
 
 /// What a server is asked to do.
@@ -107,6 +115,9 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// The file that is served.
+    pub(crate) const PATH: &str = "/hello.txt";
+
     /// The word for it on the command line and in figures.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -124,12 +135,23 @@ impl Work {
     }
 }
 
+impl Serve {
+    /// The directory, for those who can't do without.
+    pub(crate) fn root(&self) -> Result<&Path, Failure> {
+        let missing = || Failure::Request("--root is missing".to_owned());
+        self.root.as_deref().ok_or_else(missing)
+    }
+}
+
 impl What {
     /// The word for it on the command line and in figures.
     pub(crate) fn name(self) -> &'static str {
         match self {
             What::Floor => "floor",
             What::App => "app",
+            What::Httpd => "httpd",
+            What::Nginx => "nginx",
+            What::Hyper => "hyper",
         }
     }
 }

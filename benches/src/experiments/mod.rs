@@ -1,6 +1,7 @@
 //! The experiments: one file each, one list.
 
 mod floors;
+mod peers;
 
 use std::time::Instant;
 
@@ -39,7 +40,7 @@ impl Context {
 }
 
 /// Every experiment.
-pub(crate) const ALL: &[Experiment] = &[floors::EXPERIMENT];
+pub(crate) const ALL: &[Experiment] = &[floors::EXPERIMENT, peers::EXPERIMENT];
 
 /// The experiment called `id`.
 pub(crate) fn named(id: &str) -> Result<&'static Experiment, Failure> {

@@ -52,7 +52,7 @@ fn total(subject: &Subject, site: &Site, connections: usize, count: u64) -> Resu
     let server = Server::start(subject, site, &words)?;
     if subject.work == Work::File && subject.what == What::App {
         let broken = "it does not run as usual under valgrind";
-        fetch(&server).map_err(|e| Failure::new(broken, e))?;
+        fetch(&server, Work::PATH).map_err(|e| Failure::new(broken, e))?;
     }
     let reply_bytes = site.reply_bytes(subject.work);
     let mut load = Load::start(server.address(), subject.work, connections, reply_bytes)?;

@@ -20,23 +20,25 @@ pub(crate) fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The processor time of each thread of a process in nanoseconds, kernel workers included.
+/// The processor time of each thread of some processes in nanoseconds, kernel workers included.
 ///
 /// From schedstat(5), which is exact for a thread that sleeps; measure while the server is idle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CpuTime(BTreeMap<u32, u64>);
 
 impl CpuTime {
-    /// Reads it for the process `id`.
-    pub(crate) fn of(id: u32) -> io::Result<Self> {
+    /// Reads it for the processes `ids`.
+    pub(crate) fn of(ids: &[u32]) -> io::Result<Self> {
         let mut threads = BTreeMap::new();
-        for entry in fs::read_dir(format!("/proc/{id}/task"))? {
-            let entry = entry?;
-            let thread = entry.file_name().to_string_lossy().parse().ok();
-            // A thread may end between the two reads.
-            let text = fs::read_to_string(entry.path().join("schedstat")).ok();
-            if let Some((thread, time)) = thread.zip(text.as_deref().and_then(first_field)) {
-                threads.insert(thread, time);
+        for id in ids {
+            for entry in fs::read_dir(format!("/proc/{id}/task"))? {
+                let entry = entry?;
+                let thread = entry.file_name().to_string_lossy().parse().ok();
+                // A thread may end between the two reads.
+                let text = fs::read_to_string(entry.path().join("schedstat")).ok();
+                if let Some((thread, time)) = thread.zip(text.as_deref().and_then(first_field)) {
+                    threads.insert(thread, time);
+                }
             }
         }
         Ok(CpuTime(threads))
@@ -49,6 +51,23 @@ impl CpuTime {
         };
         self.0.iter().map(spent).sum()
     }
+}
+
+/// A process and its children.
+pub(crate) fn family(id: u32) -> io::Result<Vec<u32>> {
+    let mut family = vec![id];
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(other) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // A process may end between the two reads.
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        if fields(&stat).nth(1).and_then(|parent| parent.parse().ok()) == Some(id) {
+            family.push(other);
+        }
+    }
+    Ok(family)
 }
 
 /// Watches how much of the processors others use meanwhile, as that spoils a measurement.
@@ -71,12 +90,30 @@ impl Others {
 
     /// Which part of one core others have used since. Of our children only those count as ours
     /// that have ended.
-    pub(crate) fn share(&self) -> io::Result<f64> {
+    fn share(&self) -> io::Result<f64> {
         let now = Others::watch()?;
         let ticks = (now.busy - self.busy).saturating_sub(now.ours - self.ours);
         let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
         Ok(seconds / self.since.elapsed().as_secs_f64())
     }
+
+    /// A sentence for whoever reads the numbers, if others used much.
+    pub(crate) fn note(&self) -> io::Result<Option<String>> {
+        let percent = self.share()? * 100.0;
+        Ok((percent > 5.0).then(|| {
+            format!(
+                "While this was measured, other programs used {percent:.0} % of a core; measure \
+                 again on an idle machine."
+            )
+        }))
+    }
+}
+
+/// The processor time in seconds that this process and those of its children have used that have
+/// ended.
+pub(crate) fn own_seconds() -> io::Result<f64> {
+    let ticks = own_ticks(&fs::read_to_string("/proc/self/stat")?);
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// From `cpu user nice system idle iowait irq softirq steal ...` in proc_stat(5).
@@ -88,10 +125,13 @@ fn busy_ticks(machine: &str) -> u64 {
 
 /// `utime`, `stime`, `cutime` and `cstime` in proc_pid_stat(5), fields 14 to 17.
 fn own_ticks(this: &str) -> u64 {
+    fields(this).skip(11).take(4).filter_map(|w| w.parse::<u64>().ok()).sum()
+}
+
+/// The fields of proc_pid_stat(5) from the third on, the state.
+fn fields(stat: &str) -> impl Iterator<Item = &str> {
     // The name of the program, in brackets, may hold spaces.
-    let rest = this.rsplit(')').next().unwrap_or("");
-    let words = rest.split_ascii_whitespace().skip(11).take(4);
-    words.filter_map(|w| w.parse::<u64>().ok()).sum()
+    stat.rsplit(')').next().unwrap_or("").split_ascii_whitespace()
 }
 
 fn first_field(schedstat: &str) -> Option<u64> {
@@ -118,12 +158,21 @@ mod tests {
     }
 
     #[test]
+    fn children_belong_to_the_family() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let family = family(std::process::id()).unwrap();
+        assert!(family.contains(&std::process::id()) && family.contains(&child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn work_takes_time() {
-        let before = CpuTime::of(std::process::id()).unwrap();
+        let before = CpuTime::of(&[std::process::id()]).unwrap();
         let mut x = 1u64;
         for i in 1..40_000_000u64 {
             x = std::hint::black_box(x.wrapping_mul(i | 1));
         }
-        assert!(CpuTime::of(std::process::id()).unwrap().since(&before) > 1_000_000, "{x}");
+        assert!(CpuTime::of(&[std::process::id()]).unwrap().since(&before) > 1_000_000, "{x}");
     }
 }

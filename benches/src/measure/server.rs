@@ -7,9 +7,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
+use super::processor::family;
+use super::site::fetch;
 use super::{CpuTime, Site};
 use crate::command::{What, Work};
 use crate::failure::Failure;
@@ -51,6 +53,8 @@ pub(crate) struct Server {
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     address: SocketAddr,
+    /// Its processes.
+    family: Vec<u32>,
 }
 
 impl Server {
@@ -72,10 +76,34 @@ impl Server {
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server = Server { child, input, output, address };
+        let family = vec![child.id()];
+        let mut server = Server { child, input, output, address, family };
         let line = server.line().map_err(|e| Failure::new(format_args!("{subject}"), e))?;
         server.address = line.trim().parse().map_err(|e| Failure::new("an address", e))?;
+        server.await_connection(subject)?;
         Ok(server)
+    }
+
+    /// Asks for a path once, and counts the server's children, one of which may have answered, as
+    /// part of it from now on.
+    pub(crate) fn ask(&mut self, path: &str) -> Result<(), Failure> {
+        fetch(self, path)?;
+        self.family = family(self.child.id())?;
+        Ok(())
+    }
+
+    /// Waits until it accepts a connection: nginx tells its address before it listens.
+    fn await_connection(&mut self, subject: &Subject) -> Result<(), Failure> {
+        let patience = Instant::now() + Duration::from_secs(10);
+        loop {
+            match TcpStream::connect_timeout(&self.address, Duration::from_secs(1)) {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > patience || self.child.try_wait()?.is_some() => {
+                    return Err(Failure::new(format_args!("{subject} does not listen"), error));
+                }
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
     }
 
     /// Where it listens.
@@ -92,7 +120,7 @@ impl Server {
 
     /// The processor time it has used.
     pub(crate) fn cpu(&self) -> Result<CpuTime, Failure> {
-        Ok(CpuTime::of(self.child.id())?)
+        Ok(CpuTime::of(&self.family)?)
     }
 
     /// The memory that it has in use, in bytes, as the kernel counts it.
@@ -113,7 +141,7 @@ impl Server {
 
     /// Ends it by a signal, for when it runs under a program that has the last word.
     pub(crate) fn terminate(mut self) -> Result<(), Failure> {
-        let process = rustix::process::Pid::from_child(&self.child);
+        let process = Pid::from_child(&self.child);
         rustix::process::kill_process(process, Signal::TERM).map_err(std::io::Error::from)?;
         let patience = Instant::now() + Duration::from_secs(10);
         while self.child.try_wait()?.is_none() {
@@ -145,7 +173,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // All of this fails only when it has ended already. A signal that can be heard lets it end
+        // its own children.
+        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let patience = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < patience && matches!(self.child.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(1));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

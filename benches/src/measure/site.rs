@@ -1,9 +1,10 @@
-//! The file that is served, and what a reply with it looks like.
+//! The files that are served, and what a reply with one looks like.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Server, Subject};
@@ -11,9 +12,14 @@ use crate::command::{What, Work};
 use crate::failure::Failure;
 use crate::outcome;
 
-const BODY: &[u8; 12] = b"Hello world\n";
+/// A line; files are made of it.
+pub(crate) const HELLO: &str = "Hello world\n";
 
-/// A directory with one small file, and the file server's reply with it, for the floors.
+/// Each file and how long it is.
+const FILES: [(&str, usize); 4] =
+    [("hello.txt", HELLO.len()), ("1k.txt", 1 << 10), ("64k.txt", 1 << 16), ("1m.txt", 1 << 20)];
+
+/// A directory with files, and a reply with one of them, for the floors.
 #[derive(Debug)]
 pub(crate) struct Site {
     root: PathBuf,
@@ -22,24 +28,37 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Makes the file and asks a real server, on `mechanism`, for a reply.
+    /// Makes the files and asks the file server, on `mechanism`, for a reply with the shortest.
     pub(crate) fn new(mechanism: &str) -> Result<Self, Failure> {
+        let mechanism = mechanism.to_owned();
+        let subject = Subject { what: What::App, mechanism, work: Work::File };
+        Site::asking(&subject, Work::PATH, 1)
+    }
+
+    /// Makes the files and asks `subject` for a reply, of which the floors will send `times`.
+    pub(crate) fn asking(subject: &Subject, path: &str, times: usize) -> Result<Self, Failure> {
         let mut site = Site::bare(b"")?;
-        let subject =
-            Subject { what: What::App, mechanism: mechanism.to_owned(), work: Work::File };
-        let reply = fetch(&Server::start(&subject, &site, &[])?)?;
+        let reply = fetch(&Server::start(subject, &site, &[])?, path)?.repeat(times);
         fs::write(&site.reply, &reply)?;
         site.reply_bytes = reply.len();
         Ok(site)
     }
 
-    /// Makes the file, with a reply that is given.
+    /// Makes the files, with a reply that is given.
     pub(crate) fn bare(reply: &[u8]) -> Result<Self, Failure> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let root = outcome::directory()?.join("site");
         fs::create_dir_all(&root)?;
-        fs::write(root.join("hello.txt"), BODY)?;
-        // Beside the root, and one for each process, as tests run at the same time.
-        let reply_file = root.with_file_name(format!("reply-{}", std::process::id()));
+        for (name, length) in FILES {
+            let path = root.join(name);
+            if !path.metadata().is_ok_and(|m| m.len() == length as u64) {
+                let lines = HELLO.as_bytes().repeat(length / HELLO.len() + 1);
+                fs::write(path, &lines[..length])?;
+            }
+        }
+        // Beside the root, and one for each, as tests run at the same time.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let reply_file = root.with_file_name(format!("reply-{}-{number}", std::process::id()));
         fs::write(&reply_file, reply)?;
         Ok(Site { root, reply: reply_file, reply_bytes: reply.len() })
     }
@@ -67,23 +86,49 @@ impl Drop for Site {
     }
 }
 
-/// Asks for the file, once.
-pub(super) fn fetch(server: &Server) -> Result<Vec<u8>, Failure> {
+/// Asks once and returns the reply, which must be one of success.
+pub(super) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    stream.write_all(Work::File.request())?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let mut reply = Vec::new();
-    while !reply.ends_with(BODY) {
-        let mut piece = [0; 1024];
-        match stream.read(&mut piece).map_err(|e| Failure::new("no reply with the file", e))? {
+    while length(&reply).is_none_or(|length| reply.len() < length) {
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece).map_err(|e| Failure::new(format!("no reply to {path}"), e))? {
             0 => break,
             n => reply.extend_from_slice(&piece[..n]),
         }
     }
-    if reply.starts_with(b"HTTP/1.1 200 ") && reply.ends_with(BODY) {
+    if let Some(length) = length(&reply).filter(|n| *n <= reply.len())
+        && reply.starts_with(b"HTTP/1.1 200 ")
+    {
+        // A floor may send more than one reply.
+        reply.truncate(length);
         return Ok(reply);
     }
     let text = String::from_utf8_lossy(&reply);
     let status = text.lines().next().unwrap_or("nothing");
-    Err(Failure::Run(format!("asked for the file, the server said: {status}")))
+    Err(Failure::Run(format!("asked for {path}, the server said: {status}")))
+}
+
+/// How long a reply is, once its head is there.
+fn length(reply: &[u8]) -> Option<usize> {
+    let mut fields = [httparse::EMPTY_HEADER; 32];
+    let mut head = httparse::Response::new(&mut fields);
+    let Ok(httparse::Status::Complete(end)) = head.parse(reply) else { return None };
+    let field = head.headers.iter().find(|f| f.name.eq_ignore_ascii_case("content-length"))?;
+    Some(end + str::from_utf8(field.value).ok()?.parse::<usize>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::length;
+
+    #[test]
+    fn a_reply_ends_where_its_length_says() {
+        let head = "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n";
+        assert_eq!(length(head.as_bytes()), Some(head.len() + 12));
+        assert_eq!(length(&head.as_bytes()[..20]), None);
+        assert_eq!(length(b"HTTP/1.1 200 OK\r\n\r\n"), None);
+    }
 }

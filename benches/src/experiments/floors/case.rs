@@ -57,10 +57,7 @@ impl Case {
     }
 
     pub(super) fn side(&mut self, what: What) -> &mut Side {
-        match what {
-            What::Floor => &mut self.floor_side,
-            What::App => &mut self.app_side,
-        }
+        if what == What::Floor { &mut self.floor_side } else { &mut self.app_side }
     }
 
     /// Processor time of the application over that of the floor, for each round.

@@ -44,7 +44,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut cases = cases(&mut outcome);
     let others = Others::watch()?;
     measure(cx, &extent, &site, &mut cases);
-    note_others(others.share()?, &mut outcome);
+    outcome.notes.extend(others.note()?);
     let idle = idle::measure_all(&site, &mut outcome);
     count_instructions(cx, &site, &mut cases, &mut outcome);
     for case in &cases {
@@ -117,16 +117,6 @@ fn measure(cx: &Context, extent: &Extent, site: &Site, cases: &mut [Case]) {
             }
             cx.progress.inc(1);
         }
-    }
-}
-
-fn note_others(share: f64, outcome: &mut Outcome) {
-    if share > 0.05 {
-        let percent = share * 100.0;
-        outcome.notes.push(format!(
-            "While this was measured, other programs used {percent:.0} % of a core; measure again \
-             on an idle machine."
-        ));
     }
 }
 

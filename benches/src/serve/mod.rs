@@ -1,11 +1,15 @@
 //! A server under test.
 
+mod hyper;
+pub(crate) mod nginx;
+
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 use std::{fs, process};
 
+use httpd::Limits;
 use multiplex::{Any, Config, Root, Stats};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -15,7 +19,7 @@ use crate::allocator;
 use crate::command::{Serve, What, Work};
 use crate::failure::Failure;
 use crate::floors::{self, Task};
-use crate::measure::{SERVER_CORE, pin};
+use crate::measure::{HELLO, SERVER_CORE, pin};
 
 /// How long a server may take to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -29,6 +33,11 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     let words = match options.what {
         What::Floor => floor(options)?,
         What::App => application(options)?,
+        What::Httpd => httpd(options)?,
+        What::Nginx => {
+            return nginx::become_nginx(&options.mechanism, options.root()?, HELLO);
+        }
+        What::Hyper => hyper(options)?,
     };
     println!("{words}");
     Ok(())
@@ -43,10 +52,7 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
         (Work::File, Some(path)) => Task::Reply(fs::read(path)?.leak()),
         (Work::File, None) => return Err(Failure::Request("--reply is missing".to_owned())),
     };
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    // What mechanisms set too, and sockets inherit.
-    sockopt::set_tcp_nodelay(&listener, true).map_err(io::Error::from)?;
-    rustix::net::listen(&listener, BACKLOG).map_err(io::Error::from)?;
+    let listener = listen()?;
     let handle = listener.try_clone()?;
     obey(options, listener.local_addr()?, move || {
         // It can only have ended by itself.
@@ -54,6 +60,14 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
     });
     let calls = serve(listener, task).map_err(|e| Failure::new(format_args!("floor {name}"), e))?;
     Ok(json!({ "system_calls": calls }))
+}
+
+fn listen() -> io::Result<TcpListener> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    // What mechanisms set too, and sockets inherit.
+    sockopt::set_tcp_nodelay(&listener, true)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
 }
 
 fn application(options: &Serve) -> Result<Value, Failure> {
@@ -74,6 +88,33 @@ fn application(options: &Serve) -> Result<Value, Failure> {
         Work::File => server.run(httpd::Site::new(Some(Root(0)))),
     };
     Ok(counters(&stats.map_err(|e| Failure::new(&options.mechanism, e))?))
+}
+
+/// The web server as its program runs it, with a handler.
+fn httpd(options: &Serve) -> Result<Value, Failure> {
+    let config = Config { backlog: BACKLOG as u32, ..Config::default() };
+    let limits = Limits { requests: u32::MAX, ..Limits::default() };
+    let server = httpd::Server::builder()
+        .listen("127.0.0.1:0")
+        .backend(&options.mechanism)
+        .config(config)
+        .limits(limits)
+        .files(options.root()?)
+        .route("/hello", |_: httpd::Request| HELLO)
+        .start();
+    let ended = |e| Failure::new(&options.mechanism, e);
+    let server = server.map_err(ended)?;
+    let handle = server.handle();
+    obey(options, server.addresses()[0], move || handle.stop());
+    let workers = server.wait().map_err(ended)?;
+    Ok(counters(&workers[0]))
+}
+
+fn hyper(options: &Serve) -> Result<Value, Failure> {
+    let listener = listen()?;
+    obey(options, listener.local_addr()?, || process::exit(0));
+    hyper::serve(listener, HELLO)?;
+    Ok(json!({}))
 }
 
 fn counters(stats: &Stats) -> Value {

@@ -1,0 +1,109 @@
+//! What the servers are asked, and who takes part.
+
+use std::fmt;
+
+use crate::command::{What, Work as Task};
+use crate::measure::{Requests, Subject};
+
+/// A server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// This project's, on a mechanism.
+    Ours(&'static str),
+    /// The least program on an interface.
+    Floor(&'static str),
+    /// nginx, in a configuration.
+    Nginx(&'static str),
+    Hyper,
+}
+
+use Peer::{Floor, Hyper, Nginx, Ours};
+
+impl Peer {
+    /// What is to be started.
+    pub(super) fn subject(self) -> Subject {
+        let (what, mechanism) = match self {
+            Ours(mechanism) => (What::Httpd, mechanism),
+            Floor(interface) => (What::Floor, interface),
+            Nginx(configuration) => (What::Nginx, configuration),
+            Hyper => (What::Hyper, "tokio"),
+        };
+        Subject { what, mechanism: mechanism.to_owned(), work: Task::File }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ours(mechanism) => f.write_str(mechanism),
+            Floor(interface) => write!(f, "{interface} floor"),
+            Nginx(configuration) => write!(f, "nginx {configuration}"),
+            Hyper => f.write_str("hyper"),
+        }
+    }
+}
+
+/// A kind of work.
+#[derive(Debug)]
+pub(super) struct Work {
+    /// The word for it in the names of ratios.
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    pub(super) path: &'static str,
+    pub(super) requests: Requests,
+    pub(super) peers: &'static [Peer],
+}
+
+const EPOLL: Peer = Ours("epoll");
+const URING: Peer = Ours("uring");
+const TOKIO: Peer = Ours("tokio");
+const COPY: Peer = Nginx("copy-cached");
+const SENDFILE: Peer = Nginx("sendfile-cached");
+const SHIPPED: Peer = Nginx("shipped");
+
+/// nginx answers from its configuration where the work is no file, so one configuration stands
+/// for all. hyper serves no files. A floor answers one read by one reply, so it knows no others.
+pub(super) const ALL: [Work; 6] = [
+    Work {
+        name: "hello",
+        title: "12 bytes from a handler",
+        path: "/hello",
+        requests: Requests::KeepAlive,
+        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper],
+    },
+    Work {
+        name: "file1k",
+        title: "a file of 1 KiB",
+        path: "/1k.txt",
+        requests: Requests::KeepAlive,
+        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, SENDFILE, SHIPPED],
+    },
+    Work {
+        name: "file64k",
+        title: "a file of 64 KiB",
+        path: "/64k.txt",
+        requests: Requests::KeepAlive,
+        peers: &[EPOLL, URING, TOKIO, COPY, SENDFILE, SHIPPED],
+    },
+    Work {
+        name: "file1m",
+        title: "a file of 1 MiB",
+        path: "/1m.txt",
+        requests: Requests::KeepAlive,
+        peers: &[EPOLL, URING, TOKIO, COPY, SENDFILE, SHIPPED],
+    },
+    Work {
+        name: "pipelined",
+        title: "12 bytes from a handler, 16 requests at once",
+        path: "/hello",
+        requests: Requests::Pipelined(16),
+        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper],
+    },
+    Work {
+        name: "conn",
+        title: "12 bytes from a handler, a new connection for each request",
+        path: "/hello",
+        requests: Requests::Close,
+        peers: &[EPOLL, URING, TOKIO, COPY, Hyper],
+    },
+];

@@ -1,0 +1,167 @@
+//! wrk, a load generator that everybody has: a closed loop from one core.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::thread;
+
+use serde::Deserialize;
+
+use super::processor::own_seconds;
+use super::{CLIENT_CORE, pin};
+use crate::failure::Failure;
+use crate::outcome;
+
+/// How requests follow one another on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Requests {
+    /// One after the other.
+    KeepAlive,
+    /// So many at once.
+    Pipelined(usize),
+    /// One, then the server closes.
+    Close,
+}
+
+/// What wrk saw.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) requests: u64,
+    pub(crate) seconds: f64,
+    /// Time from a request to the end of its reply; none where wrk has no figure.
+    pub(crate) p50_us: Option<f64>,
+    pub(crate) p99_us: Option<f64>,
+    /// Which part of its core it used.
+    pub(crate) busy: f64,
+}
+
+/// wrk with its script.
+#[derive(Debug)]
+pub(crate) struct Wrk {
+    script: PathBuf,
+}
+
+/// Has wrk send `n` requests at once where its first argument is `n`, and tell in one line of JSON
+/// what it saw.
+const SCRIPT: &str = r#"
+init = function(args)
+  local n = tonumber(args[1])
+  if n > 1 then
+    local batch = string.rep(wrk.format(), n)
+    request = function() return batch end
+  end
+end
+
+done = function(summary, latency)
+  local e = summary.errors
+  io.write(string.format(
+    '{"requests":%d,"us":%d,"p50":%g,"p99":%g,"errors":%d}\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    e.connect + e.read + e.write + e.status + e.timeout))
+end
+"#;
+
+/// What the script tells.
+#[derive(Deserialize)]
+struct Told {
+    requests: u64,
+    us: f64,
+    p50: f64,
+    p99: f64,
+    errors: u64,
+}
+
+impl Wrk {
+    /// Looks whether it is installed.
+    pub(crate) fn find() -> Result<Self, Failure> {
+        // Asked for its version it shows it, and exits with an error.
+        if Command::new("wrk").arg("--version").output().is_err() {
+            return Err(Failure::Run("wrk is not installed (Debian package: wrk)".to_owned()));
+        }
+        let script = outcome::directory()?.join(format!("wrk-{}.lua", std::process::id()));
+        fs::write(&script, SCRIPT)?;
+        Ok(Wrk { script })
+    }
+
+    /// Loads a server for so many seconds.
+    pub(crate) fn run(
+        &self,
+        to: SocketAddr,
+        path: &str,
+        requests: Requests,
+        connections: usize,
+        seconds: u32,
+    ) -> Result<Seen, Failure> {
+        let mut command = Command::new("wrk");
+        command.args(["--threads", "1", "--connections", &connections.to_string()]);
+        command.args(["--duration", &format!("{seconds}s"), "--script"]).arg(&self.script);
+        if requests == Requests::Close {
+            command.args(["--header", "Connection: close"]);
+        }
+        let at_once = if let Requests::Pipelined(n) = requests { n } else { 1 };
+        command.args([&format!("http://{to}{path}"), "--", &at_once.to_string()]);
+        let before = own_seconds()?;
+        let output = on_its_core(&mut command).map_err(|e| Failure::new("can't run wrk", e))?;
+        let told = read(&output)?;
+        let lasted = told.us / 1e6;
+        let known = |us: f64| (us > 0.0).then_some(us);
+        Ok(Seen {
+            requests: told.requests,
+            seconds: lasted,
+            p50_us: known(told.p50),
+            p99_us: known(told.p99),
+            busy: (own_seconds()? - before) / lasted,
+        })
+    }
+}
+
+impl Drop for Wrk {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.script);
+    }
+}
+
+/// A child runs where the thread ran that started it.
+fn on_its_core(command: &mut Command) -> io::Result<Output> {
+    let run = || pin(CLIENT_CORE).and_then(|()| command.output());
+    thread::scope(|scope| scope.spawn(run).join()).expect("nothing in it panics")
+}
+
+/// The line of the script is the last one.
+fn read(output: &Output) -> Result<Told, Failure> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let told: Told = serde_json::from_str(text.lines().last().unwrap_or("")).map_err(|_| {
+        Failure::Run(format!("wrk failed: {text}{}", String::from_utf8_lossy(&output.stderr)))
+    })?;
+    match told.errors {
+        0 if told.requests > 0 => Ok(told),
+        0 => Err(Failure::Run("wrk had no reply".to_owned())),
+        n => Err(Failure::Run(format!("wrk had {n} errors and {} replies", told.requests))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn output(text: &str) -> Output {
+        let stdout = text.as_bytes().to_vec();
+        Output { status: ExitStatus::from_raw(0), stdout, stderr: Vec::new() }
+    }
+
+    #[test]
+    fn errors_are_not_taken_for_replies() {
+        let line = |n| {
+            format!("table\n{{\"requests\":9,\"us\":5,\"p50\":1.5,\"p99\":0,\"errors\":{n}}}\n")
+        };
+        assert_eq!(read(&output(&line(0))).unwrap().requests, 9);
+        let failure = read(&output(&line(2))).err().unwrap().to_string();
+        assert_eq!(failure, "wrk had 2 errors and 9 replies");
+        assert!(read(&output("unable to connect")).is_err());
+    }
+}
