@@ -1,19 +1,20 @@
 //! Requests that handlers answer.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::request::Parts;
+use http::header::{self, HeaderMap};
 use multiplex::{Chunk, Close, Commands, Conn, HIGH_WATER};
 
-use crate::Limits;
 use crate::body::Body;
-use crate::handler::{self, Answer, Handler, Kind, Pieces, Response};
-use crate::reply::{self, Manner};
+use crate::edge::{is_framing, trailers};
+use crate::handler::{self, Answer, Kind, Pieces, Response};
+use crate::reply::{self, Manner, Ready};
 use crate::request::{Expects, Persist, Request};
+use crate::routes::Route;
 use crate::site::Site;
 use crate::state::State;
 use crate::status::Status;
@@ -52,12 +53,22 @@ impl Site {
         request: &Request<'_, '_>,
         body: Body,
         manner: Manner,
-        handler: Arc<dyn Handler>,
+        route: Route,
     ) -> bool {
-        let Ok(head) = parts(request) else {
+        let Ok(mut head) = self.edge.parts(request) else {
             return self.refuse(io, id, state, Status::BAD_REQUEST, manner.ending());
         };
-        match guard(|| handler.handle(head)) {
+        let handler = self.routes.handler(route);
+        if !body.is_open() {
+            head = match guard(|| handler.handle_at_once(head)) {
+                Ok(ControlFlow::Continue(head)) => head,
+                Ok(ControlFlow::Break(response)) => {
+                    return self.reply(io, id, state, Ok(response), manner);
+                }
+                Err(status) => return self.reply(io, id, state, Err(status), manner),
+            }
+        }
+        match guard(|| Arc::clone(handler).handle(head)) {
             Ok(Answer::Receive(upload)) if !body.is_open() => {
                 let response = guard(|| upload.end(HeaderMap::new()));
                 self.reply(io, id, state, response, manner)
@@ -110,13 +121,13 @@ impl Site {
         io: &mut impl Commands,
         id: Conn,
         state: &mut State,
-        trailers: &[u8],
+        bytes: &[u8],
     ) -> bool {
         let Some(Work::Body(work)) = state.work.take().map(|work| *work) else { return true };
         let BodyWork { manner, head, then, .. } = work;
         let goes_on = match then {
             Then::Upload(upload) => {
-                let response = guard(|| upload.end(fields(trailers)));
+                let response = guard(|| upload.end(trailers(bytes)));
                 self.reply(io, id, state, response, manner)
             }
             Then::Answer => self.answer_head(io, id, state, &head, manner),
@@ -149,31 +160,44 @@ impl Site {
             Kind::Bytes(bytes) => Some(bytes.len() as u64),
             Kind::Pieces(len, _) => *len,
         };
-        let closes = head.headers.get_all(header::CONNECTION).iter().any(|v| v == "close");
-        if closes || len.is_none() && manner.old && !bodiless {
+        if len.is_none() && manner.old && !bodiless {
             manner = Manner { persist: Persist::Ends, ..manner };
         }
         let chunked = len.is_none() && !manner.old && !bodiless;
         self.scratch.clear();
         let out = &mut self.scratch;
         reply::begin_head(out, status, self.clock.stamp());
-        for (name, value) in head.headers.iter().filter(|(name, _)| !is_framing(name)) {
-            out.extend_from_slice(name.as_str().as_bytes());
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value.as_bytes());
-            out.extend_from_slice(b"\r\n");
+        for (name, value) in &head.headers {
+            if !is_framing(name) {
+                out.extend_from_slice(name.as_str().as_bytes());
+                out.extend_from_slice(b": ");
+                out.extend_from_slice(value.as_bytes());
+                out.extend_from_slice(b"\r\n");
+            } else if name == header::CONNECTION && value == "close" {
+                manner = Manner { persist: Persist::Ends, ..manner };
+            }
         }
+        self.edge.keep(head.headers);
         match len {
             _ if bodiless => {}
-            Some(len) => reply::put(out, format_args!("Content-Length: {len}\r\n")),
+            Some(len) => reply::put_length(out, len),
             None if chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
             None => {}
         }
         reply::end_head(out, manner);
         state.tell(status, if bodiless || !manner.body { 0 } else { len.unwrap_or(0) });
+        let is_short = |bytes: &Bytes| bytes.len() <= Ready::SHORT;
+        let body = match body {
+            _ if bodiless || !manner.body => Kind::default(),
+            Kind::Bytes(bytes) if is_short(&bytes) => {
+                out.extend_from_slice(&bytes);
+                Kind::default()
+            }
+            body => body,
+        };
         let mut queued = io.send(id, Chunk::Copy(out));
         match body {
-            _ if bodiless || !manner.body => {}
+            Kind::Bytes(bytes) if bytes.is_empty() => {}
             Kind::Bytes(bytes) => queued = io.send(id, Chunk::Shared(bytes)),
             Kind::Pieces(left, pieces) => {
                 let stream = Stream { pieces, left, chunked, manner };
@@ -249,54 +273,4 @@ impl Stream {
         }
         0
     }
-}
-
-/// Fields that the server itself writes.
-fn is_framing(name: &HeaderName) -> bool {
-    [
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::TRANSFER_ENCODING,
-        header::DATE,
-        header::SERVER,
-    ]
-    .contains(name)
-}
-
-/// A request's head in the types of the `http` crate.
-fn parts(request: &Request<'_, '_>) -> Result<Parts, http::Error> {
-    let version = if request.old { http::Version::HTTP_10 } else { http::Version::HTTP_11 };
-    let mut all = http::Request::builder()
-        .method(request.name)
-        .uri(request.target)
-        .version(version)
-        .body(())?
-        .into_parts()
-        .0;
-    for field in request.fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes())?;
-        all.headers.append(name, HeaderValue::from_bytes(field.value)?);
-    }
-    Ok(all)
-}
-
-/// Trailer fields; those that frame a message have no business there.
-fn fields(trailers: &[u8]) -> HeaderMap {
-    let mut memory = [httparse::EMPTY_HEADER; Limits::FIELDS];
-    let mut map = HeaderMap::new();
-    if let Ok(httparse::Status::Complete((_, fields))) =
-        httparse::parse_headers(trailers, &mut memory)
-    {
-        for field in fields {
-            let name = HeaderName::from_bytes(field.name.as_bytes());
-            let value = HeaderValue::from_bytes(field.value);
-            if let (Ok(name), Ok(value)) = (name, value)
-                && !is_framing(&name)
-                && name != header::HOST
-            {
-                map.append(name, value);
-            }
-        }
-    }
-    map
 }

@@ -74,8 +74,8 @@ impl Site {
         manner: Manner,
     ) -> bool {
         if let Ok((name, _)) = path::split(request.target) {
-            if let Some(handler) = self.routes.find(name) {
-                return self.call(io, id, state, request, Body::default(), manner, handler);
+            if let Some(route) = self.routes.find(name) {
+                return self.call(io, id, state, request, Body::default(), manner, route);
             }
             if self.shows_status && name == STATUS.as_bytes() {
                 return self.show_status(io, id, state, manner);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -25,6 +26,13 @@ pub type Response<T = Body> = http::Response<T>;
 pub trait Handler: Send + Sync + 'static {
     /// Takes a request's head; the answer is a reply, or what is to receive the body.
     fn handle(self: Arc<Self>, head: Parts) -> Answer;
+
+    /// Answers a request that has no body. By default it gives the head back, for
+    /// [`Handler::handle`] to take and an [`Upload`] to end at once; a handler that answers here
+    /// saves making one.
+    fn handle_at_once(&self, head: Parts) -> ControlFlow<Response, Parts> {
+        ControlFlow::Continue(head)
+    }
 }
 
 /// What a [`Handler`] makes of a request's head.
@@ -57,6 +65,10 @@ where
 {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
         Answer::Receive(Box::new(Whole { handler: self, head, body: BytesMut::new() }))
+    }
+
+    fn handle_at_once(&self, head: Parts) -> ControlFlow<Response, Parts> {
+        ControlFlow::Break(self(Request::from_parts(head, Bytes::new())).into_response())
     }
 }
 

@@ -24,6 +24,7 @@ mod clock;
 mod coding;
 mod conditions;
 mod counts;
+mod edge;
 mod files;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;

@@ -116,7 +116,11 @@ const OK_LINE: usize = b"HTTP/1.1 200 OK\r\n".len();
 
 /// Writes the first lines of a head.
 pub(crate) fn begin_head(out: &mut Vec<u8>, status: Status, date: &Stamp) {
-    put(out, format_args!("HTTP/1.1 {} {}\r\nDate: ", status.0, status.1));
+    out.extend_from_slice(b"HTTP/1.1 ");
+    put_number(out, status.0.into());
+    out.push(b' ');
+    out.extend_from_slice(status.1.as_bytes());
+    out.extend_from_slice(b"\r\nDate: ");
     out.extend_from_slice(date);
     out.extend_from_slice(
         concat!("\r\nServer: httpd/", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes(),
@@ -127,6 +131,17 @@ pub(crate) fn begin_head(out: &mut Vec<u8>, status: Status, date: &Stamp) {
 pub(crate) fn end_head(out: &mut Vec<u8>, manner: Manner) {
     out.extend_from_slice(manner.connection());
     out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a Content-Length.
+pub(crate) fn put_length(out: &mut Vec<u8>, len: u64) {
+    out.extend_from_slice(b"Content-Length: ");
+    put_number(out, len);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn put_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Appends formatted text; a vector takes everything.
@@ -186,7 +201,8 @@ impl Ready {
         begin_head(&mut bytes, Status::OK, clock.stamp());
         about.put_all(&mut bytes);
         about.put_type(&mut bytes);
-        put(&mut bytes, format_args!("Content-Length: {len}\r\n\r\n"));
+        put_length(&mut bytes, len);
+        bytes.extend_from_slice(b"\r\n");
         let head = bytes.len();
         Ready { bytes, head, content, len, about, seconds: clock.seconds() }
     }
@@ -267,7 +283,7 @@ impl Ready {
         self.about.put_all(out);
         self.about.put_type(out);
         self.put_range(out, &part);
-        put(out, format_args!("Content-Length: {}\r\n", part.end - part.start));
+        put_length(out, part.end - part.start);
         end_head(out, manner);
         io.send(to, Chunk::Copy(out));
         let queued = self.send_part(io, to, part);
@@ -305,7 +321,7 @@ impl Ready {
         begin_head(out, Status::PARTIAL, pen.clock.stamp());
         self.about.put_all(out);
         put(out, format_args!("Content-Type: multipart/byteranges; boundary={boundary:016x}\r\n"));
-        put(out, format_args!("Content-Length: {len}\r\n"));
+        put_length(out, len);
         end_head(out, manner);
         io.send(to, Chunk::Copy(out));
         let mut start = 0;

@@ -93,7 +93,7 @@ pub(crate) fn brief(
     state.tell(status, if manner.body && has_body { len as u64 } else { 0 });
     if has_body {
         out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
-        reply::put(out, format_args!("Content-Length: {len}\r\n"));
+        reply::put_length(out, len as u64);
     }
     reply::end_head(out, manner);
     if manner.body && has_body {

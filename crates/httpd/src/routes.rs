@@ -9,22 +9,32 @@ use crate::handler::Handler;
 #[derive(Clone, Default)]
 pub(crate) struct Routes(Vec<(Box<str>, Arc<dyn Handler>)>);
 
+/// Which of the routes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route(usize);
+
 impl Routes {
     /// Adds a handler; a later one for the same path takes the place of an earlier one.
     pub(crate) fn add(&mut self, path: &str, handler: Arc<dyn Handler>) {
-        self.0.retain(|(other, _)| **other != *path);
-        self.0.push((path.into(), handler));
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        let path = format!("{slash}{path}").into_boxed_str();
+        self.0.retain(|(other, _)| *other != path);
+        self.0.push((path, handler));
         // The longest come first.
         self.0.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
     }
 
-    /// The handler for a target's path.
-    pub(crate) fn find(&self, path: &[u8]) -> Option<Arc<dyn Handler>> {
+    /// The route of a target's path.
+    pub(crate) fn find(&self, path: &[u8]) -> Option<Route> {
         let answers = |route: &str| {
             path == route.as_bytes() || route.ends_with('/') && path.starts_with(route.as_bytes())
         };
-        let found = self.0.iter().find(|(route, _)| answers(route));
-        found.map(|(_, handler)| Arc::clone(handler))
+        self.0.iter().position(|(route, _)| answers(route)).map(Route)
+    }
+
+    /// The handler of a route.
+    pub(crate) fn handler(&self, route: Route) -> &Arc<dyn Handler> {
+        &self.0[route.0].1
     }
 }
 
@@ -40,15 +50,14 @@ mod tests {
     use crate::{Request, Response};
 
     #[test]
-    fn the_longest_path_counts() {
+    fn the_longest_path_counts_and_begins_with_a_slash() {
         let mut routes = Routes::default();
-        for path in ["/", "/a", "/a/", "/a/b"] {
+        for path in ["/", "a", "/a/", "/a/b"] {
             routes.add(path, Arc::new(|_: Request| Response::default()));
         }
         let found = |path: &str| {
-            let handler = routes.find(path.as_bytes())?;
-            let route = routes.0.iter().find(|(_, other)| Arc::ptr_eq(other, &handler));
-            route.map(|(path, _)| &**path)
+            let route = routes.find(path.as_bytes())?;
+            Some(&*routes.0[route.0].0)
         };
         assert_eq!(found("/a"), Some("/a"));
         assert_eq!(found("/ab"), Some("/"));

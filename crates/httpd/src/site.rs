@@ -11,6 +11,7 @@ use crate::body::{Body, Piece};
 use crate::cache::{Cache, Found};
 use crate::clock::Clock;
 use crate::counts::Board;
+use crate::edge::Edge;
 use crate::handler::Handler;
 use crate::log::{Entry, Lines};
 use crate::path;
@@ -35,6 +36,7 @@ pub struct Site {
     pub(crate) precompressed: bool,
     pub(crate) cache: Cache,
     pub(crate) clock: Clock,
+    pub(crate) edge: Edge,
     /// Where the heads of rarer replies are written.
     pub(crate) scratch: Vec<u8>,
     /// Where names for the cache are put together.
@@ -65,6 +67,7 @@ impl Site {
             limits,
             precompressed: true,
             clock: Clock::new(),
+            edge: Edge::default(),
             scratch: Vec::with_capacity(1024),
             key: Vec::with_capacity(256),
             spare: (0..READY).map(|_| Box::default()).collect(),
@@ -101,8 +104,8 @@ impl Site {
     }
 
     /// Has a handler answer all requests for a path, whatever the method; for a path that ends in
-    /// a slash, also all for what lies beneath. The longest such path counts. Handlers come before
-    /// files.
+    /// a slash, also all for what lies beneath. The longest such path counts. A slash that is
+    /// missing at its beginning is added. Handlers come before files.
     #[must_use]
     pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
         self.routes.add(path, Arc::new(handler));
@@ -200,9 +203,9 @@ impl Site {
             return Err(Status::BAD_REQUEST);
         }
         if let Ok((path, _)) = path::split(request.target)
-            && let Some(handler) = self.routes.find(path)
+            && let Some(route) = self.routes.find(path)
         {
-            return Ok(self.call(io, id, state, request, body, manner, handler));
+            return Ok(self.call(io, id, state, request, body, manner, route));
         }
         match request.method {
             Method::Unknown => Err(Status::NOT_IMPLEMENTED),
