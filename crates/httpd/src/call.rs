@@ -166,7 +166,7 @@ impl Site {
         let chunked = len.is_none() && !manner.old && !bodiless;
         self.scratch.clear();
         let out = &mut self.scratch;
-        reply::begin_head(out, status, self.clock.stamp());
+        reply::begin_head(out, status, &self.clock);
         for (name, value) in &head.headers {
             if !is_framing(name) {
                 out.extend_from_slice(name.as_str().as_bytes());

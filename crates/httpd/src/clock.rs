@@ -22,12 +22,18 @@ pub(crate) fn stamp(time: SystemTime) -> Stamp {
 
 const EPOCH: Stamp = *b"Thu, 01 Jan 1970 00:00:00 GMT";
 
+/// What stands before the Date in every head, and what follows it.
+const DATE: &[u8] = b"Date: ";
+const SERVER: &[u8] = concat!("\r\nServer: httpd/", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
+
 /// The Date of the current second.
 ///
 /// The time of day is asked for when the monotonic clock says that the second has passed; a
 /// clock that is set is noticed within a second.
 #[derive(Debug)]
 pub(crate) struct Clock {
+    /// The fields that every reply has, the Date among them.
+    fields: Vec<u8>,
     stamp: Stamp,
     until: Option<Instant>,
     seconds: u64,
@@ -35,7 +41,8 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Clock { stamp: EPOCH, until: None, seconds: 0 }
+        let fields = [DATE, &EPOCH, SERVER].concat();
+        Clock { fields, stamp: EPOCH, until: None, seconds: 0 }
     }
 
     /// Brings the Date up to now; nearly free within the same second. Whether that was over.
@@ -54,6 +61,12 @@ impl Clock {
         self.until = Some(now + Duration::from_nanos(u64::from(1_000_000_000 - within)));
         self.seconds += 1;
         self.stamp = stamp(wall);
+        self.fields[DATE.len()..][..EPOCH.len()].copy_from_slice(&self.stamp);
+    }
+
+    /// The fields that every reply has, Date and Server.
+    pub(crate) fn fields(&self) -> &[u8] {
+        &self.fields
     }
 
     /// The Date.

@@ -51,7 +51,17 @@ fn after_authority(target: &[u8]) -> Result<&[u8], Status> {
 /// Whether a byte may occur in a target. Of those that RFC 3986 forbids, the ones are let through
 /// that browsers do send as they are.
 fn is_uri_byte(b: u8) -> bool {
-    b.is_ascii_graphic() && !matches!(b, b'"' | b'<' | b'>' | b'\\' | b'#')
+    const TABLE: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut b = 0;
+        while b < 256 {
+            let forbidden = matches!(b as u8, b'"' | b'<' | b'>' | b'\\' | b'#');
+            table[b] = (b as u8).is_ascii_graphic() && !forbidden;
+            b += 1;
+        }
+        table
+    };
+    TABLE[usize::from(b)]
 }
 
 /// The path below the root that a target's path means; that of the index for a directory's.

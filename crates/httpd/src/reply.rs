@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use multiplex::{Chunk, Close, Commands, Conn, File};
 
-use crate::clock::{Clock, Stamp, stamp};
+use crate::clock::{Clock, stamp};
 use crate::coding::Coding;
 use crate::conditions::Validators;
 use crate::request::Persist;
@@ -106,25 +106,20 @@ impl About {
     }
 }
 
-/// Where in a head the Date is.
-const fn date_at(status_line: usize) -> usize {
-    status_line + b"Date: ".len()
-}
-
-/// The length of `HTTP/1.1 200 OK` with its line end.
-const OK_LINE: usize = b"HTTP/1.1 200 OK\r\n".len();
+const OK_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
 /// Writes the first lines of a head.
-pub(crate) fn begin_head(out: &mut Vec<u8>, status: Status, date: &Stamp) {
-    out.extend_from_slice(b"HTTP/1.1 ");
-    put_number(out, status.0.into());
-    out.push(b' ');
-    out.extend_from_slice(status.1.as_bytes());
-    out.extend_from_slice(b"\r\nDate: ");
-    out.extend_from_slice(date);
-    out.extend_from_slice(
-        concat!("\r\nServer: httpd/", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes(),
-    );
+pub(crate) fn begin_head(out: &mut Vec<u8>, status: Status, clock: &Clock) {
+    if status == Status::OK {
+        out.extend_from_slice(OK_LINE);
+    } else {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        put_number(out, status.0.into());
+        out.push(b' ');
+        out.extend_from_slice(status.1.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(clock.fields());
 }
 
 /// Writes the rest of a head.
@@ -198,7 +193,7 @@ impl Ready {
 
     fn with(about: About, content: Content, len: u64, clock: &Clock) -> Self {
         let mut bytes = Vec::with_capacity(384);
-        begin_head(&mut bytes, Status::OK, clock.stamp());
+        begin_head(&mut bytes, Status::OK, clock);
         about.put_all(&mut bytes);
         about.put_type(&mut bytes);
         put_length(&mut bytes, len);
@@ -232,7 +227,7 @@ impl Ready {
         manner: Manner,
     ) -> usize {
         if self.seconds != clock.seconds() {
-            self.bytes[date_at(OK_LINE)..][..clock.stamp().len()].copy_from_slice(clock.stamp());
+            self.bytes[OK_LINE.len()..][..clock.fields().len()].copy_from_slice(clock.fields());
             self.seconds = clock.seconds();
         }
         if !(manner.body && manner.persist == Persist::Implied) {
@@ -279,7 +274,7 @@ impl Ready {
     ) -> usize {
         let out = pen.out;
         out.clear();
-        begin_head(out, Status::PARTIAL, pen.clock.stamp());
+        begin_head(out, Status::PARTIAL, pen.clock);
         self.about.put_all(out);
         self.about.put_type(out);
         self.put_range(out, &part);
@@ -318,7 +313,7 @@ impl Ready {
 
         let out = pen.out;
         out.clear();
-        begin_head(out, Status::PARTIAL, pen.clock.stamp());
+        begin_head(out, Status::PARTIAL, pen.clock);
         self.about.put_all(out);
         put(out, format_args!("Content-Type: multipart/byteranges; boundary={boundary:016x}\r\n"));
         put_length(out, len);

@@ -65,7 +65,7 @@ fn not_modified(
     pen: Pen<'_>,
 ) -> bool {
     pen.out.clear();
-    reply::begin_head(pen.out, Status::NOT_MODIFIED, pen.clock.stamp());
+    reply::begin_head(pen.out, Status::NOT_MODIFIED, pen.clock);
     about.put_validators(pen.out);
     reply::end_head(pen.out, manner);
     state.full = io.send(id, Chunk::Copy(pen.out)) >= HIGH_WATER;
@@ -86,7 +86,7 @@ pub(crate) fn brief(
 ) -> bool {
     let (Status(code, phrase), out) = (status, pen.out);
     out.clear();
-    reply::begin_head(out, status, pen.clock.stamp());
+    reply::begin_head(out, status, pen.clock);
     out.extend_from_slice(field);
     let has_body = status != Status::NO_CONTENT;
     let len = b"000 \n".len() + phrase.len();
