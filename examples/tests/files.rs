@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use multiplex::{Chunk, Close, Config, FileKind, FileOp, Root};
+use multiplex::{Chunk, Close, Config, FileKind, FileOp, Links, Root};
 use support::client::{Client, End};
 use support::script::{Ended, Event, Outcome, script};
 use support::{Server, config, on_each, pattern, tiny};
@@ -46,6 +46,61 @@ fn looking(backend: &'static str, config: Config) -> (Server, support::script::L
         turn.consume();
     });
     (Server::start(backend, config, make), log)
+}
+
+#[test]
+fn links_lead_out_where_that_is_allowed() {
+    let outside = tree();
+    on_each(|backend| {
+        let config = Config { links: Links::Anywhere, ..with_root(outside.path()) };
+        let (make, log) = script(|turn| {
+            if let Event::Received { eof: false, .. } = &turn.event {
+                turn.io.file(turn.conn(), 1, FileOp::Open(Root(0), "escape".into()));
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, config, make);
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        client.send(b"go");
+        assert!(matches!(log.next(), Event::Received { .. }));
+        assert_eq!(log.next(), Event::File(1, Outcome::Opened(Ok(6))));
+        drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn directories_are_listed_without_what_leads_out() {
+    let outside = tree();
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            if let Event::Received { bytes, eof: false } = &turn.event {
+                let path = String::from_utf8(bytes.clone()).unwrap();
+                turn.io.file(turn.conn(), 1, FileOp::List(Root(0), (&path).into()));
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, with_root(outside.path()), make);
+        let mut client = Client::connect(server.address);
+        assert_eq!(log.next(), Event::Accepted);
+        let mut list = |path: &str| {
+            client.send(path.as_bytes());
+            assert!(matches!(log.next(), Event::Received { .. }));
+            match log.next() {
+                Event::File(1, Outcome::Listed(names)) => names,
+                other => panic!("{other:?}"),
+            }
+        };
+        let names = ["empty", "fifo", "file", "folder", "link"].map(Into::into);
+        assert_eq!(list("."), Ok(names.to_vec()));
+        assert_eq!(list("folder"), Ok(vec!["inner".into()]));
+        assert_eq!(list("missing"), Err(ErrorKind::NotFound));
+        assert_eq!(list("file"), Err(ErrorKind::NotADirectory));
+        assert!(list("..").is_err());
+        drop(client);
+        server.stop();
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shared_ring::{File, Meta, RxBuf};
+use shared_ring::{File, Listing, Meta, RxBuf};
 
 use crate::{Commands, Rx};
 
@@ -109,10 +109,13 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
 /// Work on files. It never stalls the other connections.
 #[derive(Debug)]
 pub enum FileOp {
-    /// Open for reading. The path can't leave its root, by dots or by links.
+    /// Open for reading. The path can't leave its root, neither by dots nor, unless
+    /// [`Config::links`](crate::Config::links) allows it, by links.
     Open(Root, FilePath),
     /// Ask what a path leads to, with the same bounds.
     Stat(Root, FilePath),
+    /// Ask what is in a directory, at most [`Listing::MOST`] entries of it.
+    List(Root, FilePath),
     /// Read part of a file, at most [`FileOp::MOST`] bytes of it.
     Read(File, Range<u64>),
 }
@@ -129,6 +132,8 @@ pub enum FileDone {
     Opened(io::Result<(File, Meta)>),
     /// The end of a `Stat`.
     Stat(io::Result<Meta>),
+    /// The end of a `List`.
+    Listed(io::Result<Listing>),
     /// The end of a `Read`: no bytes means the end of the file.
     Read(io::Result<RxBuf>),
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shared_ring::BufferSizes;
+use shared_ring::{BufferSizes, Links};
 
 use crate::NAMES;
 
@@ -17,6 +17,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Directories for file work, in the order of their [`Root`](crate::Root) numbers.
     pub roots: Vec<PathBuf>,
+    /// Where symbolic links below the roots may lead.
+    pub links: Links,
     /// Most connections at a time. Further ones wait in the listener's queue.
     pub max_connections: u32,
     /// Length of the listener's queue.
@@ -44,6 +46,7 @@ impl Default for Config {
         Config {
             listen: Vec::new(),
             roots: Vec::new(),
+            links: Links::Beneath,
             max_connections: 10_000,
             backlog: 1024,
             reuse_port: false,

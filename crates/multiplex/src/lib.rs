@@ -57,5 +57,5 @@ pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};
 pub use multiplexer::{Family, Multiplexer, Remote, Stats};
 pub use rx::Rx;
-pub use shared_ring::{BufferSizes, Counters, Fault, File, FileKind, Meta, RxBuf};
+pub use shared_ring::{BufferSizes, Counters, Fault, File, FileKind, Links, Listing, Meta, RxBuf};
 pub use wheel::Wheel;

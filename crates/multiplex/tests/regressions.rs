@@ -326,6 +326,7 @@ impl Application for Works {
                 return self.begin(x.io);
             }
             FileDone::Stat(stat) => stat.is_ok(),
+            FileDone::Listed(listing) => listing.is_ok(),
             FileDone::Read(read) => read.is_ok(),
         };
         let _ = self.ended.send(well);

@@ -1,4 +1,4 @@
-//! Opening what lies beneath a directory, and nothing else.
+//! Opening what lies beneath a directory, and nothing else unless that is allowed.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,20 +17,51 @@ pub(crate) const OPEN: OFlags =
 /// How files are looked at.
 pub(crate) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// No path leads out of its root, nor through the links of /proc.
-pub(crate) const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+/// Where the symbolic links of a path may lead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Links {
+    /// To what lies beneath the root. A path that leads out of it fails with `EXDEV`.
+    #[default]
+    Beneath,
+    /// Wherever they do, but for the links of /proc.
+    Anywhere,
+}
 
-/// Opens `path` beneath `root`.
+impl Links {
+    pub(crate) const fn resolve(self) -> ResolveFlags {
+        match self {
+            Links::Beneath => ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS),
+            Links::Anywhere => ResolveFlags::NO_MAGICLINKS,
+        }
+    }
+}
+
+/// A path and the directory that it begins at.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The directory.
+    pub root: Fd,
+    /// A relative path.
+    pub path: &'a CStr,
+    /// Where its links may lead.
+    pub links: Links,
+}
+
+/// Opens what is at a place.
 ///
 /// # Errors
-/// Those of openat2(2); `EXDEV` for a path that leads out of the root.
-pub(crate) fn open(root: Fd, path: &CStr, flags: OFlags, disk: Disk) -> Result<OwnedFd, Errno> {
-    let mut how = RESOLVE;
+/// Those of openat2(2).
+pub(crate) fn open(at: Place<'_>, flags: OFlags, disk: Disk) -> Result<OwnedFd, Errno> {
+    let Place { root, path, links } = at;
+    let mut how = links.resolve();
     if disk == Disk::Cached {
         how |= ResolveFlags::CACHED;
     }
     match retry_on_intr(|| fs::openat2(borrow(&root), path, flags, Mode::empty(), how)) {
         Err(Errno::NOSYS) if disk == Disk::Cached => Err(Errno::AGAIN),
+        Err(Errno::NOSYS) if links == Links::Anywhere => {
+            fs::openat(borrow(&root), path, flags, Mode::empty())
+        }
         Err(Errno::NOSYS) => step_by_step(borrow(&root), path, flags),
         opened => opened,
     }

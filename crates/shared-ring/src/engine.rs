@@ -398,6 +398,7 @@ pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
             Outcome::Opened(Box::new((File::new(Fd::from_owned(fd), close), meta)))
         }
         Ok(Done::Stat(meta)) => Outcome::Stat(meta),
+        Ok(Done::Listed(listing)) => Outcome::Listed(listing),
         Ok(Done::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
         Err(errno) => Outcome::Failed(errno, None),
     }
@@ -434,6 +435,7 @@ impl<P: Poller> Submit for Engine<P> {
                 close(fd);
                 Ok(Posted::Done(Outcome::Closed))
             }
+            Op::List { .. } => self.offload(token, op),
             Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
         }
     }

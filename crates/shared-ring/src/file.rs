@@ -1,5 +1,6 @@
 //! Files as the runtime hands them out.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
@@ -62,6 +63,20 @@ pub struct Meta {
     pub modified_ns: i64,
     /// Number of the file on its device.
     pub inode: u64,
+}
+
+/// What is in a directory, in no order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Each name but `.` and `..`, and what it leads to.
+    pub entries: Vec<(OsString, Meta)>,
+    /// Whether that is all; the rest of a very large directory is left out.
+    pub is_whole: bool,
+}
+
+impl Listing {
+    /// The most entries of a directory that are listed.
+    pub const MOST: usize = 10_000;
 }
 
 impl Meta {

@@ -113,7 +113,7 @@ pub trait Host {
     /// Bytes that were sent and that the other end has not acknowledged.
     fn unacknowledged(&self, fd: Fd) -> u64;
 
-    /// Opens a directory for [`Op::Open`] and [`Op::Stat`].
+    /// Opens a directory for [`Op::Open`], [`Op::Stat`] and [`Op::List`].
     ///
     /// # Errors
     /// Those of open(2).

@@ -30,9 +30,10 @@ mod token;
 mod uring;
 mod waker;
 
+pub use beneath::{Links, Place};
 pub use buffer::{Pool, RxBuf};
 pub use engine::{Engine, EngineConfig, file_outcome};
-pub use file::{File, FileKind, Meta};
+pub use file::{File, FileKind, Listing, Meta};
 pub use gather::Gather;
 pub use kernel::{Batch, BufferSizes, Counters, Fault, Host, Kernel, ListenOptions, Submit};
 pub use linux::Linux;

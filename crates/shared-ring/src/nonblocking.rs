@@ -3,10 +3,11 @@
 //! Everything that works on non-blocking sockets is built from these: the [engine](crate::Engine)
 //! and whatever else waits for readiness by its own means.
 
-use std::ffi::CStr;
+use std::ffi::{CString, OsString};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 
 use rustix::fs;
@@ -15,7 +16,7 @@ use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, sockopt};
 
 use crate::beneath;
 use crate::linux::borrow;
-use crate::{Fd, Gather, Meta, Op, Outcome, Pool, RxBuf};
+use crate::{Fd, Gather, Listing, Meta, Op, Outcome, Place, Pool, RxBuf};
 
 /// Whether file work may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,8 +194,8 @@ pub fn connected(fd: Fd) -> Result<(), Errno> {
 ///
 /// # Errors
 /// Those of openat2(2); `EXDEV` for a path that leads out of the root.
-pub fn open(root: Fd, path: &CStr, disk: Disk) -> Result<(OwnedFd, Meta), Errno> {
-    let file = beneath::open(root, path, beneath::OPEN, disk)?;
+pub fn open(at: Place<'_>, disk: Disk) -> Result<(OwnedFd, Meta), Errno> {
+    let file = beneath::open(at, beneath::OPEN, disk)?;
     let meta = meta(&file)?;
     Ok((file, meta))
 }
@@ -211,12 +212,43 @@ pub(crate) fn meta(file: &OwnedFd) -> Result<Meta, Errno> {
     ))
 }
 
-/// What a path beneath `root` leads to.
+/// What a path leads to.
 ///
 /// # Errors
 /// Those of openat2(2) and fstat(2).
-pub fn stat(root: Fd, path: &CStr, disk: Disk) -> Result<Meta, Errno> {
-    meta(&beneath::open(root, path, beneath::LOOK, disk)?)
+pub fn stat(at: Place<'_>, disk: Disk) -> Result<Meta, Errno> {
+    meta(&beneath::open(at, beneath::LOOK, disk)?)
+}
+
+/// What is in the directory that a path leads to. What leads where it may not, or nowhere, is left
+/// out.
+///
+/// # Errors
+/// Those of openat2(2) and getdents(2).
+pub fn list(at: Place<'_>) -> Result<Listing, Errno> {
+    let opened = beneath::open(at, beneath::OPEN | fs::OFlags::DIRECTORY, Disk::Wait)?;
+    let mut listing = Listing { entries: Vec::new(), is_whole: true };
+    let mut path = at.path.to_bytes().to_vec();
+    path.push(b'/');
+    let start = path.len();
+    for entry in fs::Dir::new(opened)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        if listing.entries.len() == Listing::MOST {
+            listing.is_whole = false;
+            break;
+        }
+        path.truncate(start);
+        path.extend_from_slice(name);
+        let Ok(path) = CString::new(&path[..]) else { continue };
+        if let Ok(meta) = stat(Place { path: &path, ..at }, Disk::Wait) {
+            listing.entries.push((OsString::from_vec(name.to_vec()), meta));
+        }
+    }
+    Ok(listing)
 }
 
 /// Reads `len` bytes of a file, fewer only at its end.

@@ -9,15 +9,17 @@ use std::thread::{self, JoinHandle};
 use rustix::io::Errno;
 
 use crate::nonblocking::{self, Disk};
-use crate::{Fd, Meta, Op, Token, Waker};
+use crate::{Fd, Links, Listing, Meta, Op, Place, Token, Waker};
 
 /// Work for a thread. Whoever posts it keeps the descriptors open until it is done.
 #[derive(Debug)]
 pub enum Work {
-    /// Open a path beneath a directory.
-    Open(Fd, Arc<CStr>),
-    /// Look at a path beneath a directory.
-    Stat(Fd, Arc<CStr>),
+    /// Open a path that begins at a directory.
+    Open(Fd, Arc<CStr>, Links),
+    /// Look at a path that begins at a directory.
+    Stat(Fd, Arc<CStr>, Links),
+    /// List the directory that a path leads to.
+    List(Fd, Arc<CStr>, Links),
     /// Read from a file: where, and how many bytes.
     Read(Fd, u64, u32),
 }
@@ -29,6 +31,8 @@ pub enum Done {
     Opened(OwnedFd, Meta),
     /// The end of [`Work::Stat`].
     Stat(Meta),
+    /// The end of [`Work::List`].
+    Listed(Listing),
     /// The end of [`Work::Read`].
     Read(Vec<u8>),
 }
@@ -40,8 +44,9 @@ impl Work {
     /// For an operation that has to do with no file.
     pub fn of(op: &Op) -> Self {
         match op {
-            Op::Open { root, path } => Work::Open(root.fd(), path.clone()),
-            Op::Stat { root, path } => Work::Stat(root.fd(), path.clone()),
+            Op::Open { root, path, links } => Work::Open(root.fd(), path.clone(), *links),
+            Op::Stat { root, path, links } => Work::Stat(root.fd(), path.clone(), *links),
+            Op::List { root, path, links } => Work::List(root.fd(), path.clone(), *links),
             Op::Read { file, offset, len } | Op::SendFile { file, offset, len, .. } => {
                 Work::Read(file.fd(), *offset, *len)
             }
@@ -55,10 +60,16 @@ impl Work {
     /// Those of the system call; with [`Disk::Cached`] also those that say it would have waited.
     pub fn run(&self, disk: Disk) -> Result<Done, Errno> {
         match self {
-            Work::Open(root, path) => {
-                nonblocking::open(*root, path, disk).map(|(fd, meta)| Done::Opened(fd, meta))
+            Work::Open(root, path, links) => nonblocking::open(place(*root, path, *links), disk)
+                .map(|(fd, meta)| Done::Opened(fd, meta)),
+            Work::Stat(root, path, links) => {
+                nonblocking::stat(place(*root, path, *links), disk).map(Done::Stat)
             }
-            Work::Stat(root, path) => nonblocking::stat(*root, path, disk).map(Done::Stat),
+            // There is no way to ask for a directory only if it is in memory.
+            Work::List(..) if disk == Disk::Cached => Err(Errno::AGAIN),
+            Work::List(root, path, links) => {
+                nonblocking::list(place(*root, path, *links)).map(Done::Listed)
+            }
             Work::Read(file, offset, len) => {
                 nonblocking::read(*file, *offset, *len, disk).map(Done::Read)
             }
@@ -70,6 +81,10 @@ impl Work {
         // Not cached; can't tell whether cached; kernel without the question.
         matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
     }
+}
+
+fn place(root: Fd, path: &CStr, links: Links) -> Place<'_> {
+    Place { root, path, links }
 }
 
 /// A few threads, started when first needed, which share one queue.
@@ -153,13 +168,20 @@ impl Offload {
     }
 }
 
-impl Drop for Offload {
-    /// Waits for the threads, since the descriptors they use are about to be closed.
-    fn drop(&mut self) {
+impl Offload {
+    /// Ends the threads and waits for them. What was not begun is not done.
+    pub(crate) fn stop(&mut self) {
         self.shared.queues().stop = true;
         self.shared.posted.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Offload {
+    /// The descriptors that the threads use are about to be closed.
+    fn drop(&mut self) {
+        self.stop();
     }
 }

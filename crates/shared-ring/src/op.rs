@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::{File, Gather, Meta, RxBuf, Token};
+use crate::{File, Gather, Links, Listing, Meta, RxBuf, Token};
 
 /// A descriptor number that belongs to a kernel; only [`Op::Close`] ends it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,19 +87,32 @@ pub enum Op {
         /// The socket; no other operation for it is in flight.
         fd: Fd,
     },
-    /// Open a file for reading, beneath `root` and nowhere else.
+    /// Open a file for reading.
     Open {
         /// A directory.
         root: File,
         /// A relative path.
         path: Arc<CStr>,
+        /// Where its links may lead.
+        links: Links,
     },
-    /// Ask what a path beneath `root` leads to.
+    /// Ask what a path leads to.
     Stat {
         /// A directory.
         root: File,
         /// A relative path.
         path: Arc<CStr>,
+        /// Where its links may lead.
+        links: Links,
+    },
+    /// Ask what is in a directory.
+    List {
+        /// A directory.
+        root: File,
+        /// A relative path.
+        path: Arc<CStr>,
+        /// Where its links, and those in the directory, may lead.
+        links: Links,
     },
     /// Read `len` bytes of a file, or fewer at its end.
     Read {
@@ -133,6 +146,8 @@ pub enum Outcome {
     Opened(Box<(File, Meta)>),
     /// This is what the path leads to.
     Stat(Meta),
+    /// This is in the directory.
+    Listed(Listing),
     /// These bytes were read; none at the end of the file.
     Read(RxBuf),
     /// Another thread called [`Waker::wake`](crate::Waker::wake).

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
 use shared_ring::{
     Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, Fault, Fd, File,
-    FileKind, Gather, Host, Kernel, Kind, ListenOptions, Mode, Op, Outcome, Posted, Refusal,
+    FileKind, Gather, Host, Kernel, Kind, Links, ListenOptions, Mode, Op, Outcome, Posted, Refusal,
     Refused, Submit, Token, UringConfig, UringKernel, Waker,
 };
 
@@ -69,6 +69,8 @@ on_every_kernel!(a_send_to_a_full_socket_can_be_cancelled);
 on_every_kernel!(connecting_succeeds_and_fails);
 on_every_kernel!(files_are_opened_looked_at_and_read);
 on_every_kernel!(no_path_leads_out_of_its_root);
+on_every_kernel!(directories_are_listed);
+on_every_kernel!(a_listing_in_flight_is_cancelled_or_left_behind);
 on_every_kernel!(a_file_is_sent_and_its_end_shows);
 on_every_kernel!(another_thread_ends_a_wait);
 on_every_kernel!(a_wait_ends_at_its_deadline);
@@ -491,7 +493,9 @@ mod cases {
     }
 
     fn open(kernel: &mut impl Kernel, root: &File, name: &str) -> Outcome {
-        kernel.submit(FILE, Op::Open { root: root.clone(), path: path(name) }).unwrap();
+        kernel
+            .submit(FILE, Op::Open { root: root.clone(), path: path(name), links: Links::Beneath })
+            .unwrap();
         let done = next(kernel, &mut Batch::new(), FILE);
         assert!(done.last);
         done.outcome
@@ -515,7 +519,8 @@ mod cases {
             assert_eq!(&*bytes, expected.as_bytes());
         }
         for (name, expected) in [("file", meta.kind), ("inner", FileKind::Directory)] {
-            kernel.submit(FILE, Op::Stat { root: root.clone(), path: path(name) }).unwrap();
+            let (root, links) = (root.clone(), Links::Beneath);
+            kernel.submit(FILE, Op::Stat { root, path: path(name), links }).unwrap();
             let Outcome::Stat(meta) = next(&mut kernel, &mut batch, FILE).outcome else { panic!() };
             assert_eq!(meta.kind, expected);
         }
@@ -534,6 +539,49 @@ mod cases {
             }
         }
         assert!(matches!(open(&mut kernel, &root, "inner/near"), Outcome::Opened(..)));
+    }
+
+    pub(super) fn directories_are_listed(mut kernel: impl Kernel) {
+        let (folder, root) = folder(&mut kernel);
+        std::os::unix::fs::symlink("/etc/hostname", folder.path().join("far")).unwrap();
+        std::os::unix::fs::symlink("../file", folder.path().join("inner/near")).unwrap();
+        let mut names = |name: &str, links| {
+            let op = Op::List { root: root.clone(), path: path(name), links };
+            kernel.submit(FILE, op).unwrap();
+            match next(&mut kernel, &mut Batch::new(), FILE).outcome {
+                Outcome::Listed(listing) => {
+                    assert!(listing.is_whole);
+                    let entries = listing.entries.into_iter();
+                    let mut names: Vec<_> = entries
+                        .map(|(name, meta)| (name.into_string().unwrap(), meta.kind))
+                        .collect();
+                    names.sort_by(|a, b| a.0.cmp(&b.0));
+                    Ok(names)
+                }
+                Outcome::Failed(errno, None) => Err(errno),
+                other => panic!("{other:?}"),
+            }
+        };
+        let entry = |name: &str, kind| (name.to_owned(), kind);
+        let (file, inner) = (entry("file", FileKind::Regular), entry("inner", FileKind::Directory));
+        assert_eq!(names(".", Links::Beneath), Ok(vec![file.clone(), inner.clone()]));
+        let far = entry("far", FileKind::Regular);
+        assert_eq!(names(".", Links::Anywhere), Ok(vec![far, file, inner]));
+        let near = entry("near", FileKind::Regular);
+        assert_eq!(names("inner", Links::Beneath), Ok(vec![near]));
+        assert_eq!(names("file", Links::Beneath), Err(Errno::NOTDIR));
+        assert_eq!(names("absent", Links::Beneath), Err(Errno::NOENT));
+        assert_eq!(names("..", Links::Beneath), Err(Errno::XDEV));
+    }
+
+    pub(super) fn a_listing_in_flight_is_cancelled_or_left_behind(mut kernel: impl Kernel) {
+        let (_folder, root) = folder(&mut kernel);
+        let list = || Op::List { root: root.clone(), path: path("."), links: Links::Beneath };
+        kernel.submit(FILE, list()).unwrap();
+        kernel.cancel(FILE);
+        assert_eq!(failure(next(&mut kernel, &mut Batch::new(), FILE)), Errno::CANCELED);
+        kernel.submit(FILE, list()).unwrap();
+        // Dropped now.
     }
 
     pub(super) fn a_file_is_sent_and_its_end_shows(mut kernel: impl Kernel) {

@@ -26,6 +26,7 @@ pub enum Event {
 pub enum Outcome {
     Opened(Result<u64, io::ErrorKind>),
     Stat(Result<(multiplex::FileKind, u64), io::ErrorKind>),
+    Listed(Result<Vec<std::ffi::OsString>, io::ErrorKind>),
     Read(Result<Vec<u8>, io::ErrorKind>),
 }
 
@@ -168,6 +169,13 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
             }
             FileDone::Opened(Err(e)) => Outcome::Opened(Err(e.kind())),
             FileDone::Stat(r) => Outcome::Stat(r.map(|m| (m.kind, m.len)).map_err(|e| e.kind())),
+            FileDone::Listed(r) => {
+                let mut names = r.map(|l| l.entries.into_iter().map(|e| e.0).collect::<Vec<_>>());
+                if let Ok(names) = &mut names {
+                    names.sort();
+                }
+                Outcome::Listed(names.map_err(|e| e.kind()))
+            }
             FileDone::Read(r) => Outcome::Read(r.map(|b| b.to_vec()).map_err(|e| e.kind())),
         };
         let event = Event::File(tag, outcome);

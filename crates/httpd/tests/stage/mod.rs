@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use httpd::multiplex::{
     Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileKind, FileOp,
-    HIGH_WATER, LOW_WATER, Listener, Meta, Root, Rx, RxBuf, Stats,
+    HIGH_WATER, LOW_WATER, Listener, Listing, Meta, Root, Rx, RxBuf, Stats,
 };
 use httpd::{Site, State};
 use shared_ring::{Fd, Host, Linux};
@@ -238,6 +238,10 @@ impl Io {
                 let meta = fs::metadata(self.locate(path.as_path()));
                 FileDone::Stat(meta.map(|meta| describe(&meta)))
             }
+            FileOp::List(_, path) => {
+                self.works.1 += 1;
+                FileDone::Listed(list(self.locate(path.as_path())))
+            }
             FileOp::Read(file, range) => {
                 self.works.2 += 1;
                 let most = (range.end - range.start).min(FileOp::MOST.into());
@@ -252,6 +256,15 @@ fn open(path: &Path) -> io::Result<(File, Meta)> {
     let meta = describe(&file.metadata()?);
     let close = |fd| Linux::default().discard(fd);
     Ok((File::new(Fd::from_owned(OwnedFd::from(file)), close), meta))
+}
+
+fn list(path: impl AsRef<Path>) -> io::Result<Listing> {
+    let entry = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        Ok((entry.file_name(), describe(&entry.path().metadata()?)))
+    };
+    let entries = fs::read_dir(path.as_ref())?.map(entry).collect::<io::Result<_>>()?;
+    Ok(Listing { entries, is_whole: true })
 }
 
 fn describe(meta: &fs::Metadata) -> Meta {

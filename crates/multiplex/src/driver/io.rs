@@ -80,6 +80,7 @@ pub(crate) struct FileWork {
 enum FileKind {
     Open,
     Stat,
+    List,
     Read,
 }
 
@@ -89,6 +90,7 @@ impl FileWork {
         let done = match (self.kind, outcome) {
             (_, Outcome::Opened(opened)) => FileDone::Opened(Ok(*opened)),
             (_, Outcome::Stat(meta)) => FileDone::Stat(Ok(meta)),
+            (_, Outcome::Listed(listing)) => FileDone::Listed(Ok(listing)),
             (_, Outcome::Read(bytes)) => FileDone::Read(Ok(bytes)),
             (kind, Outcome::Failed(errno, _)) => kind.failed(errno),
             (kind, _) => kind.failed(Errno::IO),
@@ -102,6 +104,7 @@ impl FileKind {
         match self {
             FileKind::Open => FileDone::Opened(Err(errno.into())),
             FileKind::Stat => FileDone::Stat(Err(errno.into())),
+            FileKind::List => FileDone::Listed(Err(errno.into())),
             FileKind::Read => FileDone::Read(Err(errno.into())),
         }
     }
@@ -283,18 +286,23 @@ impl<K: Submit> Io<K> {
 
     /// Turns a command into an operation.
     fn file_op(&self, op: FileOp) -> Result<(FileKind, Op), (FileKind, Errno)> {
+        let links = self.config.links;
         let beneath = |root: Root, path: FilePath| {
             let root = self.roots.get(usize::from(root.0)).ok_or(Errno::NOENT)?;
             Ok((root.clone(), path.as_c().ok_or(Errno::INVAL)?))
         };
         match op {
             FileOp::Open(root, path) => match beneath(root, path) {
-                Ok((root, path)) => Ok((FileKind::Open, Op::Open { root, path })),
+                Ok((root, path)) => Ok((FileKind::Open, Op::Open { root, path, links })),
                 Err(errno) => Err((FileKind::Open, errno)),
             },
             FileOp::Stat(root, path) => match beneath(root, path) {
-                Ok((root, path)) => Ok((FileKind::Stat, Op::Stat { root, path })),
+                Ok((root, path)) => Ok((FileKind::Stat, Op::Stat { root, path, links })),
                 Err(errno) => Err((FileKind::Stat, errno)),
+            },
+            FileOp::List(root, path) => match beneath(root, path) {
+                Ok((root, path)) => Ok((FileKind::List, Op::List { root, path, links })),
+                Err(errno) => Err((FileKind::List, errno)),
             },
             FileOp::Read(file, range) => {
                 let len = range.end.saturating_sub(range.start).min(FileOp::MOST.into()) as u32;

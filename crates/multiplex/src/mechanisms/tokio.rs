@@ -329,6 +329,7 @@ impl Submit for Posts {
                 }
                 Ok(Posted::InFlight)
             }
+            Op::List { .. } => Ok(self.offload(token, op)),
             Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => {
                 Ok(self.file_work(token, op))
             }

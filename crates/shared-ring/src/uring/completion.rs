@@ -55,6 +55,13 @@ impl UringKernel {
             return None;
         }
         self.waker.heard();
+        while let Some((token, result)) = self.offload.take() {
+            let ended = self.owned.inflight.remove(token).map(|entry| match entry.note.cancelled {
+                true => Outcome::Failed(Errno::CANCELED, None),
+                false => file_outcome(result),
+            });
+            self.done.extend(ended.map(|outcome| Completion::last(token, outcome)));
+        }
         Some(Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken))
     }
 

@@ -28,6 +28,7 @@ use rustix::io_uring::{
 use crate::inflight::{Entry, InFlight};
 use crate::linux::close;
 use crate::nonblocking::{self, Disk, NotSent};
+use crate::offload::{Offload, Work};
 use crate::{
     Batch, Completion, Counters, Fault, Kernel, Kind, Linux, Op, Outcome, Pool, Posted, Refusal,
     Refused, Submit, Token, Waker,
@@ -96,6 +97,8 @@ pub struct UringKernel {
     landed: VecDeque<Cqe>,
     waker: Waker,
     wake_in_flight: bool,
+    /// Does what the ring has no operation for.
+    offload: Offload,
     mode: Mode,
     now: Instant,
     counters: Counters,
@@ -155,6 +158,7 @@ impl UringKernel {
             done: Batch::new(),
             later: Batch::new(),
             landed: VecDeque::with_capacity(COMPLETIONS as usize),
+            offload: Offload::new(waker.clone()),
             waker,
             wake_in_flight: false,
             mode: config.mode,
@@ -345,8 +349,12 @@ impl UringKernel {
     /// Cancels everything and waits until the kernel has let go of all memory, within bounds.
     fn shut_down(&mut self) -> bool {
         let until = Instant::now() + PATIENCE;
+        self.offload.stop();
         for token in self.owned.inflight.tokens() {
-            self.cancel(token);
+            match self.owned.inflight.get(token).map(|entry| &entry.op) {
+                Some(Op::List { .. }) => drop(self.owned.inflight.remove(token)),
+                _ => self.cancel(token),
+            }
         }
         if self.wake_in_flight {
             self.cancels.push_back(Token::new(Kind::Wake, 0, 0));
@@ -387,9 +395,15 @@ impl Submit for UringKernel {
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
+        let work = matches!(op, Op::List { .. }).then(|| Work::of(&op));
         let entry = self.owned.inflight.insert(token, op, Note::default())?;
         if sends_file {
             return Ok(self.send_file(token, Disk::Cached));
+        }
+        if let Some(work) = work {
+            self.counters.offloaded += 1;
+            self.offload.post(token, work);
+            return Ok(Posted::InFlight);
         }
         let in_turn = self.unsubmitted.is_empty();
         if !(in_turn && Self::arm_now(&mut self.ring, entry)) {
@@ -412,7 +426,7 @@ impl Submit for UringKernel {
             let failed = self.fail(token, Errno::CANCELED);
             self.later.push_back(failed);
         }
-        // Else it waits to be submitted, and ends when its turn comes.
+        // Else it waits to be submitted, or a thread has it, and it ends when its turn comes.
     }
 
     fn host(&self) -> &Linux {

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 
 use super::provided::GROUP;
-use crate::beneath::{LOOK, OPEN, RESOLVE};
-use crate::{Fd, File, Gather, Op, Token};
+use crate::beneath::{LOOK, OPEN};
+use crate::{Fd, File, Gather, Links, Op, Token};
 
 /// What an operation in flight keeps beside itself: memory at an address that stays, and how far
 /// it has come.
@@ -69,8 +69,9 @@ pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note) -> Sqe {
             opcode::Connect::new(raw(*fd), start, address.1).build()
         }
         Op::Close { fd } => opcode::Close::new(raw(*fd)).build(),
-        Op::Open { root, path } => open(root, path, &OPEN_HOW),
-        Op::Stat { root, path } => open(root, path, &LOOK_HOW),
+        Op::Open { root, path, links } => open(root, path, &OPEN_HOW[*links as usize]),
+        Op::Stat { root, path, links } => open(root, path, &LOOK_HOW[*links as usize]),
+        Op::List { .. } => unreachable!("the ring can't list directories"),
         Op::Read { file, offset, len } => {
             note.memory = Memory::Bytes(Vec::with_capacity(*len as usize));
             let Memory::Bytes(bytes) = &mut note.memory else { unreachable!("it was just set") };
@@ -98,11 +99,11 @@ fn open(root: &File, path: &CStr, how: &'static OpenHow) -> Sqe {
     opcode::OpenAt2::new(raw(root.fd()), path.as_ptr(), how).build()
 }
 
-static OPEN_HOW: OpenHow = how(OPEN);
-static LOOK_HOW: OpenHow = how(LOOK);
+static OPEN_HOW: [OpenHow; 2] = [how(OPEN, Links::Beneath), how(OPEN, Links::Anywhere)];
+static LOOK_HOW: [OpenHow; 2] = [how(LOOK, Links::Beneath), how(LOOK, Links::Anywhere)];
 
-const fn how(flags: OFlags) -> OpenHow {
-    OpenHow::new().flags(flags.bits() as u64).resolve(RESOLVE.bits())
+const fn how(flags: OFlags, links: Links) -> OpenHow {
+    OpenHow::new().flags(flags.bits() as u64).resolve(links.resolve().bits())
 }
 
 fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
