@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Parser;
+use httpd::multiplex::Links;
 use httpd::server::Builder;
 use httpd::{AccessLog, Config, Limits, Server};
 
@@ -46,6 +47,18 @@ pub(crate) struct Arguments {
     /// Do not look for `a.css.br`, `a.css.zst` and `a.css.gz` beside `a.css`
     #[arg(long)]
     no_precompressed: bool,
+
+    /// Show what is in a directory that has no index.html
+    #[arg(long)]
+    listing: bool,
+
+    /// Follow symbolic links that lead out of DIR, too
+    #[arg(long)]
+    follow_links: bool,
+
+    /// Let clients and proxies keep files for so many seconds without asking again
+    #[arg(long, value_name = "SECONDS")]
+    max_age: Option<u32>,
 
     /// Add /spin?us=N, /bytes?n=N and /echo, for experiments and not for the public
     #[arg(long)]
@@ -95,6 +108,10 @@ struct Bounds {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().head, value_parser = head_bytes)]
     max_head: usize,
 
+    /// Header fields of a request; more are answered with 431
+    #[arg(long, value_name = "N", default_value_t = Limits::default().fields, value_parser = fields)]
+    max_fields: usize,
+
     /// Bytes of a request's body; more is answered with 413
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().body)]
     max_body: u64,
@@ -133,6 +150,12 @@ fn head_bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| format!("it must be a number from 64 to {}", Limits::HEAD))
 }
 
+/// A number of fields; every request has at least one.
+fn fields(text: &str) -> Result<usize, String> {
+    let fields = text.parse().ok().filter(|fields| (1..=Limits::FIELDS).contains(fields));
+    fields.ok_or_else(|| format!("it must be a number from 1 to {}", Limits::FIELDS))
+}
+
 impl Arguments {
     /// The server that the flags ask for, on `backend`; `reopen` has it open its log anew.
     pub(crate) fn server(&self, backend: &str, reopen: &Arc<AtomicBool>) -> Builder {
@@ -142,11 +165,13 @@ impl Arguments {
             backlog: bounds.backlog,
             drain: bounds.drain,
             stall: bounds.stall_time,
+            links: if self.follow_links { Links::Anywhere } else { Links::Beneath },
             ..Config::default()
         };
         let limits = Limits {
             line: bounds.max_line,
             head: bounds.max_head,
+            fields: bounds.max_fields,
             body: bounds.max_body,
             requests: bounds.max_requests,
             head_time: bounds.head_time,
@@ -157,6 +182,7 @@ impl Arguments {
         };
         let mut server = Server::builder().backend(backend).workers(self.workers).config(config);
         server = server.limits(limits).precompressed(!self.no_precompressed);
+        server = server.listing(self.listing).max_age(self.max_age);
         for addresses in &self.listen {
             server = server.listen(&addresses[..]);
         }

@@ -10,14 +10,32 @@ use crate::body::Body;
 use crate::cache::{Found, Source, variant};
 use crate::coding::{self, Coding, Codings};
 use crate::conditions::Validators;
+use crate::listing;
 use crate::path;
-use crate::reply::{About, Manner, Ready};
+use crate::reply::{About, Caching, Manner, Ready};
 use crate::request::{self, MEMORY, Parsed, Persist, Request};
 use crate::respond::{Pen, respond};
 use crate::site::Site;
 use crate::state::State;
 use crate::status::Status;
 use crate::work::{FileWork, Step, Work, give};
+
+/// How files are served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Serving {
+    /// Whether compressed files are looked for beside a file.
+    pub(crate) precompressed: bool,
+    /// Whether a directory without an index shows what is in it.
+    pub(crate) listing: bool,
+    /// For how many seconds a file may be kept without asking.
+    pub(crate) max_age: Option<u32>,
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Serving { precompressed: true, listing: false, max_age: None }
+    }
+}
 
 /// Where the counts are.
 pub(crate) const STATUS: &str = "/.httpd/status.json";
@@ -100,7 +118,7 @@ impl Site {
                 work.coding = choose(request, codings);
             }
             Found::Stale(..) => work.step = Step::Confirm,
-            Found::Nothing if self.precompressed => {
+            Found::Nothing if self.serving.precompressed => {
                 work.step = Step::Sibling { at: 0, confirms: false };
             }
             Found::Nothing => {}
@@ -144,7 +162,7 @@ impl Site {
         self.board.own().take_over(io);
         let uptime = self.begun.map_or(Duration::ZERO, |begun| io.now() - begun);
         let text = self.board.json(&self.backend, uptime.as_millis());
-        let about = About { volatile: true, ..About::plain("application/json") };
+        let about = About { caching: Caching::Not, ..About::plain("application/json") };
         let mut ready = Ready::new(about, text.as_bytes(), &self.clock);
         give(&mut ready, io, id, state, &self.clock, manner)
     }
@@ -185,6 +203,7 @@ impl Site {
         let op = match file.step {
             Step::Confirm => FileOp::Stat(root, file.paths.of(file.coding)),
             Step::Sibling { at, .. } => FileOp::Stat(root, file.paths.of(Some(Coding::ALL[at]))),
+            Step::List => FileOp::List(root, file.directory()),
             Step::Open | Step::Read(_) => FileOp::Open(root, file.paths.of(file.coding)),
         };
         io.file(id, 0, op);
@@ -241,7 +260,7 @@ impl Site {
                 let same = |source: &Source| Some(source.meta) == result.ok();
                 file.put_key(&mut self.key);
                 let is_same = self.cache.confirm(&self.key, same, io.now());
-                let siblings = self.precompressed && file.coding.is_none();
+                let siblings = self.serving.precompressed && file.coding.is_none();
                 file.step = match is_same {
                     true if siblings => Step::Sibling { at: 0, confirms: true },
                     true => return self.answer_again(io, id, state, file),
@@ -285,12 +304,28 @@ impl Site {
             (Step::Read(meta), FileDone::Read(Ok(bytes))) => {
                 self.have(io, id, state, file, meta, Have::Bytes(&bytes))
             }
+            (Step::List, FileDone::Listed(Ok(listing))) => {
+                let about =
+                    About { caching: Caching::Not, ..About::plain("text/html; charset=utf-8") };
+                let page = listing::page(file.name(), listing);
+                let mut ready = Ready::new(about, &page, &self.clock);
+                After::Answered(give(&mut ready, io, id, state, &self.clock, file.manner))
+            }
+            (Step::List, FileDone::Listed(Err(error))) => {
+                let status = Status::of(&error);
+                After::Answered(self.refuse(io, id, state, status, file.manner))
+            }
             (_, FileDone::Opened(Err(error)) | FileDone::Read(Err(error))) => {
                 if file.coding.is_some() {
                     file.fall_back();
                     return After::Look;
                 }
                 let status = Status::of(&error);
+                let is_directory = file.name().ends_with(b"/");
+                if self.serving.listing && is_directory && status == Status::NOT_FOUND {
+                    file.step = Step::List;
+                    return After::Look;
+                }
                 let mild = status.0 < 500;
                 let manner = if mild { file.manner } else { file.manner.ending() };
                 After::Answered(self.refuse(io, id, state, status, manner))
@@ -371,7 +406,7 @@ impl Site {
             validators: Some(Validators::of(&meta, wall)),
             coding: file.coding,
             varies: !file.codings.is_empty(),
-            volatile: false,
+            caching: self.serving.max_age.map_or(Caching::Unsaid, Caching::Seconds),
         };
         let (mut ready, whole) = match have {
             Have::Bytes(bytes) => {

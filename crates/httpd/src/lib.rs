@@ -31,6 +31,7 @@ pub mod fuzzing;
 mod handler;
 mod lab;
 mod limits;
+mod listing;
 mod log;
 mod path;
 mod range;

@@ -9,6 +9,8 @@ pub struct Limits {
     pub line: usize,
     /// Bytes of a request's head, at most [`Limits::HEAD`]; beyond that the reply is 431.
     pub head: usize,
+    /// Header fields of a request, at most [`Limits::FIELDS`]; beyond that the reply is 431.
+    pub fields: usize,
     /// Bytes of a request's body; beyond that the reply is 413.
     pub body: u64,
     /// Requests that a connection may make.
@@ -47,6 +49,7 @@ impl Default for Limits {
         Limits {
             line: 8 * 1024,
             head: Self::HEAD,
+            fields: Self::FIELDS,
             body: 1 << 20,
             requests: 100_000,
             head_time: Duration::from_secs(10),

@@ -70,7 +70,7 @@ fn is_uri_byte(b: u8) -> bool {
 ///
 /// # Errors
 /// 400 for a broken encoding, an encoded slash or NUL, and for a path that leaves the root; 404
-/// for a name that begins with a dot, as such files are hidden.
+/// for a name that begins with a dot, as such files are hidden, but for `/.well-known`.
 pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut is_directory = true;
@@ -80,6 +80,8 @@ pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
         match &name[..] {
             b"" | b"." => {}
             b".." => drop(names.pop().ok_or(Status::BAD_REQUEST)?),
+            // What others look for there by agreement is there to be found (RFC 8615).
+            b".well-known" if names.is_empty() => names.push(name),
             [b'.', ..] => return Err(Status::NOT_FOUND),
             _ => names.push(name),
         }
@@ -88,6 +90,12 @@ pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
         names.push(INDEX.into());
     }
     Ok(PathBuf::from(OsString::from_vec(names.join(&b'/'))))
+}
+
+/// A path that can be resolved, decoded for people to read.
+pub(crate) fn decoded(path: &[u8]) -> Vec<u8> {
+    let segments = path.split(|b| *b == b'/').map(|segment| decode(segment).unwrap_or_default());
+    segments.collect::<Vec<_>>().join(&b'/')
 }
 
 /// Decodes `%41` to `A` in one segment.
@@ -120,7 +128,7 @@ mod tests {
 
     #[test]
     fn paths_stay_below_the_root() {
-        const CASES: [(&str, Result<&str, u16>); 28] = [
+        const CASES: [(&str, Result<&str, u16>); 32] = [
             ("/", Ok("index.html")),
             ("//", Ok("index.html")),
             ("/a", Ok("a")),
@@ -142,6 +150,10 @@ mod tests {
             ("/.git/config", Err(404)),
             ("/%2egit", Err(404)),
             ("/a/...", Err(404)),
+            ("/.well-known/security.txt", Ok(".well-known/security.txt")),
+            ("/a/../.well-known/", Ok(".well-known/index.html")),
+            ("/a/.well-known/b", Err(404)),
+            ("/.well-known/.b", Err(404)),
             ("/a%20b", Ok("a b")),
             ("/%41%5a%5A", Ok("AZZ")),
             ("/a%2fb", Err(400)),

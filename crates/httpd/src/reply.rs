@@ -66,8 +66,18 @@ pub(crate) struct About {
     pub(crate) coding: Option<Coding>,
     /// Whether another client might get another coding.
     pub(crate) varies: bool,
-    /// Whether it is another the next moment.
-    pub(crate) volatile: bool,
+    pub(crate) caching: Caching,
+}
+
+/// What is said of how long others may keep a reply.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Caching {
+    #[default]
+    Unsaid,
+    /// Not at all, as it is another the next moment.
+    Not,
+    /// So many seconds without asking.
+    Seconds(u32),
 }
 
 impl About {
@@ -86,15 +96,17 @@ impl About {
         if self.varies {
             out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
         }
+        match self.caching {
+            Caching::Unsaid => {}
+            Caching::Not => out.extend_from_slice(b"Cache-Control: no-store\r\n"),
+            Caching::Seconds(n) => put(out, format_args!("Cache-Control: max-age={n}\r\n")),
+        }
     }
 
     fn put_all(&self, out: &mut Vec<u8>) {
         self.put_validators(out);
         if self.validators.is_some() {
             out.extend_from_slice(b"Accept-Ranges: bytes\r\n");
-        }
-        if self.volatile {
-            out.extend_from_slice(b"Cache-Control: no-store\r\n");
         }
         if let Some(coding) = self.coding {
             put(out, format_args!("Content-Encoding: {}\r\n", coding.name()));

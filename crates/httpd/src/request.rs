@@ -147,10 +147,10 @@ pub(crate) fn parse<'h, 'a>(
     if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.line {
         return Parsed::Refused(Status::LINE);
     }
-    if len > limits.head {
+    let fields = head.headers;
+    if len > limits.head || fields.len() > limits.fields {
         return Parsed::Refused(Status::HEAD);
     }
-    let fields = head.headers;
     let noted = match Noted::read(bytes, len, fields) {
         Ok(noted) => noted,
         Err(status) => return Parsed::Refused(status),

@@ -135,4 +135,7 @@ fn as_many_fields_as_allowed() {
     let head = |n| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(n));
     assert_eq!(read(&head(Limits::FIELDS - 1), |r| r.fields.len()), Ok(Limits::FIELDS));
     assert_eq!(read(&head(Limits::FIELDS), |_| ()), Err(431));
+    let few = Limits { fields: 2, ..Limits::default() };
+    assert_eq!(read_with(&head(1), &few, |r| r.fields.len()), Ok(2));
+    assert_eq!(read_with(&head(2), &few, |_| ()), Err(431));
 }

@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use multiplex::{Any, Config, Fault, Remote, Root, StartError, Stats};
 
 use crate::counts::Board;
+use crate::files::Serving;
 use crate::handler::Handler;
 use crate::log::{AccessLog, Lines, Writer};
 use crate::routes::Routes;
@@ -34,7 +35,7 @@ pub struct Builder {
     workers: u16,
     routes: Routes,
     limits: Limits,
-    precompressed: bool,
+    serving: Serving,
     shows_status: bool,
     log: Option<AccessLog>,
     config: Config,
@@ -78,7 +79,17 @@ impl Builder {
 
     /// See [`Site::precompressed`].
     pub fn precompressed(self, on: bool) -> Self {
-        Builder { precompressed: on, ..self }
+        Builder { serving: Serving { precompressed: on, ..self.serving }, ..self }
+    }
+
+    /// See [`Site::listing`].
+    pub fn listing(self, on: bool) -> Self {
+        Builder { serving: Serving { listing: on, ..self.serving }, ..self }
+    }
+
+    /// See [`Site::max_age`].
+    pub fn max_age(self, seconds: Option<u32>) -> Self {
+        Builder { serving: Serving { max_age: seconds, ..self.serving }, ..self }
     }
 
     /// Shows what the server has done at `/.httpd/status.json`. Without files and a handler for
@@ -158,7 +169,7 @@ impl Builder {
     ) -> Result<Worker, Error> {
         let (backend, config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
-        let (limits, precompressed) = (self.limits.clone(), self.precompressed);
+        let (limits, serving) = (self.limits.clone(), self.serving);
         let shows_status = self.shows_status;
         let (go, may_go) = channel();
         let (tell, told) = channel();
@@ -169,8 +180,8 @@ impl Builder {
             let _bell = Bell(stop);
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let mut site = Site::new(root).backend(mechanism.name()).limits(limits);
-            site = site.precompressed(precompressed);
             (site.routes, site.board, site.log) = (routes, board, log);
+            site.serving = serving;
             site.shows_status |= shows_status;
             serve(mechanism, site, &may_go)
         });
@@ -253,7 +264,7 @@ impl Server {
             workers: 1,
             routes: Routes::default(),
             limits: Limits::default(),
-            precompressed: true,
+            serving: Serving::default(),
             shows_status: false,
             log: None,
             config: Config::default(),

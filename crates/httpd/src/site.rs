@@ -12,6 +12,7 @@ use crate::cache::{Cache, Found};
 use crate::clock::Clock;
 use crate::counts::Board;
 use crate::edge::Edge;
+use crate::files::Serving;
 use crate::handler::Handler;
 use crate::log::{Entry, Lines};
 use crate::path;
@@ -33,7 +34,7 @@ pub struct Site {
     pub(crate) routes: Routes,
     pub(crate) backend: String,
     pub(crate) limits: Limits,
-    pub(crate) precompressed: bool,
+    pub(crate) serving: Serving,
     pub(crate) cache: Cache,
     pub(crate) clock: Clock,
     pub(crate) edge: Edge,
@@ -65,7 +66,7 @@ impl Site {
             backend: "unnamed".to_owned(),
             cache: Cache::new(&limits),
             limits,
-            precompressed: true,
+            serving: Serving::default(),
             clock: Clock::new(),
             edge: Edge::default(),
             scratch: Vec::with_capacity(1024),
@@ -83,6 +84,7 @@ impl Site {
     pub fn limits(self, limits: Limits) -> Self {
         let limits = Limits {
             head: limits.head.min(Limits::HEAD),
+            fields: limits.fields.min(Limits::FIELDS),
             cached_file: limits.cached_file.min(FileOp::MOST),
             least_rate: limits.least_rate.max(1),
             ..limits
@@ -100,7 +102,20 @@ impl Site {
     /// so on. It is, by default.
     #[must_use]
     pub fn precompressed(self, on: bool) -> Self {
-        Site { precompressed: on, ..self }
+        Site { serving: Serving { precompressed: on, ..self.serving }, ..self }
+    }
+
+    /// Whether a directory without an `index.html` shows what is in it. By default it does not.
+    #[must_use]
+    pub fn listing(self, on: bool) -> Self {
+        Site { serving: Serving { listing: on, ..self.serving }, ..self }
+    }
+
+    /// For how many seconds clients and proxies may keep a file without asking again
+    /// (Cache-Control). By default nothing is said, and they guess.
+    #[must_use]
+    pub fn max_age(self, seconds: Option<u32>) -> Self {
+        Site { serving: Serving { max_age: seconds, ..self.serving }, ..self }
     }
 
     /// Has a handler answer all requests for a path, whatever the method; for a path that ends in

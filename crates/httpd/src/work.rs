@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use multiplex::{Commands, Conn, HIGH_WATER, Meta};
+use multiplex::{Commands, Conn, FilePath, HIGH_WATER, Meta};
 
 use crate::body::Body;
 use crate::cache::{Paths, VARIANT, variant};
@@ -82,6 +82,8 @@ pub(crate) enum Step {
     },
     Open,
     Read(Meta),
+    /// There is no index: asking what is in the directory.
+    List,
 }
 
 impl FileWork {
@@ -121,6 +123,13 @@ impl FileWork {
             manner,
             step: Step::Open,
         })
+    }
+
+    /// The directory that the file is in.
+    pub(crate) fn directory(&self) -> FilePath {
+        let parent = self.paths.plain.as_path().parent();
+        let parent = parent.filter(|path| !path.as_os_str().is_empty());
+        FilePath::new(parent.unwrap_or(".".as_ref()))
     }
 
     /// The target's path.

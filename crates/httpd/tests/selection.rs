@@ -271,3 +271,15 @@ fn nothing_is_kept_and_yet_all_is_answered() {
         assert_eq!(get(&mut stage, "/70000.txt", "").body, contents(70_000));
     }
 }
+
+#[test]
+fn how_long_a_file_may_be_kept_is_said_with_every_reply_about_it() {
+    let root = site();
+    let site = Site::new(Some(Root(0))).max_age(Some(300));
+    let mut stage = Stage::with(site, root.path());
+    for fields in ["", "If-None-Match: *|", "Range: bytes=0-9|"] {
+        let reply = get(&mut stage, "/1000.txt", fields);
+        assert_eq!(reply.field("Cache-Control"), Some("max-age=300"), "{}", reply.status);
+    }
+    assert_eq!(get(&mut stage, "/none", "").field("Cache-Control"), None);
+}
