@@ -10,6 +10,7 @@ use clap::Parser;
 use httpd::multiplex::Links;
 use httpd::server::Builder;
 use httpd::{AccessLog, Config, Limits, Server};
+use tracing::level_filters::LevelFilter;
 
 /// A web server that runs on every event mechanism of Linux.
 ///
@@ -73,6 +74,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     status: bool,
 
+    /// How much is said on standard error of what goes wrong (off, error, warn, info, debug, trace)
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    pub(crate) log_level: LevelFilter,
+
     #[command(flatten)]
     bounds: Bounds,
 }
@@ -128,6 +133,10 @@ struct Bounds {
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     stall_time: Duration,
 
+    /// How long a file in memory is believed to be unchanged; 0 has each request look
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
+    cache_time: Duration,
+
     /// Bytes per second that are fast enough
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().least_rate, value_parser = clap::value_parser!(u32).range(1..))]
     least_rate: u32,
@@ -139,9 +148,13 @@ struct Bounds {
 
 /// A time in seconds, such as `0.5`.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let time = time.filter(|time| !time.is_zero());
+    let time = seconds_or_none(text).ok().filter(|time| !time.is_zero());
     time.ok_or_else(|| "it must be a number of seconds above 0, such as 30 or 0.5".to_owned())
+}
+
+fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "it must be a number of seconds, such as 30 or 0.5".to_owned())
 }
 
 /// Bytes of a head, at least those of the shortest request.
@@ -177,6 +190,7 @@ impl Arguments {
             head_time: bounds.head_time,
             idle_time: bounds.idle_time,
             stall_time: bounds.stall_time,
+            cached_time: bounds.cache_time,
             least_rate: bounds.least_rate,
             ..Limits::default()
         };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use multiplex::{Chunk, Close, Commands, Conn, HIGH_WATER};
+use tracing::error;
 
 use crate::body::Body;
 use crate::edge::{is_framing, trailers};
@@ -39,7 +40,10 @@ impl fmt::Debug for Stream {
 
 /// Calls what others have written. A panic of theirs costs one reply and not the server.
 fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|_| Status::INTERNAL)
+    catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
+        error!("a handler panicked; its request is answered with 500");
+        Status::INTERNAL
+    })
 }
 
 impl Site {
@@ -226,16 +230,14 @@ impl Site {
                     }
                     return stream.manner.finish(io, id);
                 }
-                // Too short, an error, a panic: nothing can tell that better than a reset.
-                _ => {
-                    io.close(id, Close::Reset);
-                    return false;
-                }
+                // Nothing can tell a client better than a reset.
+                Ok(None) => return cut_short(io, id, "it is shorter than was said"),
+                Ok(Some(Err(error))) => return cut_short(io, id, error),
+                Err(_) => return cut_short(io, id, "it panicked"),
             };
             if let Some(left) = &mut stream.left {
                 let Some(rest) = left.checked_sub(piece.len() as u64) else {
-                    io.close(id, Close::Reset);
-                    return false;
+                    return cut_short(io, id, "it is longer than was said");
                 };
                 *left = rest;
             }
@@ -255,6 +257,14 @@ impl Site {
             io.receive(id, true);
         }
     }
+}
+
+/// Ends a reply that can't be given as it was begun; never goes on.
+#[cold]
+fn cut_short(io: &mut impl Commands, id: Conn, why: impl fmt::Display) -> bool {
+    error!("a handler's body ends its connection: {why}");
+    io.close(id, Close::Reset);
+    false
 }
 
 impl Stream {

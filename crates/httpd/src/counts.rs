@@ -117,7 +117,7 @@ impl Counts {
     }
 }
 
-/// The counts of all workers of a server.
+/// The counts of all workers of a server, and of the thread that writes its log.
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     all: Arc<[Arc<Counts>]>,
@@ -128,7 +128,12 @@ pub(crate) struct Board {
 impl Board {
     /// A board for so many workers, from the first one's side.
     pub(crate) fn new(workers: usize) -> Self {
-        Board { all: (0..workers.max(1)).map(|_| Arc::default()).collect(), own: 0 }
+        Board { all: (0..=workers.max(1)).map(|_| Arc::default()).collect(), own: 0 }
+    }
+
+    /// The same from the side of the thread that writes the log, which comes last.
+    pub(crate) fn of_writer(&self) -> Self {
+        self.of(self.all.len() - 1)
     }
 
     /// The same from another worker's side.
@@ -144,7 +149,7 @@ impl Board {
 
     /// The sums over all workers as JSON, with what else there is to say.
     pub(crate) fn json(&self, backend: &str, uptime_ms: u128) -> String {
-        let (workers, version) = (self.all.len(), env!("CARGO_PKG_VERSION"));
+        let (workers, version) = (self.all.len() - 1, env!("CARGO_PKG_VERSION"));
         let mut text = format!(
             "{{\"backend\":\"{backend}\",\"version\":\"{version}\",\"workers\":{workers},\
              \"uptime_ms\":{uptime_ms}"

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use multiplex::{Commands, Conn, File, FileDone, FileKind, FileOp, Meta};
+use tracing::error;
 
 use crate::body::Body;
 use crate::cache::{Found, Source, variant};
@@ -327,6 +328,9 @@ impl Site {
                     return After::Look;
                 }
                 let mild = status.0 < 500;
+                if !mild {
+                    error!("{}: {error}", file.paths.plain.as_path().display());
+                }
                 let manner = if mild { file.manner } else { file.manner.ending() };
                 After::Answered(self.refuse(io, id, state, status, manner))
             }
@@ -470,9 +474,13 @@ fn choose(request: &Request<'_, '_>, there: Codings) -> Option<Coding> {
 /// The type of a file by its name.
 fn content_type(path: &Path) -> String {
     let guess = mime_guess::from_path(path);
-    let essence = guess.first_raw().unwrap_or("application/octet-stream");
-    let is_text = essence.starts_with("text/")
-        || matches!(essence, "application/javascript" | "application/json" | "image/svg+xml");
+    let essence = match guess.first_raw().unwrap_or("application/octet-stream") {
+        // RFC 9239.
+        "application/javascript" => "text/javascript",
+        other => other,
+    };
+    let is_text =
+        essence.starts_with("text/") || matches!(essence, "application/json" | "image/svg+xml");
     let charset = if is_text { "; charset=utf-8" } else { "" };
     format!("{essence}{charset}")
 }

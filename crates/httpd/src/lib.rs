@@ -46,6 +46,7 @@ mod state;
 mod status;
 mod work;
 
+pub use bytes;
 pub use handler::{Answer, Body, Handler, Reply, Request, Response, Upload};
 pub use http;
 pub use limits::Limits;

@@ -11,8 +11,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rtrb::{Consumer, Producer, RingBuffer};
+use tracing::error;
 
 use crate::clock::Stamp;
+use crate::counts::Board;
 use crate::reply::put;
 use crate::request::Request;
 
@@ -28,12 +30,22 @@ pub(crate) struct Lines {
 pub(crate) struct Entry<'e, 'h, 'a> {
     pub(crate) peer: Option<IpAddr>,
     pub(crate) date: &'e Stamp,
-    /// Nothing if what came was no request.
-    pub(crate) request: Option<&'e Request<'h, 'a>>,
+    pub(crate) seen: Seen<'e, 'h, 'a>,
     pub(crate) status: u16,
     /// Bytes of the body.
     pub(crate) body: u64,
 }
+
+/// What a reply replies to.
+#[derive(Clone, Copy)]
+pub(crate) enum Seen<'e, 'h, 'a> {
+    Request(&'e Request<'h, 'a>),
+    /// What came of it was no request.
+    Bytes(&'e [u8]),
+}
+
+/// Bytes that are shown of a line that was no request's.
+const SHOWN: usize = 256;
 
 impl Lines {
     /// Writes a line in the combined format; false if there is no room for it.
@@ -61,19 +73,31 @@ impl Entry<'_, '_, '_> {
             |range: std::ops::Range<usize>| std::str::from_utf8(&self.date[range]).unwrap_or("-");
         let (day, month, year, time) = (date(5..7), date(8..11), date(12..16), date(17..25));
         put(out, format_args!(" - - [{day}/{month}/{year}:{time} +0000] \""));
-        match self.request {
-            Some(request) => {
+        match self.seen {
+            Seen::Request(request) => {
                 out.extend_from_slice(request.name.as_bytes());
                 out.push(b' ');
                 put_escaped(out, request.target);
                 out.extend_from_slice(if request.old { b" HTTP/1.0" } else { b" HTTP/1.1" });
             }
-            None => out.push(b'-'),
+            Seen::Bytes([]) => out.push(b'-'),
+            Seen::Bytes(bytes) => {
+                let line = bytes.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
+                for part in line[..line.len().min(SHOWN)].split_inclusive(|b| *b == b' ') {
+                    let (word, space) = match part.strip_suffix(b" ") {
+                        Some(word) => (word, &b" "[..]),
+                        None => (part, &b""[..]),
+                    };
+                    put_escaped(out, word);
+                    out.extend_from_slice(space);
+                }
+            }
         }
         put(out, format_args!("\" {} {}", self.status, self.body));
+        let request = if let Seen::Request(request) = self.seen { Some(request) } else { None };
         for name in ["referer", "user-agent"] {
             out.extend_from_slice(b" \"");
-            match self.request.and_then(|request| request.one(name)) {
+            match request.and_then(|request| request.one(name)) {
                 Some(value) => put_escaped(out, value),
                 None => out.push(b'-'),
             }
@@ -119,8 +143,12 @@ impl Writer {
     ///
     /// # Errors
     /// When the file can't be opened, or there is no thread.
-    pub(crate) fn start(to: AccessLog, workers: usize) -> io::Result<(Self, Vec<Lines>)> {
-        let mut target = Target::open(to)?;
+    pub(crate) fn start(
+        to: AccessLog,
+        workers: usize,
+        board: Board,
+    ) -> io::Result<(Self, Vec<Lines>)> {
+        let mut target = Target::open(to, board)?;
         let (mut lines, mut rings) = (Vec::new(), Vec::new());
         for _ in 0..workers {
             let (ring, consumer) = RingBuffer::new(Self::ROOM);
@@ -157,23 +185,29 @@ impl Drop for Writer {
 struct Target {
     to: AccessLog,
     file: Option<File>,
+    board: Board,
+    /// Whether the last writing failed.
     failed: bool,
 }
 
 impl Target {
-    fn open(to: AccessLog) -> io::Result<Self> {
+    fn open(to: AccessLog, board: Board) -> io::Result<Self> {
         let file = to.path.as_deref().map(append).transpose()?;
-        Ok(Target { to, file, failed: false })
+        Ok(Target { to, file, board, failed: false })
     }
 
-    /// Writes what a worker has left. What can't be written is lost, which is said once.
+    /// Writes what a worker has left. What can't be written is lost and counted, which is said when
+    /// it begins.
     fn write(&mut self, ring: &mut Consumer<u8>) {
         if self.to.reopen.swap(false, Ordering::Relaxed)
             && let Some(path) = &self.to.path
         {
             match append(path) {
                 Ok(file) => self.file = Some(file),
-                Err(error) => self.complain(&error),
+                Err(error) => {
+                    let path = path.display();
+                    error!("{path} can't be opened anew, lines go to where they went: {error}");
+                }
             }
         }
         let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
@@ -185,16 +219,15 @@ impl Target {
                 out.write_all(first).and_then(|()| out.write_all(second)).and_then(|()| out.flush())
             }
         };
-        chunk.commit_all();
+        let began = !std::mem::replace(&mut self.failed, result.is_err());
         if let Err(error) = result {
-            self.complain(&error);
+            let lost = [first, second].concat().iter().filter(|b| **b == b'\n').count();
+            self.board.own().log_lines_lost.add(lost as u64);
+            if began {
+                error!("the access log can't be written, lines are lost: {error}");
+            }
         }
-    }
-
-    fn complain(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.failed, true) {
-            eprintln!("httpd: the access log can't be written, and lines are lost: {error}");
-        }
+        chunk.commit_all();
     }
 }
 
@@ -210,14 +243,15 @@ mod tests {
 
     fn line(head: &str) -> String {
         let mut memory = MEMORY;
-        let request = match parse(head.as_bytes(), &mut memory, &Limits::default()) {
-            Parsed::Request(request) => Some(request),
-            _ => None,
+        let parsed = parse(head.as_bytes(), &mut memory, &Limits::default());
+        let seen = match &parsed {
+            Parsed::Request(request) => Seen::Request(request),
+            _ => Seen::Bytes(head.as_bytes()),
         };
         let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
         let peer = Some([192, 0, 2, 1].into());
         let mut out = Vec::new();
-        Entry { peer, date, request: request.as_ref(), status: 200, body: 12 }.put(&mut out);
+        Entry { peer, date, seen, status: 200, body: 12 }.put(&mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -227,8 +261,12 @@ mod tests {
         let expected = "192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"GET /a?b HTTP/1.1\" 200 12 \
                         \"http://r/\" \"u v\"\n";
         assert_eq!(line(head), expected);
-        let expected = "192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"-\" 200 12 \"-\" \"-\"\n";
-        assert_eq!(line("nonsense\r\n\r\n"), expected);
+        let expected = |shown: &str| {
+            format!("192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"{shown}\" 200 12 \"-\" \"-\"\n")
+        };
+        assert_eq!(line(""), expected("-"));
+        assert_eq!(line("no \"sense\" \r\n\r\n"), expected("no \\x22sense\\x22 "));
+        assert_eq!(line(&"x".repeat(1000)), expected(&"x".repeat(SHOWN)));
     }
 
     #[test]

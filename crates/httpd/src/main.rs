@@ -12,6 +12,7 @@ use clap::Parser;
 use httpd::Server;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tracing::info;
 
 use arguments::Arguments;
 
@@ -20,6 +21,11 @@ fn main() -> ExitCode {
     if arguments.list_backends {
         return backends::list(arguments.json);
     }
+    tracing_subscriber::fmt()
+        .with_max_level(arguments.log_level)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
     match serve(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -43,6 +49,7 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let handle = server.handle();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();
+        info!("stopping; replies under way are sent first, a second signal ends this at once");
         handle.stop();
     })?;
     server.wait()?;

@@ -129,7 +129,9 @@ impl Builder {
         let (writer, lines) = match self.log.take() {
             None => (None, Vec::new()),
             Some(to) => {
-                let (writer, lines) = Writer::start(to, self.workers.into()).map_err(Error::Log)?;
+                let path = to.path.clone().unwrap_or_default();
+                let (writer, lines) = Writer::start(to, self.workers.into(), board.of_writer())
+                    .map_err(|error| Error::Log(path, error))?;
                 (Some(writer), lines)
             }
         };
@@ -313,7 +315,7 @@ pub enum Error {
     /// An address is none, or its name is not known.
     Address(io::Error),
     /// The access log can't be opened.
-    Log(io::Error),
+    Log(PathBuf, io::Error),
     /// A worker did not start.
     Start(StartError),
     /// A worker's kernel can't be used any more.
@@ -328,7 +330,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Address(error) => write!(f, "can't tell where to listen: {error}"),
-            Error::Log(error) => write!(f, "can't open the access log: {error}"),
+            Error::Log(path, error) => {
+                write!(f, "can't open the access log {}: {error}", path.display())
+            }
             Error::Start(error) => error.fmt(f),
             Error::Fault(fault) => fault.fmt(f),
             Error::Panic => f.write_str("a worker panicked"),

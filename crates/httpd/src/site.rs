@@ -14,7 +14,7 @@ use crate::counts::Board;
 use crate::edge::Edge;
 use crate::files::Serving;
 use crate::handler::Handler;
-use crate::log::{Entry, Lines};
+use crate::log::{Entry, Lines, Seen};
 use crate::path;
 use crate::reply::Manner;
 use crate::request::{self, Expects, Framing, MEMORY, Method, Parsed, Persist, Request};
@@ -335,7 +335,7 @@ impl Site {
                     state.scanned = 0;
                     state.hurried = false;
                     let goes_on = self.answer(io, id, state, &request, rest);
-                    self.count(state, Some(&request));
+                    self.count(state, Seen::Request(&request));
                     rx.consume(len);
                     if !goes_on {
                         return Next::Nothing;
@@ -361,12 +361,13 @@ impl Site {
     ) -> Next {
         let body = state.body().is_some() || !rx.bytes().starts_with(b"HEAD ");
         let manner = Manner::last(body);
-        self.give_up(io, id, state, status, manner);
+        self.give_up(io, id, state, status, manner, rx.bytes());
         rx.consume(rx.bytes().len());
         Next::Nothing
     }
 
-    /// Refuses the request that is on its way in, and ends the connection.
+    /// Refuses the request that is on its way in, of which there are these bytes, and ends the
+    /// connection.
     fn give_up(
         &mut self,
         io: &mut impl Commands,
@@ -374,18 +375,19 @@ impl Site {
         state: &mut State,
         status: Status,
         manner: Manner,
+        bytes: &[u8],
     ) {
         let work = state.work.take();
         self.refuse(io, id, state, status, manner);
         match work.as_deref() {
             Some(Work::Body(work)) => self.count_head(state, &work.head),
-            _ => self.count(state, None),
+            _ => self.count(state, Seen::Bytes(bytes)),
         }
     }
 
     /// Counts a reply and logs it, if there was one.
     #[inline]
-    pub(crate) fn count(&mut self, state: &mut State, request: Option<&Request<'_, '_>>) {
+    pub(crate) fn count(&mut self, state: &mut State, seen: Seen<'_, '_, '_>) {
         if state.told == 0 {
             return;
         }
@@ -393,7 +395,7 @@ impl Site {
         self.board.own().reply(status, body);
         if let Some(log) = &mut self.log {
             let peer = state.peer.as_deref().copied();
-            let entry = Entry { peer, date: self.clock.stamp(), request, status, body };
+            let entry = Entry { peer, date: self.clock.stamp(), seen, status, body };
             if !log.write(&entry) {
                 self.board.own().log_lines_lost.add(1);
             }
@@ -404,8 +406,8 @@ impl Site {
     #[cold]
     pub(crate) fn count_head(&mut self, state: &mut State, head: &[u8]) {
         match request::parse(head, &mut { MEMORY }, &self.limits) {
-            Parsed::Request(request) => self.count(state, Some(&request)),
-            _ => self.count(state, None),
+            Parsed::Request(request) => self.count(state, Seen::Request(&request)),
+            _ => self.count(state, Seen::Bytes(head)),
         }
     }
 
@@ -521,7 +523,7 @@ impl Application for Site {
         } else if state.scanned > 0 || state.body().is_some() {
             self.clock.tick(io.now(), io);
             let manner = Manner::last(true);
-            self.give_up(io, id, state, Status::TIMEOUT, manner);
+            self.give_up(io, id, state, Status::TIMEOUT, manner, b"");
         } else {
             io.close(id, Close::Flush);
         }

@@ -190,6 +190,11 @@ fn the_help_tells_of_every_flag() {
         "--json",
         "--lab",
         "--no-precompressed",
+        "--listing",
+        "--follow-links",
+        "--max-age",
+        "--max-fields",
+        "--log-level",
         "--max-connections",
         "--max-body",
         "--idle-time",
@@ -275,7 +280,7 @@ fn every_reply_is_logged() {
         format!("\"GET / HTTP/1.1\" 200 {page} \"there\" \"test \\x221\\x22\""),
         "\"GET /none?a=b HTTP/1.1\" 404 14 \"-\" \"-\"".to_owned(),
         "\"POST /echo HTTP/1.1\" 200 4 \"-\" \"-\"".to_owned(),
-        "\"-\" 400 16 \"-\" \"-\"".to_owned(),
+        "\"nonsense\" 400 16 \"-\" \"-\"".to_owned(),
     ];
     assert_eq!(lines_now.len(), expected.len(), "{text}");
     for (line, expected) in lines_now.iter().zip(expected) {
@@ -292,10 +297,49 @@ fn every_reply_is_logged() {
 }
 
 #[test]
+fn a_log_that_can_not_be_opened_anew_goes_on_and_says_so_each_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let (inner, moved) = (directory.path().join("inner"), directory.path().join("moved"));
+    std::fs::create_dir(&inner).unwrap();
+    let path = inner.join("log");
+    let arguments = ["--listen", "127.0.0.1:0", "--access-log", path.to_str().unwrap()];
+    let mut serving = Serving::start(&arguments);
+    std::fs::rename(&inner, &moved).unwrap();
+    for _ in 0..2 {
+        serving.signal(Signal::HUP);
+        serving.line.clear();
+        serving.errors.read_line(&mut serving.line).unwrap();
+        assert!(serving.line.contains("can't be opened anew"), "{}", serving.line);
+    }
+    serving.connect().get("/");
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+    let text = std::fs::read_to_string(moved.join("log")).unwrap();
+    assert!(text.contains("\"GET / HTTP/1.1\" 200"), "{text}");
+}
+
+#[test]
+fn lines_that_can_not_be_written_are_counted() {
+    let arguments = ["--listen", "127.0.0.1:0", "--access-log", "/dev/full"];
+    let mut serving = Serving::start(&arguments);
+    let mut client = serving.connect();
+    client.get("/");
+    serving.line.clear();
+    serving.errors.read_line(&mut serving.line).unwrap();
+    assert!(serving.line.contains("lines are lost"), "{}", serving.line);
+    let reply = client.get("/.httpd/status.json");
+    let counts: Value = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!(counts["log_lines_lost"], 1);
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+#[test]
 fn a_log_that_can_not_be_opened_is_said_at_the_start() {
     let output = outcome(&["--listen", "127.0.0.1:0", "--access-log", "/does/not/exist"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("access log"));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("can't open the access log /does/not/exist: "), "{said}");
 }
 
 #[test]
