@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
-use multiplex::{Chunk, Close, Commands, Conn, HIGH_WATER};
+use multiplex::{Chunk, Close, Commands, Conn, Cx, HIGH_WATER};
 use tracing::error;
 
 use crate::body::Body;
@@ -48,61 +48,52 @@ fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
 
 impl Site {
     /// Has a handler answer; true if what comes next may be looked at.
-    #[expect(clippy::too_many_arguments, reason = "they are the request's")]
     pub(crate) fn call(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         body: Body,
         manner: Manner,
         route: Route,
     ) -> bool {
         let Ok(mut head) = self.edge.parts(request) else {
-            return self.refuse(io, id, state, Status::BAD_REQUEST, manner.ending());
+            return self.refuse(x, Status::BAD_REQUEST, manner.ending());
         };
         let handler = self.routes.handler(route);
         if !body.is_open() {
             head = match guard(|| handler.handle_at_once(head)) {
                 Ok(ControlFlow::Continue(head)) => head,
                 Ok(ControlFlow::Break(response)) => {
-                    return self.reply(io, id, state, Ok(response), manner);
+                    return self.reply(x, Ok(response), manner);
                 }
-                Err(status) => return self.reply(io, id, state, Err(status), manner),
+                Err(status) => return self.reply(x, Err(status), manner),
             }
         }
         match guard(|| Arc::clone(handler).handle(head)) {
             Ok(Answer::Receive(upload)) if !body.is_open() => {
                 let response = guard(|| upload.end(HeaderMap::new()));
-                self.reply(io, id, state, response, manner)
+                self.reply(x, response, manner)
             }
             Ok(Answer::Receive(upload)) => {
                 if request.expects == Expects::Continue {
-                    io.send(id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
+                    x.io.send(x.id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
                 }
                 let head = if self.log.is_some() { request.head.to_vec() } else { Vec::new() };
                 let work = BodyWork { body, taken: 0, manner, head, then: Then::Upload(upload) };
-                state.work = Some(Box::new(Work::Body(work)));
+                x.state.work = Some(Box::new(Work::Body(work)));
                 true
             }
             Ok(Answer::Reply(response)) => {
                 let manner = if body.is_open() { manner.ending() } else { manner };
-                self.reply(io, id, state, Ok(response), manner)
+                self.reply(x, Ok(response), manner)
             }
-            Err(status) => self.refuse(io, id, state, status, manner.ending()),
+            Err(status) => self.refuse(x, status, manner.ending()),
         }
     }
 
     /// Hands on what came of a body; false if the connection goes no further.
-    pub(crate) fn body_came(
-        &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
-        bytes: &[u8],
-    ) -> bool {
-        let Some(BodyWork { manner, then: Then::Upload(upload), .. }) = state.body() else {
+    pub(crate) fn body_came(&mut self, x: &mut Cx<'_, impl Commands, State>, bytes: &[u8]) -> bool {
+        let Some(BodyWork { manner, then: Then::Upload(upload), .. }) = x.state.body() else {
             return true;
         };
         let manner = manner.ending();
@@ -111,10 +102,10 @@ impl Site {
             Ok(Some(response)) => Ok(response),
             Err(status) => Err(status),
         };
-        let work = state.work.take();
-        let goes_on = self.reply(io, id, state, response, manner);
+        let work = x.state.work.take();
+        let goes_on = self.reply(x, response, manner);
         if let Some(Work::Body(work)) = work.as_deref() {
-            self.count_head(state, &work.head);
+            self.count_head(x.state, &work.head);
         }
         goes_on
     }
@@ -122,43 +113,39 @@ impl Site {
     /// A body is whole, and these are its trailers; true if the next request may be looked at.
     pub(crate) fn body_ended(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         bytes: &[u8],
     ) -> bool {
-        let Some(Work::Body(work)) = state.work.take().map(|work| *work) else { return true };
+        let Some(Work::Body(work)) = x.state.work.take().map(|work| *work) else { return true };
         let BodyWork { manner, head, then, .. } = work;
         let goes_on = match then {
             Then::Upload(upload) => {
                 let response = guard(|| upload.end(trailers(bytes)));
-                self.reply(io, id, state, response, manner)
+                self.reply(x, response, manner)
             }
-            Then::Answer => self.answer_head(io, id, state, &head, manner),
+            Then::Answer => self.answer_head(x, &head, manner),
         };
-        self.count_head(state, &head);
+        self.count_head(x.state, &head);
         goes_on
     }
 
     /// Sends a handler's reply; true if the next request may be looked at.
     fn reply(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         response: Result<Response, Status>,
         mut manner: Manner,
     ) -> bool {
         let response = match response {
             Ok(response) => response,
-            Err(status) => return self.refuse(io, id, state, status, manner.ending()),
+            Err(status) => return self.refuse(x, status, manner.ending()),
         };
         let (head, handler::Body(body)) = response.into_parts();
         let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
         // These have no body and no length (RFC 9110, section 6.4.1). What is below 200 is no end.
         let bodiless = matches!(status.0, 204 | 304);
         if status.0 < 200 {
-            return self.refuse(io, id, state, Status::INTERNAL, manner.ending());
+            return self.refuse(x, Status::INTERNAL, manner.ending());
         }
         let len = match &body {
             Kind::Bytes(bytes) => Some(bytes.len() as u64),
@@ -189,7 +176,7 @@ impl Site {
             None => {}
         }
         reply::end_head(out, manner);
-        state.tell(status, if bodiless || !manner.body { 0 } else { len.unwrap_or(0) });
+        x.state.tell(status, if bodiless || !manner.body { 0 } else { len.unwrap_or(0) });
         let is_short = |bytes: &Bytes| bytes.len() <= Ready::SHORT;
         let body = match body {
             _ if bodiless || !manner.body => Kind::default(),
@@ -199,62 +186,56 @@ impl Site {
             }
             body => body,
         };
-        let mut queued = io.send(id, Chunk::Copy(out));
+        let mut queued = x.io.send(x.id, Chunk::Copy(out));
         match body {
             Kind::Bytes(bytes) if bytes.is_empty() => {}
-            Kind::Bytes(bytes) => queued = io.send(id, Chunk::Shared(bytes)),
+            Kind::Bytes(bytes) => queued = x.io.send(x.id, Chunk::Shared(bytes)),
             Kind::Pieces(left, pieces) => {
                 let stream = Stream { pieces, left, chunked, manner };
-                return self.stream(io, id, state, stream);
+                return self.stream(x, stream);
             }
         }
-        state.full = queued >= HIGH_WATER;
-        manner.finish(io, id)
+        x.state.full = queued >= HIGH_WATER;
+        manner.finish(x.io, x.id)
     }
 
     /// Sends the pieces of a reply as far as there is room; true if that was all and the
     /// connection goes on.
-    fn stream(
-        &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
-        mut stream: Stream,
-    ) -> bool {
+    fn stream(&mut self, x: &mut Cx<'_, impl Commands, State>, mut stream: Stream) -> bool {
         loop {
             let piece = match guard(|| stream.pieces.next()) {
                 Ok(Some(Ok(piece))) => piece,
                 Ok(None) if stream.left.unwrap_or(0) == 0 => {
                     if stream.chunked {
-                        io.send(id, Chunk::Static(b"0\r\n\r\n"));
+                        x.io.send(x.id, Chunk::Static(b"0\r\n\r\n"));
                     }
-                    return stream.manner.finish(io, id);
+                    return stream.manner.finish(x.io, x.id);
                 }
                 // Nothing can tell a client better than a reset.
-                Ok(None) => return cut_short(io, id, "it is shorter than was said"),
-                Ok(Some(Err(error))) => return cut_short(io, id, error),
-                Err(_) => return cut_short(io, id, "it panicked"),
+                Ok(None) => return cut_short(x.io, x.id, "it is shorter than was said"),
+                Ok(Some(Err(error))) => return cut_short(x.io, x.id, error),
+                Err(_) => return cut_short(x.io, x.id, "it panicked"),
             };
             if let Some(left) = &mut stream.left {
                 let Some(rest) = left.checked_sub(piece.len() as u64) else {
-                    return cut_short(io, id, "it is longer than was said");
+                    return cut_short(x.io, x.id, "it is longer than was said");
                 };
                 *left = rest;
             }
-            if stream.put(io, id, piece) >= HIGH_WATER {
-                io.receive(id, false);
-                state.work = Some(Box::new(Work::Stream(stream)));
-                self.watch(io, id, state);
+            if stream.put(x.io, x.id, piece) >= HIGH_WATER {
+                x.io.receive(x.id, false);
+                x.state.work = Some(Box::new(Work::Stream(stream)));
+                self.watch(x);
                 return false;
             }
         }
     }
 
     /// Goes on with a reply in pieces, as there is room again.
-    pub(crate) fn stream_on(&mut self, io: &mut impl Commands, id: Conn, state: &mut State) {
-        let Some(Work::Stream(stream)) = state.work.take().map(|work| *work) else { return };
-        if self.stream(io, id, state, stream) {
-            io.receive(id, true);
+    pub(crate) fn stream_on(&mut self, x: &mut Cx<'_, impl Commands, State>) {
+        let Some(Work::Stream(stream)) = x.state.work.take().map(|work| *work) else { return };
+        if self.stream(x, stream) {
+            x.io.receive(x.id, true);
         }
     }
 }

@@ -35,6 +35,9 @@ impl Edge {
         parts.uri = Uri::from_maybe_shared(within(&head, request.head, request.target))?;
         parts.version = if request.old { Version::HTTP_10 } else { Version::HTTP_11 };
         parts.headers = std::mem::take(&mut self.spare);
+        if parts.headers.capacity() < request.fields.len() {
+            parts.headers.reserve(request.fields.len());
+        }
         for field in request.fields {
             let name = HeaderName::from_bytes(field.name.as_bytes())?;
             let value = within(&head, request.head, field.value);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use multiplex::{Commands, Conn, File, FileDone, FileKind, FileOp, Meta};
+use multiplex::{Commands, Cx, File, FileDone, FileKind, FileOp, Meta};
 use tracing::error;
 
 use crate::body::Body;
@@ -12,6 +12,7 @@ use crate::cache::{Found, Source, variant};
 use crate::coding::{self, Coding, Codings};
 use crate::conditions::Validators;
 use crate::listing;
+use crate::log::Seen;
 use crate::path;
 use crate::reply::{About, Caching, Manner, Ready};
 use crate::request::{self, MEMORY, Parsed, Persist, Request};
@@ -54,9 +55,7 @@ impl Site {
     #[cold]
     pub(crate) fn answer_known(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         manner: Manner,
         (name, codings): (&[u8], Codings),
@@ -68,13 +67,13 @@ impl Site {
             }
             None => name,
         };
-        match self.cache.find(name, io.now()) {
+        match self.cache.find(name, x.io.now()) {
             Found::Fresh(ready, _) => {
                 let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-                Some(respond(ready, io, id, state, request, manner, pen))
+                Some(respond(ready, x, Some(request), manner, pen))
             }
             Found::Stale(target, paths) => {
-                self.begin(io, id, state, request, FileWork::confirm(target, paths, manner));
+                self.begin(x, request, FileWork::confirm(target, paths, manner));
                 Some(false)
             }
             Found::Nothing => None,
@@ -86,33 +85,31 @@ impl Site {
     #[cold]
     pub(crate) fn answer_unknown(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         manner: Manner,
     ) -> bool {
         if let Ok((name, _)) = path::split(request.target) {
             if let Some(route) = self.routes.find(name) {
-                return self.call(io, id, state, request, Body::default(), manner, route);
+                return self.call(x, request, Body::default(), manner, route);
             }
             if self.shows_status && name == STATUS.as_bytes() {
-                return self.show_status(io, id, state, manner);
+                return self.show_status(x, manner);
             }
         }
         let mut work = match FileWork::open(request.target, manner) {
             Ok(work) => work,
-            Err(Status::NOT_FOUND) => return self.refuse(io, id, state, Status::NOT_FOUND, manner),
-            Err(status) => return self.refuse(io, id, state, status, manner.ending()),
+            Err(Status::NOT_FOUND) => return self.refuse(x, Status::NOT_FOUND, manner),
+            Err(status) => return self.refuse(x, status, manner.ending()),
         };
         if self.root.is_none() {
-            return self.answer_itself(io, id, state, request, work.paths.plain.as_path(), manner);
+            return self.answer_itself(x, request, work.paths.plain.as_path(), manner);
         }
         // The same file may be in memory without query or host.
-        match self.cache.find(work.name(), io.now()) {
+        match self.cache.find(work.name(), x.io.now()) {
             Found::Fresh(_, codings) => {
                 let known = (work.name(), codings);
-                if let Some(goes_on) = self.answer_known(io, id, state, request, manner, known) {
+                if let Some(goes_on) = self.answer_known(x, request, manner, known) {
                     return goes_on;
                 }
                 work.codings = codings;
@@ -124,22 +121,20 @@ impl Site {
             }
             Found::Nothing => {}
         }
-        self.begin(io, id, state, request, work);
+        self.begin(x, request, work);
         false
     }
 
     /// Without a root there is one page.
     fn answer_itself(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         path: &Path,
         manner: Manner,
     ) -> bool {
         if path != Path::new(path::INDEX) {
-            return self.refuse(io, id, state, Status::NOT_FOUND, manner);
+            return self.refuse(x, Status::NOT_FOUND, manner);
         }
         let page = include_str!("page.html")
             .replace("{backend}", &self.backend)
@@ -147,39 +142,31 @@ impl Site {
         let about = About::plain("text/html; charset=utf-8");
         let mut ready = Ready::new(about, page.as_bytes(), &self.clock);
         let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-        let goes_on = respond(&mut ready, io, id, state, request, manner, pen);
-        self.cache.keep(b"/", ready, None, io.now());
+        let goes_on = respond(&mut ready, x, Some(request), manner, pen);
+        self.cache.keep(b"/", ready, None, x.io.now());
         goes_on
     }
 
     /// Tells what the server has done.
-    fn show_status(
-        &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
-        manner: Manner,
-    ) -> bool {
-        self.board.own().take_over(io);
-        let uptime = self.begun.map_or(Duration::ZERO, |begun| io.now() - begun);
+    fn show_status(&mut self, x: &mut Cx<'_, impl Commands, State>, manner: Manner) -> bool {
+        self.board.own().take_over(x.io);
+        let uptime = self.begun.map_or(Duration::ZERO, |begun| x.io.now() - begun);
         let text = self.board.json(&self.backend, uptime.as_millis());
         let about = About { caching: Caching::Not, ..About::plain("application/json") };
         let mut ready = Ready::new(about, text.as_bytes(), &self.clock);
-        give(&mut ready, io, id, state, &self.clock, manner)
+        give(&mut ready, x, &self.clock, manner)
     }
 
     /// Begins file work; meanwhile the connection does not receive.
     #[cold]
     pub(crate) fn begin(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         mut work: FileWork,
     ) {
-        io.receive(id, false);
-        io.deadline(id, Some(io.now() + self.limits.stall_time));
+        x.io.receive(x.id, false);
+        x.io.deadline(x.id, Some(x.io.now() + self.limits.stall_time));
         let mut spare = self.spare.pop();
         if let Some(Work::File(old)) = spare.as_deref_mut() {
             work.head = std::mem::take(&mut old.head);
@@ -195,11 +182,11 @@ impl Site {
             }
             None => Box::new(Work::File(work)),
         };
-        self.look(io, id, state, work);
+        self.look(x, work);
     }
 
     /// Begins the next step of file work.
-    fn look(&self, io: &mut impl Commands, id: Conn, state: &mut State, work: Box<Work>) {
+    fn look(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<Work>) {
         let (Some(root), Work::File(file)) = (self.root, &*work) else { return };
         let op = match file.step {
             Step::Confirm => FileOp::Stat(root, file.paths.of(file.coding)),
@@ -207,42 +194,46 @@ impl Site {
             Step::List => FileOp::List(root, file.directory()),
             Step::Open | Step::Read(_) => FileOp::Open(root, file.paths.of(file.coding)),
         };
-        io.file(id, 0, op);
-        state.work = Some(work);
+        x.io.file(x.id, 0, op);
+        x.state.work = Some(work);
     }
 
     /// Goes on with a request after file work.
-    pub(crate) fn file_done(
-        &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
-        done: FileDone,
-    ) {
-        let Some(mut work) = state.work.take() else { return };
+    pub(crate) fn file_done(&mut self, x: &mut Cx<'_, impl Commands, State>, done: FileDone) {
+        let Some(mut work) = x.state.work.take() else { return };
         let Work::File(file) = &mut *work else {
-            state.work = Some(work);
+            x.state.work = Some(work);
             return;
         };
-        if io.stopping() && file.manner.persist != Persist::Ends {
+        if x.io.stopping() && file.manner.persist != Persist::Ends {
             file.manner = file.manner.ending();
         }
-        match self.go_on(io, id, state, file, done) {
-            After::Look => self.look(io, id, state, work),
+        let head = std::mem::take(&mut file.head);
+        let mut memory = MEMORY;
+        let request = match request::parse(&head, &mut memory, &self.limits) {
+            Parsed::Request(request) => Some(request),
+            // Nothing was kept, as there was nothing to it but its target.
+            _ => None,
+        };
+        let after = self.go_on(x, file, request.as_ref(), done);
+        if matches!(after, After::Answered(_)) {
+            let seen = request.as_ref().map_or(Seen::Bytes(&head), Seen::Request);
+            self.count(x.state, seen);
+        }
+        file.head = head;
+        match after {
+            After::Look => self.look(x, work),
             After::Read(from, len) => {
-                state.work = Some(work);
+                x.state.work = Some(work);
                 // One byte more than there should be, to see whether the file grows.
-                io.file(id, 0, FileOp::Read(from, 0..len + 1));
+                x.io.file(x.id, 0, FileOp::Read(from, 0..len + 1));
             }
             After::Answered(goes_on) => {
-                if let Work::File(file) = &*work {
-                    self.count_head(state, &file.head);
-                }
                 if self.spare.len() < Self::SPARE {
                     self.spare.push(work);
                 }
                 if goes_on {
-                    io.receive(id, true);
+                    x.io.receive(x.id, true);
                 }
             }
         }
@@ -250,21 +241,20 @@ impl Site {
 
     fn go_on(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileWork,
+        request: Option<&Request<'_, '_>>,
         done: FileDone,
     ) -> After {
         match (file.step, done) {
             (Step::Confirm, FileDone::Stat(result)) => {
                 let same = |source: &Source| Some(source.meta) == result.ok();
                 file.put_key(&mut self.key);
-                let is_same = self.cache.confirm(&self.key, same, io.now());
+                let is_same = self.cache.confirm(&self.key, same, x.io.now());
                 let siblings = self.serving.precompressed && file.coding.is_none();
                 file.step = match is_same {
                     true if siblings => Step::Sibling { at: 0, confirms: true },
-                    true => return self.answer_again(io, id, state, file),
+                    true => return self.answer_again(x, file, request),
                     false if siblings => Step::Sibling { at: 0, confirms: false },
                     false => Step::Open,
                 };
@@ -280,8 +270,8 @@ impl Site {
                 }
                 let codings = file.codings;
                 let same = |source: &Source| source.codings == codings;
-                if confirms && self.cache.confirm(file.name(), same, io.now()) {
-                    return self.answer_again(io, id, state, file);
+                if confirms && self.cache.confirm(file.name(), same, x.io.now()) {
+                    return self.answer_again(x, file, request);
                 }
                 file.step = Step::Open;
                 After::Look
@@ -291,30 +281,30 @@ impl Site {
                     file.step = Step::Read(meta);
                     After::Read(from, meta.len)
                 }
-                FileKind::Regular => self.have(io, id, state, file, meta, Have::Open(from)),
+                FileKind::Regular => self.have(x, file, request, meta, Have::Open(from)),
                 _ if file.coding.is_some() => {
                     file.fall_back();
                     After::Look
                 }
                 FileKind::Directory if !file.name().ends_with(b"/") => {
                     let target = (file.name(), file.query());
-                    After::Answered(self.redirect(io, id, state, target, file.manner))
+                    After::Answered(self.redirect(x, target, file.manner))
                 }
-                _ => After::Answered(self.refuse(io, id, state, Status::NOT_FOUND, file.manner)),
+                _ => After::Answered(self.refuse(x, Status::NOT_FOUND, file.manner)),
             },
             (Step::Read(meta), FileDone::Read(Ok(bytes))) => {
-                self.have(io, id, state, file, meta, Have::Bytes(&bytes))
+                self.have(x, file, request, meta, Have::Bytes(&bytes))
             }
             (Step::List, FileDone::Listed(Ok(listing))) => {
                 let about =
                     About { caching: Caching::Not, ..About::plain("text/html; charset=utf-8") };
                 let page = listing::page(file.name(), listing);
                 let mut ready = Ready::new(about, &page, &self.clock);
-                After::Answered(give(&mut ready, io, id, state, &self.clock, file.manner))
+                After::Answered(give(&mut ready, x, &self.clock, file.manner))
             }
             (Step::List, FileDone::Listed(Err(error))) => {
                 let status = Status::of(&error);
-                After::Answered(self.refuse(io, id, state, status, file.manner))
+                After::Answered(self.refuse(x, status, file.manner))
             }
             (_, FileDone::Opened(Err(error)) | FileDone::Read(Err(error))) => {
                 if file.coding.is_some() {
@@ -332,11 +322,11 @@ impl Site {
                     error!("{}: {error}", file.paths.plain.as_path().display());
                 }
                 let manner = if mild { file.manner } else { file.manner.ending() };
-                After::Answered(self.refuse(io, id, state, status, manner))
+                After::Answered(self.refuse(x, status, manner))
             }
             _ => {
                 let manner = file.manner.ending();
-                After::Answered(self.refuse(io, id, state, Status::INTERNAL, manner))
+                After::Answered(self.refuse(x, Status::INTERNAL, manner))
             }
         }
     }
@@ -344,29 +334,23 @@ impl Site {
     /// Answers from the cache, which was just told that what it has is good.
     fn answer_again(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileWork,
+        request: Option<&Request<'_, '_>>,
     ) -> After {
         file.put_key(&mut self.key);
         let Some((ready, codings)) = self.cache.kept(&self.key) else {
             file.step = Step::Open;
             return After::Look;
         };
-        let manner = file.manner;
-        let mut memory = MEMORY;
-        let Parsed::Request(request) = request::parse(&file.head, &mut memory, &self.limits) else {
-            return After::Answered(give(ready, io, id, state, &self.clock, manner));
-        };
-        match choose(&request, codings).filter(|_| file.coding.is_none()) {
+        match request.filter(|_| file.coding.is_none()).and_then(|r| choose(r, codings)) {
             None => {
                 let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-                After::Answered(respond(ready, io, id, state, &request, manner, pen))
+                After::Answered(respond(ready, x, request, file.manner, pen))
             }
             Some(coding) => {
                 file.codings = codings;
-                self.choose_coding(io, id, state, file, coding)
+                self.choose_coding(x, file, request, coding)
             }
         }
     }
@@ -374,21 +358,16 @@ impl Site {
     /// Gives the file in a coding that was found beside it, from memory or by opening it.
     fn choose_coding(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileWork,
+        request: Option<&Request<'_, '_>>,
         coding: Coding,
     ) -> After {
         file.coding = Some(coding);
         file.put_key(&mut self.key);
-        let mut memory = MEMORY;
-        let request = request::parse(&file.head, &mut memory, &self.limits);
-        if let (Found::Fresh(ready, _), Parsed::Request(request)) =
-            (self.cache.find(&self.key, io.now()), request)
-        {
+        if let Found::Fresh(ready, _) = self.cache.find(&self.key, x.io.now()) {
             let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-            return After::Answered(respond(ready, io, id, state, &request, file.manner, pen));
+            return After::Answered(respond(ready, x, request, file.manner, pen));
         }
         file.step = Step::Open;
         After::Look
@@ -397,14 +376,13 @@ impl Site {
     /// Answers with a file that is at hand now, and keeps it unless it is changing.
     fn have(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileWork,
+        request: Option<&Request<'_, '_>>,
         meta: Meta,
         have: Have<'_>,
     ) -> After {
-        let (wall, now) = (io.wall(), io.now());
+        let (wall, now) = (x.io.wall(), x.io.now());
         let about = About {
             content_type: content_type(file.paths.plain.as_path()),
             validators: Some(Validators::of(&meta, wall)),
@@ -419,20 +397,10 @@ impl Site {
             }
             Have::Open(from) => (Ready::from_file(about, from, meta.len, &self.clock), true),
         };
-        let mut memory = MEMORY;
-        let request = request::parse(&file.head, &mut memory, &self.limits);
-        let chosen = match &request {
-            Parsed::Request(request) if file.coding.is_none() => choose(request, file.codings),
-            _ => None,
-        };
-        let goes_on = match &request {
-            _ if chosen.is_some() => false,
-            Parsed::Request(request) => {
-                let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-                respond(&mut ready, io, id, state, request, file.manner, pen)
-            }
-            _ => give(&mut ready, io, id, state, &self.clock, file.manner),
-        };
+        let chosen =
+            request.filter(|_| file.coding.is_none()).and_then(|r| choose(r, file.codings));
+        let pen = Pen { out: &mut self.scratch, clock: &self.clock };
+        let goes_on = chosen.is_none() && respond(&mut ready, x, request, file.manner, pen);
         let rests = wall.duration_since(meta.modified()).map_or(true, |age| age > Self::RESTLESS);
         if whole && rests {
             let codings = if file.coding.is_none() { file.codings } else { Codings::default() };
@@ -441,7 +409,7 @@ impl Site {
             self.cache.keep(&self.key, ready, Some(source), now);
         }
         match chosen {
-            Some(coding) => self.choose_coding(io, id, state, file, coding),
+            Some(coding) => self.choose_coding(x, file, request, coding),
             None => After::Answered(goes_on),
         }
     }

@@ -21,6 +21,51 @@ pub type Response<T = Body> = http::Response<T>;
 /// serves all workers at once. It must not wait, as the other connections of its worker would wait
 /// too.
 ///
+/// ```
+/// use httpd::http::{Method, StatusCode};
+/// use httpd::{Request, Server};
+///
+/// // Whatever is posted comes back in capitals; the body is there, whole, within `Limits::body`.
+/// let shout = |request: Request| match *request.method() {
+///     Method::POST => Ok(request.body().to_ascii_uppercase()),
+///     _ => Err(StatusCode::METHOD_NOT_ALLOWED),
+/// };
+/// let server = Server::builder().route("/shout", shout);
+/// ```
+///
+/// A type of its own can answer before the body has come, or take it piece by piece:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use httpd::http::HeaderMap;
+/// use httpd::http::request::Parts;
+/// use httpd::{Answer, Handler, Reply, Response, Server, Upload};
+///
+/// struct Count;
+///
+/// impl Handler for Count {
+///     fn handle(self: Arc<Self>, _: Parts) -> Answer {
+///         Answer::Receive(Box::new(Counted(0)))
+///     }
+/// }
+///
+/// struct Counted(usize);
+///
+/// impl Upload for Counted {
+///     fn data(&mut self, bytes: &[u8]) -> Option<Response> {
+///         self.0 += bytes.len();
+///         None // or a reply, which ends the upload
+///     }
+///
+///     fn end(self: Box<Self>, _: HeaderMap) -> Response {
+///         format!("{} bytes\n", self.0).into_response()
+///     }
+/// }
+///
+/// let server = Server::builder().route("/count", Count);
+/// ```
+///
 /// The fields that frame a reply are the server's: Content-Length, Transfer-Encoding, Date and Server
 /// are not taken from a handler, and of Connection only `close` is.
 pub trait Handler: Send + Sync + 'static {
@@ -173,6 +218,17 @@ impl Body {
     /// is enough to send, and leave together; one that takes its time delays those before it.
     ///
     /// An error ends the connection, so that the client does not take the body for whole.
+    ///
+    /// ```
+    /// use httpd::bytes::Bytes;
+    /// use httpd::{Body, Request, Response, Server};
+    ///
+    /// let numbers = |_: Request| {
+    ///     let lines = (1..=1_000_000).map(|n| Ok(Bytes::from(format!("{n}\n"))));
+    ///     Response::new(Body::pieces(lines))
+    /// };
+    /// let server = Server::builder().route("/numbers", numbers);
+    /// ```
     pub fn pieces(pieces: impl Iterator<Item = io::Result<Bytes>> + 'static) -> Self {
         Body(Kind::Pieces(None, Box::new(pieces)))
     }

@@ -1,6 +1,6 @@
 //! Replies that are not files.
 
-use multiplex::{Commands, Conn};
+use multiplex::{Commands, Cx};
 
 use crate::reply::Manner;
 use crate::respond::{Pen, brief};
@@ -13,9 +13,7 @@ impl Site {
     #[cold]
     pub(crate) fn refuse(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         status: Status,
         manner: Manner,
     ) -> bool {
@@ -24,16 +22,14 @@ impl Site {
             _ => "",
         };
         let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-        brief(io, id, state, status, allow.as_bytes(), manner, pen)
+        brief(x, status, allow.as_bytes(), manner, pen)
     }
 
     /// Sends a client from the name of a directory, a target's path, to the same name with a
     /// slash; true if the connection goes on.
     pub(crate) fn redirect(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         (path, query): (&[u8], Option<&[u8]>),
         manner: Manner,
     ) -> bool {
@@ -48,6 +44,6 @@ impl Site {
         }
         location.extend_from_slice(b"\r\n");
         let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-        brief(io, id, state, Status::MOVED, &location, manner, pen)
+        brief(x, Status::MOVED, &location, manner, pen)
     }
 }

@@ -1,6 +1,6 @@
 //! Replies with a file, as the request's conditions and ranges want it.
 
-use multiplex::{Chunk, Commands, Conn, HIGH_WATER};
+use multiplex::{Chunk, Commands, Cx, HIGH_WATER};
 
 use crate::clock::Clock;
 use crate::conditions::Verdict;
@@ -17,22 +17,22 @@ pub(crate) struct Pen<'a> {
     pub(crate) clock: &'a Clock,
 }
 
-/// Answers a request for a file that is at hand; true if the next request may be looked at.
+/// Answers a request for a file that is at hand; true if the next request may be looked at. None is
+/// needed where it asks for no more than its target.
 pub(crate) fn respond(
     ready: &mut Ready,
-    io: &mut impl Commands,
-    id: Conn,
-    state: &mut State,
-    request: &Request<'_, '_>,
+    x: &mut Cx<'_, impl Commands, State>,
+    request: Option<&Request<'_, '_>>,
     manner: Manner,
     pen: Pen<'_>,
 ) -> bool {
-    let Some(validators) = ready.about.validators.as_ref().filter(|_| request.conditional) else {
-        return give(ready, io, id, state, pen.clock, manner);
+    let conditional = request.filter(|request| request.conditional);
+    let Some((request, validators)) = conditional.zip(ready.about.validators.as_ref()) else {
+        return give(ready, x, pen.clock, manner);
     };
     match validators.judge(request) {
-        Verdict::NotModified => return not_modified(&ready.about, io, id, state, manner, pen),
-        Verdict::Failed => return brief(io, id, state, Status::PRECONDITION, b"", manner, pen),
+        Verdict::NotModified => return not_modified(&ready.about, x, manner, pen),
+        Verdict::Failed => return brief(x, Status::PRECONDITION, b"", manner, pen),
         Verdict::Proceed => {}
     }
     let range = validators.range(request).filter(|_| request.method == Method::Get);
@@ -43,24 +43,22 @@ pub(crate) fn respond(
         Asked::Whole | Asked::Nothing => 0,
     };
     let queued = match asked {
-        Asked::Whole => return give(ready, io, id, state, pen.clock, manner),
+        Asked::Whole => return give(ready, x, pen.clock, manner),
         Asked::Nothing => {
             let field = format!("Content-Range: bytes */{}\r\n", ready.len());
-            return brief(io, id, state, Status::RANGE, field.as_bytes(), manner, pen);
+            return brief(x, Status::RANGE, field.as_bytes(), manner, pen);
         }
-        Asked::One(part) => ready.send_one(io, id, pen, manner, part),
-        Asked::Several(parts) => ready.send_several(io, id, pen, manner, parts),
+        Asked::One(part) => ready.send_one(x.io, x.id, pen, manner, part),
+        Asked::Several(parts) => ready.send_several(x.io, x.id, pen, manner, parts),
     };
-    state.full = queued >= HIGH_WATER;
-    state.tell(Status::PARTIAL, sum);
+    x.state.full = queued >= HIGH_WATER;
+    x.state.tell(Status::PARTIAL, sum);
     manner.persist != Persist::Ends
 }
 
 fn not_modified(
     about: &About,
-    io: &mut impl Commands,
-    id: Conn,
-    state: &mut State,
+    x: &mut Cx<'_, impl Commands, State>,
     manner: Manner,
     pen: Pen<'_>,
 ) -> bool {
@@ -68,17 +66,15 @@ fn not_modified(
     reply::begin_head(pen.out, Status::NOT_MODIFIED, pen.clock);
     about.put_validators(pen.out);
     reply::end_head(pen.out, manner);
-    state.full = io.send(id, Chunk::Copy(pen.out)) >= HIGH_WATER;
-    state.tell(Status::NOT_MODIFIED, 0);
-    manner.finish(io, id)
+    x.state.full = x.io.send(x.id, Chunk::Copy(pen.out)) >= HIGH_WATER;
+    x.state.tell(Status::NOT_MODIFIED, 0);
+    manner.finish(x.io, x.id)
 }
 
 /// Sends a reply with no more to it than its status and perhaps a field; true if the connection
 /// goes on.
 pub(crate) fn brief(
-    io: &mut impl Commands,
-    id: Conn,
-    state: &mut State,
+    x: &mut Cx<'_, impl Commands, State>,
     status: Status,
     field: &[u8],
     manner: Manner,
@@ -90,7 +86,7 @@ pub(crate) fn brief(
     out.extend_from_slice(field);
     let has_body = status != Status::NO_CONTENT;
     let len = b"000 \n".len() + phrase.len();
-    state.tell(status, if manner.body && has_body { len as u64 } else { 0 });
+    x.state.tell(status, if manner.body && has_body { len as u64 } else { 0 });
     if has_body {
         out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
         reply::put_length(out, len as u64);
@@ -99,6 +95,6 @@ pub(crate) fn brief(
     if manner.body && has_body {
         reply::put(out, format_args!("{code} {phrase}\n"));
     }
-    state.full = io.send(id, Chunk::Copy(out)) >= HIGH_WATER;
-    manner.finish(io, id)
+    x.state.full = x.io.send(x.id, Chunk::Copy(out)) >= HIGH_WATER;
+    manner.finish(x.io, x.id)
 }

@@ -237,6 +237,21 @@ struct Worker {
 }
 
 /// Stops a server from anywhere.
+///
+/// ```no_run
+/// use httpd::Server;
+///
+/// fn main() -> Result<(), httpd::Error> {
+///     let server = Server::builder().files("public").start()?;
+///     let handle = server.handle();
+///     std::thread::spawn(move || {
+///         // When it is time:
+///         handle.stop();
+///     });
+///     server.wait()?; // returns when all connections have ended
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Handle(Arc<OnceLock<Vec<Remote>>>);
 

@@ -4,7 +4,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Instant;
 
-use multiplex::{Application, Close, Commands, Conn, Cx, FileDone, FileOp, Listener, Root, Rx};
+use multiplex::{Application, Close, Commands, Cx, FileDone, FileOp, Listener, Root, Rx};
 
 use crate::Limits;
 use crate::body::{Body, Piece};
@@ -131,22 +131,20 @@ impl Site {
     #[inline]
     fn answer(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         rest: usize,
     ) -> bool {
-        let manner = self.manner(io, state, request, rest);
+        let manner = self.manner(x.io, x.state, request, rest);
         let usual = matches!(request.method, Method::Get | Method::Head)
             && request.framing == Framing::Length(0)
             && request.expects != Expects::Unknown;
         if usual {
-            return self.answer_for_file(io, id, state, request, manner);
+            return self.answer_for_file(x, request, manner);
         }
-        match self.answer_unusual(io, id, state, request, manner) {
+        match self.answer_unusual(x, request, manner) {
             Ok(goes_on) => goes_on,
-            Err(status) => self.refuse(io, id, state, status, manner.ending()),
+            Err(status) => self.refuse(x, status, manner.ending()),
         }
     }
 
@@ -175,28 +173,25 @@ impl Site {
     #[inline]
     pub(crate) fn answer_for_file(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         manner: Manner,
     ) -> bool {
-        match self.cache.find(request.target, io.now()) {
+        match self.cache.find(request.target, x.io.now()) {
             Found::Fresh(ready, codings) => {
                 if request.conditional || request.accepts && !codings.is_empty() {
                     let known = (request.target, codings);
-                    let answered = self.answer_known(io, id, state, request, manner, known);
-                    return answered
-                        .unwrap_or_else(|| self.answer_unknown(io, id, state, request, manner));
+                    let answered = self.answer_known(x, request, manner, known);
+                    return answered.unwrap_or_else(|| self.answer_unknown(x, request, manner));
                 }
-                give(ready, io, id, state, &self.clock, manner)
+                give(ready, x, &self.clock, manner)
             }
             Found::Stale(target, paths) => {
                 let work = FileWork::confirm(target, paths, manner);
-                self.begin(io, id, state, request, work);
+                self.begin(x, request, work);
                 false
             }
-            Found::Nothing => self.answer_unknown(io, id, state, request, manner),
+            Found::Nothing => self.answer_unknown(x, request, manner),
         }
     }
 
@@ -204,9 +199,7 @@ impl Site {
     #[cold]
     fn answer_unusual(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         manner: Manner,
     ) -> Result<bool, Status> {
@@ -220,36 +213,34 @@ impl Site {
         if let Ok((path, _)) = path::split(request.target)
             && let Some(route) = self.routes.find(path)
         {
-            return Ok(self.call(io, id, state, request, body, manner, route));
+            return Ok(self.call(x, request, body, manner, route));
         }
         match request.method {
             Method::Unknown => Err(Status::NOT_IMPLEMENTED),
             Method::Known => Err(Status::METHOD),
             // The body is of no use. Who waits for leave to send it need not.
             _ if body.is_open() && request.expects == Expects::Continue => {
-                Ok(self.answer_without_body(io, id, state, request, manner.ending()))
+                Ok(self.answer_without_body(x, request, manner.ending()))
             }
             _ if body.is_open() => {
                 let head = request.head.to_vec();
                 let work = BodyWork { body, taken: 0, manner, head, then: Then::Answer };
-                state.work = Some(Box::new(Work::Body(work)));
+                x.state.work = Some(Box::new(Work::Body(work)));
                 Ok(true)
             }
-            _ => Ok(self.answer_without_body(io, id, state, request, manner)),
+            _ => Ok(self.answer_without_body(x, request, manner)),
         }
     }
 
     /// Answers a request whose body has come, of which this is the head.
     pub(crate) fn answer_head(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         head: &[u8],
         manner: Manner,
     ) -> bool {
         match request::parse(head, &mut { MEMORY }, &self.limits) {
-            Parsed::Request(request) => self.answer_without_body(io, id, state, &request, manner),
+            Parsed::Request(request) => self.answer_without_body(x, &request, manner),
             _ => unreachable!("it was parsed before"),
         }
     }
@@ -257,15 +248,13 @@ impl Site {
     /// Answers a request whose body has come, or is of no use.
     pub(crate) fn answer_without_body(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         manner: Manner,
     ) -> bool {
         match request.method {
-            Method::Options => self.refuse(io, id, state, Status::NO_CONTENT, manner),
-            _ => self.answer_for_file(io, id, state, request, manner),
+            Method::Options => self.refuse(x, Status::NO_CONTENT, manner),
+            _ => self.answer_for_file(x, request, manner),
         }
     }
 
@@ -273,26 +262,24 @@ impl Site {
     #[cold]
     fn take_body(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         rx: &mut Rx<'_>,
     ) -> Result<bool, Status> {
         loop {
-            let Some(work) = state.body() else { return Ok(true) };
+            let Some(work) = x.state.body() else { return Ok(true) };
             match work.body.next(rx, &self.limits)? {
                 Piece::Partial => return Ok(true),
                 Piece::Content(n) => {
                     work.taken += n as u64;
-                    let goes_on = self.body_came(io, id, state, &rx.bytes()[..n]);
+                    let goes_on = self.body_came(x, &rx.bytes()[..n]);
                     rx.consume(n);
                     if !goes_on {
                         return Ok(false);
                     }
                 }
                 Piece::End(n) => {
-                    state.hurried = false;
-                    let goes_on = self.body_ended(io, id, state, &rx.bytes()[..n]);
+                    x.state.hurried = false;
+                    let goes_on = self.body_ended(x, &rx.bytes()[..n]);
                     rx.consume(n);
                     return Ok(goes_on);
                 }
@@ -302,50 +289,44 @@ impl Site {
 
     /// Answers all requests that have arrived, as far as possible.
     #[inline]
-    fn answer_all(
-        &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
-        rx: &mut Rx<'_>,
-    ) -> Next {
+    fn answer_all(&mut self, x: &mut Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) -> Next {
         loop {
-            if state.work.is_some() {
-                match self.take_body(io, id, state, rx) {
-                    Ok(true) if state.work.is_some() => return Next::More,
+            if x.state.work.is_some() {
+                match self.take_body(x, rx) {
+                    Ok(true) if x.state.work.is_some() => return Next::More,
                     Ok(true) => {}
                     Ok(false) => return Next::Nothing,
-                    Err(status) => return self.break_off(io, id, state, rx, status),
+                    Err(status) => return self.break_off(x, rx, status),
                 }
             }
             let bytes = rx.bytes();
             if bytes.is_empty() {
                 return Next::Idle;
             }
-            if state.full {
+            if x.state.full {
                 return Next::Full;
             }
-            if state.scanned > 0 && state.is_partial(bytes, &self.limits) {
+            if x.state.scanned > 0 && x.state.is_partial(bytes, &self.limits) {
                 return Next::More;
             }
             match request::parse(bytes, &mut { MEMORY }, &self.limits) {
                 Parsed::Request(request) => {
                     let len = request.head.len();
                     let rest = bytes.len() - len;
-                    state.scanned = 0;
-                    state.hurried = false;
-                    let goes_on = self.answer(io, id, state, &request, rest);
-                    self.count(state, Seen::Request(&request));
+                    x.state.scanned = 0;
+                    x.state.hurried = false;
+                    let goes_on = self.answer(x, &request, rest);
+                    self.count(x.state, Seen::Request(&request));
                     rx.consume(len);
                     if !goes_on {
                         return Next::Nothing;
                     }
                 }
                 Parsed::Partial => {
-                    state.scanned = bytes.len() as u32;
+                    x.state.scanned = bytes.len() as u32;
                     return Next::More;
                 }
-                Parsed::Refused(status) => return self.break_off(io, id, state, rx, status),
+                Parsed::Refused(status) => return self.break_off(x, rx, status),
             }
         }
     }
@@ -353,15 +334,13 @@ impl Site {
     /// Refuses what can't be read on, and ends the connection.
     fn break_off(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         rx: &mut Rx<'_>,
         status: Status,
     ) -> Next {
-        let body = state.body().is_some() || !rx.bytes().starts_with(b"HEAD ");
+        let body = x.state.body().is_some() || !rx.bytes().starts_with(b"HEAD ");
         let manner = Manner::last(body);
-        self.give_up(io, id, state, status, manner, rx.bytes());
+        self.give_up(x, status, manner, rx.bytes());
         rx.consume(rx.bytes().len());
         Next::Nothing
     }
@@ -370,18 +349,16 @@ impl Site {
     /// connection.
     fn give_up(
         &mut self,
-        io: &mut impl Commands,
-        id: Conn,
-        state: &mut State,
+        x: &mut Cx<'_, impl Commands, State>,
         status: Status,
         manner: Manner,
         bytes: &[u8],
     ) {
-        let work = state.work.take();
-        self.refuse(io, id, state, status, manner);
+        let work = x.state.work.take();
+        self.refuse(x, status, manner);
         match work.as_deref() {
-            Some(Work::Body(work)) => self.count_head(state, &work.head),
-            _ => self.count(state, Seen::Bytes(bytes)),
+            Some(Work::Body(work)) => self.count_head(x.state, &work.head),
+            _ => self.count(x.state, Seen::Bytes(bytes)),
         }
     }
 
@@ -413,37 +390,37 @@ impl Site {
 
     /// Sets the deadline for what a connection does next; one store for a plain request.
     #[inline]
-    fn wait(&self, io: &mut impl Commands, id: Conn, state: &mut State, now: Instant, next: Next) {
+    fn wait(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: Next) {
         match next {
-            Next::Idle if state.full => self.watch(io, id, state),
+            Next::Idle if x.state.full => self.watch(x),
             Next::Idle => {
-                state.unsent = 0;
-                io.deadline(id, Some(now + self.limits.idle_time));
+                x.state.unsent = 0;
+                x.io.deadline(x.id, Some(now + self.limits.idle_time));
             }
             // A client that sends a byte now and then gains no time by it.
-            Next::More if state.hurried => {}
+            Next::More if x.state.hurried => {}
             Next::More => {
-                state.hurried = true;
-                state.unsent = 0;
-                let time = match state.body() {
+                x.state.hurried = true;
+                x.state.unsent = 0;
+                let time = match x.state.body() {
                     Some(_) => self.limits.stall_time,
                     None => self.limits.head_time,
                 };
-                io.deadline(id, Some(now + time));
+                x.io.deadline(x.id, Some(now + time));
             }
             Next::Full => {
-                state.paused = true;
-                io.receive(id, false);
-                self.watch(io, id, state);
+                x.state.paused = true;
+                x.io.receive(x.id, false);
+                self.watch(x);
             }
             Next::Nothing => {}
         }
     }
 
     /// Gives the client time to take some of what is unsent now.
-    pub(crate) fn watch(&self, io: &mut impl Commands, id: Conn, state: &mut State) {
-        state.unsent = io.unsent(id);
-        io.deadline(id, Some(io.now() + self.limits.stall_time));
+    pub(crate) fn watch(&self, x: &mut Cx<'_, impl Commands, State>) {
+        x.state.unsent = x.io.unsent(x.id);
+        x.io.deadline(x.id, Some(x.io.now() + self.limits.stall_time));
     }
 
     /// What a client has to send or to take between two looks; at least something.
@@ -474,58 +451,55 @@ impl Application for Site {
         x.io.deadline(x.id, Some(x.io.now() + self.limits.head_time));
     }
 
-    fn received(&mut self, x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
-        let Cx { io, id, state } = x;
-        let now = io.now();
-        if self.clock.tick(now, io) {
-            self.board.own().take_over(io);
+    fn received(&mut self, mut x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
+        let now = x.io.now();
+        if self.clock.tick(now, x.io) {
+            self.board.own().take_over(x.io);
         }
-        let next = self.answer_all(io, id, state, rx);
+        let next = self.answer_all(&mut x, rx);
         if rx.eof() && matches!(next, Next::Idle | Next::More) {
-            return io.close(id, Close::Flush);
+            return x.io.close(x.id, Close::Flush);
         }
-        self.wait(io, id, state, now, next);
+        self.wait(&mut x, now, next);
     }
 
-    fn drained(&mut self, x: Cx<'_, impl Commands, State>) {
-        let Cx { io, id, state } = x;
-        let was_full = take(&mut state.full);
-        if matches!(state.work.as_deref(), Some(Work::Stream(_))) {
-            return self.stream_on(io, id, state);
+    fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        let was_full = take(&mut x.state.full);
+        if matches!(x.state.work.as_deref(), Some(Work::Stream(_))) {
+            return self.stream_on(&mut x);
         }
-        if take(&mut state.paused) {
-            io.receive(id, true);
-        } else if was_full && !state.hurried {
-            self.wait(io, id, state, io.now(), Next::Idle);
+        if take(&mut x.state.paused) {
+            x.io.receive(x.id, true);
+        } else if was_full && !x.state.hurried {
+            let now = x.io.now();
+            self.wait(&mut x, now, Next::Idle);
         }
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, State>, _: u32, done: FileDone) {
-        let Cx { io, id, state } = x;
-        self.clock.tick(io.now(), io);
-        self.file_done(io, id, state, done);
+    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, done: FileDone) {
+        self.clock.tick(x.io.now(), x.io);
+        self.file_done(&mut x, done);
     }
 
-    fn expired(&mut self, x: Cx<'_, impl Commands, State>) {
-        let Cx { io, id, state } = x;
-        let unsent = io.unsent(id);
-        let hangs = matches!(state.work.as_deref(), Some(Work::File(_)));
-        if hangs || self.is_stalled(state.unsent, unsent) {
+    fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        let unsent = x.io.unsent(x.id);
+        let hangs = matches!(x.state.work.as_deref(), Some(Work::File(_)));
+        if hangs || self.is_stalled(x.state.unsent, unsent) {
             // The file system hangs, or the client does not take its replies.
             self.board.own().reset_slow.add(u64::from(!hangs));
-            io.close(id, Close::Reset);
-        } else if unsent > 0 || state.full {
+            x.io.close(x.id, Close::Reset);
+        } else if unsent > 0 || x.state.full {
             // With all sent, `drained` is on its way.
-            self.watch(io, id, state);
-        } else if state.body().is_some_and(|w| u128::from(take(&mut w.taken)) >= self.least()) {
+            self.watch(&mut x);
+        } else if x.state.body().is_some_and(|w| u128::from(take(&mut w.taken)) >= self.least()) {
             // The body comes fast enough.
-            io.deadline(id, Some(io.now() + self.limits.stall_time));
-        } else if state.scanned > 0 || state.body().is_some() {
-            self.clock.tick(io.now(), io);
+            x.io.deadline(x.id, Some(x.io.now() + self.limits.stall_time));
+        } else if x.state.scanned > 0 || x.state.body().is_some() {
+            self.clock.tick(x.io.now(), x.io);
             let manner = Manner::last(true);
-            self.give_up(io, id, state, Status::TIMEOUT, manner, b"");
+            self.give_up(&mut x, Status::TIMEOUT, manner, b"");
         } else {
-            io.close(id, Close::Flush);
+            x.io.close(x.id, Close::Flush);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use multiplex::{Commands, Conn, FilePath, HIGH_WATER, Meta};
+use multiplex::{Commands, Cx, FilePath, HIGH_WATER, Meta};
 
 use crate::body::Body;
 use crate::cache::{Paths, VARIANT, variant};
@@ -165,13 +165,11 @@ impl FileWork {
 #[inline]
 pub(crate) fn give(
     ready: &mut Ready,
-    io: &mut impl Commands,
-    id: Conn,
-    state: &mut State,
+    x: &mut Cx<'_, impl Commands, State>,
     clock: &Clock,
     manner: Manner,
 ) -> bool {
-    state.full = ready.send(io, id, clock, manner) >= HIGH_WATER;
-    state.tell(Status::OK, if manner.body { ready.len() } else { 0 });
+    x.state.full = ready.send(x.io, x.id, clock, manner) >= HIGH_WATER;
+    x.state.tell(Status::OK, if manner.body { ready.len() } else { 0 });
     manner.persist != Persist::Ends
 }

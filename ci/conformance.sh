@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The web server before the judges of HTTP: h1spec (strict) on every mechanism, and redbot and
+# httplint on a file, a range, a conditional request and a coding. They come from PyPI and GitHub, by
+# pip, into target/conformance; H1SPEC=DIR takes h1spec from a checkout instead.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+need() {
+    command -v "$1" >/dev/null || { echo "ci/conformance.sh needs $1 (Debian package: $2)" >&2; exit 1; }
+}
+need python3 python3-venv
+need curl curl
+
+tools=$PWD/target/conformance
+[ -x "$tools/bin/redbot" ] || { python3 -m venv "$tools" && "$tools/bin/pip" install --quiet redbot httplint; }
+if [ -z "${H1SPEC:-}" ]; then
+    "$tools/bin/pip" install --quiet git+https://github.com/dropseed/h1spec
+fi
+h1spec() {
+    PYTHONPATH=${H1SPEC:-} "$tools/bin/python" -c 'import h1spec; h1spec.main()' "$@"
+}
+
+cargo build --release --quiet -p httpd
+httpd=$PWD/target/release/httpd
+work=$(mktemp -d)
+server=
+trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
+mkdir "$work/root"
+head -c 3000 /dev/zero | tr '\0' x >"$work/root/file.txt"
+gzip -k "$work/root/file.txt"
+touch -d 2001-02-03 "$work/root"/*
+
+start() {
+    "$httpd" --root "$work/root" --listen 127.0.0.1:0 --max-age 60 --backend "$1" 2>"$work/log" &
+    server=$!
+    for _ in $(seq 100); do
+        address=$(sed -n 's|.*http://\([0-9.:]*\).*|\1|p' "$work/log")
+        [ -z "$address" ] || return 0
+        sleep 0.05
+    done
+    cat "$work/log" >&2
+    exit 1
+}
+
+failed=0
+fail() { echo "FAILED: $*" >&2; failed=1; }
+
+# lint NAME CURL-OPTIONS...: what httplint finds bad in a reply.
+lint() {
+    local name=$1 found
+    shift
+    found=$(curl -sS -i "$@" "http://$address/file.txt" | "$tools/bin/httplint" 2>&1 | grep -E '\[?(BAD|WARN)' || true)
+    [ -z "$found" ] || fail "httplint, $name: $found"
+}
+
+backends=$("$httpd" --list-backends --json | "$tools/bin/python" -c \
+    'import json, sys; print(*(b["name"] for b in json.load(sys.stdin) if b["available"]))')
+for backend in $backends; do
+    start "$backend"
+    echo "== $backend"
+    h1spec --strict "$address" | tail -n 1 | tee "$work/h1spec"
+    grep -q ' 0 failed' "$work/h1spec" || fail "h1spec on $backend"
+    kill "$server" && wait "$server"
+done
+
+start auto
+echo "== httplint"
+etag=$(curl -sSI "http://$address/file.txt" | tr -d '\r' | sed -n 's/^ETag: //p')
+lint file
+lint range -H 'Range: bytes=0-99'
+lint conditional -H "If-None-Match: $etag"
+lint coding -H 'Accept-Encoding: gzip'
+lint HEAD -I
+echo "== redbot"
+"$tools/bin/redbot" "http://$address/file.txt" >"$work/redbot"
+cat "$work/redbot"
+! grep -q 'BAD\|WARN' "$work/redbot" || fail redbot
+exit $failed
