@@ -306,7 +306,7 @@ impl Site {
             if x.state.full {
                 return Next::Full;
             }
-            if x.state.scanned > 0 && x.state.is_partial(bytes, &self.limits) {
+            if x.state.scanned > 0 && !rx.eof() && x.state.is_partial(bytes, &self.limits) {
                 return Next::More;
             }
             match request::parse(bytes, &mut { MEMORY }, &self.limits) {

@@ -304,6 +304,16 @@ fn large_files_are_queued_one_at_a_time() {
 }
 
 #[test]
+fn a_bad_head_that_came_in_two_pieces_and_ended_was_not_refused() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    stage.feed(b"GE");
+    stage.feed(b"%/ ");
+    stage.end();
+    assert!(stage.io.sent.starts_with(b"HTTP/1.1 400 "));
+}
+
+#[test]
 fn a_half_closed_client_gets_its_replies() {
     let root = site();
     let mut stage = Stage::new(root.path());

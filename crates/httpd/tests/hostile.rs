@@ -1,0 +1,155 @@
+//! Whatever clients send, and however it is cut, every mechanism gives the same replies and the same
+//! end: those of the site without any mechanism.
+
+mod cases;
+mod serving;
+mod stage;
+
+use std::fs;
+use std::io::Read;
+use std::net::Shutdown;
+use std::thread;
+
+use cases::{CHUNKED, LLHTTP, PICO, PICO_CHUNKS};
+use httpd::multiplex::backends;
+use httpd::{Config, Limits};
+use serving::Server;
+use stage::Stage;
+use tempfile::TempDir;
+
+fn site() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("index.html"), "the index").unwrap();
+    fs::write(root.path().join("test"), vec![b'x'; 3000]).unwrap();
+    root
+}
+
+/// Replies without their dates.
+fn undated(mut bytes: Vec<u8>) -> Vec<u8> {
+    const DATE: &[u8] = b"\r\nDate: ";
+    let mut from = 0;
+    while let Some(at) = bytes[from..].windows(DATE.len()).position(|w| w == DATE) {
+        from += at + DATE.len();
+        bytes[from..][..29].fill(b'-');
+    }
+    bytes
+}
+
+/// What the site replies by itself.
+fn expected(root: &TempDir, bytes: &[u8]) -> Vec<u8> {
+    let mut stage = Stage::new(root.path());
+    stage.feed(bytes);
+    stage.end();
+    undated(std::mem::take(&mut stage.io.sent))
+}
+
+/// What a server replies to bytes that are cut in two and end.
+fn replies(server: &Server, bytes: &[u8], at: usize) -> Vec<u8> {
+    let mut client = server.connect();
+    client.send(&bytes[..at]);
+    if at > 0 {
+        thread::yield_now();
+    }
+    client.send_in_vain(&bytes[at..]);
+    // The server may have ended it already.
+    let _ = client.stream.shutdown(Shutdown::Write);
+    let mut received = Vec::new();
+    client.stream.read_to_end(&mut received).unwrap();
+    undated(received)
+}
+
+/// Sends all inputs to all mechanisms, each in a thread, cut where `cuts` says.
+fn compare(inputs: &[Vec<u8>], cuts: fn(usize) -> Vec<usize>) {
+    let root = site();
+    let all: Vec<_> = inputs.iter().map(|input| (input, expected(&root, input))).collect();
+    thread::scope(|scope| {
+        for backend in backends().into_iter().filter(|b| b.available.is_ok()) {
+            let (all, root) = (&all, &root);
+            scope.spawn(move || {
+                let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
+                let server = Server::start(backend.name, config, Limits::default());
+                for (input, expected) in all {
+                    for at in cuts(input.len()) {
+                        let found = replies(&server, input, at);
+                        let text = String::from_utf8_lossy;
+                        assert!(
+                            found == *expected,
+                            "{} cut at {at}: {:?}\ngot {:?}\nnot {:?}",
+                            backend.name,
+                            text(input),
+                            text(&found),
+                            text(expected)
+                        );
+                    }
+                }
+                let stats = server.stop();
+                assert_eq!(stats.accepted, stats.closed, "{}", backend.name);
+            });
+        }
+    });
+}
+
+/// The suites of two parsers.
+fn suites() -> Vec<Vec<u8>> {
+    let whole = LLHTTP.iter().chain(PICO).map(|(_, bytes, _)| bytes.to_vec());
+    let chunks = PICO_CHUNKS.iter().map(|(_, bytes, _)| [CHUNKED, bytes].concat());
+    whole.chain(chunks).collect()
+}
+
+#[test]
+fn requests_of_two_suites() {
+    compare(&suites(), |_| vec![0]);
+}
+
+#[test]
+fn each_of_them_cut_anywhere() {
+    compare(&suites(), |len| (1..len).collect());
+}
+
+/// Numbers that look random and are the same each time (Marsaglia, xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// Requests with something done to them.
+fn mangled(count: usize) -> Vec<Vec<u8>> {
+    let (suites, mut numbers) = (suites(), Numbers(0x9e37_79b9_7f4a_7c15));
+    let mangle = |_| {
+        let mut bytes = suites[numbers.below(suites.len())].clone();
+        for _ in 0..=numbers.below(4) {
+            let at = numbers.below(bytes.len() + 1);
+            match numbers.below(5) {
+                0 => bytes.insert(at, numbers.below(256) as u8),
+                1 if at < bytes.len() => drop(bytes.remove(at)),
+                2 if at < bytes.len() => bytes[at] = b"\r\n :,;%\0/?\x7f"[numbers.below(11)],
+                3 => bytes.truncate(at.max(1)),
+                _ => {
+                    let other = &suites[numbers.below(suites.len())];
+                    let piece = &other[numbers.below(other.len())..];
+                    bytes.splice(at..at, piece.iter().copied());
+                }
+            }
+        }
+        bytes
+    };
+    (0..count).map(mangle).collect()
+}
+
+#[test]
+fn mangled_requests() {
+    compare(&mangled(1_000), |len| vec![0, len / 2]);
+}
+
+#[test]
+fn random_bytes() {
+    let mut numbers = Numbers(42);
+    let random = |_| (0..numbers.below(300)).map(|_| numbers.below(256) as u8).collect();
+    compare(&(0..300).map(random).collect::<Vec<_>>(), |len| vec![0, len / 3]);
+}
