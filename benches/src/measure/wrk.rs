@@ -41,6 +41,7 @@ pub(crate) struct Seen {
 #[derive(Debug)]
 pub(crate) struct Wrk {
     script: PathBuf,
+    pub(crate) version: String,
 }
 
 /// Has wrk send `n` requests at once where its first argument is `n`, and tell in one line of JSON
@@ -76,13 +77,16 @@ struct Told {
 impl Wrk {
     /// Looks whether it is installed.
     pub(crate) fn find() -> Result<Self, Failure> {
-        // Asked for its version it shows it, and exits with an error.
-        if Command::new("wrk").arg("--version").output().is_err() {
+        // Asked for its version it shows it, such as `wrk 4.1.0 [epoll] Copyright (C) 2012 Will
+        // Glozer`, and exits with an error.
+        let Ok(output) = Command::new("wrk").arg("--version").output() else {
             return Err(Failure::Run("wrk is not installed (Debian package: wrk)".to_owned()));
-        }
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.split_ascii_whitespace().nth(1).unwrap_or("").to_owned();
         let script = outcome::directory()?.join(format!("wrk-{}.lua", std::process::id()));
         fs::write(&script, SCRIPT)?;
-        Ok(Wrk { script })
+        Ok(Wrk { script, version })
     }
 
     /// Loads a server for so many seconds.

@@ -64,10 +64,14 @@ http {{
     Err(Failure::new("nginx does not start", error))
 }
 
-/// Looks whether it is installed.
-pub(crate) fn find() -> Result<(), Failure> {
+/// Looks whether it is installed; returns its version.
+pub(crate) fn find() -> Result<String, Failure> {
     match Command::new(program()).arg("-v").output() {
-        Ok(_) => Ok(()),
+        // `nginx version: nginx/1.22.1`
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Ok(text.trim().rsplit('/').next().unwrap_or("").to_owned())
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(Failure::Run("nginx is not installed (Debian package: nginx-light)".to_owned()))
         }

@@ -45,8 +45,10 @@ const NOTES: [&str; 5] = [
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let wrk = Wrk::find()?;
-    nginx::find()?;
+    let nginx = nginx::find()?;
     let mut outcome = Outcome::new(EXPERIMENT.id);
+    let versions = [("nginx".to_owned(), nginx), ("wrk".to_owned(), wrk.version.clone())];
+    outcome.machine.versions.extend(versions);
     let mut contests: Vec<_> = work::ALL.iter().map(Contest::new).collect();
     let sites = contests.iter().map(Contest::site).collect::<Result<Vec<_>, _>>()?;
     let others = Others::watch()?;
