@@ -35,8 +35,11 @@ pub struct Config {
     pub max_queued: usize,
     /// How long [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger: Duration,
-    /// How long a peer may take none of the bytes that are left when its connection is closed.
+    /// How often it is seen to that a peer takes what is left when its connection is closed.
     pub stall: Duration,
+    /// Bytes per second that it has to acknowledge meanwhile, or the connection is reset; at least
+    /// something.
+    pub least_rate: u32,
     /// How long open connections may go on after a stop.
     pub drain: Duration,
 }
@@ -56,12 +59,18 @@ impl Default for Config {
             max_queued: 16 << 20,
             linger: Duration::from_secs(2),
             stall: Duration::from_secs(30),
+            least_rate: 4 * 1024,
             drain: Duration::from_secs(10),
         }
     }
 }
 
 impl Config {
+    /// What a peer has to acknowledge between two looks.
+    pub(crate) fn least(&self) -> u128 {
+        (self.stall.as_nanos() * u128::from(self.least_rate)).div_ceil(1_000_000_000).max(1)
+    }
+
     /// Whether the numbers make sense.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let wrong = if self.max_connections == 0 || self.max_connections > 1 << 22 {

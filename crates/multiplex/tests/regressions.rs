@@ -132,7 +132,7 @@ impl Application for Replies {
 fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<Why>) {
     let (ended, told) = mpsc::channel();
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
-    let config = Config { stall: STALL, sockets, ..config() };
+    let config = Config { stall: STALL, least_rate: 1, sockets, ..config() };
     let server = Server::start(name, config, move || Replies { len, ended });
     let mut host = Linux::default();
     let narrow = BufferSizes { send: None, receive: Some(16 * 1024) };
@@ -183,6 +183,53 @@ fn a_stalled_reply_ended_as_if_it_were_whole() {
         let end = client.read_to_end(&mut got).map_err(|error| error.kind());
         assert_eq!(end, Err(ErrorKind::ConnectionReset), "{name}: {} bytes", got.len());
         assert!(got.len() < LEN);
+        server.stop();
+    });
+}
+
+/// Reads at a steady pace until the end, and returns how much came and how it ended.
+fn read_steadily(
+    client: &mut TcpStream,
+    piece: usize,
+    pause: Duration,
+) -> (usize, Result<usize, ErrorKind>) {
+    let (mut got, mut buffer) = (0, vec![0; piece]);
+    loop {
+        match client.read(&mut buffer) {
+            Ok(n) if n > 0 => got += n,
+            end => return (got, end.map_err(|error| error.kind())),
+        }
+        thread::sleep(pause);
+    }
+}
+
+#[test]
+fn a_steady_reader_of_a_last_reply_was_reset_as_the_system_took_nothing() {
+    // More than the system's buffers hold; it takes no more until a third of them is free.
+    const LEN: usize = 8 << 20;
+    side_by_side(|name| {
+        let (ended, told) = mpsc::channel();
+        let config = Config { stall: STALL, least_rate: 1000, ..config() };
+        let server = Server::start(name, config, move || Replies { len: LEN, ended });
+        let mut client = server.connect();
+        let (got, end) = read_steadily(&mut client, 40_000, Duration::from_millis(15));
+        assert_eq!((got, end), (LEN, Ok(0)), "{name}");
+        assert!(matches!(next(&told), Why::Closed), "{name}");
+        server.stop();
+    });
+}
+
+#[test]
+fn a_last_reply_could_be_taken_as_slowly_as_its_reader_liked() {
+    const LEN: usize = 8 << 20;
+    side_by_side(|name| {
+        let (ended, told) = mpsc::channel();
+        let config = Config { stall: STALL, least_rate: 100_000_000, ..config() };
+        let server = Server::start(name, config, move || Replies { len: LEN, ended });
+        let mut client = server.connect();
+        let (got, end) = read_steadily(&mut client, 40_000, Duration::from_millis(15));
+        assert_eq!(end, Err(ErrorKind::ConnectionReset), "{name}: {got} bytes");
+        assert!(matches!(next(&told), Why::Failed(_)), "{name}");
         server.stop();
     });
 }

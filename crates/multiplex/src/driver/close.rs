@@ -6,7 +6,7 @@ use shared_ring::{Errno, Gather, Host, Kind, Op, Posted, Submit};
 
 use super::Driver;
 use super::link::{Flags, Phase};
-use crate::{Application, Close, Cx, Why};
+use crate::{Application, Close, Commands, Cx, Why};
 
 impl<K: Submit, A: Application> Driver<K, A> {
     /// Begins the close that was asked for.
@@ -78,8 +78,27 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.end(slot, why);
     }
 
-    /// The peer takes nothing of what is left to be sent. A reset tells it that this is not the end.
-    pub(super) fn stalled(&mut self, slot: u32) {
+    /// Notes what is left, if it did not leave at once.
+    pub(super) fn note_unsent(&mut self, slot: u32) {
+        let link = self.io.link(slot);
+        if link.phase == Phase::Flushing && link.unsent.is_none() {
+            let unsent = self.io.unsent(self.io.conn(slot));
+            self.io.link(slot).unsent = Some(unsent);
+        }
+    }
+
+    /// Sees to it that the peer takes what is left fast enough.
+    pub(super) fn look_at_flush(&mut self, slot: u32) {
+        let unsent = self.io.unsent(self.io.conn(slot));
+        let before = self.io.link(slot).unsent.replace(unsent).unwrap_or(u64::MAX);
+        if u128::from(before.saturating_sub(unsent)) < self.io.config.least() {
+            return self.stalled(slot);
+        }
+        self.io.set_timer(slot, self.io.config.stall);
+    }
+
+    /// The peer does not take what is left to be sent. A reset tells it that this is not the end.
+    fn stalled(&mut self, slot: u32) {
         if let Some(fd) = self.io.link(slot).fd {
             self.io.kernel.host_mut().reset_on_close(fd);
         }

@@ -247,8 +247,7 @@ impl<K: Submit> Io<K> {
     /// Begins file work, or lets it wait for its turn.
     fn begin_work(&mut self, work: FileWork, op: Op) {
         let Some(at) = self.vacant_works.pop() else {
-            self.waiting_works.push_back((work, op));
-            return;
+            return self.let_wait(work, op);
         };
         match self.kernel.submit(Token::new(Kind::File, at, 0), op) {
             Ok(Posted::InFlight) => *self.works.at(at as usize) = Some(work),
@@ -260,6 +259,23 @@ impl<K: Submit> Io<K> {
                 self.vacant_works.push(at);
                 self.ended_works.push_back((work, Outcome::Failed(Errno::NOBUFS, None)));
             }
+        }
+    }
+
+    /// Lets file work wait for a place, one for each connection that there may be. The work of
+    /// connections that are gone makes room.
+    #[cold]
+    fn let_wait(&mut self, work: FileWork, op: Op) {
+        let most = self.config.max_connections as usize;
+        if self.waiting_works.len() >= most {
+            let links = &self.links;
+            let alive = |on: Conn| links.get(on.slot() as usize).is_some_and(|link| link.is(on));
+            self.waiting_works.retain(|(work, _)| alive(work.on));
+        }
+        if self.waiting_works.len() < most {
+            self.waiting_works.push_back((work, op));
+        } else {
+            self.ended_works.push_back((work, Outcome::Failed(Errno::BUSY, None)));
         }
     }
 

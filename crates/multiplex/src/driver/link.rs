@@ -161,6 +161,8 @@ pub(crate) struct Link {
     pub(crate) flags: Flags,
     /// The close that the application asked for.
     pub(crate) close: Option<Close>,
+    /// Bytes that were left when it was last seen to that the peer takes them.
+    pub(crate) unsent: Option<u64>,
     /// File work in flight or waiting.
     pub(crate) files: u32,
     /// Bytes queued, and in the send in flight, without those of files.
@@ -180,6 +182,7 @@ impl Default for Link {
             phase: Phase::Vacant,
             flags: Flags::empty(),
             close: None,
+            unsent: None,
             files: 0,
             queued: 0,
             queue: Queue::default(),

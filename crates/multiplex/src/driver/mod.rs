@@ -162,9 +162,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
         match link.phase {
             Phase::Vacant | Phase::Connecting => {}
             Phase::Ending => self.finish(slot),
-            Phase::Open | Phase::Flushing | Phase::Lingering => {
+            Phase::Open | Phase::Lingering => {
                 self.send(slot);
                 self.receive(slot);
+            }
+            Phase::Flushing => {
+                self.send(slot);
+                self.receive(slot);
+                self.note_unsent(slot);
             }
         }
     }
@@ -234,7 +239,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     fn expired(&mut self, slot: u32) {
         match self.io.link(slot).phase {
-            Phase::Flushing => self.stalled(slot),
+            Phase::Flushing => self.look_at_flush(slot),
             Phase::Lingering => self.end(slot, Why::Closed),
             Phase::Connecting | Phase::Open => {
                 call!(self, slot, expired);

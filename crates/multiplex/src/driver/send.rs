@@ -52,7 +52,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn sent(&mut self, slot: u32, list: Box<Gather>, n: usize) {
         let link = self.io.link(slot);
         link.queued -= n;
-        if link.phase == Phase::Flushing || link.has(Flags::HIGH) {
+        if link.has(Flags::HIGH) {
             self.progress(slot);
         }
         let link = self.io.link(slot);
@@ -82,9 +82,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Something was sent.
     pub(super) fn progress(&mut self, slot: u32) {
         let link = self.io.link(slot);
-        if link.phase == Phase::Flushing {
-            self.io.set_timer(slot, self.io.config.stall);
-        } else if link.has(Flags::HIGH) && link.load() <= LOW_WATER {
+        if link.has(Flags::HIGH) && link.load() <= LOW_WATER {
             self.io.call_again(slot);
         }
     }
