@@ -177,7 +177,6 @@ impl Arguments {
             max_connections: bounds.max_connections,
             backlog: bounds.backlog,
             drain: bounds.drain,
-            stall: bounds.stall_time,
             links: if self.follow_links { Links::Anywhere } else { Links::Beneath },
             ..Config::default()
         };
@@ -203,7 +202,9 @@ impl Arguments {
         if let Some(root) = &self.root {
             server = server.files(root);
         }
-        server = server.status(self.status);
+        if self.status || self.root.is_none() {
+            server = server.status(true);
+        }
         if let Some(path) = &self.access_log {
             let path = (path.as_os_str() != "-").then(|| path.clone());
             server = server.access_log(AccessLog { path, reopen: Arc::clone(reopen) });

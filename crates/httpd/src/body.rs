@@ -112,7 +112,8 @@ impl Body {
                     self.room = self.room.checked_sub(size).ok_or(Status::BODY)?;
                     let framing = end as u64 + b"\n\r\n".len() as u64;
                     self.framing = self.framing.checked_sub(framing).ok_or(Status::BODY)?;
-                    self.framing += size * Self::FRAMING_EACH;
+                    let more = size.saturating_mul(Self::FRAMING_EACH);
+                    self.framing = self.framing.saturating_add(more);
                     rx.consume(end + 1);
                     self.step = if size == 0 { Step::Trailers } else { Step::Chunk(size) };
                 }
@@ -185,7 +186,12 @@ fn quoted(bytes: &[u8]) -> (&[u8], &[u8]) {
     while let Some(&byte) = bytes.get(at) {
         match byte {
             b'"' => return bytes.split_at(at + 1),
-            b'\\' => at += 2,
+            b'\\'
+                if bytes.get(at + 1).is_some_and(|b| matches!(b, b'\t' | b' '..=b'~' | 0x80..)) =>
+            {
+                at += 2
+            }
+            b'\\' => break,
             b'\t' | b' '..=b'~' | 0x80.. => at += 1,
             _ => break,
         }
@@ -288,6 +294,7 @@ mod tests {
             "g",
             "\r\n",
             "1;a\u{1}|",
+            "1;a=\"\\\r\"|",
             "10000000000000000|",
             "00000000000000001|",
             "0|A b||",

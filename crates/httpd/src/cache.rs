@@ -98,6 +98,9 @@ impl Cache {
     /// What an entry needs beside its reply, roughly.
     const OVERHEAD: usize = 256;
 
+    /// How long a file stays open without being asked for.
+    const IDLE: Duration = Duration::from_secs(10);
+
     /// What part of its time a reply is given out beyond it, while it is being confirmed.
     const GRACE: u32 = 8;
 
@@ -187,6 +190,17 @@ impl Cache {
         let entry = Entry { ready, target, source, weight, fresh_until, used: false };
         self.index.insert(Arc::clone(&entry.target), self.entries.len());
         self.entries.push(entry);
+    }
+
+    /// Closes files that nobody asked for of late, so that what was deleted or replaced gives its
+    /// place on the disk back.
+    pub(crate) fn close_idle(&mut self, now: Instant) {
+        for at in (0..self.entries.len()).rev() {
+            let entry = &self.entries[at];
+            if entry.ready.is_open() && now > entry.fresh_until + Self::IDLE {
+                self.remove(at);
+            }
+        }
     }
 
     /// Makes room: what was used since the hand last passed gets another round.

@@ -1,12 +1,13 @@
 //! Requests that handlers answer.
 
 use std::fmt;
+use std::iter;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap};
+use http::header::{self, HeaderMap, HeaderValue};
 use multiplex::{Chunk, Close, Commands, Conn, Cx, HIGH_WATER};
 use tracing::error;
 
@@ -14,7 +15,7 @@ use crate::body::Body;
 use crate::edge::{is_framing, trailers};
 use crate::handler::{self, Answer, Kind, Pieces, Response};
 use crate::reply::{self, Manner, Ready};
-use crate::request::{Expects, Persist, Request};
+use crate::request::{Expects, Request};
 use crate::routes::Route;
 use crate::site::Site;
 use crate::state::State;
@@ -24,7 +25,9 @@ use crate::work::{BodyWork, Then, Work};
 /// A reply that is sent in pieces.
 pub(crate) struct Stream {
     pieces: Pieces,
-    /// Bytes still to come; unknown for a body without a length.
+    /// What is left of the last piece.
+    rest: Bytes,
+    /// Bytes of the pieces still to come; unknown for a body without a length.
     left: Option<u64>,
     /// Whether each piece is sent as a chunk.
     chunked: bool,
@@ -37,6 +40,12 @@ impl fmt::Debug for Stream {
         write!(f, "Stream({:?} left)", self.left)
     }
 }
+
+/// Longer bodies and pieces are queued part by part, as the client takes them.
+const PART: usize = 256 * 1024;
+
+/// Most empty pieces in a row.
+const EMPTY: u32 = 1000;
 
 /// Calls what others have written. A panic of theirs costs one reply and not the server.
 fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
@@ -117,7 +126,10 @@ impl Site {
         bytes: &[u8],
     ) -> bool {
         let Some(Work::Body(work)) = x.state.work.take().map(|work| *work) else { return true };
-        let BodyWork { manner, head, then, .. } = work;
+        let BodyWork { mut manner, head, then, .. } = work;
+        if x.io.stopping() {
+            manner = manner.ending();
+        }
         let goes_on = match then {
             Then::Upload(upload) => {
                 let response = guard(|| upload.end(trailers(bytes)));
@@ -147,12 +159,18 @@ impl Site {
         if status.0 < 200 {
             return self.refuse(x, Status::INTERNAL, manner.ending());
         }
+        let body = match body {
+            Kind::Bytes(bytes) if bytes.len() > PART => {
+                Kind::Pieces(Some(bytes.len() as u64), Box::new(iter::once(Ok(bytes))))
+            }
+            body => body,
+        };
         let len = match &body {
             Kind::Bytes(bytes) => Some(bytes.len() as u64),
             Kind::Pieces(len, _) => *len,
         };
         if len.is_none() && manner.old && !bodiless {
-            manner = Manner { persist: Persist::Ends, ..manner };
+            manner = manner.ending();
         }
         let chunked = len.is_none() && !manner.old && !bodiless;
         self.scratch.clear();
@@ -164,8 +182,8 @@ impl Site {
                 out.extend_from_slice(b": ");
                 out.extend_from_slice(value.as_bytes());
                 out.extend_from_slice(b"\r\n");
-            } else if name == header::CONNECTION && value == "close" {
-                manner = Manner { persist: Persist::Ends, ..manner };
+            } else if name == header::CONNECTION && says_close(value) {
+                manner = manner.ending();
             }
         }
         self.edge.keep(head.headers);
@@ -191,7 +209,7 @@ impl Site {
             Kind::Bytes(bytes) if bytes.is_empty() => {}
             Kind::Bytes(bytes) => queued = x.io.send(x.id, Chunk::Shared(bytes)),
             Kind::Pieces(left, pieces) => {
-                let stream = Stream { pieces, left, chunked, manner };
+                let stream = Stream { pieces, rest: Bytes::new(), left, chunked, manner };
                 return self.stream(x, stream);
             }
         }
@@ -202,7 +220,20 @@ impl Site {
     /// Sends the pieces of a reply as far as there is room; true if that was all and the
     /// connection goes on.
     fn stream(&mut self, x: &mut Cx<'_, impl Commands, State>, mut stream: Stream) -> bool {
+        let mut empty = 0;
         loop {
+            if !stream.rest.is_empty() {
+                let part = stream.rest.split_to(stream.rest.len().min(PART));
+                if stream.put(x.io, x.id, part) >= HIGH_WATER {
+                    x.io.receive(x.id, false);
+                    x.state.full = true;
+                    x.state.work = Some(Box::new(Work::Stream(stream)));
+                    self.watch(x);
+                    return false;
+                }
+                empty = 0;
+                continue;
+            }
             let piece = match guard(|| stream.pieces.next()) {
                 Ok(Some(Ok(piece))) => piece,
                 Ok(None) if stream.left.unwrap_or(0) == 0 => {
@@ -222,12 +253,11 @@ impl Site {
                 };
                 *left = rest;
             }
-            if stream.put(x.io, x.id, piece) >= HIGH_WATER {
-                x.io.receive(x.id, false);
-                x.state.work = Some(Box::new(Work::Stream(stream)));
-                self.watch(x);
-                return false;
+            empty += 1;
+            if empty > EMPTY {
+                return cut_short(x.io, x.id, "it gives empty pieces only");
             }
+            stream.rest = piece;
         }
     }
 
@@ -235,9 +265,18 @@ impl Site {
     pub(crate) fn stream_on(&mut self, x: &mut Cx<'_, impl Commands, State>) {
         let Some(Work::Stream(stream)) = x.state.work.take().map(|work| *work) else { return };
         if self.stream(x, stream) {
+            if x.io.stopping() {
+                return x.io.close(x.id, Close::Flush);
+            }
             x.io.receive(x.id, true);
         }
     }
+}
+
+/// Whether a Connection field wants the connection to end.
+fn says_close(value: &HeaderValue) -> bool {
+    let mut options = value.as_bytes().split(|b| *b == b',');
+    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
 }
 
 /// Ends a reply that can't be given as it was begun; never goes on.
@@ -249,19 +288,16 @@ fn cut_short(io: &mut impl Commands, id: Conn, why: impl fmt::Display) -> bool {
 }
 
 impl Stream {
-    /// Queues a piece and returns how many bytes are queued now.
+    /// Queues a part, which is not empty as that would be the last chunk, and returns how many bytes
+    /// are queued now.
     fn put(&self, io: &mut impl Commands, id: Conn, piece: Bytes) -> usize {
         if !self.chunked {
             return io.send(id, Chunk::Shared(piece));
         }
-        // An empty chunk would be the last.
-        if !piece.is_empty() {
-            let mut size = Vec::with_capacity(10);
-            reply::put(&mut size, format_args!("{:x}\r\n", piece.len()));
-            io.send(id, Chunk::Copy(&size));
-            io.send(id, Chunk::Shared(piece));
-            return io.send(id, Chunk::Static(b"\r\n"));
-        }
-        0
+        let mut size = Vec::with_capacity(10);
+        reply::put(&mut size, format_args!("{:x}\r\n", piece.len()));
+        io.send(id, Chunk::Copy(&size));
+        io.send(id, Chunk::Shared(piece));
+        io.send(id, Chunk::Static(b"\r\n"))
     }
 }

@@ -40,6 +40,10 @@ impl Codings {
         self.0 |= 1 << coding as u8;
     }
 
+    pub(crate) fn remove(&mut self, coding: Coding) {
+        self.0 &= !(1 << coding as u8);
+    }
+
     pub(crate) fn has(self, coding: Coding) -> bool {
         self.0 >> (coding as u8) & 1 == 1
     }

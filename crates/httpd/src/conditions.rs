@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use multiplex::Meta;
 
+use crate::coding::Coding;
 use crate::request::Request;
 
 /// What tells one state of a file from another.
@@ -27,11 +28,12 @@ pub(crate) enum Verdict {
 }
 
 impl Validators {
-    /// Those of a file at the time `wall`.
-    pub(crate) fn of(meta: &Meta, wall: SystemTime) -> Self {
+    /// Those of a file in a coding at the time `wall`.
+    pub(crate) fn of(meta: &Meta, coding: Option<Coding>, wall: SystemTime) -> Self {
         let Meta { len, modified_ns, .. } = meta;
+        let extension = coding.map_or("", Coding::extension);
         Validators {
-            etag: format!("\"{modified_ns:x}-{len:x}\""),
+            etag: format!("\"{modified_ns:x}-{len:x}{extension}\""),
             // A time in the future would be a lie about this reply (RFC 9110, section 8.8.2.1).
             modified: whole_seconds(meta.modified().min(wall)),
         }

@@ -1,8 +1,9 @@
 //! What a server has done, for all to see.
 
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use multiplex::{Commands, Stats};
 
@@ -63,6 +64,8 @@ counts! {
     reset_slow,
     /// Times accepting paused for want of room.
     accept_pauses,
+    /// Connections that ended as they queued too much.
+    overruns,
     /// What the loops did, and the processor time of their threads.
     turns,
     processor_us,
@@ -104,10 +107,12 @@ impl Counts {
 
     /// Takes over what the mechanism has counted.
     pub(crate) fn take_over(&self, io: &impl Commands) {
-        let Stats { accepted, closed, accept_pauses, processor_time, kernel, .. } = io.stats();
+        let Stats { accepted, closed, accept_pauses, overruns, processor_time, kernel, .. } =
+            io.stats();
         self.connections_accepted.set(accepted);
         self.connections_closed.set(closed);
         self.accept_pauses.set(accept_pauses);
+        self.overruns.set(overruns);
         self.processor_us.set(processor_time.as_micros() as u64);
         self.turns.set(kernel.turns);
         self.system_calls.set(kernel.system_calls);
@@ -121,6 +126,7 @@ impl Counts {
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     all: Arc<[Arc<Counts>]>,
+    begun: Arc<OnceLock<Instant>>,
     /// Which are this worker's own.
     own: usize,
 }
@@ -128,7 +134,13 @@ pub(crate) struct Board {
 impl Board {
     /// A board for so many workers, from the first one's side.
     pub(crate) fn new(workers: usize) -> Self {
-        Board { all: (0..=workers.max(1)).map(|_| Arc::default()).collect(), own: 0 }
+        let all = (0..=workers.max(1)).map(|_| Arc::default()).collect();
+        Board { all, begun: Arc::default(), own: 0 }
+    }
+
+    /// Notes when the server began; what was noted first stays.
+    pub(crate) fn begin(&self, now: Instant) {
+        self.begun.get_or_init(|| now);
     }
 
     /// The same from the side of the thread that writes the log, which comes last.
@@ -138,7 +150,7 @@ impl Board {
 
     /// The same from another worker's side.
     pub(crate) fn of(&self, worker: usize) -> Self {
-        Board { all: Arc::clone(&self.all), own: worker }
+        Board { own: worker, ..self.clone() }
     }
 
     /// This worker's counts.
@@ -148,7 +160,9 @@ impl Board {
     }
 
     /// The sums over all workers as JSON, with what else there is to say.
-    pub(crate) fn json(&self, backend: &str, uptime_ms: u128) -> String {
+    pub(crate) fn json(&self, backend: &str, now: Instant) -> String {
+        let begun = self.begun.get().copied().unwrap_or(now);
+        let uptime_ms = now.saturating_duration_since(begun).as_millis();
         let (workers, version) = (self.all.len() - 1, env!("CARGO_PKG_VERSION"));
         let mut text = format!(
             "{{\"backend\":\"{backend}\",\"version\":\"{version}\",\"workers\":{workers},\

@@ -1,5 +1,6 @@
 //! Requests for files.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +61,8 @@ impl Site {
         manner: Manner,
         (name, codings): (&[u8], Codings),
     ) -> Option<bool> {
-        let name = match choose(request, codings) {
+        let coding = choose(request, codings);
+        let name = match coding {
             Some(coding) => {
                 variant(&mut self.key, name, coding);
                 &self.key
@@ -73,7 +75,9 @@ impl Site {
                 Some(respond(ready, x, Some(request), manner, pen))
             }
             Found::Stale(target, paths) => {
-                self.begin(x, request, FileWork::confirm(target, paths, manner));
+                let mut work = FileWork::confirm(target, paths, coding, manner);
+                work.codings = codings;
+                self.begin(x, request, work);
                 Some(false)
             }
             Found::Nothing => None,
@@ -90,10 +94,10 @@ impl Site {
         manner: Manner,
     ) -> bool {
         if let Ok((name, _)) = path::split(request.target) {
-            if let Some(route) = self.routes.find(name) {
+            if let Some(route) = self.routes.find(&path::normal(name)) {
                 return self.call(x, request, Body::default(), manner, route);
             }
-            if self.shows_status && name == STATUS.as_bytes() {
+            if name == STATUS.as_bytes() && self.shows_itself() {
                 return self.show_status(x, manner);
             }
         }
@@ -133,7 +137,7 @@ impl Site {
         path: &Path,
         manner: Manner,
     ) -> bool {
-        if path != Path::new(path::INDEX) {
+        if path != Path::new(path::INDEX) || !self.shows_itself() {
             return self.refuse(x, Status::NOT_FOUND, manner);
         }
         let page = include_str!("page.html")
@@ -150,8 +154,7 @@ impl Site {
     /// Tells what the server has done.
     fn show_status(&mut self, x: &mut Cx<'_, impl Commands, State>, manner: Manner) -> bool {
         self.board.own().take_over(x.io);
-        let uptime = self.begun.map_or(Duration::ZERO, |begun| x.io.now() - begun);
-        let text = self.board.json(&self.backend, uptime.as_millis());
+        let text = self.board.json(&self.backend, x.io.now());
         let about = About { caching: Caching::Not, ..About::plain("application/json") };
         let mut ready = Ready::new(about, text.as_bytes(), &self.clock);
         give(&mut ready, x, &self.clock, manner)
@@ -313,13 +316,14 @@ impl Site {
                 }
                 let status = Status::of(&error);
                 let is_directory = file.name().ends_with(b"/");
-                if self.serving.listing && is_directory && status == Status::NOT_FOUND {
+                let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
+                if self.serving.listing && has_no_index {
                     file.step = Step::List;
                     return After::Look;
                 }
                 let mild = status.0 < 500;
                 if !mild {
-                    error!("{}: {error}", file.paths.plain.as_path().display());
+                    error!("{:?}: {error}", file.paths.plain.as_path());
                 }
                 let manner = if mild { file.manner } else { file.manner.ending() };
                 After::Answered(self.refuse(x, status, manner))
@@ -385,7 +389,7 @@ impl Site {
         let (wall, now) = (x.io.wall(), x.io.now());
         let about = About {
             content_type: content_type(file.paths.plain.as_path()),
-            validators: Some(Validators::of(&meta, wall)),
+            validators: Some(Validators::of(&meta, file.coding, wall)),
             coding: file.coding,
             varies: !file.codings.is_empty(),
             caching: self.serving.max_age.map_or(Caching::Unsaid, Caching::Seconds),

@@ -215,7 +215,8 @@ impl Default for Kind {
 
 impl Body {
     /// A body that is made piece by piece, as the client takes it. Pieces are asked for until there
-    /// is enough to send, and leave together; one that takes its time delays those before it.
+    /// is enough to send, and leave together; one that takes its time delays those before it. An
+    /// iterator that gives nothing but empty pieces is taken for broken.
     ///
     /// An error ends the connection, so that the client does not take the body for whole.
     ///

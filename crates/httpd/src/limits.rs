@@ -40,6 +40,8 @@ pub struct Limits {
 impl Limits {
     /// The most bytes a request's head can have.
     pub const HEAD: usize = 16 * 1024;
+    /// Longer times are taken for this one, a year.
+    pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
     /// The most header fields a request can have.
     pub const FIELDS: usize = 64;
 }

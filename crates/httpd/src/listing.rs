@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn the_root_has_no_way_up_and_the_title_is_decoded() {
         let empty = Listing { entries: Vec::new(), is_whole: false };
-        assert_eq!(rows("//", empty.clone()), ["<p>The directory has more than 10000 entries."]);
+        assert_eq!(rows("//", empty.clone()), ["<p>The directory has more than 4096 entries."]);
         let text = String::from_utf8(page(b"/a%20%3Cb/", empty)).unwrap();
         assert!(text.contains("<h1>/a &lt;b/</h1>"), "{text}");
     }

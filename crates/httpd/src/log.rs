@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use tracing::error;
@@ -22,6 +22,10 @@ use crate::request::Request;
 #[derive(Debug)]
 pub(crate) struct Lines {
     ring: Producer<u8>,
+    /// Who writes them.
+    writer: Thread,
+    /// Whether the writer was called, as the ring filled up.
+    called: bool,
     /// Where a line is put together.
     line: Vec<u8>,
 }
@@ -58,6 +62,12 @@ impl Lines {
         first.copy_from_slice(start);
         second.copy_from_slice(end);
         chunk.commit_all();
+        // Once for each time, as a call may cost a system call.
+        let is_filling = self.ring.slots() < Writer::ROOM / 2;
+        if is_filling && !self.called {
+            self.writer.unpark();
+        }
+        self.called = is_filling;
         true
     }
 }
@@ -83,14 +93,7 @@ impl Entry<'_, '_, '_> {
             Seen::Bytes([]) => out.push(b'-'),
             Seen::Bytes(bytes) => {
                 let line = bytes.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
-                for part in line[..line.len().min(SHOWN)].split_inclusive(|b| *b == b' ') {
-                    let (word, space) = match part.strip_suffix(b" ") {
-                        Some(word) => (word, &b" "[..]),
-                        None => (part, &b""[..]),
-                    };
-                    put_escaped(out, word);
-                    out.extend_from_slice(space);
-                }
+                put_escaped(out, &line[..line.len().min(SHOWN)]);
             }
         }
         put(out, format_args!("\" {} {}", self.status, self.body));
@@ -139,6 +142,9 @@ impl Writer {
     /// How often the lines are written.
     const PAUSE: Duration = Duration::from_millis(100);
 
+    /// How long the last lines may take to be written.
+    const PATIENCE: Duration = Duration::from_secs(2);
+
     /// Opens the log for so many workers.
     ///
     /// # Errors
@@ -149,12 +155,8 @@ impl Writer {
         board: Board,
     ) -> io::Result<(Self, Vec<Lines>)> {
         let mut target = Target::open(to, board)?;
-        let (mut lines, mut rings) = (Vec::new(), Vec::new());
-        for _ in 0..workers {
-            let (ring, consumer) = RingBuffer::new(Self::ROOM);
-            lines.push(Lines { ring, line: Vec::with_capacity(512) });
-            rings.push(consumer);
-        }
+        let (producers, mut rings): (Vec<_>, Vec<_>) =
+            (0..workers).map(|_| RingBuffer::new(Self::ROOM)).unzip();
         let name = "access log".to_owned();
         let thread = thread::Builder::new().name(name).spawn(move || {
             loop {
@@ -167,17 +169,28 @@ impl Writer {
                 thread::park_timeout(Self::PAUSE);
             }
         })?;
+        let lines = |ring| {
+            let writer = thread.thread().clone();
+            Lines { ring, writer, called: false, line: Vec::with_capacity(512) }
+        };
+        let lines = producers.into_iter().map(lines).collect();
         Ok((Writer { thread: Some(thread) }, lines))
     }
 }
 
 impl Drop for Writer {
-    /// Waits until all is written; the workers have ended.
+    /// Waits until all is written, for a while; the workers have ended.
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        thread.thread().unpark();
+        let until = Instant::now() + Self::PATIENCE;
+        while !thread.is_finished() {
+            if Instant::now() > until {
+                return error!("the access log takes no more; its last lines are lost");
+            }
+            thread::sleep(Duration::from_millis(1));
         }
+        let _ = thread.join();
     }
 }
 

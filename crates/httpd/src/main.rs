@@ -3,6 +3,7 @@
 mod arguments;
 mod backends;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         .with_max_level(arguments.log_level)
         .with_writer(std::io::stderr)
         .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     match serve(&arguments) {
         Ok(()) => ExitCode::SUCCESS,

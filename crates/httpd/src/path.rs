@@ -1,5 +1,6 @@
 //! From a request's target to a path below the root.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -66,12 +67,27 @@ fn is_uri_byte(b: u8) -> bool {
 
 /// The path below the root that a target's path means; that of the index for a directory's.
 ///
-/// Segments are decoded one by one, so an encoded slash never separates any.
-///
 /// # Errors
 /// 400 for a broken encoding, an encoded slash or NUL, and for a path that leaves the root; 404
 /// for a name that begins with a dot, as such files are hidden, but for `/.well-known`.
 pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
+    let (mut names, is_directory) = names(path)?;
+    for (at, name) in names.iter().enumerate() {
+        // What others look for there by agreement is there to be found (RFC 8615).
+        if name.starts_with(b".") && !(at == 0 && name == b".well-known") {
+            return Err(Status::NOT_FOUND);
+        }
+    }
+    if is_directory {
+        names.push(INDEX.into());
+    }
+    Ok(PathBuf::from(OsString::from_vec(names.join(&b'/'))))
+}
+
+/// The names in a path, decoded and without dots, and whether it is a directory's.
+///
+/// Segments are decoded one by one, so an encoded slash never separates any.
+fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut is_directory = true;
     for segment in path.split(|b| *b == b'/') {
@@ -80,16 +96,29 @@ pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
         match &name[..] {
             b"" | b"." => {}
             b".." => drop(names.pop().ok_or(Status::BAD_REQUEST)?),
-            // What others look for there by agreement is there to be found (RFC 8615).
-            b".well-known" if names.is_empty() => names.push(name),
-            [b'.', ..] => return Err(Status::NOT_FOUND),
             _ => names.push(name),
         }
     }
-    if is_directory {
-        names.push(INDEX.into());
+    Ok((names, is_directory))
+}
+
+/// The path by which handlers are found: so that none is passed by, it is decoded and has no dots
+/// and no empty segments, as that of a file. One that means no file stays as it is.
+pub(crate) fn normal(path: &[u8]) -> Cow<'_, [u8]> {
+    let unusual = |pair: &[u8]| matches!(pair, b"//" | b"/.");
+    if !path.contains(&b'%') && !path.windows(2).any(unusual) {
+        return Cow::Borrowed(path);
     }
-    Ok(PathBuf::from(OsString::from_vec(names.join(&b'/'))))
+    let Ok((names, is_directory)) = names(path) else { return Cow::Borrowed(path) };
+    let mut normal = Vec::with_capacity(path.len());
+    for name in &names {
+        normal.push(b'/');
+        normal.extend_from_slice(name);
+    }
+    if is_directory {
+        normal.push(b'/');
+    }
+    Cow::Owned(normal)
 }
 
 /// A path that can be resolved, decoded for people to read.
@@ -165,6 +194,27 @@ mod tests {
         for (path, expected) in CASES {
             let found = resolve(path.as_bytes()).map_err(|status| status.0);
             assert_eq!(found, expected.map(PathBuf::from), "{path}");
+        }
+    }
+
+    #[test]
+    fn no_handler_is_passed_by() {
+        const CASES: [(&str, &str); 12] = [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/a/", "/a/"),
+            ("/%61/b", "/a/b"),
+            ("//a//b", "/a/b"),
+            ("//a/", "/a/"),
+            ("/x/../a/./b", "/a/b"),
+            ("/a/.", "/a/"),
+            ("/a/b/%2e%2e", "/a/"),
+            ("/.a", "/.a"),
+            ("/%zz", "/%zz"),
+            ("/../a", "/../a"),
+        ];
+        for (path, expected) in CASES {
+            assert_eq!(&*normal(path.as_bytes()), expected.as_bytes(), "{path}");
         }
     }
 

@@ -224,6 +224,11 @@ impl Ready {
         self.bytes.len() + content
     }
 
+    /// Whether a file is kept open for it.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.content, Content::File(_))
+    }
+
     /// Length of the body.
     pub(crate) fn len(&self) -> u64 {
         self.len

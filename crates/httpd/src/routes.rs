@@ -32,6 +32,10 @@ impl Routes {
         self.0.iter().position(|(route, _)| answers(route)).map(Route)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The handler of a route.
     pub(crate) fn handler(&self, route: Route) -> &Arc<dyn Handler> {
         &self.0[route.0].1

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use multiplex::{Any, Config, Fault, Remote, Root, StartError, Stats};
 
@@ -36,7 +37,7 @@ pub struct Builder {
     routes: Routes,
     limits: Limits,
     serving: Serving,
-    shows_status: bool,
+    status: Option<bool>,
     log: Option<AccessLog>,
     config: Config,
 }
@@ -92,10 +93,9 @@ impl Builder {
         Builder { serving: Serving { max_age: seconds, ..self.serving }, ..self }
     }
 
-    /// Shows what the server has done at `/.httpd/status.json`. Without files and a handler for
-    /// it, that is so anyway.
+    /// See [`Site::status`].
     pub fn status(self, on: bool) -> Self {
-        Builder { shows_status: on, ..self }
+        Builder { status: Some(on), ..self }
     }
 
     /// Writes a line for each reply, in the combined format.
@@ -104,7 +104,8 @@ impl Builder {
     }
 
     /// Sets up the mechanism otherwise than by default. Its addresses come before those of
-    /// [`Builder::listen`]; its roots don't count.
+    /// [`Builder::listen`]; its roots don't count, nor do its `stall` and `least_rate`, which are
+    /// those of the limits.
     pub fn config(self, config: Config) -> Self {
         Builder { config: Config { roots: self.config.roots, ..config }, ..self }
     }
@@ -121,11 +122,15 @@ impl Builder {
             self.config.listen.extend(addresses.map_err(Error::Address)?);
         }
         self.config.reuse_port = self.workers > 1;
+        // One rule for replies, whether their connection goes on or not.
+        self.config.stall = self.limits.stall_time;
+        self.config.least_rate = self.limits.least_rate;
         if self.config.reuse_port {
             self.config.listen.iter().try_for_each(is_free)?;
         }
         let stop = Handle::default();
         let board = Board::new(self.workers.into());
+        board.begin(Instant::now());
         let (writer, lines) = match self.log.take() {
             None => (None, Vec::new()),
             Some(to) => {
@@ -172,7 +177,7 @@ impl Builder {
         let (backend, config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
         let (limits, serving) = (self.limits.clone(), self.serving);
-        let shows_status = self.shows_status;
+        let status = self.status;
         let (go, may_go) = channel();
         let (tell, told) = channel();
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
@@ -184,7 +189,7 @@ impl Builder {
             let mut site = Site::new(root).backend(mechanism.name()).limits(limits);
             (site.routes, site.board, site.log) = (routes, board, log);
             site.serving = serving;
-            site.shows_status |= shows_status;
+            site.status = status;
             serve(mechanism, site, &may_go)
         });
         let thread = thread.map_err(Error::Thread)?;
@@ -282,7 +287,7 @@ impl Server {
             routes: Routes::default(),
             limits: Limits::default(),
             serving: Serving::default(),
-            shows_status: false,
+            status: None,
             log: None,
             config: Config::default(),
         }

@@ -2,7 +2,7 @@
 
 use std::mem::take;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use multiplex::{Application, Close, Commands, Cx, FileDone, FileOp, Listener, Root, Rx};
 
@@ -45,12 +45,13 @@ pub struct Site {
     /// Boxes of work that is done, to be used again.
     #[expect(clippy::vec_box, reason = "the boxes change hands with the connections' states")]
     pub(crate) spare: Vec<Box<Work>>,
-    /// When the first connection came.
-    pub(crate) begun: Option<Instant>,
+    /// Whether the cache hashes in a way that no client knows.
+    seeded: bool,
     pub(crate) board: Board,
     pub(crate) log: Option<Lines>,
-    /// Whether the counts are shown.
-    pub(crate) shows_status: bool,
+    /// Whether the site shows itself: a page, where there are no files, and the counts. If that was
+    /// not said, it does when there is nothing else to show.
+    pub(crate) status: Option<bool>,
 }
 
 /// Boxes for work made at the start.
@@ -72,17 +73,22 @@ impl Site {
             scratch: Vec::with_capacity(1024),
             key: Vec::with_capacity(256),
             spare: (0..READY).map(|_| Box::default()).collect(),
-            begun: None,
+            seeded: false,
             board: Board::new(1),
             log: None,
-            shows_status: root.is_none(),
+            status: None,
         }
     }
 
     /// Sets other limits than the default ones.
     #[must_use]
     pub fn limits(self, limits: Limits) -> Self {
+        let bounded = |time: Duration| time.min(Limits::LONGEST);
         let limits = Limits {
+            head_time: bounded(limits.head_time),
+            idle_time: bounded(limits.idle_time),
+            stall_time: bounded(limits.stall_time),
+            cached_time: bounded(limits.cached_time),
             head: limits.head.min(Limits::HEAD),
             fields: limits.fields.min(Limits::FIELDS),
             cached_file: limits.cached_file.min(FileOp::MOST),
@@ -118,9 +124,22 @@ impl Site {
         Site { serving: Serving { max_age: seconds, ..self.serving }, ..self }
     }
 
+    /// Whether the site shows what it has done at `/.httpd/status.json` and, where there are no
+    /// files, itself at `/`. By default it does when it has neither files nor handlers.
+    #[must_use]
+    pub fn status(self, on: bool) -> Self {
+        Site { status: Some(on), ..self }
+    }
+
+    /// Whether it shows itself.
+    pub(crate) fn shows_itself(&self) -> bool {
+        self.status.unwrap_or(self.root.is_none() && self.routes.is_empty())
+    }
+
     /// Has a handler answer all requests for a path, whatever the method; for a path that ends in
     /// a slash, also all for what lies beneath. The longest such path counts. A slash that is
-    /// missing at its beginning is added. Handlers come before files.
+    /// missing at its beginning is added. Handlers come before files, and are found by the same
+    /// path: decoded, without dots and empty segments, but for a slash at its end.
     #[must_use]
     pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
         self.routes.add(path, Arc::new(handler));
@@ -187,7 +206,7 @@ impl Site {
                 give(ready, x, &self.clock, manner)
             }
             Found::Stale(target, paths) => {
-                let work = FileWork::confirm(target, paths, manner);
+                let work = FileWork::confirm(target, paths, None, manner);
                 self.begin(x, request, work);
                 false
             }
@@ -211,7 +230,7 @@ impl Site {
             return Err(Status::BAD_REQUEST);
         }
         if let Ok((path, _)) = path::split(request.target)
-            && let Some(route) = self.routes.find(path)
+            && let Some(route) = self.routes.find(&path::normal(path))
         {
             return Ok(self.call(x, request, body, manner, route));
         }
@@ -338,8 +357,11 @@ impl Site {
         rx: &mut Rx<'_>,
         status: Status,
     ) -> Next {
-        let body = x.state.body().is_some() || !rx.bytes().starts_with(b"HEAD ");
-        let manner = Manner::last(body);
+        let has_body = match x.state.body() {
+            Some(work) => work.manner.body,
+            None => !rx.bytes().trim_ascii_start().starts_with(b"HEAD "),
+        };
+        let manner = Manner::last(has_body);
         self.give_up(x, status, manner, rx.bytes());
         rx.consume(rx.bytes().len());
         Next::Nothing
@@ -393,6 +415,8 @@ impl Site {
     fn wait(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: Next) {
         match next {
             Next::Idle if x.state.full => self.watch(x),
+            // What was under way at the stop is over.
+            Next::Idle if x.io.stopping() => x.io.close(x.id, Close::Flush),
             Next::Idle => {
                 x.state.unsent = 0;
                 x.io.deadline(x.id, Some(now + self.limits.idle_time));
@@ -440,9 +464,10 @@ impl Application for Site {
     const MAX_UNCONSUMED: usize = Limits::HEAD;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, State>, _: Listener) {
-        if self.begun.is_none() {
+        if !self.seeded {
             self.cache.seed(x.io.random());
-            self.begun = Some(x.io.now());
+            self.seeded = true;
+            self.board.begin(x.io.now());
         }
         if self.log.is_some() {
             x.state.peer = x.io.peer(x.id).map(|peer| Box::new(peer.ip()));
@@ -455,6 +480,7 @@ impl Application for Site {
         let now = x.io.now();
         if self.clock.tick(now, x.io) {
             self.board.own().take_over(x.io);
+            self.cache.close_idle(now);
         }
         let next = self.answer_all(&mut x, rx);
         if rx.eof() && matches!(next, Next::Idle | Next::More) {
@@ -496,7 +522,8 @@ impl Application for Site {
             x.io.deadline(x.id, Some(x.io.now() + self.limits.stall_time));
         } else if x.state.scanned > 0 || x.state.body().is_some() {
             self.clock.tick(x.io.now(), x.io);
-            let manner = Manner::last(true);
+            let has_body = x.state.body().is_none_or(|work| work.manner.body);
+            let manner = Manner::last(has_body);
             self.give_up(&mut x, Status::TIMEOUT, manner, b"");
         } else {
             x.io.close(x.id, Close::Flush);

@@ -41,10 +41,15 @@ impl Status {
                 | libc::EXDEV
                 | libc::ENXIO,
             ) => Status::NOT_FOUND,
-            // Descriptors, memory, or a path that is being renamed all the time.
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN) => {
-                Status::BUSY
-            }
+            // Descriptors, memory, a disk that hangs, or a path that is being renamed all the time.
+            Some(
+                libc::EMFILE
+                | libc::ENFILE
+                | libc::ENOMEM
+                | libc::ENOBUFS
+                | libc::EBUSY
+                | libc::EAGAIN,
+            ) => Status::BUSY,
             _ => Status::INTERNAL,
         }
     }

@@ -87,9 +87,13 @@ pub(crate) enum Step {
 }
 
 impl FileWork {
-    /// A reply in memory is to be confirmed.
-    pub(crate) fn confirm(target: Arc<[u8]>, paths: Arc<Paths>, manner: Manner) -> Self {
-        let coding = Coding::ALL.into_iter().find(|c| target.ends_with(VARIANT[*c as usize]));
+    /// A reply in memory is to be confirmed, in a coding or as it is.
+    pub(crate) fn confirm(
+        target: Arc<[u8]>,
+        paths: Arc<Paths>,
+        coding: Option<Coding>,
+        manner: Manner,
+    ) -> Self {
         let suffix = coding.map_or(0, |coding| VARIANT[coding as usize].len());
         FileWork {
             name_len: target.len() - suffix,
@@ -150,8 +154,9 @@ impl FileWork {
 
     /// Goes back to the plain file, as there is nothing in the coding.
     pub(crate) fn fall_back(&mut self) {
-        self.coding = None;
-        self.codings = Codings::default();
+        if let Some(coding) = self.coding.take() {
+            self.codings.remove(coding);
+        }
         self.step = Step::Open;
     }
 

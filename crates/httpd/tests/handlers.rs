@@ -167,7 +167,8 @@ fn fields_that_frame_are_the_servers() {
         (reply.field("transfer-encoding"), reply.field("Connection")),
         (None, Some("close"))
     );
-    assert_eq!(stage.io.close, Some(Close::Flush));
+    // So that what a pipelining client sends on does not destroy the reply.
+    assert_eq!(stage.io.close, Some(Close::Linger));
 }
 
 #[test]
@@ -183,7 +184,7 @@ fn pieces_without_a_length_come_in_chunks() {
     // HTTP/1.0 has no chunks; the end of the connection is that of the body.
     let sent = text(&stage.exchange(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
     assert!(sent.contains("\r\nConnection: close\r\n") && sent.ends_with("\r\n\r\nabc"), "{sent}");
-    assert_eq!(stage.io.close, Some(Close::Flush));
+    assert_eq!(stage.io.close, Some(Close::Linger));
 }
 
 #[test]
@@ -280,4 +281,90 @@ fn a_body_can_be_received_piece_by_piece() {
     assert_eq!(one(&mut stage, "DELETE / HTTP/1.1|Host: a||").0, 403);
     assert_eq!(stage.io.close, None);
     stage.pass(Duration::from_secs(1));
+}
+
+#[test]
+fn an_upload_that_was_whole_after_the_stop_had_its_connection_wait() {
+    let mut stage = stage(site("/", |request: Request| text(request.body())));
+    stage.feed(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbo");
+    stage.stop();
+    assert_eq!(stage.io.close, None);
+    let (reply, _) = reply(&stage.exchange(b"dy"), true);
+    assert_eq!((reply.field("Connection"), &reply.body[..]), (Some("close"), &b"body"[..]));
+    assert_eq!(stage.io.close, Some(Close::Linger));
+}
+
+#[test]
+fn a_streamed_reply_that_ended_after_the_stop_had_its_connection_wait() {
+    let pieces =
+        |_: Request| Response::new(Body::pieces((0..40).map(|_| Ok(vec![b'x'; 10_000].into()))));
+    let mut stage = stage(site("/", pieces));
+    stage.io.stuck = true;
+    stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    stage.stop();
+    assert_eq!(stage.io.close, None);
+    for _ in 0..10 {
+        stage.unstick();
+    }
+    assert!(stage.io.sent.ends_with(b"\r\n0\r\n\r\n"));
+    assert_eq!(stage.io.close, Some(Close::Flush));
+}
+
+#[test]
+fn handlers_were_passed_by_on_the_way_to_files() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("private")).unwrap();
+    std::fs::write(root.path().join("private/x"), "secret").unwrap();
+    let forbid = |_: Request| StatusCode::FORBIDDEN;
+    let site = Site::new(Some(httpd::Root(0))).route("/private/", forbid);
+    let mut stage = Stage::with(site, root.path());
+    for target in ["/private/x", "/%70rivate/x", "//private/x", "/a/../private/x", "/./private/x"] {
+        for method in ["GET", "DELETE"] {
+            let request = format!("{method} {target} HTTP/1.1|Host: h||");
+            assert_eq!(one(&mut stage, &request).0, 403, "{request}");
+        }
+    }
+}
+
+#[test]
+fn a_site_of_handlers_does_not_show_itself_unless_told_to() {
+    let status = "GET /.httpd/status.json HTTP/1.1|Host: h||";
+    let page = "GET / HTTP/1.1|Host: h||";
+    let answer = |_: Request| "own";
+    for (told, expected) in [(None, 404), (Some(false), 404), (Some(true), 200)] {
+        let site = site("/own", answer);
+        let site = if let Some(on) = told { site.status(on) } else { site };
+        let mut stage = stage(site);
+        assert_eq!(one(&mut stage, status).0, expected, "{told:?}");
+        assert_eq!(one(&mut stage, page).0, expected, "{told:?}");
+    }
+    let mut quiet = stage(Site::new(None).status(false));
+    assert_eq!(one(&mut quiet, page).0, 404);
+}
+
+#[test]
+fn endless_empty_pieces_stopped_the_worker() {
+    let pieces = |_: Request| Response::new(Body::pieces(std::iter::repeat_with(|| ok(""))));
+    let mut stage = stage(site("/", pieces));
+    stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(stage.io.close, Some(Close::Reset));
+}
+
+#[test]
+fn refusals_of_a_broken_body_behind_head_had_a_body() {
+    let mut stage = stage(site("/", |_: Request| "text"));
+    let head = "HEAD / HTTP/1.1|Host: a|Transfer-Encoding: chunked||";
+    for broken in [format!("{head}x|"), "||HEAD x HTTP/1.1||".to_owned()] {
+        let sent = stage.exchange(broken.replace('|', "\r\n").as_bytes());
+        assert!(
+            sent.starts_with(b"HTTP/1.1 400 ") && sent.ends_with(b"\r\n\r\n"),
+            "{}",
+            text(&sent)
+        );
+        stage.connect();
+    }
+    stage.feed(head.replace('|', "\r\n").as_bytes());
+    stage.feed(b"1\r\n");
+    stage.pass(Limits::default().stall_time);
+    assert!(stage.io.sent.ends_with(b"\r\n\r\n"), "{}", text(&stage.io.sent));
 }

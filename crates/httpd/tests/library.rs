@@ -98,3 +98,54 @@ fn what_is_wrong_is_said() {
     let none = Server::builder().listen("127.0.0.1:0").files("/does/not/exist");
     assert!(said(none).contains("/does/not/exist"));
 }
+
+#[test]
+fn a_reply_longer_than_the_queue_may_be_was_lost() {
+    const LEN: usize = 20 << 20;
+    on_every_backend(|backend| {
+        let bytes = httpd::bytes::Bytes::from(vec![b'x'; LEN]);
+        let one = bytes.clone();
+        let server = Server::builder()
+            .listen("127.0.0.1:0")
+            .backend(backend)
+            .route("/whole", move |_: Request| bytes.clone())
+            .route("/piece", move |_: Request| {
+                Response::new(Body::sized(LEN as u64, std::iter::once(Ok(one.clone()))))
+            })
+            .start()
+            .unwrap();
+        for target in ["/whole", "/piece"] {
+            assert_eq!(client(&server).get(target).body.len(), LEN, "{backend} {target}");
+        }
+    });
+}
+
+#[test]
+fn times_without_a_bound_are_long_ones() {
+    use std::time::Duration;
+    let forever = Duration::MAX;
+    let limits = httpd::Limits {
+        head_time: forever,
+        idle_time: forever,
+        stall_time: forever,
+        cached_time: forever,
+        ..httpd::Limits::default()
+    };
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("a.txt"), "file").unwrap();
+    on_every_backend(|backend| {
+        let server = Server::builder()
+            .listen("127.0.0.1:0")
+            .backend(backend)
+            .files(root.path())
+            .limits(limits.clone())
+            .start()
+            .unwrap();
+        let mut client = client(&server);
+        for _ in 0..2 {
+            assert_eq!(client.get("/a.txt").body, b"file");
+        }
+        server.handle().stop();
+        server.wait().unwrap();
+    });
+}

@@ -319,6 +319,28 @@ fn a_log_that_can_not_be_opened_anew_goes_on_and_says_so_each_time() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_kept_the_program_from_ending() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // Open for both, it never ends, and is never read.
+    let _reader = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--access-log", path.to_str().unwrap()];
+    let mut serving = Serving::start(&arguments);
+    let mut client = serving.connect();
+    // A pipe holds 64 KiB.
+    for _ in 0..50 {
+        client.get(&format!("/{}", "x".repeat(4000)));
+    }
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.child.wait().unwrap().code(), Some(0));
+    serving.line.clear();
+    serving.errors.read_line(&mut serving.line).unwrap();
+    assert!(serving.line.contains("its last lines are lost"), "{}", serving.line);
+}
+
+#[test]
 fn lines_that_can_not_be_written_are_counted() {
     let arguments = ["--listen", "127.0.0.1:0", "--access-log", "/dev/full"];
     let mut serving = Serving::start(&arguments);

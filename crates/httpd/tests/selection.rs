@@ -248,6 +248,56 @@ fn a_coded_file_was_opened_anew_for_each_request_with_a_query() {
 }
 
 #[test]
+fn a_coded_file_that_had_changed_did_not_vary() {
+    let root = site();
+    write(&root, "1000.txt.gz", b"coded");
+    let mut stage = Stage::new(root.path());
+    let take = |stage: &mut Stage| get(stage, "/1000.txt", "Accept-Encoding: gzip|");
+    assert_eq!(take(&mut stage).body, b"coded");
+    stage.pass(Limits::default().cached_time);
+    // The plain file is confirmed, then the coded one changes.
+    get(&mut stage, "/1000.txt", "");
+    write(&root, "1000.txt.gz", b"coded anew");
+    for _ in 0..2 {
+        let reply = take(&mut stage);
+        assert_eq!(reply.body, b"coded anew");
+        assert_eq!(reply.field("Vary"), Some("Accept-Encoding"));
+    }
+}
+
+#[test]
+fn each_coding_has_a_tag_of_its_own() {
+    let root = site();
+    for name in ["1000.txt.gz", "1000.txt.br", "1000.txt.zst"] {
+        write(&root, name, b"coded");
+    }
+    let mut stage = Stage::new(root.path());
+    let tags = ["identity", "gzip", "br", "zstd"].map(|coding| {
+        let reply = get(&mut stage, "/1000.txt", &format!("Accept-Encoding: {coding}|"));
+        reply.field("ETag").unwrap().to_owned()
+    });
+    let distinct: std::collections::HashSet<_> = tags.iter().collect();
+    assert_eq!(distinct.len(), 4, "{tags:?}");
+}
+
+#[test]
+fn a_large_file_that_nobody_asks_for_is_closed() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    get(&mut stage, "/70000.txt", "");
+    let open = |root: &TempDir| {
+        let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let ours = links.filter_map(|link| fs::read_link(link.path()).ok());
+        ours.filter(|path| path.starts_with(root.path())).count()
+    };
+    assert_eq!(open(&root), 1);
+    stage.pass(Duration::from_secs(12));
+    stage.connect();
+    get(&mut stage, "/1000.txt", "");
+    assert_eq!(open(&root), 0);
+}
+
+#[test]
 fn coded_files_can_be_left_alone() {
     let root = site();
     write(&root, "1000.txt.gz", b"coded");

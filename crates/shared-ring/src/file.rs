@@ -76,7 +76,7 @@ pub struct Listing {
 
 impl Listing {
     /// The most entries of a directory that are listed.
-    pub const MOST: usize = 10_000;
+    pub const MOST: usize = 4096;
 }
 
 impl Meta {
