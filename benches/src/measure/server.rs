@@ -84,10 +84,15 @@ impl Server {
         Ok(server)
     }
 
-    /// Asks for a path once, and counts the server's children, one of which may have answered, as
-    /// part of it from now on.
-    pub(crate) fn ask(&mut self, path: &str) -> Result<(), Failure> {
-        fetch(self, path)?;
+    /// Asks once for a path, which must give a body of so many bytes. Counts the server's children,
+    /// one of which may have answered, as part of it from now on.
+    pub(crate) fn ask(&mut self, path: &str, bytes: usize) -> Result<(), Failure> {
+        let reply = fetch(self, path)?;
+        let head = reply.windows(4).position(|w| w == b"\r\n\r\n").map_or(0, |at| at + 4);
+        if reply.len() - head != bytes {
+            let found = reply.len() - head;
+            return Err(Failure::Run(format!("{path} has {found} bytes instead of {bytes}")));
+        }
         self.family = family(self.child.id())?;
         Ok(())
     }

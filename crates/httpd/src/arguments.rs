@@ -11,6 +11,7 @@ use httpd::multiplex::Links;
 use httpd::server::Builder;
 use httpd::{AccessLog, Config, Limits, Server};
 use tracing::level_filters::LevelFilter;
+use tracing::{info, warn};
 
 /// A web server that runs on every event mechanism of Linux.
 ///
@@ -81,6 +82,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     bounds: Bounds,
 }
+
+/// Descriptors for files that are being looked at, and for all that is neither that nor a
+/// connection.
+const FILES_AT_WORK: u64 = 256 + 64;
 
 /// Where to listen.
 type Addresses = Vec<SocketAddr>;
@@ -170,11 +175,35 @@ fn fields(text: &str) -> Result<usize, String> {
 }
 
 impl Arguments {
-    /// The server that the flags ask for, on `backend`; `reopen` has it open its log anew.
-    pub(crate) fn server(&self, backend: &str, reopen: &Arc<AtomicBool>) -> Builder {
+    /// How many connections each worker may have where a process may have so many descriptors: what
+    /// the flag says, or fewer, so that there are always some for files.
+    fn connections(&self, descriptors: u64) -> u32 {
+        let asked = self.bounds.max_connections;
+        let others = Limits::default().open_files as u64 + FILES_AT_WORK;
+        let room = (descriptors / u64::from(self.workers)).saturating_sub(others).max(1);
+        if u64::from(asked) > room {
+            let what = format!(
+                "{room} connections for each worker instead of {asked}, as the process may have no \
+                 more than {descriptors} descriptors (ulimit -Hn)"
+            );
+            // Nobody need know that a default is lower.
+            let is_default = asked == Config::default().max_connections;
+            if is_default { info!("{what}") } else { warn!("{what}") }
+        }
+        u64::from(asked).min(room) as u32
+    }
+
+    /// The server that the flags ask for, on `backend`, in a process that may have so many
+    /// descriptors; `reopen` has it open its log anew.
+    pub(crate) fn server(
+        &self,
+        backend: &str,
+        descriptors: u64,
+        reopen: &Arc<AtomicBool>,
+    ) -> Builder {
         let bounds = &self.bounds;
         let config = Config {
-            max_connections: bounds.max_connections,
+            max_connections: self.connections(descriptors),
             backlog: bounds.backlog,
             drain: bounds.drain,
             links: if self.follow_links { Links::Anywhere } else { Links::Beneath },

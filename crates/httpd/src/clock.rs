@@ -34,15 +34,14 @@ const SERVER: &[u8] = concat!("\r\nServer: httpd/", env!("CARGO_PKG_VERSION"), "
 pub(crate) struct Clock {
     /// The fields that every reply has, the Date among them.
     fields: Vec<u8>,
-    stamp: Stamp,
     until: Option<Instant>,
-    seconds: u64,
+    turns: u64,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
         let fields = [DATE, &EPOCH, SERVER].concat();
-        Clock { fields, stamp: EPOCH, until: None, seconds: 0 }
+        Clock { fields, until: None, turns: 0 }
     }
 
     /// Brings the Date up to now; nearly free within the same second. Whether that was over.
@@ -59,9 +58,8 @@ impl Clock {
     fn turn(&mut self, now: Instant, wall: SystemTime) {
         let within = wall.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
         self.until = Some(now + Duration::from_nanos(u64::from(1_000_000_000 - within)));
-        self.seconds += 1;
-        self.stamp = stamp(wall);
-        self.fields[DATE.len()..][..EPOCH.len()].copy_from_slice(&self.stamp);
+        self.turns += 1;
+        self.fields[DATE.len()..][..EPOCH.len()].copy_from_slice(&stamp(wall));
     }
 
     /// The fields that every reply has, Date and Server.
@@ -70,13 +68,13 @@ impl Clock {
     }
 
     /// The Date.
-    pub(crate) fn stamp(&self) -> &Stamp {
-        &self.stamp
+    pub(crate) fn stamp(&self) -> &[u8] {
+        &self.fields[DATE.len()..][..EPOCH.len()]
     }
 
     /// A number that changes whenever the Date does, and is never 0 after the first tick.
-    pub(crate) fn seconds(&self) -> u64 {
-        self.seconds
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns
     }
 }
 
@@ -98,6 +96,6 @@ mod tests {
         let (mut clock, start) = (Clock::new(), Instant::now());
         clock.turn(start, UNIX_EPOCH + Duration::from_millis(1_250));
         assert_eq!(clock.until, Some(start + Duration::from_millis(750)));
-        assert_eq!(&clock.stamp()[..], b"Thu, 01 Jan 1970 00:00:01 GMT");
+        assert_eq!(clock.stamp(), b"Thu, 01 Jan 1970 00:00:01 GMT");
     }
 }

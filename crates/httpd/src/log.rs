@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use rtrb::{Consumer, Producer, RingBuffer};
 use tracing::error;
 
-use crate::clock::Stamp;
 use crate::counts::Board;
 use crate::reply::put;
 use crate::request::Request;
@@ -33,7 +32,7 @@ pub(crate) struct Lines {
 /// What a line tells of a reply.
 pub(crate) struct Entry<'e, 'h, 'a> {
     pub(crate) peer: Option<IpAddr>,
-    pub(crate) date: &'e Stamp,
+    pub(crate) date: &'e [u8],
     pub(crate) seen: Seen<'e, 'h, 'a>,
     pub(crate) status: u16,
     /// Bytes of the body.

@@ -11,6 +11,7 @@ use std::thread;
 
 use clap::Parser;
 use httpd::Server;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::info;
@@ -43,7 +44,7 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let (backend, note) = backends::choose(&arguments.backend)?;
     let reopen = Arc::default();
     signal_hook::flag::register(SIGHUP, Arc::clone(&reopen))?;
-    let server = arguments.server(&backend, &reopen).start()?;
+    let server = arguments.server(&backend, raise_descriptors(), &reopen).start()?;
     if let Some(note) = note {
         eprintln!("{note}");
     }
@@ -56,6 +57,14 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     })?;
     server.wait()?;
     Ok(())
+}
+
+/// Lets the process have as many descriptors as it may, and returns how many that is.
+fn raise_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    let limit = if setrlimit(Resource::Nofile, raised).is_ok() { raised } else { limit };
+    limit.current.unwrap_or(u64::MAX)
 }
 
 /// The line that says that connections are accepted.

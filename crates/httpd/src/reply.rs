@@ -177,8 +177,8 @@ pub(crate) struct Ready {
     content: Content,
     len: u64,
     pub(crate) about: About,
-    /// Of which second the Date is.
-    seconds: u64,
+    /// Of which turn of the clock the Date is.
+    turns: u64,
 }
 
 impl Ready {
@@ -211,7 +211,7 @@ impl Ready {
         put_length(&mut bytes, len);
         bytes.extend_from_slice(b"\r\n");
         let head = bytes.len();
-        Ready { bytes, head, content, len, about, seconds: clock.seconds() }
+        Ready { bytes, head, content, len, about, turns: clock.turns() }
     }
 
     /// Bytes of memory; an open file counts as `file`.
@@ -243,9 +243,9 @@ impl Ready {
         clock: &Clock,
         manner: Manner,
     ) -> usize {
-        if self.seconds != clock.seconds() {
+        if self.turns != clock.turns() {
             self.bytes[OK_LINE.len()..][..clock.fields().len()].copy_from_slice(clock.fields());
-            self.seconds = clock.seconds();
+            self.turns = clock.turns();
         }
         if !(manner.body && manner.persist == Persist::Implied) {
             return self.send_otherwise(io, to, manner);
@@ -280,7 +280,8 @@ impl Ready {
         }
     }
 
-    /// Sends one part of the body with 206; returns how many bytes are queued now.
+    /// Sends one part of the body with 206; returns how many bytes are queued now, and the length of
+    /// the reply's body.
     pub(crate) fn send_one(
         &self,
         io: &mut impl Commands,
@@ -288,23 +289,24 @@ impl Ready {
         pen: Pen<'_>,
         manner: Manner,
         part: Range<u64>,
-    ) -> usize {
+    ) -> (usize, u64) {
         let out = pen.out;
         out.clear();
         begin_head(out, Status::PARTIAL, pen.clock);
         self.about.put_all(out);
         self.about.put_type(out);
         self.put_range(out, &part);
-        put_length(out, part.end - part.start);
+        let len = part.end - part.start;
+        put_length(out, len);
         end_head(out, manner);
         io.send(to, Chunk::Copy(out));
         let queued = self.send_part(io, to, part);
         manner.finish(io, to);
-        queued
+        (queued, len)
     }
 
     /// Sends several parts of the body with 206, each with a head of its own (RFC 9110, section
-    /// 14.6); returns how many bytes are queued now.
+    /// 14.6); returns how many bytes are queued now, and the length of the reply's body.
     pub(crate) fn send_several(
         &self,
         io: &mut impl Commands,
@@ -312,7 +314,7 @@ impl Ready {
         pen: Pen<'_>,
         manner: Manner,
         parts: Vec<Range<u64>>,
-    ) -> usize {
+    ) -> (usize, u64) {
         let boundary = io.random();
         let mut heads = Vec::new();
         let mut ends = Vec::new();
@@ -344,7 +346,7 @@ impl Ready {
         }
         let queued = io.send(to, Chunk::Copy(&heads[start..]));
         manner.finish(io, to);
-        queued
+        (queued, len)
     }
 
     fn put_range(&self, out: &mut Vec<u8>, part: &Range<u64>) {

@@ -37,12 +37,7 @@ pub(crate) fn respond(
     }
     let range = validators.range(request).filter(|_| request.method == Method::Get);
     let asked = range.map_or(Asked::Whole, |range| range::asked(range, ready.len()));
-    let sum = match &asked {
-        Asked::One(part) => part.end - part.start,
-        Asked::Several(parts) => parts.iter().map(|part| part.end - part.start).sum(),
-        Asked::Whole | Asked::Nothing => 0,
-    };
-    let queued = match asked {
+    let (queued, len) = match asked {
         Asked::Whole => return give(ready, x, pen.clock, manner),
         Asked::Nothing => {
             let field = format!("Content-Range: bytes */{}\r\n", ready.len());
@@ -52,7 +47,7 @@ pub(crate) fn respond(
         Asked::Several(parts) => ready.send_several(x.io, x.id, pen, manner, parts),
     };
     x.state.full = queued >= HIGH_WATER;
-    x.state.tell(Status::PARTIAL, sum);
+    x.state.tell(Status::PARTIAL, len);
     manner.persist != Persist::Ends
 }
 

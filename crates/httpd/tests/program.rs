@@ -33,7 +33,11 @@ struct Serving {
 impl Serving {
     /// Starts the program and reads up to the line that says it accepts connections.
     fn start(arguments: &[&str]) -> Self {
-        let mut child = httpd(arguments).spawn().unwrap();
+        Self::of(httpd(arguments))
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let errors = BufReader::new(child.stderr.take().unwrap());
         let address = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut serving = Serving { child, errors, line: String::new(), address };
@@ -316,6 +320,29 @@ fn a_log_that_can_not_be_opened_anew_goes_on_and_says_so_each_time() {
     serving.expect_success();
     let text = std::fs::read_to_string(moved.join("log")).unwrap();
     assert!(text.contains("\"GET / HTTP/1.1\" 200"), "{text}");
+}
+
+#[test]
+fn files_were_refused_when_connections_had_all_descriptors() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("a.txt"), "file").unwrap();
+    let start = |soft: u32, hard: u32| {
+        let mut command = Command::new("sh");
+        let program = env!("CARGO_BIN_EXE_httpd");
+        let line = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$@\"");
+        command.args(["-c", &line, "sh", program, "--listen", "127.0.0.1:0", "--root"]);
+        command.arg(root.path()).stdin(Stdio::null()).stderr(Stdio::piped());
+        Serving::of(command)
+    };
+    // The soft limit is raised; below the hard one there is room for files.
+    for (soft, hard) in [(400, 2000), (700, 700)] {
+        let serving = start(soft, hard);
+        let mut first = serving.connect();
+        assert_eq!(first.get("/none").status, 404);
+        let idle: Vec<_> = (0..500).map(|_| TcpStream::connect(serving.address)).collect();
+        assert_eq!(first.get("/a.txt").body, b"file", "{soft} {hard}");
+        drop(idle);
+    }
 }
 
 #[test]

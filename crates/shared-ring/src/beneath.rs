@@ -23,7 +23,7 @@ pub enum Links {
     /// To what lies beneath the root. A path that leads out of it fails with `EXDEV`.
     #[default]
     Beneath,
-    /// Wherever they do, but for the links of /proc.
+    /// Wherever they do; not those of /proc, where there is openat2(2).
     Anywhere,
 }
 

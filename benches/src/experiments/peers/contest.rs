@@ -49,8 +49,11 @@ impl Contest {
         Contest { work, sides: work.peers.iter().map(side).collect() }
     }
 
-    /// What the floors of this work reply: what our server does.
+    /// What the floors of this work reply, if there are any: what our server does.
     pub(super) fn site(&self) -> Result<Site, Failure> {
+        if !self.work.peers.iter().any(|peer| matches!(peer, Peer::Floor(_))) {
+            return Site::bare(b"");
+        }
         let times = if let Requests::Pipelined(n) = self.work.requests { n } else { 1 };
         Site::asking(&Peer::Ours("epoll").subject(), self.work.path, times)
     }
@@ -84,7 +87,7 @@ pub(super) fn ratios(above: &Side, below: &Side, figure: fn(&Run) -> f64) -> Vec
 
 fn run(peer: Peer, work: &Work, site: &Site, wrk: &Wrk, seconds: u32) -> Result<Run, Failure> {
     let mut server = Server::start(&peer.subject(), site, &[])?;
-    server.ask(work.path)?;
+    server.ask(work.path, work.bytes)?;
     let before = server.cpu()?;
     let seen = wrk.run(server.address(), work.path, work.requests, CONNECTIONS, seconds)?;
     let spent = server.cpu()?.since(&before) as f64;

@@ -29,14 +29,15 @@ const ROUNDS: usize = 15;
 
 const NOTES: [&str; 5] = [
     "One thread for each server, on core 0; wrk with one thread on core 1; loopback, 64 \
-     connections. Processor time is that of all threads and children of the server, kernel \
-     workers included, for the requests that wrk counted.",
+     connections, a closed loop. Processor time is that of all threads and children of the server, \
+     kernel workers included, for the requests that wrk counted; what the kernel does for the \
+     server on wrk's time, or in threads of its own, is not in it.",
     "Each run has a new process and lasts one second. A round is one run of every server, in one \
      order and then in the other. Ratios are taken within a round; given is the median, with the \
      smallest and the largest.",
-    "nginx: one worker, no limit of requests per connection, no access log. copy-cached is \
-     `sendfile off` with `open_file_cache`, sendfile-cached is `sendfile on` with it, shipped is as \
-     Debian has it, `sendfile on` without it. hyper: one thread of tokio, `pipeline_flush`, a \
+    "nginx: one worker, `multi_accept on`, no limit of requests per connection, no access log, no \
+     gzip. copy-cached is `sendfile off` with `open_file_cache`, sendfile-cached is `sendfile on` \
+     with it; shipped is `sendfile on` without it, as in Debian's nginx.conf. hyper: one thread of tokio, `pipeline_flush`, a \
      handler that answers at once.",
     "Where both cores are busy less than all the time, what the two exchange takes its time: wrk \
      reads 8 KiB at a time, so with large files it is wrk that sets the rate.",
