@@ -50,15 +50,12 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
 
 fn show(outcome: &Outcome) {
     for series in &outcome.series {
-        println!("{}, {} [{}]", series.figure, series.name, series.unit);
+        let unit = if series.unit.is_empty() { "" } else { &format!(" [{}]", series.unit) };
+        println!("{}, {}{unit}", series.figure, series.name);
         for p in &series.points {
-            println!(
-                "  {:16} {:>12}  {} to {}",
-                p.x,
-                number(p.y.median),
-                number(p.y.low),
-                number(p.y.high)
-            );
+            let (low, high) = (number(p.y.low), number(p.y.high));
+            let range = if low == high { String::new() } else { format!("  {low} to {high}") };
+            println!("  {:24} {:>12}{range}", p.x, number(p.y.median));
         }
     }
     println!("ratios");

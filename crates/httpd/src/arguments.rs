@@ -16,7 +16,8 @@ use tracing::{info, warn};
 /// A web server that runs on every event mechanism of Linux.
 ///
 /// Serves the files below a directory, or without one a page of its own. Ends on SIGTERM or
-/// SIGINT when the replies under way are sent; a second such signal ends it at once.
+/// SIGINT when the replies under way are sent, within the time of --drain; a second such signal
+/// ends it at once.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -24,13 +25,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 
-    /// Address or name, and port, to listen at; may be given more than once. Port 0 takes any free
-    /// one
+    /// Address or name, and port, to listen at, such as 0.0.0.0:80 for everybody; may be given more
+    /// than once. Port 0 takes any free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080", value_parser = addresses)]
     listen: Vec<Addresses>,
 
-    /// Event mechanism (select, poll, epoll, epoll-edge, uring, sigio, tokio; see
-    /// --list-backends); `auto` takes the fastest that can run here
+    /// Event mechanism; --list-backends shows them. `auto` takes uring or, where io_uring is
+    /// refused, epoll
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) backend: String,
 
@@ -46,7 +47,8 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "list_backends")]
     pub(crate) json: bool,
 
-    /// Do not look for `a.css.br`, `a.css.zst` and `a.css.gz` beside `a.css`
+    /// Do not look for `a.css.br`, `a.css.zst` and `a.css.gz` beside `a.css`. They are sent to who
+    /// takes them, also when they are older than the plain file
     #[arg(long)]
     no_precompressed: bool,
 
@@ -54,7 +56,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     listing: bool,
 
-    /// Follow symbolic links that lead out of DIR, too
+    /// Follow symbolic links that are absolute or lead out of DIR, too
     #[arg(long)]
     follow_links: bool,
 
@@ -66,8 +68,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     lab: bool,
 
-    /// File to append a line to for each reply, in the combined format; `-` for standard output.
-    /// SIGHUP has it opened anew
+    /// File to append a line to for each reply as it begins, in the combined format; `-` for standard
+    /// output. SIGHUP and SIGUSR1 have it opened anew
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
 
@@ -75,7 +77,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     status: bool,
 
-    /// How much is said on standard error of what goes wrong (off, error, warn, info, debug, trace)
+    /// How much is said on standard error (off, error, warn, info, debug, trace); `debug` has each
+    /// request that was answered with an error
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LevelFilter,
 
@@ -90,8 +93,11 @@ const FILES_AT_WORK: u64 = 256 + 64;
 /// Where to listen.
 type Addresses = Vec<SocketAddr>;
 
-fn addresses(text: &str) -> Result<Addresses, std::io::Error> {
-    text.to_socket_addrs().map(Iterator::collect)
+fn addresses(text: &str) -> Result<Addresses, String> {
+    let found = text.to_socket_addrs().map(Iterator::collect);
+    found.map_err(|error| {
+        format!("it must be ADDR:PORT, such as 0.0.0.0:8080, [::]:8080 or localhost:8080: {error}")
+    })
 }
 
 /// What clients may use up.
@@ -110,15 +116,15 @@ struct Bounds {
     #[arg(long, value_name = "N", default_value_t = Limits::default().requests, value_parser = clap::value_parser!(u32).range(1..))]
     max_requests: u32,
 
-    /// Bytes of a request's first line, its URI with it; more is answered with 414
+    /// Bytes of a request's first line, its URI with it, 16384 at most; more is answered with 414
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().line, value_parser = head_bytes)]
     max_line: usize,
 
-    /// Bytes of a request's head; more is answered with 431
+    /// Bytes of a request's head, 16384 at most; more is answered with 431
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().head, value_parser = head_bytes)]
     max_head: usize,
 
-    /// Header fields of a request; more are answered with 431
+    /// Header fields of a request, 64 at most; more are answered with 431
     #[arg(long, value_name = "N", default_value_t = Limits::default().fields, value_parser = fields)]
     max_fields: usize,
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use multiplex::{Commands, Stats};
+use tracing::warn;
 
 use crate::status::Status;
 
@@ -111,6 +112,9 @@ impl Counts {
             io.stats();
         self.connections_accepted.set(accepted);
         self.connections_closed.set(closed);
+        if accept_pauses > self.accept_pauses.get() {
+            warn!("connections wait, as there is no room for more, or no descriptor");
+        }
         self.accept_pauses.set(accept_pauses);
         self.overruns.set(overruns);
         self.processor_us.set(processor_time.as_micros() as u64);

@@ -451,8 +451,7 @@ fn content_type(path: &Path) -> String {
         "application/javascript" => "text/javascript",
         other => other,
     };
-    let is_text =
-        essence.starts_with("text/") || matches!(essence, "application/json" | "image/svg+xml");
+    let is_text = essence.starts_with("text/") || essence == "image/svg+xml";
     let charset = if is_text { "; charset=utf-8" } else { "" };
     format!("{essence}{charset}")
 }

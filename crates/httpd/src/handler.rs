@@ -1,5 +1,6 @@
 //! What a program adds to a site: handlers of requests.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
@@ -18,8 +19,8 @@ pub type Response<T = Body> = http::Response<T>;
 /// Answers requests.
 ///
 /// A closure from a whole [`Request`] to something that is a [`Reply`] is a handler. One handler
-/// serves all workers at once. It must not wait, as the other connections of its worker would wait
-/// too.
+/// serves all workers at once. It is called in its worker's thread and must not wait, for a database
+/// or a lock, as the other connections of the worker would wait too; nor can it answer later.
 ///
 /// ```
 /// use httpd::http::{Method, StatusCode};
@@ -137,6 +138,11 @@ impl<F: Fn(Request) -> R, R: Reply> Upload for Whole<F> {
 }
 
 /// What a closure can reply with.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no reply",
+    note = "replies are texts, bytes, `Response`, `StatusCode`, a pair of `StatusCode` and a reply, \
+            and results of two replies; a handler can't be async, as its worker would wait for it"
+)]
 pub trait Reply {
     /// The reply.
     fn into_response(self) -> Response;
@@ -145,6 +151,15 @@ pub trait Reply {
 impl Reply for Response {
     fn into_response(self) -> Response {
         self
+    }
+}
+
+impl Reply for Cow<'static, str> {
+    fn into_response(self) -> Response {
+        match self {
+            Cow::Borrowed(text) => text.into_response(),
+            Cow::Owned(text) => text.into_response(),
+        }
     }
 }
 
@@ -214,6 +229,14 @@ impl Default for Kind {
 }
 
 impl Body {
+    /// The bytes, unless it is made piece by piece.
+    pub fn as_bytes(&self) -> Option<&Bytes> {
+        match &self.0 {
+            Kind::Bytes(bytes) => Some(bytes),
+            Kind::Pieces(..) => None,
+        }
+    }
+
     /// A body that is made piece by piece, as the client takes it. Pieces are asked for until there
     /// is enough to send, and leave together; one that takes its time delays those before it. An
     /// iterator that gives nothing but empty pieces is taken for broken.

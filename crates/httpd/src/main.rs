@@ -12,7 +12,7 @@ use std::thread;
 use clap::Parser;
 use httpd::Server;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tracing::info;
 
@@ -43,7 +43,9 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = end_at_second_signal()?;
     let (backend, note) = backends::choose(&arguments.backend)?;
     let reopen = Arc::default();
-    signal_hook::flag::register(SIGHUP, Arc::clone(&reopen))?;
+    for signal in [SIGHUP, SIGUSR1] {
+        signal_hook::flag::register(signal, Arc::clone(&reopen))?;
+    }
     let server = arguments.server(&backend, raise_descriptors(), &reopen).start()?;
     if let Some(note) = note {
         eprintln!("{note}");

@@ -61,13 +61,16 @@ impl Builder {
         Builder { workers: n.max(1), ..self }
     }
 
-    /// Serves the files below a directory.
+    /// Serves the files below a directory, which must be there when the server starts. Where its
+    /// links may lead is said by [`Config::links`].
     pub fn files(mut self, root: impl Into<PathBuf>) -> Self {
         self.config.roots = vec![root.into()];
         self
     }
 
-    /// See [`Site::route`].
+    /// Has a handler answer all requests for a path or, if it ends in a slash, for everything
+    /// beneath: `/` takes all, also what would be a file. The longest path that fits counts. See
+    /// [`Site::route`].
     pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
         self.routes.add(path, Arc::new(handler));
         self

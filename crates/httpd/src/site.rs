@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use multiplex::{Application, Close, Commands, Cx, FileDone, FileOp, Listener, Root, Rx};
+use tracing::debug;
 
 use crate::Limits;
 use crate::body::{Body, Piece};
@@ -392,6 +393,9 @@ impl Site {
         }
         let (status, body) = (take(&mut state.told), state.told_bytes);
         self.board.own().reply(status, body);
+        if status >= 400 {
+            tell_refusal(status, seen);
+        }
         if let Some(log) = &mut self.log {
             let peer = state.peer.as_deref().copied();
             let entry = Entry { peer, date: self.clock.stamp(), seen, status, body };
@@ -459,6 +463,17 @@ impl Site {
     }
 }
 
+/// Says which request was answered with an error.
+#[cold]
+fn tell_refusal(status: u16, seen: Seen<'_, '_, '_>) {
+    match seen {
+        Seen::Request(request) => {
+            debug!("{status} for {} {:?}", request.name, String::from_utf8_lossy(request.target));
+        }
+        Seen::Bytes(bytes) => debug!("{status} for what was no request, of {} bytes", bytes.len()),
+    }
+}
+
 impl Application for Site {
     type State = State;
     const MAX_UNCONSUMED: usize = Limits::HEAD;
@@ -513,6 +528,10 @@ impl Application for Site {
         if hangs || self.is_stalled(x.state.unsent, unsent) {
             // The file system hangs, or the client does not take its replies.
             self.board.own().reset_slow.add(u64::from(!hangs));
+            debug!(
+                "a connection is reset: {}",
+                if hangs { "its file does not come" } else { "it is too slow" }
+            );
             x.io.close(x.id, Close::Reset);
         } else if unsent > 0 || x.state.full {
             // With all sent, `drained` is on its way.
