@@ -105,8 +105,12 @@ fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
 /// The path by which handlers are found: so that none is passed by, it is decoded and has no dots
 /// and no empty segments, as that of a file. One that means no file stays as it is.
 pub(crate) fn normal(path: &[u8]) -> Cow<'_, [u8]> {
-    let unusual = |pair: &[u8]| matches!(pair, b"//" | b"/.");
-    if !path.contains(&b'%') && !path.windows(2).any(unusual) {
+    let mut last = 0;
+    let mut is_unusual = |b: &u8| {
+        let before = std::mem::replace(&mut last, *b);
+        *b == b'%' || before == b'/' && matches!(b, b'/' | b'.')
+    };
+    if !path.iter().any(&mut is_unusual) {
         return Cow::Borrowed(path);
     }
     let Ok((names, is_directory)) = names(path) else { return Cow::Borrowed(path) };
