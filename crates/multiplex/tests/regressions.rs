@@ -398,6 +398,25 @@ fn file_work_that_waited_for_a_place_never_began() {
     });
 }
 
+#[test]
+fn file_work_that_waited_for_a_place_had_no_bound() {
+    const ALL: usize = WORKERS * WORKS_EACH as usize;
+    const MOST: u32 = 64;
+    one_by_one(|name| {
+        let (ended, told) = mpsc::channel();
+        let app = move || Works { connections: Vec::new(), file: None, ended };
+        let config = Config { roots: roots(), max_connections: MOST, ..config() };
+        let server = Server::start(name, config, app);
+        let clients: Vec<_> = (0..WORKERS).map(|_| server.connect()).collect();
+        let outcomes = (0..ALL).map(|_| told.recv_timeout(Duration::from_secs(5)).unwrap());
+        let refused = outcomes.filter(|well| !well).count();
+        // A third of it has the places, and as much waits as there may be connections.
+        assert_eq!(refused, ALL - ALL / 3 - MOST as usize, "{name}");
+        drop(clients);
+        server.stop();
+    });
+}
+
 /// Begins so much file work at once for whoever connects, and tells how each ended.
 struct Crowd {
     works: u32,
