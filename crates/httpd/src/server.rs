@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use multiplex::{Any, Config, Fault, Remote, Root, StartError, Stats};
 
@@ -129,6 +129,7 @@ impl Builder {
         self.config.stall = self.limits.stall_time;
         self.config.least_rate = self.limits.least_rate;
         if self.config.reuse_port {
+            let is_free = |at| patiently(|| is_free(at)).map_err(Error::Start);
             self.config.listen.iter().try_for_each(is_free)?;
         }
         let stop = Handle::default();
@@ -184,7 +185,7 @@ impl Builder {
         let (go, may_go) = channel();
         let (tell, told) = channel();
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
-            let mechanism = Any::new(&backend, &config).map_err(Error::Start)?;
+            let mechanism = patiently(|| Any::new(&backend, &config)).map_err(Error::Start)?;
             let addresses = mechanism.addresses().to_vec();
             let _ = tell.send((addresses, mechanism.name(), mechanism.remote()));
             let _bell = Bell(stop);
@@ -217,11 +218,23 @@ fn serve(mechanism: Any, site: Site, may_go: &Receiver<()>) -> Result<Stats, Err
 
 /// Whether nobody else listens at an address: workers share theirs, and would share it with
 /// strangers too.
-fn is_free(at: &SocketAddr) -> Result<(), Error> {
-    match TcpListener::bind(at) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Error::Start(StartError::Listen(*at, error))),
+fn is_free(at: &SocketAddr) -> Result<(), StartError> {
+    TcpListener::bind(at).map(drop).map_err(|error| StartError::Listen(*at, error))
+}
+
+/// Tries for a while, as a server that was killed leaves its address only when the kernel has taken
+/// its ring apart.
+fn patiently<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T, StartError> {
+    const TRIES: u32 = 40;
+    for _ in 1..TRIES {
+        match start() {
+            Err(StartError::Listen(_, error)) if error.kind() == io::ErrorKind::AddrInUse => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            outcome => return outcome,
+        }
     }
+    start()
 }
 
 /// A running server. Dropping it stops it and waits for its end.

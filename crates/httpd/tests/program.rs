@@ -323,6 +323,22 @@ fn a_log_that_can_not_be_opened_anew_goes_on_and_says_so_each_time() {
 }
 
 #[test]
+fn an_address_was_in_use_just_after_its_server_was_killed() {
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        let first = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
+        let at = first.address.to_string();
+        let mut serving = first;
+        for _ in 0..8 {
+            let _open: Vec<_> = (0..20).map(|_| TcpStream::connect(&at).unwrap()).collect();
+            serving.connect().get("/");
+            serving.signal(Signal::KILL);
+            serving.child.wait().unwrap();
+            serving = Serving::start(&["--listen", &at, "--backend", backend.name]);
+        }
+    }
+}
+
+#[test]
 fn files_were_refused_when_connections_had_all_descriptors() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a.txt"), "file").unwrap();
