@@ -360,7 +360,7 @@ impl Site {
     ) -> Next {
         let has_body = match x.state.body() {
             Some(work) => work.manner.body,
-            None => !rx.bytes().trim_ascii_start().starts_with(b"HEAD "),
+            None => !without_empty_lines(rx.bytes()).starts_with(b"HEAD "),
         };
         let manner = Manner::last(has_body);
         self.give_up(x, status, manner, rx.bytes());
@@ -461,6 +461,14 @@ impl Site {
     fn is_stalled(&self, before: u64, unsent: u64) -> bool {
         before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.least()
     }
+}
+
+/// What stands behind the empty lines that may come before a request.
+fn without_empty_lines(mut bytes: &[u8]) -> &[u8] {
+    while let Some(rest) = bytes.strip_prefix(b"\r\n") {
+        bytes = rest;
+    }
+    bytes
 }
 
 /// Says which request was answered with an error.

@@ -363,6 +363,14 @@ fn refusals_of_a_broken_body_behind_head_had_a_body() {
         );
         stage.connect();
     }
+    // This is no HEAD, as shows when the bytes come one by one.
+    for pieces in
+        [&[&b"\tHEAD / HTTP/1.1\r\n\r\n"[..]][..], &[&b"\t"[..], b"HEAD / HTTP/1.1\r\n\r\n"]]
+    {
+        pieces.iter().for_each(|piece| stage.feed(piece));
+        assert!(stage.io.sent.ends_with(b"\n400 Bad Request\n"), "{}", text(&stage.io.sent));
+        stage.connect();
+    }
     stage.feed(head.replace('|', "\r\n").as_bytes());
     stage.feed(b"1\r\n");
     stage.pass(Limits::default().stall_time);
