@@ -31,6 +31,7 @@ pub(super) fn become_nginx(configuration: &str, root: &Path, hello: &str) -> Res
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     // The master would have its worker be somebody who may not read the files.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let file = prefix.join("nginx.conf");
     let (prefix, root, hello) = (prefix.display(), root.display(), hello.trim_end());
     let text = format!(
         r#"{user}
@@ -57,7 +58,6 @@ http {{
 }}
 "#
     );
-    let file = outcome::directory()?.join(format!("nginx-{configuration}/nginx.conf"));
     fs::write(&file, text)?;
     println!("{address}");
     let error = Command::new(program()).arg("-e").arg("stderr").arg("-c").arg(file).exec();

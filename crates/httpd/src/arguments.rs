@@ -86,10 +86,6 @@ pub(crate) struct Arguments {
     bounds: Bounds,
 }
 
-/// Descriptors for files that are being looked at, and for all that is neither that nor a
-/// connection.
-const FILES_AT_WORK: u64 = 256 + 64;
-
 /// Where to listen.
 type Addresses = Vec<SocketAddr>;
 
@@ -179,6 +175,10 @@ fn fields(text: &str) -> Result<usize, String> {
     let fields = text.parse().ok().filter(|fields| (1..=Limits::FIELDS).contains(fields));
     fields.ok_or_else(|| format!("it must be a number from 1 to {}", Limits::FIELDS))
 }
+
+/// Descriptors for files that are being looked at, and for all that is neither that nor a
+/// connection.
+const FILES_AT_WORK: u64 = 256 + 64;
 
 impl Arguments {
     /// How many connections each worker may have where a process may have so many descriptors: what

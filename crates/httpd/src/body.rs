@@ -180,19 +180,20 @@ fn token(bytes: &[u8]) -> (&[u8], &[u8]) {
     bytes.split_at(bytes.iter().take_while(|b| is_token(b)).count())
 }
 
+/// Whether a byte may stand in a quoted string (RFC 9110, section 5.6.4).
+fn is_text(byte: u8) -> bool {
+    matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
+}
+
 /// A quoted string with its quotes, empty if it is broken, and what follows it.
 fn quoted(bytes: &[u8]) -> (&[u8], &[u8]) {
     let mut at = 1;
     while let Some(&byte) = bytes.get(at) {
         match byte {
             b'"' => return bytes.split_at(at + 1),
-            b'\\'
-                if bytes.get(at + 1).is_some_and(|b| matches!(b, b'\t' | b' '..=b'~' | 0x80..)) =>
-            {
-                at += 2
-            }
+            b'\\' if bytes.get(at + 1).is_some_and(|b| is_text(*b)) => at += 2,
             b'\\' => break,
-            b'\t' | b' '..=b'~' | 0x80.. => at += 1,
+            byte if is_text(byte) => at += 1,
             _ => break,
         }
     }

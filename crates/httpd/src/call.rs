@@ -50,7 +50,7 @@ const EMPTY: u32 = 1000;
 /// Calls what others have written. A panic of theirs costs one reply and not the server.
 fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
-        error!("a handler panicked; its request is answered with 500");
+        error!("a handler panicked");
         Status::INTERNAL
     })
 }

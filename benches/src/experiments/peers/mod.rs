@@ -37,8 +37,8 @@ const NOTES: [&str; 5] = [
      smallest and the largest.",
     "nginx: one worker, `multi_accept on`, no limit of requests per connection, no access log, no \
      gzip. copy-cached is `sendfile off` with `open_file_cache`, sendfile-cached is `sendfile on` \
-     with it; shipped is `sendfile on` without it, as in Debian's nginx.conf. hyper: one thread of tokio, `pipeline_flush`, a \
-     handler that answers at once.",
+     with it; shipped is `sendfile on` without it, as in Debian's nginx.conf. hyper: one thread of \
+     tokio, `pipeline_flush`, a handler that answers at once.",
     "Where both cores are busy less than all the time, what the two exchange takes its time: wrk \
      reads 8 KiB at a time, so with large files it is wrk that sets the rate.",
     "wrk has no figure for the latency of some pipelined requests; the bars are missing then.",

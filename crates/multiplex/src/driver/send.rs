@@ -52,9 +52,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn sent(&mut self, slot: u32, list: Box<Gather>, n: usize) {
         let link = self.io.link(slot);
         link.queued -= n;
-        if link.has(Flags::HIGH) {
-            self.progress(slot);
-        }
+        self.progress(slot);
         let link = self.io.link(slot);
         if link.phase == Phase::Ending || list.is_empty() {
             self.io.recycle(list);
@@ -79,8 +77,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.progress(slot);
     }
 
-    /// Something was sent.
-    pub(super) fn progress(&mut self, slot: u32) {
+    /// Something was sent; there may be room again.
+    #[inline]
+    fn progress(&mut self, slot: u32) {
         let link = self.io.link(slot);
         if link.has(Flags::HIGH) && link.load() <= LOW_WATER {
             self.io.call_again(slot);
