@@ -41,11 +41,10 @@
 mod any;
 mod application;
 mod commands;
-mod completion;
 mod config;
 mod driver;
+mod event_loop;
 mod multiplexer;
-mod readiness;
 mod rx;
 mod wheel;
 
@@ -55,6 +54,8 @@ pub use application::{
 };
 pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};
+pub use driver::Interrupts;
+pub use event_loop::Loop;
 pub use multiplexer::{Family, Multiplexer, Remote, Stats};
 pub use rx::Rx;
 pub use shared_ring::{BufferSizes, Counters, Fault, File, FileKind, Links, Listing, Meta, RxBuf};

@@ -11,7 +11,7 @@ use multiplex::{
     Admit, Any, Application, BufferSizes, Chunk, Close, Commands, Config, Conn, Cx, File, FileDone,
     FileOp, FilePath, Listener, Remote, Root, Rx, StartError, Stats, Why, backends,
 };
-use shared_ring::{Host, Linux, ListenOptions, nonblocking};
+use shared_ring::{Host, Linux, ListenOptions, System};
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -138,7 +138,7 @@ fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<Why>) 
     let narrow = BufferSizes { send: None, receive: Some(16 * 1024) };
     let fd = host.socket(server.address, narrow).unwrap();
     // It may still be under way; a read waits for that.
-    let _ = nonblocking::connect(fd, server.address);
+    let _ = host.connect(fd, server.address);
     // SAFETY: the descriptor was just opened, and nobody else uses its number.
     let client = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd.raw()) });
     client.set_nonblocking(false).unwrap();

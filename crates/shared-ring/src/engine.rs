@@ -5,20 +5,18 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use crate::inflight::{Entry, InFlight};
-use crate::linux::close;
 use crate::nonblocking::{self, Disk, NotReceived, Sending, is_lost_peer, is_table_full};
-use crate::offload::{Done, Offload, Work};
+use crate::offload::Work;
 use crate::poller::{Poller, Readiness};
 use crate::{
-    Batch, Completion, Counters, Fault, Fd, File, Kernel, Kind, Linux, Op, Outcome, Pool, Posted,
-    Refusal, Refused, RxBuf, Submit, Table, Token, Waker,
+    Batch, Completion, Counters, Fault, Fd, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
+    Posted, Refusal, Refused, Submit, System, Table, Token, Waker,
 };
 
 /// How an [`Engine`] is set up.
@@ -33,11 +31,11 @@ pub struct EngineConfig {
 }
 
 /// A kernel made of a poller and non-blocking system calls.
-pub struct Engine<P> {
+pub struct Engine<P, S: System = Linux> {
     poller: P,
-    host: Linux,
+    system: S,
     /// Stands before the table of operations, whose files its threads use until they are joined.
-    offload: Offload,
+    offload: S::Offload,
     /// Operations that wait, and whether their end was asked for while a thread has them.
     inflight: InFlight<bool>,
     sockets: Table<Socket>,
@@ -75,21 +73,33 @@ struct Socket {
 }
 
 impl<P: Poller> Engine<P> {
-    /// Most connections taken from a listener at a time, so that a flood of them leaves time
-    /// for those that are open (a bare loop with this bound kept its goodput under overload).
-    const ACCEPTS: u16 = 16;
-
     /// Makes an engine over an empty poller.
     ///
     /// # Errors
     /// When there is no descriptor for the waker.
-    pub fn new(mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
-        let waker = Waker::new()?;
-        let waker_fd = Fd::from_raw(waker.as_fd().as_raw_fd());
+    pub fn new(poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+        Engine::on(Linux::default(), poller, config)
+    }
+}
+
+impl<P: Poller, S: System> Engine<P, S> {
+    /// Most connections taken from a listener at a time, so that a flood of them leaves time
+    /// for those that are open (a bare loop with this bound kept its goodput under overload).
+    const ACCEPTS: u16 = 16;
+
+    /// Makes an engine over an empty poller of a machine.
+    ///
+    /// # Errors
+    /// When there is no descriptor for the waker.
+    pub fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+        let waker = system.waker(false)?;
+        let waker_fd = waker.fd();
         poller.set(waker_fd, Readiness::READ)?;
+        let now = system.clock();
+        let offload = system.offload(waker.clone());
         Ok(Engine {
             poller,
-            host: Linux::default(),
+            system,
             inflight: InFlight::new(config.operations),
             sockets: Table::default(),
             pool: Pool::new(config.buffers, config.buffer_size),
@@ -99,10 +109,10 @@ impl<P: Poller> Engine<P> {
             unread: VecDeque::new(),
             rereads: 0,
             waits: 1,
-            offload: Offload::new(waker.clone()),
+            offload,
             waker,
             waker_fd,
-            now: Instant::now(),
+            now,
             counters: Counters::default(),
         })
     }
@@ -220,7 +230,7 @@ impl<P: Poller> Engine<P> {
         };
         for _ in 0..most {
             self.counters.system_calls += 1;
-            match nonblocking::accept(fd) {
+            match nonblocking::accept(&mut self.system, fd) {
                 Ok(peer) => self.done.push_back(Completion::more(token, Outcome::Accepted(peer))),
                 Err(Errno::AGAIN) => {
                     return self.sockets.at(fd.index()).ready.remove(Readiness::READ);
@@ -241,7 +251,7 @@ impl<P: Poller> Engine<P> {
     #[inline]
     fn receive(&mut self, fd: Fd, token: Token) -> Option<Completion> {
         self.counters.system_calls += 1;
-        match nonblocking::receive(fd, &self.pool) {
+        match nonblocking::receive(&mut self.system, fd, &self.pool) {
             Ok(bytes) => {
                 if P::EDGE {
                     self.note_rest(fd, bytes.len());
@@ -282,7 +292,7 @@ impl<P: Poller> Engine<P> {
         self.vacate(fd, token);
         if let Op::Connect { .. } = entry.op {
             self.counters.system_calls += 1;
-            let outcome = match nonblocking::connected(fd) {
+            let outcome = match self.system.connected(fd) {
                 Ok(()) => Outcome::Connected,
                 Err(errno) => Outcome::Failed(errno, None),
             };
@@ -304,7 +314,7 @@ impl<P: Poller> Engine<P> {
     #[inline]
     fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
-        match nonblocking::try_to_send(op, disk) {
+        match nonblocking::try_to_send(&mut self.system, op, disk) {
             Sending::Full(op) => self.wait_for(fd, token, op),
             Sending::Cold(op) => {
                 self.counters.cold_files += 1;
@@ -329,28 +339,29 @@ impl<P: Poller> Engine<P> {
     /// Does file work at once if everything is in memory, else has a thread do it.
     fn file_work(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
-        match Work::of(&op).run(Disk::Cached) {
+        match self.system.file_work(&Work::of(&op)) {
+            Ok(outcome) => Ok(Posted::Done(outcome)),
             Err(errno) if Work::would_wait(errno) => self.offload(token, op),
-            result => Ok(Posted::Done(file_outcome(result))),
+            Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
         }
     }
 
     fn woken(&mut self) -> Completion {
         self.counters.system_calls += 1;
         self.waker.drain();
-        while let Some((token, result)) = self.offload.take() {
-            let ended = self.thread_done(token, result);
+        while let Some((token, outcome)) = self.offload.take() {
+            let ended = self.thread_done(token, outcome);
             self.done.extend(ended);
         }
         Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken)
     }
 
-    fn thread_done(&mut self, token: Token, result: Result<Done, Errno>) -> Option<Completion> {
+    fn thread_done(&mut self, token: Token, outcome: Outcome) -> Option<Completion> {
         let Entry { op, note: cancelled, .. } = self.inflight.remove(token)?;
         match op {
             _ if cancelled => Some(Completion::last(token, Outcome::Failed(Errno::CANCELED, None))),
             Op::SendFile { fd, .. } => self.send_on(fd, token, op, Disk::Wait),
-            _ => Some(Completion::last(token, file_outcome(result))),
+            _ => Some(Completion::last(token, outcome)),
         }
     }
 
@@ -387,25 +398,12 @@ impl<P: Poller> Engine<P> {
         if left || !self.later.is_empty() || !self.unread.is_empty() {
             return Some(Duration::ZERO);
         }
-        until.map(|at| at.saturating_duration_since(Instant::now()))
+        until.map(|at| at.saturating_duration_since(self.system.clock()))
     }
 }
 
-/// Turns the end of file work into a completion's outcome.
-pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
-    match result {
-        Ok(Done::Opened(fd, meta)) => {
-            Outcome::Opened(Box::new((File::new(Fd::from_owned(fd), close), meta)))
-        }
-        Ok(Done::Stat(meta)) => Outcome::Stat(meta),
-        Ok(Done::Listed(listing)) => Outcome::Listed(listing),
-        Ok(Done::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
-        Err(errno) => Outcome::Failed(errno, None),
-    }
-}
-
-impl<P: Poller> Submit for Engine<P> {
-    type Host = Linux;
+impl<P: Poller, S: System> Submit for Engine<P, S> {
+    type Host = S;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         if self.inflight.get(token).is_some() {
@@ -416,7 +414,7 @@ impl<P: Poller> Submit for Engine<P> {
             Op::Send { fd, .. } | Op::SendFile { fd, .. } => self.send(fd, token, op, Disk::Cached),
             Op::Connect { fd, to } => {
                 self.counters.system_calls += 1;
-                match nonblocking::connect(fd, to) {
+                match self.system.connect(fd, to) {
                     Ok(()) => Ok(Posted::Done(Outcome::Connected)),
                     Err(Errno::INPROGRESS) => self.wait_for(fd, token, op),
                     Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
@@ -432,7 +430,7 @@ impl<P: Poller> Submit for Engine<P> {
                 if unread {
                     self.forget_unread(fd);
                 }
-                close(fd);
+                self.system.discard(fd);
                 Ok(Posted::Done(Outcome::Closed))
             }
             Op::List { .. } => self.offload(token, op),
@@ -460,12 +458,12 @@ impl<P: Poller> Submit for Engine<P> {
         }
     }
 
-    fn host(&self) -> &Linux {
-        &self.host
+    fn host(&self) -> &S {
+        &self.system
     }
 
-    fn host_mut(&mut self) -> &mut Linux {
-        &mut self.host
+    fn host_mut(&mut self) -> &mut S {
+        &mut self.system
     }
 
     fn now(&self) -> Instant {
@@ -487,7 +485,7 @@ impl<P: Poller> Submit for Engine<P> {
     }
 }
 
-impl<P: Poller> Kernel for Engine<P> {
+impl<P: Poller, S: System> Kernel for Engine<P, S> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
         self.counters.turns += 1;
         let patience = self.patience(until);
@@ -498,7 +496,7 @@ impl<P: Poller> Kernel for Engine<P> {
             self.waits += 1;
             self.events.reverse();
         }
-        self.now = Instant::now();
+        self.now = self.system.clock();
         self.rereads = self.unread.len();
         self.reap();
         Ok(())
@@ -515,12 +513,12 @@ impl<P: Poller> Kernel for Engine<P> {
     }
 }
 
-impl<P> Drop for Engine<P> {
+impl<P, S: System> Drop for Engine<P, S> {
     /// Nothing is in flight in the kernel; sockets that were accepted and not delivered close.
     fn drop(&mut self) {
         for completion in self.done.drain(..).chain(self.later.drain(..)) {
             if let Outcome::Accepted(fd) = completion.outcome {
-                close(fd);
+                self.system.discard(fd);
             }
         }
     }

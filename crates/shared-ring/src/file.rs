@@ -13,13 +13,13 @@ pub struct File(Rc<Handle>);
 
 struct Handle {
     fd: Fd,
-    close: fn(Fd),
+    close: Box<dyn Fn(Fd)>,
 }
 
 impl File {
     /// Wraps a descriptor that `close` will close when the last clone is dropped.
-    pub fn new(fd: Fd, close: fn(Fd)) -> Self {
-        File(Rc::new(Handle { fd, close }))
+    pub fn new(fd: Fd, close: impl Fn(Fd) + 'static) -> Self {
+        File(Rc::new(Handle { fd, close: Box::new(close) }))
     }
 
     /// The descriptor, valid as long as the value lives.

@@ -1,15 +1,20 @@
 //! The machine itself: sockets, clock and random source of this Linux.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
-use crate::{BufferSizes, Fd, File, Host, ListenOptions};
+use crate::nonblocking::{self, Disk, Part};
+use crate::offload::{Done, Threads};
+use crate::{
+    BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, RxBuf, System, Waker, Work,
+};
 
 /// This machine.
 #[derive(Debug, Default)]
@@ -25,6 +30,19 @@ pub(crate) fn borrow(fd: &Fd) -> BorrowedFd<'_> {
 pub(crate) fn close(fd: Fd) {
     // SAFETY: the caller gives up the number, which by the contract of `Fd` it alone holds.
     drop(unsafe { OwnedFd::from_raw_fd(fd.raw()) });
+}
+
+/// Turns the end of file work into a completion's outcome.
+pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
+    match result {
+        Ok(Done::Opened(fd, meta)) => {
+            Outcome::Opened(Box::new((File::new(Fd::from_owned(fd), close), meta)))
+        }
+        Ok(Done::Stat(meta)) => Outcome::Stat(meta),
+        Ok(Done::Listed(listing)) => Outcome::Listed(listing),
+        Ok(Done::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
+        Err(errno) => Outcome::Failed(errno, None),
+    }
 }
 
 impl Linux {
@@ -125,5 +143,72 @@ impl Host for Linux {
             Ok(8) => u64::from_ne_bytes(bytes),
             _ => rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec as u64,
         }
+    }
+}
+
+impl System for Linux {
+    type Offload = Threads;
+
+    #[inline]
+    fn clock(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn waker(&mut self, waits: bool) -> io::Result<Waker> {
+        if waits { Waker::for_ring() } else { Waker::new() }
+    }
+
+    fn offload(&self, waker: Waker) -> Threads {
+        Threads::new(waker)
+    }
+
+    #[inline]
+    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        net::accept_with(borrow(&listener), flags).map(Fd::from_owned)
+    }
+
+    #[inline]
+    fn recv(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
+        net::recv(borrow(&fd), into, RecvFlags::empty()).map(|(n, _)| n)
+    }
+
+    #[inline]
+    fn send(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Errno> {
+        net::send(borrow(&fd), bytes, SendFlags::NOSIGNAL)
+    }
+
+    #[inline]
+    fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        net::sendmsg(borrow(&fd), slices, &mut Default::default(), SendFlags::NOSIGNAL)
+    }
+
+    fn sendfile(&mut self, fd: Fd, part: Part) -> Result<usize, Errno> {
+        let mut from = part.offset;
+        rustix::fs::sendfile(borrow(&fd), borrow(&part.file), Some(&mut from), part.len as usize)
+    }
+
+    fn is_cold(&mut self, file: Fd, offset: u64) -> bool {
+        nonblocking::is_cold(file, offset)
+    }
+
+    fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
+        net::connect(borrow(&fd), &to)
+    }
+
+    fn connected(&mut self, fd: Fd) -> Result<(), Errno> {
+        sockopt::socket_error(borrow(&fd))?
+    }
+
+    fn file_work(&mut self, work: &Work) -> Result<Outcome, Errno> {
+        work.run(Disk::Cached).map(|done| file_outcome(Ok(done)))
+    }
+
+    fn meta(&self, fd: Fd) -> Result<Meta, Errno> {
+        nonblocking::meta(borrow(&fd))
+    }
+
+    fn file(&self, fd: Fd) -> File {
+        File::new(fd, close)
     }
 }

@@ -5,18 +5,16 @@
 
 use std::ffi::{CString, OsString};
 use std::io::{IoSlice, IoSliceMut};
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 
 use rustix::fs;
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
-use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, sockopt};
 
 use crate::beneath;
 use crate::linux::borrow;
-use crate::{Fd, Gather, Listing, Meta, Op, Outcome, Place, Pool, RxBuf};
+use crate::{Fd, Gather, Listing, Meta, Op, Outcome, Place, Pool, RxBuf, System};
 
 /// Whether file work may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +49,8 @@ pub enum NotSent {
 ///
 /// # Errors
 /// Those of accept4(2); `EAGAIN` when none waits.
-pub fn accept(listener: Fd) -> Result<Fd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    retry_on_intr(|| net::accept_with(borrow(&listener), flags)).map(Fd::from_owned)
+pub fn accept(system: &mut impl System, listener: Fd) -> Result<Fd, Errno> {
+    retry_on_intr(|| system.accept(listener))
 }
 
 /// The connection was gone before it was accepted; accept(2) lists these for TCP.
@@ -84,12 +81,11 @@ pub fn is_table_full(errno: Errno) -> bool {
 /// # Errors
 /// Those of recv(2), a lack of buffers, and the end of the stream.
 #[inline]
-pub fn receive(fd: Fd, pool: &Rc<Pool>) -> Result<RxBuf, NotReceived> {
+pub fn receive(system: &mut impl System, fd: Fd, pool: &Rc<Pool>) -> Result<RxBuf, NotReceived> {
     let id = pool.take().ok_or(NotReceived::NoBuffer)?;
     // SAFETY: `id` was just taken and belongs to nobody else; the view covers one whole buffer.
     let mut buffer = unsafe { pool.lend(id, pool.size()) };
-    let (n, _) = retry_on_intr(|| net::recv(borrow(&fd), &mut *buffer, RecvFlags::empty()))
-        .map_err(NotReceived::Failed)?;
+    let n = retry_on_intr(|| system.recv(fd, &mut buffer)).map_err(NotReceived::Failed)?;
     buffer.truncate(n);
     if n > 0 { Ok(buffer) } else { Err(NotReceived::End) }
 }
@@ -99,15 +95,13 @@ pub fn receive(fd: Fd, pool: &Rc<Pool>) -> Result<RxBuf, NotReceived> {
 /// # Errors
 /// Those of sendmsg(2); `EAGAIN` when the socket is full.
 #[inline]
-pub fn send(fd: Fd, data: &mut Gather) -> Result<usize, Errno> {
-    let fd = borrow(&fd);
+pub fn send(system: &mut impl System, fd: Fd, data: &mut Gather) -> Result<usize, Errno> {
     let sent = if let Some(one) = data.single() {
-        retry_on_intr(|| net::send(fd, one, SendFlags::NOSIGNAL))?
+        retry_on_intr(|| system.send(fd, one))?
     } else {
         let mut slices = [IoSlice::new(&[]); Gather::SLICES];
         let used = data.slices(&mut slices);
-        let none = &mut Default::default();
-        retry_on_intr(|| net::sendmsg(fd, &slices[..used], none, SendFlags::NOSIGNAL))?
+        retry_on_intr(|| system.sendmsg(fd, &slices[..used]))?
     };
     data.advance(sent);
     Ok(sent)
@@ -119,15 +113,24 @@ pub fn send(fd: Fd, data: &mut Gather) -> Result<usize, Errno> {
 ///
 /// # Errors
 /// Those of sendfile(2), and a cold file.
-pub fn send_file(fd: Fd, file: Fd, offset: u64, len: u32, disk: Disk) -> Result<u32, NotSent> {
-    let last = offset + u64::from(len).saturating_sub(1);
-    if disk == Disk::Cached && (is_cold(file, offset) || is_cold(file, last)) {
+pub fn send_file(system: &mut impl System, fd: Fd, part: Part, disk: Disk) -> Result<u32, NotSent> {
+    let last = part.offset + u64::from(part.len).saturating_sub(1);
+    let mut is_cold = |offset| system.is_cold(part.file, offset);
+    if disk == Disk::Cached && (is_cold(part.offset) || is_cold(last)) {
         return Err(NotSent::Cold);
     }
-    let mut from = offset;
-    retry_on_intr(|| fs::sendfile(borrow(&fd), borrow(&file), Some(&mut from), len as usize))
-        .map(|n| n as u32)
-        .map_err(NotSent::Failed)
+    retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(NotSent::Failed)
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// A regular file.
+    pub file: Fd,
+    /// Where it begins.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub len: u32,
 }
 
 /// What came of a try to send.
@@ -146,15 +149,15 @@ pub enum Sending {
 /// # Panics
 /// For any other operation.
 #[inline]
-pub fn try_to_send(op: Op, disk: Disk) -> Sending {
+pub fn try_to_send(system: &mut impl System, op: Op, disk: Disk) -> Sending {
     match op {
-        Op::Send { fd, mut data } => match send(fd, &mut data) {
+        Op::Send { fd, mut data } => match send(system, fd, &mut data) {
             Ok(n) => Sending::Done(Outcome::Sent(data, n)),
             Err(Errno::AGAIN) => Sending::Full(Op::Send { fd, data }),
             Err(errno) => Sending::Done(Outcome::Failed(errno, Some(data))),
         },
         Op::SendFile { fd, ref file, offset, len } => {
-            match send_file(fd, file.fd(), offset, len, disk) {
+            match send_file(system, fd, Part { file: file.fd(), offset, len }, disk) {
                 Ok(n) => Sending::Done(Outcome::SentFile(n)),
                 Err(NotSent::Failed(Errno::AGAIN)) => Sending::Full(op),
                 Err(NotSent::Cold) => Sending::Cold(op),
@@ -166,28 +169,12 @@ pub fn try_to_send(op: Op, disk: Disk) -> Sending {
 }
 
 /// Whether reading the byte at `offset` would wait for the disk, as far as can be known.
-fn is_cold(file: Fd, offset: u64) -> bool {
+pub(crate) fn is_cold(file: Fd, offset: u64) -> bool {
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(borrow(&file), &mut into, offset, ReadWriteFlags::NOWAIT);
     // A file system that can't tell is taken for a slow one.
     matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
-}
-
-/// Begins to connect.
-///
-/// # Errors
-/// Those of connect(2); `EINPROGRESS` when the answer comes later.
-pub fn connect(fd: Fd, to: SocketAddr) -> Result<(), Errno> {
-    net::connect(borrow(&fd), &to)
-}
-
-/// The answer, once a socket that was connecting can be written.
-///
-/// # Errors
-/// Why there is no connection.
-pub fn connected(fd: Fd) -> Result<(), Errno> {
-    sockopt::socket_error(borrow(&fd))?
 }
 
 /// Opens a file for reading beneath `root`, and says what it is.
@@ -201,7 +188,7 @@ pub fn open(at: Place<'_>, disk: Disk) -> Result<(OwnedFd, Meta), Errno> {
 }
 
 /// What an open file is.
-pub(crate) fn meta(file: &OwnedFd) -> Result<Meta, Errno> {
+pub(crate) fn meta(file: impl AsFd) -> Result<Meta, Errno> {
     let stat = fs::fstat(file)?;
     Ok(Meta::from_parts(
         stat.st_mode,
@@ -217,7 +204,7 @@ pub(crate) fn meta(file: &OwnedFd) -> Result<Meta, Errno> {
 /// # Errors
 /// Those of openat2(2) and fstat(2).
 pub fn stat(at: Place<'_>, disk: Disk) -> Result<Meta, Errno> {
-    meta(&beneath::open(at, beneath::LOOK, disk)?)
+    meta(beneath::open(at, beneath::LOOK, disk)?)
 }
 
 /// What is in the directory that a path leads to. What leads where it may not, or nowhere, is left

@@ -8,8 +8,9 @@ use std::thread::{self, JoinHandle};
 
 use rustix::io::Errno;
 
+use crate::linux::file_outcome;
 use crate::nonblocking::{self, Disk};
-use crate::{Fd, Links, Listing, Meta, Op, Place, Token, Waker};
+use crate::{Fd, Links, Listing, Meta, Offload, Op, Outcome, Place, Token, Waker};
 
 /// Work for a thread. Whoever posts it keeps the descriptors open until it is done.
 #[derive(Debug)]
@@ -90,18 +91,20 @@ fn place(root: Fd, path: &CStr, links: Links) -> Place<'_> {
 /// A few threads, started when first needed, which share one queue.
 ///
 /// The queue is as long as there are operations in flight, so their bound is its bound.
-pub(crate) struct Offload {
+#[derive(Debug)]
+pub struct Threads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
+#[derive(Debug)]
 struct Shared {
     queues: Mutex<Queues>,
     posted: Condvar,
     waker: Waker,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Queues {
     todo: VecDeque<(Token, Work)>,
     done: VecDeque<(Token, Result<Done, Errno>)>,
@@ -133,20 +136,22 @@ impl Shared {
     }
 }
 
-impl Offload {
+impl Threads {
     /// Enough to keep a disk busy; more would only queue there.
-    const THREADS: usize = 4;
+    const MOST: usize = 4;
 
     pub(crate) fn new(waker: Waker) -> Self {
         let queues = Mutex::default();
         let shared = Arc::new(Shared { queues, posted: Condvar::new(), waker });
-        Offload { shared, threads: Vec::new() }
+        Threads { shared, threads: Vec::new() }
     }
+}
 
+impl Offload for Threads {
     /// Hands work to a thread. When none can be started the caller does it, slowly but surely.
-    pub(crate) fn post(&mut self, token: Token, work: Work) {
+    fn post(&mut self, token: Token, work: Work) {
         let mut queues = self.shared.queues();
-        if queues.idle <= queues.todo.len() && self.threads.len() < Self::THREADS {
+        if queues.idle <= queues.todo.len() && self.threads.len() < Self::MOST {
             let shared = Arc::clone(&self.shared);
             let name = "file work".to_owned();
             if let Ok(thread) = thread::Builder::new().name(name).spawn(move || shared.serve()) {
@@ -162,15 +167,13 @@ impl Offload {
         self.shared.posted.notify_one();
     }
 
-    /// Takes what is done, one at a time.
-    pub(crate) fn take(&self) -> Option<(Token, Result<Done, Errno>)> {
-        self.shared.queues().done.pop_front()
+    fn take(&mut self) -> Option<(Token, Outcome)> {
+        let (token, result) = self.shared.queues().done.pop_front()?;
+        Some((token, file_outcome(result)))
     }
-}
 
-impl Offload {
-    /// Ends the threads and waits for them. What was not begun is not done.
-    pub(crate) fn stop(&mut self) {
+    /// Waits for the threads.
+    fn stop(&mut self) {
         self.shared.queues().stop = true;
         self.shared.posted.notify_all();
         for thread in self.threads.drain(..) {
@@ -179,7 +182,7 @@ impl Offload {
     }
 }
 
-impl Drop for Offload {
+impl Drop for Threads {
     /// The descriptors that the threads use are about to be closed.
     fn drop(&mut self) {
         self.stop();

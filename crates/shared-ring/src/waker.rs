@@ -1,11 +1,13 @@
 //! Waking a kernel from another thread.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::Fd;
 
 /// Ends the wait of the kernel it came from; cheap to clone, usable from any thread.
 ///
@@ -39,6 +41,11 @@ impl Waker {
         Ok(Waker(Arc::new(Shared { event, pending: AtomicBool::new(false) })))
     }
 
+    /// The descriptor, open as long as a clone lives.
+    pub fn fd(&self) -> Fd {
+        Fd::from_raw(self.0.event.as_raw_fd())
+    }
+
     /// Wakes the kernel.
     pub fn wake(&self) {
         if !self.0.pending.swap(true, Ordering::AcqRel) {
@@ -62,18 +69,13 @@ impl Waker {
     }
 }
 
-impl AsFd for Waker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.event.as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linux::borrow;
 
     fn readable(waker: &Waker) -> bool {
-        rustix::io::read(waker, &mut [0; 8]).is_ok()
+        rustix::io::read(borrow(&waker.fd()), &mut [0; 8]).is_ok()
     }
 
     #[test]

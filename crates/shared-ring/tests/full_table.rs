@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
 use shared_ring::{
-    Batch, BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Kind, ListenOptions,
-    Mode, Op, Outcome, Token, UringConfig, UringKernel, nonblocking,
+    Batch, BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Kind, Linux,
+    ListenOptions, Mode, Op, Outcome, System, Token, UringConfig, UringKernel,
 };
 
 const ACCEPT: Token = Token::new(Kind::Accept, 0, 0);
@@ -54,7 +54,7 @@ fn an_accept_ends_for_want_of_a_descriptor(
     let mut batch = Batch::new();
     kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
     let files = fill();
-    if let Err(errno) = nonblocking::connect(peer, to) {
+    if let Err(errno) = Linux::default().connect(peer, to) {
         assert_eq!(errno, Errno::INPROGRESS);
     }
     let refused = next(name, &mut kernel, &mut batch);

@@ -22,7 +22,8 @@ mod send;
 
 pub(crate) use gate::Gate;
 pub(crate) use io::{Io, operations};
-pub(crate) use run::{Interrupts, Never, drive, gates, roots};
+pub use run::Interrupts;
+pub(crate) use run::{Never, drive, gates, roots};
 
 use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token};
 

@@ -46,8 +46,9 @@ pub(crate) fn roots(host: &mut impl Host, config: &Config) -> Result<Vec<File>, 
     config.roots.iter().map(open).collect()
 }
 
-/// Whether the batch should be left for what has landed since, asked between two callbacks.
-pub(crate) trait Interrupts {
+/// Whether a batch should be left for what has landed since.
+pub trait Interrupts {
+    /// Asked between two callbacks; no system call.
     fn wanted(&mut self) -> bool;
 }
 

@@ -3,13 +3,12 @@
 
 use std::net::SocketAddr;
 
-use shared_ring::poller;
+use shared_ring::{Engine, poller};
 
-use crate::readiness::Readiness;
-use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+use crate::{Application, Config, Family, Fault, Loop, Multiplexer, Remote, StartError, Stats, Unavailable};
 
 /// epoll(7), level-triggered.
-pub struct Epoll(Readiness<poller::Epoll>);
+pub struct Epoll(Loop<Engine<poller::Epoll>>);
 
 impl Multiplexer for Epoll {
     const NAME: &'static str = "epoll";
@@ -23,7 +22,7 @@ impl Multiplexer for Epoll {
     fn new(config: &Config) -> Result<Self, StartError> {
         let poller = poller::Epoll::new()
             .map_err(|error| StartError::System("epoll can't be used", error))?;
-        Readiness::new(poller, config).map(Epoll)
+        Loop::polling(poller, config).map(Epoll)
     }
 
     fn addresses(&self) -> &[SocketAddr] {

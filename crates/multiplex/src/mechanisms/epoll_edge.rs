@@ -3,13 +3,12 @@
 
 use std::net::SocketAddr;
 
-use shared_ring::poller;
+use shared_ring::{Engine, poller};
 
-use crate::readiness::Readiness;
-use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+use crate::{Application, Config, Family, Fault, Loop, Multiplexer, Remote, StartError, Stats, Unavailable};
 
 /// epoll(7), edge-triggered (`EPOLLET`).
-pub struct EpollEdge(Readiness<poller::EpollEdge>);
+pub struct EpollEdge(Loop<Engine<poller::EpollEdge>>);
 
 impl Multiplexer for EpollEdge {
     const NAME: &'static str = "epoll-edge";
@@ -23,7 +22,7 @@ impl Multiplexer for EpollEdge {
     fn new(config: &Config) -> Result<Self, StartError> {
         let poller = poller::EpollEdge::new()
             .map_err(|error| StartError::System("epoll can't be used", error))?;
-        Readiness::new(poller, config).map(EpollEdge)
+        Loop::polling(poller, config).map(EpollEdge)
     }
 
     fn addresses(&self) -> &[SocketAddr] {

@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use shared_ring::poller;
+use shared_ring::{Engine, poller};
 
-use crate::readiness::Readiness;
-use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+use crate::{Application, Config, Family, Fault, Loop, Multiplexer, Remote, StartError, Stats, Unavailable};
 
 /// poll(2).
-pub struct Poll(Readiness<poller::Poll>);
+pub struct Poll(Loop<Engine<poller::Poll>>);
 
 impl Multiplexer for Poll {
     const NAME: &'static str = "poll";
@@ -20,7 +19,7 @@ impl Multiplexer for Poll {
     }
 
     fn new(config: &Config) -> Result<Self, StartError> {
-        Readiness::new(poller::Poll::default(), config).map(Poll)
+        Loop::polling(poller::Poll::default(), config).map(Poll)
     }
 
     fn addresses(&self) -> &[SocketAddr] {

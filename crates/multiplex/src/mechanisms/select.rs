@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use shared_ring::poller;
+use shared_ring::{Engine, poller};
 
-use crate::readiness::Readiness;
-use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+use crate::{Application, Config, Family, Fault, Loop, Multiplexer, Remote, StartError, Stats, Unavailable};
 
 /// select(2), by way of `pselect6`.
-pub struct Select(Readiness<poller::Select>);
+pub struct Select(Loop<Engine<poller::Select>>);
 
 impl Multiplexer for Select {
     const NAME: &'static str = "select";
@@ -20,7 +19,7 @@ impl Multiplexer for Select {
     }
 
     fn new(config: &Config) -> Result<Self, StartError> {
-        Readiness::new(poller::Select::default(), config).map(Select)
+        Loop::polling(poller::Select::default(), config).map(Select)
     }
 
     fn addresses(&self) -> &[SocketAddr] {

@@ -8,13 +8,11 @@ use std::net::SocketAddr;
 
 use shared_ring::{ListenerSignal, Mode, UringKernel};
 
-use crate::completion::Completion;
-use crate::driver::Interrupts;
-use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+use crate::{Application, Config, Family, Fault, Interrupts, Loop, Multiplexer, Remote, StartError, Stats, Unavailable};
 
 /// io_uring whose listeners send a signal.
 pub struct Sigio {
-    ring: Completion,
+    ring: Loop<UringKernel>,
     signal: ListenerSignal,
 }
 
@@ -28,7 +26,7 @@ impl Multiplexer for Sigio {
     }
 
     fn new(config: &Config) -> Result<Self, StartError> {
-        let ring = Completion::new(Mode::Cooperative, config)?;
+        let ring = Loop::ringing(Mode::Cooperative, config)?;
         let signal = ListenerSignal::new().map_err(|error| Unavailable(error.to_string()))?;
         for listener in ring.listeners() {
             signal.watch(listener).map_err(|error| Unavailable(error.to_string()))?;
@@ -45,7 +43,7 @@ impl Multiplexer for Sigio {
     }
 
     fn run<A: Application + 'static>(mut self, app: A) -> Result<Stats, Fault> {
-        self.ring.run(app, &mut self.signal)
+        self.ring.run_interrupted(app, &mut self.signal)
     }
 }
 

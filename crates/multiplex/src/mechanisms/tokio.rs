@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
 use std::mem;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use std::time::Instant;
 use shared_ring::nonblocking::{self, Disk, NotReceived, Sending};
 use shared_ring::{
     Completion, Counters, Done, Errno, Fd, Host, Kind, Linux, Op, Outcome, Pool, Posted, Refusal, Refused,
-    Submit, Table, Token, Waker, Work, file_outcome,
+    Submit, System, Table, Token, Waker, Work, file_outcome,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -180,7 +180,7 @@ impl Posts {
     /// Sends at once what the socket takes; the rest waits for its task.
     fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
-        match nonblocking::try_to_send(op, disk) {
+        match nonblocking::try_to_send(&mut self.host, op, disk) {
             Sending::Full(op) => self.post(fd, token, op),
             Sending::Cold(op) => {
                 self.counters.cold_files += 1;
@@ -249,7 +249,7 @@ impl Posts {
     }
 
     fn receive(&mut self, fd: Fd, token: Token) -> Tried {
-        let (outcome, last, rest) = match nonblocking::receive(fd, &self.pool) {
+        let (outcome, last, rest) = match nonblocking::receive(&mut self.host, fd, &self.pool) {
             Ok(bytes) => {
                 let filled = bytes.len() == self.pool.size();
                 let rest = if filled { Rest::Perhaps } else { Rest::None };
@@ -267,7 +267,7 @@ impl Posts {
     }
 
     fn accept(&mut self, fd: Fd, token: Token) -> Tried {
-        let (outcome, last) = match nonblocking::accept(fd) {
+        let (outcome, last) = match nonblocking::accept(&mut self.host, fd) {
             Ok(peer) => (Outcome::Accepted(peer), false),
             Err(Errno::AGAIN) => return Tried::Empty,
             Err(errno) if nonblocking::is_lost_peer(errno) => {
@@ -287,7 +287,7 @@ impl Posts {
         let Some((token, op)) = self.socket(fd).writer.take() else { return true };
         match op {
             Op::Connect { fd, .. } => {
-                let outcome = match nonblocking::connected(fd) {
+                let outcome = match self.host.connected(fd) {
                     Ok(()) => Outcome::Connected,
                     Err(errno) => Outcome::Failed(errno, None),
                 };
@@ -313,7 +313,7 @@ impl Submit for Posts {
             }
             Op::Connect { fd, to } => {
                 self.counters.system_calls += 1;
-                match nonblocking::connect(fd, to) {
+                match self.host.connect(fd, to) {
                     Ok(()) => Ok(Posted::Done(Outcome::Connected)),
                     Err(Errno::INPROGRESS) => self.post(fd, token, op),
                     Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
@@ -462,7 +462,7 @@ impl<A: Application + 'static> Server<A> {
     async fn serve(self: &Rc<Self>) -> std::io::Result<()> {
         let waker = self.driver.borrow().io.kernel.waker();
         // SAFETY: `waker` is dropped after the registration, and keeps its descriptor open.
-        let woken = unsafe { AsyncFd::register(waker.as_fd().as_raw_fd()) }?;
+        let woken = unsafe { AsyncFd::register(waker.fd().raw()) }?;
         let mut drain_ends = None;
         loop {
             self.step(|driver| {

@@ -5,12 +5,10 @@ use std::net::SocketAddr;
 
 use shared_ring::{Mode, UringKernel};
 
-use crate::completion::Completion;
-use crate::driver::Never;
-use crate::{Application, Config, Family, Fault, Multiplexer, Remote, StartError, Stats, Unavailable};
+use crate::{Application, Config, Family, Fault, Loop, Multiplexer, Remote, StartError, Stats, Unavailable};
 
 /// io_uring with its work deferred to the wait.
-pub struct Uring(Completion);
+pub struct Uring(Loop<UringKernel>);
 
 impl Multiplexer for Uring {
     const NAME: &'static str = "uring";
@@ -22,7 +20,7 @@ impl Multiplexer for Uring {
     }
 
     fn new(config: &Config) -> Result<Self, StartError> {
-        Completion::new(Mode::Deferred, config).map(Uring)
+        Loop::ringing(Mode::Deferred, config).map(Uring)
     }
 
     fn addresses(&self) -> &[SocketAddr] {
@@ -34,6 +32,6 @@ impl Multiplexer for Uring {
     }
 
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault> {
-        self.0.run(app, &mut Never)
+        self.0.run(app)
     }
 }

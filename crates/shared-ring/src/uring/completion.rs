@@ -1,18 +1,16 @@
 //! Completions as the ring reports them, turned into outcomes.
 
-use std::os::fd::{FromRawFd, OwnedFd};
-
-use io_uring::cqueue::{self, Entry as Cqe};
+use io_uring::cqueue;
 use rustix::io::Errno;
 
 use super::sqe::Memory;
-use super::{Mode, UringKernel};
-use crate::engine::file_outcome;
-use crate::nonblocking::{self, Disk, is_lost_peer, is_table_full};
-use crate::offload::Done;
-use crate::{Completion, Fd, Kind, Op, Outcome, Posted, Submit, Token};
+use super::{Cqe, Mode, Ring, UringKernel};
+use crate::nonblocking::{Disk, is_lost_peer, is_table_full};
+use crate::{
+    Completion, Fd, Host, Kind, Offload, Op, Outcome, Posted, RxBuf, Submit, System, Token,
+};
 
-impl UringKernel {
+impl<R: Ring> UringKernel<R> {
     /// The next completion that the ring has reported.
     pub(super) fn next_of_ring(&mut self) -> Option<Completion> {
         while let Some(cqe) = self.landed.pop_front() {
@@ -24,26 +22,26 @@ impl UringKernel {
     }
 
     fn completed(&mut self, cqe: &Cqe) -> Option<Completion> {
-        let token = Token::from_bits(cqe.user_data());
+        let token = Token::from_bits(cqe.user_data);
         match token.kind() {
             // It failed because the operation had ended, or was ending.
             Kind::Cancel => return None,
-            Kind::Wake => return self.woken(cqe.result()),
+            Kind::Wake => return self.woken(cqe.result),
             _ => {}
         }
-        let more = cqueue::more(cqe.flags());
+        let more = cqueue::more(cqe.flags);
         let Some(entry) = self.owned.inflight.get(token) else {
             debug_assert!(false, "a completion for {token:?}, which is not in flight");
             return None;
         };
         entry.note.inside -= u16::from(!more);
-        let result = match cqe.result() {
+        let result = match cqe.result {
             n if n < 0 => Err(Errno::from_raw_os_error(-n)),
             n => Ok(n as u32),
         };
         match entry.op {
             Op::Accept { .. } => self.accepted(token, result, more),
-            Op::Receive { .. } => self.received(token, result, cqe.flags()),
+            Op::Receive { .. } => self.received(token, result, cqe.flags),
             Op::SendFile { .. } => self.file_can_go_on(token, result),
             _ => self.ended(token, result),
         }
@@ -55,10 +53,10 @@ impl UringKernel {
             return None;
         }
         self.waker.heard();
-        while let Some((token, result)) = self.offload.take() {
+        while let Some((token, outcome)) = self.offload.take() {
             let ended = self.owned.inflight.remove(token).map(|entry| match entry.note.cancelled {
                 true => Outcome::Failed(Errno::CANCELED, None),
-                false => file_outcome(result),
+                false => outcome,
             });
             self.done.extend(ended.map(|outcome| Completion::last(token, outcome)));
         }
@@ -205,12 +203,18 @@ impl UringKernel {
             (Op::Connect { .. }, Ok(_)) => Outcome::Connected,
             (Op::Open { .. }, Ok(fd)) => {
                 self.counters.system_calls += 1;
-                let fd = owned(fd);
-                file_outcome(nonblocking::meta(&fd).map(|meta| Done::Opened(fd, meta)))
+                let file = self.system.file(Fd::from_raw(fd as i32));
+                match self.system.meta(file.fd()) {
+                    Ok(meta) => Outcome::Opened(Box::new((file, meta))),
+                    Err(errno) => Outcome::Failed(errno, None),
+                }
             }
             (Op::Stat { .. }, Ok(fd)) => {
                 self.counters.system_calls += 2;
-                file_outcome(nonblocking::meta(&owned(fd)).map(Done::Stat))
+                let fd = Fd::from_raw(fd as i32);
+                let meta = self.system.meta(fd);
+                self.system.discard(fd);
+                meta.map_or_else(|errno| Outcome::Failed(errno, None), Outcome::Stat)
             }
             (Op::Read { .. }, Ok(n)) => read(entry.note.memory, n as usize),
             (op, Ok(_)) => unreachable!("it has many answers: {op:?}"),
@@ -224,15 +228,10 @@ impl UringKernel {
     }
 }
 
-fn owned(fd: u32) -> OwnedFd {
-    // SAFETY: the kernel has just opened it for this operation, and nobody else knows it.
-    unsafe { OwnedFd::from_raw_fd(fd as i32) }
-}
-
 fn read(memory: Memory, n: usize) -> Outcome {
     let Memory::Bytes(mut bytes) = memory else { unreachable!("a read has memory") };
     assert!(n <= bytes.capacity(), "the kernel read no more than was asked for");
     // SAFETY: the kernel has written the first `n` bytes, which lie within the capacity.
     unsafe { bytes.set_len(n) };
-    file_outcome(Ok(Done::Read(bytes)))
+    Outcome::Read(RxBuf::from(bytes))
 }

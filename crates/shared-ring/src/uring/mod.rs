@@ -6,32 +6,26 @@
 mod completion;
 mod probe;
 mod provided;
+mod ring;
 mod sqe;
 
-pub use probe::Missing;
+pub use probe::{Ability, Missing};
+pub use ring::{Cqe, Entries, LinuxRing, Ring};
 
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-use io_uring::cqueue::Entry as Cqe;
-use io_uring::squeue::Entry as Sqe;
+use io_uring::opcode;
 use io_uring::types::Fd as Raw;
-use io_uring::{IoUring, opcode};
 use rustix::io::Errno;
-use rustix::io_uring::{
-    IoringEnterFlags, Timespec, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
-};
 
 use crate::inflight::{Entry, InFlight};
-use crate::linux::close;
-use crate::nonblocking::{self, Disk, NotSent};
-use crate::offload::{Offload, Work};
+use crate::nonblocking::{self, Disk, NotSent, Part};
 use crate::{
-    Batch, Completion, Counters, Fault, Kernel, Kind, Linux, Op, Outcome, Pool, Posted, Refusal,
-    Refused, Submit, Token, Waker,
+    Batch, Completion, Counters, Fault, Host, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
+    Posted, Refusal, Refused, Submit, System, Token, Waker, Work,
 };
 use provided::{GROUP, Provided};
 use sqe::{Memory, Note};
@@ -62,11 +56,7 @@ pub struct UringConfig {
     pub buffer_size: u32,
 }
 
-/// Entries of the submission queue; when they are used up, more wait for the next turn.
-const SUBMISSIONS: u32 = 512;
-
-/// Entries of the completion queue. When they overflow the kernel keeps the rest, at a cost.
-const COMPLETIONS: u32 = 4096;
+const ENTRIES: Entries = Entries { submissions: 512, completions: 4096 };
 
 /// Threads with which the kernel does what would wait: for files, and for everything else.
 const WORKERS: [u32; 2] = [4, 16];
@@ -78,9 +68,9 @@ const ACCEPTS: u16 = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The kernel of this machine, through io_uring.
-pub struct UringKernel {
-    ring: IoUring,
-    host: Linux,
+pub struct UringKernel<R: Ring = LinuxRing> {
+    ring: R,
+    system: R::System,
     /// Leaked when the ring can't be emptied, since the kernel may still write to it.
     owned: ManuallyDrop<Owned>,
     /// Submissions that found no room in the queue, or that wait for the next turn.
@@ -98,7 +88,7 @@ pub struct UringKernel {
     waker: Waker,
     wake_in_flight: bool,
     /// Does what the ring has no operation for.
-    offload: Offload,
+    offload: <R::System as System>::Offload,
     mode: Mode,
     now: Instant,
     counters: Counters,
@@ -127,55 +117,47 @@ impl UringKernel {
     /// # Errors
     /// Says what is missing.
     pub fn new(config: &UringConfig) -> Result<Self, Missing> {
+        UringKernel::on(Linux::default(), config)
+    }
+}
+
+impl<R: Ring> UringKernel<R> {
+    /// Sets up a ring of a machine.
+    ///
+    /// # Errors
+    /// Says what is missing.
+    pub fn on(mut system: R::System, config: &UringConfig) -> Result<Self, Missing> {
         let other = |error: io::Error| Missing::Other(error.raw_os_error().unwrap_or(0));
-        let ring = probe::set_up(config.mode, SUBMISSIONS, COMPLETIONS)?;
+        let mut ring: R = probe::set_up(&system, config.mode, ENTRIES)?;
         let mut provided =
             Provided::new(Pool::new(config.buffers, config.buffer_size)).map_err(other)?;
-        // SAFETY: the ring of buffers is mapped until `provided` is dropped, which is after the
-        // ring is closed or never.
-        unsafe {
-            ring.submitter().register_buf_ring_with_flags(
-                provided.address(),
-                config.buffers,
-                GROUP,
-                0,
-            )
-        }
-        .map_err(|error| probe::refused(&error, "rings of provided buffers"))?;
+        // SAFETY: the ring of buffers is mapped, and the buffers are there, until `provided` is
+        // dropped, which is after the ring is closed or never.
+        unsafe { ring.provide(provided.address(), config.buffers, GROUP) }
+            .map_err(|error| probe::refused(&error, "rings of provided buffers"))?;
         provided.give_back();
-        ring.submitter()
-            .register_iowq_max_workers(&mut WORKERS.clone())
+        ring.bound_workers(WORKERS)
             .map_err(|error| probe::refused(&error, "a bound on its worker threads"))?;
-        let waker = Waker::for_ring().map_err(other)?;
+        let waker = system.waker(true).map_err(other)?;
+        let (now, offload) = (system.clock(), system.offload(waker.clone()));
         let inflight = InFlight::new(config.operations);
         Ok(UringKernel {
             ring,
-            host: Linux::default(),
+            system,
             owned: ManuallyDrop::new(Owned { inflight, provided, wake: Box::new(0) }),
-            unsubmitted: VecDeque::with_capacity(SUBMISSIONS as usize),
-            starved: VecDeque::with_capacity(SUBMISSIONS as usize),
-            cancels: VecDeque::with_capacity(SUBMISSIONS as usize),
+            unsubmitted: VecDeque::with_capacity(ENTRIES.submissions as usize),
+            starved: VecDeque::with_capacity(ENTRIES.submissions as usize),
+            cancels: VecDeque::with_capacity(ENTRIES.submissions as usize),
             done: Batch::new(),
             later: Batch::new(),
-            landed: VecDeque::with_capacity(COMPLETIONS as usize),
-            offload: Offload::new(waker.clone()),
+            landed: VecDeque::with_capacity(ENTRIES.completions as usize),
+            offload,
             waker,
             wake_in_flight: false,
             mode: config.mode,
-            now: Instant::now(),
+            now,
             counters: Counters::default(),
         })
-    }
-
-    /// Puts a submission into the queue; false when the queue is full.
-    ///
-    /// # Safety
-    /// What the submission points to lies in `owned`, which outlives the operation, at an address
-    /// that stays (boxes, vectors that are not touched, mapped memory).
-    #[inline]
-    unsafe fn push(ring: &mut IoUring, sqe: &Sqe) -> bool {
-        // SAFETY: by the caller's promise.
-        unsafe { ring.submission().push(sqe) }.is_ok()
     }
 
     /// Hands an operation to the ring, or lets it wait for room.
@@ -191,10 +173,10 @@ impl UringKernel {
 
     /// Hands an operation to the ring; false when the queue is full.
     #[inline]
-    fn arm_now(ring: &mut IoUring, entry: &mut Entry<Note>) -> bool {
+    fn arm_now(ring: &mut R, entry: &mut Entry<Note>) -> bool {
         let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.note);
         // SAFETY: every entry lies in `owned`, and is made for nothing else.
-        let pushed = unsafe { Self::push(ring, &sqe) };
+        let pushed = unsafe { ring.push(&sqe) };
         entry.note.inside += u16::from(pushed);
         pushed
     }
@@ -215,13 +197,13 @@ impl UringKernel {
                 let due = token.kind() == Kind::Wake || entry.is_some_and(|e| e.note.cancelled);
                 let cancel = sqe::cancel(token, Token::new(Kind::Cancel, 0, 0));
                 // SAFETY: a cancel points to nothing.
-                if due && !unsafe { Self::push(&mut self.ring, &cancel) } {
+                if due && !unsafe { self.ring.push(&cancel) } {
                     self.cancels.push_front(token);
                     break;
                 }
             }
             // A cancel may concern what stands behind it, so what waits stays behind cancels.
-            while self.cancels.is_empty() && !self.ring.submission().is_full() {
+            while self.cancels.is_empty() && !self.ring.is_full() {
                 let Some(token) = self.unsubmitted.pop_front() else { return Ok(()) };
                 self.submit_waiting(token);
             }
@@ -267,38 +249,23 @@ impl UringKernel {
         if self.wake_in_flight {
             return Ok(());
         }
-        if self.ring.submission().is_full() {
+        if self.ring.is_full() {
             self.enter(0, None)?;
         }
-        let fd = Raw(self.waker.as_fd().as_raw_fd());
+        let fd = Raw(self.waker.fd().raw());
         let into = (&raw mut *self.owned.wake).cast();
         let token = Token::new(Kind::Wake, 0, 0);
         let read = opcode::Read::new(fd, into, 8).build().user_data(token.bits());
         // SAFETY: it is read into a box of `owned`.
-        self.wake_in_flight = unsafe { Self::push(&mut self.ring, &read) };
+        self.wake_in_flight = unsafe { self.ring.push(&read) };
         Ok(())
     }
 
     /// Enters the kernel: submits, runs its deferred work, waits for `wanted` completions.
     /// Returns how many submissions it took.
     fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Fault> {
-        let submissions = self.ring.submission().len() as u32;
-        let time = most.map(|most| Timespec {
-            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: most.subsec_nanos().into(),
-        });
-        let ts = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let arg = io_uring_getevents_arg {
-            ts: io_uring_ptr::new(ts.cast_mut().cast()),
-            ..Default::default()
-        };
         self.counters.system_calls += 1;
-        let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
-        // SAFETY: every submission points to memory that `owned` keeps (see `push`), and `arg` to
-        // a time that lives until the call returns.
-        let entered =
-            unsafe { io_uring_enter_arg(self.fd(), submissions, wanted, flags, Some(&arg)) };
-        match entered {
+        match self.ring.enter(wanted, most) {
             Ok(taken) => Ok(taken),
             // The time is over; a signal was handled; completions must be taken out first; memory
             // is short at the moment. In each case what was not taken stays in the queue.
@@ -307,18 +274,14 @@ impl UringKernel {
         }
     }
 
-    fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        // SAFETY: the ring is open as long as `self` lives.
-        unsafe { std::os::fd::BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
-    }
-
     /// Sends part of a file at once, or arms what has to come before.
     fn send_file(&mut self, token: Token, disk: Disk) -> Posted {
         let Some(entry) = self.owned.inflight.get(token) else { return Posted::InFlight };
         let Op::SendFile { fd, ref file, offset, len } = entry.op else { return Posted::InFlight };
         self.counters.system_calls += 1;
         entry.note.memory = Memory::None;
-        let outcome = match nonblocking::send_file(fd, file.fd(), offset, len, disk) {
+        let part = Part { file: file.fd(), offset, len };
+        let outcome = match nonblocking::send_file(&mut self.system, fd, part, disk) {
             Ok(n) => Outcome::SentFile(n),
             Err(NotSent::Failed(Errno::AGAIN)) => {
                 self.arm(token);
@@ -348,7 +311,7 @@ impl UringKernel {
 
     /// Cancels everything and waits until the kernel has let go of all memory, within bounds.
     fn shut_down(&mut self) -> bool {
-        let until = Instant::now() + PATIENCE;
+        let until = self.system.clock() + PATIENCE;
         self.offload.stop();
         for token in self.owned.inflight.tokens() {
             match self.owned.inflight.get(token).map(|entry| &entry.op) {
@@ -362,7 +325,7 @@ impl UringKernel {
         self.discard();
         while self.owned.inflight.len() > 0 || self.wake_in_flight {
             // The wake-up is not to be armed again.
-            let now = Instant::now();
+            let now = self.system.clock();
             let turned = self.fill().and_then(|()| self.enter(1, Some(Duration::from_millis(100))));
             if turned.is_err() || now > until {
                 return false;
@@ -377,14 +340,14 @@ impl UringKernel {
         self.reap();
         while let Some(completion) = self.next() {
             if let Outcome::Accepted(fd) = completion.outcome {
-                close(fd);
+                self.system.discard(fd);
             }
         }
     }
 }
 
-impl Submit for UringKernel {
-    type Host = Linux;
+impl<R: Ring> Submit for UringKernel<R> {
+    type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         if matches!(token.kind(), Kind::Wake | Kind::Cancel) {
@@ -429,12 +392,12 @@ impl Submit for UringKernel {
         // Else it waits to be submitted, or a thread has it, and it ends when its turn comes.
     }
 
-    fn host(&self) -> &Linux {
-        &self.host
+    fn host(&self) -> &R::System {
+        &self.system
     }
 
-    fn host_mut(&mut self) -> &mut Linux {
-        &mut self.host
+    fn host_mut(&mut self) -> &mut R::System {
+        &mut self.system
     }
 
     fn now(&self) -> Instant {
@@ -446,9 +409,7 @@ impl Submit for UringKernel {
     }
 
     fn landed(&self) -> u32 {
-        // SAFETY: `&self` is never shared with another thread, and nobody holds the queue now.
-        let ring = unsafe { self.ring.completion_shared() }.len();
-        (ring + self.later.len()) as u32
+        self.ring.landed() + self.later.len() as u32
     }
 
     fn counters(&self) -> Counters {
@@ -456,7 +417,7 @@ impl Submit for UringKernel {
     }
 }
 
-impl Kernel for UringKernel {
+impl<R: Ring> Kernel for UringKernel<R> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
         self.counters.turns += 1;
         if self.owned.provided.give_back() {
@@ -469,7 +430,7 @@ impl Kernel for UringKernel {
         let left = self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty();
         let wait = submitted && self.wake_in_flight && !left;
         let most = match until {
-            Some(at) if wait => Some(at.saturating_duration_since(Instant::now())),
+            Some(at) if wait => Some(at.saturating_duration_since(self.system.clock())),
             _ => None,
         };
         let wanted = u32::from(wait && most != Some(Duration::ZERO));
@@ -477,12 +438,12 @@ impl Kernel for UringKernel {
         // or the kernel's own work waits for an entry.
         let enter = wait
             || self.mode == Mode::Deferred
-            || !self.ring.submission().is_empty()
-            || self.ring.submission().taskrun();
+            || self.ring.queued() > 0
+            || self.ring.has_taskrun();
         if enter {
             self.enter(wanted, most.filter(|most| !most.is_zero()))?;
         }
-        self.now = Instant::now();
+        self.now = self.system.clock();
         self.reap();
         Ok(())
     }
@@ -494,16 +455,15 @@ impl Kernel for UringKernel {
     }
 
     fn reap(&mut self) {
-        if self.ring.submission().cq_overflow() {
+        if self.ring.has_overflowed() {
             self.counters.overflows += 1;
         }
         self.done.append(&mut self.later);
-        // Copied out in one go, so that the queue's head moves once.
-        self.landed.extend(self.ring.completion());
+        self.ring.reap(&mut self.landed);
     }
 }
 
-impl Drop for UringKernel {
+impl<R: Ring> Drop for UringKernel<R> {
     fn drop(&mut self) {
         if self.shut_down() {
             // SAFETY: it is not used after this, and the kernel has let go of all operations. The

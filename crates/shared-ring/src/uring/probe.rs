@@ -4,9 +4,9 @@ use std::fmt;
 use std::fs;
 use std::io;
 
-use io_uring::{IoUring, Probe, opcode};
+use io_uring::opcode;
 
-use super::Mode;
+use super::{Entries, Mode, Ring};
 
 /// What stands in the way of a [`UringKernel`](super::UringKernel).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,22 +79,41 @@ const OPERATIONS: [(u8, &str); 10] = [
     (opcode::AsyncCancel::CODE, "cancel"),
 ];
 
-/// Sets up a ring in `mode`, or says why that is impossible.
-pub(crate) fn set_up(mode: Mode, submissions: u32, completions: u32) -> Result<IoUring, Missing> {
-    let mut builder = IoUring::builder();
-    builder.setup_clamp().setup_cqsize(completions).setup_submit_all().setup_single_issuer();
-    match mode {
-        Mode::Deferred => {
-            builder.setup_defer_taskrun().setup_coop_taskrun().setup_taskrun_flag();
-        }
-        Mode::Cooperative => {
-            builder.setup_coop_taskrun().setup_taskrun_flag();
-        }
-        Mode::Immediate => {}
+/// What a ring must be able to do beside its operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ability {
+    /// Completions survive an overflow of their queue.
+    NoDrop,
+    /// A wait can have a deadline.
+    ExtArg,
+    /// What a submission says is read when it is taken.
+    SubmitStable,
+    /// The ring waits for sockets by itself.
+    FastPoll,
+}
+
+const ABILITIES: [(Ability, &str); 4] = [
+    (Ability::NoDrop, "completions that survive an overflow (NODROP)"),
+    (Ability::ExtArg, "waiting with a deadline (EXT_ARG)"),
+    (Ability::SubmitStable, "stable submissions (SUBMIT_STABLE)"),
+    (Ability::FastPoll, "internal polling (FAST_POLL)"),
+];
+
+/// Sets up a ring in `mode` that can do all that is needed, or says why that is impossible.
+pub(super) fn set_up<R: Ring>(
+    system: &R::System,
+    mode: Mode,
+    entries: Entries,
+) -> Result<R, Missing> {
+    let ring = R::set_up(system, mode, entries).map_err(|error| explain(mode, &error))?;
+    if let Some((_, what)) = ABILITIES.into_iter().find(|(ability, _)| !ring.can(*ability)) {
+        return Err(Missing::Feature(what));
     }
-    let ring = builder.build(submissions).map_err(|error| explain(mode, &error))?;
-    check(&ring)?;
-    Ok(ring)
+    match ring.lacks(&OPERATIONS) {
+        Ok(None) => Ok(ring),
+        Ok(Some(what)) => Err(Missing::Feature(what)),
+        Err(error) => Err(Missing::Other(error.raw_os_error().unwrap_or(0))),
+    }
 }
 
 /// Why io_uring_setup(2) failed.
@@ -121,29 +140,6 @@ pub(super) fn refused(error: &io::Error, what: &'static str) -> Missing {
         Some(libc::ENOMEM) => Missing::Memory,
         Some(libc::EINVAL) => Missing::Feature(what),
         errno => Missing::Other(errno.unwrap_or(0)),
-    }
-}
-
-/// Whether the ring can do all that is needed.
-fn check(ring: &IoUring) -> Result<(), Missing> {
-    let params = ring.params();
-    for (has, what) in [
-        (params.is_feature_nodrop(), "completions that survive an overflow (NODROP)"),
-        (params.is_feature_ext_arg(), "waiting with a deadline (EXT_ARG)"),
-        (params.is_feature_submit_stable(), "stable submissions (SUBMIT_STABLE)"),
-        (params.is_feature_fast_poll(), "internal polling (FAST_POLL)"),
-    ] {
-        if !has {
-            return Err(Missing::Feature(what));
-        }
-    }
-    let mut probe = Probe::new();
-    ring.submitter()
-        .register_probe(&mut probe)
-        .map_err(|error| Missing::Other(error.raw_os_error().unwrap_or(0)))?;
-    match OPERATIONS.iter().find(|(code, _)| !probe.is_supported(*code)) {
-        Some((_, name)) => Err(Missing::Feature(name)),
-        None => Ok(()),
     }
 }
 

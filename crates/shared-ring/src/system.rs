@@ -1,0 +1,102 @@
+//! The system calls that the kernels of this crate are made of.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use crate::nonblocking::Part;
+use crate::{Fd, File, Host, Meta, Outcome, Token, Waker, Work};
+
+/// A machine's system calls, one try each: none waits for a peer or for the disk.
+///
+/// [`Linux`](crate::Linux) makes them; the simulated machine, of the feature `sim`, plays them.
+pub trait System: Host {
+    /// Does the file work that would wait.
+    type Offload: Offload;
+
+    /// The time.
+    fn clock(&self) -> Instant;
+
+    /// Makes a waker; whether its descriptor is for reads that wait.
+    ///
+    /// # Errors
+    /// Those of eventfd(2).
+    fn waker(&mut self, waits: bool) -> io::Result<Waker>;
+
+    /// Makes what does file work, and wakes when some is done.
+    fn offload(&self, waker: Waker) -> Self::Offload;
+
+    /// Accepts one connection, which will be non-blocking.
+    ///
+    /// # Errors
+    /// Those of accept4(2).
+    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno>;
+
+    /// Receives into `into`; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    fn recv(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Sends from one place.
+    ///
+    /// # Errors
+    /// Those of send(2).
+    fn send(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Errno>;
+
+    /// Sends from several places.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2).
+    fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
+
+    /// Sends part of a file; 0 when the file ends before it.
+    ///
+    /// # Errors
+    /// Those of sendfile(2).
+    fn sendfile(&mut self, fd: Fd, part: Part) -> Result<usize, Errno>;
+
+    /// Whether reading the byte at `offset` would wait for the disk, as far as can be known.
+    fn is_cold(&mut self, file: Fd, offset: u64) -> bool;
+
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// Those of connect(2); `EINPROGRESS` when the answer comes later.
+    fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno>;
+
+    /// The answer, once a socket that was connecting can be written.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    fn connected(&mut self, fd: Fd) -> Result<(), Errno>;
+
+    /// Does file work without waiting for the disk.
+    ///
+    /// # Errors
+    /// Those of the system call, and those that say it would have waited.
+    fn file_work(&mut self, work: &Work) -> Result<Outcome, Errno>;
+
+    /// What an open file is.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    fn meta(&self, fd: Fd) -> Result<Meta, Errno>;
+
+    /// Has a descriptor closed when the last clone of what is returned goes.
+    fn file(&self, fd: Fd) -> File;
+}
+
+/// Does file work that would wait, elsewhere.
+pub trait Offload {
+    /// Hands work over; the waker tells that some is done.
+    fn post(&mut self, token: Token, work: Work);
+
+    /// Takes what is done, one at a time.
+    fn take(&mut self) -> Option<(Token, Outcome)>;
+
+    /// Ends it. What was not begun is not done.
+    fn stop(&mut self);
+}

@@ -1,0 +1,216 @@
+//! The pair of queues that a program shares with the kernel.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use io_uring::squeue::Entry as Sqe;
+use io_uring::{IoUring, Probe};
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringEnterFlags, Timespec, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
+};
+
+use super::Mode;
+use super::probe::Ability;
+use crate::{Linux, System};
+
+/// What the kernel reports of a submission.
+#[derive(Clone, Copy, Debug)]
+pub struct Cqe {
+    /// What the submission was named.
+    pub user_data: u64,
+    /// A count or a descriptor, or the negative of an error's number.
+    pub result: i32,
+    /// `IORING_CQE_F_...`.
+    pub flags: u32,
+}
+
+/// A pair of queues and the system calls about them: io_uring(7).
+pub trait Ring: Sized {
+    /// The machine of which it is.
+    type System: System;
+
+    /// Makes the queues.
+    ///
+    /// # Errors
+    /// Those of io_uring_setup(2).
+    fn set_up(system: &Self::System, mode: Mode, entries: Entries) -> io::Result<Self>;
+
+    /// Whether the kernel can do this.
+    fn can(&self, what: Ability) -> bool;
+
+    /// The first of these operations that the kernel does not have.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2).
+    fn lacks(&self, operations: &[(u8, &'static str)]) -> io::Result<Option<&'static str>>;
+
+    /// Lets receives take buffers from a ring of `count` at `address`.
+    ///
+    /// # Safety
+    /// The ring of buffers, and the buffers while they are in it, are memory that is there until
+    /// the queues are closed.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2).
+    unsafe fn provide(&mut self, address: u64, count: u16, group: u16) -> io::Result<()>;
+
+    /// Bounds the threads that do what would wait: for files, and for everything else.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2).
+    fn bound_workers(&mut self, most: [u32; 2]) -> io::Result<()>;
+
+    /// Puts a submission into the queue; false when the queue is full.
+    ///
+    /// # Safety
+    /// What the submission points to stays where it is, and belongs to the kernel, until the
+    /// last completion of the submission has been taken.
+    unsafe fn push(&mut self, sqe: &Sqe) -> bool;
+
+    /// Submissions that the kernel has not taken.
+    fn queued(&mut self) -> u32;
+
+    /// Whether no submission can be added.
+    fn is_full(&mut self) -> bool;
+
+    /// Whether the kernel has work for the next entry.
+    fn has_taskrun(&mut self) -> bool;
+
+    /// Whether the kernel holds completions for which the queue had no room.
+    fn has_overflowed(&mut self) -> bool;
+
+    /// Hands over what is queued, runs the kernel's deferred work, and waits for `wanted`
+    /// completions, no longer than `most`. Returns how many submissions were taken.
+    ///
+    /// # Errors
+    /// Those of io_uring_enter(2).
+    fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Errno>;
+
+    /// Completions that wait to be taken; no system call.
+    fn landed(&self) -> u32;
+
+    /// Takes the completions that wait; no system call.
+    fn reap(&mut self, into: &mut VecDeque<Cqe>);
+}
+
+/// The lengths of the queues.
+#[derive(Clone, Copy, Debug)]
+pub struct Entries {
+    /// When these are used up, more submissions wait for the next turn.
+    pub submissions: u32,
+    /// When these overflow the kernel keeps the rest, at a cost.
+    pub completions: u32,
+}
+
+/// A ring of this machine.
+pub struct LinuxRing(IoUring);
+
+impl Ring for LinuxRing {
+    type System = Linux;
+
+    fn set_up(_system: &Linux, mode: Mode, entries: Entries) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        let builder = builder
+            .setup_clamp()
+            .setup_cqsize(entries.completions)
+            .setup_submit_all()
+            .setup_single_issuer();
+        let builder = match mode {
+            Mode::Deferred => {
+                builder.setup_defer_taskrun().setup_coop_taskrun().setup_taskrun_flag()
+            }
+            Mode::Cooperative => builder.setup_coop_taskrun().setup_taskrun_flag(),
+            Mode::Immediate => builder,
+        };
+        builder.build(entries.submissions).map(LinuxRing)
+    }
+
+    fn can(&self, what: Ability) -> bool {
+        let params = self.0.params();
+        match what {
+            Ability::NoDrop => params.is_feature_nodrop(),
+            Ability::ExtArg => params.is_feature_ext_arg(),
+            Ability::SubmitStable => params.is_feature_submit_stable(),
+            Ability::FastPoll => params.is_feature_fast_poll(),
+        }
+    }
+
+    fn lacks(&self, operations: &[(u8, &'static str)]) -> io::Result<Option<&'static str>> {
+        let mut probe = Probe::new();
+        self.0.submitter().register_probe(&mut probe)?;
+        Ok(operations.iter().find(|(code, _)| !probe.is_supported(*code)).map(|(_, name)| *name))
+    }
+
+    unsafe fn provide(&mut self, address: u64, count: u16, group: u16) -> io::Result<()> {
+        // SAFETY: the caller keeps the memory.
+        unsafe { self.0.submitter().register_buf_ring_with_flags(address, count, group, 0) }
+    }
+
+    fn bound_workers(&mut self, mut most: [u32; 2]) -> io::Result<()> {
+        self.0.submitter().register_iowq_max_workers(&mut most)
+    }
+
+    #[inline]
+    unsafe fn push(&mut self, sqe: &Sqe) -> bool {
+        // SAFETY: the caller keeps what it points to.
+        unsafe { self.0.submission().push(sqe) }.is_ok()
+    }
+
+    #[inline]
+    fn queued(&mut self) -> u32 {
+        self.0.submission().len() as u32
+    }
+
+    #[inline]
+    fn is_full(&mut self) -> bool {
+        self.0.submission().is_full()
+    }
+
+    #[inline]
+    fn has_taskrun(&mut self) -> bool {
+        self.0.submission().taskrun()
+    }
+
+    #[inline]
+    fn has_overflowed(&mut self) -> bool {
+        self.0.submission().cq_overflow()
+    }
+
+    fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Errno> {
+        let time = most.map(|most| Timespec {
+            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: most.subsec_nanos().into(),
+        });
+        let ts = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let arg = io_uring_getevents_arg {
+            ts: io_uring_ptr::new(ts.cast_mut().cast()),
+            ..Default::default()
+        };
+        let submissions = self.queued();
+        let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
+        // SAFETY: the ring is open as long as `self` lives.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) };
+        // SAFETY: what submissions point to was promised at `push`, and `arg` points to a time
+        // that lives until the call returns.
+        unsafe { io_uring_enter_arg(fd, submissions, wanted, flags, Some(&arg)) }
+    }
+
+    #[inline]
+    fn landed(&self) -> u32 {
+        // SAFETY: `&self` is never shared with another thread, and nobody holds the queue now.
+        unsafe { self.0.completion_shared() }.len() as u32
+    }
+
+    /// Copied out in one go, so that the queue's head moves once.
+    #[inline]
+    fn reap(&mut self, into: &mut VecDeque<Cqe>) {
+        into.extend(self.0.completion().map(|cqe| Cqe {
+            user_data: cqe.user_data(),
+            result: cqe.result(),
+            flags: cqe.flags(),
+        }));
+    }
+}
