@@ -25,6 +25,8 @@ mod offload;
 mod op;
 pub mod poller;
 mod signal;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod system;
 mod table;
 mod token;

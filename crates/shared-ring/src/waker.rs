@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+#[cfg(feature = "sim")]
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,8 +20,45 @@ pub struct Waker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    event: OwnedFd,
+    event: Event,
     pending: AtomicBool,
+}
+
+/// A counter that can be waited for.
+#[derive(Debug)]
+enum Event {
+    /// eventfd(2).
+    Linux(OwnedFd),
+    /// A simulated machine's.
+    #[cfg(feature = "sim")]
+    Played(Fd, Arc<AtomicU64>),
+}
+
+impl Event {
+    fn fd(&self) -> Fd {
+        match self {
+            Event::Linux(fd) => Fd::from_raw(fd.as_raw_fd()),
+            #[cfg(feature = "sim")]
+            Event::Played(fd, _) => *fd,
+        }
+    }
+
+    fn add_one(&self) {
+        match self {
+            // A full counter is a wake-up in itself, and nothing else can fail.
+            Event::Linux(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
+            #[cfg(feature = "sim")]
+            Event::Played(_, counter) => drop(counter.fetch_add(1, Ordering::AcqRel)),
+        }
+    }
+
+    fn take(&self) {
+        match self {
+            Event::Linux(fd) => drop(rustix::io::read(fd, &mut [0; 8])),
+            #[cfg(feature = "sim")]
+            Event::Played(_, counter) => drop(counter.swap(0, Ordering::AcqRel)),
+        }
+    }
 }
 
 impl Waker {
@@ -38,19 +77,28 @@ impl Waker {
 
     fn with(flags: EventfdFlags) -> io::Result<Self> {
         let event = eventfd(0, flags)?;
-        Ok(Waker(Arc::new(Shared { event, pending: AtomicBool::new(false) })))
+        Ok(Waker::over(Event::Linux(event)))
+    }
+
+    fn over(event: Event) -> Self {
+        Waker(Arc::new(Shared { event, pending: AtomicBool::new(false) }))
+    }
+
+    /// Makes a waker of a simulated machine.
+    #[cfg(feature = "sim")]
+    pub(crate) fn played(fd: Fd, counter: Arc<AtomicU64>) -> Self {
+        Waker::over(Event::Played(fd, counter))
     }
 
     /// The descriptor, open as long as a clone lives.
     pub fn fd(&self) -> Fd {
-        Fd::from_raw(self.0.event.as_raw_fd())
+        self.0.event.fd()
     }
 
     /// Wakes the kernel.
     pub fn wake(&self) {
         if !self.0.pending.swap(true, Ordering::AcqRel) {
-            // A full counter is a wake-up in itself, and nothing else can fail.
-            let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+            self.0.event.add_one();
         }
     }
 
@@ -64,7 +112,7 @@ impl Waker {
     /// Reads the descriptor and lets later wakes through again. Call it before looking at what the
     /// wake was for.
     pub fn drain(&self) {
-        let _ = rustix::io::read(&self.0.event, &mut [0; 8]);
+        self.0.event.take();
         self.heard();
     }
 }

@@ -466,9 +466,9 @@ impl<R: Ring> Kernel for UringKernel<R> {
 impl<R: Ring> Drop for UringKernel<R> {
     fn drop(&mut self) {
         if self.shut_down() {
-            // SAFETY: it is not used after this, and the kernel has let go of all operations. The
-            // buffer ring's pages are held by the kernel until the ring is closed, right after;
-            // without a receive in flight it writes to no buffer.
+            self.ring.withdraw(GROUP);
+            // SAFETY: it is not used after this, and the kernel has let go of all operations and of
+            // the ring of buffers.
             unsafe { ManuallyDrop::drop(&mut self.owned) }
         }
     }

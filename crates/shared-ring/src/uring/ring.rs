@@ -51,11 +51,14 @@ pub trait Ring: Sized {
     ///
     /// # Safety
     /// The ring of buffers, and the buffers while they are in it, are memory that is there until
-    /// the queues are closed.
+    /// they are withdrawn or the queues are closed.
     ///
     /// # Errors
     /// Those of io_uring_register(2).
     unsafe fn provide(&mut self, address: u64, count: u16, group: u16) -> io::Result<()>;
+
+    /// Takes the ring of buffers back; no receive is in flight.
+    fn withdraw(&mut self, group: u16);
 
     /// Bounds the threads that do what would wait: for files, and for everything else.
     ///
@@ -147,6 +150,11 @@ impl Ring for LinuxRing {
     unsafe fn provide(&mut self, address: u64, count: u16, group: u16) -> io::Result<()> {
         // SAFETY: the caller keeps the memory.
         unsafe { self.0.submitter().register_buf_ring_with_flags(address, count, group, 0) }
+    }
+
+    fn withdraw(&mut self, group: u16) {
+        // It was registered, and closing the queues takes it back at the latest.
+        let _ = self.0.submitter().unregister_buf_ring(group);
     }
 
     fn bound_workers(&mut self, mut most: [u32; 2]) -> io::Result<()> {

@@ -1,0 +1,202 @@
+//! What clients of the web server say, and what they hear.
+
+use std::collections::VecDeque;
+
+use httpd::{Request, Site};
+use shared_ring::sim::{Fault, Machine, Net};
+
+use super::talker::Dialogue;
+
+/// The files of the site: name and length.
+const FILES: [(&str, usize); 6] = [
+    ("a.txt", 12),
+    ("b.html", 3_000),
+    ("empty", 0),
+    ("dir/index.html", 700),
+    ("middle.bin", 20_000),
+    ("large.bin", 150_000),
+];
+
+fn contents(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// Puts the site's files on the machine.
+pub(super) fn add_files(machine: &Machine) {
+    for (name, len) in FILES {
+        machine.add_file(&format!("site/{name}"), contents(len));
+    }
+}
+
+/// Adds the site's handlers.
+pub(super) fn site(site: Site) -> Site {
+    site.route("/hello", |_: Request| "Hello, World!\n")
+        .route("/echo", |request: Request| request.into_body())
+}
+
+/// What is expected of a reply.
+#[derive(Debug)]
+struct Expected {
+    status: u16,
+    body: Vec<u8>,
+    /// Its length is told, but there is none.
+    head: bool,
+    /// The connection ends behind it.
+    last: bool,
+    /// It depends on the disk.
+    file: bool,
+}
+
+/// A client of the web server.
+#[derive(Default)]
+pub(super) struct Browsing {
+    expected: VecDeque<Expected>,
+    ends: bool,
+}
+
+impl Browsing {
+    fn expect(&mut self, status: u16, body: Vec<u8>) -> &mut Expected {
+        let file = matches!(status, 200 | 206 | 404);
+        let expected = Expected { status, body, head: false, last: false, file };
+        self.expected.push_back(expected);
+        self.expected.back_mut().expect("it was just put there")
+    }
+
+    fn get(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
+        let (name, len) = FILES[net.below(FILES.len())];
+        let path = name.strip_suffix("index.html").unwrap_or(name);
+        let (method, head) = if net.once_in(5) { ("HEAD", true) } else { ("GET", false) };
+        let (version, old) = if net.once_in(12) { ("1.0", true) } else { ("1.1", false) };
+        let close = net.once_in(12);
+        out.extend_from_slice(format!("{method} /{path} HTTP/{version}\r\nHost: a\r\n").as_bytes());
+        if close {
+            out.extend_from_slice(b"Connection: close\r\n");
+        }
+        let range = net.once_in(5) && len > 100 && !head;
+        if range {
+            out.extend_from_slice(b"Range: bytes=5-59\r\n");
+        }
+        out.extend_from_slice(b"\r\n");
+        let body = contents(len);
+        let expected = match range {
+            true => self.expect(206, body[5..60].to_vec()),
+            false => self.expect(200, body),
+        };
+        expected.head = head;
+        expected.last = old || close;
+        !expected.last
+    }
+
+    fn post(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) {
+        let len = [0, 3, 900, 5_000][net.below(4)];
+        let body = contents(len);
+        out.extend_from_slice(b"POST /echo HTTP/1.1\r\nHost: a\r\n");
+        if net.once_in(2) {
+            out.extend_from_slice(format!("Content-Length: {len}\r\n\r\n").as_bytes());
+            out.extend_from_slice(&body);
+        } else {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+            for chunk in body.chunks(700) {
+                out.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                out.extend_from_slice(chunk);
+                out.extend_from_slice(b"\r\n");
+            }
+            out.extend_from_slice(b"0\r\n\r\n");
+        }
+        self.expect(200, body).file = false;
+    }
+}
+
+impl Dialogue for Browsing {
+    fn begin(&mut self) {
+        self.expected.clear();
+        self.ends = false;
+    }
+
+    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
+        match net.below(20) {
+            0..13 => return self.get(net, out),
+            13..16 => self.post(net, out),
+            16..18 => {
+                out.extend_from_slice(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+                self.expect(200, b"Hello, World!\n".to_vec()).file = false;
+            }
+            18 => {
+                out.extend_from_slice(b"GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
+                self.expect(404, Vec::new());
+            }
+            _ => {
+                out.extend_from_slice(b"GET /a.txt HTTP/1.1\r\nBad field\r\n\r\n");
+                self.expect(400, Vec::new()).last = true;
+                return false;
+            }
+        }
+        true
+    }
+
+    fn hear(&mut self, net: &Net<'_>, bytes: &[u8]) -> Result<usize, String> {
+        let mut used = 0;
+        while let Some(n) = self.reply(net, &bytes[used..])? {
+            used += n;
+        }
+        Ok(used)
+    }
+
+    fn owed(&self) -> Option<String> {
+        let first = self.expected.front()?;
+        let (status, len) = (first.status, first.body.len());
+        Some(format!("{} replies, first {status} with {len} bytes", self.expected.len()))
+    }
+
+    fn may_end(&self) -> bool {
+        self.ends && self.expected.is_empty()
+    }
+}
+
+impl Browsing {
+    /// Checks the next reply, once it is whole; its length.
+    fn reply(&mut self, net: &Net<'_>, bytes: &[u8]) -> Result<Option<usize>, String> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let mut fields = [httparse::EMPTY_HEADER; 32];
+        let mut reply = httparse::Response::new(&mut fields);
+        let head = match reply.parse(bytes) {
+            Ok(httparse::Status::Complete(n)) => n,
+            Ok(httparse::Status::Partial) => return Ok(None),
+            Err(error) => return Err(format!("no reply: {error}: {}", bytes.escape_ascii())),
+        };
+        let Some(expected) = self.expected.front() else {
+            return Err("a reply to nothing that was asked".to_owned());
+        };
+        let status = reply.code.unwrap_or(0);
+        let failed = [Fault::DiskError, Fault::TableFull].iter().any(|f| net.has_happened(*f));
+        let excused = expected.file && failed && (500..600).contains(&status);
+        let too_slow = status == 408 && net.has_stalled();
+        if status != expected.status && !excused && !too_slow {
+            return Err(format!("expected status {}, heard {status}", expected.status));
+        }
+        let field = |name: &str| {
+            reply.headers.iter().find(|f| f.name.eq_ignore_ascii_case(name)).map(|f| f.value)
+        };
+        let len = field("content-length").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
+        let Some(len) = len else { return Err("a reply without Content-Length".to_owned()) };
+        let len: usize = len;
+        let body = if expected.head { 0 } else { len };
+        let Some(body) = bytes[head..].get(..body) else { return Ok(None) };
+        let told = if expected.head { expected.body.len() == len } else { expected.body == body };
+        if matches!(status, 200 | 206) && !told {
+            return Err(format!("a body of {len} bytes is not that of {}", expected.body.len()));
+        }
+        let closes = field("connection").is_some_and(|v| v.eq_ignore_ascii_case(b"close"));
+        if expected.last && !closes && expected.status != 200 {
+            return Err(format!("the reply {status} should end the connection"));
+        }
+        self.ends |= closes || expected.last;
+        self.expected.pop_front();
+        if closes && !self.expected.is_empty() && !excused && !too_slow {
+            return Err(format!("the reply {status} ends the connection too early"));
+        }
+        Ok(Some(head + body.len()))
+    }
+}

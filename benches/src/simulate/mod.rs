@@ -1,0 +1,16 @@
+//! This project's servers on a simulated machine, and clients that know what to expect of them.
+
+mod case;
+mod echo;
+mod http;
+mod kv;
+mod origin;
+mod replies;
+mod run;
+mod shrink;
+mod stop;
+mod talker;
+
+pub use case::{Case, Mechanism, Program};
+pub use run::{Report, run};
+pub use shrink::shrink;

@@ -1,0 +1,196 @@
+//! One run.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+use std::time::Duration;
+
+use examples::{Echo, Kv, Proxy, Timeouts};
+use httpd::{Root, Site};
+use multiplex::{Application, Config, Fault, Interrupts, Loop, StartError, Stats};
+use shared_ring::sim::{Machine, SimEngine, SimKernel, Verdict};
+use shared_ring::{Kernel, Mode};
+
+use super::case::{Case, Mechanism, Program};
+use super::echo::Echoed;
+use super::http::{self, Browsing};
+use super::kv::Caching;
+use super::origin::Origin;
+use super::stop::Stopper;
+use super::talker::{Shared, Talker};
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The machine's verdict.
+    pub verdict: Verdict,
+    /// What the server did, if it came to its end.
+    pub stats: Stats,
+}
+
+/// Where the server listens, and where the one behind a proxy does.
+const SERVER: SocketAddr = address(80);
+const ORIGIN: SocketAddr = address(7);
+
+const fn address(port: u16) -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), port)
+}
+
+/// Runs a case to its end.
+pub fn run(case: &Case) -> Report {
+    let machine = Machine::new(&case.plan);
+    let shared = Shared::default();
+    let mut random = fastrand::Rng::with_seed(case.plan.seed ^ 0x5eed);
+    let config = configuration(&mut random, case);
+    let outcome = catch(|| match case.program {
+        Program::Echo => serve(case, &machine, &shared, &config, Echo),
+        Program::Kv => serve(case, &machine, &shared, &config, Kv::new(64 << 20)),
+        Program::Proxy => {
+            machine.add_server(ORIGIN, Origin::default());
+            let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
+            serve(case, &machine, &shared, &config, Proxy::new(ORIGIN, timeouts))
+        }
+        Program::Httpd => {
+            http::add_files(&machine);
+            serve(case, &machine, &shared, &config, http::site(Site::new(Some(Root(0)))))
+        }
+    });
+    let stats = match outcome {
+        Ok(Ok(stats)) => stats,
+        // Of a rule that was broken, the verdict tells more.
+        Ok(Err(Ended::Fault(fault))) => {
+            machine.fail(fault.to_string());
+            Stats::default()
+        }
+        Ok(Err(Ended::Start(error))) => {
+            if case.plan.descriptors > 6 {
+                machine.fail(format!("the server does not start: {error}"));
+            }
+            Stats::default()
+        }
+        Err(panic) => {
+            machine.fail(panic);
+            Stats::default()
+        }
+    };
+    Report { verdict: machine.verdict(), stats }
+}
+
+/// Why a server ended early.
+enum Ended {
+    Fault(Fault),
+    Start(StartError),
+}
+
+fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
+    let of = |random: &mut fastrand::Rng, all: [u32; 4]| all[random.usize(..4)];
+    Config {
+        listen: vec![SERVER],
+        roots: if case.program == Program::Httpd { vec!["/site".into()] } else { Vec::new() },
+        max_connections: of(random, [1, 4, 20, 1_000])
+            .max(2 * u32::from(case.program == Program::Proxy)),
+        backlog: of(random, [1, 8, 100, 100]),
+        buffers: of(random, [1, 4, 16, 64]) as u16,
+        buffer_size: of(random, [16, 64, 512, 2_048]),
+        ..Config::default()
+    }
+}
+
+/// Runs a server on the mechanism of a case.
+fn serve<A: Application + 'static>(
+    case: &Case,
+    machine: &Machine,
+    shared: &Shared,
+    config: &Config,
+    app: A,
+) -> Result<Stats, Ended> {
+    let start = |error: StartError| Ended::Start(error);
+    let system = |error| Ended::Start(StartError::System("the event loop can't be set up", error));
+    let ring = |mode| {
+        let config = config.ring(mode).map_err(start)?;
+        SimKernel::new(machine, &config)
+            .map_err(|missing| Ended::Start(multiplex::Unavailable(missing.to_string()).into()))
+    };
+    let engine = config.engine().map_err(start)?;
+    match case.mechanism {
+        Mechanism::Uring => drive(case, machine, shared, config, app, ring(Mode::Deferred)?),
+        Mechanism::Immediate => drive(case, machine, shared, config, app, ring(Mode::Immediate)?),
+        Mechanism::Sigio => drive(case, machine, shared, config, app, ring(Mode::Cooperative)?),
+        Mechanism::Level => {
+            let kernel = SimEngine::<false>::new(machine, &engine).map_err(system)?;
+            drive(case, machine, shared, config, app, kernel)
+        }
+        Mechanism::Edge => {
+            let kernel = SimEngine::<true>::new(machine, &engine).map_err(system)?;
+            drive(case, machine, shared, config, app, kernel)
+        }
+    }
+}
+
+fn drive<A: Application + 'static, K: Kernel>(
+    case: &Case,
+    machine: &Machine,
+    shared: &Shared,
+    config: &Config,
+    app: A,
+    kernel: K,
+) -> Result<Stats, Ended> {
+    let server = Loop::new(kernel, config).map_err(Ended::Start)?;
+    for me in 0..case.clients {
+        match case.program {
+            Program::Echo | Program::Proxy => {
+                machine.add_peer(Talker::new(Echoed::default(), SERVER, shared));
+            }
+            Program::Kv => machine.add_peer(Talker::new(Caching::new(me), SERVER, shared)),
+            Program::Httpd => {
+                machine.add_peer(Talker::new(Browsing::default(), SERVER, shared));
+            }
+        }
+    }
+    let stops = case.plan.seed % 4 == 0;
+    machine.add_peer(Stopper::new(server.remote(), shared, stops));
+    let remote = server.remote();
+    machine.at_end(move || remote.stop());
+    let ran = match case.mechanism {
+        Mechanism::Sigio => server.run_interrupted(app, &mut Signals(machine.clone())),
+        _ => server.run(app),
+    };
+    ran.map_err(Ended::Fault)
+}
+
+/// Signals that interrupt the application now and then.
+struct Signals(Machine);
+
+impl Interrupts for Signals {
+    fn wanted(&mut self) -> bool {
+        self.0.signalled()
+    }
+}
+
+thread_local! {
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
+    /// The first panic of a run.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Turns a panic into words.
+fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if CATCHING.get() {
+                PANIC.with_borrow_mut(|told| {
+                    told.get_or_insert_with(|| info.to_string());
+                });
+            } else {
+                before(info);
+            }
+        }));
+    });
+    CATCHING.set(true);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(run));
+    CATCHING.set(false);
+    outcome.map_err(|_| PANIC.take().unwrap_or_else(|| "a panic".to_owned()))
+}

@@ -1,0 +1,41 @@
+//! Somebody who stops the server while its clients are about.
+
+use std::time::Duration;
+
+use multiplex::Remote;
+use shared_ring::sim::{Net, Next, Peer};
+
+use super::talker::Shared;
+
+/// Wakes the server now and then, and stops it in the middle of everything.
+pub(super) struct Stopper {
+    remote: Remote,
+    shared: Shared,
+    /// Whether it stops the server, rather than only waking it.
+    stops: bool,
+}
+
+impl Stopper {
+    pub(super) fn new(remote: Remote, shared: &Shared, stops: bool) -> Self {
+        Stopper { remote, shared: shared.clone(), stops }
+    }
+}
+
+impl Peer for Stopper {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        if net.is_late() || self.shared.stopping.get() {
+            return Next::Done;
+        }
+        self.remote.wake(net.below(9) as u64);
+        if self.stops && net.once_in(8) {
+            net.note(|| "stops the server".to_owned());
+            self.shared.stopping.set(true);
+            self.remote.stop();
+        }
+        Next::After(Duration::from_micros(1 + net.below(50_000) as u64))
+    }
+
+    fn waits_for(&self) -> String {
+        "about to wake the server".to_owned()
+    }
+}

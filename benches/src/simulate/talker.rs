@@ -1,0 +1,189 @@
+//! A client that talks to the server on one connection after another.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use shared_ring::sim::{Fault, Got, Line, Net, Next, Peer};
+
+/// What a client says and what it expects to hear: the model of one protocol.
+pub(super) trait Dialogue {
+    /// Forgets what belonged to the last connection.
+    fn begin(&mut self);
+
+    /// Appends a request; whether more may follow on this connection.
+    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool;
+
+    /// Uses whole replies, or parts of them, from the front; returns how many bytes.
+    fn hear(&mut self, net: &Net<'_>, bytes: &[u8]) -> Result<usize, String>;
+
+    /// What is still to be heard, in words; none if nothing is.
+    fn owed(&self) -> Option<String>;
+
+    /// Whether the server may end the connection after what was heard.
+    fn may_end(&self) -> bool {
+        false
+    }
+}
+
+/// What all clients of a run know.
+#[derive(Clone, Default)]
+pub(super) struct Shared {
+    /// The server is being stopped while clients are about.
+    pub(super) stopping: Rc<Cell<bool>>,
+}
+
+/// A client asks no more while this much waits to be sent.
+const MOST: usize = 4_000;
+
+/// A client.
+pub(super) struct Talker<D> {
+    dialogue: D,
+    server: SocketAddr,
+    shared: Shared,
+    line: Option<Line>,
+    /// It has told the server that it will send no more.
+    finished: bool,
+    out: Vec<u8>,
+    heard: Vec<u8>,
+    /// Requests that this connection may still make.
+    requests: usize,
+    ending: Ending,
+}
+
+/// What a client does when it has asked everything.
+#[derive(Clone, Copy, PartialEq)]
+enum Ending {
+    /// It tells so, and hears the server out.
+    Finish,
+    /// It hears the replies, then closes.
+    Close,
+    /// It resets the connection at any time.
+    Reset,
+}
+
+impl<D: Dialogue> Talker<D> {
+    pub(super) fn new(dialogue: D, server: SocketAddr, shared: &Shared) -> Self {
+        Talker {
+            dialogue,
+            server,
+            shared: shared.clone(),
+            line: None,
+            finished: false,
+            out: Vec::new(),
+            heard: Vec::new(),
+            requests: 0,
+            ending: Ending::Close,
+        }
+    }
+
+    fn open(&mut self, net: &mut Net<'_>) -> Next {
+        if net.is_late() || self.shared.stopping.get() {
+            return Next::Done;
+        }
+        let Some(line) = net.connect(self.server) else {
+            return Next::After(Duration::from_millis(1 + net.below(20) as u64));
+        };
+        self.line = Some(line);
+        self.finished = false;
+        self.dialogue.begin();
+        self.out.clear();
+        self.heard.clear();
+        self.requests = [1, 3, 20, 100][net.below(4)];
+        self.ending = match net.below(8) {
+            0 => Ending::Reset,
+            1..4 => Ending::Close,
+            _ => Ending::Finish,
+        };
+        Next::Ready
+    }
+
+    /// Whether the connection may have ended by other means than the dialogue.
+    fn is_excused(&self, net: &mut Net<'_>, line: &Line) -> bool {
+        let happened = Fault::FATAL.iter().any(|fault| net.has_happened(*fault));
+        happened || self.shared.stopping.get() || net.is_hurt(line)
+    }
+
+    /// The server, or a fault, has ended the connection.
+    fn ended(&mut self, net: &mut Net<'_>, line: Line, got: Got) -> Next {
+        let heard_out = self.dialogue.owed().is_none() && self.heard.is_empty();
+        let asked_to = self.finished && self.out.is_empty() && heard_out && got == Got::End;
+        if !asked_to && !self.dialogue.may_end() && !self.is_excused(net, &line) {
+            let owed = self.dialogue.owed().unwrap_or_else(|| "nothing".to_owned());
+            let (left, rest) = (self.out.len(), self.heard.len());
+            net.fail(format!(
+                "the connection ended ({got:?}) with {left} bytes to be sent and {rest} that make \
+                 no reply; owed is {owed}"
+            ));
+        }
+        net.close(line);
+        Next::Ready
+    }
+
+    fn talk(&mut self, net: &mut Net<'_>, line: Line) -> Next {
+        if self.ending == Ending::Reset && net.once_in(30) {
+            net.reset(line);
+            return Next::Ready;
+        }
+        let mut moved = false;
+        if self.requests > 0 && self.out.len() < MOST && !net.once_in(3) {
+            let more = self.dialogue.ask(net, &mut self.out);
+            self.requests = if more && !net.is_late() { self.requests - 1 } else { 0 };
+            moved = true;
+        }
+        if !self.out.is_empty() {
+            let most = if net.once_in(4) { 1 + net.below(self.out.len()) } else { self.out.len() };
+            let sent = net.send(&line, &self.out[..most]);
+            self.out.drain(..sent);
+            moved |= sent > 0;
+        }
+        let most = [1, 10, 1_000, 100_000][net.below(4)];
+        match net.receive(&line, most, &mut self.heard) {
+            Got::Bytes(_) => match self.dialogue.hear(net, &self.heard) {
+                Ok(n) => {
+                    self.heard.drain(..n);
+                    moved = true;
+                }
+                Err(what) => net.fail(what),
+            },
+            Got::Nothing => {}
+            got @ (Got::End | Got::Reset) => return self.ended(net, line, got),
+        }
+        if self.requests == 0 && self.out.is_empty() && !self.finished {
+            if self.ending == Ending::Finish {
+                net.finish(&line);
+                self.finished = true;
+                moved = true;
+            } else if self.dialogue.owed().is_none() {
+                net.close(line);
+                return Next::Ready;
+            }
+        }
+        self.line = Some(line);
+        match moved || self.requests > 0 && self.out.len() < MOST {
+            true => Next::Ready,
+            false if self.ending == Ending::Reset => Next::After(Duration::from_millis(1)),
+            false => Next::Wait,
+        }
+    }
+}
+
+impl<D: Dialogue> Peer for Talker<D> {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        match self.line.take() {
+            None => self.open(net),
+            Some(line) => self.talk(net, line),
+        }
+    }
+
+    fn waits_for(&self) -> String {
+        let owed = self.dialogue.owed().unwrap_or_else(|| "nothing".to_owned());
+        let place = match (&self.line, self.finished) {
+            (None, _) => "not connected",
+            (Some(_), false) => "connected",
+            (Some(_), true) => "connected, and has sent its last",
+        };
+        format!("{place}, {} bytes to send, owed {owed}", self.out.len())
+    }
+}

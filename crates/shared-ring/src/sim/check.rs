@@ -1,0 +1,134 @@
+//! A kernel that is watched from above.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use foldhash::fast::FixedState;
+
+use super::machine::Machine;
+use crate::{
+    Completion, Counters, Fault, Fd, Kernel, Kind, Op, Outcome, Posted, Refused, Submit, Token,
+    Waker,
+};
+
+/// A kernel over a simulated machine, and a watch on what passes between it and its user: every
+/// completion belongs to an operation that was posted, every operation has one last completion, no
+/// name is used twice at a time, and no descriptor is closed while in use.
+pub struct Checked<K> {
+    kernel: K,
+    machine: Machine,
+    in_flight: HashMap<Token, Posting, FixedState>,
+}
+
+/// What was posted under a name.
+#[derive(Clone, Copy, Debug)]
+struct Posting {
+    fd: Option<Fd>,
+    /// It may have completions before the last.
+    goes_on: bool,
+}
+
+impl Posting {
+    fn of(op: &Op) -> Self {
+        let fd = match op {
+            Op::Accept { listener: fd, .. }
+            | Op::Receive { fd }
+            | Op::Send { fd, .. }
+            | Op::SendFile { fd, .. }
+            | Op::Connect { fd, .. }
+            | Op::Close { fd } => Some(*fd),
+            Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,
+        };
+        Posting { fd, goes_on: matches!(op, Op::Accept { .. } | Op::Receive { .. }) }
+    }
+}
+
+impl<K> Checked<K> {
+    pub(super) fn over(kernel: K, machine: &Machine) -> Self {
+        Checked { kernel, machine: machine.clone(), in_flight: HashMap::default() }
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl<K: Submit> Submit for Checked<K> {
+    type Host = K::Host;
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+        let posting = Posting::of(&op);
+        if let Op::Close { fd } = op {
+            let used = |(_, other): &(&Token, &Posting)| other.fd == Some(fd);
+            if let Some((other, _)) = self.in_flight.iter().find(used) {
+                self.machine.fail(format!("{fd:?} is to be closed while {other:?} is in flight"));
+            }
+        }
+        let posted = self.kernel.submit(token, op)?;
+        if self.in_flight.contains_key(&token) {
+            self.machine.fail(format!("{token:?} is taken while one of its name is in flight"));
+        }
+        if let Posted::InFlight = posted {
+            self.in_flight.insert(token, posting);
+        }
+        Ok(posted)
+    }
+
+    fn cancel(&mut self, token: Token) {
+        self.kernel.cancel(token);
+    }
+
+    fn host(&self) -> &K::Host {
+        self.kernel.host()
+    }
+
+    fn host_mut(&mut self) -> &mut K::Host {
+        self.kernel.host_mut()
+    }
+
+    fn now(&self) -> Instant {
+        self.kernel.now()
+    }
+
+    fn waker(&self) -> Waker {
+        self.kernel.waker()
+    }
+
+    fn landed(&self) -> u32 {
+        self.kernel.landed()
+    }
+
+    fn counters(&self) -> Counters {
+        self.kernel.counters()
+    }
+}
+
+impl<K: Kernel> Kernel for Checked<K> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+        self.kernel.turn(until)
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        let completion = self.kernel.next()?;
+        let token = completion.token;
+        if token.kind() == Kind::Wake && matches!(completion.outcome, Outcome::Woken) {
+            return Some(completion);
+        }
+        match self.in_flight.get(&token) {
+            None => {
+                self.machine.fail(format!("a completion for nothing in flight: {completion:?}"));
+            }
+            Some(Posting { goes_on: false, .. }) if !completion.last => {
+                self.machine.fail(format!("it should be the last of its kind: {completion:?}"));
+            }
+            Some(_) if completion.last => drop(self.in_flight.remove(&token)),
+            Some(_) => {}
+        }
+        Some(completion)
+    }
+
+    fn reap(&mut self) {
+        self.kernel.reap();
+    }
+}

@@ -1,0 +1,122 @@
+//! Files, in memory.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::io::Errno;
+
+use crate::{FileKind, Listing, Meta};
+
+/// A file or a directory.
+#[derive(Debug)]
+enum Node {
+    File(Vec<u8>),
+    Directory(BTreeMap<Vec<u8>, u32>),
+}
+
+/// A tree of files. Nothing in it changes while a server runs.
+#[derive(Debug)]
+pub(super) struct Disk {
+    nodes: Vec<Node>,
+}
+
+/// The directory at the top.
+pub(super) const TOP: u32 = 0;
+
+impl Disk {
+    pub(super) fn new() -> Self {
+        Disk { nodes: vec![Node::Directory(BTreeMap::new())] }
+    }
+
+    /// Adds a file, and the directories that its path names.
+    pub(super) fn add(&mut self, path: &str, bytes: Vec<u8>) {
+        let mut at = TOP;
+        let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+        for folder in folders.split('/').filter(|part| !part.is_empty()) {
+            at = self.enter(at, folder, Node::Directory(BTreeMap::new()));
+        }
+        self.enter(at, name, Node::File(bytes));
+    }
+
+    fn enter(&mut self, at: u32, name: &str, new: Node) -> u32 {
+        let next = self.nodes.len() as u32;
+        let Node::Directory(entries) = &mut self.nodes[at as usize] else {
+            panic!("`{name}` stands below a file");
+        };
+        let node = *entries.entry(name.into()).or_insert(next);
+        if node == next {
+            self.nodes.push(new);
+        }
+        node
+    }
+
+    /// What a path leads to that begins at a directory.
+    pub(super) fn find(&self, root: u32, path: &[u8]) -> Result<u32, Errno> {
+        if path.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        let mut way = vec![root];
+        for part in path.split(|byte| *byte == b'/') {
+            let at = *way.last().ok_or(Errno::XDEV)?;
+            let Node::Directory(entries) = &self.nodes[at as usize] else {
+                return Err(Errno::NOTDIR);
+            };
+            match part {
+                b"" | b"." => {}
+                b".." => drop(way.pop()),
+                name => way.push(*entries.get(name).ok_or(Errno::NOENT)?),
+            }
+        }
+        way.last().copied().ok_or(Errno::XDEV)
+    }
+
+    pub(super) fn meta(&self, node: u32) -> Meta {
+        let (kind, len) = match &self.nodes[node as usize] {
+            Node::File(bytes) => (FileKind::Regular, bytes.len() as u64),
+            Node::Directory(_) => (FileKind::Directory, 0),
+        };
+        Meta { kind, len, modified_ns: 1_000_000_000_000_000_000, inode: node.into() }
+    }
+
+    /// What of a file lies within a range.
+    pub(super) fn read(&self, node: u32, offset: u64, len: u32) -> Result<&[u8], Errno> {
+        let Node::File(bytes) = &self.nodes[node as usize] else { return Err(Errno::ISDIR) };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let end = start.saturating_add(len as usize).min(bytes.len());
+        Ok(&bytes[start..end])
+    }
+
+    pub(super) fn list(&self, node: u32) -> Result<Listing, Errno> {
+        let Node::Directory(entries) = &self.nodes[node as usize] else {
+            return Err(Errno::NOTDIR);
+        };
+        let entry =
+            |(name, node): (&Vec<u8>, &u32)| (OsString::from_vec(name.clone()), self.meta(*node));
+        let is_whole = entries.len() <= Listing::MOST;
+        Ok(Listing { entries: entries.iter().map(entry).take(Listing::MOST).collect(), is_whole })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_where_they_should() {
+        let mut disk = Disk::new();
+        disk.add("a/b/file", b"0123456789".to_vec());
+        disk.add("a/other", Vec::new());
+        let file = disk.find(TOP, b"a/./b/../b/file").unwrap();
+        assert_eq!(disk.read(file, 4, 3), Ok(&b"456"[..]));
+        assert_eq!(disk.read(file, 8, 30), Ok(&b"89"[..]));
+        assert_eq!(disk.read(file, 80, 3), Ok(&b""[..]));
+        assert_eq!(disk.meta(file).len, 10);
+        assert_eq!(disk.find(TOP, b"a/none"), Err(Errno::NOENT));
+        assert_eq!(disk.find(TOP, b"a/other/x"), Err(Errno::NOTDIR));
+        assert_eq!(disk.find(TOP, b"a/../.."), Err(Errno::XDEV));
+        let folder = disk.find(TOP, b"a").unwrap();
+        assert_eq!(disk.list(folder).unwrap().entries.len(), 2);
+        assert_eq!(disk.list(file), Err(Errno::NOTDIR));
+    }
+}

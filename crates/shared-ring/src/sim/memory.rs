@@ -1,0 +1,155 @@
+//! Memory that the simulated kernel owns, and what becomes of it.
+//!
+//! Each operation in flight holds the memory that it was given: what it sends must not change,
+//! what it will write to is poisoned and must stay so, and none of it may be freed. The last is
+//! noticed by [`Watching`], an allocator.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+
+thread_local! {
+    /// Start of each range held, and which hold it is; its length.
+    static HELD: RefCell<BTreeMap<(usize, u64), usize>> = const { RefCell::new(BTreeMap::new()) };
+    /// How many ranges are held; readable while the map changes.
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+    /// A range that was freed while it was held.
+    static FREED: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
+}
+
+/// An allocator that notices when memory is freed that an operation in flight was given.
+///
+/// A program that simulates installs it as its global allocator. Without it, such memory goes
+/// unnoticed unless it is used again.
+#[derive(Debug)]
+pub struct Watching<A>(pub A);
+
+// SAFETY: every call is passed on unchanged to the allocator within, which keeps the contract.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Watching<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note_freed(memory as usize, layout.size());
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { self.0.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        note_freed(memory as usize, layout.size());
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { self.0.dealloc(memory, layout) }
+    }
+}
+
+/// Whoever frees an allocation frees every range within it.
+#[inline]
+fn note_freed(start: usize, len: usize) {
+    if COUNT.get() > 0 {
+        look_for(start, len);
+    }
+}
+
+#[cold]
+fn look_for(start: usize, len: usize) {
+    let _ = HELD.try_with(|held| {
+        // The map's own memory is none that is held.
+        let Ok(held) = held.try_borrow() else { return };
+        let range = (start, 0)..(start.saturating_add(len), 0);
+        if let Some(((at, _), len)) = held.range(range).next() {
+            FREED.set(Some((*at, *len)));
+        }
+    });
+}
+
+/// Memory that was freed while it was held, if there was any since this was asked last.
+pub(super) fn freed() -> Option<(usize, usize)> {
+    FREED.take()
+}
+
+/// A range of memory that the kernel holds.
+#[derive(Debug)]
+pub(super) struct Hold {
+    start: usize,
+    len: usize,
+    id: u64,
+    /// Of what must not change.
+    hash: u64,
+}
+
+impl Hold {
+    /// Holds what will be read.
+    ///
+    /// # Safety
+    /// The memory can be read until the hold is released.
+    pub(super) unsafe fn to_read(start: u64, len: usize) -> Self {
+        // SAFETY: by the caller's promise.
+        unsafe { Hold::new(start as usize, len) }
+    }
+
+    /// Holds what will be written to, and poisons it.
+    ///
+    /// # Safety
+    /// The memory can be read and written until the hold is released.
+    pub(super) unsafe fn to_write(start: u64, len: usize) -> Self {
+        // SAFETY: by the caller's promise.
+        unsafe { std::ptr::write_bytes(start as *mut u8, POISON, len) };
+        // SAFETY: by the caller's promise.
+        unsafe { Hold::new(start as usize, len) }
+    }
+
+    unsafe fn new(start: usize, len: usize) -> Self {
+        let id = NEXT.get();
+        NEXT.set(id + 1);
+        COUNT.set(COUNT.get() + 1);
+        HELD.with_borrow_mut(|held| held.insert((start, id), len));
+        let mut hold = Hold { start, len, id, hash: 0 };
+        hold.hash = hold.hash_now();
+        hold
+    }
+
+    fn hash_now(&self) -> u64 {
+        FixedState::default().hash_one(self.bytes())
+    }
+
+    /// Whether nobody but the kernel has written to it.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.hash == self.hash_now()
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: whoever made the hold promised that the memory is there. What was freed all the
+        // same has been noticed before this is asked for.
+        unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
+    }
+
+    /// Writes to the start of it.
+    pub(super) fn fill(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len, "the kernel writes no more than it was asked to");
+        // SAFETY: as in `bytes`, for a hold that was made to be written to.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start as *mut u8, bytes.len());
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        COUNT.set(COUNT.get() - 1);
+        let _ = HELD.try_with(|held| held.borrow_mut().remove(&(self.start, self.id)));
+    }
+}
+
+/// What memory looks like that the kernel has not written to yet.
+pub(super) const POISON: u8 = 0xa5;

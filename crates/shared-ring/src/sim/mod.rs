@@ -1,0 +1,67 @@
+//! A simulated machine, on which a whole server runs in one thread, decided by one seed.
+//!
+//! What stands above the system calls is the real thing: [`UringKernel`] with its tables, queues
+//! and buffers over a simulated [`Ring`](crate::Ring), and [`Engine`] over a simulated
+//! [`Poller`](crate::poller::Poller). Below them a [`Machine`] has descriptors, bounded streams,
+//! files in memory and virtual time, and [`Peer`]s on the other side of the network. Whenever the
+//! program enters the kernel, chance decides who goes on, in what order, and what goes wrong; a
+//! run can be had again by its [`Plan`].
+//!
+//! The machine checks as it goes: memory that an operation was given is neither written nor freed
+//! before its end, descriptors are closed once and not while in use, names are not used twice at
+//! a time, a program does not wait for ever, and at the end nothing is left. [`Checked`] does the
+//! same at the upper face of a kernel.
+
+mod check;
+mod dice;
+mod disk;
+mod fault;
+mod machine;
+mod memory;
+mod peer;
+mod plan;
+mod poller;
+mod provided;
+mod ring;
+mod stream;
+mod trace;
+mod work;
+mod world;
+
+pub use check::Checked;
+pub use fault::{Fault, Faults};
+pub use machine::{Machine, Verdict};
+pub use memory::Watching;
+pub use peer::{Got, Line, Net, Next, Peer};
+pub use plan::{Plan, Refuses};
+pub use poller::SimPoller;
+pub use ring::SimRing;
+
+use crate::{Engine, EngineConfig, Missing, UringConfig, UringKernel};
+
+/// The ring's kernel, on a simulated machine.
+pub type SimKernel = Checked<UringKernel<SimRing>>;
+
+/// The engine over a simulated poller, on a simulated machine.
+pub type SimEngine<const EDGE: bool> = Checked<Engine<SimPoller<EDGE>, Machine>>;
+
+impl SimKernel {
+    /// Sets up a ring on a machine.
+    ///
+    /// # Errors
+    /// Says what the machine lacks.
+    pub fn new(machine: &Machine, config: &UringConfig) -> Result<Self, Missing> {
+        UringKernel::on(machine.clone(), config).map(|kernel| Checked::over(kernel, machine))
+    }
+}
+
+impl<const EDGE: bool> SimEngine<EDGE> {
+    /// Sets up an engine on a machine.
+    ///
+    /// # Errors
+    /// When there is no descriptor for the waker.
+    pub fn new(machine: &Machine, config: &EngineConfig) -> std::io::Result<Self> {
+        let engine = Engine::on(machine.clone(), SimPoller::new(machine), config)?;
+        Ok(Checked::over(engine, machine))
+    }
+}

@@ -1,0 +1,172 @@
+//! Who the simulated machine talks to.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::fault::Fault;
+use super::stream::{End, Owner};
+use super::world::World;
+
+/// A client or a server on the other side of the network, which follows a model.
+pub trait Peer {
+    /// Does one thing, if there is one to do.
+    fn step(&mut self, net: &mut Net<'_>) -> Next;
+
+    /// What it waits for, for the message about a run that has got stuck.
+    fn waits_for(&self) -> String;
+}
+
+/// When a [`Peer`] goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Whenever its turn comes.
+    Ready,
+    /// When something has changed about one of its connections.
+    Wait,
+    /// The same, or when this time is over.
+    After(Duration),
+    /// Never again.
+    Done,
+}
+
+/// One of a peer's connections.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Line(End);
+
+/// What came of a try to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing yet.
+    Nothing,
+    /// The other end will send no more.
+    End,
+    /// The connection is broken.
+    Reset,
+}
+
+/// The network as one peer sees it.
+pub struct Net<'a> {
+    world: &'a mut World,
+    me: u32,
+}
+
+impl<'a> Net<'a> {
+    pub(super) fn new(world: &'a mut World, me: u32) -> Self {
+        Net { world, me }
+    }
+
+    /// The time since the start.
+    pub fn now(&self) -> Duration {
+        self.world.now
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.world.dice.below(n)
+    }
+
+    /// True once in `n` times.
+    pub fn once_in(&mut self, n: u32) -> bool {
+        self.world.dice.once_in(n)
+    }
+
+    /// Whether the run has been long enough, and peers should come to an end.
+    pub fn is_late(&self) -> bool {
+        self.world.is_late()
+    }
+
+    /// Whether this kind of fault has happened in this run.
+    pub fn has_happened(&self, fault: Fault) -> bool {
+        self.world.dice.counts()[fault as usize] > 0
+    }
+
+    /// Opens a connection; none if nobody listens, or the queue is full.
+    pub fn connect(&mut self, to: SocketAddr) -> Option<Line> {
+        let end = self.world.connect(to, Owner::Peer(self.me)).ok()?;
+        let me = self.me;
+        self.world.note(|| format!("peer {me} opens {end:?}"));
+        Some(Line(end))
+    }
+
+    /// Accepts a connection, for a peer that serves.
+    pub fn accept(&mut self) -> Option<Line> {
+        let end = self.world.next_waiting(self.world.listener_of(self.me)?)?;
+        self.world.own(end, Owner::Peer(self.me));
+        Some(Line(end))
+    }
+
+    /// Sends what there is room for; 0 if there is none, or the connection is broken.
+    pub fn send(&mut self, line: &Line, bytes: &[u8]) -> usize {
+        let sent = self.world.send(line.0, bytes).unwrap_or(0);
+        let (me, end) = (self.me, line.0);
+        self.world.note(|| format!("peer {me} sends {sent} on {end:?}: {}", show(&bytes[..sent])));
+        sent
+    }
+
+    /// Receives up to `most` bytes and appends them.
+    pub fn receive(&mut self, line: &Line, most: usize, into: &mut Vec<u8>) -> Got {
+        let before = into.len();
+        let got = match self.world.receive(line.0, most, |piece| into.extend_from_slice(piece)) {
+            Ok(0) => Got::End,
+            Ok(n) => Got::Bytes(n),
+            Err(Errno::AGAIN) => return Got::Nothing,
+            Err(_) => Got::Reset,
+        };
+        let (me, end) = (self.me, line.0);
+        self.world.note(|| format!("peer {me} gets {got:?} on {end:?}: {}", show(&into[before..])));
+        got
+    }
+
+    /// Tells the other end that no more will be sent.
+    pub fn finish(&mut self, line: &Line) {
+        self.world.finish(line.0);
+    }
+
+    /// Lets go of a connection.
+    pub fn close(&mut self, line: Line) {
+        self.world.close_end(line.0, false);
+    }
+
+    /// Resets a connection.
+    pub fn reset(&mut self, line: Line) {
+        self.world.close_end(line.0, true);
+    }
+
+    /// Whether this peer was slow enough for a server to lose its patience.
+    pub fn has_stalled(&self) -> bool {
+        self.world.has_stalled(self.me)
+    }
+
+    /// Whether a connection is broken.
+    pub fn is_broken(&mut self, line: &Line) -> bool {
+        self.world.of(line.0).is_broken()
+    }
+
+    /// Whether something went wrong on purpose that may have ended a connection early.
+    pub fn is_hurt(&mut self, line: &Line) -> bool {
+        self.world.of(line.0).is_hurt || self.world.has_stalled(self.me)
+    }
+
+    /// The program has not done what it should.
+    pub fn fail(&mut self, what: impl Into<String>) {
+        let (me, what) = (self.me, what.into());
+        self.world.fail(format!("peer {me}: {what}"));
+    }
+
+    /// Adds a line to the trace.
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        let me = self.me;
+        self.world.note(|| format!("peer {me} {}", line()));
+    }
+}
+
+/// The beginning of some bytes, to be read by a person.
+fn show(bytes: &[u8]) -> String {
+    const MOST: usize = 48;
+    let more = if bytes.len() > MOST { "..." } else { "" };
+    format!("\"{}\"{more}", bytes[..bytes.len().min(MOST)].escape_ascii())
+}

@@ -1,0 +1,168 @@
+//! A poller that plays epoll, level-triggered or edge-triggered.
+
+use std::io;
+use std::time::Duration;
+
+use super::fault::Fault;
+use super::machine::Machine;
+use super::stream::End;
+use super::world::{Passed, What, World};
+use crate::poller::{Poller, Readiness};
+use crate::{Errno, Fd, Table};
+
+/// A simulated interest set.
+pub struct SimPoller<const EDGE: bool> {
+    machine: Machine,
+    wanted: Table<Readiness>,
+    members: Vec<Fd>,
+    /// With edges: descriptors of which something has changed.
+    changed: Vec<Fd>,
+    system_calls: u64,
+}
+
+impl<const EDGE: bool> SimPoller<EDGE> {
+    /// Most events taken by one wait.
+    const EVENTS: usize = 16;
+
+    /// Makes an empty set on a machine.
+    pub fn new(machine: &Machine) -> Self {
+        SimPoller {
+            machine: machine.clone(),
+            wanted: Table::default(),
+            members: Vec::new(),
+            changed: Vec::new(),
+            system_calls: 0,
+        }
+    }
+
+    /// Takes up what has changed; whether something may be ready.
+    fn look(&mut self, world: &mut World, out: &mut Vec<(Fd, Readiness)>) -> bool {
+        while let Some(fd) = world.take_stirred() {
+            let wanted = self.wanted.get(fd.index()).copied().unwrap_or_default();
+            if EDGE && !wanted.is_empty() && !self.changed.contains(&fd) {
+                self.changed.push(fd);
+            }
+        }
+        if EDGE {
+            while out.len() < Self::EVENTS && !self.changed.is_empty() {
+                let at = world.dice.below(self.changed.len());
+                let fd = self.changed.swap_remove(at);
+                self.report(world, fd, out);
+            }
+        } else {
+            // From anywhere on, so that none has to wait for ever.
+            let start = world.dice.below(self.members.len().max(1));
+            for at in 0..self.members.len() {
+                if out.len() == Self::EVENTS {
+                    break;
+                }
+                self.report(world, self.members[(start + at) % self.members.len()], out);
+            }
+        }
+        !out.is_empty()
+    }
+
+    fn report(&self, world: &mut World, fd: Fd, out: &mut Vec<(Fd, Readiness)>) {
+        let wanted = self.wanted.get(fd.index()).copied().unwrap_or_default();
+        let mut ready = readiness(world, fd);
+        if ready != Readiness::all() {
+            // The end of a stream is reported only to those who ask for edges.
+            let reported = if EDGE { wanted | Readiness::HANGUP } else { wanted };
+            ready &= reported;
+        }
+        if wanted.contains(Readiness::READ) && world.dice.fault(Fault::Spurious) {
+            ready |= Readiness::READ;
+        }
+        if !ready.is_empty() && !wanted.is_empty() {
+            world.note(|| format!("{fd:?} is ready to {ready:?}"));
+            out.push((fd, ready));
+        }
+    }
+}
+
+/// What a descriptor is ready for.
+fn readiness(world: &mut World, fd: Fd) -> Readiness {
+    let mut ready = Readiness::empty();
+    match world.what(fd, "poll") {
+        Ok(What::Listener(listener)) => {
+            let listener = *listener;
+            ready.set(Readiness::READ, world.has_waiting(listener));
+        }
+        Ok(What::Connected(end)) => {
+            let end = *end;
+            ready = of_connection(world, end);
+        }
+        Ok(What::Refused(_)) => ready = Readiness::all(),
+        Ok(What::Event(counter)) => {
+            let count = counter.load(std::sync::atomic::Ordering::Acquire);
+            ready.set(Readiness::READ, count > 0);
+        }
+        _ => {}
+    }
+    ready
+}
+
+fn of_connection(world: &mut World, end: End) -> Readiness {
+    let connection = world.of(end);
+    let mut ready = Readiness::empty();
+    ready.set(Readiness::READ, connection.can_read(end.side));
+    ready.set(Readiness::WRITE, connection.can_write(end.side));
+    let other = 1 - end.side;
+    let ended = connection.is_finished(other) && connection.unacknowledged(other) == 0;
+    ready.set(Readiness::HANGUP, ended);
+    if connection.is_broken() {
+        ready = Readiness::all();
+    }
+    connection.ask_for_room(end.side);
+    ready
+}
+
+impl<const EDGE: bool> Poller for SimPoller<EDGE> {
+    const EDGE: bool = EDGE;
+
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
+        self.system_calls += 1;
+        let mut world = self.machine.world();
+        world.what(fd, "epoll_ctl")?;
+        let had = std::mem::replace(self.wanted.at(fd.index()), want);
+        if had.is_empty() && !want.is_empty() {
+            self.members.push(fd);
+        } else if want.is_empty() {
+            self.members.retain(|member| *member != fd);
+        }
+        if EDGE && !want.is_empty() && !self.changed.contains(&fd) {
+            self.changed.push(fd);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        *self.wanted.at(fd.index()) = Readiness::empty();
+        self.members.retain(|member| *member != fd);
+        self.changed.retain(|changed| *changed != fd);
+    }
+
+    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+        self.system_calls += 1;
+        let machine = self.machine.clone();
+        let mut world = machine.world();
+        world.enter();
+        let until = most.map(|most| world.now + most);
+        if world.dice.fault(Fault::Interrupted) {
+            return Ok(());
+        }
+        while !self.look(&mut world, out) {
+            if most == Some(Duration::ZERO) || world.wait(until) == Passed::Over {
+                break;
+            }
+            if world.failure().is_some() {
+                return Err(Errno::CANCELED.into());
+            }
+        }
+        if world.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.system_calls
+    }
+}
