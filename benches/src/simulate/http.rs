@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use httpd::{Request, Site};
 use shared_ring::sim::{Fault, Machine, Net};
 
-use super::talker::Dialogue;
+use super::talker::{Dialogue, Shared};
 
 /// The files of the site: name and length.
 const FILES: [(&str, usize); 6] = [
@@ -48,13 +48,17 @@ struct Expected {
 }
 
 /// A client of the web server.
-#[derive(Default)]
 pub(super) struct Browsing {
+    shared: Shared,
     expected: VecDeque<Expected>,
     ends: bool,
 }
 
 impl Browsing {
+    pub(super) fn new(shared: &Shared) -> Self {
+        Browsing { shared: shared.clone(), expected: VecDeque::new(), ends: false }
+    }
+
     fn expect(&mut self, status: u16, body: Vec<u8>) -> &mut Expected {
         let file = matches!(status, 200 | 206 | 404);
         let expected = Expected { status, body, head: false, last: false, file };
@@ -194,7 +198,8 @@ impl Browsing {
         }
         self.ends |= closes || expected.last;
         self.expected.pop_front();
-        if closes && !self.expected.is_empty() && !excused && !too_slow {
+        let early = closes && !self.expected.is_empty();
+        if early && !(excused || too_slow || self.shared.stopping.get()) {
             return Err(format!("the reply {status} ends the connection too early"));
         }
         Ok(Some(head + body.len()))

@@ -43,6 +43,7 @@ impl<R: Ring> UringKernel<R> {
             Op::Accept { .. } => self.accepted(token, result, more),
             Op::Receive { .. } => self.received(token, result, cqe.flags),
             Op::SendFile { .. } => self.file_can_go_on(token, result),
+            Op::Read { len, .. } => self.has_read(token, len, result),
             _ => self.ended(token, result),
         }
     }
@@ -188,6 +189,31 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
+    /// Part of a file was read. Goes on until it is whole, or the file ends.
+    fn has_read(
+        &mut self,
+        token: Token,
+        len: u32,
+        result: Result<u32, Errno>,
+    ) -> Option<Completion> {
+        let n = match result {
+            Ok(n) => n as usize,
+            Err(errno) => return Some(self.fail(token, errno)),
+        };
+        let note = &mut self.owned.inflight.get(token)?.note;
+        let bytes = note.memory.bytes();
+        assert!(n <= bytes.capacity() - bytes.len(), "the kernel reads no more than was asked for");
+        // SAFETY: the kernel has written `n` bytes behind those that were there, and they lie
+        // within the capacity.
+        unsafe { bytes.set_len(bytes.len() + n) };
+        if n > 0 && bytes.len() < len as usize {
+            return self.rearm(token);
+        }
+        let bytes = std::mem::take(bytes);
+        self.owned.inflight.remove(token);
+        Some(Completion::last(token, Outcome::Read(RxBuf::from(bytes))))
+    }
+
     /// An operation with one answer has ended.
     fn ended(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
         let entry = self.owned.inflight.remove(token)?;
@@ -216,7 +242,6 @@ impl<R: Ring> UringKernel<R> {
                 self.system.discard(fd);
                 meta.map_or_else(|errno| Outcome::Failed(errno, None), Outcome::Stat)
             }
-            (Op::Read { .. }, Ok(n)) => read(entry.note.memory, n as usize),
             (op, Ok(_)) => unreachable!("it has many answers: {op:?}"),
         };
         Some(Completion::last(token, outcome))
@@ -226,12 +251,4 @@ impl<R: Ring> UringKernel<R> {
     pub fn mode(&self) -> Mode {
         self.mode
     }
-}
-
-fn read(memory: Memory, n: usize) -> Outcome {
-    let Memory::Bytes(mut bytes) = memory else { unreachable!("a read has memory") };
-    assert!(n <= bytes.capacity(), "the kernel read no more than was asked for");
-    // SAFETY: the kernel has written the first `n` bytes, which lie within the capacity.
-    unsafe { bytes.set_len(n) };
-    Outcome::Read(RxBuf::from(bytes))
 }

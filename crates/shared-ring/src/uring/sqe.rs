@@ -37,6 +37,19 @@ pub(super) enum Memory {
     Bytes(Vec<u8>),
 }
 
+impl Memory {
+    /// What is read into.
+    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+        if !matches!(self, Memory::Bytes(_)) {
+            *self = Memory::Bytes(Vec::new());
+        }
+        match self {
+            Memory::Bytes(bytes) => bytes,
+            _ => unreachable!("it was just set"),
+        }
+    }
+}
+
 fn raw(fd: Fd) -> Raw {
     Raw(fd.raw())
 }
@@ -73,9 +86,12 @@ pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note) -> Sqe {
         Op::Stat { root, path, links } => open(root, path, &LOOK_HOW[*links as usize]),
         Op::List { .. } => unreachable!("the ring can't list directories"),
         Op::Read { file, offset, len } => {
-            note.memory = Memory::Bytes(Vec::with_capacity(*len as usize));
-            let Memory::Bytes(bytes) = &mut note.memory else { unreachable!("it was just set") };
-            opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), *len).offset(*offset).build()
+            let bytes = note.memory.bytes();
+            bytes.reserve_exact(*len as usize - bytes.len());
+            let (filled, rest) = (bytes.len() as u32, bytes.spare_capacity_mut());
+            opcode::Read::new(raw(file.fd()), rest.as_mut_ptr().cast(), *len - filled)
+                .offset(*offset + u64::from(filled))
+                .build()
         }
     };
     sqe.user_data(token.bits())
