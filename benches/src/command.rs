@@ -49,6 +49,22 @@ pub(crate) struct Run {
     /// Also write the outcome to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) simulation: Simulation,
+}
+
+/// What only the experiment `simulate` takes.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Simulation {
+    /// For `simulate`: run this seed alone
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// For `simulate`: how many steps peers and network take in each run [default: 2000]
+    #[arg(long, value_name = "N")]
+    pub(crate) steps: Option<u64>,
+    /// For `simulate`: repeat the run that this file tells of, and show it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "steps"])]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -17,11 +17,12 @@ mod statistics;
 use std::process::ExitCode;
 
 use clap::Parser;
+use shared_ring::sim::Watching;
 
 use command::{Command, Lab};
 
 #[global_allocator]
-static ALLOCATOR: allocator::Counting = allocator::Counting;
+static ALLOCATOR: Watching<allocator::Counting> = Watching(allocator::Counting);
 
 fn main() -> ExitCode {
     let done = match Lab::parse().command {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::command::{List, Run};
+use crate::command::{List, Run, Simulation};
 use crate::experiments::{self, Context};
 use crate::failure::Failure;
 use crate::outcome::{self, Outcome};
@@ -28,6 +28,11 @@ pub(crate) fn list(options: &List) -> Result<(), Failure> {
 /// Runs an experiment.
 pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     let experiment = experiments::named(&options.id)?;
+    let Simulation { seed, steps, trace } = &options.simulation;
+    if options.id != "simulate" && (seed.is_some() || steps.is_some() || trace.is_some()) {
+        let what = "--seed, --steps and --trace are for the experiment `simulate`";
+        return Err(Failure::Request(what.to_owned()));
+    }
     let progress = ProgressBar::new(0);
     progress.set_style(
         ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {pos}/{len} {msg}")
@@ -36,10 +41,14 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     // The full run has no set time, but an end.
     let seconds = if options.quick { 42 } else { 900 };
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let cx = Context { quick: options.quick, deadline, progress };
+    let (quick, simulation) = (options.quick, options.simulation.clone());
+    let cx = Context { quick, deadline, progress, simulation };
     let outcome = (experiment.run)(&cx)?;
     cx.progress.finish_and_clear();
 
+    if trace.is_some() {
+        return Ok(());
+    }
     outcome.save(&outcome::directory()?.join(format!("{}.json", experiment.id)))?;
     if let Some(path) = &options.json {
         outcome.save(path)?;

@@ -2,11 +2,13 @@
 
 mod floors;
 mod peers;
+mod simulate;
 
 use std::time::Instant;
 
 use indicatif::ProgressBar;
 
+use crate::command::Simulation;
 use crate::failure::Failure;
 use crate::outcome::Outcome;
 
@@ -30,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) deadline: Instant,
     /// Shows how far it is.
     pub(crate) progress: ProgressBar,
+    /// What only `simulate` takes.
+    pub(crate) simulation: Simulation,
 }
 
 impl Context {
@@ -40,7 +44,8 @@ impl Context {
 }
 
 /// Every experiment.
-pub(crate) const ALL: &[Experiment] = &[floors::EXPERIMENT, peers::EXPERIMENT];
+pub(crate) const ALL: &[Experiment] =
+    &[floors::EXPERIMENT, peers::EXPERIMENT, simulate::EXPERIMENT];
 
 /// The experiment called `id`.
 pub(crate) fn named(id: &str) -> Result<&'static Experiment, Failure> {

@@ -765,7 +765,9 @@ impl World {
         if self.failure.is_some() {
             return Passed::Nothing;
         }
-        let passed = if self.tick() { Passed::Event } else { self.pass(until) };
+        // What the kernel has put off comes first.
+        let busy = !self.stirred.is_empty() || self.tick();
+        let passed = if busy { Passed::Event } else { self.pass(until) };
         if passed == Passed::Nothing && self.failure.is_none() {
             let waiting = self.waiting_peers();
             self.fail(format!("the program waits for ever; so do: {waiting}"));

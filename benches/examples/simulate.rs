@@ -1,0 +1,38 @@
+//! The least program that simulates: so many seconds of runs from a seed on, and the first failure.
+//!
+//! `cargo run --release -p lab --example simulate -- SECONDS [SEED]`. For a report, a trace that is
+//! shrunk, and counts, see `lab run simulate`.
+
+use std::alloc::System;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use lab::simulate::{Case, run};
+use shared_ring::sim::Watching;
+
+#[global_allocator]
+static ALLOCATOR: Watching<System> = Watching(System);
+
+fn main() -> ExitCode {
+    let mut numbers = std::env::args().skip(1).map(|word| word.parse().ok());
+    let (Some(Some(seconds)), Some(first)) = (numbers.next(), numbers.next().unwrap_or(Some(1)))
+    else {
+        eprintln!("usage: simulate SECONDS [SEED]");
+        return ExitCode::from(2);
+    };
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut runs = 0;
+    for seed in first.. {
+        let case = Case::of(seed, 2_000);
+        if let Some(failure) = run(&case).verdict.failure {
+            eprintln!("{case}\n{failure}");
+            return ExitCode::FAILURE;
+        }
+        runs += 1;
+        if Instant::now() > end {
+            break;
+        }
+    }
+    println!("{runs} runs, no failure");
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,138 @@
+//! The servers on a simulated machine, run by run until the time is over or one fails.
+
+mod coverage;
+mod trace;
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use lab::simulate::{Case, Mechanism, Program, Report, run as simulate, shrink};
+use shared_ring::sim::Fault;
+
+use super::{Context, Experiment};
+use crate::failure::Failure;
+use crate::outcome::{self, Outcome, X};
+use crate::statistics::spread;
+use coverage::Coverage;
+
+/// See the module.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    id: "simulate",
+    title: "the servers on a simulated machine that misbehaves: what fails, and from which seed",
+    source: "goal of this project: no failure, at least 20 million completions a minute",
+    run,
+};
+
+/// How long each run is, unless something else is asked for.
+const STEPS: u64 = 2_000;
+
+/// How many runs are spent on making a failing case smaller.
+const SHRINKING: usize = 400;
+
+/// What all runs did.
+#[derive(Default)]
+struct Sum {
+    runs: u64,
+    steps: u64,
+    completions: u64,
+    faults: [u64; Fault::COUNT],
+    /// Runs and completions by program and mechanism.
+    by_case: [[(u64, u64); Mechanism::ALL.len()]; Program::ALL.len()],
+}
+
+impl Sum {
+    fn add(&mut self, case: &Case, report: &Report) {
+        let completions = report.stats.kernel.completions;
+        self.runs += 1;
+        self.steps += report.verdict.steps;
+        self.completions += completions;
+        for (sum, count) in self.faults.iter_mut().zip(report.verdict.faults) {
+            *sum += count;
+        }
+        let of = &mut self.by_case[case.program as usize][case.mechanism as usize];
+        *of = (of.0 + 1, of.1 + completions);
+    }
+}
+
+fn run(cx: &Context) -> Result<Outcome, Failure> {
+    if let Some(path) = &cx.simulation.trace {
+        return trace::repeat(path).map(|()| Outcome::new(EXPERIMENT.id));
+    }
+    let steps = cx.simulation.steps.unwrap_or(STEPS);
+    let first = cx.simulation.seed.unwrap_or_else(any_seed);
+    Case::of(first, steps).check().map_err(Failure::Request)?;
+    let coverage = cx.simulation.seed.is_none().then(Coverage::begin);
+    let mut sum = Sum::default();
+    let start = Instant::now();
+    cx.progress.set_length((cx.deadline - start).as_secs());
+    for seed in first.. {
+        let case = Case::of(seed, steps);
+        let report = simulate(&case);
+        sum.add(&case, &report);
+        if report.verdict.failure.is_some() {
+            cx.progress.finish_and_clear();
+            return Err(explain(&case)?);
+        }
+        cx.progress.set_position(start.elapsed().as_secs());
+        cx.progress.set_message(format!("seed {seed}, {} completions", sum.completions));
+        if cx.is_late() || cx.simulation.seed.is_some() {
+            break;
+        }
+    }
+    let minutes = start.elapsed().as_secs_f64() / 60.0;
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    let rate = sum.completions as f64 / 1e6 / minutes;
+    outcome.ratios.insert("completions_per_min_millions".to_owned(), rate);
+    tell(&sum, first, &mut outcome);
+    if let Some(coverage) = coverage {
+        cx.progress.set_message("measuring line coverage");
+        outcome.notes.push(coverage.end(cx.quick));
+    }
+    Ok(outcome)
+}
+
+/// A seed that was hardly used before.
+fn any_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_secs() * 100_000
+}
+
+fn tell(sum: &Sum, first: u64, outcome: &mut Outcome) {
+    outcome.notes.push(format!(
+        "{} seeds from {first} on, {} completions, {} steps of peers and network; no failure",
+        sum.runs, sum.completions, sum.steps
+    ));
+    let faults = Fault::ALL.iter().zip(sum.faults);
+    let faults: Vec<_> = faults.map(|(fault, n)| format!("{} {n}", fault.name())).collect();
+    outcome.notes.push(format!("injected faults: {}", faults.join(", ")));
+    for program in Program::ALL {
+        for mechanism in Mechanism::ALL {
+            let (_, completions) = sum.by_case[*program as usize][*mechanism as usize];
+            let at = X::Name(mechanism.name().to_owned());
+            let name = program.name();
+            if let Some(count) = spread(&[completions as f64]) {
+                outcome.point("completions", "", name, at, count);
+            }
+        }
+    }
+}
+
+/// Makes a failing case smaller, and says all that is known of it.
+fn explain(case: &Case) -> Result<Failure, Failure> {
+    eprintln!("seed {} fails; looking for a smaller case that does", case.plan.seed);
+    let mut small = shrink(case, SHRINKING);
+    small.plan.traced = true;
+    let report = simulate(&small);
+    let failure = report.verdict.failure.unwrap_or_else(|| "it does not fail again".to_owned());
+    let path = outcome::directory()?.join(format!("simulate-{}.trace", case.plan.seed));
+    trace::write(&path, &small, &report.verdict.trace)?;
+    let lines = &report.verdict.trace;
+    let last = lines.len().saturating_sub(40);
+    Ok(Failure::Run(format!(
+        "{}\n\nThe run, as small as it was found to fail:\n  {small}\nIts end (all of it is in {}):\n{}\n\n\
+         {failure}\nTo repeat it: lab run simulate --trace {}",
+        format_args!("seed {} fails, as {case}", case.plan.seed),
+        path.display(),
+        lines[last..].join("\n"),
+        path.display(),
+    )))
+}
