@@ -149,7 +149,7 @@ fn drive<A: Application + 'static, K: Kernel>(
             }
         }
     }
-    let stops = case.plan.seed % 4 == 0;
+    let stops = case.plan.seed.is_multiple_of(4);
     machine.add_peer(Stopper::new(server.remote(), shared, stops));
     let remote = server.remote();
     machine.at_end(move || remote.stop());

@@ -168,7 +168,8 @@ impl<P: Poller, S: System> Engine<P, S> {
         let socket = self.sockets.at(fd.index());
         let mut want = Readiness::empty();
         want.set(Readiness::READ, P::EDGE || socket.reader.is_some());
-        want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
+        let writes = socket.writer.is_some() && !planted!(RoomNotAskedFor);
+        want.set(Readiness::WRITE, P::EDGE || writes);
         if socket.wanted != want {
             self.poller.set(fd, want)?;
             socket.wanted = want;
@@ -279,7 +280,9 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// of the stream stands behind it.
     fn note_rest(&mut self, fd: Fd, n: usize) {
         let socket = self.sockets.at(fd.index());
-        if n == self.pool.size() || socket.ready.contains(Readiness::HANGUP) {
+        let full = n == self.pool.size() && !planted!(FullBufferIsAll);
+        let ends = socket.ready.contains(Readiness::HANGUP) && !planted!(EndNotLookedFor);
+        if full || ends {
             self.look_again(fd);
         } else {
             socket.ready.remove(Readiness::READ);
@@ -370,7 +373,12 @@ impl<P: Poller, S: System> Engine<P, S> {
     fn work(&mut self) -> Option<Completion> {
         loop {
             let (fd, ready) = match self.events.pop() {
-                Some((fd, _)) if self.sockets.at(fd.index()).closed_after == self.waits => continue,
+                Some((fd, _))
+                    if self.sockets.at(fd.index()).closed_after == self.waits
+                        && !planted!(OldEventReachesNext) =>
+                {
+                    continue;
+                }
                 Some(event) => event,
                 None => self.reread()?,
             };

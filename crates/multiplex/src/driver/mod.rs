@@ -25,7 +25,7 @@ pub(crate) use io::{Io, operations};
 pub use run::Interrupts;
 pub(crate) use run::{Never, drive, gates, roots};
 
-use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token};
+use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token, planted};
 
 use crate::{Application, Cx, LOW_WATER, Listener, Remote, Why};
 use link::{Flags, Link, Phase};
@@ -92,6 +92,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.io.gates[gate].ended();
         }
         match outcome {
+            Outcome::Accepted(_) if self.io.stopping && planted!(LateArrivalLeaked) => {}
             Outcome::Accepted(fd) if self.io.stopping => self.io.kernel.host_mut().discard(fd),
             Outcome::Accepted(fd) => {
                 let listener = Listener(gate as u16);

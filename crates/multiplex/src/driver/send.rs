@@ -1,5 +1,6 @@
 //! What the application has queued, on its way out.
 
+use shared_ring::planted;
 use shared_ring::{Errno, Fd, Gather, Host, Kind, Op, Outcome, Posted, Submit, Token};
 
 use super::Driver;
@@ -54,10 +55,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
         link.queued -= n;
         self.progress(slot);
         let link = self.io.link(slot);
-        if link.phase == Phase::Ending || list.is_empty() {
+        if link.phase == Phase::Ending || list.is_empty() || planted!(ShortWriteIsWhole) {
             self.io.recycle(list);
         } else {
-            link.queue.push_front(Item::Memory(list));
+            match planted!(RestGoesBehind) {
+                true => link.queue.push_back(Item::Memory(list)),
+                false => link.queue.push_front(Item::Memory(list)),
+            }
         }
     }
 

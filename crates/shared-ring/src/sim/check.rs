@@ -7,13 +7,14 @@ use foldhash::fast::FixedState;
 
 use super::machine::Machine;
 use crate::{
-    Completion, Counters, Fault, Fd, Kernel, Kind, Op, Outcome, Posted, Refused, Submit, Token,
-    Waker,
+    Completion, Counters, Errno, Fault, Fd, Kernel, Kind, Op, Outcome, Posted, Refused, Submit,
+    Token, Waker,
 };
 
 /// A kernel over a simulated machine, and a watch on what passes between it and its user: every
 /// completion belongs to an operation that was posted, every operation has one last completion, no
-/// name is used twice at a time, and no descriptor is closed while in use.
+/// name is used twice at a time, none ends as cancelled that was not, and no descriptor is closed
+/// while in use.
 pub struct Checked<K> {
     kernel: K,
     machine: Machine,
@@ -26,6 +27,7 @@ struct Posting {
     fd: Option<Fd>,
     /// It may have completions before the last.
     goes_on: bool,
+    cancelled: bool,
 }
 
 impl Posting {
@@ -39,7 +41,8 @@ impl Posting {
             | Op::Close { fd } => Some(*fd),
             Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,
         };
-        Posting { fd, goes_on: matches!(op, Op::Accept { .. } | Op::Receive { .. }) }
+        let goes_on = matches!(op, Op::Accept { .. } | Op::Receive { .. });
+        Posting { fd, goes_on, cancelled: false }
     }
 }
 
@@ -76,6 +79,9 @@ impl<K: Submit> Submit for Checked<K> {
     }
 
     fn cancel(&mut self, token: Token) {
+        if let Some(posting) = self.in_flight.get_mut(&token) {
+            posting.cancelled = true;
+        }
         self.kernel.cancel(token);
     }
 
@@ -121,6 +127,11 @@ impl<K: Kernel> Kernel for Checked<K> {
             }
             Some(Posting { goes_on: false, .. }) if !completion.last => {
                 self.machine.fail(format!("it should be the last of its kind: {completion:?}"));
+            }
+            Some(Posting { cancelled: false, .. })
+                if matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, _)) =>
+            {
+                self.machine.fail(format!("{token:?} was cancelled, but not by its user"));
             }
             Some(_) if completion.last => drop(self.in_flight.remove(&token)),
             Some(_) => {}

@@ -200,11 +200,10 @@ impl Connection {
             return;
         }
         self.broken = true;
-        for side in 0..2 {
-            let stream = &mut self.streams[side];
+        for ((stream, error), told) in self.streams.iter_mut().zip(&mut self.errors).zip(told) {
             stream.bytes.truncate(stream.arrived);
-            if told[side] {
-                self.errors[side] = Some(Errno::CONNRESET);
+            if told {
+                *error = Some(Errno::CONNRESET);
             }
         }
     }

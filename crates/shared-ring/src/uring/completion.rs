@@ -75,6 +75,9 @@ impl<R: Ring> UringKernel<R> {
 
     /// The same, behind a last completion that has something to tell.
     fn rearm_behind(&mut self, token: Token) {
+        if planted!(NotRearmed) {
+            return;
+        }
         let ended = self.rearm(token);
         self.done.extend(ended);
     }
@@ -167,7 +170,9 @@ impl<R: Ring> UringKernel<R> {
             self.arm_later(token);
         } else {
             note.queued += 1;
-            self.starved.push_back(token);
+            if !planted!(StarvedForgotten) {
+                self.starved.push_back(token);
+            }
         }
         None
     }
@@ -206,7 +211,7 @@ impl<R: Ring> UringKernel<R> {
         // SAFETY: the kernel has written `n` bytes behind those that were there, and they lie
         // within the capacity.
         unsafe { bytes.set_len(bytes.len() + n) };
-        if n > 0 && bytes.len() < len as usize {
+        if n > 0 && bytes.len() < len as usize && !planted!(ShortReadIsWhole) {
             return self.rearm(token);
         }
         let bytes = std::mem::take(bytes);
