@@ -13,7 +13,7 @@ use std::thread;
 use cases::{CHUNKED, LLHTTP, PICO, PICO_CHUNKS};
 use httpd::multiplex::backends;
 use httpd::{Config, Limits};
-use serving::Server;
+use serving::{Server, refuse_io_uring};
 use stage::Stage;
 use tempfile::TempDir;
 
@@ -58,16 +58,21 @@ fn replies(server: &Server, bytes: &[u8], at: usize) -> Vec<u8> {
     undated(received)
 }
 
-/// Sends all inputs to all mechanisms, each in a thread, cut where `cuts` says.
+/// Sends all inputs to all mechanisms, each in a thread, cut where `cuts` says; and to the one that
+/// is chosen where io_uring is forbidden.
 fn compare(inputs: &[Vec<u8>], cuts: fn(usize) -> Vec<usize>) {
     let root = site();
     let all: Vec<_> = inputs.iter().map(|input| (input, expected(&root, input))).collect();
     thread::scope(|scope| {
-        for backend in backends().into_iter().filter(|b| b.available.is_ok()) {
+        let here = backends().into_iter().filter(|b| b.available.is_ok()).map(|b| b.name);
+        for backend in here.chain(["auto"]) {
             let (all, root) = (&all, &root);
             scope.spawn(move || {
+                if backend == "auto" {
+                    refuse_io_uring().expect("a filter of system calls can be installed");
+                }
                 let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
-                let server = Server::start(backend.name, config, Limits::default());
+                let server = Server::start(backend, config, Limits::default());
                 for (input, expected) in all {
                     for at in cuts(input.len()) {
                         let found = replies(&server, input, at);
@@ -75,7 +80,7 @@ fn compare(inputs: &[Vec<u8>], cuts: fn(usize) -> Vec<usize>) {
                         assert!(
                             found == *expected,
                             "{} cut at {at}: {:?}\ngot {:?}\nnot {:?}",
-                            backend.name,
+                            backend,
                             text(input),
                             text(&found),
                             text(expected)
@@ -83,7 +88,7 @@ fn compare(inputs: &[Vec<u8>], cuts: fn(usize) -> Vec<usize>) {
                     }
                 }
                 let stats = server.stop();
-                assert_eq!(stats.accepted, stats.closed, "{}", backend.name);
+                assert_eq!(stats.accepted, stats.closed, "{backend}");
             });
         }
     });

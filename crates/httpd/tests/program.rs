@@ -4,13 +4,14 @@ mod serving;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use httpd::multiplex::backends;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use serving::Client;
+use serving::{Client, refuse_io_uring};
 
 fn httpd(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_httpd"));
@@ -73,6 +74,34 @@ impl Drop for Serving {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn where_io_uring_is_forbidden_it_says_so_and_serves_without() {
+    let mut command = httpd(&["--listen", "127.0.0.1:0"]);
+    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(refuse_io_uring) };
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let why = lines.next().unwrap().unwrap();
+    assert!(why.contains("using epoll, as uring can't run here: io_uring is forbidden"), "{why}");
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.contains("(backend epoll, "), "{line}");
+    let address = line.strip_prefix("listening on http://").unwrap().split(' ').next().unwrap();
+    let mut client = Client::new(TcpStream::connect(address).unwrap());
+    assert_eq!(client.get("/").status, 200);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn the_list_says_what_is_forbidden() {
+    let mut command = httpd(&["--list-backends"]);
+    // SAFETY: as above.
+    unsafe { command.pre_exec(refuse_io_uring) };
+    let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let line = text.lines().find(|line| line.starts_with("uring ")).unwrap();
+    assert!(line.contains("not available: io_uring is forbidden here"), "{line}");
 }
 
 #[test]

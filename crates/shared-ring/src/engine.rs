@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::inflight::{Entry, InFlight};
 use crate::nonblocking::{self, Disk, NotReceived, Sending, is_lost_peer, is_table_full};
 use crate::offload::Work;
-use crate::poller::{Poller, Readiness};
+use crate::poller::{Epoll, Poller, Readiness};
 use crate::{
     Batch, Completion, Counters, Fault, Fd, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
     Posted, Refusal, Refused, Submit, System, Table, Token, Waker,
@@ -57,6 +57,9 @@ pub struct Engine<P, S: System = Linux> {
     now: Instant,
     counters: Counters,
 }
+
+/// The operations of a ring where there is none: on every Linux, in every container.
+pub type PortableKernel = Engine<Epoll>;
 
 /// The operations that wait for a socket, and what the poller was told and has said.
 #[derive(Default)]

@@ -7,7 +7,12 @@
 //!
 //! - [`UringKernel`], by io_uring. One system call a turn submits, waits and reaps.
 //! - [`Engine`], by non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll or
-//!   select. What would wait for the disk is done by a few threads.
+//!   select. What would wait for the disk is done by a few threads. [`PortableKernel`], over epoll,
+//!   is the one to take where io_uring is switched off.
+//!
+//! Both are made of a [`System`]'s calls, and the first of a [`Ring`]'s queues too. Those are this
+//! machine's ([`Linux`]), or, with the feature `sim`, a simulated one's, which misbehaves on
+//! purpose.
 //!
 //! What this crate does not do: it knows no connections, protocols or deadlines; the crate
 //! `multiplex` builds servers on it. It has no futures, and no ring is shared by threads.
@@ -39,7 +44,7 @@ mod waker;
 
 pub use beneath::{Links, Place};
 pub use buffer::{Pool, RxBuf};
-pub use engine::{Engine, EngineConfig};
+pub use engine::{Engine, EngineConfig, PortableKernel};
 pub use file::{File, FileKind, Listing, Meta};
 pub use gather::Gather;
 pub use kernel::{Batch, BufferSizes, Counters, Fault, Host, Kernel, ListenOptions, Submit};

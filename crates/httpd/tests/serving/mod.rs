@@ -1,8 +1,11 @@
 //! A server in a thread, and a client that blocks.
 #![allow(dead_code)]
 
+mod refused;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -12,8 +15,11 @@ use httpd::{Any, Config, Limits, Root, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Runs `test` with the name of every mechanism that can run here.
-pub(crate) fn on_every_backend(test: impl Fn(&'static str)) {
+pub(crate) use refused::refuse_io_uring;
+
+/// Runs `test` with the name of every mechanism that can run here, and with `auto` where io_uring is
+/// forbidden.
+pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
     for backend in backends() {
         match backend.available {
             Ok(()) => {
@@ -22,6 +28,17 @@ pub(crate) fn on_every_backend(test: impl Fn(&'static str)) {
             }
             Err(why) => println!("not on {}: {why}", backend.name),
         }
+    }
+    println!("where io_uring is forbidden");
+    let refused = thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            refuse_io_uring().expect("a filter of system calls can be installed");
+            test("auto");
+        });
+        thread.join()
+    });
+    if let Err(panic) = refused {
+        resume_unwind(panic);
     }
 }
 

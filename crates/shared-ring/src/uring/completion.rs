@@ -4,7 +4,7 @@ use io_uring::cqueue;
 use rustix::io::Errno;
 
 use super::sqe::Memory;
-use super::{Cqe, Mode, Ring, UringKernel};
+use super::{Cqe, Mode, Multishot, Ring, UringKernel};
 use crate::nonblocking::{Disk, is_lost_peer, is_table_full};
 use crate::{
     Completion, Fd, Host, Kind, Offload, Op, Outcome, Posted, RxBuf, Submit, System, Token,
@@ -30,6 +30,9 @@ impl<R: Ring> UringKernel<R> {
             _ => {}
         }
         let more = cqueue::more(cqe.flags);
+        if more {
+            self.multishot = Multishot::Works;
+        }
         let Some(entry) = self.owned.inflight.get(token) else {
             debug_assert!(false, "a completion for {token:?}, which is not in flight");
             return None;
@@ -40,6 +43,11 @@ impl<R: Ring> UringKernel<R> {
             n => Ok(n as u32),
         };
         match entry.op {
+            Op::Accept { per_turn: None, .. } | Op::Receive { .. }
+                if result == Err(Errno::INVAL) && self.multishot != Multishot::Works =>
+            {
+                self.do_without_multishot(token)
+            }
             Op::Accept { .. } => self.accepted(token, result, more),
             Op::Receive { .. } => self.received(token, result, cqe.flags),
             Op::SendFile { .. } => self.file_can_go_on(token, result),
@@ -62,6 +70,16 @@ impl<R: Ring> UringKernel<R> {
             self.done.extend(ended.map(|outcome| Completion::last(token, outcome)));
         }
         Some(Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken))
+    }
+
+    /// The kernel may not know operations that go on: posts it again as one that does not. If that
+    /// was not the reason, it fails again.
+    fn do_without_multishot(&mut self, token: Token) -> Option<Completion> {
+        if self.multishot == Multishot::Untried {
+            self.multishot = Multishot::Refused;
+            return self.rearm(token);
+        }
+        Some(self.fail(token, Errno::INVAL))
     }
 
     /// Posts an operation again that the kernel ended early, or ends it.
@@ -93,7 +111,8 @@ impl<R: Ring> UringKernel<R> {
                 if !more {
                     let op = &self.owned.inflight.get(token)?.op;
                     let multishot = matches!(op, Op::Accept { per_turn: None, .. });
-                    self.counters.rearmed += u64::from(multishot);
+                    let ended = multishot && self.multishot != Multishot::Refused;
+                    self.counters.rearmed += u64::from(ended);
                     self.rearm_behind(token);
                 }
                 Some(Completion::more(token, Outcome::Accepted(Fd::from_raw(fd as i32))))
@@ -143,7 +162,7 @@ impl<R: Ring> UringKernel<R> {
             }
             (Ok(_), Some(bytes)) => {
                 if !cqueue::more(flags) {
-                    self.counters.rearmed += 1;
+                    self.counters.rearmed += u64::from(self.multishot != Multishot::Refused);
                     self.rearm_behind(token);
                 }
                 Some(Completion::more(token, Outcome::Received(bytes)))

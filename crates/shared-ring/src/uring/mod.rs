@@ -58,6 +58,16 @@ pub struct UringConfig {
 
 const ENTRIES: Entries = Entries { submissions: 512, completions: 4096 };
 
+/// Whether the kernel has accepts and receives that go on by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Multishot {
+    /// It is assumed.
+    Untried,
+    Works,
+    /// Each is posted again behind its completion.
+    Refused,
+}
+
 /// Threads with which the kernel does what would wait: for files, and for everything else.
 const WORKERS: [u32; 2] = [4, 16];
 
@@ -90,6 +100,7 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     /// Does what the ring has no operation for.
     offload: <R::System as System>::Offload,
     mode: Mode,
+    multishot: Multishot,
     now: Instant,
     counters: Counters,
 }
@@ -155,6 +166,7 @@ impl<R: Ring> UringKernel<R> {
             waker,
             wake_in_flight: false,
             mode: config.mode,
+            multishot: Multishot::Untried,
             now,
             counters: Counters::default(),
         })
@@ -166,15 +178,16 @@ impl<R: Ring> UringKernel<R> {
             return self.arm_later(token);
         }
         let Some(entry) = self.owned.inflight.get(token) else { return };
-        if !Self::arm_now(&mut self.ring, entry) {
+        if !Self::arm_now(&mut self.ring, entry, self.multishot) {
             self.arm_later(token);
         }
     }
 
     /// Hands an operation to the ring; false when the queue is full.
     #[inline]
-    fn arm_now(ring: &mut R, entry: &mut Entry<Note>) -> bool {
-        let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.note);
+    fn arm_now(ring: &mut R, entry: &mut Entry<Note>, multishot: Multishot) -> bool {
+        let goes_on = multishot != Multishot::Refused;
+        let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.note, goes_on);
         // SAFETY: every entry lies in `owned`, and is made for nothing else.
         let pushed = unsafe { ring.push(&sqe) };
         entry.note.inside += u16::from(pushed);
@@ -228,7 +241,7 @@ impl<R: Ring> UringKernel<R> {
             let ended = self.end_if_idle(token);
             return self.later.extend(ended);
         }
-        let pushed = Self::arm_now(&mut self.ring, entry);
+        let pushed = Self::arm_now(&mut self.ring, entry, self.multishot);
         debug_assert!(pushed, "the queue was just seen to have room");
     }
 
@@ -373,7 +386,7 @@ impl<R: Ring> Submit for UringKernel<R> {
             return Ok(Posted::InFlight);
         }
         let in_turn = self.unsubmitted.is_empty();
-        if !(in_turn && Self::arm_now(&mut self.ring, entry)) {
+        if !(in_turn && Self::arm_now(&mut self.ring, entry, self.multishot)) {
             self.arm_later(token);
         }
         (1..copies).for_each(|_| self.arm(token));

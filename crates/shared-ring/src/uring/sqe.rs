@@ -54,17 +54,22 @@ fn raw(fd: Fd) -> Raw {
     Raw(fd.raw())
 }
 
-/// The submission for an operation. It points into `op` and `note`.
-pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note) -> Sqe {
+/// The submission for an operation. It points into `op` and `note`. Whether it `goes_on` by itself
+/// where that is possible.
+pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note, goes_on: bool) -> Sqe {
     let sqe = match op {
-        Op::Accept { listener, per_turn: None } => {
+        Op::Accept { listener, per_turn: None } if goes_on => {
             opcode::AcceptMulti::new(raw(*listener)).flags(ACCEPT).build()
         }
-        Op::Accept { listener, per_turn: Some(_) } => {
+        Op::Accept { listener, .. } => {
             let none = std::ptr::null_mut();
             opcode::Accept::new(raw(*listener), none, none.cast()).flags(ACCEPT).build()
         }
-        Op::Receive { fd } => opcode::RecvMulti::new(raw(*fd), GROUP).build(),
+        Op::Receive { fd } if goes_on => opcode::RecvMulti::new(raw(*fd), GROUP).build(),
+        Op::Receive { fd } => opcode::Recv::new(raw(*fd), std::ptr::null_mut(), 0)
+            .buf_group(GROUP)
+            .build()
+            .flags(Flags::BUFFER_SELECT),
         Op::Send { fd, data } => send(*fd, data),
         Op::SendFile { fd, file, offset, len } => match &mut note.memory {
             // Cold: read it, so that it is in memory.

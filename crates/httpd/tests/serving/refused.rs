@@ -1,0 +1,29 @@
+//! A thread or a program for which io_uring is forbidden, as in many containers.
+
+use std::io;
+
+/// Installs a filter of system calls (seccomp(2)) that refuses io_uring_setup(2) to the calling
+/// thread, to those that it starts, and to programs that it becomes.
+pub(crate) fn refuse_io_uring() -> io::Result<()> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        // The number of the system call comes first in what a filter sees.
+        step(LOAD, 0, 0, 0),
+        step(EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: it takes no pointer.
+    let done = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let set = libc::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: the program and its steps are there until the call returns; the kernel copies them.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, set, 0, &raw const program) };
+    if done != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
