@@ -56,6 +56,9 @@ impl Disk {
         if path.is_empty() {
             return Err(Errno::NOENT);
         }
+        if path.starts_with(b"/") {
+            return Err(Errno::XDEV);
+        }
         let mut way = vec![root];
         for part in path.split(|byte| *byte == b'/') {
             let at = *way.last().ok_or(Errno::XDEV)?;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::disk::TOP;
 use super::fault::Fault;
-use super::peer::Peer;
+use super::peer::{Net, Next, Peer};
 use super::plan::{Plan, Refuses};
 use super::stream::Owner;
 use super::work::Works;
@@ -36,6 +36,42 @@ pub struct Verdict {
     pub faults: [u64; Fault::COUNT],
     /// What happened, line by line, if that was wanted.
     pub trace: Vec<String>,
+}
+
+/// A peer that does what it is told.
+#[derive(Clone)]
+pub struct Hand {
+    machine: Machine,
+    peer: u32,
+}
+
+impl Hand {
+    /// Does something on the network, at once.
+    pub fn with<T>(&self, act: impl FnOnce(&mut Net<'_>) -> T) -> T {
+        act(&mut Net::new(&mut self.machine.world(), self.peer))
+    }
+
+    /// Listens at an address.
+    ///
+    /// # Panics
+    /// When somebody listens there already.
+    pub fn listen(&self, at: SocketAddr) -> SocketAddr {
+        let owner = Owner::Peer(self.peer);
+        self.machine.world().listen(at, 64, owner).expect("the address is free").1
+    }
+}
+
+/// Waits to be told.
+struct Idle;
+
+impl Peer for Idle {
+    fn step(&mut self, _net: &mut Net<'_>) -> Next {
+        Next::Wait
+    }
+
+    fn waits_for(&self) -> String {
+        "one that does what it is told".to_owned()
+    }
 }
 
 impl Machine {
@@ -72,6 +108,12 @@ impl Machine {
         world.listen(at, 64, Owner::Peer(peer)).expect("a peer has an address of its own");
     }
 
+    /// Adds a peer that does what it is told.
+    pub fn hand(&self) -> Hand {
+        let peer = self.world().add_peer(Box::new(Idle), true);
+        Hand { machine: self.clone(), peer }
+    }
+
     /// Says what is done when all peers but servers are [done](super::Next::Done). It is done
     /// in the middle of a step, so it has to leave the machine alone.
     pub fn at_end(&self, finale: impl FnOnce() + 'static) {
@@ -91,6 +133,11 @@ impl Machine {
             world.enter();
         }
         signalled
+    }
+
+    /// What rule was broken, if any.
+    pub fn failure(&self) -> Option<String> {
+        self.world().failure().map(str::to_owned)
     }
 
     /// Ends a run: the program is over, and everything it had must be closed.

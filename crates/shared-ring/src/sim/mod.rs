@@ -30,7 +30,7 @@ mod world;
 
 pub use check::Checked;
 pub use fault::{Fault, Faults};
-pub use machine::{Machine, Verdict};
+pub use machine::{Hand, Machine, Verdict};
 pub use memory::Watching;
 pub use peer::{Got, Line, Net, Next, Peer};
 pub use plan::{Plan, Refuses};

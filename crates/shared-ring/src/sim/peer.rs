@@ -141,6 +141,11 @@ impl<'a> Net<'a> {
         self.world.has_stalled(self.me)
     }
 
+    /// The address of this end.
+    pub fn address(&mut self, line: &Line) -> SocketAddr {
+        self.world.of(line.0).address[usize::from(line.0.side)]
+    }
+
     /// Whether a connection is broken.
     pub fn is_broken(&mut self, line: &Line) -> bool {
         self.world.of(line.0).is_broken()

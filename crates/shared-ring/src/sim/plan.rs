@@ -1,6 +1,7 @@
 //! How a run goes.
 
 use super::fault::Faults;
+use crate::Ability;
 
 /// Everything that decides a run, beside the program and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Plan {
     pub most_faults: u64,
     /// How many descriptors the program can have.
     pub descriptors: usize,
+    /// How many bytes each way of a connection holds on both sides; by default chance decides.
+    pub room: Option<usize>,
     /// What the ring's kernel does not have.
     pub refuses: Option<Refuses>,
     /// Whether to note what happens, line by line.
@@ -30,6 +33,7 @@ impl Default for Plan {
             faults: Faults::ALL,
             most_faults: u64::MAX,
             descriptors: 1_000,
+            room: None,
             refuses: None,
             traced: false,
         }
@@ -47,14 +51,8 @@ pub enum Refuses {
     Memory,
     /// `DEFER_TASKRUN` and the like.
     Modes,
-    /// `EXT_ARG`: waiting with a deadline.
-    ExtArg,
-    /// `NODROP`: completions that survive an overflow.
-    NoDrop,
-    /// `SUBMIT_STABLE`.
-    SubmitStable,
-    /// `FAST_POLL`.
-    FastPoll,
+    /// Something that every mode needs.
+    Without(Ability),
     /// Rings of provided buffers.
     BufferRings,
     /// A bound on worker threads.

@@ -555,12 +555,7 @@ impl Ring for SimRing {
     }
 
     fn can(&self, what: Ability) -> bool {
-        !self.machine.refuses(match what {
-            Ability::NoDrop => Refuses::NoDrop,
-            Ability::ExtArg => Refuses::ExtArg,
-            Ability::SubmitStable => Refuses::SubmitStable,
-            Ability::FastPoll => Refuses::FastPoll,
-        })
+        !self.machine.refuses(Refuses::Without(what))
     }
 
     fn lacks(&self, operations: &[(u8, &'static str)]) -> io::Result<Option<&'static str>> {

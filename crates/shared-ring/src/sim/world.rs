@@ -99,6 +99,7 @@ pub(super) struct World {
     pub(super) now: Duration,
     descriptors: Vec<Descriptor>,
     most_descriptors: usize,
+    room: Option<usize>,
     connections: Vec<Option<Connection>>,
     listeners: Vec<Listener>,
     actors: Vec<Actor>,
@@ -142,6 +143,7 @@ impl World {
             now: Duration::ZERO,
             descriptors: Vec::new(),
             most_descriptors: plan.descriptors,
+            room: plan.room,
             connections: Vec::new(),
             listeners: Vec::new(),
             actors: Vec::new(),
@@ -439,7 +441,10 @@ impl World {
             return Err(Errno::TIMEDOUT);
         }
         let from = self.new_address(to);
-        let mut size = || [64, 700, 5_000, 70_000][self.dice.below(4)];
+        let mut size = || match self.room {
+            Some(room) => room,
+            None => [64, 700, 5_000, 70_000][self.dice.below(4)],
+        };
         let connection = Connection::new([from, to], [size(), size()], [size(), size()]);
         let vacant = self.connections.iter().position(Option::is_none);
         let at = vacant.unwrap_or(self.connections.len());

@@ -1,0 +1,112 @@
+//! A simulated machine as the other side.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use shared_ring::Waker;
+use shared_ring::sim::{Faults, Got, Hand, Line, Machine, Plan};
+
+use super::{Far, Stream};
+
+/// A simulated machine without faults; what is left to chance is who goes on and when.
+pub(crate) struct There {
+    pub(crate) machine: Machine,
+    hand: Hand,
+}
+
+impl There {
+    pub(crate) fn new(seed: u64) -> Self {
+        let plan = Plan {
+            seed,
+            faults: Faults::NONE,
+            descriptors: 10_000,
+            room: Some(70_000),
+            ..Plan::default()
+        };
+        let machine = Machine::new(&plan);
+        let hand = machine.hand();
+        There { machine, hand }
+    }
+}
+
+/// An end of a simulated connection.
+pub(crate) struct Wire {
+    hand: Hand,
+    line: Line,
+}
+
+impl Far for There {
+    type Stream = Wire;
+    type Listener = Hand;
+
+    fn has_links(&self) -> bool {
+        false
+    }
+
+    fn makes_wait(&self) -> bool {
+        false
+    }
+
+    fn connect(&self, to: SocketAddr) -> Wire {
+        let line = self.hand.with(|net| net.connect(to)).expect("somebody listens");
+        Wire { hand: self.hand.clone(), line }
+    }
+
+    fn listen(&self) -> (Hand, SocketAddr) {
+        let hand = self.machine.hand();
+        let address = hand.listen("10.0.0.2:0".parse().unwrap());
+        (hand, address)
+    }
+
+    fn accept(&self, listener: &Hand) -> Wire {
+        let line = listener.with(|net| net.accept()).expect("a connection waits");
+        Wire { hand: listener.clone(), line }
+    }
+
+    fn nobody(&self) -> SocketAddr {
+        "10.0.0.3:9".parse().unwrap()
+    }
+
+    fn root(&self) -> PathBuf {
+        PathBuf::from("/")
+    }
+
+    fn add_file(&self, path: &str, bytes: &[u8]) {
+        self.machine.add_file(path, bytes);
+    }
+
+    fn wake(&self, waker: Waker) {
+        waker.wake();
+    }
+
+    fn check(&self) {
+        assert_eq!(self.machine.failure(), None);
+    }
+}
+
+impl Stream for Wire {
+    fn address(&self) -> SocketAddr {
+        self.hand.with(|net| net.address(&self.line))
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) {
+        let sent = self.hand.with(|net| net.send(&self.line, bytes));
+        assert_eq!(sent, bytes.len(), "a test sends what there is room for");
+    }
+
+    fn read_exact(&mut self, into: &mut [u8]) {
+        let mut bytes = Vec::new();
+        let got = self.hand.with(|net| net.receive(&self.line, into.len(), &mut bytes));
+        assert_eq!(got, Got::Bytes(into.len()));
+        into.copy_from_slice(&bytes);
+    }
+
+    fn read_some(&mut self, into: &mut Vec<u8>) -> bool {
+        let got = self.hand.with(|net| net.receive(&self.line, usize::MAX, into));
+        !matches!(got, Got::End | Got::Reset)
+    }
+
+    fn finish(&mut self) {
+        self.hand.with(|net| net.finish(&self.line));
+    }
+}
