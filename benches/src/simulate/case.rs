@@ -61,6 +61,8 @@ names! {
     Proxy "proxy",
     /// The web server.
     Httpd "httpd",
+    /// One that does everything an application can do.
+    Wild "wild",
 }
 
 /// One run: written as a line, and read from one.

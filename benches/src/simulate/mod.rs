@@ -10,6 +10,7 @@ mod run;
 mod shrink;
 mod stop;
 mod talker;
+mod wild;
 
 pub use case::{Case, Mechanism, Program};
 pub use run::{Report, run};

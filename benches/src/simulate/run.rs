@@ -19,6 +19,7 @@ use super::kv::Caching;
 use super::origin::Origin;
 use super::stop::Stopper;
 use super::talker::{Shared, Talker};
+use super::wild::{self, Asking, Wild};
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -50,6 +51,11 @@ pub fn run(case: &Case) -> Report {
             machine.add_server(ORIGIN, Origin::default());
             let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
             serve(case, &machine, &shared, &config, Proxy::new(ORIGIN, timeouts))
+        }
+        Program::Wild => {
+            machine.add_server(ORIGIN, Origin::default());
+            wild::add_files(&machine);
+            serve(case, &machine, &shared, &config, Wild::new(ORIGIN))
         }
         Program::Httpd => {
             http::add_files(&machine);
@@ -86,11 +92,14 @@ enum Ended {
 fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     let of = |random: &mut fastrand::Rng, all: [u32; 4]| all[random.usize(..4)];
     let most = of(random, [1, 4, 20, 1_000]);
+    let has_files = matches!(case.program, Program::Httpd | Program::Wild);
+    let connects = matches!(case.program, Program::Proxy | Program::Wild);
     Config {
         listen: vec![SERVER],
-        roots: if case.program == Program::Httpd { vec!["/site".into()] } else { Vec::new() },
-        // A proxy that has no room for its own connections drops its clients.
-        max_connections: if case.program == Program::Proxy { 1_000 } else { most },
+        roots: if has_files { vec!["/site".into()] } else { Vec::new() },
+        // Who has no room for connections of its own drops its clients.
+        max_connections: if connects { 1_000 } else { most },
+        max_queued: wild::MOST_QUEUED,
         backlog: of(random, [1, 8, 100, 100]),
         buffers: of(random, [1, 4, 16, 64]) as u16,
         buffer_size: of(random, [16, 64, 512, 2_048]),
@@ -143,6 +152,7 @@ fn drive<A: Application + 'static, K: Kernel>(
             Program::Echo | Program::Proxy => {
                 machine.add_peer(Talker::new(Echoed::default(), SERVER, shared));
             }
+            Program::Wild => machine.add_peer(Talker::new(Asking::default(), SERVER, shared)),
             Program::Kv => machine.add_peer(Talker::new(Caching::new(me), SERVER, shared)),
             Program::Httpd => {
                 machine.add_peer(Talker::new(Browsing::new(shared), SERVER, shared));

@@ -1,0 +1,357 @@
+//! A server that does everything that an application can do, as its clients ask, and its clients.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use multiplex::{
+    Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileOp, FilePath,
+    HIGH_WATER, Listener, Root, Rx, Why,
+};
+use shared_ring::sim::{Machine, Net};
+
+use super::replies::Replies;
+use super::talker::Dialogue;
+
+/// Its files: name and length.
+const FILES: [(&str, usize); 3] = [("small", 50), ("middle", 9_000), ("large", 90_000)];
+
+/// Bytes that are in no two places the same, nearly.
+const fn pattern<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut at = 0;
+    while at < N {
+        bytes[at] = (at * 7 + at / 251) as u8;
+        at += 1;
+    }
+    bytes
+}
+
+static PATTERN: [u8; 90_000] = pattern();
+
+/// More than a server of a run queues.
+const TOO_MUCH: usize = 3 * MOST_QUEUED;
+
+/// How much it queues for a connection at most.
+pub(super) const MOST_QUEUED: usize = 300_000;
+
+pub(super) fn add_files(machine: &Machine) {
+    for (name, len) in FILES {
+        machine.add_file(&format!("site/{name}"), &PATTERN[..len]);
+    }
+}
+
+/// The server.
+pub(super) struct Wild {
+    origin: SocketAddr,
+    /// For each connection to the origin, on whose behalf it was opened, and how much is to come.
+    calls: BTreeMap<(u32, u32), (Conn, usize)>,
+}
+
+/// What a connection waits for, and does not receive meanwhile.
+#[derive(Default)]
+pub(super) enum Waiting {
+    #[default]
+    Nothing,
+    File {
+        range: std::ops::Range<u64>,
+        /// It is to be read rather than sent.
+        read: bool,
+    },
+    Stats(usize),
+    Deadline,
+    Call,
+}
+
+impl Wild {
+    pub(super) fn new(origin: SocketAddr) -> Self {
+        Wild { origin, calls: BTreeMap::new() }
+    }
+
+    /// Does what a line asks for; whether the next may be looked at.
+    fn obey(&mut self, x: &mut Cx<'_, impl Commands, Waiting>, line: &[u8]) -> bool {
+        let text = std::str::from_utf8(line).expect("clients send text");
+        let mut words = text.split(' ');
+        let command = words.next().unwrap_or_default();
+        let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0_usize);
+        let path = |file: usize| FilePath::new(FILES[file % FILES.len()].0);
+        match command {
+            "say" => say(x, number(), number()),
+            "file" | "read" => {
+                let (file, start, len) = (number(), number() as u64, number() as u64);
+                let read = command == "read";
+                *x.state = Waiting::File { range: start..start + len, read };
+                x.io.file(x.id, 1, FileOp::Open(Root(0), path(file)));
+            }
+            "stats" => {
+                let n = number();
+                *x.state = Waiting::Stats(n);
+                for at in 0..n {
+                    let op = match at % 3 {
+                        0 => FileOp::List(Root(0), FilePath::new(".")),
+                        _ => FileOp::Stat(Root(0), path(at)),
+                    };
+                    x.io.file(x.id, 2, op);
+                }
+            }
+            "wait" => {
+                *x.state = Waiting::Deadline;
+                x.io.deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
+            }
+            "call" => {
+                let n = number();
+                *x.state = Waiting::Call;
+                let call = x.io.connect(self.origin);
+                x.io.send(call, Chunk::Static(&PATTERN[..n]));
+                self.calls.insert((call.slot(), call.generation()), (x.id, n));
+            }
+            "admit" => {
+                let how = match number() {
+                    0 => Admit::PerTurn(1),
+                    1 => Admit::PerTurn(3),
+                    2 => Admit::Backlog(5),
+                    _ => Admit::All,
+                };
+                x.io.admit(Listener(0), how);
+                x.io.send(x.id, Chunk::Static(b"ok\n"));
+            }
+            // Nobody is let in for a while.
+            "shut" => {
+                *x.state = Waiting::Deadline;
+                x.io.admit(Listener(0), Admit::Off);
+                x.io.deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
+            }
+            "over" => drop(x.io.send(x.id, Chunk::Shared(Bytes::from(vec![0; TOO_MUCH])))),
+            "end" => {
+                x.io.send(x.id, Chunk::Static(b"bye\n"));
+                let how = [Close::Flush, Close::Linger, Close::Half, Close::Reset];
+                x.io.close(x.id, how[number() % how.len()]);
+            }
+            _ => panic!("clients ask for nothing else: {text}"),
+        }
+        matches!(x.state, Waiting::Nothing)
+    }
+
+    /// Is done with what a connection has waited for.
+    fn done(x: &mut Cx<'_, impl Commands, Waiting>) {
+        *x.state = Waiting::Nothing;
+        x.io.receive(x.id, true);
+    }
+
+    fn opened(x: &mut Cx<'_, impl Commands, Waiting>, opened: io::Result<File>) {
+        let Waiting::File { range, read } = x.state else { return };
+        let range = range.clone();
+        match opened {
+            Ok(file) if *read => x.io.file(x.id, 3, FileOp::Read(file, range)),
+            Ok(file) => {
+                x.io.send(x.id, Chunk::File(file, range));
+                Self::done(x);
+            }
+            Err(_) => x.io.close(x.id, Close::Reset),
+        }
+    }
+}
+
+/// Sends `n` bytes in one of several ways.
+fn say(x: &mut Cx<'_, impl Commands, Waiting>, how: usize, n: usize) {
+    let bytes = &PATTERN[..n];
+    match how {
+        0 => drop(x.io.send(x.id, Chunk::Copy(bytes))),
+        1 => drop(x.io.send(x.id, Chunk::Static(bytes))),
+        2 => drop(x.io.send(x.id, Chunk::Shared(Bytes::copy_from_slice(bytes)))),
+        3 => x.io.reserve(x.id, n).copy_from_slice(bytes),
+        _ => {
+            for (at, piece) in bytes.chunks(n / 20 + 1).enumerate() {
+                match at % 3 {
+                    0 => x.io.send(x.id, Chunk::Copy(piece)),
+                    1 => x.io.send(x.id, Chunk::Shared(Bytes::copy_from_slice(piece))),
+                    _ => x.io.send(x.id, Chunk::Received(piece.to_vec().into())),
+                };
+            }
+        }
+    }
+}
+
+impl Application for Wild {
+    type State = Waiting;
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn connected(&mut self, x: Cx<'_, impl Commands, Waiting>, result: io::Result<()>) {
+        if result.is_err()
+            && let Some((client, _)) = self.calls.remove(&(x.id.slot(), x.id.generation()))
+        {
+            x.io.close(client, Close::Reset);
+        }
+    }
+
+    fn received(&mut self, mut x: Cx<'_, impl Commands, Waiting>, rx: &mut Rx<'_>) {
+        let key = (x.id.slot(), x.id.generation());
+        if let Some((client, left)) = self.calls.get_mut(&key) {
+            let (client, n) = (*client, rx.bytes().len());
+            *left -= n;
+            let over = *left == 0;
+            x.io.send(client, Chunk::Received(rx.take()));
+            if over {
+                self.calls.remove(&key);
+                x.io.close(x.id, if n.is_multiple_of(2) { Close::Flush } else { Close::Linger });
+                // Its state can't be reached from here.
+                x.io.deadline(client, Some(x.io.now()));
+            }
+            return;
+        }
+        loop {
+            // Nothing more is queued, but how much is there is told.
+            let queued = x.io.send(x.id, Chunk::Static(b""));
+            if queued >= HIGH_WATER || !matches!(x.state, Waiting::Nothing) {
+                return x.io.receive(x.id, false);
+            }
+            let Some(end) = rx.bytes().iter().position(|byte| *byte == b'\n') else { break };
+            let line = rx.bytes()[..end].to_vec();
+            rx.consume(end + 1);
+            self.obey(&mut x, &line);
+        }
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn file(&mut self, mut x: Cx<'_, impl Commands, Waiting>, tag: u32, done: FileDone) {
+        match (tag, done) {
+            (1, FileDone::Opened(opened)) => Self::opened(&mut x, opened.map(|(file, _)| file)),
+            (3, FileDone::Read(Ok(bytes))) => {
+                x.io.send(x.id, Chunk::Received(bytes));
+                Self::done(&mut x);
+            }
+            (2, FileDone::Stat(_) | FileDone::Listed(_)) => {
+                if let Waiting::Stats(left) = x.state {
+                    *left -= 1;
+                    if *left == 0 {
+                        x.io.send(x.id, Chunk::Static(b"looked\n"));
+                        Self::done(&mut x);
+                    }
+                }
+            }
+            _ => x.io.close(x.id, Close::Reset),
+        }
+    }
+
+    fn drained(&mut self, x: Cx<'_, impl Commands, Waiting>) {
+        if matches!(x.state, Waiting::Nothing) {
+            x.io.receive(x.id, true);
+        }
+    }
+
+    fn expired(&mut self, mut x: Cx<'_, impl Commands, Waiting>) {
+        match x.state {
+            Waiting::Deadline => {
+                x.io.admit(Listener(0), Admit::All);
+                x.io.send(x.id, Chunk::Static(b"waited\n"));
+                Self::done(&mut x);
+            }
+            Waiting::Call => Self::done(&mut x),
+            _ => panic!("a deadline that was not set"),
+        }
+    }
+
+    fn closed(&mut self, x: Cx<'_, impl Commands, Waiting>, _: Why) {
+        let key = (x.id.slot(), x.id.generation());
+        if let Some((client, _)) = self.calls.remove(&key) {
+            x.io.close(client, Close::Reset);
+        }
+        // It may be the one that was to let others in again.
+        x.io.admit(Listener(0), Admit::All);
+        // Nobody waits for those that this one has called.
+        let called = self.calls.iter().filter(|(_, (client, _))| *client == x.id);
+        let called: Vec<_> = called.map(|(key, _)| *key).collect();
+        for (slot, generation) in called {
+            self.calls.remove(&(slot, generation));
+            x.io.close(Conn::new(slot, generation), Close::Reset);
+        }
+    }
+}
+
+/// A client that asks for everything.
+#[derive(Default)]
+pub(super) struct Asking {
+    expected: Replies,
+    ends: bool,
+}
+
+impl Dialogue for Asking {
+    fn begin(&mut self) {
+        self.expected.clear();
+        self.ends = false;
+    }
+
+    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
+        let mut line = |text: String| {
+            out.extend_from_slice(text.as_bytes());
+            out.push(b'\n');
+        };
+        match net.below(24) {
+            0..6 => {
+                let (how, n) = (net.below(5), [0, 1, 90, 3_000, 80_000][net.below(5)]);
+                line(format!("say {how} {n}"));
+                self.expected.add(&PATTERN[..n]);
+            }
+            6..13 => {
+                let (file, read) = (net.below(FILES.len()), net.once_in(2));
+                let size = FILES[file].1;
+                let start = net.below(size);
+                let most = if read { 5_000 } else { size };
+                let len = 1 + net.below((size - start).min(most));
+                line(format!("{} {file} {start} {len}", if read { "read" } else { "file" }));
+                self.expected.add(&PATTERN[start..start + len]);
+            }
+            13..15 => {
+                line(format!("stats {}", 1 + net.below(20)));
+                self.expected.add(b"looked\n");
+            }
+            15..18 => {
+                let what = if net.once_in(4) { "shut" } else { "wait" };
+                line(format!("{what} {}", net.below(3_000)));
+                self.expected.add(b"waited\n");
+            }
+            18..21 => {
+                let n = 1 + net.below(4_000);
+                line(format!("call {n}"));
+                self.expected.add(&PATTERN[..n]);
+            }
+            21 => {
+                line(format!("admit {}", net.below(4)));
+                self.expected.add(b"ok\n");
+            }
+            22 => {
+                let how = net.below(3);
+                line(format!("end {how}"));
+                self.expected.add(b"bye\n");
+                self.ends = true;
+                return false;
+            }
+            // What was asked before could get lost with the connection.
+            _ if self.expected.is_empty() && out.is_empty() => {
+                let text = if net.once_in(2) { "over" } else { "end 3" };
+                out.extend_from_slice(text.as_bytes());
+                out.push(b'\n');
+                self.ends = true;
+                return false;
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn hear(&mut self, _net: &Net<'_>, bytes: &[u8]) -> Result<usize, String> {
+        self.expected.compare(bytes)
+    }
+
+    fn owed(&self) -> Option<String> {
+        self.expected.owed()
+    }
+
+    fn may_end(&self) -> bool {
+        self.ends && self.expected.is_empty()
+    }
+}
