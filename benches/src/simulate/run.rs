@@ -103,6 +103,9 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         backlog: of(random, [1, 8, 100, 100]),
         buffers: of(random, [1, 4, 16, 64]) as u16,
         buffer_size: of(random, [16, 64, 512, 2_048]),
+        linger: [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)],
+        stall: [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)],
+        drain: [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)],
         ..Config::default()
     }
 }

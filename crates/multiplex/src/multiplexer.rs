@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
+use shared_ring::sync::{Arc, AtomicBool, Mutex, Ordering};
 use shared_ring::{Counters, Fault, Waker};
 
 use crate::{Application, Config, StartError, Unavailable};
@@ -135,4 +135,32 @@ pub struct Stats {
     pub processor_time: Duration,
     /// What the kernel did.
     pub kernel: Counters,
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use shared_ring::sync::thread;
+
+    /// One thread wakes with a tag, another stops: the loop, which sleeps whenever it finds
+    /// nothing, sees both.
+    #[test]
+    fn tags_and_the_stop_are_seen() {
+        loom::model(|| {
+            let waker = Waker::modelled();
+            let remote = Remote::new(waker.clone());
+            let (one, other) = (remote.clone(), remote.clone());
+            let tags = thread::spawn(move || assert!(one.wake(7)));
+            let stop = thread::spawn(move || other.stop());
+            let (mut tag, mut stopped) = (None, false);
+            while tag.is_none() || !stopped {
+                waker.drain();
+                tag = tag.or_else(|| remote.next_tag());
+                stopped |= remote.stopped();
+            }
+            assert_eq!(tag, Some(7));
+            tags.join().unwrap();
+            stop.join().unwrap();
+        });
+    }
 }

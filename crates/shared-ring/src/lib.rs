@@ -36,6 +36,8 @@ pub mod poller;
 mod signal;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[doc(hidden)]
+pub mod sync;
 mod system;
 mod table;
 mod token;

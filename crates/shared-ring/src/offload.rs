@@ -3,24 +3,28 @@
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::PoisonError;
 
 use rustix::io::Errno;
 
 use crate::linux::file_outcome;
 use crate::nonblocking::{self, Disk};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::{Fd, Links, Listing, Meta, Offload, Op, Outcome, Place, Token, Waker};
+
+/// A path, as operations have it.
+type Path = std::sync::Arc<CStr>;
 
 /// Work for a thread. Whoever posts it keeps the descriptors open until it is done.
 #[derive(Debug)]
 pub enum Work {
     /// Open a path that begins at a directory.
-    Open(Fd, Arc<CStr>, Links),
+    Open(Fd, Path, Links),
     /// Look at a path that begins at a directory.
-    Stat(Fd, Arc<CStr>, Links),
+    Stat(Fd, Path, Links),
     /// List the directory that a path leads to.
-    List(Fd, Arc<CStr>, Links),
+    List(Fd, Path, Links),
     /// Read from a file: where, and how many bytes.
     Read(Fd, u64, u32),
 }
@@ -186,5 +190,47 @@ impl Drop for Threads {
     /// The descriptors that the threads use are about to be closed.
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::Kind;
+
+    /// No descriptor has this number, so that work on it fails at once.
+    const NOT_OPEN: i32 = i32::MAX;
+
+    /// Whatever threads do the work, each piece comes back once, and they end when they are told.
+    #[test]
+    fn work_comes_back_and_threads_end() {
+        loom::model(|| {
+            let waker = Waker::modelled();
+            let mut threads = Threads::new(waker.clone());
+            for slot in 0..2 {
+                let work = Work::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+                threads.post(Token::new(Kind::File, slot, 0), work);
+            }
+            let mut done = Vec::new();
+            while done.len() < 2 {
+                waker.drain();
+                while let Some((token, outcome)) = threads.take() {
+                    assert!(matches!(outcome, Outcome::Failed(Errno::BADF, None)));
+                    done.push(token.slot());
+                }
+            }
+            done.sort_unstable();
+            assert_eq!(done, [0, 1]);
+        });
+    }
+
+    /// Threads end though there is work that was not begun.
+    #[test]
+    fn they_end_before_their_work_does() {
+        loom::model(|| {
+            let mut threads = Threads::new(Waker::modelled());
+            threads.post(Token::new(Kind::File, 0, 0), Work::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            drop(threads);
+        });
     }
 }

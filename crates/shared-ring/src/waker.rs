@@ -2,14 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 #[cfg(feature = "sim")]
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::Fd;
+use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// Ends the wait of the kernel it came from; cheap to clone, usable from any thread.
 ///
@@ -31,7 +30,10 @@ enum Event {
     Linux(OwnedFd),
     /// A simulated machine's.
     #[cfg(feature = "sim")]
-    Played(Fd, Arc<AtomicU64>),
+    Played(Fd, std::sync::Arc<AtomicU64>),
+    /// A model's.
+    #[cfg(loom)]
+    Modelled(crate::sync::Mutex<u64>, crate::sync::Condvar),
 }
 
 impl Event {
@@ -40,6 +42,8 @@ impl Event {
             Event::Linux(fd) => Fd::from_raw(fd.as_raw_fd()),
             #[cfg(feature = "sim")]
             Event::Played(fd, _) => *fd,
+            #[cfg(loom)]
+            Event::Modelled(..) => Fd::from_raw(-1),
         }
     }
 
@@ -49,6 +53,11 @@ impl Event {
             Event::Linux(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
             #[cfg(feature = "sim")]
             Event::Played(_, counter) => drop(counter.fetch_add(1, Ordering::AcqRel)),
+            #[cfg(loom)]
+            Event::Modelled(count, rung) => {
+                *count.lock().unwrap() += 1;
+                rung.notify_one();
+            }
         }
     }
 
@@ -57,6 +66,14 @@ impl Event {
             Event::Linux(fd) => drop(rustix::io::read(fd, &mut [0; 8])),
             #[cfg(feature = "sim")]
             Event::Played(_, counter) => drop(counter.swap(0, Ordering::AcqRel)),
+            #[cfg(loom)]
+            Event::Modelled(count, rung) => {
+                let mut count = count.lock().unwrap();
+                while *count == 0 {
+                    count = rung.wait(count).unwrap();
+                }
+                *count = 0;
+            }
         }
     }
 }
@@ -86,8 +103,14 @@ impl Waker {
 
     /// Makes a waker of a simulated machine.
     #[cfg(feature = "sim")]
-    pub(crate) fn played(fd: Fd, counter: Arc<AtomicU64>) -> Self {
+    pub(crate) fn played(fd: Fd, counter: std::sync::Arc<AtomicU64>) -> Self {
         Waker::over(Event::Played(fd, counter))
+    }
+
+    /// Makes a waker of a model, in which [`Waker::drain`] waits.
+    #[cfg(loom)]
+    pub fn modelled() -> Self {
+        Waker::over(Event::Modelled(Default::default(), crate::sync::Condvar::new()))
     }
 
     /// The descriptor, open as long as a clone lives.
@@ -120,7 +143,7 @@ impl Waker {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::linux::borrow;
@@ -143,5 +166,57 @@ mod tests {
         assert!(!readable(&waker));
         waker.wake();
         assert!(readable(&waker));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::{Mutex, thread};
+
+    /// Two threads leave something and wake; the kernel, which sleeps whenever it finds nothing,
+    /// sees both, however wakes are coalesced. A wake that is lost is a deadlock.
+    #[test]
+    fn no_wake_is_lost() {
+        loom::model(|| {
+            let waker = Waker::modelled();
+            let left = Arc::new(Mutex::new(0));
+            let wakers: Vec<_> = (0..2)
+                .map(|_| {
+                    let (waker, left) = (waker.clone(), Arc::clone(&left));
+                    thread::spawn(move || {
+                        *left.lock().unwrap() += 1;
+                        waker.wake();
+                    })
+                })
+                .collect();
+            while *left.lock().unwrap() < 2 {
+                waker.drain();
+            }
+            wakers.into_iter().for_each(|waker| waker.join().unwrap());
+        });
+    }
+
+    /// The same with what is left in an atomic, as a server's order to stop is.
+    #[test]
+    fn what_was_stored_before_a_wake_is_seen_after_it() {
+        loom::model(|| {
+            let waker = Waker::modelled();
+            let flags: Vec<_> = (0..2).map(|_| Arc::new(AtomicBool::new(false))).collect();
+            let wakers: Vec<_> = flags
+                .iter()
+                .map(|flag| {
+                    let (waker, flag) = (waker.clone(), Arc::clone(flag));
+                    thread::spawn(move || {
+                        flag.store(true, Ordering::Relaxed);
+                        waker.wake();
+                    })
+                })
+                .collect();
+            while !flags.iter().all(|flag| flag.load(Ordering::Relaxed)) {
+                waker.drain();
+            }
+            wakers.into_iter().for_each(|waker| waker.join().unwrap());
+        });
     }
 }

@@ -10,10 +10,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::{Pool, RxBuf};
 
 /// A ring of provided buffers: the pool's free buffers, in the kernel's hands.
-///
-/// We write entries and the tail; the kernel only reads them.
-pub(super) struct Provided {
-    entries: *mut BufRingEntry,
+pub(super) struct Provided<E: Entries = Mapped> {
+    entries: E,
     count: u16,
     tail: u16,
     /// How many buffers the kernel holds.
@@ -21,57 +19,61 @@ pub(super) struct Provided {
     pub(super) pool: Rc<Pool>,
 }
 
+/// The memory of the ring. We write entries and the tail; the kernel only reads them.
+pub(super) trait Entries {
+    /// Writes an entry.
+    ///
+    /// # Safety
+    /// It lies within the ring, and the kernel does not read it: it has taken what stood there, and
+    /// the tail has not moved past it again.
+    unsafe fn write(&mut self, at: u16, address: u64, len: u32, id: u16);
+
+    /// Shows the kernel all entries before the tail.
+    fn publish(&self, tail: u16);
+}
+
+/// The kernel that sees the tail sees the entries before it.
+const PUBLISH: Ordering = Ordering::Release;
+
 /// The one group of buffers.
 pub(super) const GROUP: u16 = 0;
 
 impl Provided {
     /// Maps the ring's memory. The pool's count must be a power of two.
     pub(super) fn new(pool: Rc<Pool>) -> io::Result<Self> {
-        let count = pool.count();
-        assert!(count.is_power_of_two(), "a buffer ring has a power of two of entries");
-        // SAFETY: a new anonymous mapping disturbs nobody.
-        let entries = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                Self::bytes(count),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        }?;
-        Ok(Provided { entries: entries.cast(), count, tail: 0, held: 0, pool })
-    }
-
-    fn bytes(count: u16) -> usize {
-        usize::from(count) * size_of::<BufRingEntry>()
+        let entries = Mapped::new(pool.count())?;
+        Ok(Provided::over(entries, pool))
     }
 
     /// Where the ring begins, for its registration.
     pub(super) fn address(&self) -> u64 {
-        self.entries as u64
+        self.entries.start as u64
+    }
+}
+
+impl<E: Entries> Provided<E> {
+    /// A ring in memory that has room for every buffer of the pool.
+    fn over(entries: E, pool: Rc<Pool>) -> Self {
+        let count = pool.count();
+        assert!(count.is_power_of_two(), "a buffer ring has a power of two of entries");
+        Provided { entries, count, tail: 0, held: 0, pool }
     }
 
     /// Gives every free buffer to the kernel, with one release store. Whether there were any.
     pub(super) fn give_back(&mut self) -> bool {
         let before = self.tail;
         while let Some(id) = self.pool.take() {
-            // SAFETY: the index is below the count of entries that were mapped, and the kernel
-            // reads no entry at or behind the tail, which has not moved yet.
-            let entry =
-                unsafe { &mut *self.entries.add(usize::from(self.tail & (self.count - 1))) };
-            entry.set_addr(self.pool.address(id) as u64);
-            entry.set_len(self.pool.size() as u32);
-            entry.set_bid(id);
+            let (address, len) = (self.pool.address(id) as u64, self.pool.size() as u32);
+            // SAFETY: there are as many entries as buffers, and this buffer is free, so the kernel
+            // has taken at least one of what it was given before: the oldest, which stood here.
+            unsafe { self.entries.write(self.tail & (self.count - 1), address, len, id) };
             self.tail = self.tail.wrapping_add(1);
         }
         if before == self.tail {
             return false;
         }
         self.held += self.tail.wrapping_sub(before);
-        // SAFETY: the first entry is mapped and initialised (by zeroes at least).
-        let tail = unsafe { BufRingEntry::tail(self.entries) };
-        // SAFETY: the tail is two aligned bytes of the mapping that the kernel only reads.
-        let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
-        tail.store(self.tail, Ordering::Release);
+        self.entries.publish(self.tail);
         true
     }
 
@@ -95,10 +97,119 @@ impl Provided {
     }
 }
 
-impl Drop for Provided {
+/// Mapped pages, as the kernel wants them.
+pub(super) struct Mapped {
+    start: *mut BufRingEntry,
+    count: u16,
+}
+
+impl Mapped {
+    fn new(count: u16) -> io::Result<Self> {
+        let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new anonymous mapping disturbs nobody.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), Self::bytes(count), read_write, private)
+        }?;
+        Ok(Mapped { start: start.cast(), count })
+    }
+
+    fn bytes(count: u16) -> usize {
+        usize::from(count) * size_of::<BufRingEntry>()
+    }
+}
+
+impl Entries for Mapped {
+    unsafe fn write(&mut self, at: u16, address: u64, len: u32, id: u16) {
+        // SAFETY: by the caller's promise the index lies within what was mapped, and the kernel
+        // does not read there.
+        let entry = unsafe { &mut *self.start.add(usize::from(at)) };
+        entry.set_addr(address);
+        entry.set_len(len);
+        entry.set_bid(id);
+    }
+
+    fn publish(&self, tail: u16) {
+        // SAFETY: the first entry is mapped and initialised (by zeroes at least).
+        let shared = unsafe { BufRingEntry::tail(self.start) };
+        // SAFETY: the tail is two aligned bytes of the mapping that the kernel only reads.
+        let shared = unsafe { AtomicU16::from_ptr(shared.cast_mut()) };
+        shared.store(tail, PUBLISH);
+    }
+}
+
+impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: mapped in `new` with this length; the kernel holds the pages of a registered
         // ring by itself, so it never sees them gone.
-        let _ = unsafe { munmap(self.entries.cast(), Self::bytes(self.count)) };
+        let _ = unsafe { munmap(self.start.cast(), Self::bytes(self.count)) };
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::UnsafeCell;
+
+    use super::*;
+    use crate::sync::{Arc, AtomicU16 as SharedTail, Mutex, thread};
+
+    const COUNT: u16 = 2;
+
+    /// The ring's memory: a cell for each entry, and the tail.
+    struct Cells {
+        entries: [UnsafeCell<u16>; COUNT as usize],
+        tail: SharedTail,
+    }
+
+    impl Entries for Arc<Cells> {
+        unsafe fn write(&mut self, at: u16, _address: u64, _len: u32, id: u16) {
+            // SAFETY: loom checks that nobody else has access at the moment.
+            self.entries[usize::from(at)].with_mut(|entry| unsafe { *entry = id });
+        }
+
+        fn publish(&self, tail: u16) {
+            self.tail.store(tail, PUBLISH);
+        }
+    }
+
+    /// The kernel, as another thread, reads each entry once it is published, while the program
+    /// gives back what was reported: no entry is read and written at a time, none is lost.
+    #[test]
+    fn the_kernel_reads_what_was_written() {
+        const USES: u16 = 4;
+        loom::model(|| {
+            let cells = Arc::new(Cells { entries: Default::default(), tail: SharedTail::new(0) });
+            // What the kernel has filled; the completion queue in short.
+            let filled = Arc::new(Mutex::new(Vec::new()));
+            let kernel = {
+                let (cells, filled) = (Arc::clone(&cells), Arc::clone(&filled));
+                thread::spawn(move || {
+                    for head in 0..USES {
+                        while cells.tail.load(Ordering::Acquire) == head {
+                            thread::yield_now();
+                        }
+                        let at = usize::from(head % COUNT);
+                        // SAFETY: loom checks that nobody writes at the moment.
+                        let id = cells.entries[at].with(|entry| unsafe { *entry });
+                        filled.lock().unwrap().push(id);
+                    }
+                })
+            };
+            let mut provided = Provided::over(cells, Pool::new(COUNT, 1));
+            provided.give_back();
+            let mut seen = 0;
+            while seen < USES {
+                let done = std::mem::take(&mut *filled.lock().unwrap());
+                if done.is_empty() {
+                    thread::yield_now();
+                }
+                for id in done {
+                    // SAFETY: the kernel has just reported it.
+                    drop(unsafe { provided.filled(id, 1) });
+                    seen += 1;
+                }
+                provided.give_back();
+            }
+            kernel.join().unwrap();
+        });
     }
 }

@@ -1,0 +1,14 @@
+//! What threads share: the standard library's, or loom's when models are checked.
+
+#[cfg(loom)]
+pub use loom::{
+    sync::atomic::{AtomicBool, AtomicU16, Ordering},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    thread,
+};
+#[cfg(not(loom))]
+pub use std::{
+    sync::atomic::{AtomicBool, AtomicU16, Ordering},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    thread,
+};
