@@ -85,3 +85,65 @@ fn hyper_and_the_web_server_say_the_same() {
         server.wait().unwrap();
     }
 }
+
+#[test]
+fn a_seed_is_run_alone_and_counts_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("outcome.json");
+    let output = lab(&[
+        "run",
+        "simulate",
+        "--seed",
+        "5",
+        "--steps",
+        "300",
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let outcome: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert!(outcome["ratios"]["completions_per_min_millions"].as_f64().unwrap() > 0.0);
+    let notes = outcome["notes"].to_string();
+    assert!(notes.contains("1 seeds from 5 on") && notes.contains("injected faults:"), "{notes}");
+}
+
+#[test]
+fn what_makes_no_sense_to_simulate_is_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let nonsense = file("nonsense", "once upon a time\n");
+    let steps = file("steps", "kv uring seed=1 steps=0\n");
+    let cases: [(&[&str], &str, i32); 8] = [
+        (&["simulate", "--seed", "x"], "invalid value 'x' for '--seed", 2),
+        (&["simulate", "--seed", "-1"], "'-1'", 2),
+        (&["simulate", "--steps", "0"], "steps must lie between 1 and", 2),
+        (&["simulate", "--steps", "99999999999"], "steps must lie between 1 and", 2),
+        (&["simulate", "--trace", "/no/such/file"], "can't read /no/such/file", 1),
+        (&["simulate", "--trace", &nonsense], "no trace of a run: its first line is no case", 2),
+        (&["simulate", "--trace", &steps], "steps must lie between 1 and", 2),
+        (&["floors", "--seed", "1"], "--seed, --steps and --trace are for the experiment", 2),
+    ];
+    for (arguments, words, code) in cases {
+        let output = lab(&[&["run"], arguments].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains(words), "{arguments:?}: {text}");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_run_is_repeated_from_the_first_line_of_its_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.trace");
+    std::fs::write(&path, "echo edge seed=3 steps=50 clients=1 faults=none\nsomething else\n")
+        .unwrap();
+    let output = lab(&["run", "simulate", "--trace", path.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("accepted fd") && text.ends_with("It does not fail.\n"), "{text}");
+    assert!(text.contains("another way than in the file, from line 2 on"), "{text}");
+}

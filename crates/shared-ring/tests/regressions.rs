@@ -182,3 +182,43 @@ fn a_list_is_started_from_its_first_byte_sent_to_its_last() {
     list.clear();
     assert!(!list.is_started());
 }
+
+/// The simulated disk reads a part at a time.
+#[cfg(feature = "sim")]
+#[test]
+fn a_short_read_was_taken_for_the_end_of_the_file() {
+    use shared_ring::sim::{Fault, Faults, Machine, Plan, SimKernel};
+    use shared_ring::{Links, Submit};
+    use std::path::Path;
+
+    let contents: Vec<u8> = (0..5_000u32).map(|at| at as u8).collect();
+    let mut short = 0;
+    for seed in 0..50 {
+        let faults = Faults::NONE.with(Fault::ShortRead);
+        let machine = Machine::new(&Plan { seed, faults, ..Plan::default() });
+        machine.add_file("file", &*contents);
+        let ring = UringConfig { mode: Mode::Deferred, operations: 4, buffers: 1, buffer_size: 64 };
+        let mut kernel = SimKernel::new(&machine, &ring).unwrap();
+        let root = kernel.host_mut().directory(Path::new("/")).unwrap();
+        let token = Token::new(Kind::File, 0, 0);
+        let mut next = |op| {
+            kernel.submit(token, op).unwrap();
+            loop {
+                kernel.turn(None).unwrap();
+                if let Some(completion) = kernel.next() {
+                    break completion.outcome;
+                }
+            }
+        };
+        let open = Op::Open { root, path: c"file".into(), links: Links::Beneath };
+        let Outcome::Opened(opened) = next(open) else { panic!("not opened") };
+        let read = Op::Read { file: opened.0.clone(), offset: 10, len: 6_000 };
+        let Outcome::Read(bytes) = next(read) else { panic!("not read") };
+        assert!(*bytes == contents[10..], "{} bytes", bytes.len());
+        drop((bytes, opened, kernel));
+        let verdict = machine.verdict();
+        assert_eq!(verdict.failure, None);
+        short += verdict.faults[Fault::ShortRead as usize];
+    }
+    assert!(short > 0, "no read was short");
+}

@@ -1,0 +1,49 @@
+//! Runs on the simulated machine: none fails, each can be had again, and a failing one is shrunk.
+
+use std::alloc::System;
+
+use lab::simulate::{Case, Mechanism, Program, run};
+use shared_ring::sim::{Faults, Watching};
+
+#[global_allocator]
+static ALLOCATOR: Watching<System> = Watching(System);
+
+#[test]
+fn every_server_on_every_mechanism_holds() {
+    for program in Program::ALL {
+        for mechanism in Mechanism::ALL {
+            for seed in 1..=8 {
+                let case =
+                    Case { program: *program, mechanism: *mechanism, ..Case::of(seed, 1_000) };
+                assert_eq!(run(&case).verdict.failure, None, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_faults_every_client_is_served_to_the_end() {
+    for seed in 1..=20 {
+        let mut case = Case::of(seed, 1_000);
+        case.plan.faults = Faults::NONE;
+        let report = run(&case);
+        assert_eq!(report.verdict.failure, None, "{case}");
+        assert!(
+            report.verdict.faults.iter().skip(1).all(|n| *n == 0) || case.plan.descriptors < 100
+        );
+    }
+}
+
+/// Nothing but the case decides what happens.
+#[test]
+fn a_run_can_be_had_again() {
+    for seed in 1..=25 {
+        let mut case = Case::of(seed, 600);
+        case.plan.traced = true;
+        let (one, other) = (run(&case), run(&case));
+        assert!(one.verdict.trace.len() > 100, "{case}");
+        let differ = one.verdict.trace.iter().zip(&other.verdict.trace).find(|(a, b)| a != b);
+        assert_eq!(differ, None, "{case}");
+        assert_eq!(one.stats.kernel, other.stats.kernel, "{case}");
+    }
+}
