@@ -4,6 +4,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 mechanisms=$(sed -n 's/^mechanisms = \[\(.*\)\]/\1/p' crates/multiplex/Cargo.toml | tr -d '",')
+for feature in sim planted; do
+    echo "shared-ring with $feature"
+    cargo check --quiet -p shared-ring --features "$feature"
+done
+echo "multiplex with sim"
+cargo check --quiet -p multiplex --no-default-features --features sim
 for mechanism in $mechanisms; do
     echo "multiplex with $mechanism"
     cargo check --quiet -p multiplex --no-default-features --features "$mechanism"

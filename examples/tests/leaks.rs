@@ -6,6 +6,7 @@ mod support;
 use std::fs;
 use std::io::Read;
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use examples::{Echo, Kv, Layer, Proxy, Timeouts, Tls, Xor, server_config};
@@ -13,8 +14,12 @@ use multiplex::{Application, Config};
 use support::client::Client;
 use support::{Server, config, on_each, pattern};
 
-fn open_descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").unwrap().count()
+/// What this process has open.
+fn open_descriptors() -> Vec<PathBuf> {
+    let all = fs::read_dir("/proc/self/fd").unwrap();
+    let mut open: Vec<_> = all.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
+    open.sort_unstable();
+    open
 }
 
 /// What bad peers do.
@@ -50,7 +55,7 @@ fn misbehave(server: &Server) -> Vec<Client> {
     // All applications have an answer to this, and when it is there, all before was accepted.
     let mut last = connect();
     last.send(b"\r\n\x0c\x0b and a few bytes more");
-    let _ = last.0.read(&mut [0]);
+    last.0.read_exact(&mut [0]).expect("an answer");
     vec![last, idle]
 }
 

@@ -58,5 +58,76 @@ pub use driver::Interrupts;
 pub use event_loop::Loop;
 pub use multiplexer::{Family, Multiplexer, Remote, Stats};
 pub use rx::Rx;
-pub use shared_ring::{BufferSizes, Counters, Fault, File, FileKind, Links, Listing, Meta, RxBuf};
+/// A simulated machine, on which a server is tested: one seed decides what goes wrong, and when.
+///
+/// ```
+/// use multiplex::sim::{Got, Line, Machine, Net, Next, Peer, Plan, SimKernel};
+/// use multiplex::{Application, Chunk, Close, Commands, Config, Cx, Loop, Mode, Rx};
+/// # struct Echo;
+/// # impl Application for Echo {
+/// #     type State = ();
+/// #     const MAX_UNCONSUMED: usize = 1;
+/// #     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+/// #         x.io.send(x.id, Chunk::Received(rx.take()));
+/// #         if rx.eof() {
+/// #             x.io.close(x.id, Close::Flush);
+/// #         }
+/// #     }
+/// # }
+///
+/// /// A client that says one thing and wants to hear it again.
+/// #[derive(Default)]
+/// struct Client {
+///     line: Option<Line>,
+///     heard: Vec<u8>,
+/// }
+///
+/// impl Peer for Client {
+///     fn step(&mut self, net: &mut Net<'_>) -> Next {
+///         let Some(line) = &self.line else {
+///             let line = net.connect("10.0.0.1:7".parse().unwrap()).expect("it listens");
+///             net.send(&line, b"hello");
+///             net.finish(&line);
+///             self.line = Some(line);
+///             return Next::Ready;
+///         };
+///         match net.receive(line, 100, &mut self.heard) {
+///             Got::Bytes(_) => return Next::Ready,
+///             Got::Nothing => return Next::Wait,
+///             Got::End if self.heard == b"hello" => {}
+///             _ if net.is_hurt(line) => {} // a fault has cost it the connection
+///             got => net.fail(format!("{got:?} after {:?}", self.heard)),
+///         }
+///         net.close(self.line.take().expect("just used"));
+///         Next::Done
+///     }
+///
+///     fn waits_for(&self) -> String {
+///         "an echo".to_owned()
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// for seed in 0..100 {
+///     let machine = Machine::new(&Plan { seed, ..Plan::default() });
+///     let config = Config { listen: vec!["10.0.0.1:7".parse()?], ..Config::default() };
+///     let kernel = SimKernel::new(&machine, &config.ring(Mode::Deferred)?)?;
+///     let server = Loop::new(kernel, &config)?;
+///     let remote = server.remote();
+///     machine.add_peer(Client::default());
+///     machine.at_end(move || remote.stop());
+///     let ran = server.run(Echo);
+///     assert_eq!(machine.verdict().failure, None, "seed {seed}");
+///     ran?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A [`Watching`](sim::Watching) allocator adds the check that no memory is freed too early.
+#[cfg(feature = "sim")]
+pub use shared_ring::sim;
+pub use shared_ring::{
+    BufferSizes, Counters, Fault, File, FileKind, Links, Listing, Meta, Mode, RxBuf,
+};
 pub use wheel::Wheel;

@@ -23,7 +23,8 @@ pub trait Peer {
 pub enum Next {
     /// Whenever its turn comes.
     Ready,
-    /// When something has changed about one of its connections.
+    /// When something has changed about one of its connections since it last looked; whoever
+    /// [receives](Net::receive) says this after [`Got::Nothing`], not after bytes.
     Wait,
     /// The same, or when this time is over.
     After(Duration),
