@@ -9,7 +9,11 @@ for feature in sim planted; do
     cargo check --quiet -p shared-ring --features "$feature"
 done
 echo "multiplex with sim"
-cargo check --quiet -p multiplex --no-default-features --features sim
+cargo check --quiet -p multiplex --features sim
+for features in multiplex/epoll tls,multiplex/epoll programs; do
+    echo "examples with $features"
+    cargo check --quiet -p examples --no-default-features --features "$features"
+done
 for mechanism in $mechanisms; do
     echo "multiplex with $mechanism"
     cargo check --quiet -p multiplex --no-default-features --features "$mechanism"

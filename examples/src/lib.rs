@@ -14,7 +14,9 @@ mod echo;
 mod kv;
 mod layer;
 mod proxy;
+#[cfg(feature = "programs")]
 mod serve;
+#[cfg(feature = "tls")]
 mod tls;
 mod xor;
 
@@ -22,6 +24,8 @@ pub use echo::Echo;
 pub use kv::{Kv, KvState};
 pub use layer::{Layer, Transform};
 pub use proxy::{Proxy, Timeouts};
+#[cfg(feature = "programs")]
 pub use serve::Listen;
+#[cfg(feature = "tls")]
 pub use tls::{ServerSession, Tls, server_config};
 pub use xor::Xor;

@@ -3,9 +3,9 @@
 use std::alloc::System;
 use std::thread;
 
-use lab::simulate::{Case, run};
 use shared_ring::planted::{Bug, plant};
 use shared_ring::sim::Watching;
+use simulate::{Case, run};
 
 #[global_allocator]
 static ALLOCATOR: Watching<System> = Watching(System);

@@ -1,19 +1,21 @@
 //! Line coverage, by a copy of the simulation that counts its lines.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use llvm_profparser::{CoverageMapping, CoverageReport, CoverageResult, parse};
 
 use crate::outcome;
 
-/// How long the copy runs, in seconds.
-const SECONDS: &str = "8";
+/// How long the copy runs if there is time, in seconds, and how long it has to.
+const SECONDS: u64 = 8;
+const LEAST: u64 = 2;
 
 /// The rooms whose lines are counted.
-const ROOMS: [&str; 2] = ["crates/shared-ring/src/", "crates/multiplex/src/"];
+const ROOMS: [&str; 2] = ["shared-ring", "multiplex"];
 
 /// A copy that is being built, or what stands in the way.
 pub(super) struct Coverage(Result<Copy, String>);
@@ -21,7 +23,6 @@ pub(super) struct Coverage(Result<Copy, String>);
 struct Copy {
     build: Child,
     folder: PathBuf,
-    tools: PathBuf,
 }
 
 impl Coverage {
@@ -30,110 +31,125 @@ impl Coverage {
         Coverage(Copy::begin())
     }
 
-    /// Runs the copy and says what it found. When time is short it has to be built by now.
-    pub(super) fn end(self, is_short: bool) -> String {
-        match self.0.and_then(|copy| copy.measure(is_short)) {
-            Ok(found) => format!("line coverage, in {SECONDS} s of runs: {found}"),
+    /// Runs the copy and says what it found; all of this is over at `end`, or soon after.
+    pub(super) fn end(self, end: Instant) -> String {
+        match self.0.and_then(|copy| copy.measure(end)) {
+            Ok(found) => format!("line coverage, {found}"),
             Err(why) => format!("line coverage was not measured: {why}"),
         }
     }
 }
 
+impl Drop for Copy {
+    /// What is not waited for should not go on alone.
+    fn drop(&mut self) {
+        let _ = self.build.kill();
+        let _ = self.build.wait();
+    }
+}
+
 impl Copy {
     fn begin() -> Result<Self, String> {
-        let tools = tools()?;
         let folder = outcome::directory().map_err(|e| e.to_string())?.join("coverage");
-        let build = cargo(&folder)
-            .args(["build", "--quiet", "--jobs", "1"])
+        let build = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["build", "--quiet", "--jobs", "1", "--package", "simulate"])
             .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
-            .args(["--package", "lab", "--example", "simulate"])
+            .env("CARGO_TARGET_DIR", &folder)
+            .env("CARGO_PROFILE_DEV_DEBUG", "false")
+            .env("RUSTFLAGS", "-C instrument-coverage")
+            // Build scripts and macros count theirs too.
+            .env("LLVM_PROFILE_FILE", folder.join("build.profraw"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("cargo can't be started: {error}"))?;
-        Ok(Copy { build, folder, tools })
+        Ok(Copy { build, folder })
     }
 
-    fn measure(mut self, is_short: bool) -> Result<String, String> {
-        let patience = Duration::from_secs(if is_short { 2 } else { 300 });
-        let end = Instant::now() + patience;
-        loop {
-            match self.build.try_wait() {
-                Ok(Some(status)) if status.success() => break,
-                Ok(Some(_)) => return Err("the copy that counts its lines can't be built".into()),
-                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(50)),
-                _ => {
-                    return Err(
-                        "the copy that counts its lines is still being built, and will be \
-                                there for the next run"
-                            .into(),
-                    );
-                }
+    fn measure(mut self, end: Instant) -> Result<String, String> {
+        while self.build.try_wait().map_err(|error| error.to_string())?.is_none() {
+            if seconds_until(end) < LEAST {
+                return Err("the copy that counts its lines takes too long to build; what it has \
+                            of it stays for the next run"
+                    .to_owned());
             }
+            std::thread::sleep(Duration::from_millis(50));
         }
-        let program = self.folder.join("debug/examples/simulate");
-        let raw = self.folder.join("simulate.profraw");
-        let data = self.folder.join("simulate.profdata");
-        succeed(Command::new(&program).arg(SECONDS).env("LLVM_PROFILE_FILE", &raw))?;
-        let mut merge = Command::new(self.tools.join("llvm-profdata"));
-        succeed(merge.args(["merge", "-sparse", "-o"]).arg(&data).arg(&raw))?;
-        let mut export = Command::new(self.tools.join("llvm-cov"));
-        export.args(["export", "-summary-only", "-instr-profile"]).arg(&data).arg(&program);
-        let text = succeed(&mut export)?;
-        let report: Value = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-        let found = ROOMS.map(|room| of_room(&report, room));
-        Ok(found.join(", "))
+        let seconds = seconds_until(end).clamp(LEAST, SECONDS);
+        let program = self.folder.join("debug/simulate");
+        let counts = self.folder.join("simulate.profraw");
+        let run = Command::new(&program)
+            .arg(seconds.to_string())
+            .env("LLVM_PROFILE_FILE", &counts)
+            .stdout(Stdio::null())
+            .status();
+        if !run.is_ok_and(|status| status.success()) {
+            return Err("the copy that counts its lines can't be built, or fails".to_owned());
+        }
+        let report = report(&program, &counts)?;
+        Ok(format!(
+            "in {seconds} s of runs: {}",
+            ROOMS.map(|room| of_room(&report, room)).join("; ")
+        ))
     }
 }
 
-/// Cargo, for builds that count lines.
-fn cargo(folder: &Path) -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .env("CARGO_TARGET_DIR", folder)
-        .env("RUSTFLAGS", "-C instrument-coverage")
-        // Build scripts and macros count theirs too.
-        .env("LLVM_PROFILE_FILE", folder.join("build.profraw"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    cargo
+fn seconds_until(end: Instant) -> u64 {
+    end.saturating_duration_since(Instant::now()).as_secs()
 }
 
-/// Where the tools of the compiler's own LLVM are.
-fn tools() -> Result<PathBuf, String> {
-    let say = |argument: &[&str]| {
-        let output = succeed(Command::new("rustc").args(argument))?;
-        Ok::<_, String>(String::from_utf8_lossy(&output).into_owned())
-    };
-    let root = say(&["--print", "sysroot"])?;
-    let about = say(&["--version", "--verbose"])?;
-    let host = about.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
-    let folder = Path::new(root.trim()).join("lib/rustlib").join(host).join("bin");
-    if folder.join("llvm-cov").exists() {
-        Ok(folder)
-    } else {
-        Err("`rustup component add llvm-tools` installs what it needs".to_owned())
+/// What a program that counts its lines has counted in the rooms.
+fn report(program: &Path, counts: &Path) -> Result<CoverageReport, String> {
+    let counts = parse(counts).map_err(|error| error.to_string())?;
+    let programs = [program.to_owned()];
+    CoverageMapping::new(&programs, &counts, false)
+        .and_then(|lines| {
+            lines.generate_subreport(|files| {
+                files.iter().any(|file| ROOMS.iter().any(|room| is_of(room, file)))
+            })
+        })
+        .map_err(|error| error.to_string())
+}
+
+/// Whether a file is part of a room, and not of the simulation itself.
+fn is_of(room: &str, file: &Path) -> bool {
+    let name = file.to_string_lossy();
+    name.contains(&format!("crates/{room}/src/")) && !name.contains("/sim/")
+}
+
+/// How much of a room was reached.
+fn of_room(report: &CoverageReport, room: &str) -> String {
+    let (mut all, mut simulated, mut reached) = (0, 0, 0);
+    for (_, regions) in report.files.iter().filter(|(file, _)| is_of(room, file)) {
+        let lines = lines(regions);
+        let of_file = lines.values().filter(|count| **count > 0).count();
+        all += lines.len();
+        reached += of_file;
+        simulated += if of_file > 0 { lines.len() } else { 0 };
     }
+    let percent = |of: usize| 100.0 * reached as f64 / of.max(1) as f64;
+    format!(
+        "{room} {:.1} % ({reached} of {all} lines; {:.1} % of the files that are simulated at all)",
+        percent(all),
+        percent(simulated),
+    )
 }
 
-/// Runs a program that has to succeed, and returns what it says.
-fn succeed(command: &mut Command) -> Result<Vec<u8>, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|error| format!("{name} can't be started: {error}"))?;
-    if output.status.success() { Ok(output.stdout) } else { Err(format!("{name} failed")) }
-}
-
-/// How much of a room was reached, without the simulation itself.
-fn of_room(report: &Value, room: &str) -> String {
-    let files = report["data"][0]["files"].as_array().map_or(&[][..], Vec::as_slice);
-    let (mut all, mut reached) = (0, 0);
-    for file in files {
-        let name = file["filename"].as_str().unwrap_or_default();
-        if name.contains(room) && !name.contains("/sim/") {
-            all += file["summary"]["lines"]["count"].as_u64().unwrap_or(0);
-            reached += file["summary"]["lines"]["covered"].as_u64().unwrap_or(0);
+/// How often each line was reached. Regions lie within one another, and the innermost decides;
+/// where one begins or ends, the line was reached if either was.
+fn lines(regions: &CoverageResult) -> BTreeMap<usize, usize> {
+    let mut outer_first: Vec<_> = regions.hits.iter().collect();
+    outer_first.sort_by_key(|(at, _)| {
+        (at.line_start, at.column_start, std::cmp::Reverse((at.line_end, at.column_end)))
+    });
+    let mut lines = BTreeMap::new();
+    for (at, count) in outer_first {
+        for line in at.line_start..=at.line_end {
+            let known = lines.entry(line).or_insert(*count);
+            let is_edge = line == at.line_start || line == at.line_end;
+            *known = if is_edge { (*known).max(*count) } else { *count };
         }
     }
-    let percent = 100.0 * reached as f64 / (all as f64).max(1.0);
-    let name = room.trim_start_matches("crates/").trim_end_matches("/src/");
-    format!("{name} {percent:.1} % ({reached} of {all} lines)")
+    lines
 }

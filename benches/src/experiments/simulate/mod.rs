@@ -3,10 +3,10 @@
 mod coverage;
 mod trace;
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lab::simulate::{Case, Mechanism, Program, Report, run as simulate, shrink};
 use shared_ring::sim::Fault;
+use simulate::{Case, Mechanism, Program, Report, run as simulate, shrink};
 
 use super::{Context, Experiment};
 use crate::failure::Failure;
@@ -85,7 +85,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     tell(&sum, first, &mut outcome);
     if let Some(coverage) = coverage {
         cx.progress.set_message("measuring line coverage");
-        outcome.notes.push(coverage.end(cx.quick));
+        let patience = Duration::from_secs(if cx.quick { 14 } else { 300 });
+        outcome.notes.push(coverage.end(cx.deadline.max(Instant::now()) + patience));
     }
     Ok(outcome)
 }

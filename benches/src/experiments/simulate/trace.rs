@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use lab::simulate::{Case, run};
+use simulate::{Case, run};
 
 use crate::failure::Failure;
 

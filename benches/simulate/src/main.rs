@@ -1,14 +1,14 @@
 //! The least program that simulates: so many seconds of runs from a seed on, and the first failure.
 //!
-//! `cargo run --release -p lab --example simulate -- SECONDS [SEED]`. For a report, a trace that is
-//! shrunk, and counts, see `lab run simulate`.
+//! `cargo run --release -p simulate -- SECONDS [SEED]`. For a report, a trace that is shrunk, and
+//! counts, see `lab run simulate`.
 
 use std::alloc::System;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lab::simulate::{Case, run};
 use shared_ring::sim::Watching;
+use simulate::{Case, run};
 
 #[global_allocator]
 static ALLOCATOR: Watching<System> = Watching(System);

@@ -2,8 +2,8 @@
 
 use std::alloc::System;
 
-use lab::simulate::{Case, Mechanism, Program, run};
 use shared_ring::sim::{Faults, Watching};
+use simulate::{Case, Mechanism, Program, run};
 
 #[global_allocator]
 static ALLOCATOR: Watching<System> = Watching(System);
