@@ -24,6 +24,10 @@ fn find(bug: Bug) -> Option<(u64, String)> {
         Some((seed, failure))
     });
     plant(None);
+    if let Some((seed, _)) = found {
+        let case = Case::of(seed, STEPS);
+        assert_eq!(run(&case).verdict.failure, None, "without {bug:?}, {case}");
+    }
     found
 }
 

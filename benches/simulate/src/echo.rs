@@ -1,6 +1,6 @@
 //! What clients of an echo say, and what they hear: the same.
 
-use shared_ring::sim::Net;
+use shared_ring::sim::{Fault, Line, Net};
 
 use super::replies::Replies;
 use super::talker::Dialogue;
@@ -10,7 +10,19 @@ use super::talker::Dialogue;
 pub(super) struct Echoed {
     expected: Replies,
     said: u8,
+    by_proxy: bool,
 }
+
+impl Echoed {
+    /// What is said goes through a proxy.
+    pub(super) fn by_proxy() -> Self {
+        Echoed { by_proxy: true, ..Echoed::default() }
+    }
+}
+
+/// What may cost a server the connection to the one behind it.
+pub(super) const BEHIND: &[Fault] =
+    &[Fault::Reset, Fault::Unreachable, Fault::TableFull, Fault::Stall];
 
 impl Dialogue for Echoed {
     fn begin(&mut self) {
@@ -28,8 +40,12 @@ impl Dialogue for Echoed {
         true
     }
 
-    fn hear(&mut self, _net: &Net<'_>, bytes: &[u8]) -> Result<usize, String> {
+    fn hear(&mut self, _net: &mut Net<'_>, _line: &Line, bytes: &[u8]) -> Result<usize, String> {
         self.expected.compare(bytes)
+    }
+
+    fn depends_on(&self) -> &'static [Fault] {
+        if self.by_proxy { BEHIND } else { &[] }
     }
 
     fn owed(&self) -> Option<String> {

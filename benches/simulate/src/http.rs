@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use httpd::{Request, Site};
-use shared_ring::sim::{Fault, Machine, Net};
+use shared_ring::sim::{Fault, Line, Machine, Net};
 
 use super::talker::{Dialogue, Shared};
 
@@ -138,9 +138,9 @@ impl Dialogue for Browsing {
         true
     }
 
-    fn hear(&mut self, net: &Net<'_>, bytes: &[u8]) -> Result<usize, String> {
+    fn hear(&mut self, net: &mut Net<'_>, line: &Line, bytes: &[u8]) -> Result<usize, String> {
         let mut used = 0;
-        while let Some(n) = self.reply(net, &bytes[used..])? {
+        while let Some(n) = self.reply(net, line, &bytes[used..])? {
             used += n;
         }
         Ok(used)
@@ -152,14 +152,26 @@ impl Dialogue for Browsing {
         Some(format!("{} replies, first {status} with {len} bytes", self.expected.len()))
     }
 
+    fn depends_on(&self) -> &'static [Fault] {
+        match self.expected.iter().any(|expected| expected.file) {
+            true => &[Fault::DiskError],
+            false => &[],
+        }
+    }
+
     fn may_end(&self) -> bool {
-        self.ends && self.expected.is_empty()
+        self.ends
     }
 }
 
 impl Browsing {
     /// Checks the next reply, once it is whole; its length.
-    fn reply(&mut self, net: &Net<'_>, bytes: &[u8]) -> Result<Option<usize>, String> {
+    fn reply(
+        &mut self,
+        net: &mut Net<'_>,
+        line: &Line,
+        bytes: &[u8],
+    ) -> Result<Option<usize>, String> {
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -170,13 +182,16 @@ impl Browsing {
             Ok(httparse::Status::Partial) => return Ok(None),
             Err(error) => return Err(format!("no reply: {error}: {}", bytes.escape_ascii())),
         };
+        if self.ends {
+            return Err("a reply behind one that ends the connection".to_owned());
+        }
         let Some(expected) = self.expected.front() else {
             return Err("a reply to nothing that was asked".to_owned());
         };
         let status = reply.code.unwrap_or(0);
         let failed = [Fault::DiskError, Fault::TableFull].iter().any(|f| net.has_happened(*f));
         let excused = expected.file && failed && (500..600).contains(&status);
-        let too_slow = status == 408 && net.has_stalled();
+        let too_slow = status == 408 && net.has_stalled(line);
         if status != expected.status && !excused && !too_slow {
             return Err(format!("expected status {}, heard {status}", expected.status));
         }

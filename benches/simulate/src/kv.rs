@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use shared_ring::sim::Net;
+use shared_ring::sim::{Line, Net};
 
 use super::replies::Replies;
 use super::talker::Dialogue;
@@ -89,7 +89,7 @@ impl Dialogue for Caching {
         true
     }
 
-    fn hear(&mut self, _net: &Net<'_>, bytes: &[u8]) -> Result<usize, String> {
+    fn hear(&mut self, _net: &mut Net<'_>, _line: &Line, bytes: &[u8]) -> Result<usize, String> {
         self.expected.compare(bytes)
     }
 

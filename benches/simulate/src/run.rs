@@ -152,9 +152,8 @@ fn drive<A: Application + 'static, K: Kernel>(
     let server = Loop::new(kernel, config).map_err(Ended::Start)?;
     for me in 0..case.clients {
         match case.program {
-            Program::Echo | Program::Proxy => {
-                machine.add_peer(Talker::new(Echoed::default(), SERVER, shared));
-            }
+            Program::Echo => machine.add_peer(Talker::new(Echoed::default(), SERVER, shared)),
+            Program::Proxy => machine.add_peer(Talker::new(Echoed::by_proxy(), SERVER, shared)),
             Program::Wild => machine.add_peer(Talker::new(Asking::default(), SERVER, shared)),
             Program::Kv => machine.add_peer(Talker::new(Caching::new(me), SERVER, shared)),
             Program::Httpd => {

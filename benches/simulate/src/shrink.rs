@@ -5,10 +5,11 @@ use shared_ring::sim::Plan;
 use super::case::Case;
 use super::run::run;
 
-/// Makes a failing case smaller as long as it still fails, in at most `runs` runs: fewer steps,
-/// fewer clients, fewer kinds of faults, fewer faults.
-pub fn shrink(case: &Case, mut runs: usize) -> Case {
+/// Makes a case smaller as long as it fails in the same way as `failure` tells, in at most `runs`
+/// runs: fewer steps, fewer clients, fewer kinds of faults, fewer faults.
+pub fn shrink(case: &Case, failure: &str, mut runs: usize) -> Case {
     let mut best = case.clone();
+    let same = |other: &str| kind(other) == kind(failure);
     loop {
         let before = best.clone();
         for smaller in candidates(&before) {
@@ -16,7 +17,7 @@ pub fn shrink(case: &Case, mut runs: usize) -> Case {
                 return best;
             }
             runs -= 1;
-            if smaller.check().is_ok() && run(&smaller).verdict.failure.is_some() {
+            if smaller.check().is_ok() && run(&smaller).verdict.failure.is_some_and(|f| same(&f)) {
                 best = smaller;
                 break;
             }
@@ -25,6 +26,12 @@ pub fn shrink(case: &Case, mut runs: usize) -> Case {
             return best;
         }
     }
+}
+
+/// What a failure is about: its words, without numbers and what was sent.
+fn kind(failure: &str) -> String {
+    let words = failure.split(['"', '(']).next().unwrap_or_default();
+    words.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 /// Smaller cases, those first that are much smaller.

@@ -16,7 +16,7 @@ pub(super) trait Dialogue {
     fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool;
 
     /// Uses whole replies, or parts of them, from the front; returns how many bytes.
-    fn hear(&mut self, net: &Net<'_>, bytes: &[u8]) -> Result<usize, String>;
+    fn hear(&mut self, net: &mut Net<'_>, line: &Line, bytes: &[u8]) -> Result<usize, String>;
 
     /// What is still to be heard, in words; none if nothing is.
     fn owed(&self) -> Option<String>;
@@ -24,6 +24,11 @@ pub(super) trait Dialogue {
     /// Whether the server may end the connection after what was heard.
     fn may_end(&self) -> bool {
         false
+    }
+
+    /// What may cost it the connection though it happens to others: what is owed depends on them.
+    fn depends_on(&self) -> &'static [Fault] {
+        &[]
     }
 }
 
@@ -101,7 +106,7 @@ impl<D: Dialogue> Talker<D> {
 
     /// Whether the connection may have ended by other means than the dialogue.
     fn is_excused(&self, net: &mut Net<'_>, line: &Line) -> bool {
-        let happened = Fault::FATAL.iter().any(|fault| net.has_happened(*fault));
+        let happened = self.dialogue.depends_on().iter().any(|fault| net.has_happened(*fault));
         happened || self.shared.stopping.get() || net.is_hurt(line)
     }
 
@@ -140,7 +145,7 @@ impl<D: Dialogue> Talker<D> {
         }
         let most = [1, 10, 1_000, 100_000][net.below(4)];
         match net.receive(&line, most, &mut self.heard) {
-            Got::Bytes(_) => match self.dialogue.hear(net, &self.heard) {
+            Got::Bytes(_) => match self.dialogue.hear(net, &line, &self.heard) {
                 Ok(n) => {
                     self.heard.drain(..n);
                     moved = true;

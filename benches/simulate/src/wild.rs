@@ -10,8 +10,9 @@ use multiplex::{
     Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileOp, FilePath,
     HIGH_WATER, Listener, Root, Rx, Why,
 };
-use shared_ring::sim::{Machine, Net};
+use shared_ring::sim::{Fault, Line, Machine, Net};
 
+use super::echo::BEHIND;
 use super::replies::Replies;
 use super::talker::Dialogue;
 
@@ -277,12 +278,14 @@ impl Application for Wild {
 pub(super) struct Asking {
     expected: Replies,
     ends: bool,
+    /// On whom what was asked depends: the disk, or a server behind this one.
+    of_disk: bool,
+    of_others: bool,
 }
 
 impl Dialogue for Asking {
     fn begin(&mut self) {
-        self.expected.clear();
-        self.ends = false;
+        *self = Asking::default();
     }
 
     fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
@@ -304,10 +307,12 @@ impl Dialogue for Asking {
                 let len = 1 + net.below((size - start).min(most));
                 line(format!("{} {file} {start} {len}", if read { "read" } else { "file" }));
                 self.expected.add(&PATTERN[start..start + len]);
+                self.of_disk = true;
             }
             13..15 => {
                 line(format!("stats {}", 1 + net.below(20)));
                 self.expected.add(b"looked\n");
+                self.of_disk = true;
             }
             15..18 => {
                 let what = if net.once_in(4) { "shut" } else { "wait" };
@@ -318,6 +323,7 @@ impl Dialogue for Asking {
                 let n = 1 + net.below(4_000);
                 line(format!("call {n}"));
                 self.expected.add(&PATTERN[..n]);
+                self.of_others = true;
             }
             21 => {
                 line(format!("admit {}", net.below(4)));
@@ -343,12 +349,22 @@ impl Dialogue for Asking {
         true
     }
 
-    fn hear(&mut self, _net: &Net<'_>, bytes: &[u8]) -> Result<usize, String> {
+    fn hear(&mut self, _net: &mut Net<'_>, _line: &Line, bytes: &[u8]) -> Result<usize, String> {
         self.expected.compare(bytes)
     }
 
     fn owed(&self) -> Option<String> {
         self.expected.owed()
+    }
+
+    fn depends_on(&self) -> &'static [Fault] {
+        const BOTH: &[Fault] = &[BEHIND[0], BEHIND[1], BEHIND[2], BEHIND[3], Fault::DiskError];
+        match (self.of_disk, self.of_others) {
+            (true, true) => BOTH,
+            (true, false) => &[Fault::DiskError, Fault::TableFull],
+            (false, true) => BEHIND,
+            (false, false) => &[],
+        }
     }
 
     fn may_end(&self) -> bool {

@@ -68,9 +68,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         let case = Case::of(seed, steps);
         let report = simulate(&case);
         sum.add(&case, &report);
-        if report.verdict.failure.is_some() {
+        if let Some(failure) = report.verdict.failure {
             cx.progress.finish_and_clear();
-            return Err(explain(&case)?);
+            return Err(explain(&case, &failure)?);
         }
         cx.progress.set_position(start.elapsed().as_secs());
         cx.progress.set_message(format!("seed {seed}, {} completions", sum.completions));
@@ -118,20 +118,20 @@ fn tell(sum: &Sum, first: u64, outcome: &mut Outcome) {
 }
 
 /// Makes a failing case smaller, and says all that is known of it.
-fn explain(case: &Case) -> Result<Failure, Failure> {
+fn explain(case: &Case, failure: &str) -> Result<Failure, Failure> {
     eprintln!("seed {} fails; looking for a smaller case that does", case.plan.seed);
-    let mut small = shrink(case, SHRINKING);
+    let mut small = shrink(case, failure, SHRINKING);
     small.plan.traced = true;
     let report = simulate(&small);
-    let failure = report.verdict.failure.unwrap_or_else(|| "it does not fail again".to_owned());
+    let again = report.verdict.failure.unwrap_or_else(|| "it does not fail again".to_owned());
     let path = outcome::directory()?.join(format!("simulate-{}.trace", case.plan.seed));
     trace::write(&path, &small, &report.verdict.trace)?;
     let lines = &report.verdict.trace;
     let last = lines.len().saturating_sub(40);
     Ok(Failure::Run(format!(
         "{}\n\nThe run, as small as it was found to fail:\n  {small}\nIts end (all of it is in {}):\n{}\n\n\
-         {failure}\nTo repeat it: lab run simulate --trace {}",
-        format_args!("seed {} fails, as {case}", case.plan.seed),
+         {again}\nTo repeat it: lab run simulate --trace {}",
+        format_args!("seed {} fails, as {case}\n{failure}", case.plan.seed),
         path.display(),
         lines[last..].join("\n"),
         path.display(),

@@ -57,6 +57,13 @@ impl<K> Checked<K> {
     }
 }
 
+impl<K> Drop for Checked<K> {
+    fn drop(&mut self) {
+        let mut world = self.machine.world();
+        world.unfinished.extend(self.in_flight.keys().map(|token| format!("{token:?}")));
+    }
+}
+
 impl<K: Submit> Submit for Checked<K> {
     type Host = K::Host;
 

@@ -40,7 +40,7 @@ faults! {
     MultishotEnds "multishot-ends" 3000,
     /// A receive finds no buffer (ENOBUFS) though there are some.
     NoBuffers "no-buffers" 1000,
-    /// An accept finds no descriptor (ENFILE), and has closed the connection.
+    /// An accept finds no descriptor (ENFILE); the connection goes on waiting.
     TableFull "table-full" 600,
     /// A connection is gone when it is accepted (ECONNABORTED).
     AcceptAborted "accept-aborted" 600,
@@ -68,17 +68,6 @@ faults! {
     Unreachable "unreachable" 1500,
     /// A signal interrupts the application.
     Signal "signal" 6000,
-}
-
-impl Fault {
-    /// Those that may cost a client its connection.
-    pub const FATAL: [Fault; 5] = [
-        Fault::Reset,
-        Fault::Unreachable,
-        Fault::TableFull,
-        Fault::AcceptAborted,
-        Fault::DiskError,
-    ];
 }
 
 /// A set of kinds of faults.

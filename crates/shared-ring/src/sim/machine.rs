@@ -140,15 +140,17 @@ impl Machine {
         self.world().failure().map(str::to_owned)
     }
 
-    /// Ends a run: the program is over, and everything it had must be closed.
+    /// Ends a run: the program is over, and everything it had must be closed and at its end.
     pub fn verdict(&self) -> Verdict {
         let mut world = self.world();
-        if let Some((start, len)) = super::memory::freed() {
-            world.fail(format!("{len} bytes at {start:#x} were freed while the kernel held them"));
-        }
+        world.look_for_freed();
         let open = world.open_descriptors();
         if !open.is_empty() {
             world.fail(format!("descriptors are left open: {}", open.join(", ")));
+        }
+        if !world.unfinished.is_empty() {
+            let unfinished = world.unfinished.join(", ");
+            world.fail(format!("operations have not come to their ends: {unfinished}"));
         }
         Verdict {
             failure: world.failure().map(str::to_owned),
@@ -371,7 +373,7 @@ impl System for Machine {
 
     fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
         self.interrupted()?;
-        self.world().accept(listener, false)
+        self.world().accept(listener)
     }
 
     fn recv(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {

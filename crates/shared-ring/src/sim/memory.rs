@@ -84,8 +84,8 @@ pub(super) struct Hold {
     start: usize,
     len: usize,
     id: u64,
-    /// Of what must not change.
-    hash: u64,
+    /// Of what must not change; none once the kernel has written to it.
+    hash: Option<u64>,
 }
 
 impl Hold {
@@ -114,8 +114,8 @@ impl Hold {
         NEXT.set(id + 1);
         COUNT.set(COUNT.get() + 1);
         HELD.with_borrow_mut(|held| held.insert((start, id), len));
-        let mut hold = Hold { start, len, id, hash: 0 };
-        hold.hash = hold.hash_now();
+        let mut hold = Hold { start, len, id, hash: None };
+        hold.hash = Some(hold.hash_now());
         hold
     }
 
@@ -125,18 +125,19 @@ impl Hold {
 
     /// Whether nobody but the kernel has written to it.
     pub(super) fn is_untouched(&self) -> bool {
-        self.hash == self.hash_now()
+        self.hash.is_none_or(|hash| hash == self.hash_now())
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: whoever made the hold promised that the memory is there. What was freed all the
-        // same has been noticed before this is asked for.
+        // SAFETY: whoever made the hold promised that the memory is there. If it was freed all the
+        // same, a `Watching` allocator has noticed, and the ring stops before it looks again.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }
 
     /// Writes to the start of it.
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len, "the kernel writes no more than it was asked to");
+        self.hash = None;
         // SAFETY: as in `bytes`, for a hold that was made to be written to.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start as *mut u8, bytes.len());

@@ -137,9 +137,9 @@ impl<'a> Net<'a> {
         self.world.close_end(line.0, true);
     }
 
-    /// Whether this peer was slow enough for a server to lose its patience.
-    pub fn has_stalled(&self) -> bool {
-        self.world.has_stalled(self.me)
+    /// Whether one of the peers was so slow that the program may have lost its patience.
+    pub fn has_stalled(&mut self, line: &Line) -> bool {
+        self.world.of(line.0).has_stalled
     }
 
     /// The address of this end.
@@ -154,7 +154,8 @@ impl<'a> Net<'a> {
 
     /// Whether something went wrong on purpose that may have ended a connection early.
     pub fn is_hurt(&mut self, line: &Line) -> bool {
-        self.world.of(line.0).is_hurt || self.world.has_stalled(self.me)
+        let connection = self.world.of(line.0);
+        connection.is_hurt || connection.has_stalled
     }
 
     /// The program has not done what it should.

@@ -45,6 +45,11 @@ impl Buffers {
         Ok(())
     }
 
+    /// Whether nobody but the kernel has written to what it has.
+    pub(super) fn are_untouched(&self) -> bool {
+        self.free.iter().all(|(_, hold)| hold.is_untouched())
+    }
+
     /// Takes the next buffer.
     pub(super) fn take(&mut self) -> Option<(u16, Hold)> {
         self.free.pop_front()

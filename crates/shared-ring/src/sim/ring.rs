@@ -45,6 +45,7 @@ const ACCEPT_MULTISHOT: u16 = 1;
 const RECV_MULTISHOT: u16 = 2;
 const BUFFER_SELECT: u8 = 1 << 5;
 const SKIP_SUCCESS: u8 = 1 << 6;
+const CANCEL_ALL: u32 = 1;
 const CQE_BUFFER: u32 = 1;
 const CQE_MORE: u32 = 2;
 
@@ -63,23 +64,39 @@ enum Task {
         header: Vec<Hold>,
     },
     Connect {
-        _address: Hold,
+        address: Hold,
     },
     Poll,
     /// A read of a waker's counter.
     Count {
         into: Hold,
     },
-    /// Something that has been done, and is reported when its time has come.
-    Later {
-        result: i32,
-        _path: Option<Hold>,
+    /// An open, which is done when its time has come.
+    Open {
+        path: Hold,
     },
-    /// A read of a file, which ends when its time has come.
+    /// A read of a file, which is done when its time has come.
     Read {
         into: Hold,
         part: Part,
     },
+}
+
+impl Task {
+    /// Whether it is done by a worker, at its time.
+    fn is_timed(&self) -> bool {
+        matches!(self, Task::Open { .. } | Task::Read { .. })
+    }
+
+    /// Whether nobody but the kernel has written to the memory that it was given.
+    fn is_untouched(&self) -> bool {
+        match self {
+            Task::Accept { .. } | Task::Receive { .. } | Task::Poll => true,
+            Task::Send { pieces, header } => pieces.iter().chain(header).all(Hold::is_untouched),
+            Task::Connect { address: hold } | Task::Count { into: hold } => hold.is_untouched(),
+            Task::Open { path: hold } | Task::Read { into: hold, .. } => hold.is_untouched(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -195,17 +212,11 @@ impl SimRing {
                 if let Err(errno) = begun {
                     return self.report(sqe.user_data, Err(errno));
                 }
-                Task::Connect { _address: address }
+                Task::Connect { address }
             }
             opcode::Close::CODE => return self.close(sqe),
             opcode::PollAdd::CODE => Task::Poll,
-            opcode::OpenAt2::CODE => {
-                let path = holds.remove(0);
-                let bytes = path.bytes().strip_suffix(b"\0").unwrap_or_default();
-                let opened = self.machine.open(Fd::from_raw(sqe.fd), bytes);
-                let result = opened.map_or_else(|errno| -errno.raw_os_error(), Fd::raw);
-                Task::Later { result, _path: Some(path) }
-            }
+            opcode::OpenAt2::CODE => Task::Open { path: holds.remove(0) },
             opcode::Read::CODE => self.read(sqe, holds.remove(0)),
             opcode::AsyncCancel::CODE => return self.cancel(sqe),
             other => return self.fail(format!("an operation of code {other} is not known")),
@@ -226,7 +237,7 @@ impl SimRing {
     fn begin(&mut self, sqe: &Submission, task: Task) {
         self.serial += 1;
         let (serial, fd) = (self.serial, Fd::from_raw(sqe.fd));
-        let timed = matches!(task, Task::Later { .. } | Task::Read { .. });
+        let timed = task.is_timed();
         let inline = matches!(task, Task::Send { .. } | Task::Poll);
         self.in_flight.push(InFlight { serial, user_data: sqe.user_data, fd, task });
         if timed {
@@ -256,21 +267,24 @@ impl SimRing {
         let named = |op: &&InFlight| op.user_data == target;
         let serials: Vec<_> = self.in_flight.iter().filter(named).map(|op| op.serial).collect();
         let mut found = 0;
+        let mut errno = Errno::NOENT;
         for serial in serials {
             if self.machine.world().dice.fault(Fault::CancelLoses) {
+                self.due(serial);
                 self.go_on(serial);
             }
-            let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else {
-                continue;
-            };
-            // What a worker does already goes on to its end.
-            if !matches!(self.in_flight[at].task, Task::Later { .. } | Task::Read { .. }) {
-                found += 1;
+            let Some(op) = self.in_flight.iter().find(|op| op.serial == serial) else { continue };
+            found += 1;
+            // What a worker has begun goes on to its end.
+            if op.task.is_timed() && self.machine.world().dice.once_in(2) {
+                errno = Errno::ALREADY;
+            } else {
                 self.end(serial, Err(Errno::CANCELED), 0);
             }
         }
-        if found == 0 {
-            self.report(sqe.user_data, Err(Errno::NOENT));
+        let all = sqe.op_flags & CANCEL_ALL != 0;
+        if !all && (found == 0 || errno == Errno::ALREADY) {
+            self.report(sqe.user_data, Err(errno));
         } else if sqe.flags & SKIP_SUCCESS == 0 {
             self.report(sqe.user_data, Ok(found));
         }
@@ -302,6 +316,10 @@ impl SimRing {
     fn end(&mut self, serial: u64, result: Result<u32, Errno>, flags: u32) {
         let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
         let op = self.in_flight.swap_remove(at);
+        if !op.task.is_untouched() {
+            let token = Token::from_bits(op.user_data);
+            self.fail(format!("{token:?}: the memory that it was given was written to"));
+        }
         self.post(op.user_data, result, flags);
     }
 
@@ -341,12 +359,12 @@ impl SimRing {
                 }
             }
             Task::Count { .. } => self.count(at),
-            Task::Later { .. } | Task::Read { .. } => {}
+            Task::Open { .. } | Task::Read { .. } => {}
         }
     }
 
     fn accept(&mut self, serial: u64, fd: Fd, multishot: bool) {
-        let accepted = self.machine.world().accept(fd, true);
+        let accepted = self.machine.world().accept(fd);
         match accepted {
             Ok(new) => self.tell(serial, multishot, new.raw() as u32, 0),
             Err(Errno::AGAIN) => return,
@@ -362,18 +380,18 @@ impl SimRing {
             drop(world);
             return self.end(serial, Err(Errno::NOTCONN), 0);
         };
-        if !world.of(end).can_read(end.side) {
-            return;
-        }
+        let can_read = world.of(end).can_read(end.side);
         let refused = world.dice.fault(Fault::NoBuffers);
         drop(world);
-        let buffer = self.buffers.as_mut().and_then(Buffers::take);
-        let Some((id, mut hold)) = buffer else {
+        // A buffer is looked for first, whether there is something to receive or not.
+        let Some((id, mut hold)) = self.buffers.as_mut().and_then(Buffers::take) else {
             return self.end(serial, Err(Errno::NOBUFS), 0);
         };
-        if refused {
+        if refused || !can_read {
             self.give_back(id, hold);
-            return self.end(serial, Err(Errno::NOBUFS), 0);
+            return if refused {
+                self.end(serial, Err(Errno::NOBUFS), 0)
+            };
         }
         if !hold.is_untouched() {
             self.fail(format!("buffer {id} was written to while the kernel held it"));
@@ -405,12 +423,8 @@ impl SimRing {
     }
 
     fn send(&mut self, at: usize) {
-        let InFlight { serial, user_data, fd, ref task } = self.in_flight[at];
-        let Task::Send { pieces, header } = task else { return };
-        if pieces.iter().chain(header).any(|hold| !hold.is_untouched()) {
-            let token = Token::from_bits(user_data);
-            return self.fail(format!("{token:?}: what is being sent was changed"));
-        }
+        let InFlight { serial, fd, ref task, .. } = self.in_flight[at];
+        let Task::Send { pieces, .. } = task else { return };
         let slices: Vec<_> = pieces.iter().map(|hold| IoSlice::new(hold.bytes())).collect();
         match self.machine.send_all(fd, &slices) {
             Ok(n) => self.end(serial, Ok(n as u32), 0),
@@ -440,14 +454,12 @@ impl SimRing {
     /// The time of an operation has come.
     fn due(&mut self, serial: u64) {
         let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
-        let user_data = self.in_flight[at].user_data;
+        let (fd, user_data) = (self.in_flight[at].fd, self.in_flight[at].user_data);
         match &mut self.in_flight[at].task {
-            Task::Later { result, .. } => {
-                let result = match *result {
-                    n if n < 0 => Err(Errno::from_raw_os_error(-n)),
-                    n => Ok(n as u32),
-                };
-                self.end(serial, result, 0);
+            Task::Open { path } => {
+                let path = path.bytes().strip_suffix(b"\0").unwrap_or_default();
+                let opened = self.machine.open(fd, path);
+                self.end(serial, opened.map(|fd| fd.raw() as u32), 0);
             }
             Task::Read { into, part } => {
                 if !into.is_untouched() {
@@ -467,6 +479,10 @@ impl SimRing {
 
     /// Has the kernel do what has become possible, or some of it.
     fn work(&mut self) {
+        self.machine.world().look_for_freed();
+        if self.machine.world().failure().is_some() {
+            return;
+        }
         if let Some(buffers) = &mut self.buffers
             && let Err(what) = buffers.look()
         {
@@ -573,6 +589,12 @@ impl Ring for SimRing {
     }
 
     fn withdraw(&mut self, _group: u16) {
+        self.machine.world().look_for_freed();
+        if self.machine.world().failure().is_none()
+            && self.buffers.take().is_some_and(|buffers| !buffers.are_untouched())
+        {
+            self.fail("a buffer was written to before it was withdrawn");
+        }
         self.buffers = None;
     }
 
@@ -592,6 +614,10 @@ impl Ring for SimRing {
         // SAFETY: by the caller's promise.
         let holds = unsafe { Self::holds(&sqe) };
         self.submissions.push_back((sqe, holds));
+        // Otherwise completions land while the program does something else.
+        if self.mode != Mode::Deferred && self.machine.world().dice.once_in(8) {
+            self.work();
+        }
         true
     }
 
@@ -613,10 +639,10 @@ impl Ring for SimRing {
 
     fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Errno> {
         let mut world = self.machine.world();
+        world.enter();
         if world.failure().is_some() {
             return Err(Errno::CANCELED);
         }
-        world.enter();
         if world.dice.fault(Fault::Busy) {
             return Err(if world.dice.once_in(2) { Errno::BUSY } else { Errno::AGAIN });
         }
@@ -662,7 +688,7 @@ impl Ring for SimRing {
     }
 
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
-        // Otherwise completions land between two entries.
+        // Otherwise completions land at any time.
         if self.mode != Mode::Deferred {
             self.work();
         }

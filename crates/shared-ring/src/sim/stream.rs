@@ -57,6 +57,8 @@ pub(super) struct Connection {
     broken: bool,
     /// Something went wrong on purpose that may end it early.
     pub(super) is_hurt: bool,
+    /// A peer was slow enough for a server to lose its patience.
+    pub(super) has_stalled: bool,
     pub(super) address: [SocketAddr; 2],
 }
 
@@ -70,6 +72,7 @@ impl Connection {
             errors: [None, None],
             broken: false,
             is_hurt: false,
+            has_stalled: false,
             address,
         }
     }
@@ -136,6 +139,11 @@ impl Connection {
     ) -> Result<usize, Errno> {
         let n = self.readable(side).min(most);
         if n == 0 {
+            // Whoever was told of the end is told of nothing else.
+            let stream = &self.streams[usize::from(1 - side)];
+            if stream.finished && stream.bytes.is_empty() {
+                return Ok(0);
+            }
             let error = self.errors[usize::from(side)].take();
             return match error {
                 Some(error) => Err(error),
@@ -186,7 +194,7 @@ impl Connection {
 
     /// An end will send no more.
     pub(super) fn finish(&mut self, side: u8) {
-        self.streams[usize::from(side)].finished = true;
+        self.streams[usize::from(side)].finished |= !self.broken;
     }
 
     pub(super) fn is_finished(&self, side: u8) -> bool {
@@ -200,10 +208,15 @@ impl Connection {
             return;
         }
         self.broken = true;
-        for ((stream, error), told) in self.streams.iter_mut().zip(&mut self.errors).zip(told) {
+        for stream in &mut self.streams {
+            // An end behind what is lost is lost too.
+            stream.finished &= stream.bytes.len() == stream.arrived;
             stream.bytes.truncate(stream.arrived);
+        }
+        let ended = [self.streams[1].finished, self.streams[0].finished];
+        for ((error, told), ended) in self.errors.iter_mut().zip(told).zip(ended) {
             if told {
-                *error = Some(Errno::CONNRESET);
+                *error = Some(if ended { Errno::PIPE } else { Errno::CONNRESET });
             }
         }
     }
@@ -244,6 +257,26 @@ mod tests {
         assert_eq!(receive(&mut c, 1, 9), Ok(Vec::new()));
         assert_eq!(c.send(0, b"x"), Err(Errno::PIPE));
         assert_eq!(c.send(1, b"x"), Ok(1), "the other half is open");
+    }
+
+    #[test]
+    fn behind_the_end_only_a_sender_learns_of_a_reset() {
+        let mut c = connection();
+        c.finish(1);
+        c.send(0, b"abc").unwrap();
+        c.reset([true, false]);
+        assert_eq!(receive(&mut c, 0, 9), Ok(Vec::new()));
+        assert_eq!(c.send(0, b"x"), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn an_end_that_is_under_way_is_lost_with_the_connection() {
+        let mut c = connection();
+        c.send(1, b"abc").unwrap();
+        c.finish(1);
+        c.reset([true, true]);
+        c.finish(1);
+        assert_eq!(receive(&mut c, 0, 9), Err(Errno::CONNRESET));
     }
 
     #[test]

@@ -63,7 +63,6 @@ struct Actor {
     is_runnable: bool,
     is_done: bool,
     serves: bool,
-    has_stalled: bool,
 }
 
 /// Something that happens at a time.
@@ -123,6 +122,8 @@ pub(super) struct World {
     /// System calls since something else has happened.
     calls: u64,
     finale: Option<Box<dyn FnOnce()>>,
+    /// Operations that were in flight when their kernel was let go of.
+    pub(super) unfinished: Vec<String>,
     failure: Option<String>,
 }
 
@@ -161,6 +162,7 @@ impl World {
             most_steps: plan.steps,
             calls: 0,
             finale: None,
+            unfinished: Vec::new(),
             failure: None,
         }
     }
@@ -269,6 +271,11 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Takes back a descriptor that nobody was told of.
+    fn forget(&mut self, fd: Fd) {
+        self.at(fd).expect("it was just opened").what = None;
     }
 
     pub(super) fn reset_on_close(&mut self, fd: Fd) {
@@ -380,39 +387,38 @@ impl World {
         Some(End { connection, side: 1 })
     }
 
-    /// Accepts for the program. `consumes` tells whether a connection is lost when there is no
-    /// descriptor for it, as it is with io_uring.
-    pub(super) fn accept(&mut self, fd: Fd, consumes: bool) -> Result<Fd, Errno> {
+    /// Accepts for the program. A descriptor is looked for first: when there is none, that is said
+    /// even if nobody waits, and whoever waits goes on waiting.
+    pub(super) fn accept(&mut self, fd: Fd) -> Result<Fd, Errno> {
         let What::Listener(listener) = *self.what(fd, "accept")? else {
             self.fail(format!("accept: {fd:?} is no listener"));
             return Err(Errno::INVAL);
         };
-        if !self.has_waiting(listener) {
+        let accepted = self.accept_from(listener);
+        if accepted != Err(Errno::AGAIN) {
+            self.note(|| format!("accept at {fd:?}: {accepted:?}"));
+        }
+        accepted
+    }
+
+    fn accept_from(&mut self, listener: u32) -> Result<Fd, Errno> {
+        if self.dice.fault(Fault::TableFull) {
+            return Err(Errno::NFILE);
+        }
+        let new = self.open(What::Fresh)?;
+        let Some(end) = self.next_waiting(listener) else {
+            self.forget(new);
             return Err(Errno::AGAIN);
-        }
-        let error = if self.dice.fault(Fault::AcceptAborted) {
-            Errno::CONNABORTED
-        } else if self.dice.fault(Fault::TableFull) {
-            Errno::NFILE
-        } else {
-            match self.open(What::Fresh) {
-                Ok(new) => {
-                    let end = self.next_waiting(listener).expect("one was just seen to wait");
-                    *self.what(new, "accept")? = What::Connected(end);
-                    self.own(end, Owner::Descriptor(new.raw() as u32));
-                    self.note(|| format!("accepted {new:?} at {fd:?}"));
-                    return Ok(new);
-                }
-                Err(errno) => errno,
-            }
         };
-        if error == Errno::CONNABORTED || consumes {
-            let end = self.next_waiting(listener).expect("one was just seen to wait");
+        if self.dice.fault(Fault::AcceptAborted) {
+            self.forget(new);
             self.hurt(end.connection);
-            self.close_end(end, error == Errno::CONNABORTED);
+            self.close_end(end, true);
+            return Err(Errno::CONNABORTED);
         }
-        self.note(|| format!("accept at {fd:?}: {error:?}"));
-        Err(error)
+        *self.what(new, "accept")? = What::Connected(end);
+        self.own(end, Owner::Descriptor(new.raw() as u32));
+        Ok(new)
     }
 
     // Connections.
@@ -604,13 +610,7 @@ impl World {
     /// Adds a peer; one that only serves is not waited for at the end.
     pub(super) fn add_peer(&mut self, peer: Box<dyn Peer>, serves: bool) -> u32 {
         let at = self.actors.len() as u32;
-        self.actors.push(Actor {
-            peer: Some(peer),
-            is_runnable: false,
-            is_done: false,
-            serves,
-            has_stalled: false,
-        });
+        self.actors.push(Actor { peer: Some(peer), is_runnable: false, is_done: false, serves });
         self.rouse(at);
         at
     }
@@ -622,11 +622,6 @@ impl World {
             actor.is_runnable = true;
             self.runnable.push(peer);
         }
-    }
-
-    /// Whether a peer was slow enough for a server to lose its patience.
-    pub(super) fn has_stalled(&self, peer: u32) -> bool {
-        self.actors[peer as usize].has_stalled
     }
 
     pub(super) fn after(&mut self, time: Duration, event: Event) {
@@ -671,7 +666,9 @@ impl World {
         let actor = &mut self.actors[at as usize];
         actor.is_runnable = false;
         if self.dice.fault(Fault::Stall) {
-            self.actors[at as usize].has_stalled = true;
+            for connection in self.connections.iter_mut().flatten() {
+                connection.has_stalled |= connection.owners.contains(&Owner::Peer(at));
+            }
             let time = Duration::from_millis(1 + self.dice.below(4_000) as u64);
             self.note(|| format!("peer {at} does nothing for {time:?}"));
             return self.after(time, Event::Peer(at));
@@ -754,15 +751,20 @@ impl World {
             let waiting = self.waiting_peers();
             self.fail(format!("the program makes calls to no end; waiting: {waiting}"));
         }
-        if let Some((start, len)) = memory::freed() {
-            self.fail(format!("{len} bytes at {start:#x} were freed while the kernel held them"));
-        }
+        self.look_for_freed();
         self.now += Duration::from_micros(self.dice.below(20) as u64);
         self.happen();
         for _ in 0..self.dice.below(4) {
             self.tick();
         }
         self.listen_for_bells();
+    }
+
+    /// Fails if memory was freed that the kernel holds; then nothing may look at it again.
+    pub(super) fn look_for_freed(&mut self) {
+        if let Some((start, len)) = memory::freed() {
+            self.fail(format!("{len} bytes at {start:#x} were freed while the kernel held them"));
+        }
     }
 
     /// Lets others go on, or time pass, for a program that waits.

@@ -43,10 +43,15 @@ impl<R: Ring> UringKernel<R> {
             n => Ok(n as u32),
         };
         match entry.op {
+            // The kernel may not know operations that go on: then one that does not is posted, and
+            // fails again if that was not the reason.
             Op::Accept { per_turn: None, .. } | Op::Receive { .. }
-                if result == Err(Errno::INVAL) && self.multishot != Multishot::Works =>
+                if result == Err(Errno::INVAL)
+                    && entry.note.multishot
+                    && self.multishot != Multishot::Works =>
             {
-                self.do_without_multishot(token)
+                self.multishot = Multishot::Refused;
+                self.rearm(token)
             }
             Op::Accept { .. } => self.accepted(token, result, more),
             Op::Receive { .. } => self.received(token, result, cqe.flags),
@@ -70,16 +75,6 @@ impl<R: Ring> UringKernel<R> {
             self.done.extend(ended.map(|outcome| Completion::last(token, outcome)));
         }
         Some(Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken))
-    }
-
-    /// The kernel may not know operations that go on: posts it again as one that does not. If that
-    /// was not the reason, it fails again.
-    fn do_without_multishot(&mut self, token: Token) -> Option<Completion> {
-        if self.multishot == Multishot::Untried {
-            self.multishot = Multishot::Refused;
-            return self.rearm(token);
-        }
-        Some(self.fail(token, Errno::INVAL))
     }
 
     /// Posts an operation again that the kernel ended early, or ends it.

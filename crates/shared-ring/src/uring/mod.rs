@@ -191,6 +191,7 @@ impl<R: Ring> UringKernel<R> {
         // SAFETY: every entry lies in `owned`, and is made for nothing else.
         let pushed = unsafe { ring.push(&sqe) };
         entry.note.inside += u16::from(pushed);
+        entry.note.multishot = goes_on;
         pushed
     }
 

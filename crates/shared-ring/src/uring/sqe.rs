@@ -23,6 +23,8 @@ pub(super) struct Note {
     pub(super) inside: u16,
     /// Submissions that wait to be made.
     pub(super) queued: u16,
+    /// The last submission was of the kind that goes on, if its operation has one.
+    pub(super) multishot: bool,
     pub(super) cancelled: bool,
     /// Why an accept with several submissions ends, while the others are being cancelled.
     pub(super) errno: Option<Errno>,
