@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 
 use httpd::{Request, Site};
-use shared_ring::sim::{Fault, Line, Machine, Net};
+use shared_ring::sim::{Fault, Line, Net};
 
+use super::pattern::PATTERN;
 use super::talker::{Dialogue, Shared};
 
 /// The files of the site: name and length.
-const FILES: [(&str, usize); 6] = [
+pub(super) const FILES: [(&str, usize); 6] = [
     ("a.txt", 12),
     ("b.html", 3_000),
     ("empty", 0),
@@ -16,17 +17,6 @@ const FILES: [(&str, usize); 6] = [
     ("middle.bin", 20_000),
     ("large.bin", 150_000),
 ];
-
-fn contents(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
-}
-
-/// Puts the site's files on the machine.
-pub(super) fn add_files(machine: &Machine) {
-    for (name, len) in FILES {
-        machine.add_file(&format!("site/{name}"), contents(len));
-    }
-}
 
 /// Adds the site's handlers.
 pub(super) fn site(site: Site) -> Site {
@@ -81,7 +71,7 @@ impl Browsing {
             out.extend_from_slice(b"Range: bytes=5-59\r\n");
         }
         out.extend_from_slice(b"\r\n");
-        let body = contents(len);
+        let body = PATTERN[..len].to_vec();
         let expected = match range {
             true => self.expect(206, body[5..60].to_vec()),
             false => self.expect(200, body),
@@ -93,7 +83,7 @@ impl Browsing {
 
     fn post(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) {
         let len = [0, 3, 900, 5_000][net.below(4)];
-        let body = contents(len);
+        let body = PATTERN[..len].to_vec();
         out.extend_from_slice(b"POST /echo HTTP/1.1\r\nHost: a\r\n");
         if net.once_in(2) {
             out.extend_from_slice(format!("Content-Length: {len}\r\n\r\n").as_bytes());

@@ -5,6 +5,7 @@ mod echo;
 mod http;
 mod kv;
 mod origin;
+mod pattern;
 mod replies;
 mod run;
 mod shrink;

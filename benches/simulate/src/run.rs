@@ -17,6 +17,7 @@ use super::echo::Echoed;
 use super::http::{self, Browsing};
 use super::kv::Caching;
 use super::origin::Origin;
+use super::pattern::add_files;
 use super::stop::Stopper;
 use super::talker::{Shared, Talker};
 use super::wild::{self, Asking, Wild};
@@ -54,11 +55,11 @@ pub fn run(case: &Case) -> Report {
         }
         Program::Wild => {
             machine.add_server(ORIGIN, Origin::default());
-            wild::add_files(&machine);
+            add_files(&machine, &wild::FILES);
             serve(case, &machine, &shared, &config, Wild::new(ORIGIN))
         }
         Program::Httpd => {
-            http::add_files(&machine);
+            add_files(&machine, &http::FILES);
             serve(case, &machine, &shared, &config, http::site(Site::new(Some(Root(0)))))
         }
     });

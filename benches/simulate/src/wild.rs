@@ -10,39 +10,21 @@ use multiplex::{
     Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileOp, FilePath,
     HIGH_WATER, Listener, Root, Rx, Why,
 };
-use shared_ring::sim::{Fault, Line, Machine, Net};
+use shared_ring::sim::{Fault, Line, Net};
 
 use super::echo::BEHIND;
+use super::pattern::PATTERN;
 use super::replies::Replies;
 use super::talker::Dialogue;
 
 /// Its files: name and length.
-const FILES: [(&str, usize); 3] = [("small", 50), ("middle", 9_000), ("large", 90_000)];
-
-/// Bytes that are in no two places the same, nearly.
-const fn pattern<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    let mut at = 0;
-    while at < N {
-        bytes[at] = (at * 7 + at / 251) as u8;
-        at += 1;
-    }
-    bytes
-}
-
-static PATTERN: [u8; 90_000] = pattern();
+pub(super) const FILES: [(&str, usize); 3] = [("small", 50), ("middle", 9_000), ("large", 90_000)];
 
 /// More than a server of a run queues.
 const TOO_MUCH: usize = 3 * MOST_QUEUED;
 
 /// How much it queues for a connection at most.
 pub(super) const MOST_QUEUED: usize = 300_000;
-
-pub(super) fn add_files(machine: &Machine) {
-    for (name, len) in FILES {
-        machine.add_file(&format!("site/{name}"), &PATTERN[..len]);
-    }
-}
 
 /// The server.
 pub(super) struct Wild {

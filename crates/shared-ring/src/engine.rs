@@ -94,7 +94,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     ///
     /// # Errors
     /// When there is no descriptor for the waker.
-    pub fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+    pub(crate) fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
         let waker = system.waker(false)?;
         let waker_fd = waker.fd();
         poller.set(waker_fd, Readiness::READ)?;

@@ -50,13 +50,20 @@ pub use engine::{Engine, EngineConfig, PortableKernel};
 pub use file::{File, FileKind, Listing, Meta};
 pub use gather::Gather;
 pub use kernel::{Batch, BufferSizes, Counters, Fault, Host, Kernel, ListenOptions, Submit};
-pub use linux::{Linux, file_outcome};
-pub use offload::{Done, Threads, Work};
 pub use op::{Completion, Fd, Op, Outcome, Posted, Refusal, Refused};
 pub use rustix::io::Errno;
 pub use signal::{ListenerSignal, SignalError};
-pub use system::{Offload, System};
 pub use table::Table;
 pub use token::{Kind, Token};
-pub use uring::{Ability, Cqe, Entries, LinuxRing, Missing, Mode, Ring, UringConfig, UringKernel};
+pub use uring::{Missing, Mode, UringConfig, UringKernel};
 pub use waker::Waker;
+
+// What kernels are made of, and what simulation puts in its place; subject to change.
+#[doc(hidden)]
+pub use linux::{Linux, file_outcome};
+#[doc(hidden)]
+pub use offload::{Done, Threads, Work};
+#[doc(hidden)]
+pub use system::{Offload, System};
+#[doc(hidden)]
+pub use uring::{Ability, Cqe, Entries, LinuxRing, Ring};

@@ -27,6 +27,12 @@ use far::simulated::There;
 #[cfg(feature = "sim")]
 use shared_ring::sim::{SimEngine, SimKernel};
 
+/// Memory that is freed while a simulated kernel holds it fails a test.
+#[cfg(feature = "sim")]
+#[global_allocator]
+static ALLOCATOR: shared_ring::sim::Watching<std::alloc::System> =
+    shared_ring::sim::Watching(std::alloc::System);
+
 /// What a test wants of its kernel.
 #[derive(Clone, Copy)]
 struct Room {
@@ -229,7 +235,7 @@ fn next(kernel: &mut impl Kernel, batch: &mut Batch, token: Token) -> Completion
 
 /// Turns the kernel, and waits no longer than for what happens on its own.
 fn soon(kernel: &mut impl Kernel, batch: &mut Batch) {
-    kernel.turn_into(Some(Instant::now()), batch).unwrap();
+    kernel.turn_into(Some(kernel.now()), batch).unwrap();
     let until = kernel.now() + Duration::from_millis(50);
     kernel.turn_into(Some(until), batch).unwrap();
 }
@@ -373,7 +379,7 @@ mod cases {
         for round in 0..100u8 {
             kernel.submit(receive(0), Op::Receive { fd }).unwrap();
             if round % 2 == 0 {
-                kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+                kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
             }
             cancel(&mut kernel, &mut batch, receive(0));
         }
@@ -390,20 +396,20 @@ mod cases {
         let (first, mut one) = plain(&mut kernel, far);
         let (second, mut two) = plain(&mut kernel, far);
         kernel.submit(receive(0), Op::Receive { fd: first }).unwrap();
-        kernel.turn(Some(Instant::now())).unwrap();
+        kernel.turn(Some(kernel.now())).unwrap();
         one.finish();
         kernel.turn(Some(later(&kernel))).unwrap();
         // Its end has landed, but was not looked at yet.
         kernel.cancel(receive(0));
         let mut end = kernel.next();
         while end.is_none() {
-            kernel.turn(Some(Instant::now())).unwrap();
+            kernel.turn(Some(kernel.now())).unwrap();
             end = kernel.next();
         }
         assert!(end.is_some_and(|end| end.token == receive(0) && end.last));
         kernel.submit(receive(0), Op::Receive { fd: second }).unwrap();
         let mut batch = Batch::new();
-        kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+        kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
         two.write_all(b"x");
         assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"x");
     }
@@ -433,7 +439,7 @@ mod cases {
         while !waits {
             let data = rest.take().expect("what was sent comes back");
             kernel.submit(send(0), Op::Send { fd, data }).unwrap();
-            kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+            kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
             match batch.pop_front() {
                 Some(Completion { outcome: Outcome::Sent(list, _), .. }) => rest = Some(list),
                 None => waits = true,
@@ -454,7 +460,7 @@ mod cases {
         let late = sockets.pop().unwrap();
         let token = Token::new(Kind::Connect, 0, 0);
         kernel.submit(token, Op::Connect { fd: late, to }).unwrap();
-        kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+        kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
         assert!(!batch.iter().any(|c| c.token == token), "not connected yet: {batch:?}");
         cancel(&mut kernel, &mut batch, token);
         for fd in sockets.into_iter().chain([late, listener]) {
@@ -712,7 +718,7 @@ mod cases {
     }
 
     pub(super) fn a_wait_ends_at_its_deadline(mut kernel: impl Kernel, _far: &impl Far) {
-        kernel.turn(Some(Instant::now())).unwrap();
+        kernel.turn(Some(kernel.now())).unwrap();
         let until = kernel.now() + Duration::from_millis(30);
         let mut batch = Batch::new();
         let mut turns = 0;

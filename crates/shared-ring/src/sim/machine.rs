@@ -137,7 +137,9 @@ impl Machine {
 
     /// What rule was broken, if any.
     pub fn failure(&self) -> Option<String> {
-        self.world().failure().map(str::to_owned)
+        let mut world = self.world();
+        world.look_for_freed();
+        world.failure().map(str::to_owned)
     }
 
     /// Ends a run: the program is over, and everything it had must be closed and at its end.

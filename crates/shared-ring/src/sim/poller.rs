@@ -110,7 +110,7 @@ fn of_connection(world: &mut World, end: End) -> Readiness {
     let other = 1 - end.side;
     let ended = connection.is_finished(other) && connection.unacknowledged(other) == 0;
     ready.set(Readiness::HANGUP, ended);
-    if connection.is_broken() {
+    if connection.is_broken() || ended && connection.is_finished(end.side) {
         ready = Readiness::all();
     }
     connection.ask_for_room(end.side);

@@ -137,7 +137,7 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Errors
     /// Says what is missing.
-    pub fn on(mut system: R::System, config: &UringConfig) -> Result<Self, Missing> {
+    pub(crate) fn on(mut system: R::System, config: &UringConfig) -> Result<Self, Missing> {
         let other = |error: io::Error| Missing::Other(error.raw_os_error().unwrap_or(0));
         let mut ring: R = probe::set_up(&system, config.mode, ENTRIES)?;
         let mut provided =

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use shared_ring::Waker;
-use shared_ring::sim::{Faults, Got, Hand, Line, Machine, Plan};
+use shared_ring::sim::{Fault, Faults, Got, Hand, Line, Machine, Plan};
 
 use super::{Far, Stream};
 
-/// A simulated machine without faults; what is left to chance is who goes on and when.
+/// A simulated machine; what is left to chance is who goes on and when. With odd seeds there are
+/// also the faults that a user of a kernel never sees.
 pub(crate) struct There {
     pub(crate) machine: Machine,
     hand: Hand,
@@ -16,9 +17,11 @@ pub(crate) struct There {
 
 impl There {
     pub(crate) fn new(seed: u64) -> Self {
+        let unseen = [Fault::MultishotEnds, Fault::Interrupted, Fault::Busy, Fault::TakesFew];
+        let unseen = unseen.into_iter().fold(Faults::NONE, Faults::with);
         let plan = Plan {
             seed,
-            faults: Faults::NONE,
+            faults: if seed.is_multiple_of(2) { Faults::NONE } else { unseen },
             descriptors: 10_000,
             room: Some(70_000),
             ..Plan::default()
