@@ -59,7 +59,8 @@ pub(crate) struct Simulation {
     /// For `simulate`: run this seed alone
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// For `simulate`: how many steps peers and network take in each run [default: 2000]
+    /// For `simulate`: after how many steps of peers and network each run comes to its end
+    /// [default: 2000]
     #[arg(long, value_name = "N")]
     pub(crate) steps: Option<u64>,
     /// For `simulate`: repeat the run that this file tells of, and show it

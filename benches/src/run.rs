@@ -33,6 +33,10 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
         let what = "--seed, --steps and --trace are for the experiment `simulate`";
         return Err(Failure::Request(what.to_owned()));
     }
+    if trace.is_some() && (options.json.is_some() || options.quick) {
+        let what = "--trace repeats one run; --json and --quick are for measuring";
+        return Err(Failure::Request(what.to_owned()));
+    }
     let progress = ProgressBar::new(0);
     progress.set_style(
         ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {pos}/{len} {msg}")
@@ -49,11 +53,11 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     if trace.is_some() {
         return Ok(());
     }
+    show(&outcome);
     outcome.save(&outcome::directory()?.join(format!("{}.json", experiment.id)))?;
     if let Some(path) = &options.json {
         outcome.save(path)?;
     }
-    show(&outcome);
     Ok(())
 }
 

@@ -90,7 +90,7 @@ fn run<A: Application + 'static>(
     let before = open_descriptors();
     let (open, accepted) = serve(backend, app, peers);
     drop(open);
-    assert!(accepted >= 10, "{name}: {accepted}");
+    assert!(accepted >= 10, "{name}: only {accepted} were accepted");
     assert_eq!(open_descriptors(), before, "{name} left descriptors open");
 }
 

@@ -52,7 +52,7 @@ impl Copy {
     fn begin() -> Result<Self, String> {
         let folder = outcome::directory().map_err(|e| e.to_string())?.join("coverage");
         let build = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["build", "--quiet", "--jobs", "1", "--package", "simulate"])
+            .args(["build", "--quiet", "--jobs", "2", "--package", "simulate"])
             .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
             .env("CARGO_TARGET_DIR", &folder)
             .env("CARGO_PROFILE_DEV_DEBUG", "false")

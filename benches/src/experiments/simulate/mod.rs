@@ -5,6 +5,7 @@ mod trace;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
 use shared_ring::sim::Fault;
 use simulate::{Case, Mechanism, Program, Report, run as simulate, shrink};
 
@@ -62,7 +63,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Case::of(first, steps).check().map_err(Failure::Request)?;
     let coverage = cx.simulation.seed.is_none().then(Coverage::begin);
     let mut sum = Sum::default();
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), processor_time());
     cx.progress.set_length((cx.deadline - start).as_secs());
     for seed in first.. {
         let case = Case::of(seed, steps);
@@ -78,17 +79,26 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             break;
         }
     }
-    let minutes = start.elapsed().as_secs_f64() / 60.0;
+    let minutes = (processor_time() - before).as_secs_f64() / 60.0;
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let rate = sum.completions as f64 / 1e6 / minutes;
     outcome.ratios.insert("completions_per_min_millions".to_owned(), rate);
     tell(&sum, first, &mut outcome);
+    if cx.simulation.seed.is_some() {
+        outcome.notes.push(format!("the run was: {}", Case::of(first, steps)));
+    }
     if let Some(coverage) = coverage {
         cx.progress.set_message("measuring line coverage");
         let patience = Duration::from_secs(if cx.quick { 14 } else { 300 });
         outcome.notes.push(coverage.end(cx.deadline.max(Instant::now()) + patience));
     }
     Ok(outcome)
+}
+
+/// The processor time that this thread has taken: that of one core, whatever else it does.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A seed that was hardly used before.
@@ -130,7 +140,7 @@ fn explain(case: &Case, failure: &str) -> Result<Failure, Failure> {
     let last = lines.len().saturating_sub(40);
     Ok(Failure::Run(format!(
         "{}\n\nThe run, as small as it was found to fail:\n  {small}\nIts end (all of it is in {}):\n{}\n\n\
-         {again}\nTo repeat it: lab run simulate --trace {}",
+         {again}\nTo repeat it: cargo run --release -p lab -- run simulate --trace {}",
         format_args!("seed {} fails, as {case}\n{failure}", case.plan.seed),
         path.display(),
         lines[last..].join("\n"),

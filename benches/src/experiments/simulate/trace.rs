@@ -34,7 +34,7 @@ pub(super) fn repeat(path: &Path) -> Result<(), Failure> {
     if !same {
         let line = differs.unwrap_or(before.len().min(verdict.trace.len())) + 2;
         println!(
-            "It went another way than in the file, from line {line} on: the program has changed."
+            "It went another way than in the file, from line {line} on: the program has changed, or the file."
         );
     }
     match verdict.failure {

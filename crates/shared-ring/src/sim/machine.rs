@@ -76,7 +76,12 @@ impl Peer for Idle {
 
 impl Machine {
     /// A machine without files or peers.
+    ///
+    /// # Panics
+    /// When the plan makes no sense: no room, no steps, or no descriptors.
     pub fn new(plan: &Plan) -> Self {
+        assert!(plan.room != Some(0), "a connection has room for a byte at least");
+        assert!(plan.steps > 0 && plan.descriptors > 0, "a run has steps and descriptors");
         Machine(Rc::new(RefCell::new(World::new(plan))), plan.refuses)
     }
 
@@ -114,8 +119,9 @@ impl Machine {
         Hand { machine: self.clone(), peer }
     }
 
-    /// Says what is done when all peers but servers are [done](super::Next::Done). It is done
-    /// in the middle of a step, so it has to leave the machine alone.
+    /// Says what is done when all peers but servers are [done](super::Next::Done): nothing else
+    /// stops the program. It is done in the middle of a step, so it has to leave the machine alone.
+    /// Without peers it is never done.
     pub fn at_end(&self, finale: impl FnOnce() + 'static) {
         self.world().set_finale(Box::new(finale));
     }

@@ -15,9 +15,10 @@ pub struct Plan {
     pub faults: Faults,
     /// How many of them may happen.
     pub most_faults: u64,
-    /// How many descriptors the program can have.
+    /// How many descriptors the program can have, 1 at least; most servers need 6 to begin with.
     pub descriptors: usize,
-    /// How many bytes each way of a connection holds on both sides; by default chance decides.
+    /// How many bytes each way of a connection holds on both sides, 1 at least; by default chance
+    /// decides.
     pub room: Option<usize>,
     /// What the ring's kernel does not have.
     pub refuses: Option<Refuses>,

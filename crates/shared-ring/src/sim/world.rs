@@ -695,10 +695,12 @@ impl World {
     /// What the peers that are not done are about.
     fn waiting_peers(&self) -> String {
         let waiting = self.actors.iter().enumerate().filter(|(_, actor)| !actor.is_done);
-        let words = waiting.filter_map(|(at, actor)| {
-            Some(format!("peer {at} ({})", actor.peer.as_ref()?.waits_for()))
-        });
-        words.collect::<Vec<_>>().join(", ")
+        let words: Vec<_> = waiting
+            .filter_map(|(at, actor)| {
+                Some(format!("peer {at} ({})", actor.peer.as_ref()?.waits_for()))
+            })
+            .collect();
+        if words.is_empty() { "nobody; who stops it?".to_owned() } else { words.join(", ") }
     }
 
     /// Lets time pass until something happens, at most until `until`.
