@@ -24,6 +24,7 @@ mod poller;
 mod provided;
 mod ring;
 mod stream;
+mod submission;
 mod trace;
 mod work;
 mod world;

@@ -1,9 +1,7 @@
-//! A simulated io_uring: it reads submissions in the form in which the kernel gets them.
+//! A simulated io_uring.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::mem::size_of;
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use io_uring::opcode;
@@ -15,39 +13,14 @@ use super::machine::Machine;
 use super::memory::Hold;
 use super::plan::Refuses;
 use super::provided::Buffers;
+use super::submission::{
+    ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_BUFFER, CQE_MORE, RECV_MULTISHOT,
+    SKIP_SUCCESS, Submission, socket_address,
+};
 use super::world::{Event, Passed, What};
 use crate::nonblocking::Part;
 use crate::uring::{Ability, Cqe, Entries, Mode, Ring};
 use crate::{Fd, System, Token};
-
-/// A submission as io_uring_enter(2) reads it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct Submission {
-    opcode: u8,
-    flags: u8,
-    ioprio: u16,
-    fd: i32,
-    offset: u64,
-    address: u64,
-    len: u32,
-    op_flags: u32,
-    user_data: u64,
-    buffer_group: u16,
-    personality: u16,
-    splice_fd: i32,
-    more: [u64; 2],
-}
-
-const _: () = assert!(size_of::<Submission>() == size_of::<Sqe>());
-
-const ACCEPT_MULTISHOT: u16 = 1;
-const RECV_MULTISHOT: u16 = 2;
-const BUFFER_SELECT: u8 = 1 << 5;
-const SKIP_SUCCESS: u8 = 1 << 6;
-const CANCEL_ALL: u32 = 1;
-const CQE_BUFFER: u32 = 1;
-const CQE_MORE: u32 = 2;
 
 /// What an operation in flight does.
 #[derive(Debug)]
@@ -127,41 +100,6 @@ pub struct SimRing {
 impl SimRing {
     fn fail(&self, what: impl Into<String>) {
         self.machine.world().fail(what);
-    }
-
-    /// The memory that a submission gives to the kernel.
-    ///
-    /// # Safety
-    /// As for [`Ring::push`].
-    unsafe fn holds(sqe: &Submission) -> Vec<Hold> {
-        let (address, len) = (sqe.address, sqe.len as usize);
-        // SAFETY: the caller promises that what the submission points to is there. Its lengths are
-        // those that the kernel reads or writes.
-        unsafe {
-            match sqe.opcode {
-                opcode::Send::CODE => vec![Hold::to_read(address, len)],
-                opcode::SendMsg::CODE => {
-                    let header = &*(address as *const libc::msghdr);
-                    let slices = header.msg_iov as u64;
-                    let count = header.msg_iovlen;
-                    let mut holds = vec![
-                        Hold::to_read(address, size_of::<libc::msghdr>()),
-                        Hold::to_read(slices, count * size_of::<libc::iovec>()),
-                    ];
-                    for slice in std::slice::from_raw_parts(header.msg_iov, count) {
-                        holds.push(Hold::to_read(slice.iov_base as u64, slice.iov_len));
-                    }
-                    holds
-                }
-                opcode::Connect::CODE => vec![Hold::to_read(address, sqe.offset as usize)],
-                opcode::OpenAt2::CODE => {
-                    let path = std::ffi::CStr::from_ptr(address as *const _);
-                    vec![Hold::to_read(address, path.to_bytes_with_nul().len())]
-                }
-                opcode::Read::CODE => vec![Hold::to_write(address, len)],
-                _ => Vec::new(),
-            }
-        }
     }
 
     /// Whether an operation may be named so: none of the name is in flight, but for the copies of
@@ -517,22 +455,6 @@ impl SimRing {
     }
 }
 
-/// Reads a `sockaddr_in` or a `sockaddr_in6`.
-fn socket_address(bytes: &[u8]) -> SocketAddr {
-    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
-    let ip: IpAddr = match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
-        libc::AF_INET => {
-            let address: [u8; 4] = bytes[4..8].try_into().expect("it has four bytes");
-            address.into()
-        }
-        _ => {
-            let address: [u8; 16] = bytes[8..24].try_into().expect("it has sixteen bytes");
-            address.into()
-        }
-    };
-    SocketAddr::new(ip, port)
-}
-
 impl Ring for SimRing {
     type System = Machine;
 
@@ -609,10 +531,9 @@ impl Ring for SimRing {
         if self.is_full() {
             return false;
         }
-        // SAFETY: both are 64 bytes in the kernel's layout, and any bytes make a `Submission`.
-        let sqe: Submission = unsafe { std::mem::transmute_copy(sqe) };
+        let sqe = Submission::read(sqe);
         // SAFETY: by the caller's promise.
-        let holds = unsafe { Self::holds(&sqe) };
+        let holds = unsafe { sqe.holds() };
         self.submissions.push_back((sqe, holds));
         // Otherwise completions land while the program does something else.
         if self.mode != Mode::Deferred && self.machine.world().dice.once_in(8) {

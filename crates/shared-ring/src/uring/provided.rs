@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::{Pool, RxBuf};
 
 /// A ring of provided buffers: the pool's free buffers, in the kernel's hands.
-pub(super) struct Provided<E: Entries = Mapped> {
+pub(super) struct Provided<E: RingMemory = Mapped> {
     entries: E,
     count: u16,
     tail: u16,
@@ -20,7 +20,7 @@ pub(super) struct Provided<E: Entries = Mapped> {
 }
 
 /// The memory of the ring. We write entries and the tail; the kernel only reads them.
-pub(super) trait Entries {
+pub(super) trait RingMemory {
     /// Writes an entry.
     ///
     /// # Safety
@@ -51,7 +51,7 @@ impl Provided {
     }
 }
 
-impl<E: Entries> Provided<E> {
+impl<E: RingMemory> Provided<E> {
     /// A ring in memory that has room for every buffer of the pool.
     fn over(entries: E, pool: Rc<Pool>) -> Self {
         let count = pool.count();
@@ -118,7 +118,7 @@ impl Mapped {
     }
 }
 
-impl Entries for Mapped {
+impl RingMemory for Mapped {
     unsafe fn write(&mut self, at: u16, address: u64, len: u32, id: u16) {
         // SAFETY: by the caller's promise the index lies within what was mapped, and the kernel
         // does not read there.
@@ -160,7 +160,7 @@ mod models {
         tail: SharedTail,
     }
 
-    impl Entries for Arc<Cells> {
+    impl RingMemory for Arc<Cells> {
         unsafe fn write(&mut self, at: u16, _address: u64, _len: u32, id: u16) {
             // SAFETY: loom checks that nobody else has access at the moment.
             self.entries[usize::from(at)].with_mut(|entry| unsafe { *entry = id });
