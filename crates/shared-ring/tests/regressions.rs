@@ -222,3 +222,37 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
     }
     assert!(short > 0, "no read was short");
 }
+
+/// Both are submitted before the kernel has said that it knows no accept that goes on.
+#[cfg(feature = "sim")]
+#[test]
+fn without_multishot_a_second_listener_failed() {
+    use shared_ring::sim::{Faults, Machine, Plan, Refuses, SimKernel};
+    use shared_ring::{BufferSizes, ListenOptions, Submit};
+
+    let refuses = Some(Refuses::Multishot);
+    let machine = Machine::new(&Plan { refuses, faults: Faults::NONE, ..Plan::default() });
+    let ring = UringConfig { mode: Mode::Deferred, operations: 4, buffers: 1, buffer_size: 64 };
+    let mut kernel = SimKernel::new(&machine, &ring).unwrap();
+    let options = ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };
+    let accept = |slot| Token::new(Kind::Accept, slot, 0);
+    let listeners = [0, 1].map(|slot| {
+        let any = "10.0.0.1:0".parse().unwrap();
+        let (listener, address) = kernel.host_mut().listen(any, &options).unwrap();
+        kernel.submit(accept(slot), Op::Accept { listener, per_turn: None }).unwrap();
+        (listener, address)
+    });
+    let hand = machine.hand();
+    for (slot, (_, address)) in listeners.iter().enumerate() {
+        let _line = hand.with(|net| net.connect(*address)).unwrap();
+        let completion = loop {
+            kernel.turn(None).unwrap();
+            if let Some(completion) = kernel.next() {
+                break completion;
+            }
+        };
+        assert_eq!(completion.token, accept(slot as u32), "{completion:?}");
+        let Outcome::Accepted(fd) = completion.outcome else { panic!("{completion:?}") };
+        kernel.host_mut().discard(fd);
+    }
+}
