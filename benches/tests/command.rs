@@ -117,7 +117,7 @@ fn what_makes_no_sense_to_simulate_is_a_sentence() {
     };
     let nonsense = file("nonsense", "once upon a time\n");
     let steps = file("steps", "kv uring seed=1 steps=0\n");
-    let cases: [(&[&str], &str, i32); 8] = [
+    let cases: [(&[&str], &str, i32); 9] = [
         (&["simulate", "--seed", "x"], "invalid value 'x' for '--seed", 2),
         (&["simulate", "--seed", "-1"], "'-1'", 2),
         (&["simulate", "--steps", "0"], "steps must lie between 1 and", 2),
@@ -125,6 +125,7 @@ fn what_makes_no_sense_to_simulate_is_a_sentence() {
         (&["simulate", "--trace", "/no/such/file"], "can't read /no/such/file", 1),
         (&["simulate", "--trace", &nonsense], "no trace of a run: its first line is no case", 2),
         (&["simulate", "--trace", &steps], "steps must lie between 1 and", 2),
+        (&["simulate", "--trace", &steps, "--quick"], "--trace repeats one run", 2),
         (&["floors", "--seed", "1"], "--seed, --steps and --trace are for the experiment", 2),
     ];
     for (arguments, words, code) in cases {
@@ -144,6 +145,6 @@ fn a_run_is_repeated_from_the_first_line_of_its_trace() {
     let output = lab(&["run", "simulate", "--trace", path.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("accepted fd") && text.ends_with("It does not fail.\n"), "{text}");
+    assert!(text.contains("accept at fd") && text.ends_with("It does not fail.\n"), "{text}");
     assert!(text.contains("another way than in the file, from line 2 on"), "{text}");
 }
