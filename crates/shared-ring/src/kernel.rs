@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::iter;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -92,11 +92,16 @@ pub trait Host {
     /// Those of listen(2).
     fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()>;
 
-    /// Makes a socket fit to be connected to `peer`.
+    /// Makes a socket fit to be connected to `peer`, if need be from an address of this machine.
     ///
     /// # Errors
-    /// Those of socket(2).
-    fn socket(&mut self, peer: SocketAddr, buffers: BufferSizes) -> io::Result<Fd>;
+    /// Those of socket(2) and bind(2).
+    fn socket(
+        &mut self,
+        peer: SocketAddr,
+        from: Option<IpAddr>,
+        buffers: BufferSizes,
+    ) -> io::Result<Fd>;
 
     /// Tells the peer that no more will be sent. Errors show in later operations.
     fn shutdown(&mut self, fd: Fd);
@@ -118,6 +123,9 @@ pub trait Host {
     /// # Errors
     /// Those of open(2).
     fn directory(&mut self, path: &Path) -> io::Result<File>;
+
+    /// The time.
+    fn clock(&self) -> Instant;
 
     /// The time of day.
     fn wall(&self) -> SystemTime;

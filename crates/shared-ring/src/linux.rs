@@ -1,8 +1,8 @@
 //! The machine itself: sockets, clock and random source of this Linux.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -69,6 +69,23 @@ fn clamp(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
+/// Has the port chosen when the socket is connected, so that each address of this machine has as
+/// many ports for each peer as there are (ip(7), `IP_BIND_ADDRESS_NO_PORT`).
+fn choose_port_later(fd: &OwnedFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option is an integer, and so is what is read.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 impl Host for Linux {
     fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)> {
         let fd = Self::socket_for(at, options.buffers)?;
@@ -89,8 +106,18 @@ impl Host for Linux {
         Ok(net::listen(borrow(&listener), clamp(length))?)
     }
 
-    fn socket(&mut self, peer: SocketAddr, buffers: BufferSizes) -> io::Result<Fd> {
-        Self::socket_for(peer, buffers).map(Fd::from_owned)
+    fn socket(
+        &mut self,
+        peer: SocketAddr,
+        from: Option<IpAddr>,
+        buffers: BufferSizes,
+    ) -> io::Result<Fd> {
+        let fd = Self::socket_for(peer, buffers)?;
+        if let Some(address) = from {
+            choose_port_later(&fd)?;
+            net::bind(&fd, &SocketAddr::new(address, 0))?;
+        }
+        Ok(Fd::from_owned(fd))
     }
 
     fn shutdown(&mut self, fd: Fd) {
@@ -123,6 +150,11 @@ impl Host for Linux {
         Ok(File::new(Fd::from_owned(fd), close))
     }
 
+    #[inline]
+    fn clock(&self) -> Instant {
+        Instant::now()
+    }
+
     fn wall(&self) -> SystemTime {
         SystemTime::now()
     }
@@ -148,11 +180,6 @@ impl Host for Linux {
 
 impl System for Linux {
     type Offload = Threads;
-
-    #[inline]
-    fn clock(&self) -> Instant {
-        Instant::now()
-    }
 
     fn waker(&mut self, waits: bool) -> io::Result<Waker> {
         if waits { Waker::for_ring() } else { Waker::new() }
@@ -210,5 +237,25 @@ impl System for Linux {
 
     fn file(&self, fd: Fd) -> File {
         File::new(fd, close)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_socket_connects_from_the_address_it_was_given() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = listener.local_addr().unwrap();
+        let from = IpAddr::from([127, 0, 0, 9]);
+        let mut linux = Linux::default();
+        let fd = linux.socket(peer, Some(from), BufferSizes::default()).unwrap();
+        let own = SocketAddr::try_from(net::getsockname(borrow(&fd)).unwrap()).unwrap();
+        assert_eq!(own, SocketAddr::new(from, 0), "its port is chosen when it is connected");
+        assert_eq!(linux.connect(fd, peer), Err(Errno::INPROGRESS));
+        assert_eq!(listener.accept().unwrap().1.ip(), from);
+        close(fd);
     }
 }

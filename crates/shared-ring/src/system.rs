@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use rustix::io::Errno;
 
@@ -15,9 +14,6 @@ use crate::{Fd, File, Host, Meta, Outcome, Token, Waker, Work};
 pub trait System: Host {
     /// Does the file work that would wait.
     type Offload: Offload;
-
-    /// The time.
-    fn clock(&self) -> Instant;
 
     /// Makes a waker; whether its descriptor is for reads that wait.
     ///

@@ -49,7 +49,7 @@ fn an_accept_ends_for_want_of_a_descriptor(
     let options = ListenOptions { backlog: 16, reuse_port: false, buffers: BufferSizes::default() };
     let (listener, to) =
         kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
-    let peer = kernel.host_mut().socket(to, BufferSizes::default()).unwrap();
+    let peer = kernel.host_mut().socket(to, None, BufferSizes::default()).unwrap();
     kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
     let mut batch = Batch::new();
     kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();

@@ -257,7 +257,7 @@ fn listen(kernel: &mut impl Kernel) -> (Fd, SocketAddr) {
 /// A connection: our end as the kernel's, theirs as a plain stream.
 fn connection<F: Far>(kernel: &mut impl Kernel, far: &F, buffers: BufferSizes) -> (Fd, F::Stream) {
     let (listener, to) = far.listen();
-    let fd = kernel.host_mut().socket(to, buffers).unwrap();
+    let fd = kernel.host_mut().socket(to, None, buffers).unwrap();
     let token = Token::new(Kind::Connect, 99, 0);
     kernel.submit(token, Op::Connect { fd, to }).unwrap();
     let done = next(kernel, &mut Batch::new(), token);
@@ -455,7 +455,7 @@ mod cases {
         // Where the close is done already, one of these gets the number.
         let mut sockets: Vec<Fd> = Vec::new();
         while sockets.len() < 64 && sockets.last() != Some(&fd) {
-            sockets.push(kernel.host_mut().socket(to, BufferSizes::default()).unwrap());
+            sockets.push(kernel.host_mut().socket(to, None, BufferSizes::default()).unwrap());
         }
         let late = sockets.pop().unwrap();
         let token = Token::new(Kind::Connect, 0, 0);
@@ -563,7 +563,7 @@ mod cases {
         let (fd, _peer) = plain(&mut kernel, far);
         close(&mut kernel, fd);
         let gone = far.nobody();
-        let fd = kernel.host_mut().socket(gone, BufferSizes::default()).unwrap();
+        let fd = kernel.host_mut().socket(gone, None, BufferSizes::default()).unwrap();
         let token = Token::new(Kind::Connect, 0, 0);
         kernel.submit(token, Op::Connect { fd, to: gone }).unwrap();
         let done = next(&mut kernel, &mut Batch::new(), token);

@@ -387,7 +387,7 @@ impl<K: Submit> Commands for Io<K> {
         let opened = if full {
             Err(Errno::NOBUFS.into())
         } else {
-            self.kernel.host_mut().socket(to, self.config.sockets)
+            self.kernel.host_mut().socket(to, None, self.config.sockets)
         };
         let submitted = opened.and_then(|fd| {
             self.link(slot).fd = Some(fd);

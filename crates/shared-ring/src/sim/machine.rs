@@ -2,7 +2,7 @@
 
 use std::cell::{RefCell, RefMut};
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -303,7 +303,12 @@ impl Host for Machine {
         Ok(())
     }
 
-    fn socket(&mut self, _peer: SocketAddr, _buffers: BufferSizes) -> io::Result<Fd> {
+    fn socket(
+        &mut self,
+        _peer: SocketAddr,
+        _from: Option<IpAddr>,
+        _buffers: BufferSizes,
+    ) -> io::Result<Fd> {
         Ok(self.world().open(What::Fresh)?)
     }
 
@@ -346,6 +351,10 @@ impl Host for Machine {
         Ok(self.file(fd))
     }
 
+    fn clock(&self) -> Instant {
+        self.world().instant()
+    }
+
     fn wall(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000) + self.world().now
     }
@@ -361,10 +370,6 @@ impl Host for Machine {
 
 impl System for Machine {
     type Offload = Works;
-
-    fn clock(&self) -> Instant {
-        self.world().instant()
-    }
 
     fn waker(&mut self, _waits: bool) -> io::Result<Waker> {
         let mut world = self.world();
