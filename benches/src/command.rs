@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::failure::Failure;
+use crate::load::Load;
 
 /// Measures the mechanisms, on the machine at hand.
 #[derive(Parser)]
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     Run(Run),
     /// Make one HTML file of the last runs, with plots and tables
     Report(Report),
+    /// Make load on a web server, and tell how it bears it
+    Load(Box<Load>),
     /// Be a server under test: address on standard output, counts for every line on standard
     /// input, at whose end it stops
     #[command(hide = true)]

@@ -6,6 +6,7 @@ mod command;
 mod experiments;
 mod failure;
 mod floors;
+mod load;
 mod machine;
 mod measure;
 mod outcome;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::List(options) => run::list(&options),
         Command::Run(options) => run::run(&options),
         Command::Report(options) => report::write(&options),
+        Command::Load(options) => load::load(&options),
         Command::Serve(options) => serve::serve(&options),
         Command::Client(options) => client::client(&options),
     };

@@ -39,7 +39,6 @@ enum Wakes {
 }
 
 /// Lists to be used again, boxed as the kernel takes them.
-#[expect(clippy::vec_box)]
 type Lists = Vec<Box<Gather>>;
 
 /// Makes the load of a plan, on a kernel.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use load::{Arrivals, Ask, Failed, Generator, Pace, Plan, Session, Stopped, Tally};
+use load_generator::{Arrivals, Ask, Failed, Generator, Pace, Plan, Session, Stopped, Tally};
 use shared_ring::sim::{
     self, Faults, Got, Line, Machine, Net, Next, Peer, SimEngine, SimKernel, Watching,
 };
@@ -199,7 +199,7 @@ fn run(seed: u64, faults: Faults, manner: Option<Manner>, plan: &Plan) -> Ran {
         let config = EngineConfig { operations, buffers: 16, buffer_size: 512 };
         on(SimEngine::<false>::new(&machine, &config).unwrap(), plan)
     } else {
-        let mode = if seed % 3 == 0 { Mode::Deferred } else { Mode::Cooperative };
+        let mode = [Mode::Deferred, Mode::Cooperative][seed as usize % 3];
         let config = UringConfig { mode, operations, buffers: 16, buffer_size: 512 };
         on(SimKernel::new(&machine, &config).unwrap(), plan)
     };
@@ -236,7 +236,7 @@ fn check(ran: &Ran, plan: &Plan) {
     assert_eq!(tally.due, tally.replies + tally.failures.total());
     assert_eq!(tally.response.len(), tally.replies);
     let good = tally.log.iter().filter(|log| log.failed.is_none());
-    let sum = |of: fn(&load::Slice) -> u64| tally.series.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&load_generator::Slice) -> u64| tally.series.iter().map(of).sum::<u64>();
     assert_eq!(good.clone().count() as u64, sum(|slice| slice.replies));
     assert_eq!(tally.log.len() as u64, sum(|s| s.replies + s.failures.total()));
     assert!(good.clone().all(|log| log.end <= plan.deadline && log.connect.is_some()));
@@ -398,7 +398,7 @@ fn nothing_is_lost_whatever_happens() {
             1 => Pace::Requests { rate: 400.0, arrivals: Arrivals::Poisson, connections: 5 },
             _ => Pace::Sessions { rate: 200.0, arrivals: Arrivals::Poisson },
         };
-        let rounds = if seed % 8 == 0 { Session::FOREVER } else { 1 + seed % 3 };
+        let rounds = [Session::FOREVER, 1, 2, 3, 1, 2, 3, 1][seed as usize % 8];
         let depth = [1, 1, 3][seed as usize % 3];
         let plan = Plan { depth, seed, ..plan(pace, session(1 + seed as usize % 4, rounds)) };
         let ran = run(seed, Faults::ALL, Some(Manner::Any), &plan);

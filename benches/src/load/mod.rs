@@ -1,0 +1,143 @@
+//! `lab load`: load on a web server.
+
+mod options;
+mod seen;
+mod show;
+mod target;
+
+use std::fs;
+use std::io::{IsTerminal, stderr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use load_generator::{Generator, Pace, Plan, Stopped, Tally};
+use shared_ring::poller::Epoll;
+use shared_ring::{
+    EngineConfig, Host, Kernel, Linux, Mode, PortableKernel, UringConfig, UringKernel,
+};
+
+pub(crate) use options::Load;
+pub(crate) use seen::Seen;
+
+use crate::failure::Failure;
+use crate::measure::pin;
+
+/// Receive buffers: they fit the second-level cache.
+const BUFFERS: u16 = 256;
+const BUFFER_SIZE: u32 = 4096;
+
+/// Makes the load and tells what it came to.
+pub(crate) fn load(options: &Load) -> Result<(), Failure> {
+    let plan = options.plan()?;
+    if let Some(core) = options.core {
+        pin(core).map_err(|e| Failure::new(format_args!("can't run on core {core}"), e))?;
+    }
+    let host = Linux::default();
+    let before = host.processor_time();
+    let (tally, kernel) = on_some_kernel(&plan)?;
+    let processor = host.processor_time() - before;
+    let of = (options.url.as_str(), words(&plan), kernel);
+    let seen = Seen::of(&tally, of, plan.interval, processor);
+    write(options, &seen, &tally)?;
+    match tally.stopped {
+        None => Ok(()),
+        Some(stopped) => Err(Failure::Run(early(stopped, &plan))),
+    }
+}
+
+/// On io_uring, or by epoll where that is refused.
+fn on_some_kernel(plan: &Plan) -> Result<(Tally, &'static str), Failure> {
+    let operations = Generator::<UringKernel>::operations(plan);
+    let config = UringConfig {
+        mode: Mode::Deferred,
+        operations,
+        buffers: BUFFERS,
+        buffer_size: BUFFER_SIZE,
+    };
+    match UringKernel::new(&config) {
+        Ok(kernel) => Ok((on(kernel, plan)?, "io_uring")),
+        Err(missing) => {
+            eprintln!("lab: {missing}; using epoll");
+            let config = EngineConfig { operations, buffers: BUFFERS, buffer_size: BUFFER_SIZE };
+            Ok((on(PortableKernel::new(Epoll::new()?, &config)?, plan)?, "epoll"))
+        }
+    }
+}
+
+fn on<K: Kernel>(kernel: K, plan: &Plan) -> Result<Tally, Failure> {
+    let generator =
+        Generator::new(kernel, plan).map_err(|senseless| Failure::Request(senseless.0))?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    let display = display(plan);
+    let seconds = plan.interval.as_secs_f64();
+    let tally = generator.run(|tally| {
+        display.set_position(tally.series.len() as u64);
+        display.set_message(show::progress(tally, seconds));
+        !interrupted.load(Ordering::Relaxed)
+    });
+    display.finish_and_clear();
+    tally.map_err(|fault| Failure::Run(fault.to_string()))
+}
+
+fn display(plan: &Plan) -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let total = (plan.warm_up + plan.duration).as_nanos() / plan.interval.as_nanos();
+    let bar = ProgressBar::new(u64::try_from(total).unwrap_or(u64::MAX));
+    let style = ProgressStyle::with_template("{elapsed:>4} [{bar:20}] {msg}");
+    bar.set_style(style.expect("the template is well-formed"));
+    bar
+}
+
+/// The load in words.
+fn words(plan: &Plan) -> String {
+    let pace = match plan.pace {
+        Pace::Closed { clients } => format!("closed loop of {clients} clients"),
+        Pace::Sessions { rate, arrivals } => {
+            format!("open loop, {rate} sessions per second ({arrivals:?})").to_lowercase()
+        }
+        Pace::Requests { rate, arrivals, connections } => format!(
+            "open loop, {rate} requests per second ({arrivals:?}) on {connections} connections"
+        )
+        .to_lowercase(),
+    };
+    let (duration, warm_up) = (plan.duration.as_secs_f64(), plan.warm_up.as_secs_f64());
+    format!("{pace}, {duration} s after {warm_up} s of warm-up")
+}
+
+fn early(stopped: Stopped, plan: &Plan) -> String {
+    let what = seen::sentence(stopped);
+    match stopped {
+        Stopped::Asked => what,
+        _ => format!("{}: {what}", plan.to),
+    }
+}
+
+fn write(options: &Load, seen: &Seen, tally: &Tally) -> Result<(), Failure> {
+    let save = |path: &Path, text: String| {
+        fs::write(path, text)
+            .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))
+    };
+    let mut quiet = false;
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string(seen).map_err(|e| Failure::new("JSON", e))? + "\n";
+        quiet = path.as_os_str() == "-";
+        if quiet { print!("{text}") } else { save(path, text)? }
+    }
+    if let Some(path) = &options.csv {
+        save(path, show::csv(seen))?;
+    }
+    if let Some(path) = &options.log {
+        save(path, show::log(&tally.log))?;
+    }
+    if !quiet {
+        print!("{}", show::summary(seen));
+    }
+    Ok(())
+}
