@@ -92,6 +92,15 @@ pub(crate) struct Serve {
     /// The directory that the file server serves
     #[arg(long)]
     pub(crate) root: Option<PathBuf>,
+    /// The control group to run in
+    #[arg(long, value_name = "DIR")]
+    pub(crate) group: Option<PathBuf>,
+    /// The length of the listener's queue
+    #[arg(long, default_value_t = 4096)]
+    pub(crate) backlog: u32,
+    /// Use two cores, with a worker for each
+    #[arg(long)]
+    pub(crate) spread: bool,
     /// Do without the thread that reads standard input; only a signal ends it then
     #[arg(long)]
     pub(crate) alone: bool,

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::command::{List, Run, Simulation};
 use crate::experiments::{self, Context};
 use crate::failure::Failure;
+use crate::measure::enter_own_network;
 use crate::outcome::{self, Outcome};
 
 /// Shows the experiments.
@@ -36,6 +37,12 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     if trace.is_some() && (options.json.is_some() || options.quick) {
         let what = "--trace repeats one run; --json and --quick are for measuring";
         return Err(Failure::Request(what.to_owned()));
+    }
+    if experiment.own_network {
+        enter_own_network().map_err(|e| {
+            let what = "a network of its own can't be made, which this experiment needs";
+            Failure::new(what, e)
+        })?;
     }
     let progress = ProgressBar::new(0);
     progress.set_style(

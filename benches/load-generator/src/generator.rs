@@ -14,7 +14,7 @@ use crate::connection::{Asked, Connection, Phase, Role};
 use crate::deadlines::{Deadlines, Watched};
 use crate::reply::Reply;
 use crate::tally::Stopped;
-use crate::{Failed, Log, Pace, Plan, Senseless, Session, Tally};
+use crate::{Ending, Failed, Log, Pace, Plan, Senseless, Session, Tally};
 
 /// Most sessions or requests begun between two looks at what has come.
 const BURST: u32 = 64;
@@ -50,7 +50,7 @@ pub struct Generator<'a, K> {
     now: Instant,
     begin: Instant,
     counted_from: Instant,
-    until: Instant,
+    counted_until: Instant,
     next_slice: Instant,
     connections: Vec<Connection>,
     free: Vec<u32>,
@@ -73,8 +73,10 @@ pub struct Generator<'a, K> {
     deadlines: Deadlines,
     /// When clients go on.
     waking: BinaryHeap<Reverse<(Instant, Wakes)>>,
-    /// Requests under way.
-    under_way: u64,
+    /// Requests that count and have not come to their ends.
+    counted: u64,
+    /// The load has ended: nothing begins any more.
+    ended: bool,
     /// When what was begun in this turn was due.
     fresh: Vec<(Instant, bool)>,
     /// Completions that needed no kernel.
@@ -102,7 +104,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
             now,
             begin: now,
             counted_from: now,
-            until: now,
+            counted_until: now,
             next_slice: now,
             connections: Vec::new(),
             free: Vec::new(),
@@ -118,7 +120,8 @@ impl<'a, K: Kernel> Generator<'a, K> {
             waiting: VecDeque::new(),
             deadlines: Deadlines::default(),
             waking: BinaryHeap::new(),
-            under_way: 0,
+            counted: 0,
+            ended: false,
             fresh: Vec::with_capacity(BURST as usize),
             done: VecDeque::new(),
             spare: Vec::new(),
@@ -150,7 +153,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
                 let next = self.next_moment();
                 self.turn(Some(next))?;
             }
-            let end = self.now.min(self.until);
+            let end = self.now.min(self.counted_until);
             self.tally.measured = end.saturating_duration_since(self.counted_from);
         }
         self.close_all()?;
@@ -189,20 +192,22 @@ impl<'a, K: Kernel> Generator<'a, K> {
         self.now = self.kernel.host().clock();
         self.begin = self.now;
         self.counted_from = self.begin + self.plan.warm_up;
-        self.until = self.counted_from + self.plan.duration;
+        self.counted_until = self.counted_from + self.plan.duration;
         self.next_slice = self.begin + self.plan.interval;
         if let Pace::Closed { clients } = self.plan.pace {
             self.clients = clients;
         }
     }
 
+    /// Whether all that counts has come to its end. Until then the load goes on, as a server that
+    /// is left alone with its last requests has it easier than before.
     fn is_over(&self) -> bool {
-        self.now >= self.until && self.under_way == 0 && self.waiting.is_empty()
+        self.now >= self.counted_until && self.counted == 0
     }
 
     /// Whether what is due at a moment counts.
     fn counts(&self, due: Instant) -> bool {
-        due >= self.counted_from && due < self.until
+        due >= self.counted_from && due < self.counted_until
     }
 
     /// Ends the slices of the time series that are over.
@@ -227,14 +232,14 @@ impl<'a, K: Kernel> Generator<'a, K> {
         for at in [first, waiting, wake].into_iter().flatten() {
             next = next.min(at);
         }
-        if self.now < self.until {
-            next = next.min(self.until);
-            if self.clients > 0 {
-                next = self.now;
-            }
-            if let Some(moments) = &self.moments {
-                next = next.min(self.begin + moments.next());
-            }
+        if self.now < self.counted_until {
+            next = next.min(self.counted_until);
+        }
+        if self.clients > 0 {
+            next = self.now;
+        }
+        if let Some(moments) = &self.moments {
+            next = next.min(self.begin + moments.next());
         }
         next
     }
@@ -266,9 +271,6 @@ impl<'a, K: Kernel> Generator<'a, K> {
                 Wakes::Unconnected => self.try_again(),
             }
         }
-        if self.now >= self.until {
-            return;
-        }
         for _ in 0..self.clients.min(BURST) {
             self.clients -= 1;
             self.begin_session(self.now);
@@ -276,7 +278,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
         for _ in 0..BURST {
             let Some(moments) = &mut self.moments else { break };
             let due = self.begin + moments.next();
-            if due > self.now || due >= self.until {
+            if due > self.now {
                 break;
             }
             moments.advance();
@@ -288,8 +290,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
     }
 
     fn begin_session(&mut self, due: Instant) {
-        let counts = self.counts(due);
-        self.tally.due(counts);
+        let counts = self.due(due);
         let session = self.session;
         self.session = (session + 1) % self.plan.sessions.len();
         match self.connect(Role::Session) {
@@ -305,6 +306,14 @@ impl<'a, K: Kernel> Generator<'a, K> {
                 self.try_again_later();
             }
         }
+    }
+
+    /// A request is due; says whether it counts.
+    fn due(&mut self, due: Instant) -> bool {
+        let counts = self.counts(due);
+        self.tally.due(counts);
+        self.counted += u64::from(counts);
+        counts
     }
 
     /// Something that was due has been begun.
@@ -336,7 +345,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
     }
 
     fn request_due(&mut self, due: Instant) {
-        self.tally.due(self.counts(due));
+        self.due(due);
         self.waiting.push_back(due);
         self.serve_waiting();
     }
@@ -380,7 +389,6 @@ impl<'a, K: Kernel> Generator<'a, K> {
         let connect = (connection.phase == Phase::Open).then_some(Duration::ZERO);
         connection.asked.push_back(Asked { due, counts, session, place, connect });
         connection.unsent += 1;
-        self.under_way += 1;
     }
 
     /// Makes a connection.
@@ -534,7 +542,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
         let connection = &mut self.connections[slot as usize];
         let Some(asked) = connection.asked.pop_front() else { return };
         connection.over += 1;
-        self.under_way -= 1;
+        self.counted -= u64::from(asked.counts);
         let Some((ask, last)) = self.plan.sessions[asked.session].at(asked.place) else { return };
         let time = self.now.saturating_duration_since(asked.due);
         let failed = match reply.status {
@@ -553,6 +561,9 @@ impl<'a, K: Kernel> Generator<'a, K> {
             return self.go_on(slot);
         }
         self.lose_all(slot, Failed::Closed);
+        if self.plan.ending != Ending::Server {
+            return self.end(slot, self.plan.ending == Ending::Reset);
+        }
         let connection = &mut self.connections[slot as usize];
         connection.phase = Phase::Farewell;
         let (at, generation) = (self.now + self.plan.deadline, connection.generation);
@@ -576,12 +587,6 @@ impl<'a, K: Kernel> Generator<'a, K> {
         {
             let (session, place) = (connection.session, connection.place);
             let Some((ask, _)) = self.plan.sessions[session].at(place) else { break };
-            if self.now >= self.until {
-                if connection.asked.is_empty() {
-                    return self.end(slot, false);
-                }
-                break;
-            }
             if !ask.think.is_zero() && !connection.asked.is_empty() {
                 break;
             }
@@ -603,9 +608,6 @@ impl<'a, K: Kernel> Generator<'a, K> {
             return;
         }
         connection.thinks = false;
-        if self.now >= self.until {
-            return self.end(slot, false);
-        }
         self.ask_next(slot);
         self.go_on(slot);
     }
@@ -614,8 +616,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
         let connection = &mut self.connections[slot as usize];
         let (session, place) = (connection.session, connection.place);
         connection.place += 1;
-        let counts = self.counts(self.now);
-        self.tally.due(counts);
+        let counts = self.due(self.now);
         self.tally.begun(counts, Duration::ZERO, false);
         self.ask(slot, self.now, session, place);
     }
@@ -631,7 +632,8 @@ impl<'a, K: Kernel> Generator<'a, K> {
         let first = connection.asked.len() - connection.unsent;
         for asked in connection.asked.range(first..) {
             if let Some((ask, last)) = self.plan.sessions[asked.session].at(asked.place) {
-                let last = last && connection.role == Role::Session;
+                let last =
+                    last && connection.role == Role::Session && self.plan.ending == Ending::Server;
                 data.shared(if last { ask.last.clone() } else { ask.bytes.clone() });
             }
         }
@@ -695,12 +697,12 @@ impl<'a, K: Kernel> Generator<'a, K> {
     fn lose_all(&mut self, slot: u32, why: Failed) {
         while let Some(asked) = self.connections[slot as usize].asked.pop_front() {
             self.connections[slot as usize].over += 1;
-            self.under_way -= 1;
             self.lose(asked, why);
         }
     }
 
     fn lose(&mut self, asked: Asked, why: Failed) {
+        self.counted -= u64::from(asked.counts);
         self.tally.failed(asked.counts, why);
         self.note(&asked, Some(why));
     }
@@ -717,7 +719,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
     fn end(&mut self, slot: u32, reset: bool) {
         let connection = &mut self.connections[slot as usize];
         connection.phase = Phase::Ending;
-        if connection.role == Role::Session && self.now < self.until {
+        if connection.role == Role::Session {
             let session = &self.plan.sessions[connection.session];
             if session.rounds != Session::FOREVER {
                 let all = session.rounds.saturating_mul(session.requests.len() as u64);
@@ -760,7 +762,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
         let (role, failed) = (connection.role, connection.over == 0);
         self.free.push(slot);
         self.open -= 1;
-        if self.now >= self.until || self.tally.stopped.is_some() {
+        if self.ended {
             return;
         }
         if role == Role::Cold {
@@ -771,7 +773,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
 
     fn close_all(&mut self) -> Result<(), Fault> {
         let patience = self.kernel.host().clock() + PATIENCE;
-        self.until = self.now;
+        self.ended = true;
         for slot in 0..self.connections.len() as u32 {
             if self.connections[slot as usize].is_alive() {
                 // Its end is nobody's loss any more.

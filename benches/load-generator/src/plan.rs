@@ -17,6 +17,8 @@ pub struct Plan {
     pub pace: Pace,
     /// Most requests of one connection under way at a time (pipelining).
     pub depth: usize,
+    /// Who ends a connection after its last request.
+    pub ending: Ending,
     /// How long after a request was due the client gives up and resets the connection.
     pub deadline: Duration,
     /// Addresses of this machine to connect from, in turn; any if there is none.
@@ -25,7 +27,7 @@ pub struct Plan {
     pub cold: u32,
     /// For how long load is made before anything counts.
     pub warm_up: Duration,
-    /// For how long it counts.
+    /// For how long what becomes due counts. The load goes on until all of that has its end.
     pub duration: Duration,
     /// Length of a slice of the time series.
     pub interval: Duration,
@@ -65,6 +67,18 @@ pub enum Pace {
     },
 }
 
+/// Who ends a connection after its last request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The server, which is asked to (`Connection: close`).
+    Server,
+    /// The client, when it has the reply; its ports stay used for a minute, unless
+    /// `net.ipv4.tcp_tw_reuse` lets it have them again.
+    Client,
+    /// The client, by a reset, which leaves nothing behind on either side.
+    Reset,
+}
+
 impl Pace {
     /// What is begun per second, in an open loop.
     pub fn rate(self) -> Option<(f64, Arrivals)> {
@@ -92,6 +106,7 @@ impl Default for Plan {
             sessions: Vec::new(),
             pace: Pace::Closed { clients: 1 },
             depth: 1,
+            ending: Ending::Server,
             deadline: Duration::from_secs(5),
             sources: Vec::new(),
             cold: 0,

@@ -1,6 +1,7 @@
 //! The experiments: one file each, one list.
 
 mod floors;
+mod overload;
 mod peers;
 mod simulate;
 
@@ -20,6 +21,8 @@ pub(crate) struct Experiment {
     pub(crate) title: &'static str,
     /// Where the question comes from: a paper's figure, or a goal of this project.
     pub(crate) source: &'static str,
+    /// Whether it is to have a network of its own.
+    pub(crate) own_network: bool,
     /// Runs it.
     pub(crate) run: fn(&Context) -> Result<Outcome, Failure>,
 }
@@ -45,7 +48,7 @@ impl Context {
 
 /// Every experiment.
 pub(crate) const ALL: &[Experiment] =
-    &[floors::EXPERIMENT, peers::EXPERIMENT, simulate::EXPERIMENT];
+    &[floors::EXPERIMENT, peers::EXPERIMENT, overload::EXPERIMENT, simulate::EXPERIMENT];
 
 /// The experiment called `id`.
 pub(crate) fn named(id: &str) -> Result<&'static Experiment, Failure> {

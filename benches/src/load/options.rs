@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use load_generator::{Arrivals, Ask, Pace, Plan, Session, sessions};
+use load_generator::{Arrivals, Ask, Ending, Pace, Plan, Session, sessions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::target::Target;
@@ -32,10 +32,14 @@ pub(crate) struct Load {
     #[arg(long, short, value_name = "N")]
     connections: Option<u32>,
 
-    /// Requests of one connection, which the server then closes. Without this it is 1 in an open
+    /// Requests of one connection, which ends then. Without this it is 1 in an open
     /// loop, and as many as the server allows in a closed one
     #[arg(long, short = 'n', value_name = "N", conflicts_with = "sessions")]
     requests: Option<u64>,
+
+    /// Who ends a connection after its last request
+    #[arg(long, value_name = "WHO", default_value = "server")]
+    ending: Ends,
 
     /// Most requests of one connection under way at a time
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -121,6 +125,17 @@ enum Spacing {
     Fixed,
 }
 
+/// Who ends a connection after its last request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Ends {
+    /// The server, which is asked to by `Connection: close`
+    Server,
+    /// The client, when it has the reply
+    Client,
+    /// The client, by a reset, which leaves no port in use behind
+    Reset,
+}
+
 /// A range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Addresses(Vec<IpAddr>);
@@ -189,6 +204,11 @@ impl Load {
             sessions: self.asked(&target, pace)?,
             pace,
             depth: self.pipeline,
+            ending: match self.ending {
+                Ends::Server => Ending::Server,
+                Ends::Client => Ending::Client,
+                Ends::Reset => Ending::Reset,
+            },
             deadline: self.deadline,
             sources: self.sources.clone().map_or(Vec::new(), |addresses| addresses.0),
             cold: self.cold,

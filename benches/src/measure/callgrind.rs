@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use super::site::fetch;
-use super::{Load, Server, Site, Subject};
+use super::{Conditions, Load, Server, Site, Subject};
 use crate::command::{What, Work};
 use crate::failure::Failure;
 use crate::outcome;
@@ -49,7 +49,8 @@ fn total(subject: &Subject, site: &Site, connections: usize, count: u64) -> Resu
     let log = outcome::directory()?.join(format!("callgrind-{}.log", std::process::id()));
     let option = format!("--log-file={}", log.display());
     let words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &option];
-    let server = Server::start(subject, site, &words)?;
+    let conditions = Conditions { under: &words, ..Conditions::default() };
+    let server = Server::start_under(subject, site, &conditions)?;
     if subject.work == Work::File && subject.what == What::App {
         let broken = "it does not run as usual under valgrind";
         fetch(&server, Work::PATH).map_err(|e| Failure::new(broken, e))?;

@@ -2,16 +2,26 @@
 
 mod callgrind;
 mod load;
+mod namespace;
+mod network;
+mod peer;
 mod processor;
+mod quota;
 mod sample;
 mod server;
 mod site;
+mod trial;
 mod wrk;
 
 pub(crate) use callgrind::Callgrind;
 pub(crate) use load::{Load, Window};
-pub(crate) use processor::{CLIENT_CORE, CpuTime, Others, SERVER_CORE, pin};
+pub(crate) use namespace::enter_own_network;
+pub(crate) use network::TcpCounts;
+pub(crate) use peer::Peer;
+pub(crate) use processor::{CLIENT_CORE, CpuTime, Others, SERVER_CORE, Switches, pin};
+pub(crate) use quota::{Quota, join};
 pub(crate) use sample::{Sample, UnderLoad};
-pub(crate) use server::{Server, Subject};
+pub(crate) use server::{Conditions, Server, Subject};
 pub(crate) use site::{HELLO, Site};
+pub(crate) use trial::{Trial, Trials};
 pub(crate) use wrk::{Requests, Wrk};

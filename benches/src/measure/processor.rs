@@ -53,6 +53,34 @@ impl CpuTime {
     }
 }
 
+/// How often threads have left a core to wait, and how often others took it from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Switches {
+    pub(crate) voluntary: u64,
+    pub(crate) involuntary: u64,
+}
+
+impl Switches {
+    /// Those of all threads of the processes `ids`, from proc_pid_status(5).
+    pub(crate) fn of(ids: &[u32]) -> io::Result<Self> {
+        let mut all = Switches::default();
+        for id in ids {
+            for entry in fs::read_dir(format!("/proc/{id}/task"))? {
+                // A thread may end between the two reads.
+                let text = fs::read_to_string(entry?.path().join("status")).unwrap_or_default();
+                all.voluntary += field(&text, "voluntary_ctxt_switches:");
+                all.involuntary += field(&text, "nonvoluntary_ctxt_switches:");
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn field(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
 /// A process and its children.
 pub(crate) fn family(id: u32) -> io::Result<Vec<u32>> {
     let mut family = vec![id];
@@ -155,6 +183,15 @@ mod tests {
         let this = "7 (a (b) c) S 1 7 7 0 -1 4194304 100 0 0 0 5 6 70 80 20 0 1 0";
         assert_eq!(own_ticks(this), 161);
         assert!(Others::watch().unwrap().share().is_ok());
+    }
+
+    #[test]
+    fn switches_are_counted() {
+        let before = Switches::of(&[std::process::id()]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let after = Switches::of(&[std::process::id()]).unwrap();
+        assert!(after.voluntary > before.voluntary);
+        assert_eq!(field("a:\t1\nnonvoluntary_ctxt_switches:\t7\n", "a:"), 1);
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl UnderLoad {
         connections: usize,
         warm_up: u64,
     ) -> Result<Self, Failure> {
-        let server = Server::start(subject, site, &[])?;
+        let server = Server::start(subject, site)?;
         let reply_bytes = site.reply_bytes(subject.work);
         let mut load = Load::start(server.address(), subject.work, connections, reply_bytes)?;
         load.requests(warm_up)?;

@@ -10,9 +10,10 @@ use std::{fmt, fs, thread};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
+use super::processor::Switches;
 use super::processor::family;
 use super::site::fetch;
-use super::{CpuTime, Site};
+use super::{CpuTime, Quota, Site};
 use crate::command::{What, Work};
 use crate::failure::Failure;
 
@@ -57,11 +58,34 @@ pub(crate) struct Server {
     family: Vec<u32>,
 }
 
+/// Under what conditions a server runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conditions<'a> {
+    /// The words of a program that runs it, if any. A server under one has no thread of its own
+    /// to obey, and ends by [`Server::terminate`].
+    pub(crate) under: &'a [&'a str],
+    /// The share of the processor that it has.
+    pub(crate) quota: Option<&'a Quota>,
+    /// The length of its listener's queue, if not the usual one.
+    pub(crate) backlog: Option<u32>,
+    /// Whether it may use all cores, with a worker for each of two.
+    pub(crate) spread: bool,
+}
+
 impl Server {
-    /// Starts a server; `under` are the words of a program that runs it, if any. Such a one has
-    /// no thread of its own to obey, and ends by [`Server::terminate`].
-    pub(crate) fn start(subject: &Subject, site: &Site, under: &[&str]) -> Result<Self, Failure> {
+    /// Starts a server on its core.
+    pub(crate) fn start(subject: &Subject, site: &Site) -> Result<Self, Failure> {
+        Server::start_under(subject, site, &Conditions::default())
+    }
+
+    /// Starts a server.
+    pub(crate) fn start_under(
+        subject: &Subject,
+        site: &Site,
+        conditions: &Conditions<'_>,
+    ) -> Result<Self, Failure> {
         let lab = program()?;
+        let under = conditions.under;
         let mut words = under.iter().map(AsRef::as_ref).chain([lab.as_os_str()]);
         let mut command = Command::new(words.next().expect("the lab itself is a word"));
         command.args(words).arg("serve");
@@ -70,6 +94,15 @@ impl Server {
         }
         command.args(["--what", subject.what.name(), "--mechanism", &subject.mechanism]);
         command.args(["--work", subject.work.name()]);
+        if let Some(quota) = conditions.quota {
+            command.arg("--group").arg(quota.path());
+        }
+        if let Some(backlog) = conditions.backlog {
+            command.args(["--backlog", &backlog.to_string()]);
+        }
+        if conditions.spread {
+            command.arg("--spread");
+        }
         command.arg("--reply").arg(site.reply()).arg("--root").arg(site.root());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|e| Failure::new("can't start a server", e))?;
@@ -126,6 +159,11 @@ impl Server {
     /// The processor time it has used.
     pub(crate) fn cpu(&self) -> Result<CpuTime, Failure> {
         Ok(CpuTime::of(&self.family)?)
+    }
+
+    /// How often its threads have been taken from a core, or have left one.
+    pub(crate) fn switches(&self) -> Result<Switches, Failure> {
+        Ok(Switches::of(&self.family)?)
     }
 
     /// The memory that it has in use, in bytes, as the kernel counts it.

@@ -16,8 +16,16 @@ use crate::outcome;
 pub(crate) const HELLO: &str = "Hello world\n";
 
 /// Each file and how long it is.
-const FILES: [(&str, usize); 4] =
-    [("hello.txt", HELLO.len()), ("1k.txt", 1 << 10), ("64k.txt", 1 << 16), ("1m.txt", 1 << 20)];
+const FILES: [(&str, usize); 8] = [
+    ("hello.txt", HELLO.len()),
+    ("1k.txt", 1 << 10),
+    ("2k.txt", 2 << 10),
+    ("4k.txt", 4 << 10),
+    ("6k.txt", 6 << 10),
+    ("8k.txt", 8 << 10),
+    ("64k.txt", 1 << 16),
+    ("1m.txt", 1 << 20),
+];
 
 /// A directory with files, and a reply with one of them, for the floors.
 #[derive(Debug)]
@@ -38,7 +46,7 @@ impl Site {
     /// Makes the files and asks `subject` for a reply, of which the floors will send `times`.
     pub(crate) fn asking(subject: &Subject, path: &str, times: usize) -> Result<Self, Failure> {
         let mut site = Site::bare(b"")?;
-        let reply = fetch(&Server::start(subject, &site, &[])?, path)?.repeat(times);
+        let reply = fetch(&Server::start(subject, &site)?, path)?.repeat(times);
         fs::write(&site.reply, &reply)?;
         site.reply_bytes = reply.len();
         Ok(site)

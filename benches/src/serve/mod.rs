@@ -19,15 +19,19 @@ use crate::allocator;
 use crate::command::{Serve, What, Work};
 use crate::failure::Failure;
 use crate::floors::{self, Task};
-use crate::measure::{HELLO, SERVER_CORE, pin};
+use crate::measure::{HELLO, SERVER_CORE, join, pin};
 
 /// How long a server may take to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
-const BACKLOG: i32 = 4096;
 
 /// Serves until the end of standard input, then says what it did.
 pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
-    pin(SERVER_CORE)?;
+    if !options.spread {
+        pin(SERVER_CORE)?;
+    }
+    if let Some(group) = &options.group {
+        join(group).map_err(|e| Failure::new(format_args!("joining {}", group.display()), e))?;
+    }
     // Whatever becomes of the one who measures, no server is left behind.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let words = match options.what {
@@ -35,7 +39,7 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
         What::App => application(options)?,
         What::Httpd => httpd(options)?,
         What::Nginx => {
-            return nginx::become_nginx(&options.mechanism, options.root()?, HELLO);
+            return nginx::become_nginx(options, HELLO);
         }
         What::Hyper => hyper(options)?,
     };
@@ -52,7 +56,7 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
         (Work::File, Some(path)) => Task::Reply(fs::read(path)?.leak()),
         (Work::File, None) => return Err(Failure::Request("--reply is missing".to_owned())),
     };
-    let listener = listen()?;
+    let listener = listen(options)?;
     let handle = listener.try_clone()?;
     obey(options, listener.local_addr()?, move || {
         // It can only have ended by itself.
@@ -62,11 +66,11 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
     Ok(json!({ "system_calls": calls }))
 }
 
-fn listen() -> io::Result<TcpListener> {
+fn listen(options: &Serve) -> io::Result<TcpListener> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     // What mechanisms set too, and sockets inherit.
     sockopt::set_tcp_nodelay(&listener, true)?;
-    rustix::net::listen(&listener, BACKLOG)?;
+    rustix::net::listen(&listener, options.backlog.cast_signed())?;
     Ok(listener)
 }
 
@@ -75,7 +79,7 @@ fn application(options: &Serve) -> Result<Value, Failure> {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         roots: options.root.iter().cloned().collect(),
         max_connections: 15_000,
-        backlog: BACKLOG as u32,
+        backlog: options.backlog,
         drain: Duration::from_secs(1),
         ..Config::default()
     };
@@ -92,7 +96,7 @@ fn application(options: &Serve) -> Result<Value, Failure> {
 
 /// The web server as its program runs it, with a handler.
 fn httpd(options: &Serve) -> Result<Value, Failure> {
-    let config = Config { backlog: BACKLOG as u32, ..Config::default() };
+    let config = Config { backlog: options.backlog, ..Config::default() };
     let limits = Limits { requests: u32::MAX, ..Limits::default() };
     let server = httpd::Server::builder()
         .listen("127.0.0.1:0")
@@ -100,6 +104,8 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
         .config(config)
         .limits(limits)
         .files(options.root()?)
+        .workers(if options.spread { 2 } else { 1 })
+        .lab()
         .route("/hello", |_: httpd::Request| HELLO)
         .start();
     let ended = |e| Failure::new(&options.mechanism, e);
@@ -111,7 +117,7 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
 }
 
 fn hyper(options: &Serve) -> Result<Value, Failure> {
-    let listener = listen()?;
+    let listener = listen(options)?;
     obey(options, listener.local_addr()?, || process::exit(0));
     hyper::serve(listener, HELLO)?;
     Ok(json!({}))

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use super::BACKLOG;
+use crate::command::Serve;
 use crate::failure::Failure;
 use crate::outcome;
 
@@ -20,7 +20,9 @@ const CONFIGURATIONS: [(&str, &str); 3] = [
 ];
 
 /// Tells an address and becomes nginx, which listens there. Returns only when that fails.
-pub(super) fn become_nginx(configuration: &str, root: &Path, hello: &str) -> Result<(), Failure> {
+pub(super) fn become_nginx(options: &Serve, hello: &str) -> Result<(), Failure> {
+    let (configuration, root) = (options.mechanism.as_str(), options.root()?);
+    let (workers, backlog) = (if options.spread { 2 } else { 1 }, options.backlog);
     let known = CONFIGURATIONS.iter().find(|(name, _)| *name == configuration);
     let Some((_, settings)) = known else {
         return Err(Failure::Request(format!("nginx has no configuration `{configuration}`")));
@@ -36,7 +38,7 @@ pub(super) fn become_nginx(configuration: &str, root: &Path, hello: &str) -> Res
     let text = format!(
         r#"{user}
 daemon off;
-worker_processes 1;
+worker_processes {workers};
 pid {prefix}/pid;
 error_log stderr;
 events {{ worker_connections 15000; multi_accept on; }}
@@ -51,7 +53,7 @@ http {{
     scgi_temp_path {prefix}/scgi;
     {settings}
     server {{
-        listen {address} backlog={BACKLOG};
+        listen {address} backlog={backlog};
         root {root};
         location = /hello {{ return 200 "{hello}\n"; }}
     }}

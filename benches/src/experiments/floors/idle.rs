@@ -44,7 +44,7 @@ pub(super) fn measure_all(site: &Site, outcome: &mut Outcome) -> Option<f64> {
 fn measure(mechanism: &str, site: &Site) -> Result<Bytes, Failure> {
     let (what, work) = (What::App, Work::File);
     let subject = Subject { what, mechanism: mechanism.to_owned(), work };
-    let mut server = Server::start(&subject, site, &[])?;
+    let mut server = Server::start(&subject, site)?;
     let (live, resident) = (server.counts()?.live, server.resident()?);
     let reply_bytes = site.reply_bytes(work);
     let mut load = Load::start(server.address(), work, CONNECTIONS, reply_bytes)?;

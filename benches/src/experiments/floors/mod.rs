@@ -20,6 +20,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "floors",
     title: "each mechanism beside the least program on the same interface: echo and a small file",
     source: "goal of this project: file server at most 1.10 of its floor, echo at most 1.05",
+    own_network: false,
     run,
 };
 

@@ -1,9 +1,9 @@
 //! All servers that take part in one kind of work.
 
 use super::CONNECTIONS;
-use super::work::{Peer, Work};
+use super::work::Work;
 use crate::failure::Failure;
-use crate::measure::{Requests, Server, Site, Wrk};
+use crate::measure::{Peer, Requests, Server, Site, Wrk};
 use crate::statistics::{self, spread};
 
 /// One server under load for a while.
@@ -86,7 +86,7 @@ pub(super) fn ratios(above: &Side, below: &Side, figure: fn(&Run) -> f64) -> Vec
 }
 
 fn run(peer: Peer, work: &Work, site: &Site, wrk: &Wrk, seconds: u32) -> Result<Run, Failure> {
-    let mut server = Server::start(&peer.subject(), site, &[])?;
+    let mut server = Server::start(&peer.subject(), site)?;
     server.ask(work.path, work.bytes)?;
     let before = server.cpu()?;
     let seen = wrk.run(server.address(), work.path, work.requests, CONNECTIONS, seconds)?;

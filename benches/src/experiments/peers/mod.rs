@@ -3,15 +3,13 @@
 mod contest;
 mod work;
 
-use contest::{Contest, Run, Side, ratios};
-use work::Peer;
-
 use super::{Context, Experiment};
 use crate::failure::Failure;
-use crate::measure::{Others, Site, Wrk};
+use crate::measure::{Others, Peer, Site, Wrk};
 use crate::outcome::{Outcome, X};
 use crate::serve::nginx;
 use crate::statistics::spread;
+use contest::{Contest, Run, Side, ratios};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -20,6 +18,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
             connections",
     source: "goal of this project: processor time at most 0.75 of nginx's for a file of 1 KiB, at \
              most 0.15 for pipelined requests",
+    own_network: false,
     run,
 };
 

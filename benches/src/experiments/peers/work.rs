@@ -1,47 +1,7 @@
 //! What the servers are asked, and who takes part.
 
-use std::fmt;
-
-use crate::command::{What, Work as Task};
-use crate::measure::{Requests, Subject};
-
-/// A server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Peer {
-    /// This project's, on a mechanism.
-    Ours(&'static str),
-    /// The least program on an interface.
-    Floor(&'static str),
-    /// nginx, in a configuration.
-    Nginx(&'static str),
-    Hyper,
-}
-
-use Peer::{Floor, Hyper, Nginx, Ours};
-
-impl Peer {
-    /// What is to be started.
-    pub(super) fn subject(self) -> Subject {
-        let (what, mechanism) = match self {
-            Ours(mechanism) => (What::Httpd, mechanism),
-            Floor(interface) => (What::Floor, interface),
-            Nginx(configuration) => (What::Nginx, configuration),
-            Hyper => (What::Hyper, "tokio"),
-        };
-        Subject { what, mechanism: mechanism.to_owned(), work: Task::File }
-    }
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Ours(mechanism) => f.write_str(mechanism),
-            Floor(interface) => write!(f, "{interface} floor"),
-            Nginx(configuration) => write!(f, "nginx {configuration}"),
-            Hyper => f.write_str("hyper"),
-        }
-    }
-}
+use crate::measure::Peer::{self, Floor, Hyper, Nginx, Ours};
+use crate::measure::Requests;
 
 /// A kind of work.
 #[derive(Debug)]

@@ -1,0 +1,192 @@
+//! What servers do when they are asked for more than they can give.
+
+mod sides;
+mod sweep;
+
+use sides::Contestants;
+use sweep::{Setting, Sweep};
+
+use super::{Context, Experiment};
+use crate::failure::Failure;
+use crate::measure::{Others, Peer, Quota, Site, Trial, Trials};
+use crate::outcome::{Outcome, X};
+use crate::serve::nginx;
+use crate::statistics::spread;
+
+/// See the module.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    id: "overload",
+    title: "good replies, throughput and times against the rate of requests, up to three times what \
+            a server can do; by size of the file, number of cores and length of the listener's queue",
+    source: "SEND, sections 4.5 to 4.8, figures 4.3 to 4.9, 4.12 and 4.13",
+    own_network: true,
+    run,
+};
+
+/// The share of a core that a server has, in percent: the generator needs the rest of what the
+/// two do for each other in the kernel.
+const SHARE: u32 = 10;
+/// Rates, as multiples of what the server does in a closed loop.
+const QUICK: [f64; 3] = [1.0, 2.0, 3.0];
+const FULL: [f64; 10] = [0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0];
+
+const NOTES: [&str; 6] = [
+    "The server has 10 % of core 0, a millisecond in every ten; the generator has core 1. Both are \
+     alone in a network of their own; the client connects from 16 addresses.",
+    "Open loop: a new connection for each request, at random moments, whether or not the server \
+     keeps up. A client gives up, by a reset, one second after its request was due. Goodput is the \
+     rate of replies that were whole before that; all times count from when a request was due.",
+    "Saturation is what a server does for 64 clients in a closed loop that open a new connection for \
+     each request. `r2` and `r3` are goodput at twice and three times that, over the highest goodput \
+     at any rate.",
+    "The thesis (figures 4.3 and 4.4, 550 MHz Pentium III, Linux 2.4, 100 Mbit/s): the /dev/poll \
+     server loses a large part of its response rate beyond saturation; the SEND server keeps nearly \
+     all of it with files of 1, 2 and 4 KB. With 6 and 8 KB the network was the limit. In the thesis \
+     clients did not give up, which hides what is done for nobody.",
+    "nginx: one worker, 15,000 connections, `multi_accept on`, files by copy from its cache. None \
+     of the servers sheds load here: this is what mechanisms do by themselves.",
+    "The thesis' second core was for a server of one thread. Here a server on two cores has two \
+     workers and twice the share.",
+];
+
+fn run(cx: &Context) -> Result<Outcome, Failure> {
+    let quota = Quota::new(SHARE)?;
+    let double = Quota::new(2 * SHARE)?;
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    let nginx = nginx::find()?;
+    outcome.machine.versions.insert("nginx".to_owned(), nginx);
+    let site = Site::bare(b"")?;
+    let mut trials = Trials::new(&site, if cx.quick { 1 } else { 3 });
+    let others = Others::watch()?;
+    let contestants = Contestants::of(cx);
+
+    let usual = Setting { quota: &quota, bytes: 1 << 10, backlog: 4096, spread: false };
+    let (multiples, rounds) = if cx.quick { (&QUICK[..], 1) } else { (&FULL[..], 2) };
+    let mut sweeps = contestants.sweeps(usual);
+    cx.progress.set_length((sweeps.len() * (multiples.len() + 1) * rounds) as u64);
+    for round in 0..rounds {
+        if round > 0 && cx.is_late() {
+            break;
+        }
+        sweep::all(cx, &mut trials, &mut sweeps, multiples);
+    }
+    for sweep in &sweeps {
+        against_rate(sweep, &mut outcome);
+        goals(sweep, &mut outcome);
+    }
+    if !cx.quick {
+        by_size(cx, &mut trials, usual, &mut outcome);
+        by_backlog(cx, &mut trials, usual, &mut outcome);
+        by_cores(cx, &mut trials, usual, &double, &mut outcome);
+    }
+    outcome.notes.extend(others.note()?);
+    outcome.notes.extend(trials.notes());
+    outcome.notes.extend(NOTES.map(str::to_owned));
+    Ok(outcome)
+}
+
+/// Figures 4.3 to 4.9, 4.12 and 4.13.
+fn against_rate(sweep: &Sweep, outcome: &mut Outcome) {
+    let name = sweep.peer.to_string();
+    if let Some(failure) = &sweep.failed {
+        outcome.notes.push(format!("{name} failed: {failure}"));
+    }
+    for (multiple, trials) in &sweep.points {
+        let rates: Vec<f64> = trials.iter().map(|t| t.seen.due_per_second).collect();
+        let Some(rate) = spread(&rates) else { continue };
+        let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> f64| {
+            let values: Vec<f64> = trials.iter().map(of).collect();
+            if let Some(y) = spread(&values) {
+                outcome.point(figure, unit, &name, X::Number(rate.median.round()), y);
+            }
+        };
+        add("Goodput against request rate", "replies/s", |t| t.goodput());
+        add("Throughput against request rate", "MB/s", |t| t.megabytes());
+        add("Mean connection time against request rate", "ms", |t| t.seen.connect_us.mean / 1e3);
+        add("Mean response time against request rate", "ms", |t| t.seen.response_us.mean / 1e3);
+        add("99th percentile of response times against request rate", "ms", |t| {
+            t.seen.response_us.p99 / 1e3
+        });
+        add("Server CPU per good reply against request rate", "us", |t| t.cpu_us_per_reply());
+        add("Context switches per good reply against request rate", "", |t| t.switches_per_reply());
+        add("Connections dropped in the listener's queue", "per second", |t| t.dropped());
+        if let Some(goodput) = spread(&sweep.relative(*multiple)) {
+            let figure = "Goodput over its peak, against the rate as a multiple of saturation";
+            outcome.point(figure, "", &name, X::Number(*multiple), goodput);
+        }
+    }
+}
+
+/// The ratios that goals are stated in.
+fn goals(sweep: &Sweep, outcome: &mut Outcome) {
+    for (multiple, name) in [(2.0, "r2"), (3.0, "r3")] {
+        if let Some(ratio) = spread(&sweep.relative(multiple)) {
+            outcome.ratios.insert(format!("{}_{name}", sweep.short_name()), ratio.median);
+        }
+    }
+    if let Some(saturation) = spread(&sweep.saturation) {
+        outcome.point(
+            "Saturation",
+            "replies/s",
+            "1 KB",
+            X::Name(sweep.peer.to_string()),
+            saturation,
+        );
+    }
+}
+
+/// At twice saturation, by the size of the file.
+fn by_size(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome: &mut Outcome) {
+    for kib in [1, 2, 4, 6, 8] {
+        let setting = Setting { bytes: kib << 10, ..usual };
+        let mut sweeps = Contestants::few().sweeps(setting);
+        sweep::all(cx, trials, &mut sweeps, &[2.0]);
+        let x = || X::Number(kib as f64);
+        for sweep in &sweeps {
+            let name = sweep.peer.to_string();
+            let mut add = |figure: &str, values: &[f64]| {
+                if let Some(y) = spread(values) {
+                    outcome.point(figure, "replies/s", &name, x(), y);
+                }
+            };
+            add("Saturation against size of the file [KB]", &sweep.saturation);
+            add("Goodput at twice saturation against size of the file [KB]", &sweep.goodput(2.0));
+        }
+    }
+}
+
+/// At twice saturation, by the length of the listener's queue (section 4.6).
+fn by_backlog(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome: &mut Outcome) {
+    for backlog in [128, 511, 4096] {
+        let mut sweeps = Contestants::few().sweeps(Setting { backlog, ..usual });
+        sweep::all(cx, trials, &mut sweeps, &[2.0]);
+        for sweep in &sweeps {
+            if let Some(y) = spread(&sweep.relative(2.0)) {
+                let figure = "Goodput at twice saturation over its peak, by length of the queue";
+                outcome.point(figure, "", &sweep.peer.to_string(), X::Name(backlog.to_string()), y);
+            }
+        }
+    }
+}
+
+/// Figure 4.5.
+fn by_cores(
+    cx: &Context,
+    trials: &mut Trials<'_>,
+    usual: Setting<'_>,
+    double: &Quota,
+    outcome: &mut Outcome,
+) {
+    for (cores, setting) in
+        [("one core", usual), ("two cores", Setting { quota: double, spread: true, ..usual })]
+    {
+        let mut sweeps = Contestants::few().sweeps(setting);
+        sweep::all(cx, trials, &mut sweeps, &[]);
+        for sweep in &sweeps {
+            if let Some(y) = spread(&sweep.saturation) {
+                let x = X::Name(sweep.peer.to_string());
+                outcome.point("Saturation by number of cores", "replies/s", cores, x, y);
+            }
+        }
+    }
+}

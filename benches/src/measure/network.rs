@@ -1,0 +1,59 @@
+//! What the kernel counts of TCP, as nstat(8) shows it.
+
+use std::fs;
+use std::io;
+
+/// What happened to connections before any server saw them, and to replies that nobody wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TcpCounts {
+    /// Times a listener's queue was full.
+    pub(crate) listen_overflows: u64,
+    /// Connections that were dropped there, for this or another reason.
+    pub(crate) listen_drops: u64,
+    /// Resets that were sent.
+    pub(crate) resets: u64,
+}
+
+impl TcpCounts {
+    /// Those of this process's network so far.
+    pub(crate) fn now() -> io::Result<Self> {
+        let extended = fs::read_to_string("/proc/self/net/netstat")?;
+        let basic = fs::read_to_string("/proc/self/net/snmp")?;
+        let of = |text, group, name| counter(text, group, name).unwrap_or(0);
+        Ok(TcpCounts {
+            listen_overflows: of(&extended, "TcpExt:", "ListenOverflows"),
+            listen_drops: of(&extended, "TcpExt:", "ListenDrops"),
+            resets: of(&basic, "Tcp:", "OutRsts"),
+        })
+    }
+
+    /// How much they have grown.
+    pub(crate) fn since(self, before: TcpCounts) -> TcpCounts {
+        TcpCounts {
+            listen_overflows: self.listen_overflows - before.listen_overflows,
+            listen_drops: self.listen_drops - before.listen_drops,
+            resets: self.resets - before.resets,
+        }
+    }
+}
+
+/// Finds a counter in pairs of lines, one with names and one with values, that begin alike.
+fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter(|line| line.split(' ').next() == Some(group));
+    let (names, values) = (lines.next()?.split(' '), lines.next()?.split(' '));
+    names.zip(values).find(|(each, _)| *each == name)?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_name() {
+        let text = "Ip: A B\nIp: 1 2\nTcpExt: ListenDrops ListenOverflows\nTcpExt: 30 4\n";
+        assert_eq!(counter(text, "TcpExt:", "ListenOverflows"), Some(4));
+        assert_eq!(counter(text, "Ip:", "B"), Some(2));
+        assert_eq!(counter(text, "Tcp:", "OutRsts"), None);
+        assert!(TcpCounts::now().is_ok());
+    }
+}
