@@ -1,6 +1,7 @@
 //! The experiments: one file each, one list.
 
 mod floors;
+mod load_check;
 mod overload;
 mod peers;
 mod simulate;
@@ -47,8 +48,13 @@ impl Context {
 }
 
 /// Every experiment.
-pub(crate) const ALL: &[Experiment] =
-    &[floors::EXPERIMENT, peers::EXPERIMENT, overload::EXPERIMENT, simulate::EXPERIMENT];
+pub(crate) const ALL: &[Experiment] = &[
+    floors::EXPERIMENT,
+    peers::EXPERIMENT,
+    load_check::EXPERIMENT,
+    overload::EXPERIMENT,
+    simulate::EXPERIMENT,
+];
 
 /// The experiment called `id`.
 pub(crate) fn named(id: &str) -> Result<&'static Experiment, Failure> {

@@ -6,6 +6,7 @@
 //! watches nothing that a server would not.
 
 mod epoll;
+mod null;
 mod poll;
 mod select;
 #[cfg(test)]
@@ -51,8 +52,11 @@ pub(crate) const ALL: [(&str, Serve); 5] = [
     ("tokio", tokio::serve),
 ];
 
-/// The floor called `name`.
+/// The floor called `name`, or the server that load generators are measured against.
 pub(crate) fn named(name: &str) -> Option<Serve> {
+    if name == "null" {
+        return Some(null::serve);
+    }
     ALL.iter().find(|(n, _)| *n == name).map(|(_, serve)| *serve)
 }
 

@@ -1,6 +1,7 @@
 //! Measuring a server from outside: processes, load, and what they cost.
 
 mod callgrind;
+mod h2load;
 mod load;
 mod namespace;
 mod network;
@@ -14,6 +15,7 @@ mod trial;
 mod wrk;
 
 pub(crate) use callgrind::Callgrind;
+pub(crate) use h2load::{H2load, Seen as H2loadSeen};
 pub(crate) use load::{Load, Window};
 pub(crate) use namespace::enter_own_network;
 pub(crate) use network::TcpCounts;
@@ -23,5 +25,5 @@ pub(crate) use quota::{Quota, join};
 pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject};
 pub(crate) use site::{HELLO, Site};
-pub(crate) use trial::{Trial, Trials};
-pub(crate) use wrk::{Requests, Wrk};
+pub(crate) use trial::{SOURCES, Trial, Trials};
+pub(crate) use wrk::{Requests, Seen as WrkSeen, Wrk};

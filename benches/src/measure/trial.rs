@@ -7,8 +7,8 @@ use super::{CLIENT_CORE, Conditions, Peer, Server, Site, Switches, TcpCounts};
 use crate::failure::Failure;
 use crate::load::Seen;
 
-/// Addresses that clients connect from in turn, each with ports of its own.
-const SOURCES: &str = "127.0.0.2-127.0.0.17";
+/// Has clients connect from addresses in turn, each with ports of its own.
+pub(crate) const SOURCES: [&str; 2] = ["--sources", "127.0.0.2-127.0.0.17"];
 
 /// What one run came to.
 #[derive(Clone, Debug)]
@@ -133,8 +133,7 @@ fn run(server: &Server, path: &str, words: &[&str]) -> Result<Trial, Failure> {
 /// Has `lab load` make load from the client's core.
 fn load(url: &str, words: &[&str]) -> Result<Seen, Failure> {
     let output = Command::new(program()?)
-        .args(["load", url, "--core", &CLIENT_CORE.to_string(), "--sources", SOURCES])
-        .args(["--json", "-"])
+        .args(["load", url, "--core", &CLIENT_CORE.to_string(), "--json", "-"])
         .args(words)
         .stderr(Stdio::piped())
         .output()

@@ -36,7 +36,7 @@ const NOTES: [&str; 6] = [
     "Open loop: a new connection for each request, at random moments, whether or not the server \
      keeps up. A client gives up, by a reset, one second after its request was due. Goodput is the \
      rate of replies that were whole before that; all times count from when a request was due.",
-    "Saturation is what a server does for 64 clients in a closed loop that open a new connection for \
+    "Saturation is what a server does for 256 clients in a closed loop that open a new connection for \
      each request. `r2` and `r3` are goodput at twice and three times that, over the highest goodput \
      at any rate.",
     "The thesis (figures 4.3 and 4.4, 550 MHz Pentium III, Linux 2.4, 100 Mbit/s): the /dev/poll \

@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::failure::Failure;
-use crate::measure::{Conditions, Peer, Quota, Trial, Trials};
+use crate::measure::{Conditions, Peer, Quota, SOURCES, Trial, Trials};
 
 /// Under what a server runs, and what it is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -76,14 +76,15 @@ impl<'a> Sweep<'a> {
         let seconds = if cx.quick { "1.5" } else { "4" };
         let usual = ["--deadline", "1", "--warm-up", "1", "--duration", seconds];
         let Some(multiple) = multiple else {
-            let words = [&usual[..], &["--connections", "64", "--requests", "1"]].concat();
+            let words =
+                [&usual[..], &SOURCES, &["--connections", "256", "--requests", "1"]].concat();
             let trial = trials.run(self.peer, &conditions, file, &words)?;
             self.saturation.push(trial.goodput());
             return Ok(());
         };
         let Some(saturation) = self.saturation.last() else { return Ok(()) };
         let rate = format!("{:.0}", saturation * multiple);
-        let words = [&usual[..], &["--rate", &rate]].concat();
+        let words = [&usual[..], &SOURCES, &["--rate", &rate]].concat();
         let trial = trials.run(self.peer, &conditions, file, &words)?;
         match self.points.iter_mut().find(|(at, _)| *at == multiple) {
             Some((_, all)) => all.push(trial),

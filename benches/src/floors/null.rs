@@ -1,0 +1,63 @@
+//! The least that a client can ask for: each connection gets one reply and is closed.
+//!
+//! Load generators are measured against it. The reply and the end of the stream leave in one
+//! packet.
+
+use std::io;
+use std::net::TcpListener;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::net::{self, RecvFlags, SendFlags};
+
+use super::{Accepted, BUFFER, Task, accept};
+
+const LISTENER: u64 = u64::MAX;
+
+pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
+    listener.set_nonblocking(true)?;
+    let queue = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&queue, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    let mut events = Vec::with_capacity(256);
+    let mut buffer = [0; BUFFER];
+    let mut calls = 2;
+    loop {
+        calls += 1;
+        events.clear();
+        rustix::io::retry_on_intr(|| {
+            epoll::wait(&queue, rustix::buffer::spare_capacity(&mut events), None)
+        })?;
+        for &Event { data, .. } in &events {
+            if data.u64() != LISTENER {
+                // SAFETY: the number was given up when the connection was added, it is open, and
+                // an event for it comes once, as it is closed here.
+                let socket = unsafe { OwnedFd::from_raw_fd(data.u64() as RawFd) };
+                calls += 3;
+                reply(&socket, &mut buffer, task);
+                continue;
+            }
+            loop {
+                calls += 2;
+                match accept(&listener)? {
+                    Accepted::Connection(socket) => {
+                        let fd = socket.into_raw_fd();
+                        // SAFETY: it was open a moment ago, and nobody else knows of it.
+                        let socket = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
+                        let data = EventData::new_u64(fd as u64);
+                        epoll::add(&queue, socket, data, EventFlags::IN)?;
+                    }
+                    Accepted::Nothing => break,
+                    Accepted::Stopped => return Ok(calls),
+                }
+            }
+        }
+    }
+}
+
+fn reply(socket: &OwnedFd, buffer: &mut [u8], task: Task) {
+    // Who is gone needs no reply.
+    if let Ok((n @ 1.., _)) = net::recv(socket, &mut *buffer, RecvFlags::empty()) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
+        let _ = net::send(socket, task.answer(&buffer[..n]), flags);
+    }
+}
