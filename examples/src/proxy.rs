@@ -31,6 +31,8 @@ impl Default for Timeouts {
 pub struct Proxy {
     upstream: SocketAddr,
     timeouts: Timeouts,
+    /// The upstream server is called when the client has said something.
+    late: bool,
     /// Both connections of each pair. The state of a connection can't hold this, since a callback
     /// sees only the state of its own connection. A tree, for a hash table would take its seed
     /// from elsewhere than the mechanism.
@@ -53,7 +55,23 @@ fn key(id: Conn) -> (u32, u32) {
 impl Proxy {
     /// A proxy in front of the server at `upstream`.
     pub fn new(upstream: SocketAddr, timeouts: Timeouts) -> Self {
-        Proxy { upstream, timeouts, sides: BTreeMap::new() }
+        Proxy { upstream, timeouts, late: false, sides: BTreeMap::new() }
+    }
+
+    /// The same, which connects to the upstream server only when a client has sent something, so
+    /// that clients that just connect cost it nothing. A server that speaks first is not heard then.
+    #[must_use]
+    pub fn connecting_late(self) -> Self {
+        Proxy { late: true, ..self }
+    }
+
+    /// Makes the other half of a pair.
+    fn pair(&mut self, io: &mut impl Commands, client: Conn) {
+        let server = io.connect(self.upstream);
+        io.deadline(server, Some(io.now() + self.timeouts.connect));
+        for (id, other) in [(client, server), (server, client)] {
+            self.sides.insert(key(id), Side { other, client, ended: false });
+        }
     }
 
     fn side(&self, id: Conn) -> Option<Side> {
@@ -85,26 +103,36 @@ impl Proxy {
 }
 
 impl Application for Proxy {
-    type State = ();
+    /// Whether it is a client for which the upstream server is yet to be called.
+    type State = bool;
     const MAX_UNCONSUMED: usize = 1; // it leaves none
 
-    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _: Listener) {
-        let (client, server) = (x.id, x.io.connect(self.upstream));
-        x.io.deadline(server, Some(x.io.now() + self.timeouts.connect));
-        for (id, other) in [(client, server), (server, client)] {
-            self.sides.insert(key(id), Side { other, client, ended: false });
+    fn accepted(&mut self, x: Cx<'_, impl Commands, bool>, _: Listener) {
+        *x.state = self.late;
+        if self.late {
+            x.io.deadline(x.id, Some(x.io.now() + self.timeouts.idle));
+        } else {
+            self.pair(x.io, x.id);
         }
     }
 
-    fn connected(&mut self, x: Cx<'_, impl Commands, ()>, result: io::Result<()>) {
+    fn connected(&mut self, x: Cx<'_, impl Commands, bool>, result: io::Result<()>) {
         x.io.deadline(x.id, None);
         if let (Ok(()), Some(side)) = (result, self.side(x.id)) {
             self.moved(x.io, side);
         }
     }
 
-    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-        let Some(side) = self.side(x.id) else { return rx.consume(rx.bytes().len()) };
+    fn received(&mut self, x: Cx<'_, impl Commands, bool>, rx: &mut Rx<'_>) {
+        if !rx.bytes().is_empty() && std::mem::take(x.state) {
+            self.pair(x.io, x.id);
+        }
+        let Some(side) = self.side(x.id) else {
+            if rx.eof() {
+                x.io.close(x.id, Close::Flush);
+            }
+            return rx.consume(rx.bytes().len());
+        };
         let eof = rx.eof();
         if !rx.bytes().is_empty() {
             self.moved(x.io, side);
@@ -117,21 +145,21 @@ impl Application for Proxy {
         }
     }
 
-    fn drained(&mut self, x: Cx<'_, impl Commands, ()>) {
+    fn drained(&mut self, x: Cx<'_, impl Commands, bool>) {
         if let Some(side) = self.side(x.id) {
             self.moved(x.io, side);
             x.io.receive(side.other, true);
         }
     }
 
-    fn expired(&mut self, x: Cx<'_, impl Commands, ()>) {
+    fn expired(&mut self, x: Cx<'_, impl Commands, bool>) {
         x.io.close(x.id, Close::Reset);
     }
 
     /// What passes through is somebody else's work: it may go on while the server drains.
-    fn stopping(&mut self, _: Cx<'_, impl Commands, ()>) {}
+    fn stopping(&mut self, _: Cx<'_, impl Commands, bool>) {}
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, ()>, _: Why) {
+    fn closed(&mut self, x: Cx<'_, impl Commands, bool>, _: Why) {
         // Both sides of a pair that ended well are forgotten before they close.
         if let Some(side) = self.side(x.id) {
             self.forget(x.id, side.other);

@@ -54,6 +54,30 @@ fn bytes_pass_both_ways_wherever_they_are_split() {
 }
 
 #[test]
+fn late_the_upstream_is_called_when_there_is_something_to_say() {
+    on_each(|backend| {
+        let (listener, upstream) = bare();
+        let server = Server::start(backend, config(), move || {
+            Proxy::new(upstream, Timeouts::default()).connecting_late()
+        });
+        let mut silent = Client::connect(server.address);
+        let mut client = Client::connect(server.address);
+        client.send(b"hello");
+        let mut behind = Client(take(&listener));
+        behind.expect(b"hello");
+        behind.send(b"world");
+        behind.end();
+        client.expect(b"world");
+        silent.end();
+        silent.expect_last(b"", End::Eof);
+        client.end();
+        client.expect_last(b"", End::Eof);
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.connected), (2, 1));
+    });
+}
+
+#[test]
 fn megabytes_pass_through_tiny_socket_buffers() {
     on_each(|backend| {
         let behind = Server::start(backend, config(), || Echo);

@@ -51,7 +51,9 @@ pub fn run(case: &Case) -> Report {
         Program::Proxy => {
             machine.add_server(ORIGIN, Origin::default());
             let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
-            serve(case, &machine, &shared, &config, Proxy::new(ORIGIN, timeouts))
+            let proxy = Proxy::new(ORIGIN, timeouts);
+            let proxy = if random.bool() { proxy.connecting_late() } else { proxy };
+            serve(case, &machine, &shared, &config, proxy)
         }
         Program::Wild => {
             machine.add_server(ORIGIN, Origin::default());

@@ -15,6 +15,9 @@ struct Options {
     /// The server behind
     #[arg(long)]
     upstream: SocketAddr,
+    /// Connect to it only when the client has sent something
+    #[arg(long)]
+    connect_late: bool,
     /// Seconds for the server behind to take a connection
     #[arg(long, default_value_t = Timeouts::default().connect.as_secs())]
     connect_timeout: u64,
@@ -29,5 +32,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         connect: Duration::from_secs(options.connect_timeout),
         idle: Duration::from_secs(options.idle_timeout),
     };
-    options.listen.serve(Proxy::new(options.upstream, timeouts))
+    let proxy = Proxy::new(options.upstream, timeouts);
+    options.listen.serve(if options.connect_late { proxy.connecting_late() } else { proxy })
 }
