@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(120);
 
 /// Does what the lines on standard input ask, until its end.
 pub(crate) fn client(options: &Options) -> Result<(), Failure> {
-    pin(CLIENT_CORE)?;
+    pin(&[CLIENT_CORE])?;
     let mut client = Client::connect(options)?;
     println!("ready");
     for line in io::stdin().lock().lines() {

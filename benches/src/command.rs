@@ -98,9 +98,12 @@ pub(crate) struct Serve {
     /// The length of the listener's queue
     #[arg(long, default_value_t = 4096)]
     pub(crate) backlog: u32,
-    /// Use two cores, with a worker for each
+    /// The cores to run on, with a worker for each
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    pub(crate) cores: Vec<usize>,
+    /// The server behind a proxy
     #[arg(long)]
-    pub(crate) spread: bool,
+    pub(crate) upstream: Option<SocketAddr>,
     /// Do without the thread that reads standard input; only a signal ends it then
     #[arg(long)]
     pub(crate) alone: bool,
@@ -132,6 +135,8 @@ pub(crate) enum What {
     Nginx,
     /// hyper on tokio.
     Hyper,
+    /// The proxy of the examples, on a mechanism.
+    Proxy,
 }
 
 /// What a server is asked to do.
@@ -181,6 +186,7 @@ impl What {
             What::Httpd => "httpd",
             What::Nginx => "nginx",
             What::Hyper => "hyper",
+            What::Proxy => "proxy",
         }
     }
 }

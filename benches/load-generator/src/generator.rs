@@ -24,8 +24,9 @@ const OPENING: u32 = 64;
 const RETRY: Duration = Duration::from_millis(10);
 /// How long the server may refuse every connection before it is taken for gone.
 const REFUSING: Duration = Duration::from_secs(1);
-/// How long it may take to open what is to be open before the load begins.
-const OPENING_TIME: Duration = Duration::from_secs(10);
+/// How long it may take to open what is to be open before the load begins, and how much longer for
+/// each connection.
+const OPENING_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(5));
 /// How long to wait for the last descriptors to be closed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -166,8 +167,8 @@ impl<'a, K: Kernel> Generator<'a, K> {
             Pace::Requests { connections, .. } => connections,
             _ => 0,
         };
-        let (wanted, patience) =
-            (self.plan.cold + kept, self.now + OPENING_TIME.max(self.plan.deadline));
+        let wanted = self.plan.cold + kept;
+        let patience = self.now + OPENING_TIME.0 + OPENING_TIME.1 * wanted;
         while self.opened < wanted {
             while self.opening < OPENING && self.opened + self.opening < wanted {
                 let made = self.opened + self.opening;

@@ -1,10 +1,16 @@
 //! The experiments: one file each, one list.
 
+mod cold;
+mod contestants;
+mod fairness;
 mod floors;
+mod http_sessions;
 mod load_check;
+mod mixed;
 mod overload;
 mod peers;
 mod simulate;
+mod sweep;
 
 use std::time::Instant;
 
@@ -53,6 +59,10 @@ pub(crate) const ALL: &[Experiment] = &[
     peers::EXPERIMENT,
     load_check::EXPERIMENT,
     overload::EXPERIMENT,
+    fairness::EXPERIMENT,
+    mixed::EXPERIMENT,
+    cold::EXPERIMENT,
+    http_sessions::EXPERIMENT,
     simulate::EXPERIMENT,
 ];
 

@@ -32,7 +32,7 @@ const BUFFER_SIZE: u32 = 4096;
 pub(crate) fn load(options: &Load) -> Result<(), Failure> {
     let plan = options.plan()?;
     if let Some(core) = options.core {
-        pin(core).map_err(|e| Failure::new(format_args!("can't run on core {core}"), e))?;
+        pin(&[core]).map_err(|e| Failure::new(format_args!("can't run on core {core}"), e))?;
     }
     let host = Linux::default();
     let before = host.processor_time();

@@ -20,7 +20,7 @@ pub(crate) use load::{Load, Window};
 pub(crate) use namespace::enter_own_network;
 pub(crate) use network::TcpCounts;
 pub(crate) use peer::Peer;
-pub(crate) use processor::{CLIENT_CORE, CpuTime, Others, SERVER_CORE, Switches, pin};
+pub(crate) use processor::{CLIENT_CORE, CpuTime, Others, Switches, pin};
 pub(crate) use quota::{Quota, join};
 pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject};

@@ -15,9 +15,11 @@ pub(crate) enum Peer {
     /// nginx, in a configuration.
     Nginx(&'static str),
     Hyper,
+    /// The proxy of the examples, on a mechanism.
+    Proxy(&'static str),
 }
 
-use Peer::{Floor, Hyper, Nginx, Ours};
+use Peer::{Floor, Hyper, Nginx, Ours, Proxy};
 
 impl Peer {
     /// What is to be started.
@@ -27,6 +29,7 @@ impl Peer {
             Floor(interface) => (What::Floor, interface),
             Nginx(configuration) => (What::Nginx, configuration),
             Hyper => (What::Hyper, "tokio"),
+            Proxy(mechanism) => (What::Proxy, mechanism),
         };
         Subject { what, mechanism: mechanism.to_owned(), work: Work::File }
     }
@@ -35,7 +38,7 @@ impl Peer {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ours(mechanism) => f.write_str(mechanism),
+            Ours(mechanism) | Proxy(mechanism) => f.write_str(mechanism),
             Floor(interface) => write!(f, "{interface} floor"),
             Nginx(configuration) => write!(f, "nginx {configuration}"),
             Hyper => f.write_str("hyper"),

@@ -13,10 +13,11 @@ pub(crate) const SERVER_CORE: usize = 0;
 /// Where the load comes from.
 pub(crate) const CLIENT_CORE: usize = 1;
 
-/// Keeps this thread, and those it will start, on one core; on the first where there is but one.
-pub(crate) fn pin(core: usize) -> io::Result<()> {
+/// Keeps this thread, and those it will start, on some cores; on the first where there is but one.
+pub(crate) fn pin(cores: &[usize]) -> io::Result<()> {
+    let all = available_parallelism()?;
     let mut set = CpuSet::new();
-    set.set(core % available_parallelism()?);
+    cores.iter().for_each(|core| set.set(*core % all));
     Ok(sched_setaffinity(None, &set)?)
 }
 

@@ -10,8 +10,8 @@ use std::{fmt, fs, thread};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
-use super::processor::Switches;
 use super::processor::family;
+use super::processor::{SERVER_CORE, Switches};
 use super::site::fetch;
 use super::{CpuTime, Quota, Site};
 use crate::command::{What, Work};
@@ -68,8 +68,10 @@ pub(crate) struct Conditions<'a> {
     pub(crate) quota: Option<&'a Quota>,
     /// The length of its listener's queue, if not the usual one.
     pub(crate) backlog: Option<u32>,
-    /// Whether it may use all cores, with a worker for each of two.
-    pub(crate) spread: bool,
+    /// The cores that it may use, with a worker for each; its usual one if there is none.
+    pub(crate) cores: &'a [usize],
+    /// The server behind a proxy.
+    pub(crate) upstream: Option<SocketAddr>,
 }
 
 impl Server {
@@ -100,8 +102,11 @@ impl Server {
         if let Some(backlog) = conditions.backlog {
             command.args(["--backlog", &backlog.to_string()]);
         }
-        if conditions.spread {
-            command.arg("--spread");
+        let cores = if conditions.cores.is_empty() { &[SERVER_CORE] } else { conditions.cores };
+        let cores: Vec<_> = cores.iter().map(usize::to_string).collect();
+        command.args(["--cores", &cores.join(",")]);
+        if let Some(upstream) = conditions.upstream {
+            command.args(["--upstream", &upstream.to_string()]);
         }
         command.arg("--reply").arg(site.reply()).arg("--root").arg(site.root());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -1,7 +1,7 @@
 //! The files that are served, and what a reply with one looks like.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -58,17 +58,18 @@ impl Site {
         let root = outcome::directory()?.join("site");
         fs::create_dir_all(&root)?;
         for (name, length) in FILES {
-            let path = root.join(name);
-            if !path.metadata().is_ok_and(|m| m.len() == length as u64) {
-                let lines = HELLO.as_bytes().repeat(length / HELLO.len() + 1);
-                fs::write(path, &lines[..length])?;
-            }
+            make(&root.join(name), length)?;
         }
         // Beside the root, and one for each, as tests run at the same time.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let reply_file = root.with_file_name(format!("reply-{}-{number}", std::process::id()));
         fs::write(&reply_file, reply)?;
         Ok(Site { root, reply: reply_file, reply_bytes: reply.len() })
+    }
+
+    /// Makes a further file.
+    pub(crate) fn add(&self, name: &str, length: usize) -> Result<(), Failure> {
+        Ok(make(&self.root.join(name), length)?)
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -92,6 +93,15 @@ impl Drop for Site {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.reply);
     }
+}
+
+/// Makes a file, unless it is there.
+fn make(path: &Path, length: usize) -> io::Result<()> {
+    if path.metadata().is_ok_and(|m| m.len() == length as u64) {
+        return Ok(());
+    }
+    let lines = HELLO.as_bytes().repeat(length / HELLO.len() + 1);
+    fs::write(path, &lines[..length])
 }
 
 /// Asks once and returns the reply, which must be one of success.

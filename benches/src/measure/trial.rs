@@ -26,6 +26,11 @@ impl Trial {
         self.seen.replies_per_second
     }
 
+    /// Requests due per second.
+    pub(crate) fn due_rate(&self) -> f64 {
+        self.seen.due_per_second
+    }
+
     /// Bodies of good replies, in megabytes per second.
     pub(crate) fn megabytes(&self) -> f64 {
         self.seen.body_bytes as f64 / 1e6 / self.seen.seconds

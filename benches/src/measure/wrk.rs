@@ -129,7 +129,7 @@ impl Drop for Wrk {
 
 /// A child runs where the thread ran that started it.
 pub(super) fn on_its_core(command: &mut Command) -> io::Result<Output> {
-    let run = || pin(CLIENT_CORE).and_then(|()| command.output());
+    let run = || pin(&[CLIENT_CORE]).and_then(|()| command.output());
     thread::scope(|scope| scope.spawn(run).join()).expect("nothing in it panics")
 }
 

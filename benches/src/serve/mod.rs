@@ -9,8 +9,9 @@ use std::thread;
 use std::time::Duration;
 use std::{fs, process};
 
+use examples::{Proxy, Timeouts};
 use httpd::Limits;
-use multiplex::{Any, Config, Root, Stats};
+use multiplex::{Any, Application, Config, Root, Stats};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Map, Value, json};
@@ -19,16 +20,14 @@ use crate::allocator;
 use crate::command::{Serve, What, Work};
 use crate::failure::Failure;
 use crate::floors::{self, Task};
-use crate::measure::{HELLO, SERVER_CORE, join, pin};
+use crate::measure::{HELLO, join, pin};
 
 /// How long a server may take to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves until the end of standard input, then says what it did.
 pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
-    if !options.spread {
-        pin(SERVER_CORE)?;
-    }
+    pin(&options.cores)?;
     if let Some(group) = &options.group {
         join(group).map_err(|e| Failure::new(format_args!("joining {}", group.display()), e))?;
     }
@@ -42,6 +41,7 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
             return nginx::become_nginx(options, HELLO);
         }
         What::Hyper => hyper(options)?,
+        What::Proxy => proxy(options)?,
     };
     println!("{words}");
     Ok(())
@@ -75,10 +75,24 @@ fn listen(options: &Serve) -> io::Result<TcpListener> {
 }
 
 fn application(options: &Serve) -> Result<Value, Failure> {
+    match options.work {
+        Work::Echo => on_mechanism(options, examples::Echo),
+        Work::File => on_mechanism(options, httpd::Site::new(Some(Root(0)))),
+    }
+}
+
+/// An HTTP proxy, which has no use for the server behind before there is a request.
+fn proxy(options: &Serve) -> Result<Value, Failure> {
+    let missing = || Failure::Request("--upstream is missing".to_owned());
+    let upstream = options.upstream.ok_or_else(missing)?;
+    on_mechanism(options, Proxy::new(upstream, Timeouts::default()).connecting_late())
+}
+
+fn on_mechanism(options: &Serve, app: impl Application + 'static) -> Result<Value, Failure> {
     let config = Config {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         roots: options.root.iter().cloned().collect(),
-        max_connections: 15_000,
+        max_connections: 19_500,
         backlog: options.backlog,
         drain: Duration::from_secs(1),
         ..Config::default()
@@ -87,10 +101,7 @@ fn application(options: &Serve) -> Result<Value, Failure> {
         Any::new(&options.mechanism, &config).map_err(|e| Failure::new(&options.mechanism, e))?;
     let remote = server.remote();
     obey(options, server.addresses()[0], move || remote.stop());
-    let stats = match options.work {
-        Work::Echo => server.run(examples::Echo),
-        Work::File => server.run(httpd::Site::new(Some(Root(0)))),
-    };
+    let stats = server.run(app);
     Ok(counters(&stats.map_err(|e| Failure::new(&options.mechanism, e))?))
 }
 
@@ -104,7 +115,7 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
         .config(config)
         .limits(limits)
         .files(options.root()?)
-        .workers(if options.spread { 2 } else { 1 })
+        .workers(options.cores.len() as u16)
         .lab()
         .route("/hello", |_: httpd::Request| HELLO)
         .start();

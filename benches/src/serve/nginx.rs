@@ -22,7 +22,7 @@ const CONFIGURATIONS: [(&str, &str); 3] = [
 /// Tells an address and becomes nginx, which listens there. Returns only when that fails.
 pub(super) fn become_nginx(options: &Serve, hello: &str) -> Result<(), Failure> {
     let (configuration, root) = (options.mechanism.as_str(), options.root()?);
-    let (workers, backlog) = (if options.spread { 2 } else { 1 }, options.backlog);
+    let (workers, backlog) = (options.cores.len(), options.backlog);
     let known = CONFIGURATIONS.iter().find(|(name, _)| *name == configuration);
     let Some((_, settings)) = known else {
         return Err(Failure::Request(format!("nginx has no configuration `{configuration}`")));

@@ -1,14 +1,9 @@
 //! What servers do when they are asked for more than they can give.
 
-mod sides;
-mod sweep;
-
-use sides::Contestants;
-use sweep::{Setting, Sweep};
-
-use super::{Context, Experiment};
+use super::sweep::{self, Setting, Sweep};
+use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
-use crate::measure::{Others, Peer, Quota, Site, Trial, Trials};
+use crate::measure::{Conditions, Others, Quota, Site, Trial, Trials};
 use crate::outcome::{Outcome, X};
 use crate::serve::nginx;
 use crate::statistics::spread;
@@ -35,10 +30,11 @@ const NOTES: [&str; 6] = [
      alone in a network of their own; the client connects from 16 addresses.",
     "Open loop: a new connection for each request, at random moments, whether or not the server \
      keeps up. A client gives up, by a reset, one second after its request was due. Goodput is the \
-     rate of replies that were whole before that; all times count from when a request was due.",
-    "Saturation is what a server does for 256 clients in a closed loop that open a new connection for \
-     each request. `r2` and `r3` are goodput at twice and three times that, over the highest goodput \
-     at any rate.",
+     rate of replies that were whole before that; all times count from when a request was due. The \
+     load begins a second before anything counts, and goes on until all that counts has its end.",
+    "Saturation is what a server does for 256 clients in a closed loop that open a new connection \
+     for each request. `r2` and `r3` are goodput at twice and three times that, over the highest \
+     goodput at any rate.",
     "The thesis (figures 4.3 and 4.4, 550 MHz Pentium III, Linux 2.4, 100 Mbit/s): the /dev/poll \
      server loses a large part of its response rate beyond saturation; the SEND server keeps nearly \
      all of it with files of 1, 2 and 4 KB. With 6 and 8 KB the network was the limit. In the thesis \
@@ -50,29 +46,28 @@ const NOTES: [&str; 6] = [
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
-    let quota = Quota::new(SHARE)?;
-    let double = Quota::new(2 * SHARE)?;
+    let (quota, double) = (Quota::new(SHARE)?, Quota::new(2 * SHARE)?);
     let mut outcome = Outcome::new(EXPERIMENT.id);
-    let nginx = nginx::find()?;
-    outcome.machine.versions.insert("nginx".to_owned(), nginx);
+    outcome.machine.versions.insert("nginx".to_owned(), nginx::find()?);
     let site = Site::bare(b"")?;
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 3 });
     let others = Others::watch()?;
-    let contestants = Contestants::of(cx);
-
-    let usual = Setting { quota: &quota, bytes: 1 << 10, backlog: 4096, spread: false };
-    let (multiples, rounds) = if cx.quick { (&QUICK[..], 1) } else { (&FULL[..], 2) };
-    let mut sweeps = contestants.sweeps(usual);
+    let usual = Setting {
+        conditions: Conditions { quota: Some(&quota), ..Conditions::default() },
+        file: ("/1k.txt", 1 << 10),
+        session: ["--requests", "1"],
+        requests: 1.0,
+        seconds: if cx.quick { "1.5" } else { "4" },
+    };
+    let (multiples, rounds) = if cx.quick { (&QUICK[..], 1) } else { (&FULL[..], 1) };
+    let mut sweeps = sweep::of(contestants::all(cx), usual);
     cx.progress.set_length((sweeps.len() * (multiples.len() + 1) * rounds) as u64);
-    for round in 0..rounds {
-        if round > 0 && cx.is_late() {
-            break;
-        }
+    for _ in 0..rounds {
         sweep::all(cx, &mut trials, &mut sweeps, multiples);
     }
     for sweep in &sweeps {
         against_rate(sweep, &mut outcome);
-        goals(sweep, &mut outcome);
+        sweep.goals(&mut outcome);
     }
     if !cx.quick {
         by_size(cx, &mut trials, usual, &mut outcome);
@@ -86,67 +81,38 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 }
 
 /// Figures 4.3 to 4.9, 4.12 and 4.13.
-fn against_rate(sweep: &Sweep, outcome: &mut Outcome) {
-    let name = sweep.peer.to_string();
-    if let Some(failure) = &sweep.failed {
-        outcome.notes.push(format!("{name} failed: {failure}"));
-    }
-    for (multiple, trials) in &sweep.points {
-        let rates: Vec<f64> = trials.iter().map(|t| t.seen.due_per_second).collect();
-        let Some(rate) = spread(&rates) else { continue };
-        let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> f64| {
-            let values: Vec<f64> = trials.iter().map(of).collect();
-            if let Some(y) = spread(&values) {
-                outcome.point(figure, unit, &name, X::Number(rate.median.round()), y);
-            }
-        };
-        add("Goodput against request rate", "replies/s", |t| t.goodput());
-        add("Throughput against request rate", "MB/s", |t| t.megabytes());
-        add("Mean connection time against request rate", "ms", |t| t.seen.connect_us.mean / 1e3);
-        add("Mean response time against request rate", "ms", |t| t.seen.response_us.mean / 1e3);
-        add("99th percentile of response times against request rate", "ms", |t| {
-            t.seen.response_us.p99 / 1e3
-        });
-        add("Server CPU per good reply against request rate", "us", |t| t.cpu_us_per_reply());
-        add("Context switches per good reply against request rate", "", |t| t.switches_per_reply());
-        add("Connections dropped in the listener's queue", "per second", |t| t.dropped());
-        if let Some(goodput) = spread(&sweep.relative(*multiple)) {
+fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
+    let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> f64| {
+        sweep.against_rate(outcome, &format!("{figure} against request rate"), unit, of);
+    };
+    add("Goodput", "replies/s", Trial::goodput);
+    add("Throughput", "MB/s", Trial::megabytes);
+    add("Mean connection time", "ms", |t| t.seen.connect_us.mean / 1e3);
+    add("Mean response time", "ms", |t| t.seen.response_us.mean / 1e3);
+    add("99th percentile of response times", "ms", |t| t.seen.response_us.p99 / 1e3);
+    add("Server CPU per good reply", "us", Trial::cpu_us_per_reply);
+    add("Context switches per good reply", "", Trial::switches_per_reply);
+    add("Connections dropped in the listener's queue", "per second", Trial::dropped);
+    for (multiple, _) in &sweep.points {
+        if let Some(y) = spread(&sweep.relative(*multiple)) {
             let figure = "Goodput over its peak, against the rate as a multiple of saturation";
-            outcome.point(figure, "", &name, X::Number(*multiple), goodput);
+            outcome.point(figure, "", &sweep.peer.to_string(), X::Number(*multiple), y);
         }
-    }
-}
-
-/// The ratios that goals are stated in.
-fn goals(sweep: &Sweep, outcome: &mut Outcome) {
-    for (multiple, name) in [(2.0, "r2"), (3.0, "r3")] {
-        if let Some(ratio) = spread(&sweep.relative(multiple)) {
-            outcome.ratios.insert(format!("{}_{name}", sweep.short_name()), ratio.median);
-        }
-    }
-    if let Some(saturation) = spread(&sweep.saturation) {
-        outcome.point(
-            "Saturation",
-            "replies/s",
-            "1 KB",
-            X::Name(sweep.peer.to_string()),
-            saturation,
-        );
     }
 }
 
 /// At twice saturation, by the size of the file.
 fn by_size(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome: &mut Outcome) {
     for kib in [1, 2, 4, 6, 8] {
-        let setting = Setting { bytes: kib << 10, ..usual };
-        let mut sweeps = Contestants::few().sweeps(setting);
+        let path = format!("/{kib}k.txt");
+        let setting = Setting { file: (&path, kib << 10), ..usual };
+        let mut sweeps = sweep::of(contestants::few(), setting);
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
-        let x = || X::Number(kib as f64);
         for sweep in &sweeps {
             let name = sweep.peer.to_string();
             let mut add = |figure: &str, values: &[f64]| {
                 if let Some(y) = spread(values) {
-                    outcome.point(figure, "replies/s", &name, x(), y);
+                    outcome.point(figure, "replies/s", &name, X::Number(kib as f64), y);
                 }
             };
             add("Saturation against size of the file [KB]", &sweep.saturation);
@@ -158,12 +124,14 @@ fn by_size(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome: &
 /// At twice saturation, by the length of the listener's queue (section 4.6).
 fn by_backlog(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome: &mut Outcome) {
     for backlog in [128, 511, 4096] {
-        let mut sweeps = Contestants::few().sweeps(Setting { backlog, ..usual });
+        let conditions = Conditions { backlog: Some(backlog), ..usual.conditions };
+        let mut sweeps = sweep::of(contestants::few(), Setting { conditions, ..usual });
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
         for sweep in &sweeps {
             if let Some(y) = spread(&sweep.relative(2.0)) {
                 let figure = "Goodput at twice saturation over its peak, by length of the queue";
-                outcome.point(figure, "", &sweep.peer.to_string(), X::Name(backlog.to_string()), y);
+                let x = X::Name(backlog.to_string());
+                outcome.point(figure, "", &sweep.peer.to_string(), x, y);
             }
         }
     }
@@ -177,10 +145,9 @@ fn by_cores(
     double: &Quota,
     outcome: &mut Outcome,
 ) {
-    for (cores, setting) in
-        [("one core", usual), ("two cores", Setting { quota: double, spread: true, ..usual })]
-    {
-        let mut sweeps = Contestants::few().sweeps(setting);
+    let two = Conditions { quota: Some(double), cores: &[0, 1], ..usual.conditions };
+    for (cores, conditions) in [("one core", usual.conditions), ("two cores", two)] {
+        let mut sweeps = sweep::of(contestants::few(), Setting { conditions, ..usual });
         sweep::all(cx, trials, &mut sweeps, &[]);
         for sweep in &sweeps {
             if let Some(y) = spread(&sweep.saturation) {

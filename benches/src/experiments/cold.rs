@@ -1,0 +1,178 @@
+//! Connections that do nothing, and what they cost those that do.
+
+use super::{Context, Experiment, contestants};
+use crate::failure::Failure;
+use crate::measure::{Conditions, Others, Peer, Quota, SOURCES, Server, Site, Trial, Trials};
+use crate::outcome::{Outcome, X};
+use crate::statistics::{ratios, spread};
+
+/// See the module.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    id: "cold",
+    title: "a proxy with up to 18,000 idle connections: throughput for 32 busy ones; latency against \
+            the rate of requests with 750 idle ones",
+    source: "Banga, Mogul and Druschel, section 7.3, figures 8 and 9",
+    own_network: true,
+    run,
+};
+
+/// The share of a core that the proxy has, in percent.
+const SHARE: u32 = 20;
+/// Numbers of idle connections.
+const QUICK: [u32; 3] = [0, 2_000, 18_000];
+const FULL: [u32; 7] = [0, 500, 1_000, 2_000, 5_000, 10_000, 18_000];
+/// Who looks at each idle connection at every turn takes too long beyond.
+const MOST_SCANNED: u32 = 2_000;
+const ROUNDS: usize = 7;
+/// Of figure 9.
+const COLD: &str = "750";
+/// Rates, as multiples of what the proxy does on epoll in a closed loop.
+const RATES: [f64; 5] = [0.25, 0.5, 0.75, 0.9, 1.0];
+
+const FILE: (&str, usize) = ("/1k.txt", 1 << 10);
+
+const NOTES: [&str; 4] = [
+    "The proxy of the examples, with 20 % of core 0, before a web server on core 1, where the load \
+     comes from, too. It connects to the web server when a client has asked for something. 32 \
+     clients in a closed loop, a new connection for each request, a file of 1 KB.",
+    "select and poll are not asked to hold more than 2,000 idle connections.",
+    "The paper (figure 8, 500 MHz Alpha): with the new interface throughput does not depend on the \
+     number of idle connections; at 2,000 it is 28 % above that of an improved select(). Figure 9, \
+     750 idle ones: saturation at 1,348 requests per second, 1,291 with the improved select().",
+    "Rounds go through all mechanisms and numbers; ratios are taken within a round.",
+];
+
+/// One mechanism: its runs for each number of idle connections, one for each round.
+struct Side {
+    mechanism: &'static str,
+    runs: Vec<(u32, Vec<Trial>)>,
+}
+
+impl Side {
+    fn goodput(&self, cold: u32) -> Vec<f64> {
+        let runs = self.runs.iter().find(|(n, _)| *n == cold);
+        runs.map_or(Vec::new(), |(_, trials)| trials.iter().map(Trial::goodput).collect())
+    }
+}
+
+fn run(cx: &Context) -> Result<Outcome, Failure> {
+    let quota = Quota::new(SHARE)?;
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    let site = Site::bare(b"")?;
+    let on_client_core = Conditions { cores: &[1], ..Conditions::default() };
+    let origin = Server::start_under(&Peer::Ours("epoll").subject(), &site, &on_client_core)?;
+    let conditions = Conditions {
+        quota: Some(&quota),
+        upstream: Some(origin.address()),
+        ..Conditions::default()
+    };
+    let mut trials = Trials::new(&site, if cx.quick { 1 } else { 3 });
+    let others = Others::watch()?;
+    let wanted: &[&str] = if cx.quick {
+        &["select", "epoll", "uring"]
+    } else {
+        &["select", "poll", "epoll", "uring"]
+    };
+    let (numbers, rounds) = if cx.quick { (&QUICK[..], 3) } else { (&FULL[..], ROUNDS) };
+    let seconds = if cx.quick { "1" } else { "2" };
+    let side = |mechanism| Side { mechanism, runs: Vec::new() };
+    let mut sides: Vec<_> = contestants::available(wanted).into_iter().map(side).collect();
+    cx.progress.set_length((rounds * sides.len() * numbers.len()) as u64);
+    for round in 0..rounds {
+        for cold in numbers {
+            for side in &mut sides {
+                cx.progress.inc(1);
+                let scans = ["select", "poll"].contains(&side.mechanism);
+                let late = round > 0 && cx.is_late();
+                if late || (scans && *cold > MOST_SCANNED) {
+                    continue;
+                }
+                cx.progress.set_message(format!("{}: {cold} idle", side.mechanism));
+                let number = cold.to_string();
+                let words = ["--connections", "32", "--requests", "1", "--cold", &number];
+                let times = ["--warm-up", "0.3", "--duration", seconds];
+                let words = [&words[..], &times, &SOURCES].concat();
+                let trial = trials.run(Peer::Proxy(side.mechanism), &conditions, FILE, &words)?;
+                match side.runs.iter_mut().find(|(n, _)| n == cold) {
+                    Some((_, runs)) => runs.push(trial),
+                    None => side.runs.push((*cold, vec![trial])),
+                }
+            }
+        }
+    }
+    for side in &sides {
+        figure_8(side, &mut outcome);
+    }
+    goals(&sides, &mut outcome);
+    if !cx.quick {
+        let mechanisms: Vec<_> = sides.iter().map(|side| side.mechanism).collect();
+        figure_9(cx, &mechanisms, &conditions, &mut trials, &mut outcome)?;
+    }
+    outcome.notes.extend(others.note()?);
+    outcome.notes.extend(trials.notes());
+    outcome.notes.extend(NOTES.map(str::to_owned));
+    Ok(outcome)
+}
+
+fn figure_8(side: &Side, outcome: &mut Outcome) {
+    for (cold, runs) in &side.runs {
+        let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> f64| {
+            if let Some(y) = spread(&runs.iter().map(of).collect::<Vec<_>>()) {
+                outcome.point(figure, unit, side.mechanism, X::Number(f64::from(*cold)), y);
+            }
+        };
+        add("Throughput against idle connections", "replies/s", Trial::goodput);
+        add("Proxy CPU per reply against idle connections", "us", Trial::cpu_us_per_reply);
+    }
+}
+
+fn goals(sides: &[Side], outcome: &mut Outcome) {
+    let select = sides.iter().find(|side| side.mechanism == "select");
+    let mut add = |ratio: String, above: Vec<f64>, below: Vec<f64>| {
+        if let Some(y) = spread(&ratios(&above, &below)) {
+            outcome.point("Ratios", "", &ratio, X::Name("throughput".to_owned()), y);
+            outcome.ratios.insert(ratio, y.median);
+        }
+    };
+    for side in sides {
+        let (name, none) = (side.mechanism.replace('-', "_"), side.goodput(0));
+        for cold in [2_000, 18_000] {
+            add(format!("{name}_{cold}_over_0"), side.goodput(cold), none.clone());
+        }
+        if let Some(select) = select.filter(|select| select.mechanism != side.mechanism) {
+            add(format!("{name}_over_select_2000"), side.goodput(2_000), select.goodput(2_000));
+        }
+    }
+}
+
+/// Latency against rate.
+fn figure_9(
+    cx: &Context,
+    mechanisms: &[&'static str],
+    conditions: &Conditions<'_>,
+    trials: &mut Trials<'_>,
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
+    let usual = ["--requests", "1", "--cold", COLD, "--deadline", "2", "--duration", "4"];
+    let usual = [&usual[..], &SOURCES].concat();
+    let closed = [&usual[..], &["--connections", "32"]].concat();
+    let saturation = trials.run(Peer::Proxy("epoll"), conditions, FILE, &closed)?.goodput();
+    for multiple in RATES {
+        let rate = format!("{:.0}", saturation * multiple);
+        for mechanism in mechanisms {
+            cx.progress.set_message(format!("{mechanism}: {rate} requests per second"));
+            let words = [&usual[..], &["--rate", &rate]].concat();
+            let trial = trials.run(Peer::Proxy(mechanism), conditions, FILE, &words)?;
+            let x = || X::Number(trial.due_rate().round());
+            let figure = "against request rate, 750 idle connections";
+            let mut add = |name: &str, ms: f64| {
+                if let Some(y) = spread(&[ms]) {
+                    outcome.point(&format!("{name} {figure}"), "ms", mechanism, x(), y);
+                }
+            };
+            add("Mean response time", trial.seen.response_us.mean / 1e3);
+            add("99th percentile of response times", trial.seen.response_us.p99 / 1e3);
+        }
+    }
+    Ok(())
+}

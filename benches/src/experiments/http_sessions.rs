@@ -1,0 +1,95 @@
+//! Connections with twenty requests each.
+
+use std::fmt::Write;
+use std::fs;
+
+use super::sweep::{self, Setting};
+use super::{Context, Experiment, contestants};
+use crate::failure::Failure;
+use crate::measure::{Conditions, Others, Quota, Site, Trial, Trials};
+use crate::outcome::{self, Outcome, X};
+use crate::serve::nginx;
+use crate::statistics::spread;
+
+/// See the module.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    id: "http-sessions",
+    title: "throughput against the rate of requests, 20 of them on each connection, for files of 64 \
+            bytes to 8 KB; on one core and on two",
+    source: "FlexSC, section 6.2.2, figure 9",
+    own_network: true,
+    run,
+};
+
+/// The share of a core that a server has on one core, in percent.
+const SHARE: u32 = 10;
+const REQUESTS: usize = 20;
+const SIZES: [usize; 8] = [64, 128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10];
+const QUICK: [f64; 2] = [1.0, 2.0];
+const FULL: [f64; 7] = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0];
+
+const NOTES: [&str; 3] = [
+    "A session is a connection with 20 requests, one after the other, for files of 64 bytes to 8 KB \
+     in turn; sessions begin at random moments (partially open, as httperf has it). A client gives \
+     up a request after one second, and its session with it.",
+    "The server has 10 % of one core, or on two cores two workers and twice that.",
+    "The paper (figure 9, nginx on a 2.3 GHz Core i7, 1 Gbit/s): on one core epoll levels off at \
+     20,000 requests per second, FlexSC at 40,000 and up to 120 % above epoll; on two cores epoll at \
+     35,000, FlexSC at 60,000 and up to 77 % above. The mechanism flexsc is to join here.",
+];
+
+fn run(cx: &Context) -> Result<Outcome, Failure> {
+    let (quota, double) = (Quota::new(SHARE)?, Quota::new(2 * SHARE)?);
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    outcome.machine.versions.insert("nginx".to_owned(), nginx::find()?);
+    let site = Site::bare(b"")?;
+    let sessions = outcome::directory()?.join("http.sessions");
+    fs::write(&sessions, session(&site)?)?;
+    let path = sessions.display().to_string();
+    let mut trials = Trials::new(&site, if cx.quick { 1 } else { 3 });
+    let others = Others::watch()?;
+    let one = Conditions { quota: Some(&quota), ..Conditions::default() };
+    let two = Conditions { quota: Some(&double), cores: &[0, 1], ..Conditions::default() };
+    let multiples = if cx.quick { &QUICK[..] } else { &FULL[..] };
+    let peers = contestants::all(cx);
+    cx.progress.set_length((2 * peers.len() * (multiples.len() + 1)) as u64);
+    for (cores, conditions) in [("one core", one), ("two cores", two)] {
+        let setting = Setting {
+            conditions,
+            file: ("/1k.txt", 1 << 10),
+            session: ["--sessions", &path],
+            requests: REQUESTS as f64,
+            seconds: if cx.quick { "1" } else { "4" },
+        };
+        let mut sweeps = sweep::of(peers.clone(), setting);
+        sweep::all(cx, &mut trials, &mut sweeps, multiples);
+        for sweep in &sweeps {
+            if let Some(failure) = &sweep.failed {
+                outcome.notes.push(format!("{}, {cores}, failed: {failure}", sweep.peer));
+            }
+            let figure = format!("Throughput against request rate, {cores}");
+            let megabits = |t: &Trial| t.megabytes() * 8.0;
+            sweep.against_rate(&mut outcome, &figure, "Mbit/s", megabits);
+            if let Some(y) = spread(&sweep.saturation) {
+                let x = X::Name(sweep.peer.to_string());
+                outcome.point("Saturation", "requests/s", cores, x, y);
+            }
+        }
+    }
+    outcome.notes.extend(others.note()?);
+    outcome.notes.extend(trials.notes());
+    outcome.notes.extend(NOTES.map(str::to_owned));
+    Ok(outcome)
+}
+
+/// Makes the files, and the session that asks for them.
+fn session(site: &Site) -> Result<String, Failure> {
+    for bytes in SIZES {
+        site.add(&format!("{bytes}.bin"), bytes)?;
+    }
+    let mut text = String::new();
+    for bytes in SIZES.iter().cycle().take(REQUESTS) {
+        writeln!(text, "/{bytes}.bin size={bytes}").expect("a string takes everything");
+    }
+    Ok(text)
+}
