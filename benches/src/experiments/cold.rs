@@ -163,7 +163,7 @@ fn figure_9(
             cx.progress.set_message(format!("{mechanism}: {rate} requests per second"));
             let words = [&usual[..], &["--rate", &rate]].concat();
             let trial = trials.run(Peer::Proxy(mechanism), conditions, FILE, &words)?;
-            let x = || X::Number(trial.due_rate().round());
+            let x = || X::Number((saturation * multiple).round());
             let figure = "against request rate, 750 idle connections";
             let mut add = |name: &str, ms: f64| {
                 if let Some(y) = spread(&[ms]) {

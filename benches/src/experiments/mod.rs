@@ -2,6 +2,7 @@
 
 mod cold;
 mod contestants;
+mod cpu_profile;
 mod fairness;
 mod floors;
 mod http_sessions;
@@ -62,6 +63,7 @@ pub(crate) const ALL: &[Experiment] = &[
     fairness::EXPERIMENT,
     mixed::EXPERIMENT,
     cold::EXPERIMENT,
+    cpu_profile::EXPERIMENT,
     http_sessions::EXPERIMENT,
     simulate::EXPERIMENT,
 ];

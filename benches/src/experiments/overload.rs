@@ -93,10 +93,10 @@ fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
     add("Server CPU per good reply", "us", Trial::cpu_us_per_reply);
     add("Context switches per good reply", "", Trial::switches_per_reply);
     add("Connections dropped in the listener's queue", "per second", Trial::dropped);
-    for (multiple, _) in &sweep.points {
-        if let Some(y) = spread(&sweep.relative(*multiple)) {
+    for multiple in sweep.points.iter().map(|point| point.multiple) {
+        if let Some(y) = spread(&sweep.relative(multiple)) {
             let figure = "Goodput over its peak, against the rate as a multiple of saturation";
-            outcome.point(figure, "", &sweep.peer.to_string(), X::Number(*multiple), y);
+            outcome.point(figure, "", &sweep.peer.to_string(), X::Number(multiple), y);
         }
     }
 }

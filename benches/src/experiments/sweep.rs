@@ -28,9 +28,18 @@ pub(super) struct Sweep<'a> {
     /// What it did in a closed loop, once for each round.
     pub(super) saturation: Vec<f64>,
     /// The runs at each multiple of it.
-    pub(super) points: Vec<(f64, Vec<Trial>)>,
+    pub(super) points: Vec<Point>,
     /// Why it was given up.
     pub(super) failed: Option<String>,
+}
+
+/// The runs at one rate, one for each round.
+#[derive(Debug)]
+pub(super) struct Point {
+    pub(super) multiple: f64,
+    /// Requests per second that the load asks for, if all of them are made.
+    offered: Vec<f64>,
+    trials: Vec<Trial>,
 }
 
 /// Clients of the closed loop, many enough for batches.
@@ -85,23 +94,28 @@ impl<'a> Sweep<'a> {
         let rate = format!("{:.1}", saturation * multiple / requests);
         let words = [&usual[..], &["--rate", &rate]].concat();
         let trial = trials.run(self.peer, &conditions, file, &words)?;
-        match self.points.iter_mut().find(|(at, _)| *at == multiple) {
-            Some((_, all)) => all.push(trial),
-            None => self.points.push((multiple, vec![trial])),
-        }
+        let point = match self.points.iter().position(|point| point.multiple == multiple) {
+            Some(at) => &mut self.points[at],
+            None => {
+                self.points.push(Point { multiple, offered: Vec::new(), trials: Vec::new() });
+                self.points.last_mut().expect("it was just added")
+            }
+        };
+        point.offered.push(saturation * multiple);
+        point.trials.push(trial);
         Ok(())
     }
 
     /// Goodput at a multiple of saturation, once for each round.
     pub(super) fn goodput(&self, multiple: f64) -> Vec<f64> {
-        let point = self.points.iter().find(|(at, _)| *at == multiple);
-        point.map_or(Vec::new(), |(_, trials)| trials.iter().map(Trial::goodput).collect())
+        let point = self.points.iter().find(|point| point.multiple == multiple);
+        point.map_or(Vec::new(), |point| point.trials.iter().map(Trial::goodput).collect())
     }
 
     /// The same over the highest goodput of each round.
     pub(super) fn relative(&self, multiple: f64) -> Vec<f64> {
         let best = |round: usize| {
-            let runs = self.points.iter().filter_map(|(_, trials)| trials.get(round));
+            let runs = self.points.iter().filter_map(|point| point.trials.get(round));
             let all = runs.map(Trial::goodput).chain(self.saturation.get(round).copied());
             all.fold(f64::MIN_POSITIVE, f64::max)
         };
@@ -117,10 +131,9 @@ impl<'a> Sweep<'a> {
         unit: &str,
         of: fn(&Trial) -> f64,
     ) {
-        for (_, trials) in &self.points {
-            let rates: Vec<_> = trials.iter().map(|t| t.due_rate()).collect();
-            let values: Vec<_> = trials.iter().map(of).collect();
-            if let Some((rate, y)) = spread(&rates).zip(spread(&values)) {
+        for point in &self.points {
+            let values: Vec<_> = point.trials.iter().map(of).collect();
+            if let Some((rate, y)) = spread(&point.offered).zip(spread(&values)) {
                 let x = X::Number(rate.median.round());
                 outcome.point(figure, unit, &self.peer.to_string(), x, y);
             }

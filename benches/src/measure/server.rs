@@ -166,6 +166,11 @@ impl Server {
         Ok(CpuTime::of(&self.family)?)
     }
 
+    /// Its processes.
+    pub(crate) fn family(&self) -> &[u32] {
+        &self.family
+    }
+
     /// How often its threads have been taken from a core, or have left one.
     pub(crate) fn switches(&self) -> Result<Switches, Failure> {
         Ok(Switches::of(&self.family)?)

@@ -26,11 +26,6 @@ impl Trial {
         self.seen.replies_per_second
     }
 
-    /// Requests due per second.
-    pub(crate) fn due_rate(&self) -> f64 {
-        self.seen.due_per_second
-    }
-
     /// Bodies of good replies, in megabytes per second.
     pub(crate) fn megabytes(&self) -> f64 {
         self.seen.body_bytes as f64 / 1e6 / self.seen.seconds
@@ -136,7 +131,7 @@ fn run(server: &Server, path: &str, words: &[&str]) -> Result<Trial, Failure> {
 }
 
 /// Has `lab load` make load from the client's core.
-fn load(url: &str, words: &[&str]) -> Result<Seen, Failure> {
+pub(crate) fn load(url: &str, words: &[&str]) -> Result<Seen, Failure> {
     let output = Command::new(program()?)
         .args(["load", url, "--core", &CLIENT_CORE.to_string(), "--json", "-"])
         .args(words)
