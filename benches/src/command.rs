@@ -76,6 +76,9 @@ pub(crate) struct Report {
     /// Where to write it [default: lab/report.html in cargo's target directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Also write each figure as an SVG file of its own to this directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) figures: Option<PathBuf>,
 }
 
 #[derive(Args)]

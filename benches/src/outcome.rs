@@ -19,6 +19,12 @@ pub(crate) struct Outcome {
     pub(crate) series: Vec<Series>,
     /// The numbers that goals are stated in, by name.
     pub(crate) ratios: BTreeMap<String, f64>,
+    /// What it shows, in sentences, also where a mechanism loses.
+    #[serde(default)]
+    pub(crate) shows: Vec<String>,
+    /// What a paper says of a figure, by the figure.
+    #[serde(default)]
+    pub(crate) papers: BTreeMap<String, String>,
     /// Sentences that whoever reads the numbers should know.
     pub(crate) notes: Vec<String>,
 }
@@ -57,6 +63,8 @@ impl Outcome {
             machine: Machine::here(),
             series: Vec::new(),
             ratios: BTreeMap::new(),
+            shows: Vec::new(),
+            papers: BTreeMap::new(),
             notes: Vec::new(),
         }
     }
@@ -74,6 +82,21 @@ impl Outcome {
                 points: vec![point],
             }),
         }
+    }
+
+    /// Sets what a paper says beside a figure.
+    pub(crate) fn paper(&mut self, figure: &str, says: &str) {
+        self.papers.insert(figure.to_owned(), says.to_owned());
+    }
+
+    /// Ratios whose names end in `suffix`, the highest first, each with the rest of its name and
+    /// as a percentage.
+    pub(crate) fn percentages(&self, suffix: &str) -> String {
+        let mut all: Vec<_> =
+            self.ratios.iter().filter_map(|(n, r)| Some((n.strip_suffix(suffix)?, *r))).collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let words = all.iter().map(|(name, r)| format!("{name} {:.1} %", r * 100.0));
+        words.collect::<Vec<_>>().join(", ")
     }
 
     /// Writes the outcome to a file.

@@ -82,6 +82,9 @@ fn show(outcome: &Outcome) {
     for (name, value) in &outcome.ratios {
         println!("  {name:40} {}", number(*value));
     }
+    for sentence in &outcome.shows {
+        println!("{sentence}");
+    }
     for note in &outcome.notes {
         println!("note: {note}");
     }

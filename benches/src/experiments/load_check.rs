@@ -117,6 +117,16 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             outcome.ratios.insert(name.to_owned(), ratio.median);
         }
     }
+    let ratio = |name| outcome.ratios.get(name).copied().unwrap_or(f64::NAN);
+    outcome.shows.push(format!(
+        "Where the server is the limit, `lab load` sees {:.3} of the rate that h2load sees and {:.3} \
+         of the median latency that wrk sees. From one core it opens {:.2} times as many connections \
+         per second as h2load, {:.2} times if it may reset them; the rest is TCP's own work.",
+        ratio("rate_vs_h2load"),
+        ratio("latency_p50_vs_wrk"),
+        ratio("conn_rate_over_h2load"),
+        ratio("conn_rate_reset_over_h2load"),
+    ));
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(trials.notes());
     outcome.notes.extend(NOTES.map(str::to_owned));

@@ -101,8 +101,7 @@ mod tests {
 
     #[test]
     fn shares_are_read() {
-        let report =
-            "# Overhead  Symbol\n#\n    33.51%  [k] do_select      -      -\n     1.20%  [.] main::run\n\n";
+        let report = "# Overhead  Symbol\n#\n    33.51%  [k] do_select      -      -\n     1.20%  [.] main::run\n\n";
         let found = shares(report);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].function, "do_select");

@@ -2,6 +2,7 @@
 
 mod page;
 mod plot;
+mod regime;
 
 use std::fs;
 use std::path::Path;
@@ -23,6 +24,23 @@ pub(crate) fn write(options: &Report) -> Result<(), Failure> {
     fs::write(&path, page::html(&runs)?)
         .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))?;
     println!("{}", path.display());
+    if let Some(directory) = &options.figures {
+        figures(&runs, directory)?;
+    }
+    Ok(())
+}
+
+/// Writes each figure as a file of its own.
+fn figures(runs: &[Outcome], directory: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(directory)?;
+    for run in runs {
+        for (number, name) in page::figures(run).into_iter().enumerate() {
+            let series: Vec<_> = run.series.iter().filter(|s| s.figure == name).collect();
+            let path = directory.join(format!("{}-{}.svg", run.id, number + 1));
+            fs::write(&path, plot::standalone(name, &series)?)?;
+            println!("{}: {name}", path.display());
+        }
+    }
     Ok(())
 }
 

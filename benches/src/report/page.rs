@@ -1,6 +1,6 @@
 //! The page: text and tables.
 
-use super::plot;
+use super::{plot, regime};
 use crate::experiments;
 use crate::failure::Failure;
 use crate::outcome::{Outcome, Series, X};
@@ -10,11 +10,16 @@ use crate::run::number;
 const STYLE: &str = "
 :root { color-scheme: light dark; --faint: #8884; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h2 { margin-top: 3rem; border-top: 1px solid var(--faint); padding-top: 1rem; }
 svg { width: 100%; height: auto; }
-table { border-collapse: collapse; font-size: .9rem; margin: .5rem 0 2rem; }
+table { border-collapse: collapse; font-size: .9rem; margin: .5rem 0 1rem; }
 th, td { padding: .15rem .8rem; text-align: right; border-bottom: 1px solid var(--faint); }
 th:first-child, td:first-child { text-align: left; }
+.map td, .map th { text-align: left; vertical-align: top; }
 td small { opacity: .6; }
+.scroll { overflow-x: auto; }
+.paper { opacity: .8; font-style: italic; }
+.faint { opacity: .7; font-size: .9rem; }
 .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
 ";
 
@@ -25,6 +30,12 @@ pub(super) fn html(runs: &[Outcome]) -> Result<String, Failure> {
          <meta name=\"viewport\" content=\"width=device-width\">\n\
          <title>Lab report</title>\n<style>{STYLE}</style>\n<h1>Lab report</h1>\n"
     );
+    page += "<p>Each part is the last run of an experiment on this machine:";
+    for run in runs {
+        page += &format!(" <a href=\"#{0}\">{0}</a>", escape(&run.id));
+    }
+    page += ".</p>\n";
+    page += &regime::map(runs);
     for run in runs {
         experiment(&mut page, run)?;
     }
@@ -35,10 +46,16 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
     let known = experiments::named(&run.id)?;
     let m = &run.machine;
     let versions: Vec<_> = m.versions.iter().map(|(k, v)| format!("{k} {v}")).collect();
-    *page += &format!("<h2>{}</h2>\n<p>{}.</p>\n", escape(&run.id), escape(known.title));
+    *page +=
+        &format!("<h2 id=\"{0}\">{0}</h2>\n<p>{1}.</p>\n", escape(&run.id), escape(known.title));
+    for sentence in &run.shows {
+        *page += &format!("<p><b>{}</b></p>\n", escape(sentence));
+    }
     *page += &format!(
-        "<p>Source: {}.<br>Machine: {}, {} cores, kernel {}, {}, {}.</p>\n",
+        "<p class=\"faint\">Source: {}.<br>Repeat: <code>cargo run --release -p lab -- run {}</code>\
+         <br>Machine: {}, {} cores, kernel {}, {}, {}.</p>\n",
         escape(known.source),
+        escape(&run.id),
         escape(&m.cpu),
         m.cores,
         escape(&m.kernel),
@@ -46,15 +63,9 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
         escape(&versions.join(", "))
     );
     ratios(page, run);
-    let mut figures: Vec<&str> = Vec::new();
-    for series in &run.series {
-        if !figures.contains(&series.figure.as_str()) {
-            figures.push(&series.figure);
-        }
-    }
-    for name in figures {
+    for name in figures(run) {
         let series: Vec<_> = run.series.iter().filter(|s| s.figure == name).collect();
-        figure(page, name, &series)?;
+        figure(page, name, &series, run.papers.get(name))?;
     }
     *page += "<h3>Notes</h3>\n<ul>\n";
     for note in &run.notes {
@@ -62,6 +73,17 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
     }
     *page += "</ul>\n";
     Ok(())
+}
+
+/// The names of all figures, in order.
+pub(super) fn figures(run: &Outcome) -> Vec<&str> {
+    let mut figures: Vec<&str> = Vec::new();
+    for series in &run.series {
+        if !figures.contains(&series.figure.as_str()) {
+            figures.push(&series.figure);
+        }
+    }
+    figures
 }
 
 fn ratios(page: &mut String, run: &Outcome) {
@@ -72,7 +94,12 @@ fn ratios(page: &mut String, run: &Outcome) {
     *page += "</table>\n";
 }
 
-fn figure(page: &mut String, name: &str, series: &[&Series]) -> Result<(), Failure> {
+fn figure(
+    page: &mut String,
+    name: &str,
+    series: &[&Series],
+    paper: Option<&String>,
+) -> Result<(), Failure> {
     let unit = &series[0].unit;
     let unit = if unit.is_empty() { String::new() } else { format!(" [{unit}]") };
     *page += &format!("<h3>{}{}</h3>\n<p class=\"key\">", escape(name), escape(&unit));
@@ -82,13 +109,16 @@ fn figure(page: &mut String, name: &str, series: &[&Series]) -> Result<(), Failu
     }
     *page += "</p>\n";
     *page += &plot::svg(series)?;
+    if let Some(says) = paper {
+        *page += &format!("<p class=\"paper\">{}</p>\n", escape(says));
+    }
     table(page, series);
     Ok(())
 }
 
 /// A row for each place on the axis, a column for each series.
 fn table(page: &mut String, series: &[&Series]) {
-    *page += "<table>\n<tr><th>";
+    *page += "<details><summary>Numbers</summary><div class=\"scroll\"><table>\n<tr><th>";
     for s in series {
         *page += &format!("<th>{}", escape(&s.name));
     }
@@ -105,10 +135,10 @@ fn table(page: &mut String, series: &[&Series]) {
             }
         }
     }
-    *page += "\n</table>\n";
+    *page += "\n</table></div></details>\n";
 }
 
-/// Every place on the axis, in the order in which they came.
+/// Every place on the axis: numbers in order, names as they came.
 pub(super) fn places<'a>(series: &[&'a Series]) -> Vec<&'a X> {
     let mut places: Vec<&X> = Vec::new();
     for point in series.iter().flat_map(|s| &s.points) {
@@ -116,10 +146,14 @@ pub(super) fn places<'a>(series: &[&'a Series]) -> Vec<&'a X> {
             places.push(&point.x);
         }
     }
+    places.sort_by(|a, b| match (a, b) {
+        (X::Number(a), X::Number(b)) => a.total_cmp(b),
+        _ => std::cmp::Ordering::Equal,
+    });
     places
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

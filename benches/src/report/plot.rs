@@ -7,24 +7,32 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::page::places;
+use super::page::{escape, places};
 use crate::failure::Failure;
 use crate::outcome::{Series, X};
 use crate::run::number;
 
 /// Readable on light and on dark ground, and told apart without red and green.
-const PALETTE: [RGBColor; 6] = [
+const PALETTE: [RGBColor; 10] = [
     RGBColor(0x80, 0x8a, 0x96),
     RGBColor(0x2f, 0x81, 0xd6),
     RGBColor(0xe0, 0x8a, 0x1e),
     RGBColor(0x9a, 0x5c, 0xc6),
     RGBColor(0x1b, 0x9e, 0x8a),
     RGBColor(0xc9, 0x4f, 0x7c),
+    RGBColor(0x6b, 0x70, 0xe0),
+    RGBColor(0x8a, 0x9a, 0x2a),
+    RGBColor(0xb0, 0x6a, 0x4a),
+    RGBColor(0x3f, 0xa7, 0xc4),
 ];
 
 /// Stands for the colour of the page's text, which a plot can't know.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
+
+/// Width and height of a plot, and the height of a heading over it.
+const SIZE: (u32, u32) = (900, 280);
+const HEADING: u32 = 50;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
@@ -37,13 +45,38 @@ pub(super) fn colours() -> impl Iterator<Item = String> {
 /// Draws the series of one figure.
 pub(super) fn svg(series: &[&Series]) -> Result<String, Failure> {
     let mut text = String::new();
-    let area = SVGBackend::with_string(&mut text, (900, 280)).into_drawing_area();
+    let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
     let bars = series.iter().flat_map(|s| &s.points).any(|p| matches!(p.x, X::Name(_)));
     let drawn = if bars { draw_bars(&area, series) } else { draw_curves(&area, series) };
     drawn.map_err(|e| Failure::new("drawing a plot", e))?;
     area.present().map_err(|e| Failure::new("drawing a plot", e))?;
     drop(area);
     Ok(text.replace(INK_IN_SVG, "currentColor") + "\n")
+}
+
+/// The same as a file of its own, with its title and key, for light and for dark ground.
+pub(super) fn standalone(title: &str, series: &[&Series]) -> Result<String, Failure> {
+    let plot = svg(series)?;
+    let unit = if series[0].unit.is_empty() { "" } else { &format!(" [{}]", series[0].unit) };
+    let mut key = String::new();
+    let mut x = 70;
+    for (s, colour) in series.iter().zip(colours()) {
+        let name = escape(&s.name);
+        key += &format!("<rect x=\"{x}\" y=\"34\" width=\"12\" height=\"12\" fill=\"{colour}\"/>");
+        key += &format!("<text x=\"{}\" y=\"45\">{name}</text>", x + 17);
+        // Letters are about so wide.
+        x += 35 + 8 * s.name.len();
+    }
+    let (width, height) = (SIZE.0, SIZE.1 + HEADING);
+    let style = "svg{color:#1f2328;background:#fff}text{font:14px sans-serif;fill:currentColor}\
+                 @media(prefers-color-scheme:dark){svg{color:#e6edf3;background:#0d1117}}";
+    Ok(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\">\
+         <style>{style}</style><text x=\"70\" y=\"22\">{}{}</text>{key}\
+         <g transform=\"translate(0 {HEADING})\">{plot}</g></svg>\n",
+        escape(title),
+        escape(unit)
+    ))
 }
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
@@ -146,6 +179,14 @@ mod tests {
         let svg = svg(&[&series(["epoll", "uring"].map(|n| X::Name(n.into())))]).unwrap();
         assert!(svg.contains("<rect") && svg.contains("uring") && svg.contains("currentColor"));
         assert!(!svg.contains(INK_IN_SVG));
+    }
+
+    #[test]
+    fn a_figure_of_its_own_has_title_and_key() {
+        let series = series([X::Number(1.0), X::Number(9.0)]);
+        let svg = standalone("a < b", &[&series]).unwrap();
+        assert!(svg.contains("a &lt; b [ns]") && svg.contains(">floor</text>"));
+        assert!(svg.contains("prefers-color-scheme:dark"));
     }
 
     #[test]
