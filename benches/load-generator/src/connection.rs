@@ -8,7 +8,7 @@ use shared_ring::{Fd, Kind, Token};
 use crate::reply::Reader;
 
 /// What a connection is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     /// It makes the requests of one session.
     #[default]
@@ -17,6 +17,17 @@ pub(crate) enum Role {
     Kept,
     /// It stays idle.
     Cold,
+    /// It asks, and takes the reply a little at a time.
+    SlowReader,
+    /// It asks a byte at a time.
+    SlowSender,
+}
+
+impl Role {
+    /// Whether it is there to be a nuisance, and what it does is no part of the load.
+    pub(crate) fn is_slow(self) -> bool {
+        matches!(self, Role::SlowReader | Role::SlowSender)
+    }
 }
 
 /// How far it is.
@@ -69,6 +80,9 @@ pub(crate) struct Connection {
     /// Requests that are over.
     pub(crate) over: u64,
     pub(crate) reader: Reader,
+    /// Of one who sends slowly: how much of the request has gone. Of one who reads slowly: how
+    /// much has come since it rested.
+    pub(crate) little: usize,
 }
 
 impl Connection {
@@ -82,6 +96,7 @@ impl Connection {
         self.unsent = 0;
         self.over = 0;
         self.reader.begin();
+        self.little = 0;
     }
 
     /// The name of an operation of it.

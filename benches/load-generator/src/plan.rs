@@ -25,6 +25,8 @@ pub struct Plan {
     pub sources: Vec<IpAddr>,
     /// Connections that stay idle; they are open before anything else begins.
     pub cold: u32,
+    /// Clients that are slow, beside the load.
+    pub slow: Option<Slow>,
     /// For how long load is made before anything counts.
     pub warm_up: Duration,
     /// For how long what becomes due counts. The load goes on until all of that has its end.
@@ -37,6 +39,17 @@ pub struct Plan {
     pub seed: u64,
     /// Whether each request is to be noted.
     pub keep_log: bool,
+}
+
+/// Clients that are slow: what they do is counted, but is no part of the load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slow {
+    /// How many ask for the first request of the first session, and take the reply slowly.
+    pub readers: u32,
+    /// How many ask for it slowly, a byte at a time.
+    pub senders: u32,
+    /// Bytes per second of each; 1 at least.
+    pub rate: u32,
 }
 
 /// How work arrives.
@@ -110,6 +123,7 @@ impl Default for Plan {
             deadline: Duration::from_secs(5),
             sources: Vec::new(),
             cold: 0,
+            slow: None,
             warm_up: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
@@ -152,7 +166,9 @@ impl Plan {
         {
             return wrong(format!("a rate must lie above 0 and be {MOST_RATE} per second at most"));
         }
-        let held = u64::from(self.pace.held()) + u64::from(self.cold);
+        let slow = self.slow.unwrap_or_default();
+        let slow_ones = u64::from(slow.readers) + u64::from(slow.senders);
+        let held = u64::from(self.pace.held()) + u64::from(self.cold) + slow_ones;
         if held > u64::from(self.most_open) {
             return wrong(format!(
                 "{held} connections were asked for, but there may be {} at a time",
@@ -170,6 +186,9 @@ impl Plan {
         }
         if self.sessions.iter().any(|session| session.at(0).is_none()) {
             return wrong("there is a session without a request".to_owned());
+        }
+        if slow_ones > 0 && !(1..=1_000_000).contains(&slow.rate) {
+            return wrong("who is slow takes between 1 and 1000000 bytes per second".to_owned());
         }
         if !(1..=1024).contains(&self.depth) {
             return wrong("between 1 and 1024 requests can be under way on one connection".into());
@@ -227,6 +246,8 @@ mod tests {
         refused(|p| p.pace = Pace::Closed { clients: 0 }, "at least one connection");
         refused(|p| p.pace = Pace::Closed { clients: 10_001 }, "10001 connections were asked for");
         refused(|p| p.cold = u32::MAX, "connections were asked for, but there may be 10000");
+        let slow = |p: &mut Plan| p.slow = Some(Slow { readers: 1, senders: 0, rate: 0 });
+        refused(slow, "between 1 and 1000000 bytes per second");
         refused(|p| p.sessions.clear(), "nothing to ask for");
         refused(|p| p.sessions.push(Session { requests: vec![], rounds: 1 }), "without a request");
         refused(|p| p.depth = 0, "between 1 and 1024");

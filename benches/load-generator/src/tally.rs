@@ -155,6 +155,12 @@ pub struct Tally {
     pub cold: u64,
     /// Idle connections that the server ended.
     pub cold_lost: u64,
+    /// Connections that slow clients made.
+    pub slow: u64,
+    /// Replies that they got.
+    pub slow_replies: u64,
+    /// Connections of theirs that the server ended without a reply.
+    pub slow_lost: u64,
     /// Why it came to an early end, if it did.
     pub stopped: Option<Stopped>,
 }
@@ -199,6 +205,9 @@ impl Tally {
             log: Vec::new(),
             cold: 0,
             cold_lost: 0,
+            slow: 0,
+            slow_replies: 0,
+            slow_lost: 0,
             stopped: None,
         }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use load_generator::{Arrivals, Ask, Failed, Generator, Pace, Plan, Session, Stopped, Tally};
+use load_generator::{Arrivals, Ask, Failed, Generator, Pace, Plan, Session, Slow, Stopped, Tally};
 use shared_ring::sim::{
     self, Faults, Got, Line, Machine, Net, Next, Peer, SimEngine, SimKernel, Watching,
 };
@@ -397,6 +397,23 @@ fn cold_connections_are_open_and_stay_idle() {
 }
 
 #[test]
+fn slow_clients_take_their_time_beside_the_load() {
+    for seed in 0..3 {
+        let slow = Slow { readers: 5, senders: 5, rate: 1_000 };
+        let plan = Plan { slow: Some(slow), ..plan(sessions(50.0), session(1, 1)) };
+        let ran = run(seed, NONE, Some(Manner::Good(2_000)), &plan);
+        check(&ran, &plan);
+        assert_eq!(ran.tally.replies, 50);
+        // A reply of some 2,000 bytes takes two seconds, a request of 40 bytes 40 milliseconds;
+        // there is a little more than one second.
+        let (made, replies) = (ran.tally.slow, ran.tally.slow_replies);
+        assert!((10..=150).contains(&made) && replies <= made, "{made} {replies}");
+        assert!((40..=140).contains(&replies), "{replies} replies");
+        assert_eq!(ran.tally.slow_lost, 0);
+    }
+}
+
+#[test]
 fn a_server_that_is_not_there_is_said_to_be_gone() {
     for seed in 0..3 {
         for pace in [sessions(50.0), Pace::Closed { clients: 3 }] {
@@ -433,7 +450,8 @@ fn nothing_is_lost_whatever_happens() {
         };
         let rounds = [Session::FOREVER, 1, 2, 3, 1, 2, 3, 1][seed as usize % 8];
         let depth = [1, 1, 3][seed as usize % 3];
-        let plan = Plan { depth, seed, ..plan(pace, session(1 + seed as usize % 4, rounds)) };
+        let slow = (seed % 5 == 0).then_some(Slow { readers: 2, senders: 2, rate: 5_000 });
+        let plan = Plan { depth, seed, slow, ..plan(pace, session(1 + seed as usize % 4, rounds)) };
         let ran = run(seed, Faults::ALL, Some(Manner::Any), &plan);
         assert_eq!(ran.verdict.failure, None, "seed {seed}");
         match ran.tally.stopped {

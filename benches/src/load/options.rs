@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use load_generator::{Arrivals, Ask, Ending, Pace, Plan, Session, sessions};
+use load_generator::{Arrivals, Ask, Ending, Pace, Plan, Session, Slow, sessions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::target::Target;
@@ -70,6 +70,18 @@ pub(crate) struct Load {
     /// Further connections that are opened before anything else, and stay idle
     #[arg(long, value_name = "N", default_value_t = 0)]
     cold: u32,
+
+    /// Further clients that take their replies slowly, a little at a time
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    slow_readers: u32,
+
+    /// Further clients that send their requests slowly, a byte at a time
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    slow_senders: u32,
+
+    /// Bytes per second of each of those
+    #[arg(long, value_name = "BYTES", default_value_t = 1000)]
+    slow_rate: u32,
 
     /// Most connections at a time [default: as many as the descriptors allow]
     #[arg(long, value_name = "N")]
@@ -212,6 +224,11 @@ impl Load {
             deadline: self.deadline,
             sources: self.sources.clone().map_or(Vec::new(), |addresses| addresses.0),
             cold: self.cold,
+            slow: (self.slow_readers > 0 || self.slow_senders > 0).then_some(Slow {
+                readers: self.slow_readers,
+                senders: self.slow_senders,
+                rate: self.slow_rate,
+            }),
             warm_up: self.warm_up,
             duration: self.duration,
             interval: self.interval,
@@ -251,7 +268,9 @@ impl Load {
         let _ = setrlimit(Resource::Nofile, raised);
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let room = descriptors.saturating_sub(Plan::SPARE.into()).clamp(1, 1 << 20) as u32;
-        let wanted = u64::from(self.connections.unwrap_or(0)) + u64::from(self.cold);
+        let wanted =
+            [self.connections.unwrap_or(0), self.cold, self.slow_readers, self.slow_senders];
+        let wanted = wanted.map(u64::from).iter().sum::<u64>();
         let wanted = wanted.max(self.max_open.unwrap_or(0).into());
         if wanted > room.into() {
             return Err(Failure::Request(format!(

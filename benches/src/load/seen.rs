@@ -40,6 +40,11 @@ pub(crate) struct Seen {
     /// Idle connections, and how many of them the server ended.
     pub(crate) cold: u64,
     pub(crate) cold_lost: u64,
+    /// Connections of slow clients, replies that they got, and connections of theirs that the
+    /// server ended without one.
+    pub(crate) slow: u64,
+    pub(crate) slow_replies: u64,
+    pub(crate) slow_lost: u64,
     pub(crate) connect_us: Times,
     pub(crate) response_us: Times,
     pub(crate) lag_us: Times,
@@ -174,6 +179,9 @@ impl Seen {
             skipped: tally.skipped,
             cold: tally.cold,
             cold_lost: tally.cold_lost,
+            slow: tally.slow,
+            slow_replies: tally.slow_replies,
+            slow_lost: tally.slow_lost,
             connect_us: Times::of(&tally.connect),
             response_us: Times::of(&tally.response),
             lag_us: Times::of(&tally.lag),

@@ -41,6 +41,13 @@ pub(super) fn summary(seen: &Seen) -> String {
             seen.cold
         ));
     }
+    if seen.slow > 0 {
+        let (replies, lost) = (seen.slow_replies, seen.slow_lost);
+        line(format_args!(
+            "  slow     {:>10} slow clients, {replies} replies, {lost} ended by the server",
+            seen.slow
+        ));
+    }
     line(format_args!(
         "                  p50       p90       p99     p99.9       max      mean  [us]"
     ));

@@ -108,7 +108,9 @@ fn make(path: &Path, length: usize) -> io::Result<()> {
 pub(super) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+    // In one piece, as some servers reply to the first and close.
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut reply = Vec::new();
     while length(&reply).is_none_or(|length| reply.len() < length) {
         let mut piece = [0; 4096];

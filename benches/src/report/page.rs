@@ -17,6 +17,7 @@ th, td { padding: .15rem .8rem; text-align: right; border-bottom: 1px solid var(
 th:first-child, td:first-child { text-align: left; }
 .map td, .map th { text-align: left; vertical-align: top; }
 td small { opacity: .6; }
+li { overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 .paper { opacity: .8; font-style: italic; }
 .faint { opacity: .7; font-size: .9rem; }
@@ -46,8 +47,11 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
     let known = experiments::named(&run.id)?;
     let m = &run.machine;
     let versions: Vec<_> = m.versions.iter().map(|(k, v)| format!("{k} {v}")).collect();
-    *page +=
-        &format!("<h2 id=\"{0}\">{0}</h2>\n<p>{1}.</p>\n", escape(&run.id), escape(known.title));
+    *page += &format!(
+        "<h2 id=\"{0}\">{0}</h2>\n<p>{1}.</p>\n",
+        escape(&run.id),
+        escape(&capital(known.title))
+    );
     for sentence in &run.shows {
         *page += &format!("<p><b>{}</b></p>\n", escape(sentence));
     }
@@ -103,7 +107,7 @@ fn figure(
     let unit = &series[0].unit;
     let unit = if unit.is_empty() { String::new() } else { format!(" [{unit}]") };
     *page += &format!("<h3>{}{}</h3>\n<p class=\"key\">", escape(name), escape(&unit));
-    for (s, colour) in series.iter().zip(plot::colours()) {
+    for (s, colour) in series.iter().zip(plot::colours()).filter(|(s, _)| !s.name.is_empty()) {
         let key = format!("<span style=\"background:{colour}\"></span>{}", escape(&s.name));
         *page += &key;
     }
@@ -151,6 +155,14 @@ pub(super) fn places<'a>(series: &[&'a Series]) -> Vec<&'a X> {
         _ => std::cmp::Ordering::Equal,
     });
     places
+}
+
+/// The text with a capital letter at its beginning.
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters
+        .next()
+        .map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
 }
 
 pub(super) fn escape(text: &str) -> String {

@@ -107,8 +107,8 @@ fn draw_bars(area: &Area<'_>, series: &[&Series]) -> Drawn {
 fn draw_curves(area: &Area<'_>, series: &[&Series]) -> Drawn {
     let place = |x: &X| if let X::Number(n) = x { *n } else { 0.0 };
     let all = || series.iter().flat_map(|s| &s.points).map(|p| place(&p.x));
-    let (low, high) = (all().fold(f64::MAX, f64::min), all().fold(f64::MIN, f64::max));
-    let mut chart = chart(area, low..high.max(low + 1e-9), series, true)?;
+    let high = all().fold(1e-9, f64::max);
+    let mut chart = chart(area, 0.0..high, series, true)?;
     for (k, s) in series.iter().enumerate() {
         let colour = PALETTE[k % PALETTE.len()];
         let points = s.points.iter().map(|p| (place(&p.x), p.y.median));
@@ -140,14 +140,23 @@ fn chart<'a, 'b>(
         .disable_x_mesh()
         .x_labels(if numbers { 10 } else { 0 })
         .y_labels(6)
-        .y_label_formatter(&|y| number(*y))
-        .x_label_formatter(&|x| number(*x))
+        .y_label_formatter(&|y| round(*y))
+        .x_label_formatter(&|x| round(*x))
         .label_style(label())
         .axis_style(INK.mix(0.5))
         .bold_line_style(INK.mix(0.15))
         .light_line_style(INK.mix(0.0))
         .draw()?;
     Ok(chart)
+}
+
+/// A number on an axis, where they are round.
+fn round(value: f64) -> String {
+    let text = number(value);
+    if text.contains('.') && !text.contains('e') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    text
 }
 
 fn whisker(chart: &mut Chart<'_, '_>, x: f64, range: Range<f64>) -> Drawn {
@@ -179,6 +188,11 @@ mod tests {
         let svg = svg(&[&series(["epoll", "uring"].map(|n| X::Name(n.into())))]).unwrap();
         assert!(svg.contains("<rect") && svg.contains("uring") && svg.contains("currentColor"));
         assert!(!svg.contains(INK_IN_SVG));
+    }
+
+    #[test]
+    fn numbers_on_axes_are_short() {
+        assert_eq!([25.0, 0.5, 0.0, 1500.0].map(round), ["25", "0.5", "0", "1500"]);
     }
 
     #[test]
