@@ -136,6 +136,12 @@ pub(crate) enum What {
     Httpd,
     /// nginx; the mechanism is the name of a configuration.
     Nginx,
+    /// lighttpd; the mechanism is its event handler.
+    Lighttpd,
+    /// haproxy.
+    Haproxy,
+    /// h2o.
+    H2o,
     /// hyper on tokio.
     Hyper,
     /// The proxy of the examples, on a mechanism.
@@ -188,6 +194,9 @@ impl What {
             What::App => "app",
             What::Httpd => "httpd",
             What::Nginx => "nginx",
+            What::Lighttpd => "lighttpd",
+            What::Haproxy => "haproxy",
+            What::H2o => "h2o",
             What::Hyper => "hyper",
             What::Proxy => "proxy",
         }

@@ -3,23 +3,51 @@
 use multiplex::backends;
 
 use super::Context;
+use crate::failure::Failure;
 use crate::measure::Peer;
+use crate::outcome::Outcome;
 
 const NGINX: Peer = Peer::Nginx("copy-cached");
+/// Servers of others, beside nginx; they take part where they are installed.
+const OTHERS: [Peer; 5] = [
+    Peer::Lighttpd("select"),
+    Peer::Lighttpd("poll"),
+    Peer::Lighttpd("epoll"),
+    Peer::Haproxy,
+    Peer::H2o,
+];
 
-/// All mechanisms that can run here, and nginx; few of them where time is short.
-pub(super) fn all(cx: &Context) -> Vec<Peer> {
+/// All mechanisms that can run here, nginx and other servers; few of them where time is short.
+/// Notes the versions and who is missing.
+pub(super) fn all(cx: &Context, outcome: &mut Outcome) -> Result<Vec<Peer>, Failure> {
+    let mut peers = few(outcome)?;
     if cx.quick {
-        return few();
+        return Ok(peers);
     }
     let can = backends().into_iter().filter(|backend| backend.available.is_ok());
-    can.map(|backend| Peer::Ours(backend.name)).chain([NGINX]).collect()
+    peers = can.map(|backend| Peer::Ours(backend.name)).chain([NGINX]).collect();
+    for peer in OTHERS {
+        match note_version(peer, outcome) {
+            Ok(()) => peers.push(peer),
+            Err(failure) => outcome.notes.push(format!("{failure}.")),
+        }
+    }
+    Ok(peers)
 }
 
 /// One mechanism of each kind, and nginx.
-pub(super) fn few() -> Vec<Peer> {
+pub(super) fn few(outcome: &mut Outcome) -> Result<Vec<Peer>, Failure> {
+    note_version(NGINX, outcome)?;
     let can = available(&["epoll", "uring"]).into_iter().map(Peer::Ours);
-    can.chain([NGINX]).collect()
+    Ok(can.chain([NGINX]).collect())
+}
+
+fn note_version(peer: Peer, outcome: &mut Outcome) -> Result<(), Failure> {
+    if let Some(version) = peer.find()? {
+        let name = peer.subject().what.name().to_owned();
+        outcome.machine.versions.insert(name, version);
+    }
+    Ok(())
 }
 
 /// Those of some mechanisms that can run here.

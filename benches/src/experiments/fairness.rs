@@ -39,7 +39,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let site = Site::bare(b"")?;
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
     let others = Others::watch()?;
-    let peers = contestants::all(cx);
+    let peers = contestants::all(cx, &mut outcome)?;
     cx.progress.set_length((peers.len() * (1 + MULTIPLES.len())) as u64);
     for peer in peers {
         cx.progress.set_message(peer.to_string());

@@ -8,7 +8,6 @@ use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
 use crate::measure::{Conditions, Others, Quota, Site, Trial, Trials};
 use crate::outcome::{self, Outcome, X};
-use crate::serve::nginx;
 use crate::statistics::spread;
 
 /// See the module.
@@ -38,7 +37,6 @@ const NOTES: [&str; 2] = [
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let (quota, double) = (Quota::new(SHARE)?, Quota::new(2 * SHARE)?);
     let mut outcome = Outcome::new(EXPERIMENT.id);
-    outcome.machine.versions.insert("nginx".to_owned(), nginx::find()?);
     let site = Site::bare(b"")?;
     let sessions = outcome::directory()?.join("http.sessions");
     fs::write(&sessions, session(&site)?)?;
@@ -48,7 +46,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let one = Conditions { quota: Some(&quota), ..Conditions::default() };
     let two = Conditions { quota: Some(&double), cores: &[0, 1], ..Conditions::default() };
     let multiples = if cx.quick { &QUICK[..] } else { &FULL[..] };
-    let peers = contestants::all(cx);
+    let peers = contestants::all(cx, &mut outcome)?;
     cx.progress.set_length((2 * peers.len() * (multiples.len() + 1)) as u64);
     for (cores, conditions) in [("one core", one), ("two cores", two)] {
         let setting = Setting {

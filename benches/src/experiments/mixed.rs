@@ -8,7 +8,6 @@ use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
 use crate::measure::{Conditions, Others, Quota, Site, Trial, Trials};
 use crate::outcome::{self, Outcome};
-use crate::serve::nginx;
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -44,7 +43,6 @@ const NOTES: [&str; 2] = [
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let quota = Quota::new(SHARE)?;
     let mut outcome = Outcome::new(EXPERIMENT.id);
-    outcome.machine.versions.insert("nginx".to_owned(), nginx::find()?);
     let site = Site::bare(b"")?;
     let sessions = outcome::directory()?.join("mixed.sessions");
     fs::write(&sessions, listing(&site)?)?;
@@ -59,7 +57,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         seconds: if cx.quick { "1.5" } else { "3" },
     };
     let multiples = if cx.quick { &QUICK[..] } else { &FULL[..] };
-    let mut sweeps = sweep::of(contestants::all(cx), setting);
+    let mut sweeps = sweep::of(contestants::all(cx, &mut outcome)?, setting);
     cx.progress.set_length((sweeps.len() * (multiples.len() + 1)) as u64);
     sweep::all(cx, &mut trials, &mut sweeps, multiples);
     for sweep in &sweeps {

@@ -3,9 +3,8 @@
 use super::sweep::{self, Setting, Sweep};
 use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
-use crate::measure::{Conditions, Others, Quota, Site, Trial, Trials};
+use crate::measure::{Conditions, Others, Peer, Quota, Site, Trial, Trials};
 use crate::outcome::{Outcome, X};
-use crate::serve::nginx;
 use crate::statistics::spread;
 
 /// See the module.
@@ -48,7 +47,6 @@ const NOTES: [&str; 6] = [
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let (quota, double) = (Quota::new(SHARE)?, Quota::new(2 * SHARE)?);
     let mut outcome = Outcome::new(EXPERIMENT.id);
-    outcome.machine.versions.insert("nginx".to_owned(), nginx::find()?);
     let site = Site::bare(b"")?;
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
     let others = Others::watch()?;
@@ -60,7 +58,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         seconds: if cx.quick { "1.5" } else { "3" },
     };
     let multiples = if cx.quick { &QUICK[..] } else { &FULL[..] };
-    let mut sweeps = sweep::of(contestants::all(cx), usual);
+    let mut sweeps = sweep::of(contestants::all(cx, &mut outcome)?, usual);
     cx.progress.set_length((sweeps.len() * (multiples.len() + 1)) as u64);
     sweep::all(cx, &mut trials, &mut sweeps, multiples);
     for sweep in &sweeps {
@@ -69,9 +67,10 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     }
     shows(&mut outcome);
     if !cx.quick {
-        by_size(cx, &mut trials, usual, &mut outcome);
-        by_backlog(cx, &mut trials, usual, &mut outcome);
-        by_cores(cx, &mut trials, usual, &double, &mut outcome);
+        let few = contestants::few(&mut outcome)?;
+        by_size(cx, &few, &mut trials, usual, &mut outcome);
+        by_backlog(cx, &few, &mut trials, usual, &mut outcome);
+        by_cores(cx, &few, &mut trials, usual, &double, &mut outcome);
     }
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(trials.notes());
@@ -135,11 +134,17 @@ fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
 }
 
 /// At twice saturation, by the size of the file.
-fn by_size(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome: &mut Outcome) {
+fn by_size(
+    cx: &Context,
+    few: &[Peer],
+    trials: &mut Trials<'_>,
+    usual: Setting<'_>,
+    outcome: &mut Outcome,
+) {
     for kib in [1, 2, 4, 6, 8] {
         let path = format!("/{kib}k.txt");
         let setting = Setting { file: (&path, kib << 10), ..usual };
-        let mut sweeps = sweep::of(contestants::few(), setting);
+        let mut sweeps = sweep::of(few.to_vec(), setting);
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
         for sweep in &sweeps {
             let name = sweep.peer.to_string();
@@ -155,10 +160,16 @@ fn by_size(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome: &
 }
 
 /// At twice saturation, by the length of the listener's queue (section 4.6).
-fn by_backlog(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome: &mut Outcome) {
+fn by_backlog(
+    cx: &Context,
+    few: &[Peer],
+    trials: &mut Trials<'_>,
+    usual: Setting<'_>,
+    outcome: &mut Outcome,
+) {
     for backlog in [128, 511, 4096] {
         let conditions = Conditions { backlog: Some(backlog), ..usual.conditions };
-        let mut sweeps = sweep::of(contestants::few(), Setting { conditions, ..usual });
+        let mut sweeps = sweep::of(few.to_vec(), Setting { conditions, ..usual });
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
         for sweep in &sweeps {
             if let Some(y) = spread(&sweep.relative(2.0)) {
@@ -173,6 +184,7 @@ fn by_backlog(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'_>, outcome
 /// Figure 4.5.
 fn by_cores(
     cx: &Context,
+    few: &[Peer],
     trials: &mut Trials<'_>,
     usual: Setting<'_>,
     double: &Quota,
@@ -180,7 +192,7 @@ fn by_cores(
 ) {
     let two = Conditions { quota: Some(double), cores: &[0, 1], ..usual.conditions };
     for (cores, conditions) in [("one core", usual.conditions), ("two cores", two)] {
-        let mut sweeps = sweep::of(contestants::few(), Setting { conditions, ..usual });
+        let mut sweeps = sweep::of(few.to_vec(), Setting { conditions, ..usual });
         sweep::all(cx, trials, &mut sweeps, &[]);
         for sweep in &sweeps {
             if let Some(y) = spread(&sweep.saturation) {

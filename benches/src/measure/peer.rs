@@ -4,6 +4,8 @@ use std::fmt;
 
 use super::Subject;
 use crate::command::{What, Work};
+use crate::failure::Failure;
+use crate::serve;
 
 /// A server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +16,16 @@ pub(crate) enum Peer {
     Floor(&'static str),
     /// nginx, in a configuration.
     Nginx(&'static str),
+    /// lighttpd, on an event handler.
+    Lighttpd(&'static str),
+    Haproxy,
+    H2o,
     Hyper,
     /// The proxy of the examples, on a mechanism.
     Proxy(&'static str),
 }
 
-use Peer::{Floor, Hyper, Nginx, Ours, Proxy};
+use Peer::{Floor, H2o, Haproxy, Hyper, Lighttpd, Nginx, Ours, Proxy};
 
 impl Peer {
     /// What is to be started.
@@ -28,10 +34,23 @@ impl Peer {
             Ours(mechanism) => (What::Httpd, mechanism),
             Floor(interface) => (What::Floor, interface),
             Nginx(configuration) => (What::Nginx, configuration),
+            Lighttpd(handler) => (What::Lighttpd, handler),
+            Haproxy => (What::Haproxy, "epoll"),
+            H2o => (What::H2o, "epoll"),
             Hyper => (What::Hyper, "tokio"),
             Proxy(mechanism) => (What::Proxy, mechanism),
         };
         Subject { what, mechanism: mechanism.to_owned(), work: Work::File }
+    }
+}
+
+impl Peer {
+    /// Its version, if it is somebody else's server.
+    ///
+    /// # Errors
+    /// When it is not installed; names the package.
+    pub(crate) fn find(self) -> Result<Option<String>, Failure> {
+        serve::named(self.subject().what).map(|external| external.find()).transpose()
     }
 }
 
@@ -41,6 +60,9 @@ impl fmt::Display for Peer {
             Ours(mechanism) | Proxy(mechanism) => f.write_str(mechanism),
             Floor(interface) => write!(f, "{interface} floor"),
             Nginx(configuration) => write!(f, "nginx {configuration}"),
+            Lighttpd(handler) => write!(f, "lighttpd {handler}"),
+            Haproxy => f.write_str("haproxy"),
+            H2o => f.write_str("h2o"),
             Hyper => f.write_str("hyper"),
         }
     }

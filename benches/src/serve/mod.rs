@@ -1,7 +1,11 @@
 //! A server under test.
 
+mod external;
+mod h2o;
+mod haproxy;
 mod hyper;
-pub(crate) mod nginx;
+mod lighttpd;
+mod nginx;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -22,6 +26,8 @@ use crate::failure::Failure;
 use crate::floors::{self, Task};
 use crate::measure::{HELLO, join, pin};
 
+pub(crate) use external::named;
+
 /// How long a server may take to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -33,15 +39,16 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     }
     // Whatever becomes of the one who measures, no server is left behind.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
+    if let Some(external) = external::named(options.what) {
+        return external.become_it(options, HELLO);
+    }
     let words = match options.what {
         What::Floor => floor(options)?,
         What::App => application(options)?,
         What::Httpd => httpd(options)?,
-        What::Nginx => {
-            return nginx::become_nginx(options, HELLO);
-        }
         What::Hyper => hyper(options)?,
         What::Proxy => proxy(options)?,
+        What::Nginx | What::Lighttpd | What::Haproxy | What::H2o => Value::Null,
     };
     println!("{words}");
     Ok(())

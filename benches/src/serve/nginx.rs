@@ -1,15 +1,23 @@
-//! nginx as a server under test, configured as its own experts would for one core.
+//! nginx as a server under test.
 
 use std::fs;
-use std::io;
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 
-use crate::command::Serve;
+use super::external::{self, External, Start};
 use crate::failure::Failure;
-use crate::outcome;
+
+/// See the module.
+pub(super) const NGINX: External = External {
+    name: "nginx",
+    program: "/usr/sbin/nginx",
+    package: "nginx-light",
+    // `nginx version: nginx/1.22.1`
+    version: |program| {
+        let said = external::said(program, &["-v"])?;
+        Ok(said.rsplit('/').next().unwrap_or("").to_owned())
+    },
+    configure,
+};
 
 /// Each configuration and what makes it.
 const CONFIGURATIONS: [(&str, &str); 3] = [
@@ -19,22 +27,17 @@ const CONFIGURATIONS: [(&str, &str); 3] = [
     ("shipped", "sendfile on; tcp_nopush on;"),
 ];
 
-/// Tells an address and becomes nginx, which listens there. Returns only when that fails.
-pub(super) fn become_nginx(options: &Serve, hello: &str) -> Result<(), Failure> {
-    let (configuration, root) = (options.mechanism.as_str(), options.root()?);
-    let (workers, backlog) = (options.cores.len(), options.backlog);
-    let known = CONFIGURATIONS.iter().find(|(name, _)| *name == configuration);
+fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
+    let known = CONFIGURATIONS.iter().find(|(name, _)| *name == start.mechanism);
     let Some((_, settings)) = known else {
-        return Err(Failure::Request(format!("nginx has no configuration `{configuration}`")));
+        let what = format!("nginx has no configuration `{}`", start.mechanism);
+        return Err(Failure::Request(what));
     };
-    let prefix = outcome::directory()?.join(format!("nginx-{configuration}"));
-    fs::create_dir_all(&prefix)?;
-    // Nobody else takes a port so soon after it was free.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     // The master would have its worker be somebody who may not read the files.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let file = prefix.join("nginx.conf");
-    let (prefix, root, hello) = (prefix.display(), root.display(), hello.trim_end());
+    let (prefix, root, hello) = (prefix.display(), start.root.display(), start.hello.trim_end());
+    let (address, workers, backlog) = (start.address, start.workers, start.backlog);
     let text = format!(
         r#"{user}
 daemon off;
@@ -61,27 +64,6 @@ http {{
 "#
     );
     fs::write(&file, text)?;
-    println!("{address}");
-    let error = Command::new(program()).arg("-e").arg("stderr").arg("-c").arg(file).exec();
-    Err(Failure::new("nginx does not start", error))
-}
-
-/// Looks whether it is installed; returns its version.
-pub(crate) fn find() -> Result<String, Failure> {
-    match Command::new(program()).arg("-v").output() {
-        // `nginx version: nginx/1.22.1`
-        Ok(output) => {
-            let text = String::from_utf8_lossy(&output.stderr);
-            Ok(text.trim().rsplit('/').next().unwrap_or("").to_owned())
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(Failure::Run("nginx is not installed (Debian package: nginx-light)".to_owned()))
-        }
-        Err(error) => Err(Failure::new("nginx can't be run", error)),
-    }
-}
-
-/// It may lie where only root looks.
-fn program() -> &'static str {
-    if Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" }
+    let words = ["-e", "stderr", "-c"].map(str::to_owned).into_iter();
+    Ok(words.chain([file.display().to_string()]).collect())
 }

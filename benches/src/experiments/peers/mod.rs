@@ -7,7 +7,6 @@ use super::{Context, Experiment};
 use crate::failure::Failure;
 use crate::measure::{Others, Peer, Site, Wrk};
 use crate::outcome::{Outcome, X};
-use crate::serve::nginx;
 use crate::statistics::spread;
 use contest::{Contest, Run, Side, ratios};
 
@@ -45,7 +44,7 @@ const NOTES: [&str; 5] = [
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let wrk = Wrk::find()?;
-    let nginx = nginx::find()?;
+    let nginx = Peer::Nginx("shipped").find()?.unwrap_or_default();
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let versions = [("nginx".to_owned(), nginx), ("wrk".to_owned(), wrk.version.clone())];
     outcome.machine.versions.extend(versions);

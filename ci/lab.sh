@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The servers that the lab measures beside ours: each gives the same files and the same hello, and the
+# load generator finds nothing to complain of.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+need() {
+    command -v "$1" >/dev/null && return
+    [ "$(id -u)" = 0 ] || { echo "ci/lab.sh needs $1: apt-get install $2" >&2; exit 1; }
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$2" >/dev/null
+}
+PATH=$PATH:/usr/sbin
+need curl curl
+need nginx nginx-light
+need lighttpd lighttpd
+need haproxy haproxy
+need h2o h2o
+
+cargo build --quiet -p lab
+lab=$PWD/target/debug/lab
+work=$(mktemp -d)
+pid=
+trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
+chmod 755 "$work"
+echo "Hello world" >"$work/hello.txt"
+head -c 1024 /dev/urandom >"$work/1k.txt"
+head -c 8192 /dev/urandom >"$work/8k.txt"
+
+for server in "httpd epoll" "nginx copy-cached" "nginx sendfile-cached" "nginx shipped" \
+    "lighttpd select" "lighttpd poll" "lighttpd epoll" "haproxy epoll" "h2o epoll"; do
+    read -r what mechanism <<<"$server"
+    # It ends with its standard input.
+    mkfifo "$work/in"
+    "$lab" serve --what "$what" --mechanism "$mechanism" --root "$work" \
+        <"$work/in" >"$work/out" 2>"$work/err" &
+    pid=$!
+    exec 3>"$work/in"
+    rm "$work/in"
+    for _ in $(seq 100); do
+        address=$(head -n 1 "$work/out")
+        [ -n "$address" ] && curl --silent --output /dev/null "http://$address/hello" && break
+        kill -0 "$pid" || { cat "$work/err" >&2; exit 1; }
+        sleep 0.05
+    done
+    for name in 1k 8k; do
+        curl --silent --show-error --fail "http://$address/$name.txt" | cmp - "$work/$name.txt"
+    done
+    curl --silent --show-error --fail "http://$address/hello" | cmp - "$work/hello.txt"
+    "$lab" load "http://$address/1k.txt" -c 8 --expect 1024 --warm-up 0 --duration 0.2 --json "$work/seen" >/dev/null
+    grep -q '"failed":{}' "$work/seen" || { cat "$work/seen" >&2; exit 1; }
+    exec 3>&-
+    kill "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+    pid=
+    echo "$server: the same bytes, no failures"
+done
