@@ -46,7 +46,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let one = Conditions { quota: Some(&quota), ..Conditions::default() };
     let two = Conditions { quota: Some(&double), cores: &[0, 1], ..Conditions::default() };
     let multiples = if cx.quick { &QUICK[..] } else { &FULL[..] };
-    let peers = contestants::all(cx, &mut outcome)?;
+    let peers = contestants::few(&mut outcome)?;
     cx.progress.set_length((2 * peers.len() * (multiples.len() + 1)) as u64);
     for (cores, conditions) in [("one core", one), ("two cores", two)] {
         let setting = Setting {

@@ -64,7 +64,9 @@ pub(super) fn all(
                 Some(multiple) => format!("{}: {multiple} times saturation", sweep.peer),
                 None => format!("{}: saturation", sweep.peer),
             });
-            if sweep.failed.is_none()
+            if cx.is_late() {
+                trials.note_late();
+            } else if sweep.failed.is_none()
                 && let Err(failure) = sweep.run(trials, multiple)
             {
                 sweep.failed = Some(failure.to_string());
@@ -82,17 +84,16 @@ impl<'a> Sweep<'a> {
     /// One run: in a closed loop, or at a multiple of what was done there.
     fn run(&mut self, trials: &mut Trials<'_>, multiple: Option<f64>) -> Result<(), Failure> {
         let Setting { conditions, file, session, requests, seconds } = self.setting;
-        let usual = ["--deadline", "1", "--warm-up", "1", "--duration", seconds];
-        let usual = [&usual[..], &SOURCES, &session].concat();
+        let usual = [&["--deadline", "1", "--warm-up", "1"], &SOURCES[..], &session].concat();
         let Some(multiple) = multiple else {
-            let words = [&usual[..], &["--connections", CLIENTS]].concat();
+            let words = [&usual[..], &["--connections", CLIENTS, "--duration", "1.5"]].concat();
             let trial = trials.run(self.peer, &conditions, file, &words)?;
             self.saturation.push(trial.goodput());
             return Ok(());
         };
         let Some(saturation) = self.saturation.last() else { return Ok(()) };
         let rate = format!("{:.1}", saturation * multiple / requests);
-        let words = [&usual[..], &["--rate", &rate]].concat();
+        let words = [&usual[..], &["--rate", &rate, "--duration", seconds]].concat();
         let trial = trials.run(self.peer, &conditions, file, &words)?;
         let point = match self.points.iter().position(|point| point.multiple == multiple) {
             Some(at) => &mut self.points[at],

@@ -62,13 +62,15 @@ pub(crate) struct Trials<'a> {
     attempts: usize,
     /// Runs that were discarded, each with the reason.
     discarded: Vec<String>,
+    /// Runs for which there was no time.
+    left_out: usize,
     /// Runs that were kept though they were spoiled, as all attempts were.
     spoiled: Vec<String>,
 }
 
 impl<'a> Trials<'a> {
     pub(crate) fn new(site: &'a Site, attempts: usize) -> Self {
-        Trials { site, attempts, discarded: Vec::new(), spoiled: Vec::new() }
+        Trials { site, attempts, discarded: Vec::new(), left_out: 0, spoiled: Vec::new() }
     }
 
     /// Runs `peer` under the load that `words` ask `lab load` for, on a path whose body has so many
@@ -99,6 +101,11 @@ impl<'a> Trials<'a> {
         }
     }
 
+    /// There is no time for a run.
+    pub(crate) fn note_late(&mut self) {
+        self.left_out += 1;
+    }
+
     /// Sentences for whoever reads the figures.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
@@ -106,6 +113,12 @@ impl<'a> Trials<'a> {
             notes.push(format!(
                 "{} runs were discarded and made again, as the generator was late or out of room.",
                 self.discarded.len()
+            ));
+        }
+        if self.left_out > 0 {
+            let n = self.left_out;
+            notes.push(format!(
+                "{n} runs were left out, as the time was over; the machine was slow."
             ));
         }
         for what in &self.spoiled {
