@@ -144,6 +144,8 @@ pub(crate) enum What {
     H2o,
     /// hyper on tokio.
     Hyper,
+    /// may_minihttp.
+    MayMinihttp,
     /// The proxy of the examples, on a mechanism.
     Proxy,
 }
@@ -198,6 +200,7 @@ impl What {
             What::Haproxy => "haproxy",
             What::H2o => "h2o",
             What::Hyper => "hyper",
+            What::MayMinihttp => "may-minihttp",
             What::Proxy => "proxy",
         }
     }

@@ -51,41 +51,6 @@ fn a_peer_that_is_not_there_is_named_with_its_package() {
     assert!(text.contains("wrk is not installed (Debian package: wrk)"), "{text}");
 }
 
-/// Hello, from hyper: what is measured beside us does the same work.
-#[test]
-fn hyper_and_the_web_server_say_the_same() {
-    use std::io::{BufRead, BufReader, Read, Write};
-    use std::net::TcpStream;
-    use std::process::Stdio;
-
-    let site = tempfile::tempdir().unwrap();
-    for (what, mechanism) in [("hyper", "tokio"), ("httpd", "epoll")] {
-        let mut server = Command::new(env!("CARGO_BIN_EXE_lab"))
-            .args(["serve", "--what", what, "--mechanism", mechanism, "--root"])
-            .arg(site.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut address = String::new();
-        // Kept to the end, as the server has last words.
-        let mut output = BufReader::new(server.stdout.take().unwrap());
-        output.read_line(&mut address).unwrap();
-        let mut stream = TcpStream::connect(address.trim()).unwrap();
-        stream.write_all(b"GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).unwrap();
-        assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{what}: {reply}");
-        assert!(reply.ends_with("\r\n\r\nHello world\n"), "{what}: {reply}");
-        let lower = reply.to_ascii_lowercase();
-        for field in ["date: ", "content-length: 12", "content-type: text/plain; charset=utf-8"] {
-            assert!(lower.contains(field), "{what}: {reply}");
-        }
-        drop(server.stdin.take());
-        server.wait().unwrap();
-    }
-}
-
 #[test]
 fn a_seed_is_run_alone_and_counts_are_told() {
     let folder = tempfile::tempdir().unwrap();

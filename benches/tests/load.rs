@@ -160,7 +160,7 @@ fn what_can_not_be_is_refused_with_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(sentence(&output).contains(what), "{}", sentence(&output));
     };
-    refused(&["http://127.0.0.1/", "--rate", "0"], "a rate must lie above 0");
+    refused(&["http://127.0.0.1/", "--rate", "0"], "a rate must lie between");
     refused(&["http://127.0.0.1/", "-c", "4000000000"], "descriptors, but a process may have");
     refused(&["https://127.0.0.1/"], "only http:// is spoken");
 }

@@ -77,6 +77,10 @@ pub(crate) struct Connection {
     /// Requests under way, in order; the last `unsent` of them have not been handed to the kernel.
     pub(crate) asked: VecDeque<Asked>,
     pub(crate) unsent: usize,
+    /// Whether its session counts.
+    pub(crate) counts: bool,
+    /// Whether it has got a reply.
+    pub(crate) answered: bool,
     /// Requests that are over.
     pub(crate) over: u64,
     pub(crate) reader: Reader,
@@ -95,6 +99,8 @@ impl Connection {
         self.asked.clear();
         self.unsent = 0;
         self.over = 0;
+        self.counts = false;
+        self.answered = false;
         self.reader.begin();
         self.little = 0;
     }

@@ -23,4 +23,4 @@ pub use arrivals::Arrivals;
 pub use generator::Generator;
 pub use plan::{Ending, Pace, Plan, Senseless, Slow};
 pub use session::{Ask, Session, SessionError, sessions};
-pub use tally::{Failed, Failures, Log, Slice, Stopped, Tally};
+pub use tally::{Failed, Failures, Log, Moment, Slice, Stopped, Tally};

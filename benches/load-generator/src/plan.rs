@@ -148,8 +148,10 @@ impl std::error::Error for Senseless {}
 
 /// The highest rate of arrivals per second: one in a microsecond.
 const MOST_RATE: f64 = 1e6;
+/// The lowest: one in a day.
+const LEAST_RATE: f64 = 1.0 / (24.0 * 60.0 * 60.0);
 /// The longest time of anything.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Plan {
     /// Descriptors that the load needs beside those of its connections.
@@ -162,9 +164,11 @@ impl Plan {
     pub fn check(&self) -> Result<(), Senseless> {
         let wrong = |what: String| Err(Senseless(what));
         if let Some((rate, _)) = self.pace.rate()
-            && !(rate > 0.0 && rate <= MOST_RATE)
+            && !(LEAST_RATE..=MOST_RATE).contains(&rate)
         {
-            return wrong(format!("a rate must lie above 0 and be {MOST_RATE} per second at most"));
+            return wrong(format!(
+                "a rate must lie between one in a day and {MOST_RATE} per second"
+            ));
         }
         let slow = self.slow.unwrap_or_default();
         let slow_ones = u64::from(slow.readers) + u64::from(slow.senders);
@@ -204,7 +208,7 @@ impl Plan {
         if self.interval < Duration::from_millis(1) || self.interval > LONGEST {
             return wrong("an interval must lie between a millisecond and a day".to_owned());
         }
-        if self.duration.as_nanos() / self.interval.as_nanos() > 1_000_000 {
+        if (self.warm_up + self.duration).as_nanos() / self.interval.as_nanos() > 1_000_000 {
             return wrong("that makes more than a million intervals".to_owned());
         }
         if let Some(other) = self.sources.iter().find(|ip| ip.is_ipv4() != self.to.is_ipv4()) {
@@ -236,12 +240,13 @@ mod tests {
         const FIXED: Arrivals = Arrivals::Fixed;
         refused(
             |p| p.pace = Pace::Sessions { rate: 0.0, arrivals: FIXED },
-            "a rate must lie above 0",
+            "a rate must lie between",
         );
         refused(
             |p| p.pace = Pace::Sessions { rate: f64::NAN, arrivals: FIXED },
-            "a rate must lie above",
+            "a rate must lie between",
         );
+        refused(|p| p.pace = Pace::Sessions { rate: 1e-20, arrivals: FIXED }, "one in a day");
         refused(|p| p.pace = Pace::Sessions { rate: 1e9, arrivals: FIXED }, "1000000 per second");
         refused(|p| p.pace = Pace::Closed { clients: 0 }, "at least one connection");
         refused(|p| p.pace = Pace::Closed { clients: 10_001 }, "10001 connections were asked for");

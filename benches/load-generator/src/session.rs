@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::plan::LONGEST;
+
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -61,6 +63,14 @@ pub struct Session {
 impl Session {
     /// The connection is kept as long as the server keeps it.
     pub const FOREVER: u64 = u64::MAX;
+
+    /// How many requests there are from a place on; none in one that never ends.
+    pub(crate) fn rest(&self, place: u64) -> u64 {
+        if self.rounds == Session::FOREVER {
+            return 0;
+        }
+        self.rounds.saturating_mul(self.requests.len() as u64).saturating_sub(place)
+    }
 
     /// The request at a place, and whether it is the last; none behind the end.
     pub(crate) fn at(&self, place: u64) -> Option<(&Ask, bool)> {
@@ -147,7 +157,9 @@ fn request(line: &str, host: &str, fields: &str) -> Result<Ask, String> {
             "think" => {
                 let seconds: f64 = value.parse().map_err(|_| format!("`{word}` is no time"))?;
                 think = Duration::try_from_secs_f64(seconds)
-                    .map_err(|_| format!("`{word}` is no time"))?;
+                    .ok()
+                    .filter(|think| *think <= LONGEST)
+                    .ok_or(format!("`{word}` is no time of a day at most"))?;
             }
             "method" if value.bytes().all(|b| b.is_ascii_uppercase()) => method = value,
             "method" => return Err(format!("`{value}` is no method")),

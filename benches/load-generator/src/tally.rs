@@ -165,6 +165,19 @@ pub struct Tally {
     pub stopped: Option<Stopped>,
 }
 
+/// What whoever watches is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The generator looks for what has come; many times in a second.
+    Turn,
+    /// What becomes due counts from now on.
+    Counts,
+    /// What becomes due counts no more.
+    CountsNoMore,
+    /// A slice of the time series has ended.
+    Slice,
+}
+
 /// Why load came to an early end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use load_generator::{Arrivals, Ask, Failed, Generator, Pace, Plan, Session, Slow, Stopped, Tally};
+use load_generator::{
+    Arrivals, Ask, Failed, Generator, Moment, Pace, Plan, Session, Slow, Stopped, Tally,
+};
 use shared_ring::sim::{
     self, Faults, Got, Line, Machine, Net, Next, Peer, SimEngine, SimKernel, Watching,
 };
@@ -40,6 +42,8 @@ enum Manner {
     Pauses(Duration, Duration),
     /// It replies to one request, then rests so long.
     Slow(Duration),
+    /// It replies three times.
+    Chatty,
     /// Any of them.
     Any,
 }
@@ -81,6 +85,9 @@ impl Server {
                 out.extend(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
                 last
             }
+            Manner::Chatty => {
+                (0..3).fold(last, |_, _| Self::reply(Manner::Good(5), net, head, out))
+            }
             Manner::Short => {
                 out.extend(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort");
                 true
@@ -103,6 +110,7 @@ impl Server {
                     Manner::Close,
                     Manner::Nonsense,
                     Manner::Silent,
+                    Manner::Chatty,
                 ];
                 let n = if net.once_in(4) { net.below(all.len()) } else { net.below(3) };
                 Self::reply(all[n], net, head, out)
@@ -193,13 +201,23 @@ fn machine(seed: u64, faults: Faults) -> Machine {
 fn on<K: Kernel>(kernel: K, plan: &Plan) -> Tally {
     let generator = Generator::new(kernel, plan).unwrap();
     let mut slices = 0;
-    generator
-        .run(|tally| {
-            slices += 1;
-            assert_eq!(tally.series.len(), slices);
-            true
-        })
-        .unwrap()
+    let mut moments = Vec::new();
+    let tally = generator.run(|moment, tally| {
+        match moment {
+            Moment::Turn => {}
+            Moment::Slice => {
+                slices += 1;
+                assert_eq!(tally.series.len(), slices);
+            }
+            _ => moments.push(moment),
+        }
+        true
+    });
+    let tally = tally.unwrap();
+    if tally.stopped.is_none() {
+        assert_eq!(moments, [Moment::Counts, Moment::CountsNoMore]);
+    }
+    tally
 }
 
 fn run(seed: u64, faults: Faults, manner: Option<Manner>, plan: &Plan) -> Ran {
@@ -367,6 +385,17 @@ fn every_way_to_fail_has_its_name() {
 }
 
 #[test]
+fn replies_that_nobody_asked_for_are_malformed() {
+    for (seed, depth) in [(0, 1), (1, 3), (2, 1)] {
+        let plan = plan(Pace::Closed { clients: 3 }, session(1, Session::FOREVER));
+        let plan = Plan { depth, duration: Duration::from_millis(100), ..plan };
+        let ran = run(seed, NONE, Some(Manner::Chatty), &plan);
+        check(&ran, &plan);
+        assert!(ran.tally.failures.of(Failed::Malformed) > 0);
+    }
+}
+
+#[test]
 fn a_body_of_another_length_than_expected_is_short() {
     let requests = vec![Ask::new("GET", "/", "h", "").expecting(Some(9))];
     let plan = plan(sessions(50.0), Session { requests, rounds: 1 });
@@ -421,6 +450,8 @@ fn a_server_that_is_not_there_is_said_to_be_gone() {
             let ran = run(seed, NONE, None, &plan);
             assert_eq!(ran.verdict.failure, None);
             assert_eq!(ran.tally.stopped, Some(Stopped::Gone));
+            // Each client of the closed loop rests a little before it tries again.
+            assert!(ran.tally.log.len() <= 400, "{}", ran.tally.log.len());
             assert!(ran.tally.measured < Duration::from_secs(2), "partial results say how long");
         }
         let plan = Plan { cold: 1, ..plan(sessions(50.0), session(1, 1)) };

@@ -27,7 +27,7 @@ pub(super) fn all(cx: &Context, outcome: &mut Outcome) -> Result<Vec<Peer>, Fail
     let can = backends().into_iter().filter(|backend| backend.available.is_ok());
     peers = can.map(|backend| Peer::Ours(backend.name)).chain([NGINX]).collect();
     for peer in OTHERS {
-        match note_version(peer, outcome) {
+        match note(peer, false, outcome) {
             Ok(()) => peers.push(peer),
             Err(failure) => outcome.notes.push(format!("{failure}.")),
         }
@@ -37,13 +37,15 @@ pub(super) fn all(cx: &Context, outcome: &mut Outcome) -> Result<Vec<Peer>, Fail
 
 /// One mechanism of each kind, and nginx.
 pub(super) fn few(outcome: &mut Outcome) -> Result<Vec<Peer>, Failure> {
-    note_version(NGINX, outcome)?;
+    note(NGINX, false, outcome)?;
     let can = available(&["epoll", "uring"]).into_iter().map(Peer::Ours);
     Ok(can.chain([NGINX]).collect())
 }
 
-fn note_version(peer: Peer, outcome: &mut Outcome) -> Result<(), Failure> {
-    if let Some(version) = peer.find()? {
+/// Looks whether a server of others is there, and notes its version. With `build` it is built, if
+/// it is a library's.
+pub(super) fn note(peer: Peer, build: bool, outcome: &mut Outcome) -> Result<(), Failure> {
+    if let Some(version) = peer.find(build)? {
         let name = peer.subject().what.name().to_owned();
         outcome.machine.versions.insert(name, version);
     }

@@ -10,9 +10,10 @@ use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use load_generator::{Generator, Pace, Plan, Stopped, Tally};
+use load_generator::{Generator, Moment, Pace, Plan, Stopped, Tally};
 use shared_ring::poller::Epoll;
 use shared_ring::{
     EngineConfig, Host, Kernel, Linux, Mode, PortableKernel, UringConfig, UringKernel,
@@ -31,12 +32,22 @@ const BUFFER_SIZE: u32 = 4096;
 /// Makes the load and tells what it came to.
 pub(crate) fn load(options: &Load) -> Result<(), Failure> {
     let plan = options.plan()?;
+    let cores = available_parallelism().map_or(1, usize::from);
+    if let Some(core) = options.core.filter(|core| *core >= cores) {
+        return Err(Failure::Request(format!("there is no core {core}; there are {cores}")));
+    }
+    // Better now than when the load was made.
+    for path in [&options.json, &options.csv, &options.log].into_iter().flatten() {
+        if path.as_os_str() != "-" {
+            save(path, "")?;
+        }
+    }
     if let Some(core) = options.core {
         pin(&[core]).map_err(|e| Failure::new(format_args!("can't run on core {core}"), e))?;
     }
     let host = Linux::default();
     let before = host.processor_time();
-    let (tally, kernel) = on_some_kernel(&plan)?;
+    let (tally, kernel) = on_some_kernel(&plan, options.mark)?;
     let processor = host.processor_time() - before;
     let of = (options.url.as_str(), words(&plan), kernel);
     let seen = Seen::of(&tally, of, plan.interval, processor);
@@ -48,7 +59,7 @@ pub(crate) fn load(options: &Load) -> Result<(), Failure> {
 }
 
 /// On io_uring, or by epoll where that is refused.
-fn on_some_kernel(plan: &Plan) -> Result<(Tally, &'static str), Failure> {
+fn on_some_kernel(plan: &Plan, mark: bool) -> Result<(Tally, &'static str), Failure> {
     let operations = Generator::<UringKernel>::operations(plan);
     let config = UringConfig {
         mode: Mode::Deferred,
@@ -57,16 +68,16 @@ fn on_some_kernel(plan: &Plan) -> Result<(Tally, &'static str), Failure> {
         buffer_size: BUFFER_SIZE,
     };
     match UringKernel::new(&config) {
-        Ok(kernel) => Ok((on(kernel, plan)?, "io_uring")),
+        Ok(kernel) => Ok((on(kernel, plan, mark)?, "io_uring")),
         Err(missing) => {
             eprintln!("lab: {missing}; using epoll");
             let config = EngineConfig { operations, buffers: BUFFERS, buffer_size: BUFFER_SIZE };
-            Ok((on(PortableKernel::new(Epoll::new()?, &config)?, plan)?, "epoll"))
+            Ok((on(PortableKernel::new(Epoll::new()?, &config)?, plan, mark)?, "epoll"))
         }
     }
 }
 
-fn on<K: Kernel>(kernel: K, plan: &Plan) -> Result<Tally, Failure> {
+fn on<K: Kernel>(kernel: K, plan: &Plan, mark: bool) -> Result<Tally, Failure> {
     let generator =
         Generator::new(kernel, plan).map_err(|senseless| Failure::Request(senseless.0))?;
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -75,9 +86,16 @@ fn on<K: Kernel>(kernel: K, plan: &Plan) -> Result<Tally, Failure> {
     }
     let display = display(plan);
     let seconds = plan.interval.as_secs_f64();
-    let tally = generator.run(|tally| {
-        display.set_position(tally.series.len() as u64);
-        display.set_message(show::progress(tally, seconds));
+    let tally = generator.run(|moment, tally| {
+        match moment {
+            Moment::Turn => {}
+            // Who measures the server reads its counts now.
+            Moment::Counts | Moment::CountsNoMore if mark => eprintln!("{moment:?}"),
+            _ => {
+                display.set_position(tally.series.len() as u64);
+                display.set_message(show::progress(tally, seconds));
+            }
+        }
         !interrupted.load(Ordering::Relaxed)
     });
     display.finish_and_clear();
@@ -119,22 +137,23 @@ fn early(stopped: Stopped, plan: &Plan) -> String {
     }
 }
 
+fn save(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text)
+        .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))
+}
+
 fn write(options: &Load, seen: &Seen, tally: &Tally) -> Result<(), Failure> {
-    let save = |path: &Path, text: String| {
-        fs::write(path, text)
-            .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))
-    };
     let mut quiet = false;
     if let Some(path) = &options.json {
         let text = serde_json::to_string(seen).map_err(|e| Failure::new("JSON", e))? + "\n";
         quiet = path.as_os_str() == "-";
-        if quiet { print!("{text}") } else { save(path, text)? }
+        if quiet { print!("{text}") } else { save(path, &text)? }
     }
     if let Some(path) = &options.csv {
-        save(path, show::csv(seen))?;
+        save(path, &show::csv(seen))?;
     }
     if let Some(path) = &options.log {
-        save(path, show::log(&tally.log))?;
+        save(path, &show::log(&tally.log))?;
     }
     if !quiet {
         print!("{}", show::summary(seen));

@@ -123,6 +123,10 @@ pub(crate) struct Load {
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
 
+    /// Say on standard error when what becomes due begins to count, and when it ends to
+    #[arg(long, hide = true)]
+    pub(super) mark: bool,
+
     /// The server is mine, wherever it is
     #[arg(long)]
     anywhere: bool,
@@ -250,6 +254,10 @@ impl Load {
         let ask = Ask::new(&self.method, &target.path, &target.host, &fields);
         let requests = vec![ask.expecting(self.expect)];
         let rounds = match (self.requests, pace) {
+            (Some(_), Pace::Requests { .. }) => {
+                let what = "connections that are kept do not end after so many --requests";
+                return Err(Failure::Request(what.to_owned()));
+            }
             (Some(0), _) => {
                 return Err(Failure::Request("a connection makes one request at least".to_owned()));
             }
@@ -317,13 +325,14 @@ mod tests {
             let said = plan(words).unwrap_err();
             assert!(said.contains(what), "{said}");
         };
-        refused("127.0.0.1/ --rate 0", "a rate must lie above 0");
+        refused("127.0.0.1/ --rate 0", "a rate must lie between");
         refused("127.0.0.1/ --rate 1e12", "1000000 per second");
         refused("127.0.0.1/ --rate many", "invalid value 'many'");
         refused("127.0.0.1/ --connections 0", "at least one connection");
         refused("127.0.0.1/ --connections 4000000000", "descriptors, but a process may have");
         refused("127.0.0.1/ --duration soon", "a number of seconds");
         refused("127.0.0.1/ --duration 0", "the duration must lie above 0");
+        refused("127.0.0.1/ -r 5 -c 2 -n 3", "do not end after so many");
         refused("127.0.0.1/ --requests 0", "one request at least");
         refused("127.0.0.1/ --sources 127.0.0.9-127.0.0.2", "between 1 and 4096");
         refused("127.0.0.1/ --sources here", "`here` is no address");

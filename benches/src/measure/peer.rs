@@ -21,11 +21,12 @@ pub(crate) enum Peer {
     Haproxy,
     H2o,
     Hyper,
+    MayMinihttp,
     /// The proxy of the examples, on a mechanism.
     Proxy(&'static str),
 }
 
-use Peer::{Floor, H2o, Haproxy, Hyper, Lighttpd, Nginx, Ours, Proxy};
+use Peer::{Floor, H2o, Haproxy, Hyper, Lighttpd, MayMinihttp, Nginx, Ours, Proxy};
 
 impl Peer {
     /// What is to be started.
@@ -38,6 +39,7 @@ impl Peer {
             Haproxy => (What::Haproxy, "epoll"),
             H2o => (What::H2o, "epoll"),
             Hyper => (What::Hyper, "tokio"),
+            MayMinihttp => (What::MayMinihttp, "may"),
             Proxy(mechanism) => (What::Proxy, mechanism),
         };
         Subject { what, mechanism: mechanism.to_owned(), work: Work::File }
@@ -45,12 +47,12 @@ impl Peer {
 }
 
 impl Peer {
-    /// Its version, if it is somebody else's server.
+    /// Its version, if it is somebody else's server. With `build` it is built, if it is a library's.
     ///
     /// # Errors
-    /// When it is not installed; names the package.
-    pub(crate) fn find(self) -> Result<Option<String>, Failure> {
-        serve::named(self.subject().what).map(|external| external.find()).transpose()
+    /// When it is not installed, or can't be built; says what is missing.
+    pub(crate) fn find(self, build: bool) -> Result<Option<String>, Failure> {
+        serve::named(self.subject().what).map(|external| external.find(build)).transpose()
     }
 }
 
@@ -64,6 +66,7 @@ impl fmt::Display for Peer {
             Haproxy => f.write_str("haproxy"),
             H2o => f.write_str("h2o"),
             Hyper => f.write_str("hyper"),
+            MayMinihttp => f.write_str("may_minihttp"),
         }
     }
 }

@@ -133,7 +133,9 @@ impl Row {
 
 /// Whether it is somebody else's server.
 fn is_other(who: &str) -> bool {
-    ["nginx", "hyper", "lighttpd", "haproxy", "h2o"].iter().any(|other| who.starts_with(other))
+    ["nginx", "lighttpd", "haproxy", "h2o", "hyper", "may_minihttp"]
+        .iter()
+        .any(|other| who.starts_with(other))
 }
 
 /// The map, of the work that was measured.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{Serve, What};
@@ -14,15 +14,26 @@ use crate::outcome;
 /// A server of others.
 pub(crate) struct External {
     pub(super) name: &'static str,
-    /// Where it is, as some lie where only root looks.
-    pub(super) program: &'static str,
-    /// The Debian package that has it.
-    pub(super) package: &'static str,
-    /// Asks for its version; nothing if it can't be run.
-    pub(super) version: fn(&str) -> io::Result<String>,
+    pub(super) origin: Origin,
     /// Writes its configuration and returns the arguments of its program.
     pub(super) configure: fn(&Start<'_>, &Path) -> Result<Vec<String>, Failure>,
 }
+
+/// Where a server comes from.
+pub(super) enum Origin {
+    /// From Debian.
+    Installed {
+        /// Where it is, as some lie where only root looks.
+        program: &'static str,
+        package: &'static str,
+        /// Asks for its version; nothing if it can't be run.
+        version: fn(&Path) -> io::Result<String>,
+    },
+    /// From a Rust library, by a small program in `benches/peers` that cargo builds.
+    Built,
+}
+
+use Origin::{Built, Installed};
 
 /// What a server is to do.
 pub(super) struct Start<'a> {
@@ -41,21 +52,50 @@ pub(crate) fn named(what: What) -> Option<External> {
         What::Lighttpd => Some(super::lighttpd::LIGHTTPD),
         What::Haproxy => Some(super::haproxy::HAPROXY),
         What::H2o => Some(super::h2o::H2O),
+        What::Hyper => Some(super::hyper::HYPER),
+        What::MayMinihttp => Some(super::may_minihttp::MAY_MINIHTTP),
         _ => None,
     }
 }
 
 impl External {
-    /// Looks whether it is installed; returns its version.
-    pub(crate) fn find(&self) -> Result<String, Failure> {
-        match (self.version)(self.program()) {
+    /// Looks whether it is there; returns its version. With `build` it is built if need be.
+    pub(crate) fn find(&self, build: bool) -> Result<String, Failure> {
+        let name = self.name;
+        let program = self.program()?;
+        let Installed { package, version, .. } = self.origin else {
+            return if build || program.exists() { self.build() } else { Err(self.not_built()) };
+        };
+        match version(&program) {
             Ok(version) => Ok(version),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let (name, package) = (self.name, self.package);
                 Err(Failure::Run(format!("{name} is not installed (Debian package: {package})")))
             }
-            Err(error) => Err(Failure::new(format_args!("{} can't be run", self.name), error)),
+            Err(error) => Err(Failure::new(format_args!("{name} can't be run"), error)),
         }
+    }
+
+    fn not_built(&self) -> Failure {
+        Failure::Run(format!("{} is not built yet; a run without --quick builds it", self.name))
+    }
+
+    /// Builds it, which takes no time when it is built, and returns its library's version.
+    fn build(&self) -> Result<String, Failure> {
+        let name = self.name;
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name);
+        let output = Command::new("cargo")
+            .args(["build", "--release", "--quiet", "--manifest-path"])
+            .arg(package.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(built()?)
+            .output()
+            .map_err(|e| Failure::new("can't run cargo", e))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Failure::Run(format!("{name} can't be built: {}", said.trim())));
+        }
+        let lock = fs::read_to_string(package.join("Cargo.lock"))?;
+        Ok(locked(&lock, &name.replace('-', "_")).unwrap_or_default())
     }
 
     /// Tells an address and becomes the server, which listens there. Returns only when that fails.
@@ -74,18 +114,52 @@ impl External {
         };
         let arguments = (self.configure)(&start, &prefix)?;
         println!("{address}");
-        let error = Command::new(self.program()).args(arguments).exec();
+        let error = Command::new(self.program()?).args(arguments).exec();
         Err(Failure::new(format_args!("{} does not start", self.name), error))
     }
 
-    fn program(&self) -> &str {
-        if Path::new(self.program).exists() { self.program } else { self.name }
+    fn program(&self) -> Result<PathBuf, Failure> {
+        Ok(match self.origin {
+            Installed { program, .. } if Path::new(program).exists() => program.into(),
+            Installed { .. } => self.name.into(),
+            Built => built()?.join("release").join(format!("peer-{}", self.name)),
+        })
     }
 }
 
+/// Where the programs of `benches/peers` are built.
+fn built() -> Result<PathBuf, Failure> {
+    Ok(outcome::directory()?.join("peers"))
+}
+
+/// The version of a package in a `Cargo.lock`.
+fn locked(lock: &str, package: &str) -> Option<String> {
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock.lines().skip_while(|line| *line != name).skip(1);
+    Some(lines.next()?.strip_prefix("version = ")?.trim_matches('"').to_owned())
+}
+
+/// What the programs of `benches/peers` are told.
+pub(super) fn arguments(start: &Start<'_>, _: &Path) -> Result<Vec<String>, Failure> {
+    Ok(vec![start.address.to_string(), start.backlog.to_string(), start.hello.to_owned()])
+}
+
 /// The first line that a program says.
-pub(super) fn said(program: &str, arguments: &[&str]) -> io::Result<String> {
+pub(super) fn said(program: &Path, arguments: &[&str]) -> io::Result<String> {
     let output = Command::new(program).args(arguments).output()?;
     let text = [output.stdout, output.stderr].concat();
     Ok(String::from_utf8_lossy(&text).lines().next().unwrap_or("").trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::locked;
+
+    #[test]
+    fn a_version_is_found_in_the_lock() {
+        let lock = "[[package]]\nname = \"hyper-util\"\nversion = \"0.1.2\"\n\n\
+                    [[package]]\nname = \"hyper\"\nversion = \"1.8.1\"\n";
+        assert_eq!(locked(lock, "hyper").as_deref(), Some("1.8.1"));
+        assert_eq!(locked(lock, "ntex"), None);
+    }
 }

@@ -3,15 +3,18 @@
 use std::fs;
 use std::path::Path;
 
+use super::external::Origin::Installed;
 use super::external::{self, External, Start};
 use crate::failure::Failure;
 
 /// See the module.
 pub(super) const H2O: External = External {
     name: "h2o",
-    program: "/usr/bin/h2o",
-    package: "h2o",
-    version: |program| external::said(program, &["--version"]),
+    origin: Installed {
+        program: "/usr/bin/h2o",
+        package: "h2o",
+        version: |program| external::said(program, &["--version"]),
+    },
     configure,
 };
 

@@ -4,15 +4,18 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use super::external::Origin::Installed;
 use super::external::{self, External, Start};
 use crate::failure::Failure;
 
 /// See the module.
 pub(super) const HAPROXY: External = External {
     name: "haproxy",
-    program: "/usr/sbin/haproxy",
-    package: "haproxy",
-    version: |program| external::said(program, &["-v"]),
+    origin: Installed {
+        program: "/usr/sbin/haproxy",
+        package: "haproxy",
+        version: |program| external::said(program, &["-v"]),
+    },
     configure,
 };
 

@@ -3,15 +3,18 @@
 use std::fs;
 use std::path::Path;
 
+use super::external::Origin::Installed;
 use super::external::{self, External, Start};
 use crate::failure::Failure;
 
 /// See the module.
 pub(super) const LIGHTTPD: External = External {
     name: "lighttpd",
-    program: "/usr/sbin/lighttpd",
-    package: "lighttpd",
-    version: |program| external::said(program, &["-v"]),
+    origin: Installed {
+        program: "/usr/sbin/lighttpd",
+        package: "lighttpd",
+        version: |program| external::said(program, &["-v"]),
+    },
     configure,
 };
 

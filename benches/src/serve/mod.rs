@@ -5,6 +5,7 @@ mod h2o;
 mod haproxy;
 mod hyper;
 mod lighttpd;
+mod may_minihttp;
 mod nginx;
 
 use std::io::{self, Write};
@@ -46,9 +47,8 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
         What::Floor => floor(options)?,
         What::App => application(options)?,
         What::Httpd => httpd(options)?,
-        What::Hyper => hyper(options)?,
         What::Proxy => proxy(options)?,
-        What::Nginx | What::Lighttpd | What::Haproxy | What::H2o => Value::Null,
+        _ => Value::Null,
     };
     println!("{words}");
     Ok(())
@@ -132,13 +132,6 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
     obey(options, server.addresses()[0], move || handle.stop());
     let workers = server.wait().map_err(ended)?;
     Ok(counters(&workers[0]))
-}
-
-fn hyper(options: &Serve) -> Result<Value, Failure> {
-    let listener = listen(options)?;
-    obey(options, listener.local_addr()?, || process::exit(0));
-    hyper::serve(listener, HELLO)?;
-    Ok(json!({}))
 }
 
 fn counters(stats: &Stats) -> Value {

@@ -3,18 +3,21 @@
 use std::fs;
 use std::path::Path;
 
+use super::external::Origin::Installed;
 use super::external::{self, External, Start};
 use crate::failure::Failure;
 
 /// See the module.
 pub(super) const NGINX: External = External {
     name: "nginx",
-    program: "/usr/sbin/nginx",
-    package: "nginx-light",
-    // `nginx version: nginx/1.22.1`
-    version: |program| {
-        let said = external::said(program, &["-v"])?;
-        Ok(said.rsplit('/').next().unwrap_or("").to_owned())
+    origin: Installed {
+        program: "/usr/sbin/nginx",
+        package: "nginx-light",
+        // `nginx version: nginx/1.22.1`
+        version: |program| {
+            let said = external::said(program, &["-v"])?;
+            Ok(said.rsplit('/').next().unwrap_or("").to_owned())
+        },
     },
     configure,
 };

@@ -51,11 +51,15 @@ impl<K: Kernel> Generator<'_, K> {
                 self.begun(due);
                 let connection = &mut self.connections[slot as usize];
                 connection.session = session;
+                connection.counts = counts;
                 connection.place = 1;
                 self.ask(slot, due, session, 0);
             }
             Err(why) => {
                 self.lose(Asked { due, counts, session, place: 0, connect: None }, why);
+                if counts {
+                    self.tally.skipped += self.plan.sessions[session].rest(1);
+                }
                 self.try_again_later();
             }
         }
@@ -99,6 +103,7 @@ impl<K: Kernel> Generator<'_, K> {
 
     pub(super) fn request_due(&mut self, due: Instant) {
         self.due(due);
+        self.begun(due);
         self.waiting.push_back(due);
         self.serve_waiting();
     }
@@ -113,7 +118,6 @@ impl<K: Kernel> Generator<'_, K> {
             }
             let Some(due) = self.waiting.pop_front() else { return };
             let (session, place) = self.next_request();
-            self.begun(due);
             self.ask(slot, due, session, place);
             self.send(slot);
         }

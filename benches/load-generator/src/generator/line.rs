@@ -9,7 +9,7 @@ use crate::connection::{Asked, Connection, Phase, Role};
 use crate::deadlines::Watched;
 use crate::reply::Reply;
 use crate::tally::Stopped;
-use crate::{Ending, Failed, Log, Session};
+use crate::{Ending, Failed, Log};
 
 /// The receive buffer of those who read slowly, in bytes: what the kernel holds for them is soon
 /// full.
@@ -81,6 +81,8 @@ impl<K: Kernel> Generator<'_, K> {
         }
         let Some(fd) = connection.fd else { return };
         self.refused_since = None;
+        self.refusals = 0;
+        self.has_connected = true;
         self.post(connection_token(&self.connections, Kind::Receive, slot), Op::Receive { fd });
         match role {
             Role::Session => {
@@ -111,7 +113,9 @@ impl<K: Kernel> Generator<'_, K> {
             if connection.role == Role::Cold || connection.phase != Phase::Open {
                 return;
             }
-            let Some(asked) = connection.asked.front() else {
+            // What nobody asked for is no reply.
+            let sent = connection.asked.len() - connection.unsent;
+            let Some(asked) = connection.asked.front().filter(|_| sent > 0) else {
                 return self.fail(slot, Failed::Malformed);
             };
             let bodiless = self.plan.sessions[asked.session]
@@ -151,6 +155,8 @@ impl<K: Kernel> Generator<'_, K> {
         let connection = &mut self.connections[slot as usize];
         let Some(asked) = connection.asked.pop_front() else { return };
         connection.over += 1;
+        connection.answered = true;
+        self.refused_since = None;
         self.counted -= u64::from(asked.counts);
         let Some((ask, last)) = self.plan.sessions[asked.session].at(asked.place) else { return };
         let time = self.now.saturating_duration_since(asked.due);
@@ -176,7 +182,7 @@ impl<K: Kernel> Generator<'_, K> {
         let connection = &mut self.connections[slot as usize];
         connection.phase = Phase::Farewell;
         let (at, generation) = (self.now + self.plan.deadline, connection.generation);
-        self.deadlines.watch(Watched { at, slot, generation, place: FAREWELL });
+        self.farewells.watch(Watched { at, slot, generation, place: FAREWELL });
         if !connection.receives {
             self.end(slot, false);
         }
@@ -221,7 +227,9 @@ impl<K: Kernel> Generator<'_, K> {
 
     /// Gives up requests whose time is over, by a reset of their connections.
     pub(super) fn give_up_what_is_late(&mut self) {
-        while let Some(watched) = self.deadlines.take(self.now) {
+        while let Some(watched) =
+            self.deadlines.take(self.now).or_else(|| self.farewells.take(self.now))
+        {
             if is_over(&self.connections, &watched) {
                 continue;
             }
@@ -254,6 +262,7 @@ impl<K: Kernel> Generator<'_, K> {
         }
         if why == Failed::Refused {
             self.refused_since.get_or_insert(self.now);
+            self.refusals += 1;
         }
         if self.opening > 0 && connection.phase == Phase::Connecting {
             self.tally.stopped = Some(Stopped::NotOpened(why));
@@ -263,10 +272,14 @@ impl<K: Kernel> Generator<'_, K> {
     }
 
     /// What was asked on a connection gets no reply.
-    pub(super) fn lose_all(&mut self, slot: u32, why: Failed) {
+    pub(super) fn lose_all(&mut self, slot: u32, mut why: Failed) {
         while let Some(asked) = self.connections[slot as usize].asked.pop_front() {
             self.connections[slot as usize].over += 1;
             self.lose(asked, why);
+            // Those behind it have not been begun.
+            if why == Failed::ShortBody {
+                why = Failed::Closed;
+            }
         }
     }
 
@@ -288,13 +301,11 @@ impl<K: Kernel> Generator<'_, K> {
     pub(super) fn end(&mut self, slot: u32, reset: bool) {
         let connection = &mut self.connections[slot as usize];
         connection.phase = Phase::Ending;
-        if connection.role == Role::Session {
-            let session = &self.plan.sessions[connection.session];
-            if session.rounds != Session::FOREVER {
-                let all = session.rounds.saturating_mul(session.requests.len() as u64);
-                self.tally.skipped += all.saturating_sub(connection.place);
-            }
+        if connection.role == Role::Session && connection.counts {
+            let (session, place) = (connection.session, connection.place);
+            self.tally.skipped += self.plan.sessions[session].rest(place);
         }
+        let connection = &mut self.connections[slot as usize];
         if connection.role == Role::Cold {
             self.tally.cold_lost += 1;
         }
@@ -328,7 +339,7 @@ impl<K: Kernel> Generator<'_, K> {
         let connection = &mut self.connections[slot as usize];
         connection.phase = Phase::Free;
         connection.generation = (connection.generation + 1) % Token::GENERATIONS;
-        let (role, failed) = (connection.role, connection.over == 0);
+        let (role, failed) = (connection.role, !connection.answered);
         self.free.push(slot);
         self.open -= 1;
         if self.ended {
@@ -339,6 +350,11 @@ impl<K: Kernel> Generator<'_, K> {
         }
         if role.is_slow() {
             return self.slow_later(role);
+        }
+        if role == Role::Kept && self.idle.len() > 2 * self.connections.len() * self.plan.depth {
+            let connections = &self.connections;
+            self.idle
+                .retain(|(slot, generation)| connections[*slot as usize].generation == *generation);
         }
         if failed { self.try_again_later() } else { self.try_again() }
     }

@@ -13,7 +13,7 @@ use shared_ring::{Completion, Errno, Fault, Gather, Host, Kernel, Kind, Outcome,
 use crate::arrivals::Moments;
 use crate::connection::{Connection, Phase, Role};
 use crate::deadlines::{Deadlines, Watched};
-use crate::tally::Stopped;
+use crate::tally::{Moment, Stopped};
 use crate::{Failed, Pace, Plan, Senseless, Tally};
 
 /// Most sessions or requests begun between two looks at what has come.
@@ -27,6 +27,10 @@ const REFUSING: Duration = Duration::from_secs(1);
 /// How long it may take to open what is to be open before the load begins, and how much longer for
 /// each connection.
 const OPENING_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(5));
+/// How often, at least.
+const REFUSALS: u32 = 3;
+/// How late something may be begun.
+const TOLERABLE: Duration = Duration::from_millis(1);
 /// How long to wait for the last descriptors to be closed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -57,6 +61,7 @@ pub struct Generator<'a, K> {
     counted_from: Instant,
     counted_until: Instant,
     next_slice: Instant,
+    last_tick: Instant,
     connections: Vec<Connection>,
     free: Vec<u32>,
     open: u32,
@@ -76,6 +81,8 @@ pub struct Generator<'a, K> {
     /// Requests that found none.
     waiting: VecDeque<Instant>,
     deadlines: Deadlines,
+    /// Until when servers may take to end connections.
+    farewells: Deadlines,
     /// When clients go on.
     waking: BinaryHeap<Reverse<(Instant, Wakes)>>,
     /// Requests that count and have not come to their ends.
@@ -87,7 +94,10 @@ pub struct Generator<'a, K> {
     /// Completions that needed no kernel.
     done: VecDeque<Completion>,
     spare: Lists,
+    /// Since when all connections are refused, and how many were.
     refused_since: Option<Instant>,
+    refusals: u32,
+    has_connected: bool,
 }
 
 impl<'a, K: Kernel> Generator<'a, K> {
@@ -111,6 +121,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
             counted_from: now,
             counted_until: now,
             next_slice: now,
+            last_tick: now,
             connections: Vec::new(),
             free: Vec::new(),
             open: 0,
@@ -124,6 +135,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
             idle: VecDeque::new(),
             waiting: VecDeque::new(),
             deadlines: Deadlines::default(),
+            farewells: Deadlines::default(),
             waking: BinaryHeap::new(),
             counted: 0,
             ended: false,
@@ -131,26 +143,29 @@ impl<'a, K: Kernel> Generator<'a, K> {
             done: VecDeque::new(),
             spare: Vec::new(),
             refused_since: None,
+            refusals: 0,
+            has_connected: false,
             kernel,
             plan,
         })
     }
 
-    /// Makes the load. After each interval `watch` is shown what was seen so far; when it returns
-    /// false the load ends early.
+    /// Makes the load. Whenever something is worth telling `watch` is shown what was seen so far; when
+    /// it returns false the load ends early.
     ///
     /// # Errors
     /// Only when the kernel can't be used any more.
-    pub fn run(mut self, mut watch: impl FnMut(&Tally) -> bool) -> Result<Tally, Fault> {
-        self.tally.stopped = self.open_beforehand()?;
+    pub fn run(mut self, mut watch: impl FnMut(Moment, &Tally) -> bool) -> Result<Tally, Fault> {
+        self.tally.stopped = self.open_beforehand(&mut watch)?;
         if self.tally.stopped.is_none() {
             self.start();
-            while !self.is_over() {
+            loop {
                 self.tick(&mut watch);
-                if self.refused_since.is_some_and(|since| self.now >= since + REFUSING) {
+                let long = self.refused_since.is_some_and(|since| self.now >= since + REFUSING);
+                if long && self.refusals >= REFUSALS {
                     self.tally.stopped = Some(Stopped::Gone);
                 }
-                if self.tally.stopped.is_some() {
+                if self.tally.stopped.is_some() || self.is_over() {
                     break;
                 }
                 self.begin_what_is_due();
@@ -158,7 +173,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
                 let next = self.next_moment();
                 self.turn(Some(next))?;
             }
-            if self.tally.stopped.is_none() && self.refused_since.is_some() {
+            if self.tally.stopped.is_none() && self.refusals > 0 && !self.has_connected {
                 self.tally.stopped = Some(Stopped::Gone);
             }
             let end = self.now.min(self.counted_until);
@@ -169,7 +184,10 @@ impl<'a, K: Kernel> Generator<'a, K> {
     }
 
     /// Opens the connections that are to be there before the load begins; says why they can't be.
-    fn open_beforehand(&mut self) -> Result<Option<Stopped>, Fault> {
+    fn open_beforehand(
+        &mut self,
+        watch: &mut impl FnMut(Moment, &Tally) -> bool,
+    ) -> Result<Option<Stopped>, Fault> {
         let kept = match self.plan.pace {
             Pace::Requests { connections, .. } => connections,
             _ => 0,
@@ -187,6 +205,9 @@ impl<'a, K: Kernel> Generator<'a, K> {
                 self.opening += 1;
             }
             self.turn(Some(patience))?;
+            if !watch(Moment::Turn, &self.tally) {
+                return Ok(Some(Stopped::Asked));
+            }
             if let Some(stopped) = self.tally.stopped {
                 return Ok(Some(stopped));
             }
@@ -215,6 +236,8 @@ impl<'a, K: Kernel> Generator<'a, K> {
     fn start(&mut self) {
         self.now = self.kernel.host().clock();
         self.begin = self.now;
+        // Before anything else, so that all moments are behind it.
+        self.last_tick = self.begin - Duration::from_nanos(1);
         self.counted_from = self.begin + self.plan.warm_up;
         self.counted_until = self.counted_from + self.plan.duration;
         self.next_slice = self.begin + self.plan.interval;
@@ -226,7 +249,9 @@ impl<'a, K: Kernel> Generator<'a, K> {
     /// Whether all that counts has come to its end. Until then the load goes on, as a server that
     /// is left alone with its last requests has it easier than before.
     fn is_over(&self) -> bool {
-        self.now >= self.counted_until && self.counted == 0
+        let all_are_due =
+            self.moments.as_ref().is_none_or(|m| self.begin + m.next() >= self.counted_until);
+        self.now >= self.counted_until && self.counted == 0 && all_are_due
     }
 
     /// Whether what is due at a moment counts.
@@ -234,15 +259,25 @@ impl<'a, K: Kernel> Generator<'a, K> {
         due >= self.counted_from && due < self.counted_until
     }
 
-    /// Ends the slices of the time series that are over.
-    fn tick(&mut self, watch: &mut impl FnMut(&Tally) -> bool) {
+    /// Tells what is worth telling, and ends the slices of the time series that are over.
+    fn tick(&mut self, watch: &mut impl FnMut(Moment, &Tally) -> bool) {
+        let mut goes_on = watch(Moment::Turn, &self.tally);
+        for (at, moment) in
+            [(self.counted_from, Moment::Counts), (self.counted_until, Moment::CountsNoMore)]
+        {
+            if self.last_tick < at && self.now >= at {
+                goes_on &= watch(moment, &self.tally);
+            }
+        }
+        self.last_tick = self.now;
         while self.now >= self.next_slice {
             self.next_slice += self.plan.interval;
             self.tally.slice().open = self.open;
-            if !watch(&self.tally) {
-                self.tally.stopped = Some(Stopped::Asked);
-            }
+            goes_on &= watch(Moment::Slice, &self.tally);
             self.tally.series.push(Default::default());
+        }
+        if !goes_on {
+            self.tally.stopped = Some(Stopped::Asked);
         }
     }
 
@@ -250,14 +285,17 @@ impl<'a, K: Kernel> Generator<'a, K> {
     fn next_moment(&mut self) -> Instant {
         let connections = &self.connections;
         let first = self.deadlines.next(|watched| is_over(connections, watched));
+        let farewell = self.farewells.next(|watched| is_over(connections, watched));
         let waiting = self.waiting.front().map(|due| *due + self.plan.deadline);
         let wake = self.waking.peek().map(|Reverse((at, _))| *at);
         let mut next = self.next_slice;
-        for at in [first, waiting, wake].into_iter().flatten() {
+        for at in [first, farewell, waiting, wake].into_iter().flatten() {
             next = next.min(at);
         }
-        if self.now < self.counted_until {
-            next = next.min(self.counted_until);
+        for at in [self.counted_from, self.counted_until] {
+            if self.now < at {
+                next = next.min(at);
+            }
         }
         if self.clients > 0 {
             next = self.now;
@@ -272,7 +310,9 @@ impl<'a, K: Kernel> Generator<'a, K> {
         if !self.fresh.is_empty() {
             let now = self.kernel.host().clock();
             for (due, counts) in self.fresh.drain(..) {
-                self.tally.begun(counts, now.saturating_duration_since(due), true);
+                // What is begun behind the end is too late.
+                let begun = counts && now <= self.counted_until + TOLERABLE;
+                self.tally.begun(begun, now.saturating_duration_since(due), true);
             }
         }
         let until = if self.done.is_empty() { until } else { Some(self.now) };

@@ -44,9 +44,11 @@ pub(super) struct Contest {
 }
 
 impl Contest {
-    pub(super) fn new(work: &'static Work) -> Self {
+    /// Without those who are missing.
+    pub(super) fn new(work: &'static Work, missing: &[Peer]) -> Self {
         let side = |peer: &Peer| Side { peer: *peer, runs: Vec::new(), failed: None };
-        Contest { work, sides: work.peers.iter().map(side).collect() }
+        let peers = work.peers.iter().filter(|peer| !missing.contains(peer));
+        Contest { work, sides: peers.map(side).collect() }
     }
 
     /// What the floors of this work reply, if there are any: what our server does.

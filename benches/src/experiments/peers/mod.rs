@@ -3,7 +3,7 @@
 mod contest;
 mod work;
 
-use super::{Context, Experiment};
+use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
 use crate::measure::{Others, Peer, Site, Wrk};
 use crate::outcome::{Outcome, X};
@@ -35,8 +35,9 @@ const NOTES: [&str; 5] = [
      smallest and the largest.",
     "nginx: one worker, `multi_accept on`, no limit of requests per connection, no access log, no \
      gzip. copy-cached is `sendfile off` with `open_file_cache`, sendfile-cached is `sendfile on` \
-     with it; shipped is `sendfile on` without it, as in Debian's nginx.conf. hyper: one thread of \
-     tokio, `pipeline_flush`, a handler that answers at once.",
+     with it; shipped is `sendfile on` without it, as in Debian's nginx.conf. The libraries are small \
+     programs in `benches/peers`: one thread, a handler that answers at once; hyper on tokio with \
+     `pipeline_flush`.",
     "Where both cores are busy less than all the time, what the two exchange takes its time: wrk \
      reads 8 KiB at a time, so with large files it is wrk that sets the rate.",
     "wrk has no figure for the latency of some pipelined requests; the bars are missing then.",
@@ -44,11 +45,18 @@ const NOTES: [&str; 5] = [
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let wrk = Wrk::find()?;
-    let nginx = Peer::Nginx("shipped").find()?.unwrap_or_default();
     let mut outcome = Outcome::new(EXPERIMENT.id);
-    let versions = [("nginx".to_owned(), nginx), ("wrk".to_owned(), wrk.version.clone())];
-    outcome.machine.versions.extend(versions);
-    let mut contests: Vec<_> = work::ALL.iter().map(Contest::new).collect();
+    contestants::note(Peer::Nginx("shipped"), false, &mut outcome)?;
+    outcome.machine.versions.insert("wrk".to_owned(), wrk.version.clone());
+    let mut missing = Vec::new();
+    for peer in work::LIBRARIES {
+        cx.progress.set_message(format!("building {peer}"));
+        if let Err(failure) = contestants::note(peer, !cx.quick, &mut outcome) {
+            outcome.notes.push(format!("{failure}."));
+            missing.push(peer);
+        }
+    }
+    let mut contests: Vec<_> = work::ALL.iter().map(|work| Contest::new(work, &missing)).collect();
     let sites = contests.iter().map(Contest::site).collect::<Result<Vec<_>, _>>()?;
     let others = Others::watch()?;
     measure(cx, &mut contests, &sites, &wrk);

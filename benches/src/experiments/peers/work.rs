@@ -1,6 +1,6 @@
 //! What the servers are asked, and who takes part.
 
-use crate::measure::Peer::{self, Floor, Hyper, Nginx, Ours};
+use crate::measure::Peer::{self, Floor, Hyper, MayMinihttp, Nginx, Ours};
 use crate::measure::Requests;
 
 /// A kind of work.
@@ -23,8 +23,11 @@ const COPY: Peer = Nginx("copy-cached");
 const SENDFILE: Peer = Nginx("sendfile-cached");
 const SHIPPED: Peer = Nginx("shipped");
 
+/// The servers of Rust libraries.
+pub(super) const LIBRARIES: [Peer; 2] = [Hyper, MayMinihttp];
+
 /// nginx answers from its configuration where the work is no file, so one configuration stands
-/// for all. hyper serves no files. A floor answers one read by one reply, so it knows no others.
+/// for all. Libraries serve no files. A floor answers one read by one reply, so it knows no others.
 pub(super) const ALL: [Work; 6] = [
     Work {
         name: "hello",
@@ -32,7 +35,7 @@ pub(super) const ALL: [Work; 6] = [
         path: "/hello",
         bytes: 12,
         requests: Requests::KeepAlive,
-        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper],
+        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper, MayMinihttp],
     },
     Work {
         name: "file1k",
@@ -64,7 +67,7 @@ pub(super) const ALL: [Work; 6] = [
         path: "/hello",
         bytes: 12,
         requests: Requests::Pipelined(16),
-        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper],
+        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper, MayMinihttp],
     },
     Work {
         name: "conn",
@@ -72,6 +75,6 @@ pub(super) const ALL: [Work; 6] = [
         path: "/hello",
         bytes: 12,
         requests: Requests::Close,
-        peers: &[EPOLL, URING, TOKIO, COPY, Hyper],
+        peers: &[EPOLL, URING, TOKIO, COPY, Hyper, MayMinihttp],
     },
 ];
