@@ -81,15 +81,26 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
                 cx.progress.inc(1);
                 let scans = ["select", "poll"].contains(&side.mechanism);
                 let late = round > 0 && cx.is_late();
+                if late {
+                    trials.note_late();
+                }
                 if late || (scans && *cold > MOST_SCANNED) {
                     continue;
                 }
                 cx.progress.set_message(format!("{}: {cold} idle", side.mechanism));
                 let number = cold.to_string();
                 let words = ["--connections", "32", "--requests", "1", "--cold", &number];
-                let times = ["--warm-up", "0.3", "--duration", seconds];
+                let times = ["--warm-up", "1", "--duration", seconds];
                 let words = [&words[..], &times, &SOURCES].concat();
-                let trial = trials.run(Peer::Proxy(side.mechanism), &conditions, FILE, &words)?;
+                let trial = trials.run(Peer::Proxy(side.mechanism), &conditions, FILE, &words);
+                let trial = match trial {
+                    Ok(trial) => trial,
+                    Err(failure) => {
+                        let what = format!("{}, {cold} idle, failed: {failure}.", side.mechanism);
+                        outcome.notes.push(what);
+                        continue;
+                    }
+                };
                 match side.runs.iter_mut().find(|(n, _)| n == cold) {
                     Some((_, runs)) => runs.push(trial),
                     None => side.runs.push((*cold, vec![trial])),
@@ -106,8 +117,10 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         let mechanisms: Vec<_> = sides.iter().map(|side| side.mechanism).collect();
         figure_9(cx, &mechanisms, &conditions, &mut trials, &mut outcome)?;
     }
+    // Children count as ours when they have ended.
+    drop(origin);
     outcome.notes.extend(others.note()?);
-    outcome.notes.extend(trials.notes());
+    trials.tell(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }
@@ -182,7 +195,15 @@ fn figure_9(
         for mechanism in mechanisms {
             cx.progress.set_message(format!("{mechanism}: {rate} requests per second"));
             let words = [&usual[..], &["--rate", &rate]].concat();
-            let trial = trials.run(Peer::Proxy(mechanism), conditions, FILE, &words)?;
+            let trial = match trials.run(Peer::Proxy(mechanism), conditions, FILE, &words) {
+                Ok(trial) => trial,
+                Err(failure) => {
+                    outcome
+                        .notes
+                        .push(format!("{mechanism}, {rate} per second, failed: {failure}."));
+                    continue;
+                }
+            };
             let x = || X::Number((saturation * multiple).round());
             let figure = "against request rate, 750 idle connections";
             let mut add = |name: &str, ms: f64| {

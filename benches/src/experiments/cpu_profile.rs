@@ -1,8 +1,10 @@
 //! Where a proxy with many idle connections spends its time.
 
+use std::time::Instant;
+
 use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
-use crate::measure::{Conditions, Others, Peer, Perf, SOURCES, Server, Share, Site, load};
+use crate::measure::{Conditions, Mark, Others, Peer, Perf, SOURCES, Server, Share, Site, load};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
 
@@ -89,16 +91,38 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     cx.progress.set_length(mechanisms.len() as u64);
     for mechanism in mechanisms {
         cx.progress.set_message(mechanism);
-        let server = Server::start_under(&Peer::Proxy(mechanism).subject(), &site, &conditions)?;
+        let mut server =
+            Server::start_under(&Peer::Proxy(mechanism).subject(), &site, &conditions)?;
+        server.ask("/1k.txt", 1 << 10)?;
         let seconds = if cx.quick { "6" } else { "30" };
         let words = ["--rate", "400", "--connections", "50", "--cold", "750"];
-        let words = [&words[..], &["--warm-up", "0", "--duration", seconds], &SOURCES].concat();
-        let recording = perf.record(server.family())?;
-        let before = server.cpu()?;
-        let seen = load(&format!("http://{}/1k.txt", server.address()), &words)?;
-        let spent = server.cpu()?.since(&before) as f64 / 1e9;
-        let busy = 100.0 * spent / seen.series.last().map_or(seen.seconds, |i| i.until_s);
-        let shares = recording.end()?;
+        let words = [&words[..], &["--warm-up", "1", "--duration", seconds], &SOURCES].concat();
+        let (mut recording, mut readings) = (None, Vec::new());
+        let mut shares = Vec::new();
+        let seen = load(&format!("http://{}/1k.txt", server.address()), &words, |mark| {
+            match mark {
+                Mark::Counts => recording = Some(perf.record(server.family())?),
+                Mark::CountsNoMore => {
+                    if let Some(recording) = recording.take() {
+                        shares = recording.end()?;
+                    }
+                }
+            }
+            readings.push((Instant::now(), server.cpu()?));
+            Ok(())
+        })?;
+        let [(begin, before), (end, after)] = &readings[..] else {
+            let why = seen.partial.unwrap_or_else(|| "it ended early".to_owned());
+            return Err(Failure::Run(format!("{mechanism}: {why}")));
+        };
+        if seen.replies < seen.due {
+            outcome.notes.push(format!(
+                "{mechanism}: {} of {} requests failed.",
+                seen.due - seen.replies,
+                seen.due
+            ));
+        }
+        let busy = after.since(before) as f64 / 1e7 / (*end - *begin).as_secs_f64();
         let events = events(mechanism, &shares) * busy / 100.0;
         let mut add = |name: &str, percent: f64| {
             if let Some(y) = spread(&[percent]) {
@@ -118,6 +142,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         cx.progress.inc(1);
     }
     paper(&mut outcome);
+    // Children count as ours when they have ended.
+    drop(origin);
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)

@@ -21,6 +21,9 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const SHARE: u32 = 10;
 /// Rates, as multiples of what the server does in a closed loop.
 const MULTIPLES: [f64; 2] = [0.9, 1.5];
+/// At 1.5 times saturation it takes two seconds until those who are served have waited as long as
+/// clients wait.
+const WARM_UP: &str = "2.5";
 /// Points of a curve, at most.
 const POINTS: usize = 300;
 
@@ -49,7 +52,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     }
     shows(&mut outcome);
     outcome.notes.extend(others.note()?);
-    outcome.notes.extend(trials.notes());
+    trials.tell(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }
@@ -85,20 +88,21 @@ fn one(
 ) -> Result<(), Failure> {
     let file = ("/1k.txt", 1 << 10);
     let seconds = if cx.quick { "1.5" } else { "3" };
-    let usual = ["--deadline", "1", "--requests", "1", "--warm-up", "1", "--duration", seconds];
+    let usual = ["--deadline", "1", "--requests", "1", "--duration", seconds];
     let usual = [&usual[..], &SOURCES].concat();
-    let closed = [&usual[..], &["--connections", "256"]].concat();
+    let closed = [&usual[..], &["--connections", "256", "--warm-up", "1"]].concat();
     let saturation = trials.run(peer, conditions, file, &closed)?.goodput();
     cx.progress.inc(1);
     for multiple in MULTIPLES {
         let log = outcome::directory()?.join(format!("fairness-{}.csv", std::process::id()));
         let (rate, path) = (format!("{:.0}", saturation * multiple), log.display().to_string());
-        let words = [&usual[..], &["--rate", &rate, "--log", &path]].concat();
+        let words = [&usual[..], &["--rate", &rate, "--log", &path, "--warm-up", WARM_UP]].concat();
         let trial = trials.run(peer, conditions, file, &words);
         let text = fs::read_to_string(&log);
         let _ = fs::remove_file(&log);
         let (trial, text) = (trial?, text?);
-        let times = answered(&text, 1.0, 1.0 + trial.seen.seconds);
+        let warm_up = WARM_UP.parse().unwrap_or(0.0);
+        let times = answered(&text, warm_up, warm_up + trial.seen.seconds);
         let apart = times.len().div_ceil(POINTS).max(1);
         let figure =
             format!("Response time in order of completion, at {multiple} times saturation");

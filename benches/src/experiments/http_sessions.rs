@@ -31,7 +31,8 @@ const NOTES: [&str; 2] = [
     "A session is a connection with 20 requests, one after the other, for files of 64 bytes to 8 KB \
      in turn; sessions begin at random moments (partially open, as httperf has it). A client gives \
      up a request after one second, and its session with it.",
-    "The server has 10 % of one core, or on two cores two workers and twice that.",
+    "The server has 10 % of one core, or on two cores two workers and twice that, in \
+     one group; the second core is the generator's.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
@@ -65,7 +66,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             let figure = format!("Throughput against request rate, {cores}");
             let megabits = |t: &Trial| t.megabytes() * 8.0;
             sweep.against_rate(&mut outcome, &figure, "Mbit/s", megabits);
-            if let Some(y) = spread(&sweep.saturation) {
+            if let Some(y) = spread(&sweep.saturation()) {
                 let x = X::Name(sweep.peer.to_string());
                 outcome.point("Saturation", "requests/s", cores, x, y);
             }
@@ -73,7 +74,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     }
     papers(&mut outcome);
     outcome.notes.extend(others.note()?);
-    outcome.notes.extend(trials.notes());
+    trials.tell(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }

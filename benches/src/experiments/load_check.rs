@@ -86,6 +86,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     cx.progress.set_length(rounds as u64 * 3);
     for round in 0..rounds {
         if round > 0 && cx.is_late() {
+            trials.note_late();
             break;
         }
         cx.progress.set_message("100 us of work for each request");
@@ -128,7 +129,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         ratio("conn_rate_reset_over_h2load"),
     ));
     outcome.notes.extend(others.note()?);
-    outcome.notes.extend(trials.notes());
+    trials.tell(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }

@@ -66,7 +66,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         };
         add("Goodput", "replies/s", Trial::goodput);
         add("Throughput", "MB/s", Trial::megabytes);
-        add("Mean response time", "ms", |t| t.seen.response_us.mean / 1e3);
+        add("Mean response time of good replies", "ms", |t| t.seen.response_us.mean / 1e3);
         sweep.goals(&mut outcome);
     }
     let (twice, thrice) = (outcome.percentages("_r2"), outcome.percentages("_r3"));
@@ -79,7 +79,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         "SEND, figure 4.14: as with files of one size, SEND keeps its rate and /dev/poll does not.",
     );
     outcome.notes.extend(others.note()?);
-    outcome.notes.extend(trials.notes());
+    trials.tell(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }

@@ -25,25 +25,48 @@ pub(super) struct Setting<'a> {
 pub(super) struct Sweep<'a> {
     pub(super) peer: Peer,
     setting: Setting<'a>,
-    /// What it did in a closed loop, once for each round.
-    pub(super) saturation: Vec<f64>,
-    /// The runs at each multiple of it.
-    pub(super) points: Vec<Point>,
+    rounds: Vec<Round>,
     /// Why it was given up.
     pub(super) failed: Option<String>,
 }
 
-/// The runs at one rate, one for each round.
+/// One time through all rates.
 #[derive(Debug)]
-pub(super) struct Point {
-    pub(super) multiple: f64,
-    /// Requests per second that the load asks for, if all of them are made.
-    offered: Vec<f64>,
-    trials: Vec<Trial>,
+struct Round {
+    /// What it did in a closed loop.
+    saturation: f64,
+    /// The runs at multiples of it.
+    runs: Vec<(f64, Trial)>,
+}
+
+impl Round {
+    fn at(&self, multiple: f64) -> Option<&Trial> {
+        self.runs.iter().find(|(at, _)| *at == multiple).map(|(_, trial)| trial)
+    }
+
+    /// The highest goodput of all runs.
+    fn peak(&self) -> f64 {
+        let runs = self.runs.iter().map(|(_, trial)| trial.goodput());
+        runs.fold(self.saturation, f64::max)
+    }
 }
 
 /// Clients of the closed loop, many enough for batches.
 const CLIENTS: &str = "256";
+/// When clients give up, in seconds.
+const DEADLINE: &str = "1";
+/// The longest warm-up, in seconds.
+const LONGEST: f64 = 5.0;
+
+/// For how long load is made before it counts, in seconds. The queue of a server that is asked for
+/// `multiple` of what it can do grows until those who are served have waited as long as clients
+/// wait, which takes 1 / (multiple - 1) of that time.
+fn warm_up(multiple: Option<f64>) -> f64 {
+    match multiple {
+        Some(multiple) if multiple > 1.0 => (1.3 / (multiple - 1.0)).clamp(1.0, LONGEST),
+        _ => 1.0,
+    }
+}
 
 /// Sweeps for some servers.
 pub(super) fn of<'a>(peers: Vec<Peer>, setting: Setting<'a>) -> Vec<Sweep<'a>> {
@@ -78,50 +101,61 @@ pub(super) fn all(
 
 impl<'a> Sweep<'a> {
     fn new(peer: Peer, setting: Setting<'a>) -> Self {
-        Sweep { peer, setting, saturation: Vec::new(), points: Vec::new(), failed: None }
+        Sweep { peer, setting, rounds: Vec::new(), failed: None }
     }
 
     /// One run: in a closed loop, or at a multiple of what was done there.
     fn run(&mut self, trials: &mut Trials<'_>, multiple: Option<f64>) -> Result<(), Failure> {
         let Setting { conditions, file, session, requests, seconds } = self.setting;
-        let usual = [&["--deadline", "1", "--warm-up", "1"], &SOURCES[..], &session].concat();
+        let warm_up = warm_up(multiple).to_string();
+        let usual = ["--deadline", DEADLINE, "--warm-up", &warm_up];
+        let usual = [&usual[..], &SOURCES[..], &session].concat();
         let Some(multiple) = multiple else {
             let words = [&usual[..], &["--connections", CLIENTS, "--duration", "1.5"]].concat();
             let trial = trials.run(self.peer, &conditions, file, &words)?;
-            self.saturation.push(trial.goodput());
+            let saturation = trial.goodput();
+            self.rounds.push(Round { saturation, runs: Vec::new() });
             return Ok(());
         };
-        let Some(saturation) = self.saturation.last() else { return Ok(()) };
-        let rate = format!("{:.1}", saturation * multiple / requests);
+        let Some(round) = self.rounds.last_mut() else { return Ok(()) };
+        let rate = format!("{:.1}", round.saturation * multiple / requests);
         let words = [&usual[..], &["--rate", &rate, "--duration", seconds]].concat();
         let trial = trials.run(self.peer, &conditions, file, &words)?;
-        let point = match self.points.iter().position(|point| point.multiple == multiple) {
-            Some(at) => &mut self.points[at],
-            None => {
-                self.points.push(Point { multiple, offered: Vec::new(), trials: Vec::new() });
-                self.points.last_mut().expect("it was just added")
-            }
-        };
-        point.offered.push(saturation * multiple);
-        point.trials.push(trial);
+        round.runs.push((multiple, trial));
         Ok(())
     }
 
-    /// Goodput at a multiple of saturation, once for each round.
-    pub(super) fn goodput(&self, multiple: f64) -> Vec<f64> {
-        let point = self.points.iter().find(|point| point.multiple == multiple);
-        point.map_or(Vec::new(), |point| point.trials.iter().map(Trial::goodput).collect())
+    /// What it did in a closed loop, once for each round.
+    pub(super) fn saturation(&self) -> Vec<f64> {
+        self.rounds.iter().map(|round| round.saturation).collect()
     }
 
-    /// The same over the highest goodput of each round.
-    pub(super) fn relative(&self, multiple: f64) -> Vec<f64> {
-        let best = |round: usize| {
-            let runs = self.points.iter().filter_map(|point| point.trials.get(round));
-            let all = runs.map(Trial::goodput).chain(self.saturation.get(round).copied());
-            all.fold(f64::MIN_POSITIVE, f64::max)
-        };
-        let goodput = self.goodput(multiple).into_iter().enumerate();
-        goodput.map(|(round, good)| good / best(round)).collect()
+    /// The multiples of it that it was asked for.
+    pub(super) fn multiples(&self) -> Vec<f64> {
+        let most = self.rounds.iter().max_by_key(|round| round.runs.len());
+        most.map_or(Vec::new(), |round| round.runs.iter().map(|(at, _)| *at).collect())
+    }
+
+    /// Something of the run at a multiple, once for each round.
+    fn of(&self, multiple: f64, of: impl Fn(&Round, &Trial) -> f64) -> Vec<f64> {
+        let run = |round: &Round| round.at(multiple).map(|trial| of(round, trial));
+        self.rounds.iter().filter_map(run).collect()
+    }
+
+    /// Goodput at a multiple of saturation.
+    pub(super) fn goodput(&self, multiple: f64) -> Vec<f64> {
+        self.of(multiple, |_, trial| trial.goodput())
+    }
+
+    /// The same over the highest goodput of the round.
+    pub(super) fn over_peak(&self, multiple: f64) -> Vec<f64> {
+        self.of(multiple, |round, trial| trial.goodput() / round.peak().max(f64::MIN_POSITIVE))
+    }
+
+    /// The same over saturation.
+    pub(super) fn over_saturation(&self, multiple: f64) -> Vec<f64> {
+        let least = f64::MIN_POSITIVE;
+        self.of(multiple, |round, trial| trial.goodput() / round.saturation.max(least))
     }
 
     /// Adds a figure: what `of` says of each run, against the rate of requests.
@@ -132,9 +166,10 @@ impl<'a> Sweep<'a> {
         unit: &str,
         of: fn(&Trial) -> f64,
     ) {
-        for point in &self.points {
-            let values: Vec<_> = point.trials.iter().map(of).collect();
-            if let Some((rate, y)) = spread(&point.offered).zip(spread(&values)) {
+        for multiple in self.multiples() {
+            let offered = self.of(multiple, |round, _| round.saturation * multiple);
+            let values = self.of(multiple, |_, trial| of(trial));
+            if let Some((rate, y)) = spread(&offered).zip(spread(&values)) {
                 let x = X::Number(rate.median.round());
                 outcome.point(figure, unit, &self.peer.to_string(), x, y);
             }
@@ -148,8 +183,10 @@ impl<'a> Sweep<'a> {
             outcome.notes.push(format!("{} failed: {failure}", self.peer));
         }
         for (multiple, name) in [(2.0, "r2"), (3.0, "r3")] {
-            if let Some(ratio) = spread(&self.relative(multiple)) {
-                outcome.ratios.insert(format!("{}_{name}", self.short_name()), ratio.median);
+            if let Some(ratio) = spread(&self.over_peak(multiple)) {
+                let name = format!("{}_{name}", self.short_name());
+                outcome.point("Ratios", "", &name, X::Name("over the peak".to_owned()), ratio);
+                outcome.ratios.insert(name, ratio.median);
             }
         }
     }

@@ -7,12 +7,12 @@ use rustix::fd::AsRawFd;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::UnshareFlags;
 
-/// What a machine for many connections is set to. The first leaves more ports to clients, the next
-/// two leave the length of a listener's queue to the server, the last lets clients that close
-/// first use their ports again.
+/// What a machine for many connections is set to. The first leaves more ports to clients; the next
+/// two are the longest queue of a listener, which those servers have that can't be told, and what is
+/// begun before it; the last lets clients that close first use their ports again.
 const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/ip_local_port_range", "1024 65535"),
-    ("net/core/somaxconn", "65535"),
+    ("net/core/somaxconn", "4096"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
     ("net/ipv4/tcp_tw_reuse", "1"),
 ];

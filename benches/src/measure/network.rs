@@ -1,30 +1,23 @@
-//! What the kernel counts of TCP, as nstat(8) shows it.
+//! What the kernel counts of listeners, as nstat(8) shows it.
 
 use std::fs;
 use std::io;
 
-/// What happened to connections before any server saw them, and to replies that nobody wanted.
+/// What happened to connections before any server saw them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpCounts {
     /// Times a listener's queue was full.
     pub(crate) listen_overflows: u64,
     /// Connections that were dropped there, for this or another reason.
     pub(crate) listen_drops: u64,
-    /// Resets that were sent.
-    pub(crate) resets: u64,
 }
 
 impl TcpCounts {
     /// Those of this process's network so far.
     pub(crate) fn now() -> io::Result<Self> {
         let extended = fs::read_to_string("/proc/self/net/netstat")?;
-        let basic = fs::read_to_string("/proc/self/net/snmp")?;
-        let of = |text, group, name| counter(text, group, name).unwrap_or(0);
-        Ok(TcpCounts {
-            listen_overflows: of(&extended, "TcpExt:", "ListenOverflows"),
-            listen_drops: of(&extended, "TcpExt:", "ListenDrops"),
-            resets: of(&basic, "Tcp:", "OutRsts"),
-        })
+        let of = |name| counter(&extended, "TcpExt:", name).unwrap_or(0);
+        Ok(TcpCounts { listen_overflows: of("ListenOverflows"), listen_drops: of("ListenDrops") })
     }
 
     /// How much they have grown.
@@ -32,7 +25,6 @@ impl TcpCounts {
         TcpCounts {
             listen_overflows: self.listen_overflows - before.listen_overflows,
             listen_drops: self.listen_drops - before.listen_drops,
-            resets: self.resets - before.resets,
         }
     }
 }

@@ -114,9 +114,11 @@ pub(super) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
     let mut reply = Vec::new();
     while length(&reply).is_none_or(|length| reply.len() < length) {
         let mut piece = [0; 4096];
-        match stream.read(&mut piece).map_err(|e| Failure::new(format!("no reply to {path}"), e))? {
-            0 => break,
-            n => reply.extend_from_slice(&piece[..n]),
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => reply.extend_from_slice(&piece[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::new(format!("no reply to {path}"), error)),
         }
     }
     if let Some(length) = length(&reply).filter(|n| *n <= reply.len())

@@ -1,11 +1,14 @@
 //! One server under one load of `lab load`, and what it cost.
 
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use super::server::program;
-use super::{CLIENT_CORE, Conditions, Peer, Server, Site, Switches, TcpCounts};
+use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Server, Site, Switches, TcpCounts};
 use crate::failure::Failure;
 use crate::load::Seen;
+use crate::outcome::{self, Outcome};
 
 /// Has clients connect from addresses in turn, each with ports of its own.
 pub(crate) const SOURCES: [&str; 2] = ["--sources", "127.0.0.2-127.0.0.17"];
@@ -14,7 +17,7 @@ pub(crate) const SOURCES: [&str; 2] = ["--sources", "127.0.0.2-127.0.0.17"];
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     pub(crate) seen: Seen,
-    /// Processor time of the server from the beginning of the load to its end.
+    /// Processor time of the server while what became due counted.
     pub(crate) server_ns: u64,
     pub(crate) switches: Switches,
     pub(crate) tcp: TcpCounts,
@@ -31,26 +34,25 @@ impl Trial {
         self.seen.body_bytes as f64 / 1e6 / self.seen.seconds
     }
 
-    /// Processor time of the server for each good reply, those of the warm-up included.
+    /// Processor time of the server for each good reply.
     pub(crate) fn cpu_us_per_reply(&self) -> f64 {
-        self.server_ns as f64 / 1e3 / self.all_replies()
+        self.server_ns as f64 / 1e3 / self.seen.replies.max(1) as f64
     }
 
     /// Context switches of the server for each good reply.
     pub(crate) fn switches_per_reply(&self) -> f64 {
-        (self.switches.voluntary + self.switches.involuntary) as f64 / self.all_replies()
+        (self.switches.voluntary + self.switches.involuntary) as f64
+            / self.seen.replies.max(1) as f64
     }
 
-    /// Good replies, those of the warm-up included; one at least.
-    fn all_replies(&self) -> f64 {
-        let replies: u64 = self.seen.series.iter().map(|interval| interval.replies).sum();
-        replies.max(1) as f64
+    /// Times that the listener's queue was full, per second.
+    pub(crate) fn overflows(&self) -> f64 {
+        self.tcp.listen_overflows as f64 / self.seen.seconds
     }
 
-    /// Connections that were dropped in the listener's queue, per second.
+    /// Connections that were dropped there, for this or another reason, per second.
     pub(crate) fn dropped(&self) -> f64 {
-        let seconds = self.seen.series.last().map_or(1.0, |interval| interval.until_s);
-        self.tcp.listen_drops as f64 / seconds
+        self.tcp.listen_drops as f64 / self.seen.seconds
     }
 }
 
@@ -60,8 +62,8 @@ pub(crate) struct Trials<'a> {
     site: &'a Site,
     /// How often a run is tried that the generator spoils.
     attempts: usize,
-    /// Runs that were discarded, each with the reason.
-    discarded: Vec<String>,
+    /// Runs that were discarded.
+    discarded: usize,
     /// Runs for which there was no time.
     left_out: usize,
     /// Runs that were kept though they were spoiled, as all attempts were.
@@ -70,7 +72,7 @@ pub(crate) struct Trials<'a> {
 
 impl<'a> Trials<'a> {
     pub(crate) fn new(site: &'a Site, attempts: usize) -> Self {
-        Trials { site, attempts, discarded: Vec::new(), left_out: 0, spoiled: Vec::new() }
+        Trials { site, attempts, discarded: 0, left_out: 0, spoiled: Vec::new() }
     }
 
     /// Runs `peer` under the load that `words` ask `lab load` for, on a path whose body has so many
@@ -96,7 +98,7 @@ impl<'a> Trials<'a> {
                 self.spoiled.push(what);
                 return Ok(trial);
             }
-            self.discarded.push(what);
+            self.discarded += 1;
             attempt += 1;
         }
     }
@@ -106,13 +108,19 @@ impl<'a> Trials<'a> {
         self.left_out += 1;
     }
 
-    /// Sentences for whoever reads the figures.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if !self.discarded.is_empty() {
+    /// Tells whoever reads the figures.
+    pub(crate) fn tell(&self, outcome: &mut Outcome) {
+        let notes = &mut outcome.notes;
+        if !self.spoiled.is_empty() {
+            outcome.shows.push(format!(
+                "{} of the runs behind these figures were spoiled, as the notes say.",
+                self.spoiled.len()
+            ));
+        }
+        if self.discarded > 0 {
             notes.push(format!(
                 "{} runs were discarded and made again, as the generator was late or out of room.",
-                self.discarded.len()
+                self.discarded
             ));
         }
         if self.left_out > 0 {
@@ -124,35 +132,80 @@ impl<'a> Trials<'a> {
         for what in &self.spoiled {
             notes.push(format!("Kept though spoiled {} times: {what}.", self.attempts));
         }
-        notes
+    }
+}
+
+/// Counts of a server, and of the network.
+#[derive(Clone, Debug)]
+struct Reading {
+    cpu: CpuTime,
+    switches: Switches,
+    tcp: TcpCounts,
+}
+
+impl Reading {
+    fn of(server: &Server) -> Result<Self, Failure> {
+        Ok(Reading { cpu: server.cpu()?, switches: server.switches()?, tcp: TcpCounts::now()? })
     }
 }
 
 fn run(server: &Server, path: &str, words: &[&str]) -> Result<Trial, Failure> {
-    let (cpu, switches, tcp) = (server.cpu()?, server.switches()?, TcpCounts::now()?);
-    let seen = load(&format!("http://{}{path}", server.address()), words)?;
-    let after = server.switches()?;
+    let mut readings = Vec::new();
+    let url = format!("http://{}{path}", server.address());
+    let seen = load(&url, words, |_| {
+        readings.push(Reading::of(server)?);
+        Ok(())
+    })?;
+    let [before, after] = &readings[..] else {
+        let why = seen.partial.unwrap_or_else(|| "it ended early".to_owned());
+        return Err(Failure::Run(why));
+    };
     Ok(Trial {
         seen,
-        server_ns: server.cpu()?.since(&cpu),
+        server_ns: after.cpu.since(&before.cpu),
         switches: Switches {
-            voluntary: after.voluntary.saturating_sub(switches.voluntary),
-            involuntary: after.involuntary.saturating_sub(switches.involuntary),
+            voluntary: after.switches.voluntary.saturating_sub(before.switches.voluntary),
+            involuntary: after.switches.involuntary.saturating_sub(before.switches.involuntary),
         },
-        tcp: TcpCounts::now()?.since(tcp),
+        tcp: after.tcp.since(before.tcp),
     })
 }
 
-/// Has `lab load` make load from the client's core.
-pub(crate) fn load(url: &str, words: &[&str]) -> Result<Seen, Failure> {
-    let output = Command::new(program()?)
-        .args(["load", url, "--core", &CLIENT_CORE.to_string(), "--json", "-"])
+/// When what becomes due begins to count, and when it ends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Counts,
+    CountsNoMore,
+}
+
+/// Has `lab load` make load from the client's core, and calls `at` at each mark.
+pub(crate) fn load(
+    url: &str,
+    words: &[&str],
+    mut at: impl FnMut(Mark) -> Result<(), Failure>,
+) -> Result<Seen, Failure> {
+    // Not by standard output, which nobody reads before the end.
+    let file = outcome::directory()?.join(format!("seen-{}.json", std::process::id()));
+    let mut child = Command::new(program()?)
+        .args(["load", url, "--core", &CLIENT_CORE.to_string(), "--mark", "--json"])
+        .arg(&file)
         .args(words)
+        .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        .output()
+        .spawn()
         .map_err(|e| Failure::new("can't start the load generator", e))?;
-    serde_json::from_slice(&output.stdout).map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        Failure::Run(format!("the load generator says: {}", said.trim()))
-    })
+    let stderr = child.stderr.take().expect("standard error is a pipe");
+    let mut said = String::new();
+    for line in BufReader::new(stderr).lines() {
+        match line?.as_str() {
+            "Counts" => at(Mark::Counts)?,
+            "CountsNoMore" => at(Mark::CountsNoMore)?,
+            other => said = other.to_owned(),
+        }
+    }
+    child.wait()?;
+    let text = fs::read(&file);
+    let _ = fs::remove_file(&file);
+    serde_json::from_slice(&text.unwrap_or_default())
+        .map_err(|_| Failure::Run(format!("the load generator says: {said}")))
 }

@@ -13,7 +13,7 @@ use crate::outcome::{Series, X};
 use crate::run::number;
 
 /// Readable on light and on dark ground, and told apart without red and green.
-const PALETTE: [RGBColor; 10] = [
+const PALETTE: [RGBColor; 16] = [
     RGBColor(0x80, 0x8a, 0x96),
     RGBColor(0x2f, 0x81, 0xd6),
     RGBColor(0xe0, 0x8a, 0x1e),
@@ -24,15 +24,20 @@ const PALETTE: [RGBColor; 10] = [
     RGBColor(0x8a, 0x9a, 0x2a),
     RGBColor(0xb0, 0x6a, 0x4a),
     RGBColor(0x3f, 0xa7, 0xc4),
+    RGBColor(0xd6, 0x5d, 0x3b),
+    RGBColor(0x5f, 0x8f, 0x4f),
+    RGBColor(0xb5, 0x9b, 0x2c),
+    RGBColor(0xa4, 0x7f, 0xb0),
+    RGBColor(0x4d, 0x6f, 0x8f),
+    RGBColor(0xc0, 0x8a, 0x8a),
 ];
 
 /// Stands for the colour of the page's text, which a plot can't know.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 
-/// Width and height of a plot, and the height of a heading over it.
+/// Width and height of a plot.
 const SIZE: (u32, u32) = (900, 280);
-const HEADING: u32 = 50;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
@@ -59,21 +64,26 @@ pub(super) fn standalone(title: &str, series: &[&Series]) -> Result<String, Fail
     let plot = svg(series)?;
     let unit = if series[0].unit.is_empty() { "" } else { &format!(" [{}]", series[0].unit) };
     let mut key = String::new();
-    let mut x = 70;
+    let (mut x, mut y) = (70, 34);
     for (s, colour) in series.iter().zip(colours()) {
         let name = escape(&s.name);
-        key += &format!("<rect x=\"{x}\" y=\"34\" width=\"12\" height=\"12\" fill=\"{colour}\"/>");
-        key += &format!("<text x=\"{}\" y=\"45\">{name}</text>", x + 17);
         // Letters are about so wide.
-        x += 35 + 8 * s.name.len();
+        let width = 35 + 8 * s.name.len();
+        if x + width > SIZE.0 as usize {
+            (x, y) = (70, y + 18);
+        }
+        key += &format!("<rect x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>");
+        key += &format!("<text x=\"{}\" y=\"{}\">{name}</text>", x + 17, y + 11);
+        x += width;
     }
-    let (width, height) = (SIZE.0, SIZE.1 + HEADING);
+    let heading = y + 16;
+    let (width, height) = (SIZE.0, SIZE.1 as usize + heading);
     let style = "svg{color:#1f2328;background:#fff}text{font:14px sans-serif;fill:currentColor}\
                  @media(prefers-color-scheme:dark){svg{color:#e6edf3;background:#0d1117}}";
     Ok(format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\">\
          <style>{style}</style><text x=\"70\" y=\"22\">{}{}</text>{key}\
-         <g transform=\"translate(0 {HEADING})\">{plot}</g></svg>\n",
+         <g transform=\"translate(0 {heading})\">{plot}</g></svg>\n",
         escape(title),
         escape(unit)
     ))

@@ -94,11 +94,11 @@ const ROWS: [Row; 12] = [
     },
     Row {
         work: "little to do beside 750 idle connections",
-        measured_in: "% of a core spent on learning of events",
+        measured_in: "% of a core left idle",
         experiment: "cpu-profile",
         figure: "Share of the core at 400 requests per second, 750 idle connections",
-        place: Name("learning of events"),
-        best: Least,
+        place: Name("idle"),
+        best: Most,
     },
 ];
 

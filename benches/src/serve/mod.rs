@@ -114,7 +114,7 @@ fn on_mechanism(options: &Serve, app: impl Application + 'static) -> Result<Valu
 
 /// The web server as its program runs it, with a handler.
 fn httpd(options: &Serve) -> Result<Value, Failure> {
-    let config = Config { backlog: options.backlog, ..Config::default() };
+    let config = Config { backlog: options.backlog, max_connections: 15_000, ..Config::default() };
     let limits = Limits { requests: u32::MAX, ..Limits::default() };
     let server = httpd::Server::builder()
         .listen("127.0.0.1:0")
