@@ -17,6 +17,9 @@ need haproxy haproxy
 need h2o h2o
 
 cargo build --quiet -p lab
+for library in hyper may-minihttp; do
+    cargo build --quiet --release --manifest-path "benches/peers/$library/Cargo.toml" --target-dir target/lab/peers
+done
 lab=$PWD/target/debug/lab
 work=$(mktemp -d)
 pid=
@@ -27,7 +30,8 @@ head -c 1024 /dev/urandom >"$work/1k.txt"
 head -c 8192 /dev/urandom >"$work/8k.txt"
 
 for server in "httpd epoll" "nginx copy-cached" "nginx sendfile-cached" "nginx shipped" \
-    "lighttpd select" "lighttpd poll" "lighttpd epoll" "haproxy epoll" "h2o epoll"; do
+    "lighttpd select" "lighttpd poll" "lighttpd epoll" "haproxy epoll" "h2o epoll" \
+    "hyper tokio" "may-minihttp may"; do
     read -r what mechanism <<<"$server"
     # It ends with its standard input.
     mkfifo "$work/in"
@@ -42,11 +46,14 @@ for server in "httpd epoll" "nginx copy-cached" "nginx sendfile-cached" "nginx s
         kill -0 "$pid" || { cat "$work/err" >&2; exit 1; }
         sleep 0.05
     done
-    for name in 1k 8k; do
+    path=/1k.txt expect=1024 files="1k 8k"
+    # Libraries serve no files.
+    case $what in hyper | may-minihttp) path=/hello expect=12 files= ;; esac
+    for name in $files; do
         curl --silent --show-error --fail "http://$address/$name.txt" | cmp - "$work/$name.txt"
     done
     curl --silent --show-error --fail "http://$address/hello" | cmp - "$work/hello.txt"
-    "$lab" load "http://$address/1k.txt" -c 8 --expect 1024 --warm-up 0 --duration 0.2 --json "$work/seen" >/dev/null
+    "$lab" load "http://$address$path" -c 8 --expect "$expect" --warm-up 0 --duration 0.2 --json "$work/seen" >/dev/null
     grep -q '"failed":{}' "$work/seen" || { cat "$work/seen" >&2; exit 1; }
     exec 3>&-
     kill "$pid" 2>/dev/null || true

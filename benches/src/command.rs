@@ -79,6 +79,9 @@ pub(crate) struct Report {
     /// Also write each figure as an SVG file of its own to this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) figures: Option<PathBuf>,
+    /// With these series only
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "figures")]
+    pub(crate) series: Vec<String>,
 }
 
 #[derive(Args)]

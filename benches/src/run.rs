@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
             .expect("the template is well-formed"),
     );
     // The full run has no set time, but an end.
-    let seconds = if options.quick { 42 } else { 900 };
+    let seconds = if options.quick { 42 } else { 870 };
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let (quick, simulation) = (options.quick, options.simulation.clone());
     let cx = Context { quick, deadline, progress, simulation };

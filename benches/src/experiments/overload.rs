@@ -24,7 +24,7 @@ const SHARE: u32 = 10;
 const QUICK: [f64; 3] = [1.0, 2.0, 3.0];
 const FULL: [f64; 7] = [0.5, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0];
 /// How often those are taken through all rates that the goals are about.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 
 const NOTES: [&str; 6] = [
     "The server has 10 % of core 0, a millisecond in every ten; the generator has core 1. Both are \
@@ -36,7 +36,7 @@ const NOTES: [&str; 6] = [
      until all that counts has its end.",
     "Saturation is what a server does for 256 clients in a closed loop that open a new connection \
      for each request. `r2` and `r3` are goodput at twice and three times that, over the highest \
-     goodput at any rate of the round: medians of three rounds for epoll, uring and nginx, single \
+     goodput at any rate of the round: of two rounds for epoll, uring and nginx, of single \
      runs for the others.",
     "The thesis (figures 4.3 and 4.4, 550 MHz Pentium III, Linux 2.4, 100 Mbit/s): the /dev/poll \
      server loses a large part of its response rate beyond saturation; the SEND server keeps nearly \

@@ -25,17 +25,22 @@ pub(crate) fn write(options: &Report) -> Result<(), Failure> {
         .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))?;
     println!("{}", path.display());
     if let Some(directory) = &options.figures {
-        figures(&runs, directory)?;
+        figures(&runs, directory, &options.series)?;
     }
     Ok(())
 }
 
-/// Writes each figure as a file of its own.
-fn figures(runs: &[Outcome], directory: &Path) -> Result<(), Failure> {
+/// Writes each figure as a file of its own, with some of its series, or all.
+fn figures(runs: &[Outcome], directory: &Path, wanted: &[String]) -> Result<(), Failure> {
     fs::create_dir_all(directory)?;
     for run in runs {
         for (number, name) in page::figures(run).into_iter().enumerate() {
-            let series: Vec<_> = run.series.iter().filter(|s| s.figure == name).collect();
+            let is_wanted = |name: &String| wanted.is_empty() || wanted.contains(name);
+            let all = run.series.iter().filter(|s| s.figure == name && is_wanted(&s.name));
+            let series: Vec<_> = all.collect();
+            if series.is_empty() {
+                continue;
+            }
             let path = directory.join(format!("{}-{}.svg", run.id, number + 1));
             fs::write(&path, plot::standalone(name, &series)?)?;
             println!("{}: {name}", path.display());
