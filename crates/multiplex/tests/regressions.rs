@@ -136,7 +136,7 @@ fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<Why>) 
     let server = Server::start(name, config, move || Replies { len, ended });
     let mut host = Linux::default();
     let narrow = BufferSizes { send: None, receive: Some(16 * 1024) };
-    let fd = host.socket(server.address, narrow).unwrap();
+    let fd = host.socket(server.address, None, narrow).unwrap();
     // It may still be under way; a read waits for that.
     let _ = host.connect(fd, server.address);
     // SAFETY: the descriptor was just opened, and nobody else uses its number.
@@ -550,7 +550,7 @@ fn a_backlog_after_a_stop_made_a_foreign_socket_listen() {
         // One of these gets the number that the listener had.
         let mut host = Linux::default();
         let sockets: Vec<_> = (0..64)
-            .map(|_| host.socket(local(), BufferSizes::default()).unwrap())
+            .map(|_| host.socket(local(), None, BufferSizes::default()).unwrap())
             // SAFETY: the descriptor was just opened, and nobody else uses its number.
             .map(|fd| TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd.raw()) }))
             .collect();
