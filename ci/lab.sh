@@ -4,12 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-need() {
-    command -v "$1" >/dev/null && return
-    [ "$(id -u)" = 0 ] || { echo "ci/lab.sh needs $1: apt-get install $2" >&2; exit 1; }
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$2" >/dev/null
-}
-PATH=$PATH:/usr/sbin
+. ci/need.sh
 need curl curl
 need nginx nginx-light
 need lighttpd lighttpd

@@ -4,14 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-need() {
-    command -v "$1" >/dev/null && return
-    [ "$(id -u)" = 0 ] || { echo "ci/peers.sh needs $1: apt-get install $2" >&2; exit 1; }
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$2" >/dev/null
-}
+. ci/need.sh
 need curl curl
 need openssl openssl
-PATH=$PATH:/usr/sbin
 need nginx nginx-light
 
 cargo build --release --quiet -p httpd -p examples
