@@ -280,13 +280,15 @@ impl Tally {
         self.due += u64::from(counts);
     }
 
-    /// It is begun, so long after it was due.
-    pub(crate) fn begun(&mut self, counts: bool, lag: Duration, open_loop: bool) {
+    /// It is begun.
+    pub(crate) fn begun(&mut self, counts: bool) {
+        self.begun += u64::from(counts);
+    }
+
+    /// In an open loop it was begun so long after it was due.
+    pub(crate) fn lagged(&mut self, counts: bool, lag: Duration) {
         if counts {
-            self.begun += 1;
-            if open_loop {
-                record(&mut self.lag, lag);
-            }
+            record(&mut self.lag, lag);
         }
     }
 
@@ -335,7 +337,8 @@ mod tests {
         let mut tally = Tally::new();
         for i in 0..100 {
             tally.due(true);
-            tally.begun(true, Duration::from_micros(if i < 98 { 10 } else { 5_000 }), true);
+            tally.begun(true);
+            tally.lagged(true, Duration::from_micros(if i < 98 { 10 } else { 5_000 }));
         }
         assert_eq!(tally.doubts().len(), 1);
         tally.due(true);

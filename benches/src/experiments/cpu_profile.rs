@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use load_generator::Moment;
+
 use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
-use crate::measure::{Conditions, Mark, Others, Peer, Perf, SOURCES, Server, Share, Site, load};
+use crate::measure::{Conditions, Others, Peer, Perf, SOURCES, Server, Share, Site, load};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
 
@@ -19,47 +21,31 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// What belongs to learning of events: functions of the kernel whose names begin so.
-const EVENTS: [(&str, &[&str]); 4] = [
-    (
-        "select",
-        &[
-            "do_select",
-            "core_sys_select",
-            "do_pselect",
-            "__x64_sys_pselect6",
-            "__pollwait",
-            "poll_freewait",
-            "sock_poll",
-            "tcp_poll",
-            "pollwake",
-            "poll_select",
-            "fdget",
-            "fget",
-            "fput",
-            "select_estimate",
-        ],
-    ),
+const EVENTS: [(&str, &[&[&str]]); 4] = [
+    ("select", &[&["do_select", "core_sys_select", "do_pselect", "__x64_sys_pselect6"], SCAN]),
     (
         "poll",
         &[
-            "do_sys_poll",
-            "__x64_sys_ppoll",
-            "__x64_sys_poll",
-            "__pollwait",
-            "poll_freewait",
-            "sock_poll",
-            "tcp_poll",
-            "pollwake",
-            "poll_select",
-            "fdget",
-            "fget",
-            "fput",
-            "do_poll",
-            "_copy_from_user",
+            &["do_sys_poll", "do_poll", "__x64_sys_poll", "__x64_sys_ppoll", "_copy_from_user"],
+            SCAN,
         ],
     ),
-    ("epoll", &["ep_", "epoll", "do_epoll", "__x64_sys_epoll", "sock_poll", "tcp_poll"]),
-    ("uring", &["io_", "__io_", "__do_sys_io_uring", "sock_poll", "tcp_poll"]),
+    ("epoll", &[&["ep_", "epoll", "do_epoll", "__x64_sys_epoll"], STATE]),
+    ("uring", &[&["io_", "__io_", "__do_sys_io_uring"], STATE]),
+];
+/// What asks a socket for its state.
+const STATE: &[&str] = &["sock_poll", "tcp_poll"];
+/// What goes through all descriptors at every wait.
+const SCAN: &[&str] = &[
+    "sock_poll",
+    "tcp_poll",
+    "__pollwait",
+    "pollwake",
+    "poll_freewait",
+    "poll_select",
+    "fdget",
+    "fget",
+    "fput",
 ];
 
 const FIGURE: &str = "Share of the core at 400 requests per second, 750 idle connections";
@@ -99,10 +85,10 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         let words = [&words[..], &["--warm-up", "1", "--duration", seconds], &SOURCES].concat();
         let (mut recording, mut readings) = (None, Vec::new());
         let mut shares = Vec::new();
-        let seen = load(&format!("http://{}/1k.txt", server.address()), &words, |mark| {
-            match mark {
-                Mark::Counts => recording = Some(perf.record(server.family())?),
-                Mark::CountsNoMore => {
+        let seen = load(&format!("http://{}/1k.txt", server.address()), &words, |moment| {
+            match moment {
+                Moment::Counts => recording = Some(perf.record(server.family())?),
+                _ => {
                     if let Some(recording) = recording.take() {
                         shares = recording.end()?;
                     }
@@ -183,7 +169,7 @@ fn paper(outcome: &mut Outcome) {
 /// The part of the samples, in percent, that belongs to learning of events.
 fn events(mechanism: &str, shares: &[Share]) -> f64 {
     let known = EVENTS.iter().find(|(name, _)| *name == mechanism);
-    let prefixes = known.map_or(&[][..], |(_, prefixes)| prefixes);
+    let prefixes = known.map_or(&[][..], |(_, prefixes)| prefixes).concat();
     let belongs = |s: &&Share| s.kernel && prefixes.iter().any(|p| s.function.starts_with(p));
     shares.iter().filter(belongs).map(|share| share.percent).sum()
 }

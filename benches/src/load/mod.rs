@@ -29,6 +29,15 @@ use crate::measure::pin;
 const BUFFERS: u16 = 256;
 const BUFFER_SIZE: u32 = 4096;
 
+/// The lines on standard error by which whoever measures the server knows when to read its counts.
+const MARKS: [(Moment, &str); 2] =
+    [(Moment::Counts, "counts"), (Moment::CountsNoMore, "counts no more")];
+
+/// The moment that a line on standard error tells of, if it is a mark.
+pub(crate) fn marked(line: &str) -> Option<Moment> {
+    MARKS.iter().find(|(_, mark)| *mark == line).map(|(moment, _)| *moment)
+}
+
 /// Makes the load and tells what it came to.
 pub(crate) fn load(options: &Load) -> Result<(), Failure> {
     let plan = options.plan()?;
@@ -89,8 +98,10 @@ fn on<K: Kernel>(kernel: K, plan: &Plan, mark: bool) -> Result<Tally, Failure> {
     let tally = generator.run(|moment, tally| {
         match moment {
             Moment::Turn => {}
-            // Who measures the server reads its counts now.
-            Moment::Counts | Moment::CountsNoMore if mark => eprintln!("{moment:?}"),
+            Moment::Counts | Moment::CountsNoMore if mark => {
+                let line = MARKS.iter().find(|(marked, _)| *marked == moment);
+                eprintln!("{}", line.map_or("", |(_, line)| line));
+            }
             _ => {
                 display.set_position(tally.series.len() as u64);
                 display.set_message(show::progress(tally, seconds));

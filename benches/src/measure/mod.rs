@@ -27,5 +27,5 @@ pub(crate) use quota::{Quota, join};
 pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject};
 pub(crate) use site::{HELLO, Site};
-pub(crate) use trial::{Mark, SOURCES, Trial, Trials, load};
+pub(crate) use trial::{SOURCES, Trial, Trials, load};
 pub(crate) use wrk::{Requests, Seen as WrkSeen, Wrk};

@@ -4,10 +4,12 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use load_generator::Moment;
+
 use super::server::program;
 use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Server, Site, Switches, TcpCounts};
 use crate::failure::Failure;
-use crate::load::Seen;
+use crate::load::{Seen, marked};
 use crate::outcome::{self, Outcome};
 
 /// Has clients connect from addresses in turn, each with ports of its own.
@@ -171,18 +173,12 @@ fn run(server: &Server, path: &str, words: &[&str]) -> Result<Trial, Failure> {
     })
 }
 
-/// When what becomes due begins to count, and when it ends to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
-    Counts,
-    CountsNoMore,
-}
-
-/// Has `lab load` make load from the client's core, and calls `at` at each mark.
+/// Has `lab load` make load from the client's core, and calls `at` when what becomes due begins to
+/// count, and when it ends to.
 pub(crate) fn load(
     url: &str,
     words: &[&str],
-    mut at: impl FnMut(Mark) -> Result<(), Failure>,
+    mut at: impl FnMut(Moment) -> Result<(), Failure>,
 ) -> Result<Seen, Failure> {
     // Not by standard output, which nobody reads before the end.
     let file = outcome::directory()?.join(format!("seen-{}.json", std::process::id()));
@@ -197,10 +193,10 @@ pub(crate) fn load(
     let stderr = child.stderr.take().expect("standard error is a pipe");
     let mut said = String::new();
     for line in BufReader::new(stderr).lines() {
-        match line?.as_str() {
-            "Counts" => at(Mark::Counts)?,
-            "CountsNoMore" => at(Mark::CountsNoMore)?,
-            other => said = other.to_owned(),
+        let line = line?;
+        match marked(&line) {
+            Some(moment) => at(moment)?,
+            None => said = line,
         }
     }
     child.wait()?;

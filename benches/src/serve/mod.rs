@@ -40,15 +40,15 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     }
     // Whatever becomes of the one who measures, no server is left behind.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
-    if let Some(external) = external::named(options.what) {
-        return external.become_it(options, HELLO);
-    }
     let words = match options.what {
         What::Floor => floor(options)?,
         What::App => application(options)?,
         What::Httpd => httpd(options)?,
         What::Proxy => proxy(options)?,
-        _ => Value::Null,
+        other => {
+            let unknown = || Failure::Request(format!("{} can't be served", other.name()));
+            return external::named(other).ok_or_else(unknown)?.become_it(options, HELLO);
+        }
     };
     println!("{words}");
     Ok(())

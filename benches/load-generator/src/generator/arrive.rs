@@ -77,7 +77,7 @@ impl<K: Kernel> Generator<'_, K> {
     pub(super) fn begun(&mut self, due: Instant) {
         let counts = self.counts(due);
         match self.plan.pace {
-            Pace::Closed { .. } => self.tally.begun(counts, Duration::ZERO, false),
+            Pace::Closed { .. } => self.tally.begun(counts),
             _ => self.fresh.push((due, counts)),
         }
     }
@@ -192,7 +192,7 @@ impl<K: Kernel> Generator<'_, K> {
         let (session, place) = (connection.session, connection.place);
         connection.place += 1;
         let counts = self.due(self.now);
-        self.tally.begun(counts, Duration::ZERO, false);
+        self.tally.begun(counts);
         self.ask(slot, self.now, session, place);
     }
 }

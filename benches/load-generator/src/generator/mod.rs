@@ -310,9 +310,9 @@ impl<'a, K: Kernel> Generator<'a, K> {
         if !self.fresh.is_empty() {
             let now = self.kernel.host().clock();
             for (due, counts) in self.fresh.drain(..) {
+                self.tally.lagged(counts, now.saturating_duration_since(due));
                 // What is begun behind the end is too late.
-                let begun = counts && now <= self.counted_until + TOLERABLE;
-                self.tally.begun(begun, now.saturating_duration_since(due), true);
+                self.tally.begun(counts && now <= self.counted_until + TOLERABLE);
             }
         }
         let until = if self.done.is_empty() { until } else { Some(self.now) };
