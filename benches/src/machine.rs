@@ -13,26 +13,33 @@ pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
-    pub(crate) rustc: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rustc: Option<String>,
     pub(crate) versions: BTreeMap<String, String>,
 }
 
 impl Machine {
     /// Describes this one.
     pub(crate) fn here() -> Self {
-        let mut versions = BTreeMap::new();
-        versions.insert("lab".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        let commit = first_line("git", &["describe", "--always", "--dirty"]);
-        let valgrind = first_line("valgrind", &["--version"]);
-        versions.extend(commit.map(|v| ("commit".to_owned(), v)));
-        versions.extend(valgrind.map(|v| ("valgrind".to_owned(), v)));
+        let version = env!("CARGO_PKG_VERSION").to_owned();
         Machine {
             cpu: cpu().unwrap_or_else(unknown),
             cores: available_parallelism().map_or(1, usize::from),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            rustc: first_line("rustc", &["--version"]).unwrap_or_else(unknown),
-            versions,
+            rustc: None,
+            versions: BTreeMap::from([("lab".to_owned(), version)]),
         }
+    }
+
+    /// The same with what belongs to an experiment, which takes a few programs to ask.
+    pub(crate) fn with_tools() -> Self {
+        let mut machine = Machine::here();
+        machine.rustc = first_line("rustc", &["--version"]);
+        let commit = first_line("git", &["describe", "--always", "--dirty"]);
+        let valgrind = first_line("valgrind", &["--version"]);
+        machine.versions.extend(commit.map(|v| ("commit".to_owned(), v)));
+        machine.versions.extend(valgrind.map(|v| ("valgrind".to_owned(), v)));
+        machine
     }
 }
 

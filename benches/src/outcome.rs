@@ -60,7 +60,7 @@ impl Outcome {
     pub(crate) fn new(id: &str) -> Self {
         Outcome {
             id: id.to_owned(),
-            machine: Machine::here(),
+            machine: Machine::with_tools(),
             series: Vec::new(),
             ratios: BTreeMap::new(),
             shows: Vec::new(),

@@ -1,14 +1,17 @@
 //! `lab list` and `lab run`.
 
 use std::time::{Duration, Instant};
+use std::{fs, io, process, thread};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::command::{List, Run, Simulation};
 use crate::experiments::{self, Context};
 use crate::failure::Failure;
-use crate::measure::enter_own_network;
+use crate::measure::{enter_own_network, remove_all};
 use crate::outcome::{self, Outcome};
 
 /// Shows the experiments.
@@ -44,6 +47,7 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
             Failure::new(what, e)
         })?;
     }
+    clean_up_when_ended().map_err(|e| Failure::new("signals can't be heard", e))?;
     let progress = ProgressBar::new(0);
     progress.set_style(
         ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {pos}/{len} {msg}")
@@ -65,6 +69,30 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     if let Some(path) = &options.json {
         outcome.save(path)?;
     }
+    Ok(())
+}
+
+/// When this process is ended from outside, nothing of it is left: servers end with it, control
+/// groups and files have to be removed.
+fn clean_up_when_ended() -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    thread::spawn(move || {
+        let Some(signal) = signals.forever().next() else { return };
+        remove_all();
+        let mine = format!("-{}", std::process::id());
+        let directory = outcome::directory().and_then(|path| Ok(fs::read_dir(path)?));
+        for entry in directory.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let stem = name.split('.').next().unwrap_or("");
+            if stem.ends_with(&mine) || stem.contains(&format!("{mine}-")) {
+                let path = entry.path();
+                let _ =
+                    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            }
+        }
+        process::exit(128 + signal);
+    });
     Ok(())
 }
 

@@ -19,9 +19,10 @@ pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
     Some(Spread { median: (upper + lower) / 2.0, low, high })
 }
 
-/// The ratios of values that were measured side by side, one of each in every round.
+/// The ratios of values that were measured side by side, one of each in every round; none to
+/// nothing.
 pub(crate) fn ratios(above: &[f64], below: &[f64]) -> Vec<f64> {
-    above.iter().zip(below).map(|(a, b)| a / b).collect()
+    above.iter().zip(below).filter(|(_, b)| **b != 0.0).map(|(a, b)| a / b).collect()
 }
 
 #[cfg(test)]

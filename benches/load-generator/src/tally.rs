@@ -235,8 +235,7 @@ impl Tally {
         per_second(self.due, self.measured)
     }
 
-    /// Why the figures should not be trusted: this program was late, or ran out of room, or the
-    /// server did not hold what it was to hold.
+    /// Why the figures should not be trusted: this program was late, or ran out of room.
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         let lag_us = self.lag.value_at_quantile(0.99) as f64 / 1e3;
@@ -250,12 +249,6 @@ impl Tally {
             doubts.push(format!(
                 "of {} requests that were due only {} were begun in time",
                 self.due, self.begun
-            ));
-        }
-        if self.cold_lost > 0 {
-            let (lost, cold) = (self.cold_lost, self.cold);
-            doubts.push(format!(
-                "the server ended {lost} of {cold} connections that were to be idle"
             ));
         }
         let no_room = self.failures.of(Failed::NoRoom);

@@ -86,7 +86,7 @@ impl Server {
                 last
             }
             Manner::Chatty => {
-                (0..3).fold(last, |_, _| Self::reply(Manner::Good(5), net, head, out))
+                (0..2).fold(last, |_, _| Self::reply(Manner::Good(5), net, head, out))
             }
             Manner::Short => {
                 out.extend(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort");
@@ -382,6 +382,21 @@ fn every_way_to_fail_has_its_name() {
     failed(Some(Manner::Close), 500);
     failed(Some(Manner::Nonsense), 500);
     failed(Some(Manner::Silent), 100);
+}
+
+#[test]
+fn who_can_not_begin_before_the_time_is_over_is_given_up() {
+    let pace = Pace::Sessions { rate: 1_000_000.0, arrivals: Arrivals::Fixed };
+    let short = Duration::from_millis(20);
+    let plan = Plan { duration: short, deadline: short / 20, ..plan(pace, session(1, 1)) };
+    let plan = Plan { warm_up: Duration::ZERO, keep_log: false, ..plan };
+    let ran = run(0, NONE, Some(Manner::Good(5)), &plan);
+    let (tally, late) = (&ran.tally, ran.tally.failures.of(Failed::ReplyTimeout));
+    assert!((19_990..=20_000).contains(&tally.due), "{}", tally.due);
+    assert_eq!(tally.due, tally.replies + tally.failures.total());
+    // Those come to their end at once, without a connection.
+    assert!(late > 0 && ran.asked + late <= tally.due, "{late} late, {} asked", ran.asked);
+    assert!(!tally.doubts().is_empty());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Connections that do nothing, and what they cost those that do.
 
+use std::time::{Duration, Instant};
+
 use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
 use crate::measure::{Conditions, Others, Peer, Quota, SOURCES, Server, Site, Trial, Trials};
@@ -24,6 +26,9 @@ const FULL: [u32; 7] = [0, 500, 1_000, 2_000, 5_000, 10_000, 18_000];
 /// Who looks at each idle connection at every turn takes too long beyond.
 const MOST_SCANNED: u32 = 2_000;
 const ROUNDS: usize = 7;
+/// How long figure 8 may take.
+const QUICK_TIME: Duration = Duration::from_secs(40);
+const TIME: Duration = Duration::from_secs(660);
 /// Of figure 9.
 const COLD: &str = "750";
 /// Rates, as multiples of what the proxy does on epoll in a closed loop.
@@ -39,16 +44,23 @@ const NOTES: [&str; 3] = [
     "Rounds go through all mechanisms and numbers; ratios are taken within a round.",
 ];
 
-/// One mechanism: its runs for each number of idle connections, one for each round.
+/// One mechanism and its runs.
 struct Side {
     mechanism: &'static str,
-    runs: Vec<(u32, Vec<Trial>)>,
+    runs: Vec<Ran>,
+}
+
+/// A run with so many idle connections.
+struct Ran {
+    round: usize,
+    cold: u32,
+    trial: Trial,
 }
 
 impl Side {
-    fn goodput(&self, cold: u32) -> Vec<f64> {
-        let runs = self.runs.iter().find(|(n, _)| *n == cold);
-        runs.map_or(Vec::new(), |(_, trials)| trials.iter().map(Trial::goodput).collect())
+    fn goodput(&self, round: usize, cold: u32) -> Option<f64> {
+        let ran = self.runs.iter().find(|ran| (ran.round, ran.cold) == (round, cold));
+        ran.map(|ran| ran.trial.goodput())
     }
 }
 
@@ -71,6 +83,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         &["select", "poll", "epoll", "uring"]
     };
     let (numbers, rounds) = if cx.quick { (&QUICK[..], 3) } else { (&FULL[..], ROUNDS) };
+    let (begun, time) = (Instant::now(), if cx.quick { QUICK_TIME } else { TIME });
     let seconds = if cx.quick { "1" } else { "2" };
     let side = |mechanism| Side { mechanism, runs: Vec::new() };
     let mut sides: Vec<_> = contestants::available(wanted).into_iter().map(side).collect();
@@ -80,11 +93,11 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             for side in &mut sides {
                 cx.progress.inc(1);
                 let scans = ["select", "poll"].contains(&side.mechanism);
-                let late = round > 0 && cx.is_late();
-                if late {
-                    trials.note_late();
+                if scans && *cold > MOST_SCANNED {
+                    continue;
                 }
-                if late || (scans && *cold > MOST_SCANNED) {
+                if begun.elapsed() > time {
+                    trials.note_late();
                     continue;
                 }
                 cx.progress.set_message(format!("{}: {cold} idle", side.mechanism));
@@ -101,21 +114,18 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
                         continue;
                     }
                 };
-                match side.runs.iter_mut().find(|(n, _)| n == cold) {
-                    Some((_, runs)) => runs.push(trial),
-                    None => side.runs.push((*cold, vec![trial])),
-                }
+                side.runs.push(Ran { round, cold: *cold, trial });
             }
         }
     }
     for side in &sides {
-        figure_8(side, &mut outcome);
+        figure_8(side, numbers, &mut outcome);
     }
-    goals(&sides, &mut outcome);
+    goals(&sides, rounds, &mut outcome);
     shows(&mut outcome);
     if !cx.quick {
         let mechanisms: Vec<_> = sides.iter().map(|side| side.mechanism).collect();
-        figure_9(cx, &mechanisms, &conditions, &mut trials, &mut outcome)?;
+        figure_9(cx, &mechanisms, &conditions, &mut trials, &mut outcome);
     }
     // Children count as ours when they have ended.
     drop(origin);
@@ -125,33 +135,38 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-fn figure_8(side: &Side, outcome: &mut Outcome) {
-    for (cold, runs) in &side.runs {
-        let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> f64| {
-            if let Some(y) = spread(&runs.iter().map(of).collect::<Vec<_>>()) {
+fn figure_8(side: &Side, numbers: &[u32], outcome: &mut Outcome) {
+    for cold in numbers {
+        let runs = side.runs.iter().filter(|ran| ran.cold == *cold);
+        let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> Option<f64>| {
+            let values: Vec<_> = runs.clone().filter_map(|ran| of(&ran.trial)).collect();
+            if let Some(y) = spread(&values) {
                 outcome.point(figure, unit, side.mechanism, X::Number(f64::from(*cold)), y);
             }
         };
-        add("Throughput against idle connections", "replies/s", Trial::goodput);
+        add("Throughput against idle connections", "replies/s", |t| Some(t.goodput()));
         add("Proxy CPU per reply against idle connections", "us", Trial::cpu_us_per_reply);
     }
 }
 
-fn goals(sides: &[Side], outcome: &mut Outcome) {
+fn goals(sides: &[Side], rounds: usize, outcome: &mut Outcome) {
     let select = sides.iter().find(|side| side.mechanism == "select");
-    let mut add = |ratio: String, above: Vec<f64>, below: Vec<f64>| {
+    let mut add = |ratio: String, above: (&Side, u32), below: (&Side, u32)| {
+        let goodput = |(side, cold): (&Side, u32), round| side.goodput(round, cold);
+        let pairs = (0..rounds).filter_map(|r| goodput(above, r).zip(goodput(below, r)));
+        let (above, below): (Vec<_>, Vec<_>) = pairs.unzip();
         if let Some(y) = spread(&ratios(&above, &below)) {
             outcome.point("Ratios", "", &ratio, X::Name("throughput".to_owned()), y);
             outcome.ratios.insert(ratio, y.median);
         }
     };
     for side in sides {
-        let (name, none) = (side.mechanism.replace('-', "_"), side.goodput(0));
+        let name = side.mechanism.replace('-', "_");
         for cold in [2_000, 18_000] {
-            add(format!("{name}_{cold}_over_0"), side.goodput(cold), none.clone());
+            add(format!("{name}_{cold}_over_0"), (side, cold), (side, 0));
         }
         if let Some(select) = select.filter(|select| select.mechanism != side.mechanism) {
-            add(format!("{name}_over_select_2000"), side.goodput(2_000), select.goodput(2_000));
+            add(format!("{name}_over_select_2000"), (side, 2_000), (select, 2_000));
         }
     }
 }
@@ -185,15 +200,22 @@ fn figure_9(
     conditions: &Conditions<'_>,
     trials: &mut Trials<'_>,
     outcome: &mut Outcome,
-) -> Result<(), Failure> {
+) {
     let usual = ["--requests", "1", "--cold", COLD, "--deadline", "2", "--duration", "4"];
     let usual = [&usual[..], &SOURCES].concat();
     let closed = [&usual[..], &["--connections", "32"]].concat();
-    let saturation = trials.run(Peer::Proxy("epoll"), conditions, FILE, &closed)?.goodput();
+    let saturation = match trials.run(Peer::Proxy("epoll"), conditions, FILE, &closed) {
+        Ok(trial) => trial.goodput(),
+        Err(failure) => return outcome.notes.push(format!("Figure 9 failed: {failure}.")),
+    };
     for multiple in RATES {
         let rate = format!("{:.0}", saturation * multiple);
         for mechanism in mechanisms {
             cx.progress.set_message(format!("{mechanism}: {rate} requests per second"));
+            if cx.is_late() {
+                trials.note_late();
+                continue;
+            }
             let words = [&usual[..], &["--rate", &rate]].concat();
             let trial = match trials.run(Peer::Proxy(mechanism), conditions, FILE, &words) {
                 Ok(trial) => trial,
@@ -206,14 +228,13 @@ fn figure_9(
             };
             let x = || X::Number((saturation * multiple).round());
             let figure = "against request rate, 750 idle connections";
-            let mut add = |name: &str, ms: f64| {
-                if let Some(y) = spread(&[ms]) {
+            let mut add = |name: &str, ms: Option<f64>| {
+                if let Some(y) = ms.and_then(|ms| spread(&[ms])) {
                     outcome.point(&format!("{name} {figure}"), "ms", mechanism, x(), y);
                 }
             };
-            add("Mean response time", trial.seen.response_us.mean / 1e3);
-            add("99th percentile of response times", trial.seen.response_us.p99 / 1e3);
+            add("Mean response time", trial.mean_ms());
+            add("99th percentile of response times", trial.p99_ms());
         }
     }
-    Ok(())
 }

@@ -6,7 +6,9 @@ use load_generator::Moment;
 
 use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
-use crate::measure::{Conditions, Others, Peer, Perf, SOURCES, Server, Share, Site, load};
+use crate::measure::{
+    Conditions, Others, Peer, Perf, Recording, SOURCES, Server, Share, Site, load,
+};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
 
@@ -84,19 +86,15 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         let words = ["--rate", "400", "--connections", "50", "--cold", "750"];
         let words = [&words[..], &["--warm-up", "1", "--duration", seconds], &SOURCES].concat();
         let (mut recording, mut readings) = (None, Vec::new());
-        let mut shares = Vec::new();
         let seen = load(&format!("http://{}/1k.txt", server.address()), &words, |moment| {
-            match moment {
-                Moment::Counts => recording = Some(perf.record(server.family())?),
-                _ => {
-                    if let Some(recording) = recording.take() {
-                        shares = recording.end()?;
-                    }
-                }
+            if let Moment::Counts = moment {
+                recording = Some(perf.record(server.family())?);
             }
             readings.push((Instant::now(), server.cpu()?));
             Ok(())
         })?;
+        // It takes perf a while to say what it saw.
+        let shares = recording.map_or(Ok(Vec::new()), Recording::end)?;
         let [(begin, before), (end, after)] = &readings[..] else {
             let why = seen.partial.unwrap_or_else(|| "it ended early".to_owned());
             return Err(Failure::Run(format!("{mechanism}: {why}")));

@@ -45,6 +45,10 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let peers = contestants::all(cx, &mut outcome)?;
     cx.progress.set_length((peers.len() * (1 + MULTIPLES.len())) as u64);
     for peer in peers {
+        if cx.is_late() {
+            trials.note_late();
+            continue;
+        }
         cx.progress.set_message(peer.to_string());
         if let Err(failure) = one(cx, peer, &conditions, &mut trials, &mut outcome) {
             outcome.notes.push(format!("{peer} failed: {failure}"));
@@ -111,11 +115,10 @@ fn one(
                 outcome.point(&figure, "ms", &peer.to_string(), X::Number(i as f64), y);
             }
         }
-        if multiple > 1.0 {
-            let name = peer.to_string().replace(['-', ' '], "_");
-            let of = &trial.seen.response_us;
-            let ratio = of.p99 / of.p50.max(1.0);
-            outcome.ratios.insert(format!("{name}_p99_over_p50_at_15"), ratio);
+        let of = &trial.seen.response_us;
+        if multiple > 1.0 && of.p50 > 0.0 {
+            let name = format!("{}_p99_over_p50_at_15", peer.short_name());
+            outcome.ratios.insert(name, of.p99 / of.p50);
         }
         cx.progress.inc(1);
     }

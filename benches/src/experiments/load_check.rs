@@ -80,24 +80,24 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let lab = Lab { site: &site, h2load, wrk, seconds, wrk_seconds };
     let (mut spin, mut hello, mut connections) =
         (Side::default(), Side::default(), Side::default());
-    let mut trials = Trials::new(&site, 3);
+    let mut trials = Trials::new(&site, if cx.quick { 1 } else { 3 });
     let others = Others::watch()?;
     let rounds = if cx.quick { 3 } else { ROUNDS };
     cx.progress.set_length(rounds as u64 * 3);
-    for round in 0..rounds {
-        if round > 0 && cx.is_late() {
-            trials.note_late();
-            break;
+    for _ in 0..rounds {
+        for what in ["100 us of work for each request", "hello", "connections"] {
+            if cx.is_late() {
+                trials.note_late();
+                continue;
+            }
+            cx.progress.set_message(what);
+            match what {
+                "hello" => lab.kept(&mut hello, &mut trials, HELLO, CONNECTIONS)?,
+                "connections" => lab.new_ones(&mut connections, &mut trials)?,
+                _ => lab.kept(&mut spin, &mut trials, WORK, CLIENTS)?,
+            }
+            cx.progress.inc(1);
         }
-        cx.progress.set_message("100 us of work for each request");
-        lab.kept(&mut spin, &mut trials, WORK, CLIENTS)?;
-        cx.progress.inc(1);
-        cx.progress.set_message("hello");
-        lab.kept(&mut hello, &mut trials, HELLO, CONNECTIONS)?;
-        cx.progress.inc(1);
-        cx.progress.set_message("connections");
-        lab.new_ones(&mut connections, &mut trials)?;
-        cx.progress.inc(1);
     }
     figures("100 us of work for each request", &spin, &mut outcome);
     figures("hello, keep-alive", &hello, &mut outcome);
@@ -118,11 +118,11 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             outcome.ratios.insert(name.to_owned(), ratio.median);
         }
     }
-    let ratio = |name| outcome.ratios.get(name).copied().unwrap_or(f64::NAN);
+    let ratio = |name| outcome.ratios.get(name).map_or("?".to_owned(), |r| format!("{r:.3}"));
     outcome.shows.push(format!(
-        "Where the server is the limit, `lab load` sees {:.3} of the rate that h2load sees and {:.3} \
-         of the median latency that wrk sees. From one core it opens {:.2} times as many connections \
-         per second as h2load, {:.2} times if it may reset them; the rest is TCP's own work.",
+        "Where the server is the limit, `lab load` sees {} of the rate that h2load sees and {} of the \
+         median latency that wrk sees. From one core it opens {} times as many connections per \
+         second as h2load, {} times if it may reset them; the rest is TCP's own work.",
         ratio("rate_vs_h2load"),
         ratio("latency_p50_vs_wrk"),
         ratio("conn_rate_over_h2load"),

@@ -4,7 +4,7 @@ use super::sweep::{self, Setting, Sweep};
 use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
 use crate::measure::{Conditions, Others, Peer, Quota, Site, Trial, Trials};
-use crate::outcome::{Outcome, X};
+use crate::outcome::{Outcome, Point, X};
 use crate::statistics::spread;
 
 /// See the module.
@@ -22,7 +22,11 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const SHARE: u32 = 10;
 /// Rates, as multiples of what the server does in a closed loop.
 const QUICK: [f64; 3] = [1.0, 2.0, 3.0];
-const FULL: [f64; 7] = [0.5, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0];
+const FULL: [f64; 6] = [0.9, 1.0, 1.25, 1.5, 2.0, 3.0];
+/// The length of the listener's queue, if nothing else is said.
+const BACKLOG: u32 = 4096;
+/// A figure that is drawn and spoken of.
+const BY_BACKLOG: &str = "Goodput at twice saturation over saturation, by length of the queue";
 /// How often those are taken through all rates that the goals are about.
 const ROUNDS: usize = 2;
 
@@ -43,25 +47,32 @@ const NOTES: [&str; 6] = [
      all of it with files of 1, 2 and 4 KB. With 6 and 8 KB the network was the limit. In the thesis \
      clients did not give up, which hides what is done for nobody.",
     "nginx: one worker, `multi_accept on`, files by copy from its cache. haproxy replies from \
-     memory. A listener's queue has 4,096 places. Most connections: ours, nginx and h2o 15,000, \
+     memory. A listener's queue has 4,096 places, if nothing else is said (by themselves: nginx 511, \
+     ours 1,024; h2o takes what the system allows, 4,096 here). Most connections: ours, nginx and h2o 15,000, \
      haproxy 9,000, lighttpd 8,000, but 500 with select. None sheds load here: this is what servers \
      do by themselves.",
     "The thesis' second core was for a server of one thread. Here a server on two cores has two \
-     workers and twice the share, in one group; its second core is the generator's.",
+     workers and twice the share, in one group; its second core is the generator's. Both are given \
+     out in parts of 5 ms for each core in every 50 ms.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
-    let (quota, double) = (Quota::new(SHARE)?, Quota::new(2 * SHARE)?);
+    let quota = Quota::new(SHARE)?;
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let site = Site::bare(b"")?;
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
     let others = Others::watch()?;
     let usual = Setting {
-        conditions: Conditions { quota: Some(&quota), ..Conditions::default() },
+        conditions: Conditions {
+            quota: Some(&quota),
+            backlog: Some(BACKLOG),
+            ..Conditions::default()
+        },
         file: ("/1k.txt", 1 << 10),
         session: ["--requests", "1"],
         requests: 1.0,
         seconds: if cx.quick { "1.5" } else { "3" },
+        longest_warm_up: 5.0,
     };
     let few = contestants::few(&mut outcome)?;
     let mut sweeps = sweep::of(few.clone(), usual);
@@ -80,17 +91,16 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         }
         sweep::all(cx, &mut trials, &mut others_too, &QUICK);
     }
-    sweeps.append(&mut others_too);
-    for sweep in &sweeps {
+    for sweep in sweeps.iter().chain(&others_too) {
         against_rate(sweep, &mut outcome);
         sweep.goals(&mut outcome);
     }
-    shows(&mut outcome);
     if !cx.quick {
-        by_size(cx, &few, &mut trials, usual, &mut outcome);
-        by_backlog(cx, &few, &mut trials, usual, &mut outcome);
-        by_cores(cx, &few, &mut trials, usual, &double, &mut outcome);
+        by_backlog(cx, &few, &mut trials, usual, &sweeps, &mut outcome);
+        by_cores(cx, &few, &mut trials, usual, &mut outcome)?;
+        by_size(cx, &few, &mut trials, usual, &sweeps, &mut outcome);
     }
+    shows(&mut outcome);
     outcome.notes.extend(others.note()?);
     trials.tell(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
@@ -102,9 +112,23 @@ fn shows(outcome: &mut Outcome) {
     let (twice, thrice) = (outcome.percentages("_r2"), outcome.percentages("_r3"));
     outcome.shows.push(format!(
         "Of its best goodput each keeps, asked for three times what it can do: {thrice}; for twice: \
-         {twice}. What falls works for clients that have gone: it takes new connections as they come \
-         and answers the oldest first."
+         {twice}. That is with room for {BACKLOG} connections in the listener's queue, more than a \
+         second's work. What falls works for clients that have gone."
     ));
+    let by_backlog = outcome.series.iter().filter(|series| series.figure == BY_BACKLOG);
+    let by_backlog = by_backlog.map(|series| {
+        let at = |p: &Point| format!("{:.0} % with {}", p.y.median * 100.0, p.x);
+        let all: Vec<_> = series.points.iter().map(at).collect();
+        format!("{}: {}", series.name, all.join(", "))
+    });
+    let by_backlog: Vec<_> = by_backlog.collect();
+    if !by_backlog.is_empty() {
+        outcome.shows.push(format!(
+            "How much depends on the length of that queue: at twice saturation, of what it does at \
+             saturation, {}.",
+            by_backlog.join("; ")
+        ));
+    }
     outcome.paper(
         "Goodput against request rate",
         "SEND, figures 4.3, 4.4, 4.12 and 4.13: past saturation the response rate of SEND and PS2 \
@@ -122,7 +146,7 @@ fn shows(outcome: &mut Outcome) {
          they grow, as its queue of 128 connections overflows.",
     );
     outcome.paper(
-        "Goodput at twice saturation over saturation, by length of the queue",
+        BY_BACKLOG,
         "SEND, section 4.6: with a longer queue the /dev/poll server fell even more.",
     );
     outcome.paper(
@@ -133,18 +157,19 @@ fn shows(outcome: &mut Outcome) {
 
 /// Figures 4.3 to 4.9, 4.12 and 4.13.
 fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
-    let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> f64| {
+    let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> Option<f64>| {
         sweep.against_rate(outcome, &format!("{figure} against request rate"), unit, of);
     };
-    add("Goodput", "replies/s", Trial::goodput);
-    add("Throughput", "MB/s", Trial::megabytes);
-    add("Mean connection time of those that were made", "ms", |t| t.seen.connect_us.mean / 1e3);
-    add("Mean response time of good replies", "ms", |t| t.seen.response_us.mean / 1e3);
-    add("99th percentile of the times of good replies", "ms", |t| t.seen.response_us.p99 / 1e3);
+    add("Goodput", "replies/s", |t| Some(t.goodput()));
+    add("Throughput", "MB/s", |t| Some(t.megabytes()));
+    add("Mean connection time of those that were made", "ms", |t| {
+        (t.seen.connects > 0).then_some(t.seen.connect_us.mean / 1e3)
+    });
+    add("Mean response time of good replies", "ms", Trial::mean_ms);
+    add("99th percentile of the times of good replies", "ms", Trial::p99_ms);
     add("Server CPU per good reply", "us", Trial::cpu_us_per_reply);
     add("Context switches per good reply", "", Trial::switches_per_reply);
-    add("Connections dropped in the listener's queue", "per second", Trial::dropped);
-    add("Times that the listener's queue was full", "per second", Trial::overflows);
+    add("Connections dropped in the listener's queue", "per second", |t| Some(t.dropped()));
     for multiple in sweep.multiples() {
         if let Some(y) = spread(&sweep.over_peak(multiple)) {
             let figure = "Goodput over its peak, against the rate as a multiple of saturation";
@@ -153,52 +178,58 @@ fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
     }
 }
 
-/// At twice saturation, by the size of the file.
+/// At twice saturation, by the size of the file; `known` has that of the usual one.
 fn by_size(
     cx: &Context,
     few: &[Peer],
     trials: &mut Trials<'_>,
     usual: Setting<'_>,
+    known: &[Sweep<'_>],
     outcome: &mut Outcome,
 ) {
-    for kib in [1, 2, 4, 6, 8] {
+    let mut tell = |kib: usize, sweep: &Sweep<'_>| {
+        let name = sweep.peer.to_string();
+        let mut add = |figure: &str, values: &[f64]| {
+            if let Some(y) = spread(values) {
+                outcome.point(figure, "replies/s", &name, X::Number(kib as f64), y);
+            }
+        };
+        add("Saturation against size of the file [KB]", &sweep.saturation());
+        add("Goodput at twice saturation against size of the file [KB]", &sweep.goodput(2.0));
+    };
+    known.iter().for_each(|sweep| tell(1, sweep));
+    for kib in [2, 4, 6, 8] {
         let path = format!("/{kib}k.txt");
         let setting = Setting { file: (&path, kib << 10), ..usual };
         let mut sweeps = sweep::of(few.to_vec(), setting);
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
-        for sweep in &sweeps {
-            let name = sweep.peer.to_string();
-            let mut add = |figure: &str, values: &[f64]| {
-                if let Some(y) = spread(values) {
-                    outcome.point(figure, "replies/s", &name, X::Number(kib as f64), y);
-                }
-            };
-            add("Saturation against size of the file [KB]", &sweep.saturation());
-            add("Goodput at twice saturation against size of the file [KB]", &sweep.goodput(2.0));
-        }
+        sweeps.iter().for_each(|sweep| tell(kib, sweep));
     }
 }
 
-/// At twice saturation, by the length of the listener's queue (section 4.6).
+/// At twice saturation, by the length of the listener's queue (section 4.6); `known` has that of the
+/// usual one.
 fn by_backlog(
     cx: &Context,
     few: &[Peer],
     trials: &mut Trials<'_>,
     usual: Setting<'_>,
+    known: &[Sweep<'_>],
     outcome: &mut Outcome,
 ) {
-    for backlog in [128, 511, 4096] {
+    let mut tell = |backlog: u32, sweep: &Sweep<'_>| {
+        if let Some(y) = spread(&sweep.over_saturation(2.0)) {
+            let (name, x) = (sweep.peer.to_string(), X::Name(backlog.to_string()));
+            outcome.point(BY_BACKLOG, "", &name, x, y);
+        }
+    };
+    for backlog in [128, 511] {
         let conditions = Conditions { backlog: Some(backlog), ..usual.conditions };
         let mut sweeps = sweep::of(few.to_vec(), Setting { conditions, ..usual });
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
-        for sweep in &sweeps {
-            if let Some(y) = spread(&sweep.over_saturation(2.0)) {
-                let figure = "Goodput at twice saturation over saturation, by length of the queue";
-                let x = X::Name(backlog.to_string());
-                outcome.point(figure, "", &sweep.peer.to_string(), x, y);
-            }
-        }
+        sweeps.iter().for_each(|sweep| tell(backlog, sweep));
     }
+    known.iter().for_each(|sweep| tell(BACKLOG, sweep));
 }
 
 /// Figure 4.5.
@@ -207,11 +238,12 @@ fn by_cores(
     few: &[Peer],
     trials: &mut Trials<'_>,
     usual: Setting<'_>,
-    double: &Quota,
     outcome: &mut Outcome,
-) {
-    let two = Conditions { quota: Some(double), cores: &[0, 1], ..usual.conditions };
-    for (cores, conditions) in [("one core", usual.conditions), ("two cores", two)] {
+) -> Result<(), Failure> {
+    let (quota, double) = (Quota::in_slices(SHARE)?, Quota::in_slices(2 * SHARE)?);
+    let one = Conditions { quota: Some(&quota), ..usual.conditions };
+    let two = Conditions { quota: Some(&double), cores: &[0, 1], ..usual.conditions };
+    for (cores, conditions) in [("one core", one), ("two cores", two)] {
         let mut sweeps = sweep::of(few.to_vec(), Setting { conditions, ..usual });
         sweep::all(cx, trials, &mut sweeps, &[]);
         for sweep in &sweeps {
@@ -221,4 +253,5 @@ fn by_cores(
             }
         }
     }
+    Ok(())
 }

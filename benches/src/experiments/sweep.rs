@@ -18,6 +18,8 @@ pub(super) struct Setting<'a> {
     pub(super) requests: f64,
     /// For how many seconds load counts.
     pub(super) seconds: &'a str,
+    /// The longest warm-up, in seconds.
+    pub(super) longest_warm_up: f64,
 }
 
 /// One server at several rates.
@@ -55,15 +57,17 @@ impl Round {
 const CLIENTS: &str = "256";
 /// When clients give up, in seconds.
 const DEADLINE: &str = "1";
-/// The longest warm-up, in seconds.
-const LONGEST: f64 = 5.0;
 
 /// For how long load is made before it counts, in seconds. The queue of a server that is asked for
 /// `multiple` of what it can do grows until those who are served have waited as long as clients
-/// wait, which takes 1 / (multiple - 1) of that time.
-fn warm_up(multiple: Option<f64>) -> f64 {
+/// wait, which takes 1 / (multiple - 1) of that time; with several requests on each connection, one
+/// after the other, so many times as long.
+fn warm_up(multiple: Option<f64>, setting: &Setting<'_>) -> f64 {
     match multiple {
-        Some(multiple) if multiple > 1.0 => (1.3 / (multiple - 1.0)).clamp(1.0, LONGEST),
+        Some(multiple) if multiple > 1.0 => {
+            let grown = 1.3 * setting.requests / (multiple - 1.0);
+            grown.clamp(1.0, setting.longest_warm_up)
+        }
         _ => 1.0,
     }
 }
@@ -87,12 +91,12 @@ pub(super) fn all(
                 Some(multiple) => format!("{}: {multiple} times saturation", sweep.peer),
                 None => format!("{}: saturation", sweep.peer),
             });
-            if cx.is_late() {
-                trials.note_late();
-            } else if sweep.failed.is_none()
-                && let Err(failure) = sweep.run(trials, multiple)
-            {
-                sweep.failed = Some(failure.to_string());
+            if sweep.failed.is_none() {
+                if cx.is_late() {
+                    trials.note_late();
+                } else if let Err(failure) = sweep.run(trials, multiple) {
+                    sweep.failed = Some(failure.to_string());
+                }
             }
             cx.progress.inc(1);
         }
@@ -106,8 +110,8 @@ impl<'a> Sweep<'a> {
 
     /// One run: in a closed loop, or at a multiple of what was done there.
     fn run(&mut self, trials: &mut Trials<'_>, multiple: Option<f64>) -> Result<(), Failure> {
-        let Setting { conditions, file, session, requests, seconds } = self.setting;
-        let warm_up = warm_up(multiple).to_string();
+        let Setting { conditions, file, session, requests, seconds, .. } = self.setting;
+        let warm_up = warm_up(multiple, &self.setting).to_string();
         let usual = ["--deadline", DEADLINE, "--warm-up", &warm_up];
         let usual = [&usual[..], &SOURCES[..], &session].concat();
         let Some(multiple) = multiple else {
@@ -137,7 +141,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Something of the run at a multiple, once for each round.
-    fn of(&self, multiple: f64, of: impl Fn(&Round, &Trial) -> f64) -> Vec<f64> {
+    fn of<T>(&self, multiple: f64, of: impl Fn(&Round, &Trial) -> T) -> Vec<T> {
         let run = |round: &Round| round.at(multiple).map(|trial| of(round, trial));
         self.rounds.iter().filter_map(run).collect()
     }
@@ -158,17 +162,18 @@ impl<'a> Sweep<'a> {
         self.of(multiple, |round, trial| trial.goodput() / round.saturation.max(least))
     }
 
-    /// Adds a figure: what `of` says of each run, against the rate of requests.
+    /// Adds a figure: what `of` says of each run, against the rate of requests; nothing where there
+    /// is nothing to say.
     pub(super) fn against_rate(
         &self,
         outcome: &mut Outcome,
         figure: &str,
         unit: &str,
-        of: fn(&Trial) -> f64,
+        of: fn(&Trial) -> Option<f64>,
     ) {
         for multiple in self.multiples() {
             let offered = self.of(multiple, |round, _| round.saturation * multiple);
-            let values = self.of(multiple, |_, trial| of(trial));
+            let values: Vec<_> = self.of(multiple, |_, t| of(t)).into_iter().flatten().collect();
             if let Some((rate, y)) = spread(&offered).zip(spread(&values)) {
                 let x = X::Number(rate.median.round());
                 outcome.point(figure, unit, &self.peer.to_string(), x, y);
@@ -184,18 +189,10 @@ impl<'a> Sweep<'a> {
         }
         for (multiple, name) in [(2.0, "r2"), (3.0, "r3")] {
             if let Some(ratio) = spread(&self.over_peak(multiple)) {
-                let name = format!("{}_{name}", self.short_name());
+                let name = format!("{}_{name}", self.peer.short_name());
                 outcome.point("Ratios", "", &name, X::Name("over the peak".to_owned()), ratio);
                 outcome.ratios.insert(name, ratio.median);
             }
-        }
-    }
-
-    /// Its name in the names of ratios.
-    fn short_name(&self) -> String {
-        match self.peer {
-            Peer::Nginx(_) => "nginx".to_owned(),
-            peer => peer.to_string().replace(['-', ' '], "_"),
         }
     }
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use load_generator::{Arrivals, Ask, Ending, Pace, Plan, Session, Slow, sessions};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 
 use super::target::Target;
 use crate::failure::Failure;
+use crate::measure::raise_descriptors;
 
 /// What can be asked of `lab load`.
 #[derive(Args, Clone, Debug)]
@@ -270,10 +271,7 @@ impl Load {
 
     /// How many connections there may be: what was asked for, or what the descriptors allow.
     fn most_open(&self) -> Result<u32, Failure> {
-        let limit = getrlimit(Resource::Nofile);
-        let raised = Rlimit { current: limit.maximum, ..limit };
-        // Where it can't be raised, what there is has to do.
-        let _ = setrlimit(Resource::Nofile, raised);
+        raise_descriptors();
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let room = descriptors.saturating_sub(Plan::SPARE.into()).clamp(1, 1 << 20) as u32;
         let wanted =

@@ -47,6 +47,14 @@ impl Peer {
 }
 
 impl Peer {
+    /// Its name in the names of ratios.
+    pub(crate) fn short_name(self) -> String {
+        match self {
+            Nginx(_) => "nginx".to_owned(),
+            peer => peer.to_string().replace(['-', ' '], "_"),
+        }
+    }
+
     /// Its version, if it is somebody else's server. With `build` it is built, if it is a library's.
     ///
     /// # Errors

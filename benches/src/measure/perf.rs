@@ -68,13 +68,21 @@ impl Recording {
             .arg(&self.file)
             .output()
             .map_err(|e| Failure::new("can't run perf", e))?;
-        let _ = fs::remove_file(&self.file);
         let shares = shares(&String::from_utf8_lossy(&output.stdout));
         if shares.is_empty() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(Failure::Run(format!("perf saw nothing: {}", said.trim())));
         }
         Ok(shares)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // It has ended already, unless something failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.file);
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::thread::available_parallelism;
 use std::time::Instant;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Where servers under test run.
@@ -165,6 +166,13 @@ fn fields(stat: &str) -> impl Iterator<Item = &str> {
 
 fn first_field(schedstat: &str) -> Option<u64> {
     schedstat.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Lets this process, and what it becomes, have as many descriptors as it may.
+pub(crate) fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it can't be raised, what there is has to do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 #[cfg(test)]

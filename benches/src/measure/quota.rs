@@ -3,12 +3,21 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
 
 /// What is given out at a time, in microseconds: the least that the kernel takes, so that a server
 /// that has used it up does not stop for long.
 const BUDGET_US: u32 = 1_000;
+/// For how long each part is given out where several cores share it, in microseconds. The kernel
+/// hands it to a core in slices of 5 ms (`sched_cfs_bandwidth_slice_us`): of less than two slices
+/// one core would get all.
+const SLICED_PERIOD_US: u32 = 50_000;
 
 /// A control group whose processes have part of a core together. It is removed when dropped, when
 /// they have ended.
@@ -16,18 +25,28 @@ const BUDGET_US: u32 = 1_000;
 pub(crate) struct Quota(PathBuf);
 
 impl Quota {
-    /// Makes a group that has `percent` of a core.
+    /// Makes a group that has `percent` of a core, in pieces as small as can be.
     pub(crate) fn new(percent: u32) -> Result<Self, Failure> {
+        Quota::of(percent, BUDGET_US, BUDGET_US * 100 / percent.clamp(1, 100))
+    }
+
+    /// The same in pieces that several cores can share.
+    pub(crate) fn in_slices(percent: u32) -> Result<Self, Failure> {
+        Quota::of(percent, SLICED_PERIOD_US / 100 * percent, SLICED_PERIOD_US)
+    }
+
+    fn of(percent: u32, budget_us: u32, period_us: u32) -> Result<Self, Failure> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let period_us = BUDGET_US * 100 / percent.clamp(1, 100);
         for parent in parents(&mounts, &own) {
-            let group = parent.join(format!("lab-{}-{percent}", std::process::id()));
+            let group = parent.join(format!("lab-{}-{number}-{percent}", std::process::id()));
             if fs::create_dir(&group).is_err() {
                 continue;
             }
             let quota = Quota(group);
-            if quota.set(period_us).is_ok() {
+            if quota.set(budget_us, period_us).is_ok() {
                 return Ok(quota);
             }
         }
@@ -38,13 +57,13 @@ impl Quota {
         ))
     }
 
-    fn set(&self, period_us: u32) -> io::Result<()> {
+    fn set(&self, budget_us: u32, period_us: u32) -> io::Result<()> {
         let one = self.0.join("cpu.max");
         if one.exists() {
-            return fs::write(one, format!("{BUDGET_US} {period_us}"));
+            return fs::write(one, format!("{budget_us} {period_us}"));
         }
         fs::write(self.0.join("cpu.cfs_period_us"), period_us.to_string())?;
-        fs::write(self.0.join("cpu.cfs_quota_us"), BUDGET_US.to_string())
+        fs::write(self.0.join("cpu.cfs_quota_us"), budget_us.to_string())
     }
 
     /// Its directory.
@@ -55,7 +74,37 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
+        remove(&self.0);
+    }
+}
+
+/// Removes a group. Who is left in it, such as the workers of a server that was killed, is ended.
+fn remove(group: &Path) {
+    for _ in 0..100 {
+        let left = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let left = left.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?));
+        for process in left {
+            let _ = kill_process(process, Signal::KILL);
+        }
+        if fs::remove_dir(group).is_ok() || !group.exists() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Removes the groups that this process has made, for when it is ended by a signal.
+pub(crate) fn remove_all() {
+    let mine = format!("lab-{}-", std::process::id());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    for entry in
+        parents(&mounts, &own).iter().filter_map(|parent| fs::read_dir(parent).ok()).flatten()
+    {
+        let Ok(entry) = entry else { continue };
+        if entry.file_name().to_string_lossy().starts_with(&mine) {
+            remove(&entry.path());
+        }
     }
 }
 

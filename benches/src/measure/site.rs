@@ -55,21 +55,23 @@ impl Site {
     /// Makes the files, with a reply that is given.
     pub(crate) fn bare(reply: &[u8]) -> Result<Self, Failure> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let root = outcome::directory()?.join("site");
-        fs::create_dir_all(&root)?;
-        for (name, length) in FILES {
-            make(&root.join(name), length)?;
-        }
-        // Beside the root, and one for each, as tests run at the same time.
+        // One for each, as tests run at the same time, and as some servers read all there is.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let reply_file = root.with_file_name(format!("reply-{}-{number}", std::process::id()));
-        fs::write(&reply_file, reply)?;
-        Ok(Site { root, reply: reply_file, reply_bytes: reply.len() })
+        let root = outcome::directory()?.join(format!("site-{}-{number}", std::process::id()));
+        fs::create_dir_all(&root)?;
+        let reply_file = root.with_extension("reply");
+        let site = Site { root, reply: reply_file, reply_bytes: reply.len() };
+        for (name, length) in FILES {
+            site.add(name, length)?;
+        }
+        fs::write(&site.reply, reply)?;
+        Ok(site)
     }
 
     /// Makes a further file.
     pub(crate) fn add(&self, name: &str, length: usize) -> Result<(), Failure> {
-        Ok(make(&self.root.join(name), length)?)
+        let lines = HELLO.as_bytes().repeat(length / HELLO.len() + 1);
+        Ok(fs::write(self.root.join(name), &lines[..length])?)
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -92,16 +94,8 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.reply);
+        let _ = fs::remove_dir_all(&self.root);
     }
-}
-
-/// Makes a file, unless it is there.
-fn make(path: &Path, length: usize) -> io::Result<()> {
-    if path.metadata().is_ok_and(|m| m.len() == length as u64) {
-        return Ok(());
-    }
-    let lines = HELLO.as_bytes().repeat(length / HELLO.len() + 1);
-    fs::write(path, &lines[..length])
 }
 
 /// Asks once and returns the reply, which must be one of success.

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::available_parallelism;
 
 use load_generator::Moment;
 
@@ -36,23 +38,32 @@ impl Trial {
         self.seen.body_bytes as f64 / 1e6 / self.seen.seconds
     }
 
+    /// So much for each good reply, if there was one.
+    fn per_reply(&self, of: f64) -> Option<f64> {
+        (self.seen.replies > 0).then(|| of / self.seen.replies as f64)
+    }
+
     /// Processor time of the server for each good reply.
-    pub(crate) fn cpu_us_per_reply(&self) -> f64 {
-        self.server_ns as f64 / 1e3 / self.seen.replies.max(1) as f64
+    pub(crate) fn cpu_us_per_reply(&self) -> Option<f64> {
+        self.per_reply(self.server_ns as f64 / 1e3)
     }
 
     /// Context switches of the server for each good reply.
-    pub(crate) fn switches_per_reply(&self) -> f64 {
-        (self.switches.voluntary + self.switches.involuntary) as f64
-            / self.seen.replies.max(1) as f64
+    pub(crate) fn switches_per_reply(&self) -> Option<f64> {
+        self.per_reply((self.switches.voluntary + self.switches.involuntary) as f64)
     }
 
-    /// Times that the listener's queue was full, per second.
-    pub(crate) fn overflows(&self) -> f64 {
-        self.tcp.listen_overflows as f64 / self.seen.seconds
+    /// The mean of the times of good replies.
+    pub(crate) fn mean_ms(&self) -> Option<f64> {
+        self.per_reply(0.0).map(|_| self.seen.response_us.mean / 1e3)
     }
 
-    /// Connections that were dropped there, for this or another reason, per second.
+    /// The time that one good reply in a hundred took, or longer.
+    pub(crate) fn p99_ms(&self) -> Option<f64> {
+        self.per_reply(0.0).map(|_| self.seen.response_us.p99 / 1e3)
+    }
+
+    /// Connections that were dropped in the listener's queue, per second.
     pub(crate) fn dropped(&self) -> f64 {
         self.tcp.listen_drops as f64 / self.seen.seconds
     }
@@ -70,11 +81,13 @@ pub(crate) struct Trials<'a> {
     left_out: usize,
     /// Runs that were kept though they were spoiled, as all attempts were.
     spoiled: Vec<String>,
+    /// Runs in which the server did not hold its idle connections.
+    lost: Vec<String>,
 }
 
 impl<'a> Trials<'a> {
     pub(crate) fn new(site: &'a Site, attempts: usize) -> Self {
-        Trials { site, attempts, discarded: 0, left_out: 0, spoiled: Vec::new() }
+        Trials { site, attempts, discarded: 0, left_out: 0, spoiled: Vec::new(), lost: Vec::new() }
     }
 
     /// Runs `peer` under the load that `words` ask `lab load` for, on a path whose body has so many
@@ -93,6 +106,12 @@ impl<'a> Trials<'a> {
             let trial = run(&server, path, words)?;
             if let Some(why) = &trial.seen.partial {
                 return Err(Failure::Run(format!("{peer}: {why}")));
+            }
+            if trial.seen.cold_lost > 0 {
+                let Seen { load, cold, cold_lost, .. } = &trial.seen;
+                self.lost.push(format!(
+                    "{peer}, {load}: the server ended {cold_lost} of {cold} idle connections."
+                ));
             }
             let Some(doubt) = trial.seen.doubts.first() else { return Ok(trial) };
             let what = format!("{peer}, {}: {doubt}", trial.seen.load);
@@ -131,6 +150,7 @@ impl<'a> Trials<'a> {
                 "{n} runs were left out, as the time was over; the machine was slow."
             ));
         }
+        notes.extend(self.lost.iter().cloned());
         for what in &self.spoiled {
             notes.push(format!("Kept though spoiled {} times: {what}.", self.attempts));
         }
@@ -182,26 +202,41 @@ pub(crate) fn load(
 ) -> Result<Seen, Failure> {
     // Not by standard output, which nobody reads before the end.
     let file = outcome::directory()?.join(format!("seen-{}.json", std::process::id()));
-    let mut child = Command::new(program()?)
-        .args(["load", url, "--core", &CLIENT_CORE.to_string(), "--mark", "--json"])
+    let cores = available_parallelism().map_or(1, usize::from);
+    let child = Command::new(program()?)
+        .args(["load", url, "--core", &(CLIENT_CORE % cores).to_string(), "--mark", "--json"])
         .arg(&file)
         .args(words)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| Failure::new("can't start the load generator", e))?;
-    let stderr = child.stderr.take().expect("standard error is a pipe");
-    let mut said = String::new();
+    let mut making = Making { child, file };
+    let stderr = making.child.stderr.take().expect("standard error is a pipe");
+    let mut said = Vec::new();
     for line in BufReader::new(stderr).lines() {
         let line = line?;
         match marked(&line) {
             Some(moment) => at(moment)?,
-            None => said = line,
+            None => said.push(line),
         }
     }
-    child.wait()?;
-    let text = fs::read(&file);
-    let _ = fs::remove_file(&file);
-    serde_json::from_slice(&text.unwrap_or_default())
-        .map_err(|_| Failure::Run(format!("the load generator says: {said}")))
+    making.child.wait()?;
+    serde_json::from_slice(&fs::read(&making.file).unwrap_or_default())
+        .map_err(|_| Failure::Run(format!("the load generator says: {}", said.join(" "))))
+}
+
+/// A load generator at work, and the file that it will write. Both are gone when this is dropped.
+struct Making {
+    child: Child,
+    file: PathBuf,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        // Nothing of this fails but when it is done already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.file);
+    }
 }

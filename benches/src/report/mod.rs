@@ -15,7 +15,7 @@ use crate::outcome::{self, Outcome};
 /// Writes the report and says where.
 pub(crate) fn write(options: &Report) -> Result<(), Failure> {
     let directory = outcome::directory()?;
-    let runs = last_runs(&directory)?;
+    let runs = last_runs(&directory);
     if runs.is_empty() {
         let text = "there is nothing to report yet; `lab run ID` comes first".to_owned();
         return Err(Failure::Run(text));
@@ -49,9 +49,16 @@ fn figures(runs: &[Outcome], directory: &Path, wanted: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// In the order of the list of experiments.
-fn last_runs(directory: &Path) -> Result<Vec<Outcome>, Failure> {
+/// In the order of the list of experiments; one that can't be read is left out.
+fn last_runs(directory: &Path) -> Vec<Outcome> {
     let file = |e: &experiments::Experiment| directory.join(format!("{}.json", e.id));
     let files = experiments::ALL.iter().map(file).filter(|path| path.exists());
-    files.map(|path| Outcome::load(&path)).collect()
+    let mut outcomes = Vec::new();
+    for path in files {
+        match Outcome::load(&path) {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(failure) => eprintln!("lab: left out: {failure}"),
+        }
+    }
+    outcomes
 }

@@ -63,7 +63,7 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
         escape(&m.cpu),
         m.cores,
         escape(&m.kernel),
-        escape(&m.rustc),
+        escape(m.rustc.as_deref().unwrap_or("an unknown compiler")),
         escape(&versions.join(", "))
     );
     ratios(page, run);

@@ -64,7 +64,11 @@ impl External {
         let name = self.name;
         let program = self.program()?;
         let Installed { package, version, .. } = self.origin else {
-            return if build || program.exists() { self.build() } else { Err(self.not_built()) };
+            return match build {
+                true => self.build(),
+                false if program.exists() => self.locked_version(),
+                false => Err(self.not_built()),
+            };
         };
         match version(&program) {
             Ok(version) => Ok(version),
@@ -82,10 +86,9 @@ impl External {
     /// Builds it, which takes no time when it is built, and returns its library's version.
     fn build(&self) -> Result<String, Failure> {
         let name = self.name;
-        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name);
         let output = Command::new("cargo")
-            .args(["build", "--release", "--quiet", "--manifest-path"])
-            .arg(package.join("Cargo.toml"))
+            .args(["build", "--release", "--locked", "--quiet", "--manifest-path"])
+            .arg(self.package().join("Cargo.toml"))
             .arg("--target-dir")
             .arg(built()?)
             .output()
@@ -94,8 +97,16 @@ impl External {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(Failure::Run(format!("{name} can't be built: {}", said.trim())));
         }
-        let lock = fs::read_to_string(package.join("Cargo.lock"))?;
-        Ok(locked(&lock, &name.replace('-', "_")).unwrap_or_default())
+        self.locked_version()
+    }
+
+    fn package(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(self.name)
+    }
+
+    fn locked_version(&self) -> Result<String, Failure> {
+        let lock = fs::read_to_string(self.package().join("Cargo.lock"))?;
+        Ok(locked(&lock, &self.name.replace('-', "_")).unwrap_or_default())
     }
 
     /// Tells an address and becomes the server, which listens there. Returns only when that fails.

@@ -25,7 +25,7 @@ use crate::allocator;
 use crate::command::{Serve, What, Work};
 use crate::failure::Failure;
 use crate::floors::{self, Task};
-use crate::measure::{HELLO, join, pin};
+use crate::measure::{HELLO, join, pin, raise_descriptors};
 
 pub(crate) use external::named;
 
@@ -35,6 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Serves until the end of standard input, then says what it did.
 pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     pin(&options.cores)?;
+    raise_descriptors();
     if let Some(group) = &options.group {
         join(group).map_err(|e| Failure::new(format_args!("joining {}", group.display()), e))?;
     }

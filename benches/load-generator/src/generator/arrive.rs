@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use shared_ring::Kernel;
 
-use super::{BURST, Generator, RETRY, Wakes};
-use crate::Pace;
+use super::{BURST, GIVEN_UP, Generator, RETRY, Wakes};
 use crate::connection::{Asked, Phase, Role};
 use crate::deadlines::Watched;
+use crate::{Failed, Pace};
 
 impl<K: Kernel> Generator<'_, K> {
     /// Begins what is due, at most [`BURST`] of it, so that what comes is not left lying.
@@ -28,24 +28,50 @@ impl<K: Kernel> Generator<'_, K> {
             self.clients -= 1;
             self.begin_session(self.now);
         }
-        for _ in 0..BURST {
+        let (mut begun, mut given_up) = (0, 0);
+        while begun < BURST && given_up < GIVEN_UP {
             let Some(moments) = &mut self.moments else { break };
             let due = self.begin + moments.next();
             if due > self.now {
                 break;
             }
             moments.advance();
+            if due + self.plan.deadline <= self.now {
+                self.give_up(due);
+                given_up += 1;
+                continue;
+            }
             match self.plan.pace {
                 Pace::Requests { .. } => self.request_due(due),
                 _ => self.begin_session(due),
             }
+            begun += 1;
         }
+    }
+
+    /// A client whose time was over before this program came to it.
+    fn give_up(&mut self, due: Instant) {
+        let counts = self.due(due);
+        self.begun(due);
+        let (session, place) = match self.plan.pace {
+            Pace::Requests { .. } => self.next_request(),
+            _ => (self.next_session(), 0),
+        };
+        if counts && matches!(self.plan.pace, Pace::Sessions { .. }) {
+            self.tally.skipped += self.plan.sessions[session].rest(1);
+        }
+        self.lose(Asked { due, counts, session, place, connect: None }, Failed::ReplyTimeout);
+    }
+
+    fn next_session(&mut self) -> usize {
+        let session = self.session;
+        self.session = (session + 1) % self.plan.sessions.len();
+        session
     }
 
     pub(super) fn begin_session(&mut self, due: Instant) {
         let counts = self.due(due);
-        let session = self.session;
-        self.session = (session + 1) % self.plan.sessions.len();
+        let session = self.next_session();
         match self.connect(Role::Session) {
             Ok(slot) => {
                 self.begun(due);

@@ -108,14 +108,15 @@ impl<K: Kernel> Generator<'_, K> {
             return self.slow_received(slot, bytes);
         }
         let mut rest = &bytes[..];
+        let connection = &self.connections[slot as usize];
+        // What nobody has asked for yet is no reply.
+        let mut owed = connection.asked.len().saturating_sub(connection.unsent);
         while !rest.is_empty() {
             let connection = &mut self.connections[slot as usize];
             if connection.role == Role::Cold || connection.phase != Phase::Open {
                 return;
             }
-            // What nobody asked for is no reply.
-            let sent = connection.asked.len() - connection.unsent;
-            let Some(asked) = connection.asked.front().filter(|_| sent > 0) else {
+            let Some(asked) = connection.asked.front().filter(|_| owed > 0) else {
                 return self.fail(slot, Failed::Malformed);
             };
             let bodiless = self.plan.sessions[asked.session]
@@ -125,6 +126,7 @@ impl<K: Kernel> Generator<'_, K> {
                 Ok((used, reply)) => {
                     rest = &rest[used..];
                     if let Some(reply) = reply {
+                        owed -= 1;
                         self.replied(slot, reply);
                     }
                 }

@@ -18,17 +18,19 @@ use crate::{Failed, Pace, Plan, Senseless, Tally};
 
 /// Most sessions or requests begun between two looks at what has come.
 const BURST: u32 = 64;
+/// Most that are given up between two looks, as their time was over before they could begin.
+const GIVEN_UP: u32 = 1_000;
 /// Most connections being made before the load begins.
 const OPENING: u32 = 64;
 /// How long a client waits that found no connection before it tries again, in a closed loop.
 const RETRY: Duration = Duration::from_millis(10);
 /// How long the server may refuse every connection before it is taken for gone.
 const REFUSING: Duration = Duration::from_secs(1);
+/// How often it has to, at least.
+const REFUSALS: u32 = 3;
 /// How long it may take to open what is to be open before the load begins, and how much longer for
 /// each connection.
 const OPENING_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(5));
-/// How often, at least.
-const REFUSALS: u32 = 3;
 /// How late something may be begun.
 const TOLERABLE: Duration = Duration::from_millis(1);
 /// How long to wait for the last descriptors to be closed.
