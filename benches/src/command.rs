@@ -8,6 +8,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::failure::Failure;
 use crate::load::Load;
 
+/// Below the options of `lab load`.
+const TIMES: &str = "\
+Times run from the moment at which a request was due, whatever delayed it, this program included: \
+`connect` until its connection was there, `response` until its good reply was whole. `lag` is how \
+late after that moment this program began it; beyond 1 ms for one request in a hundred the figures \
+are not to be trusted, and it says so.
+
+Ends with 0 when the load was made to its end and some reply was good, with 2 for a request that \
+makes no sense, and with 1 otherwise; what was seen until then is told.";
+
 /// Measures the mechanisms, on the machine at hand.
 #[derive(Parser)]
 #[command(name = "lab", version)]
@@ -25,6 +35,7 @@ pub(crate) enum Command {
     /// Make one HTML file of the last runs, with plots and tables
     Report(Report),
     /// Make load on a web server, and tell how it bears it
+    #[command(after_help = TIMES)]
     Load(Box<Load>),
     /// Be a server under test: address on standard output, counts for every line on standard
     /// input, at whose end it stops

@@ -37,6 +37,7 @@ impl Machine {
         machine.rustc = first_line("rustc", &["--version"]);
         let commit = first_line("git", &["describe", "--always", "--dirty"]);
         let valgrind = first_line("valgrind", &["--version"]);
+        let valgrind = valgrind.map(|said| said.trim_start_matches("valgrind-").to_owned());
         machine.versions.extend(commit.map(|v| ("commit".to_owned(), v)));
         machine.versions.extend(valgrind.map(|v| ("valgrind".to_owned(), v)));
         machine

@@ -12,6 +12,7 @@ mod measure;
 mod outcome;
 mod report;
 mod run;
+mod say;
 mod serve;
 mod statistics;
 

@@ -15,6 +15,12 @@ use crate::statistics::Spread;
 pub(crate) struct Outcome {
     /// Which experiment it was.
     pub(crate) id: String,
+    /// Whether precision had to yield to time.
+    #[serde(default)]
+    pub(crate) quick: bool,
+    /// When it ended, as HTTP has dates.
+    #[serde(default)]
+    pub(crate) date: String,
     pub(crate) machine: Machine,
     pub(crate) series: Vec<Series>,
     /// The numbers that goals are stated in, by name.
@@ -60,6 +66,8 @@ impl Outcome {
     pub(crate) fn new(id: &str) -> Self {
         Outcome {
             id: id.to_owned(),
+            quick: false,
+            date: String::new(),
             machine: Machine::with_tools(),
             series: Vec::new(),
             ratios: BTreeMap::new(),

@@ -1,8 +1,9 @@
 //! `lab list` and `lab run`.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io, process, thread};
 
+use httpdate::fmt_http_date;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -13,6 +14,7 @@ use crate::experiments::{self, Context};
 use crate::failure::Failure;
 use crate::measure::{enter_own_network, remove_all};
 use crate::outcome::{self, Outcome};
+use crate::say::say;
 
 /// Shows the experiments.
 pub(crate) fn list(options: &List) -> Result<(), Failure> {
@@ -20,13 +22,11 @@ pub(crate) fn list(options: &List) -> Result<(), Failure> {
         let entry = |e: &experiments::Experiment| json!({ "id": e.id, "title": e.title, "source": e.source });
         let all: Vec<_> = experiments::ALL.iter().map(entry).collect();
         let text = serde_json::to_string_pretty(&all).map_err(|e| Failure::new("JSON", e))?;
-        println!("{text}");
-        return Ok(());
+        return say(text);
     }
-    for e in experiments::ALL {
-        println!("{:12} {}\n{:12} {}", e.id, e.title, "", e.source);
-    }
-    Ok(())
+    let entry =
+        |e: &experiments::Experiment| format!("{:14} {}\n{:14} {}", e.id, e.title, "", e.source);
+    say(experiments::ALL.iter().map(entry).collect::<Vec<_>>().join("\n"))
 }
 
 /// Runs an experiment.
@@ -40,6 +40,11 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     if trace.is_some() && (options.json.is_some() || options.quick) {
         let what = "--trace repeats one run; --json and --quick are for measuring";
         return Err(Failure::Request(what.to_owned()));
+    }
+    // Better now than when all is measured.
+    if let Some(path) = &options.json {
+        fs::write(path, "")
+            .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))?;
     }
     if experiment.own_network {
         enter_own_network().map_err(|e| {
@@ -58,18 +63,20 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let (quick, simulation) = (options.quick, options.simulation.clone());
     let cx = Context { quick, deadline, progress, simulation };
-    let outcome = (experiment.run)(&cx)?;
+    let mut outcome = (experiment.run)(&cx)?;
     cx.progress.finish_and_clear();
 
     if trace.is_some() {
         return Ok(());
     }
-    show(&outcome);
-    outcome.save(&outcome::directory()?.join(format!("{}.json", experiment.id)))?;
-    if let Some(path) = &options.json {
-        outcome.save(path)?;
-    }
-    Ok(())
+    outcome.quick = quick;
+    outcome.date = fmt_http_date(SystemTime::now());
+    let kept = outcome::directory()?.join(format!("{}.json", experiment.id));
+    outcome.save(&kept)?;
+    let saved = options.json.as_deref().map_or(Ok(()), |path| outcome.save(path));
+    say(shown(&outcome))?;
+    say(format_args!("kept in {}; `lab report` draws it", kept.display()))?;
+    saved
 }
 
 /// When this process is ended from outside, nothing of it is left: servers end with it, control
@@ -96,26 +103,31 @@ fn clean_up_when_ended() -> io::Result<()> {
     Ok(())
 }
 
-fn show(outcome: &Outcome) {
+/// More points than this are a curve, which is for a plot.
+const POINTS: usize = 24;
+
+/// What was found: the figures, then notes on them, then what they show.
+fn shown(outcome: &Outcome) -> String {
+    let mut lines = Vec::new();
     for series in &outcome.series {
         let unit = if series.unit.is_empty() { "" } else { &format!(" [{}]", series.unit) };
-        println!("{}, {}{unit}", series.figure, series.name);
+        lines.push(format!("{}, {}{unit}", series.figure, series.name));
+        if series.points.len() > POINTS {
+            lines.push(format!("  {} points", series.points.len()));
+            continue;
+        }
         for p in &series.points {
             let (low, high) = (number(p.y.low), number(p.y.high));
             let range = if low == high { String::new() } else { format!("  {low} to {high}") };
-            println!("  {:24} {:>12}{range}", p.x, number(p.y.median));
+            lines.push(format!("  {:24} {:>12}{range}", p.x, number(p.y.median)));
         }
     }
-    println!("ratios");
-    for (name, value) in &outcome.ratios {
-        println!("  {name:40} {}", number(*value));
-    }
-    for sentence in &outcome.shows {
-        println!("{sentence}");
-    }
-    for note in &outcome.notes {
-        println!("note: {note}");
-    }
+    lines.extend(outcome.notes.iter().map(|note| format!("note: {note}")));
+    lines.push("ratios".to_owned());
+    let ratios = outcome.ratios.iter();
+    lines.extend(ratios.map(|(name, value)| format!("  {name:40} {}", number(*value))));
+    lines.extend(outcome.shows.iter().cloned());
+    lines.join("\n")
 }
 
 /// A number with as many digits as say something.

@@ -1,5 +1,6 @@
 //! What was seen.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -138,6 +139,8 @@ pub struct Tally {
     pub body_bytes: u64,
     /// Requests that failed.
     pub failures: Failures,
+    /// Of those the ones with a bad status other than 503, by it.
+    pub statuses: BTreeMap<u16, u64>,
     /// Requests of sessions that were given up before they came to them.
     pub skipped: u64,
     /// From when a session was due until it had its connection, in nanoseconds.
@@ -168,7 +171,7 @@ pub struct Tally {
 /// What whoever watches is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// The generator looks for what has come; many times in a second.
+    /// The generator looks for what has come: after every wait.
     Turn,
     /// What becomes due counts from now on.
     Counts,
@@ -210,6 +213,7 @@ impl Tally {
             replies: 0,
             body_bytes: 0,
             failures: Failures::default(),
+            statuses: BTreeMap::new(),
             skipped: 0,
             connect: histogram(),
             response: histogram(),
@@ -265,6 +269,13 @@ impl Tally {
             self.series.push(Slice::default());
         }
         self.series.last_mut().expect("there is one")
+    }
+
+    /// A reply had a bad status.
+    pub(crate) fn bad_status(&mut self, counts: bool, status: u16) {
+        if counts {
+            *self.statuses.entry(status).or_default() += 1;
+        }
     }
 
     /// A request is due; `counts` if so after the warm-up and before the end.

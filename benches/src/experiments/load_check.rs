@@ -122,7 +122,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     outcome.shows.push(format!(
         "Where the server is the limit, `lab load` sees {} of the rate that h2load sees and {} of the \
          median latency that wrk sees. From one core it opens {} times as many connections per \
-         second as h2load, {} times if it may reset them; the rest is TCP's own work.",
+         second as h2load, {} times if it may reset them; the rest is TCP's own work. (Goals: 0.95 to \
+         1.05, the same, and 1.5.)",
         ratio("rate_vs_h2load"),
         ratio("latency_p50_vs_wrk"),
         ratio("conn_rate_over_h2load"),

@@ -24,6 +24,7 @@ pub(crate) use seen::Seen;
 
 use crate::failure::Failure;
 use crate::measure::pin;
+use crate::say::say;
 
 /// Receive buffers: they fit the second-level cache.
 const BUFFERS: u16 = 256;
@@ -47,7 +48,7 @@ pub(crate) fn load(options: &Load) -> Result<(), Failure> {
     }
     // Better now than when the load was made.
     for path in [&options.json, &options.csv, &options.log].into_iter().flatten() {
-        if path.as_os_str() != "-" {
+        if !is_stdout(path) {
             save(path, "")?;
         }
     }
@@ -62,8 +63,11 @@ pub(crate) fn load(options: &Load) -> Result<(), Failure> {
     let seen = Seen::of(&tally, of, plan.interval, processor);
     write(options, &seen, &tally)?;
     match tally.stopped {
-        None => Ok(()),
         Some(stopped) => Err(Failure::Run(early(stopped, &plan))),
+        None if seen.due > 0 && seen.replies == 0 => {
+            Err(Failure::Run("not one request got a good reply".to_owned()))
+        }
+        None => Ok(()),
     }
 }
 
@@ -153,21 +157,31 @@ fn save(path: &Path, text: &str) -> Result<(), Failure> {
         .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))
 }
 
+/// Writes what was asked for, all of it that can be written.
 fn write(options: &Load, seen: &Seen, tally: &Tally) -> Result<(), Failure> {
-    let mut quiet = false;
-    if let Some(path) = &options.json {
-        let text = serde_json::to_string(seen).map_err(|e| Failure::new("JSON", e))? + "\n";
-        quiet = path.as_os_str() == "-";
-        if quiet { print!("{text}") } else { save(path, &text)? }
-    }
-    if let Some(path) = &options.csv {
-        save(path, &show::csv(seen))?;
-    }
-    if let Some(path) = &options.log {
-        save(path, &show::log(&tally.log))?;
+    let json = || serde_json::to_string(seen).map_err(|e| Failure::new("JSON", e));
+    let texts: [(_, &dyn Fn() -> Result<String, Failure>); 3] = [
+        (&options.json, &|| Ok(json()? + "\n")),
+        (&options.csv, &|| Ok(show::csv(seen))),
+        (&options.log, &|| Ok(show::log(&tally.log))),
+    ];
+    let (mut quiet, mut written) = (false, Ok(()));
+    for (path, text) in texts {
+        let Some(path) = path else { continue };
+        let done = if is_stdout(path) {
+            quiet = true;
+            say(text()?.trim_end())
+        } else {
+            save(path, &text()?)
+        };
+        written = written.and(done);
     }
     if !quiet {
-        print!("{}", show::summary(seen));
+        say(show::summary(seen).trim_end())?;
     }
-    Ok(())
+    written
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }

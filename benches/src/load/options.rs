@@ -1,7 +1,7 @@
 //! What can be asked of `lab load`.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ pub(crate) struct Load {
 
     /// Open loop: so many arrivals per second, whether or not the server keeps up. What arrives is
     /// a new connection with its requests or, with --connections, a single request
-    #[arg(long, short, value_name = "N")]
+    #[arg(long, short, value_name = "N", allow_negative_numbers = true)]
     rate: Option<f64>,
 
     /// How far arrivals lie apart
-    #[arg(long, value_name = "HOW", default_value = "poisson")]
+    #[arg(long, value_name = "HOW", default_value = "poisson", requires = "rate")]
     arrivals: Spacing,
 
     /// Without --rate, a closed loop of so many clients (64 unless told), each of which asks again
@@ -47,7 +47,8 @@ pub(crate) struct Load {
     pipeline: usize,
 
     /// Sessions, as httperf's --wsesslog has them: a line for each request, such as
-    /// `/index.html size=1024 think=0.5`, and an empty line between two sessions
+    /// `/index.html size=1024 think=0.5`, and an empty line between two sessions; `method=HEAD` may
+    /// follow too, and what follows a # is a comment. Lines set in are requests like the others
     #[arg(long, value_name = "FILE")]
     sessions: Option<PathBuf>,
 
@@ -112,15 +113,15 @@ pub(crate) struct Load {
     #[arg(long, value_name = "N")]
     pub(super) core: Option<usize>,
 
-    /// Write everything to this file, as JSON; `-` for standard output, and nothing else then
+    /// Write everything to this file, as JSON; `-` for standard output, where the summary is left out then
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 
-    /// Write the time series to this file
+    /// Write the time series to this file; `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
 
-    /// Write a line for each request to this file, in the order of their ends
+    /// Write a line for each request to this file, in the order of their ends; `-` for standard output
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
 
@@ -200,6 +201,10 @@ fn field(text: &str) -> Result<String, String> {
     }
 }
 
+fn is_host(field: &str) -> bool {
+    field.split_once(':').is_some_and(|(name, _)| name.eq_ignore_ascii_case("host"))
+}
+
 impl Load {
     /// The plan that the options make.
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
@@ -242,17 +247,26 @@ impl Load {
             keep_log: self.log.is_some(),
         };
         plan.check().map_err(|senseless| Failure::Request(senseless.to_string()))?;
+        for source in &plan.sources {
+            UdpSocket::bind((*source, 0)).map_err(|e| {
+                Failure::Request(format!("{source} is no address to connect from here: {e}"))
+            })?;
+        }
         Ok(plan)
     }
 
     fn asked(&self, target: &Target, pace: Pace) -> Result<Vec<Session>, Failure> {
-        let fields = self.header.concat();
+        let (hosts, fields): (Vec<_>, Vec<_>) =
+            self.header.iter().map(String::as_str).partition(|field| is_host(field));
+        let fields = fields.concat();
+        let named = hosts.last().and_then(|field| field.split_once(':'));
+        let host = named.map_or(target.host.as_str(), |(_, host)| host.trim());
         if let Some(path) = &self.sessions {
             let named = |what: String| Failure::Request(format!("{}: {what}", path.display()));
             let text = fs::read_to_string(path).map_err(|e| named(e.to_string()))?;
-            return sessions(&text, &target.host, &fields).map_err(|e| named(e.to_string()));
+            return sessions(&text, host, &fields).map_err(|e| named(e.to_string()));
         }
-        let ask = Ask::new(&self.method, &target.path, &target.host, &fields);
+        let ask = Ask::new(&self.method, &target.path, host, &fields);
         let requests = vec![ask.expecting(self.expect)];
         let rounds = match (self.requests, pace) {
             (Some(_), Pace::Requests { .. }) => {
@@ -324,6 +338,9 @@ mod tests {
             assert!(said.contains(what), "{said}");
         };
         refused("127.0.0.1/ --rate 0", "a rate must lie between");
+        refused("127.0.0.1/ --rate -5", "a rate must lie between");
+        refused("127.0.0.1/ --arrivals fixed", "--rate <N>");
+        refused("127.0.0.1/ --sources 192.0.2.77", "no address to connect from here");
         refused("127.0.0.1/ --rate 1e12", "1000000 per second");
         refused("127.0.0.1/ --rate many", "invalid value 'many'");
         refused("127.0.0.1/ --connections 0", "at least one connection");

@@ -35,6 +35,8 @@ pub(crate) struct Seen {
     pub(crate) connects: u64,
     /// Requests that failed, by why.
     pub(crate) failed: BTreeMap<String, u64>,
+    /// Of those the ones with a bad status other than 503, by it.
+    pub(crate) statuses: BTreeMap<u16, u64>,
     /// Requests of sessions that were given up before.
     pub(crate) skipped: u64,
     /// Idle connections, and how many of them the server ended.
@@ -176,6 +178,7 @@ impl Seen {
             body_bytes: tally.body_bytes,
             connects: tally.connects,
             failed: named(&tally.failures),
+            statuses: tally.statuses.clone(),
             skipped: tally.skipped,
             cold: tally.cold,
             cold_lost: tally.cold_lost,

@@ -28,6 +28,12 @@ pub(super) fn summary(seen: &Seen) -> String {
     ));
     let failures: Vec<_> = seen.failed.iter().map(|(why, n)| format!("{why} {n}")).collect();
     line(format_args!("  failed   {:>10} {}", seen.failures(), failures.join(", ")));
+    for (status, n) in &seen.statuses {
+        line(format_args!("           {n:>10} with status {status}"));
+    }
+    if seen.due == 0 {
+        line(format_args!("  nothing was due while it counted"));
+    }
     if seen.skipped > 0 {
         line(format_args!(
             "  skipped  {:>10} requests of sessions that failed before",
@@ -49,12 +55,12 @@ pub(super) fn summary(seen: &Seen) -> String {
         ));
     }
     line(format_args!(
-        "                  p50       p90       p99     p99.9       max      mean  [us]"
+        "              count       p50       p90       p99     p99.9       max      mean  [us]"
     ));
     let times = [("connect", &seen.connect_us), ("response", &seen.response_us)];
     for (name, times) in times.into_iter().chain([("lag", &seen.lag_us)]) {
         if times.count > 0 {
-            line(format_args!("  {name:9}{}", quantiles(times)));
+            line(format_args!("  {name:9}{:>8}{}", times.count, quantiles(times)));
         }
     }
     for doubt in &seen.doubts {

@@ -28,8 +28,18 @@ impl Target {
         }
         let host = uri.authority().ok_or_else(|| wrong("there is no host in it"))?;
         let name = host.host();
+        if host.as_str().contains('@') {
+            let what = "a name and password are not sent; say them by -H 'Authorization: ...'";
+            return Err(wrong(what));
+        }
+        let port = match host.as_str().strip_prefix(name) {
+            Some("") => 80,
+            _ => {
+                host.port_u16().filter(|p| *p > 0).ok_or_else(|| wrong("there is no such port"))?
+            }
+        };
         let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let mut found = (bare, host.port_u16().unwrap_or(80))
+        let mut found = (bare, port)
             .to_socket_addrs()
             .map_err(|e| Failure::Run(format!("{name} is not known: {e}")))?;
         let address = found.next().ok_or_else(|| wrong("the name has no address"))?;
@@ -44,8 +54,8 @@ impl Target {
             return Ok(());
         }
         Err(Failure::Request(format!(
-            "{} is not this machine; load on other people's servers is an attack. If this one is \
-             yours, say --anywhere",
+            "{} is no loopback address (127.0.0.0/8, ::1); load on other people's servers is an \
+             attack. If this one is yours, say --anywhere",
             self.address
         )))
     }
@@ -97,10 +107,17 @@ mod tests {
 
     #[test]
     fn what_is_no_url_or_no_http_is_refused() {
-        let refused = |url| Target::parse(url).unwrap_err().to_string();
+        let refused = |url: &str| Target::parse(url).unwrap_err().to_string();
         assert!(refused("https://127.0.0.1/").contains("only http://"));
         assert!(refused("http://").contains("this is no URL"));
         assert!(refused("http://127.0.0.1:80 80/").contains("this is no URL"));
+        for port in ["99999", "0", "abc", ""] {
+            assert!(
+                refused(&format!("http://127.0.0.1:{port}/")).contains("no such port"),
+                "{port}"
+            );
+        }
+        assert!(refused("http://user:word@127.0.0.1/").contains("Authorization"));
     }
 
     #[test]

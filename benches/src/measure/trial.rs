@@ -17,6 +17,9 @@ use crate::outcome::{self, Outcome};
 /// Has clients connect from addresses in turn, each with ports of its own.
 pub(crate) const SOURCES: [&str; 2] = ["--sources", "127.0.0.2-127.0.0.17"];
 
+/// Spoiled runs that are told of one by one.
+const SPOILED_TOLD: usize = 4;
+
 /// What one run came to.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
@@ -134,25 +137,26 @@ impl<'a> Trials<'a> {
         let notes = &mut outcome.notes;
         if !self.spoiled.is_empty() {
             outcome.shows.push(format!(
-                "{} of the runs behind these figures were spoiled, as the notes say.",
+                "Runs behind these figures that were spoiled, as the notes say: {}.",
                 self.spoiled.len()
             ));
         }
         if self.discarded > 0 {
             notes.push(format!(
-                "{} runs were discarded and made again, as the generator was late or out of room.",
+                "Discarded and made again, as the generator was late or out of room: {} runs.",
                 self.discarded
             ));
         }
         if self.left_out > 0 {
             let n = self.left_out;
-            notes.push(format!(
-                "{n} runs were left out, as the time was over; the machine was slow."
-            ));
+            notes.push(format!("Left out, as the time was over: {n} runs."));
         }
         notes.extend(self.lost.iter().cloned());
-        for what in &self.spoiled {
-            notes.push(format!("Kept though spoiled {} times: {what}.", self.attempts));
+        for what in self.spoiled.iter().take(SPOILED_TOLD) {
+            notes.push(format!("Kept though spoiled at every attempt: {what}."));
+        }
+        if let Some(more @ 1..) = self.spoiled.len().checked_sub(SPOILED_TOLD) {
+            notes.push(format!("Likewise in {more} further runs."));
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::command::Report;
 use crate::experiments;
 use crate::failure::Failure;
 use crate::outcome::{self, Outcome};
+use crate::say::say;
 
 /// Writes the report and says where.
 pub(crate) fn write(options: &Report) -> Result<(), Failure> {
@@ -23,7 +24,7 @@ pub(crate) fn write(options: &Report) -> Result<(), Failure> {
     let path = options.output.clone().unwrap_or_else(|| directory.join("report.html"));
     fs::write(&path, page::html(&runs)?)
         .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))?;
-    println!("{}", path.display());
+    say(path.display())?;
     if let Some(directory) = &options.figures {
         figures(&runs, directory, &options.series)?;
     }
@@ -43,7 +44,7 @@ fn figures(runs: &[Outcome], directory: &Path, wanted: &[String]) -> Result<(), 
             }
             let path = directory.join(format!("{}-{}.svg", run.id, number + 1));
             fs::write(&path, plot::standalone(name, &series)?)?;
-            println!("{}: {name}", path.display());
+            say(format_args!("{}: {name}", path.display()))?;
         }
     }
     Ok(())

@@ -24,6 +24,17 @@ li { overflow-wrap: anywhere; }
 .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
 ";
 
+/// What the sources are called, and what they are.
+const PAPERS: [&str; 3] = [
+    "SEND: M. Ostrowski, A Mechanism for Scalable Event Notification and Delivery in Linux. Thesis, \
+     University of Waterloo, 2000. PS1 and PS2 are its server with events delivered and told of in \
+     batches, and told of in batches only.",
+    "Banga et al.: G. Banga, J. C. Mogul, P. Druschel, A Scalable and Explicit Event Delivery \
+     Mechanism for UNIX. USENIX Annual Technical Conference, 1999.",
+    "FlexSC: L. Soares, M. Stumm, Exception-Less System Calls for Event-Driven Servers. USENIX \
+     Annual Technical Conference, 2011.",
+];
+
 /// The whole page.
 pub(super) fn html(runs: &[Outcome]) -> Result<String, Failure> {
     let mut page = format!(
@@ -40,6 +51,11 @@ pub(super) fn html(runs: &[Outcome]) -> Result<String, Failure> {
     for run in runs {
         experiment(&mut page, run)?;
     }
+    page += "<h2>The papers</h2>\n<ul>\n";
+    for paper in PAPERS {
+        page += &format!("<li>{}\n", escape(paper));
+    }
+    page += "</ul>\n";
     Ok(page)
 }
 
@@ -53,18 +69,21 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
         escape(&capital(known.title))
     );
     for sentence in &run.shows {
-        *page += &format!("<p><b>{}</b></p>\n", escape(sentence));
+        *page += &format!("<p><b>{}</b></p>\n", prose(sentence));
     }
     *page += &format!(
-        "<p class=\"faint\">Source: {}.<br>Repeat: <code>cargo run --release -p lab -- run {}</code>\
-         <br>Machine: {}, {} cores, kernel {}, {}, {}.</p>\n",
+        "<p class=\"faint\">Source: {}.<br>Repeat: <code>cargo run --release -p lab -- run {}{}</code>\
+         {}<br>Machine: {}, {} cores, kernel {}, {}, {}. {}</p>\n",
         escape(known.source),
         escape(&run.id),
+        if run.quick { " --quick" } else { "" },
+        if run.quick { " <b>This was a quick run: single ratios scatter widely.</b>" } else { "" },
         escape(&m.cpu),
         m.cores,
         escape(&m.kernel),
         escape(m.rustc.as_deref().unwrap_or("an unknown compiler")),
-        escape(&versions.join(", "))
+        escape(&versions.join(", ")),
+        escape(&run.date)
     );
     ratios(page, run);
     for name in figures(run) {
@@ -73,7 +92,7 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
     }
     *page += "<h3>Notes</h3>\n<ul>\n";
     for note in &run.notes {
-        *page += &format!("<li>{}\n", escape(note));
+        *page += &format!("<li>{}\n", prose(note));
     }
     *page += "</ul>\n";
     Ok(())
@@ -114,7 +133,7 @@ fn figure(
     *page += "</p>\n";
     *page += &plot::svg(series)?;
     if let Some(says) = paper {
-        *page += &format!("<p class=\"paper\">{}</p>\n", escape(says));
+        *page += &format!("<p class=\"paper\">{}</p>\n", prose(says));
     }
     table(page, series);
     Ok(())
@@ -163,6 +182,18 @@ fn capital(text: &str) -> String {
     letters
         .next()
         .map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
+}
+
+/// Text in which what stands between backticks is code.
+fn prose(text: &str) -> String {
+    let mut html = String::new();
+    for (i, part) in text.split('`').enumerate() {
+        match i % 2 {
+            0 => html += &escape(part),
+            _ => html += &format!("<code>{}</code>", escape(part)),
+        }
+    }
+    html
 }
 
 pub(super) fn escape(text: &str) -> String {

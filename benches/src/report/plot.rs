@@ -140,9 +140,10 @@ fn chart<'a, 'b>(
     numbers: bool,
 ) -> Result<Chart<'a, 'b>, Box<dyn std::error::Error>> {
     let top = series.iter().flat_map(|s| &s.points).map(|p| p.y.high).fold(0.0, f64::max);
+    let label_of_x = label_of_x(&series[0].figure).filter(|_| numbers);
     let mut chart = ChartBuilder::on(area)
         .margin(8)
-        .x_label_area_size(30)
+        .x_label_area_size(if label_of_x.is_some() { 48 } else { 30 })
         .y_label_area_size(70)
         .build_cartesian_2d(x, 0.0..if top > 0.0 { top * 1.05 } else { 1.0 })?;
     chart
@@ -153,11 +154,23 @@ fn chart<'a, 'b>(
         .y_label_formatter(&|y| round(*y))
         .x_label_formatter(&|x| round(*x))
         .label_style(label())
+        .x_desc(label_of_x.unwrap_or_default())
+        .axis_desc_style(label())
         .axis_style(INK.mix(0.5))
         .bold_line_style(INK.mix(0.15))
         .light_line_style(INK.mix(0.0))
         .draw()?;
     Ok(chart)
+}
+
+/// What the numbers on the horizontal axis are: a figure's name says against what it is drawn.
+fn label_of_x(figure: &str) -> Option<String> {
+    if figure.contains("in order of completion") {
+        return Some("replies, in the order of their ends".to_owned());
+    }
+    let (_, x) = figure.split_once("against ")?;
+    let x = x.split(", ").next().unwrap_or(x);
+    Some(x.replace("request rate", "requests per second").replace("the rate", "rate of requests"))
 }
 
 /// A number on an axis, where they are round.

@@ -1,7 +1,6 @@
 //! The regime map: which mechanism is best for which work on this machine.
 
 use crate::outcome::{Outcome, X};
-use crate::run::number;
 
 use super::page::escape;
 
@@ -138,6 +137,15 @@ fn is_other(who: &str) -> bool {
         .any(|other| who.starts_with(other))
 }
 
+/// As many digits as tell two of them apart.
+fn short(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 1_000.0 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
 /// The map, of the work that was measured.
 pub(super) fn map(runs: &[Outcome]) -> String {
     let mut rows = String::new();
@@ -146,14 +154,15 @@ pub(super) fn map(runs: &[Outcome]) -> String {
         let (others, ours): (Vec<_>, Vec<_>) = ranking.iter().partition(|(who, _)| is_other(who));
         let cell = |found: Option<&&(String, f64)>| {
             found.map_or(String::new(), |(who, value)| {
-                format!("<b>{}</b> {}", escape(who), number(*value))
+                format!("<b>{}</b> {}", escape(who), short(*value))
             })
         };
         if ours.is_empty() {
             continue;
         }
         rows += &format!(
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}\n",
+            "<tr><td><a href=\"#{}\">{}</a><td>{}<td>{}<td>{}<td>{}\n",
+            row.experiment,
             escape(row.work),
             escape(row.measured_in),
             cell(ours.first()),
@@ -189,7 +198,7 @@ mod tests {
         let map = map(&[run]);
         let row = map.lines().find(|line| line.contains("a file of 1 KiB")).unwrap();
         assert!(
-            row.contains("<td><b>uring</b> 5.500<td><b>epoll</b> 6.000<td><b>nginx shipped</b>")
+            row.contains("<td><b>uring</b> 5.50<td><b>epoll</b> 6.00<td><b>nginx shipped</b>")
         );
         assert!(!map.contains("floor") && !map.contains("a file of 1 MiB"));
     }

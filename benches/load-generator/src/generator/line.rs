@@ -165,7 +165,10 @@ impl<K: Kernel> Generator<'_, K> {
         let failed = match reply.status {
             _ if time > self.plan.deadline => Some(Failed::ReplyTimeout),
             503 => Some(Failed::Unavailable),
-            400.. => Some(Failed::Status),
+            400.. => {
+                self.tally.bad_status(asked.counts, reply.status);
+                Some(Failed::Status)
+            }
             _ if ask.size.is_some_and(|size| size != reply.bytes) => Some(Failed::ShortBody),
             _ => None,
         };

@@ -13,8 +13,8 @@ use contest::{Contest, Run, Side, ratios};
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "peers",
-    title: "the web server beside nginx and hyper: small and large files, pipelined requests, new \
-            connections",
+    title: "the web server beside nginx, hyper and may_minihttp: small and large files, pipelined \
+            requests, new connections",
     source: "goal of this project: processor time at most 0.75 of nginx's for a file of 1 KiB, at \
              most 0.15 for pipelined requests",
     own_network: false,

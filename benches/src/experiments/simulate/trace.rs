@@ -6,6 +6,7 @@ use std::path::Path;
 use simulate::{Case, run};
 
 use crate::failure::Failure;
+use crate::say::say;
 
 /// Writes what happened in a run.
 pub(super) fn write(path: &Path, case: &Case, lines: &[String]) -> Result<(), Failure> {
@@ -24,24 +25,22 @@ pub(super) fn repeat(path: &Path) -> Result<(), Failure> {
     })?;
     case.plan.traced = true;
     let verdict = run(&case).verdict;
-    println!("{case}");
+    say(&case)?;
     for line in &verdict.trace {
-        println!("{line}");
+        say(line)?;
     }
     let before: Vec<_> = rest.lines().collect();
     let differs = verdict.trace.iter().zip(&before).position(|(now, then)| now != then);
     let same = differs.is_none() && (before.is_empty() || before.len() == verdict.trace.len());
     if !same {
         let line = differs.unwrap_or(before.len().min(verdict.trace.len())) + 2;
-        println!(
-            "It went another way than in the file, from line {line} on: the program has changed, or the file."
-        );
+        say(format_args!(
+            "It went another way than in the file, from line {line} on: the program has changed, or \
+             the file."
+        ))?;
     }
     match verdict.failure {
         Some(failure) => Err(Failure::Run(failure)),
-        None => {
-            println!("It does not fail.");
-            Ok(())
-        }
+        None => say("It does not fail."),
     }
 }
