@@ -42,13 +42,22 @@ names! {
     Uring "uring",
     /// io_uring, its work done at any time.
     Immediate "immediate",
-    /// io_uring, new connections first, told by a signal.
-    Sigio "sigio",
+    /// SEND: io_uring, whose completions interrupt; new connections first.
+    Send "send",
     /// Readiness, as long as it lasts: epoll, poll and select.
     Level "level",
     /// Readiness, when it begins: epoll with edges.
     Edge "edge",
+    /// SEND with batched delivery.
+    SendPs1 "send-ps1",
+    /// SEND with immediate delivery, and batched notification.
+    SendPs2 "send-ps2",
 }
+
+/// The mechanisms of chance. What those of SEND have in common they are chosen by; which of them it
+/// is follows from the seed.
+const CHOSEN: usize = 5;
+const SENDS: [Mechanism; 3] = [Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2];
 
 names! {
     /// Which server runs.
@@ -82,9 +91,13 @@ impl Case {
     /// The case of a seed: which server, which mechanism, how many clients.
     pub fn of(seed: u64, steps: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
+        let mechanism = |chosen: usize| match Mechanism::ALL[chosen] {
+            Mechanism::Send => SENDS[(seed % 3) as usize],
+            other => other,
+        };
         Case {
             program: Program::ALL[random.usize(..Program::ALL.len())],
-            mechanism: Mechanism::ALL[random.usize(..Mechanism::ALL.len())],
+            mechanism: mechanism(random.usize(..CHOSEN)),
             clients: [1, 2, 5, 12][random.usize(..4)],
             plan: Plan {
                 seed,

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use examples::{Echo, Kv, Proxy, Timeouts};
 use httpd::{Root, Site};
-use multiplex::{Application, Config, Fault, Interrupts, Loop, StartError, Stats};
-use shared_ring::sim::{Machine, SimEngine, SimKernel, Verdict};
-use shared_ring::{Kernel, Mode};
+use multiplex::{Application, Config, Fault, Loop, StartError, Stats};
+use send_core::{Delivery, SendKernel, Sizes};
+use shared_ring::sim::{Checked, Machine, SimEngine, SimKernel, Verdict};
+use shared_ring::{Kernel, Mode, UringKernel};
 
 use super::case::{Case, Mechanism, Program};
 use super::echo::Echoed;
@@ -130,10 +131,23 @@ fn serve<A: Application + 'static>(
             .map_err(|missing| Ended::Start(multiplex::Unavailable(missing.to_string()).into()))
     };
     let engine = config.engine().map_err(start)?;
+    let sends = |delivery: Delivery| {
+        let words = |why: String| Ended::Start(multiplex::Unavailable(why).into());
+        let config = config.ring(delivery.mode()).map_err(start)?;
+        let ring = UringKernel::simulated(machine, &config).map_err(|e| words(e.to_string()))?;
+        let sizes = Sizes { events: 3, queued: 5 };
+        SendKernel::over(ring, delivery, sizes)
+            .map(|kernel| Checked::over(kernel, machine))
+            .map_err(|e| words(e.to_string()))
+    };
     match case.mechanism {
         Mechanism::Uring => drive(case, machine, shared, config, app, ring(Mode::Deferred)?),
         Mechanism::Immediate => drive(case, machine, shared, config, app, ring(Mode::Immediate)?),
-        Mechanism::Sigio => drive(case, machine, shared, config, app, ring(Mode::Cooperative)?),
+        Mechanism::Send => drive(case, machine, shared, config, app, sends(Delivery::Preemptive)?),
+        Mechanism::SendPs1 => drive(case, machine, shared, config, app, sends(Delivery::Batched)?),
+        Mechanism::SendPs2 => {
+            drive(case, machine, shared, config, app, sends(Delivery::Immediate)?)
+        }
         Mechanism::Level => {
             let kernel = SimEngine::<false>::new(machine, &engine).map_err(system)?;
             drive(case, machine, shared, config, app, kernel)
@@ -169,20 +183,7 @@ fn drive<A: Application + 'static, K: Kernel>(
     machine.add_peer(Stopper::new(server.remote(), shared, stops));
     let remote = server.remote();
     machine.at_end(move || remote.stop());
-    let ran = match case.mechanism {
-        Mechanism::Sigio => server.run_interrupted(app, &mut Signals(machine.clone())),
-        _ => server.run(app),
-    };
-    ran.map_err(Ended::Fault)
-}
-
-/// Signals that interrupt the application now and then.
-struct Signals(Machine);
-
-impl Interrupts for Signals {
-    fn wanted(&mut self) -> bool {
-        self.0.signalled()
-    }
+    server.run(app).map_err(Ended::Fault)
 }
 
 thread_local! {

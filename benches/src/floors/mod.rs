@@ -64,7 +64,7 @@ pub(crate) fn named(name: &str) -> Option<Serve> {
 pub(crate) fn beneath(mechanism: &str) -> Option<&'static str> {
     let interface = match mechanism {
         "epoll-edge" => "epoll",
-        "sigio" => "uring",
+        "send" | "send-ps1" | "send-ps2" => "uring",
         other => other,
     };
     ALL.iter().map(|(name, _)| *name).find(|name| *name == interface)

@@ -51,8 +51,8 @@ fn every_floor_gives_its_reply_and_then_the_end() {
 #[test]
 fn mechanisms_of_one_interface_share_a_floor() {
     assert_eq!(beneath("epoll-edge"), Some("epoll"));
-    assert_eq!(beneath("sigio"), Some("uring"));
+    assert_eq!(beneath("send-ps1"), Some("uring"));
     assert_eq!(beneath("tokio"), Some("tokio"));
     assert_eq!(beneath("carrier-pigeon"), None);
-    assert!(named("select").is_some() && named("sigio").is_none());
+    assert!(named("select").is_some() && named("send").is_none());
 }

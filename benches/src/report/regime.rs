@@ -197,9 +197,7 @@ mod tests {
         }
         let map = map(&[run]);
         let row = map.lines().find(|line| line.contains("a file of 1 KiB")).unwrap();
-        assert!(
-            row.contains("<td><b>uring</b> 5.50<td><b>epoll</b> 6.00<td><b>nginx shipped</b>")
-        );
+        assert!(row.contains("<td><b>uring</b> 5.50<td><b>epoll</b> 6.00<td><b>nginx shipped</b>"));
         assert!(!map.contains("floor") && !map.contains("a file of 1 MiB"));
     }
 }

@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 
+#[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
+use send_core::{Delivery, SendKernel};
 use shared_ring::poller::Poller;
-use shared_ring::{Engine, EngineConfig, Fault, Fd, Kernel, Mode, UringConfig, UringKernel};
+use shared_ring::{Engine, EngineConfig, Fault, Kernel, Mode, UringConfig, UringKernel};
 
-use crate::driver::{Interrupts, Io, Never, drive, gates, operations, roots};
+use crate::driver::{Io, drive, gates, operations, roots};
 use crate::{Application, Config, Remote, StartError, Stats, Unavailable};
 
 /// A server over any [`Kernel`], set up and about to run: what a mechanism is made of.
@@ -40,29 +42,12 @@ impl<K: Kernel> Loop<K> {
         self.remote.clone()
     }
 
-    /// The listening sockets.
-    pub fn listeners(&self) -> impl Iterator<Item = Fd> {
-        self.io.gates.iter().map(|gate| gate.fd)
-    }
-
     /// See [`Multiplexer::run`](crate::Multiplexer::run).
     ///
     /// # Errors
     /// When the kernel can't be used any more.
     pub fn run<A: Application>(self, app: A) -> Result<Stats, Fault> {
-        self.run_interrupted(app, &mut Never)
-    }
-
-    /// The same, but new connections come before the rest of a batch when that is `wanted`.
-    ///
-    /// # Errors
-    /// When the kernel can't be used any more.
-    pub fn run_interrupted<A: Application>(
-        self,
-        app: A,
-        wanted: &mut impl Interrupts,
-    ) -> Result<Stats, Fault> {
-        drive(self.io, self.remote, app, wanted)
+        drive(self.io, self.remote, app)
     }
 }
 
@@ -80,6 +65,21 @@ impl Loop<UringKernel> {
     pub(crate) fn ringing(mode: Mode, config: &Config) -> Result<Self, StartError> {
         let ring = UringKernel::new(&config.ring(mode)?)
             .map_err(|missing| Unavailable(missing.to_string()))?;
+        Loop::new(ring, config)
+    }
+}
+
+#[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
+impl Loop<SendKernel> {
+    /// Whether [`Loop::sending`] can run here.
+    pub(crate) fn sending_available(delivery: Delivery) -> Result<(), Unavailable> {
+        UringKernel::probe(delivery.mode()).map_err(|missing| Unavailable(missing.to_string()))
+    }
+
+    /// Over this machine's io_uring, whose completions are delivered as events.
+    pub(crate) fn sending(delivery: Delivery, config: &Config) -> Result<Self, StartError> {
+        let ring = SendKernel::new(&config.ring(delivery.mode())?, delivery)
+            .map_err(|unusable| Unavailable(unusable.to_string()))?;
         Loop::new(ring, config)
     }
 }

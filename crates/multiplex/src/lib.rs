@@ -54,7 +54,6 @@ pub use application::{
 };
 pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};
-pub use driver::Interrupts;
 pub use event_loop::Loop;
 pub use multiplexer::{Family, Multiplexer, Remote, Stats};
 pub use rx::Rx;

@@ -129,8 +129,6 @@ pub struct Stats {
     pub overruns: u64,
     /// Completions for connections that were gone.
     pub stale: u64,
-    /// Times the loop left its batch for a more urgent event.
-    pub interruptions: u64,
     /// Processor time that the mechanism's thread has used, in the kernel too.
     pub processor_time: Duration,
     /// What the kernel did.

@@ -206,6 +206,8 @@ counters! {
     cold_files,
     /// File operations that were handed to a thread.
     offloaded,
+    /// Signals that interrupted the program to tell it of events.
+    interruptions,
 }
 
 /// Why a kernel can't go on.

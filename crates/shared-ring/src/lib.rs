@@ -33,7 +33,6 @@ pub mod nonblocking;
 mod offload;
 mod op;
 pub mod poller;
-mod signal;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[doc(hidden)]
@@ -52,10 +51,9 @@ pub use gather::Gather;
 pub use kernel::{Batch, BufferSizes, Counters, Fault, Host, Kernel, ListenOptions, Submit};
 pub use op::{Completion, Fd, Op, Outcome, Posted, Refusal, Refused};
 pub use rustix::io::Errno;
-pub use signal::{ListenerSignal, SignalError};
 pub use table::Table;
 pub use token::{Kind, Token};
-pub use uring::{Missing, Mode, UringConfig, UringKernel};
+pub use uring::{Missing, Mode, Reported, UringConfig, UringKernel};
 pub use waker::Waker;
 
 // What kernels are made of, and what simulation puts in its place; subject to change.

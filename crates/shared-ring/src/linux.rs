@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::thread::gettid;
 
 use crate::nonblocking::{self, Disk, Part};
 use crate::offload::{Done, Threads};
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// This machine.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Linux(());
 
 pub(crate) fn borrow(fd: &Fd) -> BorrowedFd<'_> {
@@ -231,6 +232,23 @@ impl System for Linux {
         work.run(Disk::Cached).map(|done| file_outcome(Ok(done)))
     }
 
+    fn signal_on_arrival(&mut self, listener: Fd) -> Result<(), Errno> {
+        let owner = Owner { kind: F_OWNER_TID, thread: gettid().as_raw_nonzero().get() };
+        // SAFETY: the command reads one `f_owner_ex`, which `Owner` is laid out as.
+        if unsafe { libc::fcntl(listener.raw(), F_SETOWN_EX, &raw const owner) } < 0 {
+            return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
+        }
+        let listener = borrow(&listener);
+        // rustix has no name for O_ASYNC, whose number differs between architectures.
+        let flags = rustix::fs::fcntl_getfl(listener)?;
+        let signals = OFlags::from_bits_retain(libc::O_ASYNC as u32);
+        rustix::fs::fcntl_setfl(listener, flags | signals)
+    }
+
+    fn signalled(&self) -> bool {
+        false
+    }
+
     fn meta(&self, fd: Fd) -> Result<Meta, Errno> {
         nonblocking::meta(borrow(&fd))
     }
@@ -238,6 +256,16 @@ impl System for Linux {
     fn file(&self, fd: Fd) -> File {
         File::new(fd, close)
     }
+}
+
+const F_SETOWN_EX: libc::c_int = 15;
+const F_OWNER_TID: libc::c_int = 0;
+
+/// `struct f_owner_ex` of fcntl(2).
+#[repr(C)]
+struct Owner {
+    kind: libc::c_int,
+    thread: libc::pid_t,
 }
 
 #[cfg(test)]

@@ -75,6 +75,16 @@ pub trait System: Host {
     /// Those of the system call, and those that say it would have waited.
     fn file_work(&mut self, work: &Work) -> Result<Outcome, Errno>;
 
+    /// Has the kernel signal the calling thread, by SIGIO, when a connection arrives.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    fn signal_on_arrival(&mut self, listener: Fd) -> Result<(), Errno>;
+
+    /// Whether a signal interrupts the program now, on a machine where they don't come by
+    /// themselves.
+    fn signalled(&self) -> bool;
+
     /// What an open file is.
     ///
     /// # Errors

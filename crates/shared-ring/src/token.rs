@@ -22,11 +22,13 @@ pub enum Kind {
     Wake = 6,
     /// The request to cancel another operation.
     Cancel = 7,
+    /// The state of a descriptor.
+    Watch = 8,
 }
 
 impl Kind {
     /// How many kinds there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
     const ALL: [Kind; Kind::COUNT] = [
         Kind::Accept,
         Kind::Receive,
@@ -36,6 +38,7 @@ impl Kind {
         Kind::File,
         Kind::Wake,
         Kind::Cancel,
+        Kind::Watch,
     ];
 }
 

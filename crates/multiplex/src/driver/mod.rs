@@ -22,8 +22,7 @@ mod send;
 
 pub(crate) use gate::Gate;
 pub(crate) use io::{Io, operations};
-pub use run::Interrupts;
-pub(crate) use run::{Never, drive, gates, roots};
+pub(crate) use run::{drive, gates, roots};
 
 use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token, planted};
 

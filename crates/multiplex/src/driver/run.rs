@@ -1,11 +1,9 @@
 //! The loop over a kernel.
 
-use std::collections::VecDeque;
-use std::iter;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use shared_ring::{Completion, Fault, File, Host, Kernel, Kind, ListenOptions, Outcome, Submit};
+use shared_ring::{Fault, File, Host, Kernel, ListenOptions, Submit};
 
 use super::io::after;
 use super::{Driver, Gate, Io};
@@ -46,27 +44,6 @@ pub(crate) fn roots(host: &mut impl Host, config: &Config) -> Result<Vec<File>, 
     config.roots.iter().map(open).collect()
 }
 
-/// Whether a batch should be left for what has landed since.
-pub trait Interrupts {
-    /// Asked between two callbacks; no system call.
-    fn wanted(&mut self) -> bool;
-}
-
-/// A mechanism whose loop works through each batch to its end.
-pub(crate) struct Never;
-
-impl Interrupts for Never {
-    fn wanted(&mut self) -> bool {
-        false
-    }
-}
-
-/// Room for the rest of a batch that was left for new connections.
-const BATCH: usize = 512;
-
-/// How many connections may come before the rest of a batch.
-const AHEAD: usize = 16;
-
 /// How long a stopping server waits for what can't end at once.
 const REST: Duration = Duration::from_millis(100);
 
@@ -75,50 +52,20 @@ pub(crate) fn drive<K: Kernel, A: Application>(
     io: Io<K>,
     remote: Remote,
     app: A,
-    interrupts: &mut impl Interrupts,
 ) -> Result<Stats, Fault> {
     let mut driver = Driver::new(app, io, remote);
-    let (mut urgent, mut rest) = (VecDeque::with_capacity(AHEAD), VecDeque::with_capacity(BATCH));
     let mut drain_ends = None;
     driver.end_turn();
     while !driver.is_done() {
         let until = driver.until(drain_ends);
         driver.io.kernel.turn(until)?;
-        let mut ahead = 0;
-        while let Some(completion) =
-            urgent.pop_front().or_else(|| rest.pop_front()).or_else(|| driver.io.kernel.next())
-        {
+        while let Some(completion) = driver.io.kernel.next() {
             driver.complete(completion);
-            if ahead < AHEAD && interrupts.wanted() {
-                driver.io.stats.interruptions += 1;
-                driver.io.kernel.reap();
-                let landed = iter::from_fn(|| driver.io.kernel.next());
-                ahead += accepts_first(landed, &mut urgent, &mut rest);
-            }
         }
         driver.end_turn();
         driver.drain(&mut drain_ends);
     }
     Ok(driver.io.stats())
-}
-
-/// Parts new connections from the rest, of this turn and of what has landed since, and returns how
-/// many those are.
-fn accepts_first(
-    landed: impl Iterator<Item = Completion>,
-    urgent: &mut VecDeque<Completion>,
-    rest: &mut VecDeque<Completion>,
-) -> usize {
-    let before = urgent.len();
-    for completion in landed {
-        let accept = completion.token.kind() == Kind::Accept;
-        if accept && matches!(completion.outcome, Outcome::Accepted(_)) && !completion.last {
-            urgent.push_back(completion);
-        } else {
-            rest.push_back(completion);
-        }
-    }
-    urgent.len() - before
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {

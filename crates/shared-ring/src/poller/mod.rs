@@ -1,9 +1,11 @@
 //! Mechanisms that say which descriptors can be read or written.
 
+mod devpoll;
 mod epoll;
 mod poll;
 mod select;
 
+pub use devpoll::DevPoll;
 pub use epoll::{Epoll, EpollEdge};
 pub use poll::Poll;
 pub use select::Select;
@@ -25,6 +27,31 @@ bitflags! {
         const WRITE = 2;
         /// The other end has closed its side, or the connection is broken. Reported, not asked for.
         const HANGUP = 4;
+    }
+}
+
+impl Readiness {
+    /// What is wanted, in the format of poll(2).
+    fn to_poll(self) -> i16 {
+        let mut events = 0;
+        if self.contains(Readiness::READ) {
+            events |= libc::POLLIN;
+        }
+        if self.contains(Readiness::WRITE) {
+            events |= libc::POLLOUT;
+        }
+        events
+    }
+
+    /// What poll(2) says.
+    fn of_poll(revents: i16) -> Self {
+        let has = |flags| revents & flags != 0;
+        let broken = has(libc::POLLHUP | libc::POLLERR | libc::POLLNVAL);
+        let mut ready = Readiness::empty();
+        ready.set(Readiness::READ, broken || has(libc::POLLIN));
+        ready.set(Readiness::WRITE, broken || has(libc::POLLOUT));
+        ready.set(Readiness::HANGUP, broken);
+        ready
     }
 }
 
@@ -139,6 +166,11 @@ mod tests {
     #[test]
     fn poll_behaves() {
         behaves(Poll::default());
+    }
+
+    #[test]
+    fn devpoll_behaves() {
+        behaves(DevPoll::new().unwrap());
     }
 
     #[test]

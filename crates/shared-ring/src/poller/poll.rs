@@ -23,13 +23,7 @@ impl Poller for Poll {
             self.forget(fd);
             return Ok(());
         }
-        let mut events = 0;
-        if want.contains(Readiness::READ) {
-            events |= libc::POLLIN;
-        }
-        if want.contains(Readiness::WRITE) {
-            events |= libc::POLLOUT;
-        }
+        let events = want.to_poll();
         let place = self.places.at(fd.index());
         if let Some(at) = place.checked_sub(1) {
             self.array[at].events = events;
@@ -66,13 +60,7 @@ impl Poller for Poll {
                 continue;
             }
             left -= 1;
-            let has = |flags| entry.revents & flags != 0;
-            let broken = has(libc::POLLHUP | libc::POLLERR | libc::POLLNVAL);
-            let mut ready = Readiness::empty();
-            ready.set(Readiness::READ, broken || has(libc::POLLIN));
-            ready.set(Readiness::WRITE, broken || has(libc::POLLOUT));
-            ready.set(Readiness::HANGUP, broken);
-            out.push((Fd::from_raw(entry.fd), ready));
+            out.push((Fd::from_raw(entry.fd), Readiness::of_poll(entry.revents)));
         }
         Ok(())
     }

@@ -47,7 +47,8 @@ impl Posting {
 }
 
 impl<K> Checked<K> {
-    pub(super) fn over(kernel: K, machine: &Machine) -> Self {
+    /// Watches a kernel over a machine.
+    pub fn over(kernel: K, machine: &Machine) -> Self {
         Checked { kernel, machine: machine.clone(), in_flight: HashMap::default() }
     }
 

@@ -437,6 +437,14 @@ impl System for Machine {
         self.do_work(work)
     }
 
+    fn signal_on_arrival(&mut self, _: Fd) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn signalled(&self) -> bool {
+        Machine::signalled(self)
+    }
+
     fn meta(&self, fd: Fd) -> Result<Meta, Errno> {
         let mut world = self.world();
         let node = world.file(fd, "fstat")?;

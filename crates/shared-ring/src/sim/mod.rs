@@ -52,7 +52,17 @@ impl SimKernel {
     /// # Errors
     /// Says what the machine lacks.
     pub fn new(machine: &Machine, config: &UringConfig) -> Result<Self, Missing> {
-        UringKernel::on(machine.clone(), config).map(|kernel| Checked::over(kernel, machine))
+        UringKernel::simulated(machine, config).map(|kernel| Checked::over(kernel, machine))
+    }
+}
+
+impl UringKernel<SimRing> {
+    /// Sets up a ring on a machine, to be used by what is [`Checked`] above it.
+    ///
+    /// # Errors
+    /// Says what the machine lacks.
+    pub fn simulated(machine: &Machine, config: &UringConfig) -> Result<Self, Missing> {
+        UringKernel::on(machine.clone(), config)
     }
 }
 

@@ -4,7 +4,7 @@ use io_uring::cqueue;
 use rustix::io::Errno;
 
 use super::sqe::Memory;
-use super::{Cqe, Mode, Multishot, Ring, UringKernel};
+use super::{Cqe, Mode, Multishot, Reported, Ring, UringKernel};
 use crate::nonblocking::{Disk, is_lost_peer, is_table_full};
 use crate::{
     Completion, Fd, Host, Kind, Offload, Op, Outcome, Posted, RxBuf, Submit, System, Token,
@@ -21,11 +21,46 @@ impl<R: Ring> UringKernel<R> {
         None
     }
 
+    /// The next completion as the ring reports it, to be [made out](UringKernel::make_out) later. It
+    /// takes no memory and makes no system call, so that it may be called in a signal handler.
+    pub fn reported(&mut self) -> Option<Reported> {
+        if self.landed.is_empty() {
+            // There is as much room as in the ring's own queue.
+            self.ring.reap(&mut self.landed);
+        }
+        self.landed.pop_front().map(Reported)
+    }
+
+    /// How many reports wait to be taken. It may be called in a signal handler, too.
+    pub fn unreported(&self) -> u32 {
+        self.ring.landed() + self.landed.len() as u32
+    }
+
+    /// What a report is about, if it is about anything that was posted.
+    ///
+    /// # Safety
+    /// The report is one of this kernel's, and is made out once.
+    pub unsafe fn make_out(&mut self, reported: Reported) -> Option<Completion> {
+        let completion = self.completed(&reported.0)?;
+        self.counters.completions += 1;
+        Some(completion)
+    }
+
+    /// The next completion for which the ring was not needed.
+    pub fn next_done(&mut self) -> Option<Completion> {
+        self.done.append(&mut self.later);
+        let completion = self.done.pop_front()?;
+        self.counters.completions += 1;
+        Some(completion)
+    }
+
     fn completed(&mut self, cqe: &Cqe) -> Option<Completion> {
         let token = Token::from_bits(cqe.user_data);
         match token.kind() {
             // It failed because the operation had ended, or was ending.
             Kind::Cancel => return None,
+            // It is for whoever took the report.
+            Kind::Watch => return None,
             Kind::Wake => return self.woken(cqe.result),
             _ => {}
         }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use io_uring::squeue::Entry as Sqe;
-use io_uring::{IoUring, Probe};
+use io_uring::{IoUring, Probe, cqueue};
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringEnterFlags, Timespec, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
@@ -14,7 +14,7 @@ use rustix::io_uring::{
 
 use super::Mode;
 use super::probe::Ability;
-use crate::{Linux, System};
+use crate::{Linux, System, Token};
 
 /// What the kernel reports of a submission.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,37 @@ pub struct Cqe {
     pub result: i32,
     /// `IORING_CQE_F_...`.
     pub flags: u32,
+}
+
+/// What a ring reports of an operation, not made out yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Reported(pub(super) Cqe);
+
+impl Reported {
+    /// The name of the operation.
+    pub fn token(self) -> Token {
+        Token::from_bits(self.0.user_data)
+    }
+
+    /// Whether it tells of a failure.
+    pub fn is_failed(self) -> bool {
+        self.0.result < 0
+    }
+
+    /// Whether the operation goes on.
+    pub fn goes_on(self) -> bool {
+        cqueue::more(self.0.flags)
+    }
+
+    /// Three numbers, to be carried elsewhere.
+    pub fn into_parts(self) -> (u64, i32, u32) {
+        (self.0.user_data, self.0.result, self.0.flags)
+    }
+
+    /// The report of these numbers.
+    pub fn from_parts(user_data: u64, result: i32, flags: u32) -> Self {
+        Reported(Cqe { user_data, result, flags })
+    }
 }
 
 /// A pair of queues and the system calls about them: io_uring(7).

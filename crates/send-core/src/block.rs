@@ -1,0 +1,265 @@
+//! The event control block (SEND 3.2): what the application and the delivering side share.
+//!
+//! Each field is written by one side only. `head`, `num_queued` and the buffer are the delivering
+//! side's, which keeps copies of its own and so is not led astray by what stands in the block; the
+//! rest is the application's. Every field is one word, so that none is ever seen half written.
+
+use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
+use crate::{Event, EventType, Group, Groups};
+
+/// The event control block, `struct event_control` (figure 3.1).
+///
+/// | offset | field | written by | says |
+/// |---|---|---|---|
+/// | 0 | `notify` | the application | groups whose events interrupt it |
+/// | 4 | `deliver` | the application | groups whose events may stand in the buffer |
+/// | 8 | `head` | the delivering side | where the next event will stand |
+/// | 12 | `tail` | the application | the oldest event that it has not used |
+/// | 16 | `num_queued` | the delivering side | how many events wait undelivered |
+/// | 24 | `handler` | the application | what is called; null disables preemption |
+/// | 32 | `stack` | the application | the top of the handler's stack; null for the current one |
+/// | 40 | `regs` | the delivering side | the interrupted registers, while a handler runs |
+/// | 48 | `eventbuf` | the delivering side | where the ring buffer is (in the thesis it follows) |
+#[derive(Debug)]
+#[repr(C)]
+pub struct EventControl {
+    notify: AtomicU32,
+    deliver: AtomicU32,
+    head: AtomicU32,
+    tail: AtomicU32,
+    num_queued: AtomicU32,
+    handler: AtomicPtr<()>,
+    stack: AtomicPtr<()>,
+    regs: AtomicPtr<()>,
+    eventbuf: Box<[UnsafeCell<Event>]>,
+}
+
+impl EventControl {
+    /// A block for as many events, with both masks and the handler unset. One slot stays free, by
+    /// which a full buffer differs from an empty one.
+    pub(crate) fn new(events: u32) -> Self {
+        let slot = || UnsafeCell::new(Event::new(EventType::OVERFLOW));
+        EventControl {
+            notify: AtomicU32::new(0),
+            deliver: AtomicU32::new(0),
+            head: AtomicU32::new(0),
+            tail: AtomicU32::new(0),
+            num_queued: AtomicU32::new(0),
+            handler: AtomicPtr::new(std::ptr::null_mut()),
+            stack: AtomicPtr::new(std::ptr::null_mut()),
+            regs: AtomicPtr::new(std::ptr::null_mut()),
+            eventbuf: (0..=events).map(|_| slot()).collect(),
+        }
+    }
+
+    fn slots(&self) -> u32 {
+        self.eventbuf.len() as u32
+    }
+
+    /// Groups whose events interrupt the application. A set bit here overrides that of `deliver`.
+    pub fn notify(&self) -> Groups {
+        Groups::from_bits(self.notify.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_notify(&self, groups: Groups) {
+        self.notify.store(groups.bits(), Ordering::Relaxed);
+    }
+
+    /// Groups whose events may be delivered.
+    pub fn deliver(&self) -> Groups {
+        Groups::from_bits(self.deliver.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_deliver(&self, groups: Groups) {
+        self.deliver.store(groups.bits(), Ordering::Relaxed);
+    }
+
+    /// Whether the buffer holds an event: `head != tail`.
+    pub fn has_events(&self) -> bool {
+        self.head.load(Ordering::Acquire) != self.tail.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail.load(Ordering::Relaxed)
+    }
+
+    /// How many events wait undelivered.
+    pub fn num_queued(&self) -> u32 {
+        self.num_queued.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_queued(&self, events: u32) {
+        self.num_queued.store(events, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_handler(&self, handler: *mut ()) {
+        self.handler.store(handler, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_handler(&self) -> bool {
+        !self.handler.load(Ordering::Relaxed).is_null()
+    }
+
+    pub(crate) fn set_stack(&self, top: *mut ()) {
+        self.stack.store(top, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_regs(&self, regs: *mut ()) {
+        self.regs.store(regs, Ordering::Relaxed);
+    }
+
+    pub(crate) fn regs(&self) -> *mut () {
+        self.regs.load(Ordering::Relaxed)
+    }
+
+    /// Takes the oldest event out of the buffer: the application's side of the ring.
+    ///
+    /// # Safety
+    /// One caller at a time: the application while it can't be interrupted, or the handler.
+    pub(crate) unsafe fn take(&self) -> Option<Event> {
+        let tail = self.tail.load(Ordering::Relaxed);
+        if self.head.load(Ordering::Acquire) == tail {
+            return None;
+        }
+        // SAFETY: the delivering side wrote this slot before it moved `head` past it, and does
+        // not write to it again before `tail` has moved.
+        let event = self.eventbuf[tail as usize].with(|slot| unsafe { *slot });
+        self.tail.store(after(tail, self.slots()), Ordering::Release);
+        Some(event)
+    }
+}
+
+/// The slot behind another.
+fn after(at: u32, slots: u32) -> u32 {
+    if at + 1 == slots { 0 } else { at + 1 }
+}
+
+/// The delivering side's hold of a block: its own copy of `head`.
+#[derive(Debug, Default)]
+pub(crate) struct Deliverer {
+    head: u32,
+}
+
+impl Deliverer {
+    /// Puts an event into the buffer; false when there is no room.
+    ///
+    /// # Safety
+    /// A block has one deliverer, and one caller at a time.
+    pub(crate) unsafe fn put(&mut self, block: &EventControl, event: Event, group: Group) -> bool {
+        let next = after(self.head, block.slots());
+        // A tail that makes no sense never equals `head`, and its owner alone is harmed.
+        if next == block.tail.load(Ordering::Acquire) {
+            return false;
+        }
+        let event = Event { group: group.number(), ..event };
+        // SAFETY: the slot is outside `tail..head`, so the application does not read it, and
+        // nobody else writes.
+        block.eventbuf[self.head as usize].with_mut(|slot| unsafe { *slot = event });
+        self.head = next;
+        block.head.store(next, Ordering::Release);
+        true
+    }
+}
+
+// SAFETY: the slots are what is not `Sync` by itself; `take` and `put` say who may touch them when.
+unsafe impl Sync for EventControl {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::mem::offset_of;
+
+    #[test]
+    fn the_block_is_laid_out_as_documented() {
+        assert_eq!(offset_of!(EventControl, notify), 0);
+        assert_eq!(offset_of!(EventControl, deliver), 4);
+        assert_eq!(offset_of!(EventControl, head), 8);
+        assert_eq!(offset_of!(EventControl, tail), 12);
+        assert_eq!(offset_of!(EventControl, num_queued), 16);
+        assert_eq!(offset_of!(EventControl, handler), 24);
+        assert_eq!(offset_of!(EventControl, stack), 32);
+        assert_eq!(offset_of!(EventControl, regs), 40);
+        assert_eq!(offset_of!(EventControl, eventbuf), 48);
+        assert_eq!(size_of::<EventControl>(), 64);
+    }
+
+    #[test]
+    fn a_new_block_lets_nothing_through() {
+        let block = EventControl::new(1);
+        assert!(block.notify().is_empty() && block.deliver().is_empty());
+        assert!(!block.has_handler() && !block.has_events());
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_bounded_queue(events in 1..9u32, steps in prop::collection::vec(any::<bool>(), 0..200)) {
+            let (block, mut deliverer) = (EventControl::new(events), Deliverer::default());
+            let mut model = VecDeque::new();
+            for (step, put) in steps.into_iter().enumerate() {
+                if put {
+                    let event = Event { value: step as u64, ..Event::new(EventType::USER) };
+                    // SAFETY: one deliverer, one thread.
+                    let taken = unsafe { deliverer.put(&block, event, Group::FIRST) };
+                    prop_assert_eq!(taken, model.len() < events as usize);
+                    if taken {
+                        model.push_back(step as u64);
+                    }
+                } else {
+                    // SAFETY: one thread.
+                    prop_assert_eq!(unsafe { block.take() }.map(|event| event.value), model.pop_front());
+                }
+                prop_assert_eq!(block.has_events(), !model.is_empty());
+            }
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// The delivering side puts in more than there is room for while the application takes out:
+    /// what is taken is what was put, in order, whole.
+    #[test]
+    fn head_and_tail_hand_over_whole_events() {
+        loom::model(|| {
+            let block = Arc::new(EventControl::new(2));
+            let delivering = {
+                let block = block.clone();
+                thread::spawn(move || {
+                    let mut deliverer = Deliverer::default();
+                    let mut put = 0;
+                    for value in 1..=3 {
+                        let event =
+                            Event { value, state: value as u32, ..Event::new(EventType::USER) };
+                        // SAFETY: one deliverer.
+                        if !unsafe { deliverer.put(&block, event, Group::FIRST) } {
+                            break;
+                        }
+                        put = value;
+                    }
+                    put
+                })
+            };
+            let mut taken = 0;
+            for _ in 0..2 {
+                // SAFETY: one application.
+                if let Some(event) = unsafe { block.take() } {
+                    taken += 1;
+                    assert_eq!((event.value, u64::from(event.state)), (taken, taken));
+                }
+            }
+            let put = delivering.join().unwrap();
+            // SAFETY: one application.
+            while let Some(event) = unsafe { block.take() } {
+                taken += 1;
+                assert_eq!(event.value, taken);
+            }
+            assert_eq!(put, taken);
+        });
+    }
+}

@@ -1,0 +1,98 @@
+//! What can be wrong with what is asked, each with a sentence to act on.
+
+use std::fmt;
+use std::io;
+
+/// Why something was refused. The process goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The calling thread has a control block already.
+    AlreadyDefined,
+    /// A buffer for no events, or for more than 2^24.
+    BufferSize(u32),
+    /// Groups are numbered 0 to 31.
+    NoSuchGroup(u8),
+    /// The number is no signal, or one that can't be an event.
+    NoSuchSignal(i32),
+    /// A critical section has to hold at least one byte.
+    EmptySection,
+    /// A critical section has to lie in the program's code.
+    OutsideProgram(usize, usize),
+    /// The interrupted instruction can't be known on this processor.
+    NoRanges,
+    /// Notification was to begin with no handler set.
+    NoHandler,
+    /// As many operations are in flight as the ring was set up for.
+    Full,
+    /// A timer whose period is zero.
+    NoPeriod,
+    /// Another part of the program handles this signal.
+    SignalInUse(i32),
+    /// The system refused.
+    System(&'static str, i32),
+}
+
+impl Error {
+    pub(crate) fn system(doing: &'static str) -> impl Fn(io::Error) -> Error {
+        move |error| Error::System(doing, error.raw_os_error().unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Error::AlreadyDefined => {
+                f.write_str("this thread has an event control block already; a thread has one")
+            }
+            Error::BufferSize(events) => {
+                write!(f, "an event buffer holds 1 to {} events, not {events}", crate::MOST_EVENTS)
+            }
+            Error::NoSuchGroup(number) => {
+                write!(f, "there is no event group {number}; groups are numbered 0 to 31")
+            }
+            Error::NoSuchSignal(number) => {
+                write!(f, "signal {number} can't be an event: it is none, or can't be handled so")
+            }
+            Error::EmptySection => {
+                f.write_str("a critical section of length zero protects nothing")
+            }
+            Error::OutsideProgram(from, to) => {
+                write!(f, "the critical section {from:#x} to {to:#x} is not in the program's code")
+            }
+            Error::NoRanges => f.write_str(
+                "on this processor critical sections by address are not known; use the flag",
+            ),
+            Error::NoHandler => f.write_str("set a handler before notification begins"),
+            Error::Full => f.write_str("as many operations are in flight as there may be"),
+            Error::NoPeriod => f.write_str("a timer needs a period above zero"),
+            Error::SignalInUse(number) => {
+                write!(f, "another part of the program handles signal {number}")
+            }
+            Error::System(doing, errno) => {
+                write!(f, "{doing}: {}", io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// An event that was not posted, handed back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// As many posted events as there is room for have not been used.
+    Full(u64),
+    /// The thread has given its block up, or has ended.
+    Ended(u64),
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PostError::Full(_) => "as many events as there is room for wait already",
+            PostError::Ended(_) => "the block that the event was posted to is gone, or its thread",
+        })
+    }
+}
+
+impl std::error::Error for PostError {}

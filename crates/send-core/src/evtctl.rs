@@ -1,0 +1,532 @@
+//! A thread's use of events: what evtctl(), the system call of the thesis, does there (SEND 3.2).
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::thread::gettid;
+
+use crate::block::Deliverer;
+use crate::gate::{self, Counts, Gate, Hooks, SIGNALS};
+use crate::group::Assignment;
+use crate::posts::Posts;
+use crate::queue::{HolderId, Queue};
+use crate::signals::{self, Before};
+use crate::source::{Idle, Intake};
+use crate::stack::Stack;
+use crate::timer::Timer;
+use crate::{
+    Error, Event, EventControl, EventType, Events, Group, Groups, Handler, Poster, Source, Trigger,
+    code, context,
+};
+
+/// Types whose events interrupt by the signal of notification; signals interrupt by themselves.
+const SIGNALLED: [EventType; 6] = [
+    EventType::ACCEPT,
+    EventType::READY,
+    EventType::DATA,
+    EventType::TIMER,
+    EventType::USER,
+    EventType::DONE,
+];
+
+/// The event control block of the thread that made it, and all that goes with it.
+///
+/// A thread has one at most; it stays on its thread, and ends there.
+pub struct Evtctl<S: Source = Idle> {
+    /// Boxed, and given back at the end. A signal handler has the same pointer.
+    control: NonNull<Control<S>>,
+    stack: Option<Stack>,
+    /// Bound to its thread.
+    thread: PhantomData<*mut ()>,
+}
+
+/// What a signal handler finds: the gate, and behind it what may be touched only when it is closed.
+/// The gate stands first, so that a pointer to it is one to the whole.
+#[repr(C)]
+struct Control<S> {
+    gate: Gate,
+    inside: UnsafeCell<Inside<S>>,
+}
+
+impl<S: Source> fmt::Debug for Evtctl<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.gate().fmt(f)
+    }
+}
+
+struct Inside<S> {
+    deliverer: Deliverer,
+    queue: Queue,
+    groups: Assignment,
+    /// Holders and former actions of the signals that are events.
+    signals: [Option<(HolderId, Before)>; SIGNALS],
+    posts: Arc<Posts>,
+    source: S,
+    handler: Option<(Box<dyn Handler>, Trigger)>,
+    timer: Option<(Timer, HolderId)>,
+}
+
+impl Evtctl<Idle> {
+    /// DEF_ECB: makes a block whose buffer holds so many events, for signals and posts.
+    ///
+    /// # Errors
+    /// When the thread has one, the buffer has no or too many places, or the system refuses.
+    pub fn define(events: u32) -> Result<Self, Error> {
+        Evtctl::with_source(events, Idle::new()?)
+    }
+}
+
+impl<S: Source> Evtctl<S> {
+    /// DEF_ECB for the events of a source, too.
+    ///
+    /// # Errors
+    /// As [`Evtctl::define`].
+    pub fn with_source(events: u32, source: S) -> Result<Self, Error> {
+        if events == 0 || events > crate::MOST_EVENTS {
+            return Err(Error::BufferSize(events));
+        }
+        if Gate::is_installed() {
+            return Err(Error::AlreadyDefined);
+        }
+        let stack = Stack::new()?;
+        let block = EventControl::new(events);
+        block.set_stack(stack.top());
+        let thread = gettid().as_raw_nonzero().get();
+        let posts = Arc::new(Posts::new(events, thread, source.waker()));
+        let inside = Inside {
+            deliverer: Deliverer::default(),
+            queue: Queue::new(events),
+            groups: Assignment::default(),
+            signals: [const { None }; SIGNALS],
+            posts,
+            source,
+            handler: None,
+            timer: None,
+        };
+        let hooks = Hooks { deliver: deliver::<S>, handle: handle::<S> };
+        let gate = Gate::new(block, hooks, Arc::clone(&inside.posts));
+        let control = Box::new(Control { gate, inside: UnsafeCell::new(inside) });
+        let control = NonNull::from(Box::leak(control));
+        let evtctl = Evtctl { control, stack: Some(stack), thread: PhantomData };
+        // SAFETY: the gate is the first part of what `control` points to, which is given back only
+        // when another stands in its place.
+        unsafe { Gate::install(control.as_ptr().cast()) };
+        signals::begin_notification()?;
+        Ok(evtctl)
+    }
+
+    fn gate(&self) -> &Gate {
+        // SAFETY: it is there until `self` is dropped, and nobody has it to be changed.
+        unsafe { &(*self.control.as_ptr()).gate }
+    }
+
+    /// Does something with the gate closed, and looks afterwards at what came meanwhile.
+    fn inside<R>(&self, f: impl FnOnce(&Gate, &mut Inside<S>) -> R) -> R {
+        let section = self.gate().enter();
+        // SAFETY: the gate is closed, so no handler uses it; `f` can't come here again, as all that
+        // it is given are parts.
+        let inside = unsafe { &mut *(*self.control.as_ptr()).inside.get() };
+        let result = f(self.gate(), inside);
+        drop(section);
+        result
+    }
+
+    /// The block.
+    pub fn block(&self) -> &EventControl {
+        &self.gate().block
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        self.gate().counts()
+    }
+
+    /// Sets the handler. Without one nothing interrupts.
+    pub fn set_handler(&mut self, handler: impl Handler, trigger: Trigger) {
+        let (mut former, boxed) = (None, Box::new(handler));
+        self.inside(|gate, inside| {
+            former = inside.handler.replace((boxed, trigger));
+            gate.block.set_handler(handle::<S> as *mut ());
+        });
+        // Its memory is given back where that is safe.
+        drop(former);
+    }
+
+    /// SETGROUP: puts a type of events into a group, or disables it with `None`. What waits goes
+    /// along, or is dropped.
+    ///
+    /// # Errors
+    /// When a signal is handled by another part of the program, or is another thread's event.
+    pub fn set_group(&mut self, kind: EventType, group: Option<Group>) -> Result<(), Error> {
+        let thread = gettid().as_raw_nonzero().get();
+        let result = self.inside(|gate, inside| {
+            let number = kind.as_signal().map(|signal| signal as usize);
+            let known = number.is_some_and(|number| inside.signals[number].is_some());
+            if let Some(number) = number.filter(|_| group.is_some() && !known) {
+                let Some(before) = signals::claim(kind, thread)? else { return Ok(()) };
+                inside.signals[number] = Some((inside.queue.hold(), before));
+            }
+            if let Some(former) = inside.groups.set(kind, group) {
+                inside.queue.reassign(kind, former, group);
+            }
+            if let Some(number) = number.filter(|_| group.is_none() && known)
+                && let Some((holder, before)) = inside.signals[number].take()
+            {
+                signals::give_back(kind, &before);
+                inside.queue.release(holder);
+            }
+            gate.set_accepts(
+                inside.groups.get(EventType::ACCEPT).map_or(Groups::NONE, Groups::from),
+            );
+            let signalled = SIGNALLED.into_iter().filter_map(|kind| inside.groups.get(kind));
+            gate.set_signalled(signalled.fold(Groups::NONE, |all, group| all | group.into()));
+            gate.remind();
+            Ok(())
+        });
+        result.and_then(|()| self.allow_again())
+    }
+
+    /// Has an event of the type [`TIMER`](EventType::TIMER) come again and again, or no more with
+    /// `None`. What has not been taken counts on.
+    ///
+    /// # Errors
+    /// When the period is zero, or the system refuses.
+    pub fn set_timer(&mut self, every: Option<Duration>) -> Result<(), Error> {
+        if every.is_some_and(|every| every.is_zero()) {
+            return Err(Error::NoPeriod);
+        }
+        let thread = gettid().as_raw_nonzero().get();
+        self.inside(|_, inside| {
+            if inside.timer.is_none() {
+                inside.timer = Some((Timer::new(thread)?, inside.queue.hold()));
+            }
+            inside.timer.as_mut().map_or(Ok(()), |(timer, _)| timer.set(every))
+        })
+    }
+
+    /// DEF_CRITSECT: sets the code in which nothing interrupts (SEND 3.4), from its first byte to one
+    /// past its last. It has to be all that runs there: what it calls is outside. Whoever leaves it
+    /// calls [`look`](Evtctl::look).
+    ///
+    /// # Errors
+    /// When it is empty, or not in the program's code.
+    pub fn set_critical_section(&mut self, code: Range<usize>) -> Result<(), Error> {
+        if code.is_empty() {
+            return Err(Error::EmptySection);
+        }
+        if !context::KNOWN {
+            return Err(Error::NoRanges);
+        }
+        if !code::contains(&code)? {
+            return Err(Error::OutsideProgram(code.start, code.end));
+        }
+        self.inside(|gate, _| gate.set_section(code));
+        Ok(())
+    }
+
+    /// Does something in a critical section: nothing interrupts it. What came meanwhile is looked at
+    /// when it ends.
+    pub fn critically<R>(&mut self, f: impl FnOnce(&mut S) -> R) -> R {
+        self.inside(|_, inside| f(&mut inside.source))
+    }
+
+    /// Makes a holder for an origin of events.
+    pub(crate) fn hold(&mut self) -> HolderId {
+        self.inside(|_, inside| inside.queue.hold())
+    }
+
+    pub(crate) fn release(&mut self, holder: HolderId) {
+        self.inside(|_, inside| inside.queue.release(holder));
+    }
+
+    /// Takes a state out of an event that waits, as it is no longer true.
+    pub(crate) fn amend(&mut self, holder: HolderId, gone: PollFlags) {
+        let gone = gone.bits().into();
+        self.inside(|gate, inside| {
+            // What has come until now is older than that.
+            deliver_inside(gate, inside, Groups::NONE);
+            inside.queue.amend(holder, gone);
+            gate.block.set_queued(inside.queue.len() + inside.source.queued());
+        });
+    }
+
+    /// Whose events may be delivered.
+    fn allowed(&self) -> Groups {
+        self.block().deliver() | self.block().notify()
+    }
+
+    /// Tells the source what the masks let through.
+    pub(crate) fn allow_again(&self) -> Result<(), Error> {
+        let allowed = self.allowed();
+        self.inside(|_, inside| inside.source.allow(allowed, inside.groups.get(EventType::ACCEPT)))
+    }
+
+    /// The same if the masks have changed for accepts.
+    fn tell_source(&self, before: Groups) -> Result<(), Error> {
+        let changed = before ^ self.allowed();
+        if changed.intersects(self.gate().accepts()) { self.allow_again() } else { Ok(()) }
+    }
+
+    /// Asks something of the source.
+    pub(crate) fn ask<R>(&self, f: impl FnOnce(&S) -> R) -> R {
+        self.inside(|_, inside| f(&inside.source))
+    }
+
+    /// Calls the handler for what the buffer holds, whatever `notify` says (figure 3.5, line 19).
+    /// What has come and may be delivered is delivered first.
+    pub fn handle_events(&mut self) {
+        self.inside(|gate, inside| {
+            let mask = gate.block.deliver() | gate.block.notify();
+            deliver_and_handle(gate, inside, mask);
+        });
+    }
+
+    /// Has the source take a turn, which sleeps if nothing is there, until a time; then delivers what
+    /// `mask` allows, and calls the handler for it.
+    pub(crate) fn turn(
+        &mut self,
+        mask: Groups,
+        now: Instant,
+        until: Option<Instant>,
+    ) -> Result<(), Error> {
+        self.inside(|gate, inside| {
+            // What waits undelivered does so because the buffer is full.
+            let left = gate.block.has_events();
+            inside.source.wait(if left { Some(now) } else { until })?;
+            deliver_and_handle(gate, inside, mask);
+            gate.note_told();
+            Ok(())
+        })
+    }
+
+    /// Looks at what has come, as the kernel of the thesis does at each return to the application:
+    /// delivers it, and calls the handler if it is to be called.
+    pub fn look(&self) {
+        let section = self.gate().enter();
+        self.gate().remind();
+        drop(section);
+    }
+
+    /// Sets `deliver`: whose events may be put into the buffer. No system call.
+    ///
+    /// One is needed for accepts, whose group lets connections be accepted or not: it takes effect at
+    /// once, so that a connection that must not be delivered is not accepted.
+    ///
+    /// # Errors
+    /// When the source can't be used any more.
+    pub fn set_deliver(&self, groups: Groups) -> Result<(), Error> {
+        let before = self.allowed();
+        self.gate().set_deliver(groups);
+        self.tell_source(before)
+    }
+
+    /// Sets `notify`: whose events interrupt, and are delivered whatever `deliver` says. No system
+    /// call, but one when it is raised after an event has found it down.
+    ///
+    /// # Errors
+    /// [`Error::NoHandler`] when there is nothing to call; and as [`set_deliver`](Evtctl::set_deliver).
+    pub fn set_notify(&self, groups: Groups) -> Result<(), Error> {
+        if !groups.is_empty() && !self.block().has_handler() {
+            return Err(Error::NoHandler);
+        }
+        let before = self.allowed();
+        self.gate().set_notify(groups);
+        self.tell_source(before)
+    }
+
+    /// WAIT_FOR_EVENT: sleeps until the buffer holds an event, or until a time; whether it does then.
+    /// While it sleeps `mask` stands for `deliver`, and `notify` for nothing. It does not sleep when
+    /// the buffer is not empty, and the handler is not called for what it brings.
+    ///
+    /// # Errors
+    /// When the source can't be used any more.
+    pub fn wait(&mut self, mask: Groups, until: Option<Instant>) -> Result<bool, Error> {
+        let allowed = self.allowed();
+        self.inside(|gate, inside| {
+            let accepts = inside.groups.get(EventType::ACCEPT);
+            let other = (mask ^ allowed).intersects(gate.accepts());
+            if other {
+                inside.source.allow(mask, accepts)?;
+            }
+            let waited = sleep(gate, inside, mask, until);
+            if other {
+                inside.source.allow(allowed, accepts)?;
+            }
+            waited
+        })
+    }
+
+    /// Takes the oldest event out of the buffer. When that is empty it is looked whether something
+    /// has come that may be delivered; no system call.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.inside(|gate, inside| {
+            if !gate.block.has_events() {
+                let mask = gate.block.deliver() | gate.block.notify();
+                deliver_inside(gate, inside, mask);
+            }
+            // SAFETY: the gate is closed.
+            unsafe { gate.block.take() }
+        })
+    }
+
+    /// Posts events to this block, from any thread.
+    pub fn poster(&self) -> Poster {
+        self.inside(|_, inside| Poster::from(&inside.posts))
+    }
+}
+
+impl<S: Source> Drop for Evtctl<S> {
+    fn drop(&mut self) {
+        let mut signals = [const { None }; SIGNALS];
+        self.inside(|gate, inside| {
+            inside.posts.end();
+            gate.block.set_notify(Groups::NONE);
+            signals = mem::replace(&mut inside.signals, [const { None }; SIGNALS]);
+        });
+        for (number, (_, before)) in
+            signals.iter().enumerate().filter_map(|(n, held)| Some((n, held.as_ref()?)))
+        {
+            signals::give_back(EventType::of_handled(number as i32), before);
+        }
+        self.gate().unmask();
+        // SAFETY: null is no gate.
+        unsafe { Gate::install(ptr::null()) };
+        drop(self.stack.take());
+        // SAFETY: it was a box, and no handler knows of it any more.
+        drop(unsafe { Box::from_raw(self.control.as_ptr()) });
+    }
+}
+
+/// Sleeps until the buffer holds an event that `mask` allows, or until a time. The source is asked
+/// once at least, unless there is one already.
+fn sleep<S: Source>(
+    gate: &Gate,
+    inside: &mut Inside<S>,
+    mask: Groups,
+    until: Option<Instant>,
+) -> Result<bool, Error> {
+    let mut asked = false;
+    loop {
+        if !gate.block.has_events() {
+            deliver_inside(gate, inside, mask);
+        }
+        let over = || until.is_some_and(|at| at <= Instant::now());
+        if gate.block.has_events() || (asked && over()) {
+            gate.note_told();
+            return Ok(gate.block.has_events());
+        }
+        asked = true;
+        inside.posts.set_sleeps(true);
+        // What came before that was seen would wake nobody.
+        let posts = !inside.posts.is_empty() && inside.queue.has_room();
+        let quiet = !posts && !gate.has_signals();
+        let due = inside.timer.as_ref().and_then(|(timer, _)| timer.due());
+        let until = [until, due].into_iter().flatten().min();
+        let waited = if quiet { inside.source.wait(until) } else { Ok(()) };
+        inside.posts.set_sleeps(false);
+        waited?;
+    }
+}
+
+/// Takes in what has come, and puts into the buffer what `mask` allows.
+fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) {
+    let Inside { deliverer, queue, groups, signals, posts, source, timer, .. } = inside;
+    let (mut all, mut count, mut full) = (Groups::NONE, 0, false);
+    loop {
+        gate.take_signals(|number, times| {
+            if let Some((holder, _)) = &signals[number] {
+                let kind = EventType::of_handled(number as i32);
+                let count = times.min(u16::MAX.into()) as u16;
+                Intake::new(queue, groups).generate(*holder, Event { count, ..Event::new(kind) });
+            }
+        });
+        let mut intake = Intake::new(queue, groups);
+        if let Some((timer, holder)) = timer
+            && let count @ 1.. = timer.passed()
+        {
+            intake.generate(*holder, Event { count, ..Event::new(EventType::TIMER) });
+        }
+        while intake.has_room()
+            && let Some(value) = posts.take()
+        {
+            intake.post(Event { value, ..Event::new(EventType::USER) });
+        }
+        source.take_in(&mut intake);
+        let before = count;
+        while !full && let Some((group, event)) = queue.first(mask) {
+            // SAFETY: the gate is closed, and this is the block's deliverer.
+            full = !unsafe { deliverer.put(&gate.block, event, group) };
+            if !full {
+                queue.delivered(group);
+                all = all | group.into();
+                count += 1;
+            }
+        }
+        // Room for more has come by what went.
+        let more = !posts.is_empty() || source.queued() > 0;
+        if full || count == before || !more {
+            break;
+        }
+    }
+    if let Some(group) =
+        groups.get(EventType::OVERFLOW).filter(|group| full && mask.contains(*group))
+    {
+        all = all | group.into();
+    }
+    gate.block.set_queued(queue.len() + source.queued());
+    let left = queue.len() > 0 || !posts.is_empty() || source.queued() > 0;
+    gate.note_delivery(count, queue.waiting(), left, full);
+    gate.note_untold(all);
+}
+
+/// Delivers what `mask` allows and calls the handler for it, until nothing is left or the handler
+/// takes no more.
+fn deliver_and_handle<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) {
+    loop {
+        deliver_inside(gate, inside, mask);
+        let before = gate.block.tail();
+        if gate.block.has_events() {
+            call_handler(gate, inside);
+        }
+        if gate.block.tail() == before {
+            return;
+        }
+    }
+}
+
+/// Calls the handler if there is anything for it; whether it wants all there is.
+fn call_handler<S: Source>(gate: &Gate, inside: &mut Inside<S>) -> bool {
+    let Some((handler, trigger)) = &mut inside.handler else { return false };
+    let before = gate.block.tail();
+    gate.note_notification();
+    handler.handle(&mut Events::new(gate));
+    let level = *trigger == Trigger::Level;
+    if level && gate.block.has_events() && gate.block.tail() == before {
+        gate::broken("a level-triggered handler has to use up at least one event");
+    }
+    level
+}
+
+/// [`Hooks::deliver`].
+unsafe fn deliver<S: Source>(gate: *const Gate, mask: Groups) {
+    let control = gate.cast::<Control<S>>();
+    // SAFETY: the gate is the first part of a `Control` of this type, with which it was installed;
+    // it is closed, so that the rest of it is not in use.
+    let (gate, inside) = unsafe { (&(*control).gate, &mut *(*control).inside.get()) };
+    deliver_inside(gate, inside, mask);
+}
+
+/// [`Hooks::handle`].
+unsafe fn handle<S: Source>(gate: *const Gate) -> bool {
+    let control = gate.cast::<Control<S>>();
+    // SAFETY: as in `deliver`.
+    let (gate, inside) = unsafe { (&(*control).gate, &mut *(*control).inside.get()) };
+    call_handler(gate, inside)
+}

@@ -1,0 +1,441 @@
+//! The gate between an application and what interrupts it (SEND 3.2 to 3.4).
+//!
+//! The kernel of the thesis looks at the block at every return to user mode. Here a signal handler
+//! looks, and what it can't do at that moment it leaves as *pending*: whoever opens the gate again,
+//! by leaving a critical section or by raising a mask, looks in its place. So no notification is
+//! lost, and none of this enters the kernel but one case: a signal that found notification off has
+//! blocked itself, and is unblocked when the mask is raised.
+
+use std::cell::Cell;
+use std::mem;
+use std::ops::Range;
+use std::process;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use crate::context::Context;
+use crate::posts::Posts;
+use crate::signals;
+use crate::{EventControl, Groups};
+
+/// One past the highest signal number.
+pub(crate) const SIGNALS: usize = 65;
+
+thread_local! {
+    /// The gate of this thread. It has no destructor and is not made lazily, so a signal handler
+    /// may look at it.
+    static CURRENT: Cell<*const Gate> = const { Cell::new(ptr::null()) };
+}
+
+/// What interrupts a thread, and what holds it off.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    pub(crate) block: EventControl,
+    /// How many critical sections the thread is in. While it is in one, nothing interrupts.
+    critical: AtomicU32,
+    /// Something came that was not looked at.
+    pending: AtomicBool,
+    /// The signal has blocked itself.
+    masked: AtomicBool,
+    /// Code that must not be interrupted.
+    section: [AtomicUsize; 2],
+    /// Groups delivered, of which the application was not told.
+    untold: AtomicU32,
+    /// Groups that wait undelivered.
+    waiting: AtomicU32,
+    /// There was no room to take in or deliver everything.
+    left: AtomicBool,
+    /// Groups of event types for which the signal of notification is sent.
+    signalled: AtomicU32,
+    accepts: AtomicU32,
+    /// Signals that came, and how often.
+    signals: AtomicU64,
+    counts: [AtomicU32; SIGNALS],
+    hooks: Hooks,
+    posts: Arc<Posts>,
+    counters: Counters,
+}
+
+/// What is behind the gate, by functions that know its type. They are given the pointer by which the
+/// gate was installed, and called only while it is closed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hooks {
+    /// Takes in what has come and delivers what the mask allows.
+    pub(crate) deliver: unsafe fn(*const Gate, Groups),
+    /// Calls the handler; returns whether it is to be called again while there are events.
+    pub(crate) handle: unsafe fn(*const Gate) -> bool,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        #[derive(Debug, Default)]
+        struct Counters { $($name: AtomicU64,)* }
+
+        /// What has happened at a thread's control block so far.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            fn counts(&self) -> Counts {
+                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Signals that interrupted the thread, each one entry into the kernel and one return.
+    interrupts,
+    /// Of those, the ones that came in a critical section and were left for its end.
+    deferred,
+    /// Of those, the ones that found notification off and blocked the signal.
+    masked,
+    /// Times the signal was unblocked because a mask was raised: one system call each.
+    unmasked,
+    /// Calls of the event handler.
+    notifications,
+    /// Events put into the buffer.
+    delivered,
+    /// Times the buffer was full while events waited.
+    overflows,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    // One thread writes; a signal handler in between has put everything back when it returns.
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// A critical section of the calling thread, by its flag. It ends when this is dropped, and what
+/// came meanwhile is looked at then.
+#[derive(Debug)]
+pub(crate) struct Section<'a>(&'a Gate);
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Gate {
+    pub(crate) fn new(block: EventControl, hooks: Hooks, posts: Arc<Posts>) -> Self {
+        Gate {
+            block,
+            critical: AtomicU32::new(0),
+            pending: AtomicBool::new(false),
+            masked: AtomicBool::new(false),
+            section: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            untold: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            left: AtomicBool::new(false),
+            signalled: AtomicU32::new(0),
+            accepts: AtomicU32::new(0),
+            signals: AtomicU64::new(0),
+            counts: [const { AtomicU32::new(0) }; SIGNALS],
+            hooks,
+            posts,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Makes this the gate of the calling thread, or none.
+    ///
+    /// # Safety
+    /// It stays where it is until another takes its place.
+    pub(crate) unsafe fn install(gate: *const Gate) {
+        CURRENT.set(gate);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Whether the calling thread has one.
+    pub(crate) fn is_installed() -> bool {
+        !CURRENT.get().is_null()
+    }
+
+    /// Does something while the calling thread's gate, if it has one, is closed.
+    pub(crate) fn closed<R>(f: impl FnOnce() -> R) -> R {
+        // SAFETY: a gate stays where it is while it is installed.
+        let section = unsafe { CURRENT.get().as_ref() }.map(Gate::enter);
+        let result = f();
+        drop(section);
+        result
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counters.counts()
+    }
+
+    /// Begins a critical section.
+    #[inline]
+    pub(crate) fn enter(&self) -> Section<'_> {
+        let depth = self.critical.load(Ordering::Relaxed);
+        self.critical.store(depth + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Section(self)
+    }
+
+    #[inline]
+    fn leave(&self) {
+        let depth = self.critical.load(Ordering::Relaxed);
+        if depth > 1 {
+            self.critical.store(depth - 1, Ordering::Relaxed);
+        } else {
+            self.open();
+        }
+    }
+
+    /// Opens the gate. What was left for now is looked at before, and again for as long as more
+    /// comes in between.
+    #[inline]
+    fn open(&self) {
+        loop {
+            compiler_fence(Ordering::SeqCst);
+            self.critical.store(0, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            // From here on an interrupt looks by itself. One that came before is seen now.
+            if !self.pending.load(Ordering::Relaxed) {
+                return;
+            }
+            self.critical.store(1, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            self.look(None);
+        }
+    }
+
+    /// Has the gate looked at when it opens.
+    pub(crate) fn remind(&self) {
+        self.pending.store(true, Ordering::Relaxed);
+    }
+
+    /// The application knows what was delivered.
+    pub(crate) fn note_told(&self) {
+        self.untold.store(0, Ordering::Relaxed);
+    }
+
+    /// Sets the mask of notification. Raising it looks at what has come since it was lowered.
+    #[inline]
+    pub(crate) fn set_notify(&self, groups: Groups) {
+        self.block.set_notify(groups);
+        compiler_fence(Ordering::SeqCst);
+        self.look_after(groups);
+    }
+
+    /// Sets the mask of delivery. Raising it delivers what waits.
+    #[inline]
+    pub(crate) fn set_deliver(&self, groups: Groups) {
+        self.block.set_deliver(groups);
+        compiler_fence(Ordering::SeqCst);
+        self.look_after(groups);
+    }
+
+    /// Whether raising a mask to `groups` leaves anything to be done.
+    #[inline]
+    fn look_after(&self, groups: Groups) {
+        let left = self.untold.load(Ordering::Relaxed) | self.waiting.load(Ordering::Relaxed);
+        let masked = self.masked.load(Ordering::Relaxed);
+        if groups.intersects(Groups::from_bits(left)) || masked {
+            self.catch_up(groups);
+        }
+    }
+
+    #[cold]
+    fn catch_up(&self, groups: Groups) {
+        let section = self.enter();
+        let signalled = Groups::from_bits(self.signalled.load(Ordering::Relaxed));
+        if self.block.notify().intersects(signalled & groups) {
+            self.unmask();
+        }
+        self.remind();
+        drop(section);
+    }
+
+    /// Lets the signal through again. One that waits comes at once, and finds the gate closed.
+    pub(crate) fn unmask(&self) {
+        if self.masked.swap(false, Ordering::Relaxed) {
+            add(&self.counters.unmasked, 1);
+            signals::unblock_notification();
+        }
+    }
+
+    /// Which groups the signal of notification is for.
+    pub(crate) fn set_signalled(&self, groups: Groups) {
+        self.signalled.store(groups.bits(), Ordering::Relaxed);
+    }
+
+    /// Which group accepts belong to.
+    pub(crate) fn accepts(&self) -> Groups {
+        Groups::from_bits(self.accepts.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_accepts(&self, groups: Groups) {
+        self.accepts.store(groups.bits(), Ordering::Relaxed);
+    }
+
+    /// Sets the code that must not be interrupted.
+    pub(crate) fn set_section(&self, code: Range<usize>) {
+        self.section[0].store(code.start, Ordering::Relaxed);
+        self.section[1].store(code.end, Ordering::Relaxed);
+    }
+
+    fn is_in_section(&self, context: &Context<'_>) -> bool {
+        let [from, to] = &self.section;
+        let at = context.instruction();
+        at.is_some_and(|at| {
+            (from.load(Ordering::Relaxed)..to.load(Ordering::Relaxed)).contains(&at)
+        })
+    }
+
+    /// Notes a signal that is an event.
+    pub(crate) fn note_signal(&self, number: usize) {
+        self.counts[number].fetch_add(1, Ordering::Relaxed);
+        self.signals.fetch_or(1 << (number - 1), Ordering::Relaxed);
+    }
+
+    /// Whether signals came.
+    pub(crate) fn has_signals(&self) -> bool {
+        self.signals.load(Ordering::Relaxed) != 0
+    }
+
+    /// Hands over the signals that came, with how often each did.
+    pub(crate) fn take_signals(&self, mut each: impl FnMut(usize, u32)) {
+        let mut seen = self.signals.swap(0, Ordering::Relaxed);
+        while seen != 0 {
+            let number = seen.trailing_zeros() as usize + 1;
+            seen &= seen - 1;
+            each(number, self.counts[number].swap(0, Ordering::Relaxed));
+        }
+    }
+
+    /// The instruction that the handler which runs has interrupted.
+    pub(crate) fn interrupted_at(&self) -> Option<usize> {
+        let regs = self.block.regs();
+        // SAFETY: it is set only while the signal handler to which the context was given runs.
+        (!regs.is_null()).then(|| unsafe { Context::from_raw(regs) }.instruction())?
+    }
+
+    /// A signal has interrupted the thread: the entry of everything preemptive.
+    fn interrupt(&self, mut context: Context<'_>) {
+        add(&self.counters.interrupts, 1);
+        self.pending.store(true, Ordering::Relaxed);
+        if self.critical.load(Ordering::Relaxed) != 0 || self.is_in_section(&context) {
+            add(&self.counters.deferred, 1);
+            return;
+        }
+        self.critical.store(1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.block.set_regs(context.as_raw());
+        self.look(Some(&mut context));
+        self.block.set_regs(ptr::null_mut());
+        self.open();
+    }
+
+    /// Looks at what has come: delivers it, and tells the application if it wants to be told. The
+    /// gate is closed.
+    fn look(&self, context: Option<&mut Context<'_>>) {
+        self.pending.store(false, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.deliver();
+        let mut again = false;
+        while self.block.has_handler()
+            && (self.is_untold() || (again && self.block.has_events() && self.is_on()))
+        {
+            self.untold.store(0, Ordering::Relaxed);
+            again = self.handle();
+            // What it has used up makes room for what waits.
+            if self.left.load(Ordering::Relaxed) {
+                self.deliver();
+            }
+        }
+        let signalled = Groups::from_bits(self.signalled.load(Ordering::Relaxed));
+        if let Some(context) = context
+            && !(self.block.has_handler() && self.block.notify().intersects(signalled))
+        {
+            // Nobody wants to be interrupted, so it is enough that this happened once.
+            context.block(signals::NOTIFICATION);
+            self.masked.store(true, Ordering::Relaxed);
+            add(&self.counters.masked, 1);
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        !self.block.notify().is_empty()
+    }
+
+    fn is_untold(&self) -> bool {
+        Groups::from_bits(self.untold.load(Ordering::Relaxed)).intersects(self.block.notify())
+    }
+
+    /// Takes in what has come, and delivers what the masks allow. The gate is closed.
+    fn deliver(&self) {
+        let mask = self.block.deliver() | self.block.notify();
+        // SAFETY: this is the thread's gate, and closed.
+        unsafe { (self.hooks.deliver)(CURRENT.get(), mask) };
+    }
+
+    /// Notes groups that were delivered.
+    pub(crate) fn note_untold(&self, groups: Groups) {
+        let untold = self.untold.load(Ordering::Relaxed);
+        self.untold.store(untold | groups.bits(), Ordering::Relaxed);
+    }
+
+    /// Notes what a delivery has done and left.
+    pub(crate) fn note_delivery(
+        &self,
+        delivered: u32,
+        waiting: Groups,
+        left: bool,
+        overflow: bool,
+    ) {
+        self.left.store(left, Ordering::Relaxed);
+        add(&self.counters.delivered, delivered.into());
+        add(&self.counters.overflows, overflow.into());
+        self.waiting.store(waiting.bits(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_notification(&self) {
+        add(&self.counters.notifications, 1);
+    }
+
+    fn handle(&self) -> bool {
+        let rule = Rule("a handler must not panic");
+        // SAFETY: this is the thread's gate, and closed.
+        let again = unsafe { (self.hooks.handle)(CURRENT.get()) };
+        mem::forget(rule);
+        again
+    }
+}
+
+/// Ends the process when a rule is broken by unwinding out of where this lives.
+struct Rule(&'static str);
+
+impl Drop for Rule {
+    fn drop(&mut self) {
+        broken(self.0);
+    }
+}
+
+/// Ends the process with the rule that was broken. It may be called in a signal handler.
+pub(crate) fn broken(rule: &str) -> ! {
+    for part in ["send-core: a rule was broken: ", rule, "\n"] {
+        // SAFETY: `part` is memory to be read.
+        unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
+    }
+    process::abort()
+}
+
+/// What every signal of this crate comes to, on the thread that it interrupts.
+pub(crate) fn interrupted(signal: i32, context: Context<'_>) {
+    // SAFETY: a gate stays where it is while it is installed.
+    let gate = unsafe { CURRENT.get().as_ref() };
+    match gate {
+        Some(gate) => {
+            if signal != signals::NOTIFICATION {
+                gate.note_signal(signal as usize);
+                gate.posts.wake_if_asleep();
+            }
+            gate.interrupt(context);
+        }
+        None if signal == signals::NOTIFICATION => {}
+        None => signals::forward(signal),
+    }
+}

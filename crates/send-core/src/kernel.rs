@@ -1,0 +1,304 @@
+//! A ring whose completions are delivered as events: the server of the thesis (SEND 4.3).
+//!
+//! There are two queues, of new connections and of everything else, and the event handler does
+//! nothing but put events into them (figure 4.2). The application takes new connections first. There
+//! is no batch: what was delivered meanwhile is seen at the next step.
+
+use std::fmt;
+use std::time::Instant;
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use shared_ring::{
+    Completion, Counters, Fault, Fd, Host, Kernel, LinuxRing, Missing, Mode, Op, Posted, Refused,
+    Ring, Submit, System, Token, UringConfig, UringKernel, Waker,
+};
+
+use crate::ring::{RingSource, reported};
+use crate::{Counts, Error, Event, EventType, Events, Evtctl, Group, Groups, Handler, Trigger};
+
+/// When events are delivered, and when the application is told (figure 4.11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// SEND: delivered at once, told by interruption.
+    Preemptive,
+    /// PS2: delivered at once, told when the application looks.
+    Immediate,
+    /// PS1: delivered, and told, when the application has nothing left to do and asks.
+    Batched,
+}
+
+/// How much there is room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Places in the event buffer.
+    pub events: u32,
+    /// Places in each of the two queues.
+    pub queued: usize,
+}
+
+impl Default for Sizes {
+    /// As many as the ring's own queue holds, and as its handler finds at a time.
+    fn default() -> Self {
+        Sizes { events: 1024, queued: 4096 }
+    }
+}
+
+/// Most completions handed out between two submissions.
+const STEPS: u32 = 64;
+
+/// More new connections than this are enough for now.
+const ENOUGH: usize = 32;
+/// Most new connections that come before the rest, between two submissions.
+const AHEAD: u32 = 16;
+
+/// New connections, and everything else.
+const NEW: Group = Group::FIRST;
+const REST: Group = NEW.next();
+
+/// A ring's kernel whose completions are delivered as events.
+pub struct SendKernel<R: Ring + 'static = LinuxRing> {
+    evt: Evtctl<RingSource<R>>,
+    delivery: Delivery,
+    new: Consumer<Event>,
+    rest: Consumer<Event>,
+    /// Listeners that signal.
+    watched: Vec<Fd>,
+    host: R::System,
+    waker: Waker,
+    now: Instant,
+    steps: u32,
+    /// New connections that have come before the rest since the last submission.
+    ahead: u32,
+}
+
+/// The event handler of figure 4.2: it puts each event into the queue where it belongs.
+struct Enqueue {
+    new: Producer<Event>,
+    rest: Producer<Event>,
+}
+
+// SAFETY: pushing to one of these queues copies to a place that was allocated before, and changes
+// atomic numbers.
+unsafe impl Handler for Enqueue {
+    fn handle(&mut self, events: &mut Events<'_>) {
+        // What finds no room stays in the buffer.
+        while !self.is_full()
+            && let Some(event) = events.next()
+        {
+            self.put(event);
+        }
+    }
+}
+
+impl Enqueue {
+    fn is_full(&self) -> bool {
+        self.new.is_full() || self.rest.is_full()
+    }
+
+    fn put(&mut self, event: Event) {
+        let queue = if event.kind == EventType::ACCEPT { &mut self.new } else { &mut self.rest };
+        // Whoever calls this has seen that there is room.
+        let _ = queue.push(event);
+    }
+}
+
+impl SendKernel<LinuxRing> {
+    /// Sets up a ring whose completions are delivered so. It belongs to the calling thread.
+    ///
+    /// # Errors
+    /// Says what is missing.
+    pub fn new(config: &UringConfig, delivery: Delivery) -> Result<Self, Unusable> {
+        let config = UringConfig { mode: delivery.mode(), ..*config };
+        SendKernel::over(UringKernel::new(&config)?, delivery, Sizes::default())
+    }
+}
+
+impl Delivery {
+    /// How the ring has to run.
+    pub fn mode(self) -> Mode {
+        match self {
+            Delivery::Preemptive => Mode::Cooperative,
+            Delivery::Immediate => Mode::Immediate,
+            Delivery::Batched => Mode::Deferred,
+        }
+    }
+}
+
+/// Why there can be no such kernel.
+#[derive(Debug)]
+pub enum Unusable {
+    /// The ring can't be set up.
+    Ring(Missing),
+    /// The control block can't.
+    Block(Error),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unusable::Ring(missing) => missing.fmt(f),
+            Unusable::Block(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+impl From<Missing> for Unusable {
+    fn from(missing: Missing) -> Self {
+        Unusable::Ring(missing)
+    }
+}
+
+impl From<Error> for Unusable {
+    fn from(error: Error) -> Self {
+        Unusable::Block(error)
+    }
+}
+
+impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
+    /// Delivers the completions of a ring that runs in the mode of `delivery`.
+    ///
+    /// # Errors
+    /// When the thread has a control block, or SIGIO is in use.
+    pub fn over(
+        kernel: UringKernel<R>,
+        delivery: Delivery,
+        sizes: Sizes,
+    ) -> Result<Self, Unusable> {
+        let (host, waker, now) = (kernel.host().clone(), kernel.waker(), kernel.now());
+        let (new_in, new) = RingBuffer::new(sizes.queued);
+        let (rest_in, rest) = RingBuffer::new(sizes.queued);
+        let mut evt = Evtctl::with_source(sizes.events, RingSource::new(kernel, None))?;
+        evt.set_handler(Enqueue { new: new_in, rest: rest_in }, Trigger::Edge);
+        evt.set_group(EventType::ACCEPT, Some(NEW))?;
+        evt.set_group(EventType::DATA, Some(REST))?;
+        evt.set_group(EventType::DONE, Some(REST))?;
+        match delivery {
+            Delivery::Preemptive => evt.set_notify(Groups::ALL)?,
+            Delivery::Immediate => evt.set_deliver(Groups::ALL)?,
+            Delivery::Batched => {}
+        }
+        let watched = Vec::new();
+        let (steps, ahead) = (0, 0);
+        Ok(SendKernel { evt, delivery, new, rest, watched, host, waker, now, steps, ahead })
+    }
+
+    /// What has happened at the control block.
+    pub fn counts(&self) -> Counts {
+        self.evt.counts()
+    }
+
+    /// Has a listener interrupt this thread, which it does for good.
+    fn watch(&mut self, listener: Fd) {
+        if self.delivery == Delivery::Preemptive && !self.watched.contains(&listener) {
+            self.watched.push(listener);
+            // Where that is refused its connections come at the next entry into the kernel.
+            let _ = self.host.signal_on_arrival(listener);
+        }
+    }
+
+    /// The event that is next: a new connection, if there is one.
+    fn pop(&mut self) -> Option<Event> {
+        if self.new.is_empty() && self.rest.is_empty() && self.delivery != Delivery::Batched {
+            self.evt.handle_events();
+        }
+        let event =
+            if self.ahead < AHEAD || self.rest.is_empty() { self.new.pop().ok() } else { None };
+        self.ahead += u32::from(event.is_some());
+        event.or_else(|| self.rest.pop().ok())
+    }
+
+    /// While more new connections wait than are soon taken, interruption brings nothing.
+    fn set_notify(&mut self) {
+        if self.delivery == Delivery::Preemptive {
+            let groups = if self.new.slots() > ENOUGH { Groups::NONE } else { Groups::ALL };
+            // It has a handler.
+            let _ = self.evt.set_notify(groups);
+        }
+    }
+}
+
+impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
+    type Host = R::System;
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+        if let Op::Accept { listener, .. } = op {
+            self.watch(listener);
+        }
+        self.evt.critically(|source| source.kernel.submit(token, op))
+    }
+
+    fn cancel(&mut self, token: Token) {
+        self.evt.critically(|source| source.kernel.cancel(token));
+        // It is handed over before anything else, lest what it should end go on meanwhile.
+        self.steps = 0;
+    }
+
+    fn host(&self) -> &R::System {
+        &self.host
+    }
+
+    fn host_mut(&mut self) -> &mut R::System {
+        &mut self.host
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn landed(&self) -> u32 {
+        self.new.slots() as u32 + u32::from(self.evt.block().has_events())
+    }
+
+    fn counters(&self) -> Counters {
+        let counters = self.evt.ask(|source| source.kernel.counters());
+        Counters { interruptions: self.counts().interrupts, ..counters }
+    }
+}
+
+impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+        let queued = !self.new.is_empty() || !self.rest.is_empty();
+        let until = if queued { Some(self.now) } else { until };
+        self.set_notify();
+        let turned = self.evt.turn(Groups::ALL, self.now, until);
+        (self.now, self.steps, self.ahead) = (self.host.clock(), STEPS, 0);
+        if self.delivery == Delivery::Batched {
+            self.steps = u32::MAX;
+        }
+        turned.map_err(|_| {
+            let fault = self.evt.critically(|source| source.fault.take());
+            fault.expect("a wait fails by a fault")
+        })
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        while self.steps > 0 {
+            if self.host.signalled() {
+                self.evt.look();
+            }
+            if let Some(completion) = self.evt.critically(|source| source.kernel.next_done()) {
+                return Some(completion);
+            }
+            let event = self.pop()?;
+            self.steps -= 1;
+            // SAFETY: the event is one of this block's, which come from its kernel; the handler has put
+            // it into one of the queues, and it was taken out once.
+            let made_out =
+                |source: &mut RingSource<R>| unsafe { source.kernel.make_out(reported(event)) };
+            if let Some(completion) = self.evt.critically(made_out) {
+                return Some(completion);
+            }
+        }
+        None
+    }
+
+    fn reap(&mut self) {
+        self.evt.handle_events();
+    }
+}

@@ -1,0 +1,103 @@
+//! Scalable event notification and delivery: SEND, after M. Ostrowski, *A Mechanism for Scalable Event
+//! Notification and Delivery in Linux* (thesis, University of Waterloo, 2000), on a stock kernel.
+//!
+//! Two things are kept apart here that others do at once. An event is *delivered* when it stands in
+//! the application's memory; the application is *notified* when it is made to look. Each is switched
+//! by a mask in the *event control block*, for each of 32 groups of event types, and no system call
+//! is needed to switch it. So events may be delivered while the application computes, and may or may
+//! not interrupt it.
+//!
+//! ```
+//! use send_core::{Action, Actions, EventType, Evtctl, Group, Groups, Trigger};
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! let mut send = Evtctl::define(100)?;
+//! let seen = Arc::new(AtomicU64::new(0));
+//! let handler = Actions::new().on(EventType::USER, Action::Count(seen.clone()));
+//! send.set_handler(handler, Trigger::Level);
+//! send.set_group(EventType::USER, Some(Group::FIRST))?;
+//! send.set_notify(Groups::ALL)?;
+//! // From now on an event that another thread posts interrupts this one.
+//! let poster = send.poster();
+//! std::thread::spawn(move || poster.post(7)).join().unwrap()?;
+//! assert_eq!(seen.load(Ordering::Relaxed), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! For daily use there is [`Notifier`]; for servers, [`SendKernel`], which the crate `multiplex` runs
+//! applications on; beneath both, [`Evtctl`], which has what evtctl() has in the thesis.
+//!
+//! # What is where, and what differs
+//!
+//! The kernel of the thesis looks at the block at every return to user mode. On a stock kernel a
+//! signal handler takes its part, together with everything that opens the gate again (`gate.rs`).
+//!
+//! | concept | section | here | what differs, and why |
+//! |---|---|---|---|
+//! | event control block | 3.2 | [`EventControl`] | `eventbuf` is a pointer, since the number of events is set at run time; otherwise the fields and their writers are those of figure 3.1 |
+//! | ring buffer, head and tail | 3.2, 3.2.2 | [`EventControl`] | one place more than events, as `head == tail` means empty; the thesis' `tail+1 % SIZE` and `head > tail` are slips |
+//! | event, `struct event` | 3.2 | [`Event`] | 24 bytes; a count, as events of one origin coalesce |
+//! | event types and groups | 3.2.1 | [`EventType`], [`Group`] | faults (`SIGSEGV` and such) are no events: they can't wait |
+//! | `deliver`, `notify` | 3.2 | [`Evtctl::set_deliver`], [`Evtctl::set_notify`] | raising `notify` costs a system call if an event has found it down and the signal has blocked itself; so does changing `deliver` for accepts |
+//! | no notification is lost | 3.3, 3.4 | [`Evtctl::look`] | raising a mask, leaving a critical section and the end of the handler look again |
+//! | handler, stack, registers | 3.2, 3.3 | [`Handler`], [`Events::interrupted_at`] | the kernel saves and restores the registers (sigreturn(2)), which is one more entry; one alternate stack for all who want one |
+//! | edge and level | 3.4, figure 3.4 | [`Trigger`] | the loop of figure 3.4 is around the handler, not in it |
+//! | critical section | 3.4 | [`Evtctl::set_critical_section`], [`Evtctl::critically`] | by address for leaf code, whose end calls `look`; by a flag for everything else, as code that calls others has no one range |
+//! | `EVT_OVERFLOW` | 3.1 | [`EventType::OVERFLOW`] | |
+//! | WAIT_FOR_EVENT | 3.5 | [`Evtctl::wait`] | |
+//! | auto-accept | 3.6.1 | [`Evtctl::auto_accept`] | a multishot accept, in flight only while the masks let connections through; the state of a new socket is asked for when the application takes it |
+//! | `EVT_IOREADY`, F_SETSIG | 3.6.2 | [`Evtctl::watch`] | a multishot poll; at most one event for each socket, withdrawn when [`Evtctl::recv`] finds the socket empty |
+//! | SIOCEVTCLONE | 3.6.2 | | socket options are inherited; the binding to a group is not, and takes a call of `watch`, without a system call of its own |
+//! | two queues, no batch | 4.3, figure 4.2 | [`SendKernel`] | line 30 of the figure is inverted; figure 3.5 is right |
+//! | SEND, PS2, PS1 | 4.7, figure 4.11 | [`Delivery`] | a cooperative ring with signals, one that delivers by itself, one that delivers at a wait |
+//!
+//! # How each type of event interrupts
+//!
+//! | type | by |
+//! |---|---|
+//! | accept, readiness | `O_ASYNC` on the descriptor: `SIGIO`, of which the kernel keeps one; on its way to the handler the kernel runs the ring's work |
+//! | data, other completions | the next entry into the kernel, whatever causes it |
+//! | signals | themselves |
+//! | timers | timer_create(2), by `SIGIO` |
+//! | posts of other threads | tgkill(2), by `SIGIO`, once until the thread has looked |
+//!
+//! What this crate does not do: it runs no application in a handler, and makes no futures.
+
+mod block;
+mod code;
+mod context;
+mod error;
+mod event;
+mod evtctl;
+mod gate;
+mod group;
+mod handler;
+mod kernel;
+mod notifier;
+mod posts;
+mod queue;
+mod ring;
+mod signals;
+mod sockets;
+mod source;
+mod stack;
+mod sync;
+mod timer;
+
+pub use block::EventControl;
+pub use error::{Error, PostError};
+pub use event::{Event, EventType};
+pub use evtctl::Evtctl;
+pub use gate::Counts;
+pub use group::{Group, Groups};
+pub use handler::{Action, Actions, Events, Handler, Trigger};
+pub use kernel::{Delivery, SendKernel, Sizes, Unusable};
+pub use notifier::Notifier;
+pub use posts::Poster;
+pub use ring::RingSource;
+pub use sockets::{Accepted, Socket};
+pub use source::{Idle, Intake, Source};
+
+/// The most events that a buffer holds.
+pub const MOST_EVENTS: u32 = 1 << 24;

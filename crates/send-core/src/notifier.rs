@@ -1,0 +1,146 @@
+//! Events for daily use: by their types, without masks and groups.
+
+use std::time::{Duration, Instant};
+
+use crate::{Action, Actions, Error, Event, EventType, Evtctl, Group, Groups, Poster, Trigger};
+
+/// Takes an action for each type of event, when it comes, by interrupting the thread.
+///
+/// It is to the [control block](Evtctl) what a library is to a system call: what signals(7) offer, with
+/// posts and timers beside signals, and no system call to block and unblock.
+///
+/// ```
+/// use send_core::{Action, EventType, Notifier};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// let stop = Arc::new(AtomicBool::new(false));
+/// let mut notifier = Notifier::new()?;
+/// notifier.on(EventType::signal(libc::SIGTERM)?, Action::Raise(stop.clone()))?;
+/// # unsafe { libc::raise(libc::SIGTERM) };
+/// while !stop.load(Ordering::Acquire) {
+///     // compute
+/// }
+/// # Ok::<(), send_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Notifier {
+    evtctl: Evtctl,
+    actions: Vec<(EventType, Action)>,
+    /// The types in the order of their groups; those that find none left share the last.
+    types: Vec<EventType>,
+}
+
+impl Notifier {
+    /// Places in the event buffer.
+    const EVENTS: u32 = 256;
+
+    /// Makes the calling thread's control block.
+    ///
+    /// # Errors
+    /// As [`Evtctl::define`].
+    pub fn new() -> Result<Self, Error> {
+        let mut evtctl = Evtctl::define(Self::EVENTS)?;
+        evtctl.set_handler(Actions::new(), Trigger::Level);
+        Ok(Notifier { evtctl, actions: Vec::new(), types: Vec::new() })
+    }
+
+    /// Registers an action for a type of events, and unblocks it. One type may have several. Types
+    /// that come first are told first.
+    ///
+    /// # Errors
+    /// As [`Evtctl::set_group`].
+    pub fn on(&mut self, kind: EventType, action: Action) -> Result<(), Error> {
+        self.actions.push((kind, action));
+        let add =
+            |all: Actions, (kind, action): &(EventType, Action)| all.on(*kind, action.clone());
+        let actions = self.actions.iter().fold(Actions::new(), add);
+        self.evtctl.set_handler(actions, Trigger::Level);
+        if !self.types.contains(&kind) {
+            self.types.push(kind);
+            self.evtctl.set_group(kind, Some(self.group(kind)))?;
+        }
+        self.unblock(kind)
+    }
+
+    /// Forgets a type's actions; its events are dropped.
+    ///
+    /// # Errors
+    /// As [`Evtctl::set_group`].
+    pub fn off(&mut self, kind: EventType) -> Result<(), Error> {
+        self.actions.retain(|(known, _)| *known != kind);
+        self.evtctl.set_group(kind, None)
+    }
+
+    /// Lets events of a type wait. No system call.
+    ///
+    /// # Errors
+    /// As [`Evtctl::set_notify`].
+    pub fn block(&mut self, kind: EventType) -> Result<(), Error> {
+        let groups = self.evtctl.block().notify() - self.group(kind).into();
+        self.evtctl.set_notify(groups)
+    }
+
+    /// Lets them come, those first that have waited. No system call, unless one has waited.
+    ///
+    /// # Errors
+    /// As [`Evtctl::set_notify`].
+    pub fn unblock(&mut self, kind: EventType) -> Result<(), Error> {
+        let groups = self.evtctl.block().notify() | self.group(kind).into();
+        self.evtctl.set_notify(groups)
+    }
+
+    /// Sleeps until an event of one of these types comes, or until a time, and returns it without
+    /// taking its action. Of others the actions are taken meanwhile.
+    ///
+    /// # Errors
+    /// As [`Evtctl::wait`].
+    pub fn wait(
+        &mut self,
+        kinds: &[EventType],
+        until: Option<Instant>,
+    ) -> Result<Option<Event>, Error> {
+        let all = self.evtctl.block().notify();
+        let wanted = kinds.iter().fold(Groups::NONE, |all, kind| all | self.group(*kind).into());
+        self.evtctl.set_notify(Groups::NONE)?;
+        let found = self.await_one(kinds, all | wanted, until);
+        self.evtctl.set_notify(all)?;
+        found
+    }
+
+    fn await_one(
+        &mut self,
+        kinds: &[EventType],
+        mask: Groups,
+        until: Option<Instant>,
+    ) -> Result<Option<Event>, Error> {
+        while self.evtctl.wait(mask, until)? {
+            let Some(event) = self.evtctl.next_event() else { continue };
+            if kinds.contains(&event.kind) {
+                return Ok(Some(event));
+            }
+            let actions = self.actions.iter().filter(|(kind, _)| *kind == event.kind);
+            actions.for_each(|(_, action)| action.take(event));
+        }
+        Ok(None)
+    }
+
+    /// Has an event of the type [`TIMER`](EventType::TIMER) come again and again, or no more.
+    ///
+    /// # Errors
+    /// As [`Evtctl::set_timer`].
+    pub fn set_timer(&mut self, every: Option<Duration>) -> Result<(), Error> {
+        self.evtctl.set_timer(every)
+    }
+
+    /// Posts events of the type [`USER`](EventType::USER), from any thread.
+    pub fn poster(&self) -> Poster {
+        self.evtctl.poster()
+    }
+
+    fn group(&self, kind: EventType) -> Group {
+        let last = usize::from(Group::COUNT) - 1;
+        let place = self.types.iter().position(|known| *known == kind).unwrap_or(last);
+        (0..place.min(last)).fold(Group::FIRST, |group, _| group.next())
+    }
+}

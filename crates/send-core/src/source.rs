@@ -1,0 +1,125 @@
+//! Where events come from, beside signals and posts.
+
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use shared_ring::{Errno, Waker};
+
+use crate::group::Assignment;
+use crate::queue::{HolderId, Queue};
+use crate::{Error, Event, Group, Groups};
+
+/// A source of events, such as a ring.
+///
+/// # Safety
+/// `take_in` and `queued` run in a signal handler of the thread that the source belongs to, though
+/// never while that thread is in another method of it. They do only what is safe there
+/// (signal-safety(7)): no memory from the allocator, none given back, no lock.
+pub unsafe trait Source: 'static {
+    /// Hands over what has come, as far as there is room.
+    fn take_in(&mut self, intake: &mut Intake<'_>);
+
+    /// How much has come that was not handed over.
+    fn queued(&self) -> u32;
+
+    /// The groups have changed whose events may be delivered from now on.
+    ///
+    /// # Errors
+    /// When what follows from it is refused.
+    fn allow(&mut self, groups: Groups, accepts: Option<Group>) -> Result<(), Error> {
+        let _ = (groups, accepts);
+        Ok(())
+    }
+
+    /// What ends a wait from outside.
+    fn waker(&self) -> Waker;
+
+    /// Sleeps until something comes, until a time, or until the waker is woken. It may wake early.
+    ///
+    /// # Errors
+    /// When there can be no more sleep.
+    fn wait(&mut self, until: Option<Instant>) -> Result<(), Error>;
+}
+
+/// Where a source hands over its events.
+#[derive(Debug)]
+pub struct Intake<'a> {
+    queue: &'a mut Queue,
+    groups: &'a Assignment,
+}
+
+impl<'a> Intake<'a> {
+    pub(crate) fn new(queue: &'a mut Queue, groups: &'a Assignment) -> Self {
+        Intake { queue, groups }
+    }
+
+    /// Whether there is room for another event.
+    pub fn has_room(&self) -> bool {
+        self.queue.has_room()
+    }
+
+    /// Queues an event, which is dropped if its type belongs to no group. False when there is no
+    /// room.
+    pub fn post(&mut self, event: Event) -> bool {
+        match self.groups.get(event.kind) {
+            Some(group) => self.queue.post(group, event),
+            None => true,
+        }
+    }
+
+    /// Queues an event in the holder of its origin, which has a group of its own.
+    pub(crate) fn generate_in(&mut self, holder: HolderId, group: Group, event: Event) {
+        self.queue.generate(holder, group, event);
+    }
+
+    /// The state of which a holder's origin has told last, but for what was found to be over since.
+    pub(crate) fn told(&self, holder: HolderId) -> u32 {
+        self.queue.told(holder)
+    }
+
+    /// Queues an event in the holder of its origin.
+    pub(crate) fn generate(&mut self, holder: HolderId, event: Event) {
+        if let Some(group) = self.groups.get(event.kind) {
+            self.queue.generate(holder, group, event);
+        }
+    }
+}
+
+/// No source at all: signals and posts only.
+#[derive(Debug)]
+pub struct Idle(Waker);
+
+impl Idle {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Waker::new().map(Idle).map_err(Error::system("a descriptor to be woken by"))
+    }
+}
+
+// SAFETY: the two methods do nothing.
+unsafe impl Source for Idle {
+    fn take_in(&mut self, _: &mut Intake<'_>) {}
+
+    fn queued(&self) -> u32 {
+        0
+    }
+
+    fn waker(&self) -> Waker {
+        self.0.clone()
+    }
+
+    fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
+        let most = until.map(|at| at.saturating_duration_since(Instant::now()));
+        let most = most.and_then(|most| Timespec::try_from(most).ok());
+        // SAFETY: the waker keeps its descriptor open.
+        let waker = unsafe { BorrowedFd::borrow_raw(self.0.fd().raw()) };
+        match poll(&mut [PollFd::from_borrowed_fd(waker, PollFlags::IN)], most.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => Ok(()),
+            Ok(_) => {
+                self.0.drain();
+                Ok(())
+            }
+            Err(errno) => Err(Error::System("waiting for events", errno.raw_os_error())),
+        }
+    }
+}

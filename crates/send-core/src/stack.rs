@@ -1,0 +1,172 @@
+//! The handler's stack: sigaltstack(2).
+//!
+//! A thread has one alternate stack, whoever wants one. The standard library has made a small one,
+//! and wasmtime makes one of 64 KiB where there is none so large. So a stack that is large enough is
+//! used as it is, and otherwise one is made that is large enough for all of them.
+
+use std::cell::Cell;
+use std::io;
+use std::mem;
+use std::process;
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use rustix::param::page_size;
+
+use crate::{Error, gate};
+
+/// How large a stack has to be: what wasmtime asks for, and far more than a handler needs.
+const LEAST: usize = 64 * 1024;
+
+thread_local! {
+    /// The page below this thread's stack for handlers. It has no destructor and is not made lazily,
+    /// so a signal handler may look at it.
+    static GUARD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// What was done with faults before.
+static BEFORE: OnceLock<Action> = OnceLock::new();
+
+#[derive(Clone, Copy)]
+struct Action(libc::sigaction);
+
+/// Tells a stack that has overflowed into its guard from other faults, which go to whoever handled
+/// them before, such as the standard library.
+fn watch_guards() -> Result<(), Error> {
+    static WATCHED: Mutex<bool> = Mutex::new(false);
+    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *watched {
+        return Ok(());
+    }
+    // SAFETY: plain C structures, for which all zero bytes are a valid value.
+    let (mut old, mut new): (libc::sigaction, libc::sigaction) = unsafe { mem::zeroed() };
+    // SAFETY: asks for the current action only.
+    check(unsafe { libc::sigaction(libc::SIGSEGV, ptr::null(), &mut old) })?;
+    BEFORE.get_or_init(|| Action(old));
+    new.sa_sigaction = faulted
+        as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
+        as libc::sighandler_t;
+    new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler ends the process, or does what was done before.
+    check(unsafe { libc::sigaction(libc::SIGSEGV, &new, ptr::null_mut()) })?;
+    *watched = true;
+    Ok(())
+}
+
+extern "C" fn faulted(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let (from, to) = GUARD.get();
+    // SAFETY: the kernel's structure is there while the handler runs.
+    let at = unsafe { (*info).si_addr() } as usize;
+    if (from..to).contains(&at) {
+        gate::broken("a handler must not use more than its stack");
+    }
+    let Some(Action(before)) = BEFORE.get() else { process::abort() };
+    if [libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction) {
+        // The instruction faults again, and then it is done.
+        // SAFETY: it was the action before.
+        unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+    } else if before.sa_flags & libc::SA_SIGINFO != 0 {
+        type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: the flag says that it is such a function.
+        let handler = unsafe { mem::transmute::<libc::sighandler_t, Handler>(before.sa_sigaction) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: without the flag it is such a function.
+        let handler: extern "C" fn(libc::c_int) = unsafe { mem::transmute(before.sa_sigaction) };
+        handler(signal);
+    }
+}
+
+/// The alternate stack of the calling thread.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    top: NonNull<u8>,
+    /// The one made here, below which lies a page that can't be touched; and the one before it.
+    made: Option<Made>,
+}
+
+#[derive(Debug)]
+struct Made {
+    memory: NonNull<libc::c_void>,
+    length: usize,
+    before: libc::stack_t,
+}
+
+impl Stack {
+    /// Makes one, unless the thread has one.
+    pub(crate) fn new() -> Result<Self, Error> {
+        // SAFETY: a plain C structure for which all zero bytes are a valid value.
+        let mut before: libc::stack_t = unsafe { mem::zeroed() };
+        // SAFETY: asks for the current stack only.
+        check(unsafe { libc::sigaltstack(ptr::null(), &mut before) })?;
+        let usable = before.ss_flags & libc::SS_DISABLE == 0 && before.ss_size >= LEAST;
+        if let Some(base) = NonNull::new(before.ss_sp.cast::<u8>()).filter(|_| usable) {
+            // SAFETY: the top of a stack is one past its end.
+            let top = unsafe { base.add(before.ss_size) };
+            return Ok(Stack { top, made: None });
+        }
+        let guard = page_size();
+        let length = guard + LEAST;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address that the system chooses.
+        let memory =
+            unsafe { mmap_anonymous(ptr::null_mut(), length, protection, MapFlags::PRIVATE) };
+        let memory = memory.map_err(|e| Error::System("a stack for handlers", e.raw_os_error()))?;
+        let memory = NonNull::new(memory).expect("a mapping is nowhere near null");
+        let mut stack = Stack {
+            // SAFETY: one past the end of the mapping.
+            top: unsafe { memory.cast::<u8>().add(length) },
+            made: Some(Made { memory, length, before }),
+        };
+        // SAFETY: the page is the lowest of the mapping, which nobody uses yet.
+        let guarded = unsafe { mprotect(memory.as_ptr(), guard, MprotectFlags::empty()) };
+        guarded.map_err(|e| Error::System("a guard below a stack", e.raw_os_error()))?;
+        let new = libc::stack_t {
+            // SAFETY: the mapping is longer than its first page.
+            ss_sp: unsafe { memory.byte_add(guard) }.as_ptr(),
+            ss_flags: 0,
+            ss_size: LEAST,
+        };
+        // SAFETY: the memory stays until this is dropped, which puts the former stack back.
+        let set = check(unsafe { libc::sigaltstack(&new, ptr::null_mut()) });
+        if set.is_err() {
+            stack.put_back();
+            return set.map(|()| stack);
+        }
+        let lowest = memory.as_ptr() as usize;
+        GUARD.set((lowest, lowest + guard));
+        watch_guards()?;
+        Ok(stack)
+    }
+
+    /// One past its highest byte.
+    pub(crate) fn top(&self) -> *mut () {
+        self.top.as_ptr().cast()
+    }
+
+    fn put_back(&mut self) {
+        if let Some(Made { memory, length, before }) = self.made.take() {
+            GUARD.set((0, 0));
+            // SAFETY: the former stack is there still, as its owner gives it up only when the
+            // thread ends; the mapping is not used any more once it is in place.
+            unsafe {
+                libc::sigaltstack(&before, ptr::null_mut());
+                let _ = munmap(memory.as_ptr(), length);
+            }
+        }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.put_back();
+    }
+}
+
+fn check(result: libc::c_int) -> Result<(), Error> {
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Error::system("sigaltstack")(io::Error::last_os_error()))
+}

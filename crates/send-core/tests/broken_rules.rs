@@ -1,0 +1,73 @@
+//! A handler that breaks a rule ends the process, and names the rule. Each does so in a process of its
+//! own: this program again, told by an argument which.
+
+use std::env;
+use std::hint::black_box;
+use std::process::Command;
+use std::thread;
+
+use send_core::{EventType, Events, Evtctl, Group, Groups, Handler, Trigger};
+
+struct Panics;
+
+// SAFETY: it is not safe, which is what is tested.
+unsafe impl Handler for Panics {
+    fn handle(&mut self, _: &mut Events<'_>) {
+        panic!("a bug");
+    }
+}
+
+struct Idles;
+
+// SAFETY: it does nothing.
+unsafe impl Handler for Idles {
+    fn handle(&mut self, _: &mut Events<'_>) {}
+}
+
+struct Recurses;
+
+fn recurse(n: u64) -> u64 {
+    if n == u64::MAX { 0 } else { black_box(recurse(black_box(n + 1))) + n }
+}
+
+// SAFETY: it is not safe, which is what is tested.
+unsafe impl Handler for Recurses {
+    fn handle(&mut self, _: &mut Events<'_>) {
+        black_box(recurse(0));
+    }
+}
+
+/// Interrupts this thread, which has such a handler.
+fn interrupt(handler: impl Handler) {
+    let mut send = Evtctl::define(4).unwrap();
+    send.set_handler(handler, Trigger::Level);
+    send.set_group(EventType::USER, Some(Group::FIRST)).unwrap();
+    send.set_notify(Groups::ALL).unwrap();
+    let poster = send.poster();
+    thread::spawn(move || poster.post(1)).join().unwrap().unwrap();
+}
+
+const RULES: [(&str, &str); 3] = [
+    ("panics", "a handler must not panic"),
+    ("idles", "a level-triggered handler has to use up at least one event"),
+    ("recurses", "a handler must not use more than its stack"),
+];
+
+fn main() {
+    // What cargo passes on for its own tests is of no interest.
+    let which = env::args().nth(1).filter(|word| RULES.iter().any(|(name, _)| name == word));
+    match which.as_deref() {
+        Some("panics") => return interrupt(Panics),
+        Some("idles") => return interrupt(Idles),
+        Some(_) => return interrupt(Recurses),
+        None => {}
+    }
+    for (name, rule) in RULES {
+        let output = Command::new(env::current_exe().unwrap()).arg(name).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{name} should not go on: {said}");
+        let expected = format!("send-core: a rule was broken: {rule}\n");
+        assert!(said.contains(&expected), "{name}: {said}");
+        println!("{name}: ends the process, and names the rule");
+    }
+}

@@ -1,0 +1,62 @@
+//! The wrapper for daily use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use send_core::{Action, EventType, Notifier};
+
+fn count() -> (Arc<AtomicU64>, Action) {
+    let number = Arc::new(AtomicU64::new(0));
+    (number.clone(), Action::Count(number))
+}
+
+#[test]
+fn each_type_has_its_actions() {
+    let mut notifier = Notifier::new().unwrap();
+    let hup = EventType::signal(libc::SIGHUP).unwrap();
+    let ((hups, count_hups), (posts, count_posts), (again, count_again)) =
+        (count(), count(), count());
+    notifier.on(hup, count_hups).unwrap();
+    notifier.on(EventType::USER, count_posts).unwrap();
+    notifier.on(EventType::USER, count_again).unwrap();
+    let poster = notifier.poster();
+    // SAFETY: the signal is handled.
+    unsafe { libc::raise(libc::SIGHUP) };
+    poster.post(0).unwrap();
+    let seen = || [&hups, &posts, &again].map(|number| number.load(Ordering::Relaxed));
+    assert_eq!(seen(), [1, 1, 1]);
+    notifier.block(EventType::USER).unwrap();
+    poster.post(0).unwrap();
+    // SAFETY: the signal is handled.
+    unsafe { libc::raise(libc::SIGHUP) };
+    assert_eq!(seen(), [2, 1, 1]);
+    notifier.unblock(EventType::USER).unwrap();
+    assert_eq!(seen(), [2, 2, 2]);
+    notifier.off(EventType::USER).unwrap();
+    let _ = poster.post(0);
+    assert_eq!(seen(), [2, 2, 2]);
+}
+
+#[test]
+fn who_waits_for_a_type_gets_the_event_itself() {
+    let mut notifier = Notifier::new().unwrap();
+    let ((posts, count_posts), (ticks, count_ticks)) = (count(), count());
+    notifier.on(EventType::USER, count_posts).unwrap();
+    notifier.on(EventType::TIMER, count_ticks).unwrap();
+    notifier.set_timer(Some(Duration::from_millis(1))).unwrap();
+    let poster = notifier.poster();
+    let posting = std::thread::spawn(move || {
+        while ticks.load(Ordering::Relaxed) < 3 {
+            std::hint::spin_loop();
+        }
+        poster.post(42).unwrap();
+    });
+    let far = Instant::now() + Duration::from_secs(60);
+    let event = notifier.wait(&[EventType::USER], Some(far)).unwrap().unwrap();
+    assert_eq!((event.kind, event.value), (EventType::USER, 42));
+    assert_eq!(posts.load(Ordering::Relaxed), 0);
+    posting.join().unwrap();
+    let past = Some(Instant::now());
+    assert_eq!(notifier.wait(&[EventType::USER], past), Ok(None));
+}

@@ -1,0 +1,155 @@
+//! /dev/poll as Provos and Lever made it for Linux (2000): the interest set stays where it is, what
+//! happens to a descriptor leaves a hint, and only descriptors with hints are asked for their state.
+//!
+//! Their hints were set by the network code. Here epoll's edges set them, and a wait then does what
+//! theirs did: it goes through the whole set for hints, and asks those that have one.
+
+use std::io;
+use std::time::Duration;
+
+use super::{EpollEdge, Poller, Readiness, ready};
+use crate::{Fd, Table};
+
+/// An interest set with hints.
+pub struct DevPoll {
+    /// What happens to descriptors.
+    happenings: EpollEdge,
+    happened: Vec<(Fd, Readiness)>,
+    set: Vec<Interest>,
+    /// For each descriptor, its place in the set plus one.
+    places: Table<usize>,
+    /// How many have hints.
+    hints: usize,
+    /// Those of one wait, to be asked.
+    asked: Vec<libc::pollfd>,
+    system_calls: u64,
+}
+
+/// One descriptor of the set.
+struct Interest {
+    fd: Fd,
+    events: i16,
+    hint: bool,
+}
+
+impl DevPoll {
+    /// Makes an empty set.
+    ///
+    /// # Errors
+    /// Those of epoll_create1(2).
+    pub fn new() -> io::Result<Self> {
+        Ok(DevPoll {
+            happenings: EpollEdge::new()?,
+            happened: Vec::new(),
+            set: Vec::new(),
+            places: Table::default(),
+            hints: 0,
+            asked: Vec::new(),
+            system_calls: 0,
+        })
+    }
+
+    fn interest(&mut self, fd: Fd) -> Option<&mut Interest> {
+        let at = self.places.get(fd.index())?.checked_sub(1)?;
+        Some(&mut self.set[at])
+    }
+
+    fn hint(&mut self, fd: Fd) {
+        if let Some(interest) = self.interest(fd)
+            && !std::mem::replace(&mut interest.hint, true)
+        {
+            self.hints += 1;
+        }
+    }
+
+    /// Notes what has happened; waits for it only while there is no hint.
+    fn take_hints(&mut self, most: Option<Duration>) -> io::Result<()> {
+        let most = if self.hints > 0 { Some(Duration::ZERO) } else { most };
+        self.happenings.wait(most, &mut self.happened)?;
+        while let Some((fd, _)) = self.happened.pop() {
+            self.hint(fd);
+        }
+        Ok(())
+    }
+
+    /// Asks those that have hints. What is ready keeps its hint.
+    fn ask(&mut self, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+        let hinted = self.set.iter().filter(|interest| interest.hint);
+        let entry = |i: &Interest| libc::pollfd { fd: i.fd.raw(), events: i.events, revents: 0 };
+        self.asked.clear();
+        self.asked.extend(hinted.map(entry));
+        if self.asked.is_empty() {
+            return Ok(());
+        }
+        self.system_calls += 1;
+        // SAFETY: the array is as long as said.
+        let n = unsafe { libc::poll(self.asked.as_mut_ptr(), self.asked.len() as _, 0) };
+        ready(n.into())?;
+        for i in 0..self.asked.len() {
+            let entry = self.asked[i];
+            let fd = Fd::from_raw(entry.fd);
+            if entry.revents != 0 {
+                out.push((fd, Readiness::of_poll(entry.revents)));
+            } else if let Some(interest) = self.interest(fd) {
+                interest.hint = false;
+                self.hints -= 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Poller for DevPoll {
+    const EDGE: bool = false;
+
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
+        if want.is_empty() {
+            // What happens to it still leaves no hint, as it is not in the set.
+            self.leave(fd);
+            return Ok(());
+        }
+        let events = want.to_poll();
+        if let Some(interest) = self.interest(fd) {
+            interest.events = events;
+        } else {
+            self.happenings.set(fd, Readiness::READ | Readiness::WRITE)?;
+            self.set.push(Interest { fd, events, hint: false });
+            *self.places.at(fd.index()) = self.set.len();
+        }
+        // Nobody knows its state yet.
+        self.hint(fd);
+        Ok(())
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        self.leave(fd);
+        self.happenings.forget(fd);
+    }
+
+    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+        let (before, hinted) = (out.len(), self.hints > 0);
+        self.take_hints(most)?;
+        self.ask(out)?;
+        if hinted && out.len() == before {
+            // What was hinted at was no news; now it may be waited.
+            self.take_hints(most)?;
+            self.ask(out)?;
+        }
+        Ok(())
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.system_calls + self.happenings.system_calls()
+    }
+}
+
+impl DevPoll {
+    fn leave(&mut self, fd: Fd) {
+        let Some(at) = std::mem::take(self.places.at(fd.index())).checked_sub(1) else { return };
+        let left = self.set.swap_remove(at);
+        self.hints -= usize::from(left.hint);
+        if let Some(moved) = self.set.get(at) {
+            *self.places.at(moved.fd.index()) = at + 1;
+        }
+    }
+}
