@@ -29,7 +29,7 @@ fn main() -> Result<(), Error> {
         let sum = Arc::new(AtomicU64::new(0));
         ecb.set_handler(OneByOne(sum.clone()), trigger);
         ecb.set_group(EventType::USER, Some(Group::FIRST))?;
-        ecb.set_deliver(Groups::ALL)?;
+        ecb.set_deliver(Groups::ALL);
         // Three events, worth 1, 10 and 100, are there before anybody is told.
         let poster = ecb.poster();
         for value in [1, 10, 100] {

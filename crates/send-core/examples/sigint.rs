@@ -31,7 +31,7 @@ fn main() -> Result<(), Error> {
     ecb.set_group(sigint, Some(Group::FIRST))?;
 
     // From here on the event is delivered, and interrupts.
-    ecb.set_deliver(Group::FIRST.into())?;
+    ecb.set_deliver(Group::FIRST.into());
     ecb.set_notify(Groups::from(Group::FIRST))?;
 
     for _ in 0..lines {

@@ -42,6 +42,12 @@ impl Context<'_> {
         // SAFETY: the set is part of the structure, and sigaddset(3) is safe in signal handlers.
         unsafe { libc::sigaddset(&raw mut (*self.raw).uc_sigmask, signal) };
     }
+
+    /// Has a signal let through from when the interrupted code goes on.
+    pub(crate) fn unblock(&mut self, signal: i32) {
+        // SAFETY: as above.
+        unsafe { libc::sigdelset(&raw mut (*self.raw).uc_sigmask, signal) };
+    }
 }
 
 /// Whether interrupted instructions are known here.

@@ -22,8 +22,6 @@ pub enum Error {
     NoRanges,
     /// Notification was to begin with no handler set.
     NoHandler,
-    /// As many operations are in flight as the ring was set up for.
-    Full,
     /// A timer whose period is zero.
     NoPeriod,
     /// Another part of the program handles this signal.
@@ -63,7 +61,6 @@ impl fmt::Display for Error {
                 "on this processor critical sections by address are not known; use the flag",
             ),
             Error::NoHandler => f.write_str("set a handler before notification begins"),
-            Error::Full => f.write_str("as many operations are in flight as there may be"),
             Error::NoPeriod => f.write_str("a timer needs a period above zero"),
             Error::SignalInUse(number) => {
                 write!(f, "another part of the program handles signal {number}")

@@ -9,7 +9,6 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::PollFlags;
 use rustix::thread::gettid;
 
 use crate::block::Deliverer;
@@ -71,6 +70,8 @@ struct Inside<S> {
     source: S,
     handler: Option<(Box<dyn Handler>, Trigger)>,
     timer: Option<(Timer, HolderId)>,
+    /// The buffer had no room when it was last tried.
+    was_full: bool,
 }
 
 impl Evtctl<Idle> {
@@ -109,6 +110,7 @@ impl<S: Source> Evtctl<S> {
             source,
             handler: None,
             timer: None,
+            was_full: false,
         };
         let hooks = Hooks { deliver: deliver::<S>, handle: handle::<S> };
         let gate = Gate::new(block, hooks, Arc::clone(&inside.posts));
@@ -166,7 +168,7 @@ impl<S: Source> Evtctl<S> {
     /// When a signal is handled by another part of the program, or is another thread's event.
     pub fn set_group(&mut self, kind: EventType, group: Option<Group>) -> Result<(), Error> {
         let thread = gettid().as_raw_nonzero().get();
-        let result = self.inside(|gate, inside| {
+        self.inside(|gate, inside| {
             let number = kind.as_signal().map(|signal| signal as usize);
             let known = number.is_some_and(|number| inside.signals[number].is_some());
             if let Some(number) = number.filter(|_| group.is_some() && !known) {
@@ -182,15 +184,11 @@ impl<S: Source> Evtctl<S> {
                 signals::give_back(kind, &before);
                 inside.queue.release(holder);
             }
-            gate.set_accepts(
-                inside.groups.get(EventType::ACCEPT).map_or(Groups::NONE, Groups::from),
-            );
             let signalled = SIGNALLED.into_iter().filter_map(|kind| inside.groups.get(kind));
             gate.set_signalled(signalled.fold(Groups::NONE, |all, group| all | group.into()));
             gate.remind();
             Ok(())
-        });
-        result.and_then(|()| self.allow_again())
+        })
     }
 
     /// Has an event of the type [`TIMER`](EventType::TIMER) come again and again, or no more with
@@ -237,43 +235,6 @@ impl<S: Source> Evtctl<S> {
         self.inside(|_, inside| f(&mut inside.source))
     }
 
-    /// Makes a holder for an origin of events.
-    pub(crate) fn hold(&mut self) -> HolderId {
-        self.inside(|_, inside| inside.queue.hold())
-    }
-
-    pub(crate) fn release(&mut self, holder: HolderId) {
-        self.inside(|_, inside| inside.queue.release(holder));
-    }
-
-    /// Takes a state out of an event that waits, as it is no longer true.
-    pub(crate) fn amend(&mut self, holder: HolderId, gone: PollFlags) {
-        let gone = gone.bits().into();
-        self.inside(|gate, inside| {
-            // What has come until now is older than that.
-            deliver_inside(gate, inside, Groups::NONE);
-            inside.queue.amend(holder, gone);
-            gate.block.set_queued(inside.queue.len() + inside.source.queued());
-        });
-    }
-
-    /// Whose events may be delivered.
-    fn allowed(&self) -> Groups {
-        self.block().deliver() | self.block().notify()
-    }
-
-    /// Tells the source what the masks let through.
-    pub(crate) fn allow_again(&self) -> Result<(), Error> {
-        let allowed = self.allowed();
-        self.inside(|_, inside| inside.source.allow(allowed, inside.groups.get(EventType::ACCEPT)))
-    }
-
-    /// The same if the masks have changed for accepts.
-    fn tell_source(&self, before: Groups) -> Result<(), Error> {
-        let changed = before ^ self.allowed();
-        if changed.intersects(self.gate().accepts()) { self.allow_again() } else { Ok(()) }
-    }
-
     /// Asks something of the source.
     pub(crate) fn ask<R>(&self, f: impl FnOnce(&S) -> R) -> R {
         self.inside(|_, inside| f(&inside.source))
@@ -289,17 +250,18 @@ impl<S: Source> Evtctl<S> {
     }
 
     /// Has the source take a turn, which sleeps if nothing is there, until a time; then delivers what
-    /// `mask` allows, and calls the handler for it.
+    /// `mask` allows, and calls the handler for it. Whether the handler has left something to be done is
+    /// asked when it can't be called any more.
     pub(crate) fn turn(
         &mut self,
         mask: Groups,
+        is_busy: impl FnOnce() -> bool,
         now: Instant,
         until: Option<Instant>,
     ) -> Result<(), Error> {
         self.inside(|gate, inside| {
-            // What waits undelivered does so because the buffer is full.
-            let left = gate.block.has_events();
-            inside.source.wait(if left { Some(now) } else { until })?;
+            let waits = gate.block.has_events() || inside.queue.waiting().intersects(mask);
+            inside.source.wait(if waits || is_busy() { Some(now) } else { until })?;
             deliver_and_handle(gate, inside, mask);
             gate.note_told();
             Ok(())
@@ -315,30 +277,21 @@ impl<S: Source> Evtctl<S> {
     }
 
     /// Sets `deliver`: whose events may be put into the buffer. No system call.
-    ///
-    /// One is needed for accepts, whose group lets connections be accepted or not: it takes effect at
-    /// once, so that a connection that must not be delivered is not accepted.
-    ///
-    /// # Errors
-    /// When the source can't be used any more.
-    pub fn set_deliver(&self, groups: Groups) -> Result<(), Error> {
-        let before = self.allowed();
+    pub fn set_deliver(&self, groups: Groups) {
         self.gate().set_deliver(groups);
-        self.tell_source(before)
     }
 
     /// Sets `notify`: whose events interrupt, and are delivered whatever `deliver` says. No system
     /// call, but one when it is raised after an event has found it down.
     ///
     /// # Errors
-    /// [`Error::NoHandler`] when there is nothing to call; and as [`set_deliver`](Evtctl::set_deliver).
+    /// [`Error::NoHandler`] when there is nothing to call.
     pub fn set_notify(&self, groups: Groups) -> Result<(), Error> {
         if !groups.is_empty() && !self.block().has_handler() {
             return Err(Error::NoHandler);
         }
-        let before = self.allowed();
         self.gate().set_notify(groups);
-        self.tell_source(before)
+        Ok(())
     }
 
     /// WAIT_FOR_EVENT: sleeps until the buffer holds an event, or until a time; whether it does then.
@@ -348,19 +301,7 @@ impl<S: Source> Evtctl<S> {
     /// # Errors
     /// When the source can't be used any more.
     pub fn wait(&mut self, mask: Groups, until: Option<Instant>) -> Result<bool, Error> {
-        let allowed = self.allowed();
-        self.inside(|gate, inside| {
-            let accepts = inside.groups.get(EventType::ACCEPT);
-            let other = (mask ^ allowed).intersects(gate.accepts());
-            if other {
-                inside.source.allow(mask, accepts)?;
-            }
-            let waited = sleep(gate, inside, mask, until);
-            if other {
-                inside.source.allow(allowed, accepts)?;
-            }
-            waited
-        })
+        self.inside(|gate, inside| sleep(gate, inside, mask, until))
     }
 
     /// Takes the oldest event out of the buffer. When that is empty it is looked whether something
@@ -372,7 +313,12 @@ impl<S: Source> Evtctl<S> {
                 deliver_inside(gate, inside, mask);
             }
             // SAFETY: the gate is closed.
-            unsafe { gate.block.take() }
+            let event = unsafe { gate.block.take() };
+            if gate.block.has_events() {
+                // What came with it is for the handler, if it is to be told.
+                gate.remind();
+            }
+            event
         })
     }
 
@@ -395,12 +341,14 @@ impl<S: Source> Drop for Evtctl<S> {
         {
             signals::give_back(EventType::of_handled(number as i32), before);
         }
-        self.gate().unmask();
-        // SAFETY: null is no gate.
+        // SAFETY: null is no gate. What interrupts from now on finds nobody.
         unsafe { Gate::install(ptr::null()) };
-        drop(self.stack.take());
+        self.gate().unmask();
+        // The stack goes last, as long as the timer runs and the source is open.
+        let stack = self.stack.take();
         // SAFETY: it was a box, and no handler knows of it any more.
         drop(unsafe { Box::from_raw(self.control.as_ptr()) });
+        drop(stack);
     }
 }
 
@@ -437,7 +385,7 @@ fn sleep<S: Source>(
 
 /// Takes in what has come, and puts into the buffer what `mask` allows.
 fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) {
-    let Inside { deliverer, queue, groups, signals, posts, source, timer, .. } = inside;
+    let Inside { deliverer, queue, groups, signals, posts, source, timer, was_full, .. } = inside;
     let (mut all, mut count, mut full) = (Groups::NONE, 0, false);
     loop {
         gate.take_signals(|number, times| {
@@ -475,14 +423,16 @@ fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) 
             break;
         }
     }
-    if let Some(group) =
-        groups.get(EventType::OVERFLOW).filter(|group| full && mask.contains(*group))
-    {
+    // Told once, until something has been taken out.
+    let overflow = full && (count > 0 || !*was_full);
+    *was_full = full;
+    let told = |group: &Group| overflow && mask.contains(*group);
+    if let Some(group) = groups.get(EventType::OVERFLOW).filter(told) {
         all = all | group.into();
     }
     gate.block.set_queued(queue.len() + source.queued());
     let left = queue.len() > 0 || !posts.is_empty() || source.queued() > 0;
-    gate.note_delivery(count, queue.waiting(), left, full);
+    gate.note_delivery(count, queue.waiting(), left, overflow);
     gate.note_untold(all);
 }
 

@@ -48,7 +48,6 @@ pub(crate) struct Gate {
     left: AtomicBool,
     /// Groups of event types for which the signal of notification is sent.
     signalled: AtomicU32,
-    accepts: AtomicU32,
     /// Signals that came, and how often.
     signals: AtomicU64,
     counts: [AtomicU32; SIGNALS],
@@ -129,7 +128,6 @@ impl Gate {
             waiting: AtomicU32::new(0),
             left: AtomicBool::new(false),
             signalled: AtomicU32::new(0),
-            accepts: AtomicU32::new(0),
             signals: AtomicU64::new(0),
             counts: [const { AtomicU32::new(0) }; SIGNALS],
             hooks,
@@ -217,6 +215,10 @@ impl Gate {
     pub(crate) fn set_notify(&self, groups: Groups) {
         self.block.set_notify(groups);
         compiler_fence(Ordering::SeqCst);
+        if self.block.has_events() {
+            // What the application has left in the buffer.
+            self.note_untold(groups);
+        }
         self.look_after(groups);
     }
 
@@ -260,15 +262,6 @@ impl Gate {
     /// Which groups the signal of notification is for.
     pub(crate) fn set_signalled(&self, groups: Groups) {
         self.signalled.store(groups.bits(), Ordering::Relaxed);
-    }
-
-    /// Which group accepts belong to.
-    pub(crate) fn accepts(&self) -> Groups {
-        Groups::from_bits(self.accepts.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn set_accepts(&self, groups: Groups) {
-        self.accepts.store(groups.bits(), Ordering::Relaxed);
     }
 
     /// Sets the code that must not be interrupted.
@@ -347,13 +340,21 @@ impl Gate {
             }
         }
         let signalled = Groups::from_bits(self.signalled.load(Ordering::Relaxed));
-        if let Some(context) = context
-            && !(self.block.has_handler() && self.block.notify().intersects(signalled))
-        {
-            // Nobody wants to be interrupted, so it is enough that this happened once.
-            context.block(signals::NOTIFICATION);
-            self.masked.store(true, Ordering::Relaxed);
-            add(&self.counters.masked, 1);
+        let wanted = self.block.has_handler() && self.block.notify().intersects(signalled);
+        match context {
+            Some(context) if !wanted => {
+                // Nobody wants to be interrupted, so it is enough that this happened once.
+                context.block(signals::NOTIFICATION);
+                self.masked.store(true, Ordering::Relaxed);
+                add(&self.counters.masked, 1);
+            }
+            // The handler may have raised the mask.
+            Some(context) => {
+                context.unblock(signals::NOTIFICATION);
+                self.masked.store(false, Ordering::Relaxed);
+            }
+            None if wanted => self.unmask(),
+            None => {}
         }
     }
 
@@ -430,6 +431,9 @@ pub(crate) fn interrupted(signal: i32, context: Context<'_>) {
     match gate {
         Some(gate) => {
             if signal != signals::NOTIFICATION {
+                if signals::owner(signal) != gate.posts.thread() {
+                    return signals::forward(signal);
+                }
                 gate.note_signal(signal as usize);
                 gate.posts.wake_if_asleep();
             }

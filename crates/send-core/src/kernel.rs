@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use shared_ring::{
-    Completion, Counters, Fault, Fd, Host, Kernel, LinuxRing, Missing, Mode, Op, Posted, Refused,
-    Ring, Submit, System, Token, UringConfig, UringKernel, Waker,
+    Completion, Counters, Fault, Fd, Host, Kernel, LinuxRing, Missing, Mode, Op, Outcome, Posted,
+    Refused, Ring, Submit, System, Token, UringConfig, UringKernel, Waker,
 };
 
 use crate::ring::{RingSource, reported};
@@ -169,14 +169,17 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         let (host, waker, now) = (kernel.host().clone(), kernel.waker(), kernel.now());
         let (new_in, new) = RingBuffer::new(sizes.queued);
         let (rest_in, rest) = RingBuffer::new(sizes.queued);
-        let mut evt = Evtctl::with_source(sizes.events, RingSource::new(kernel, None))?;
+        let mut evt = Evtctl::with_source(sizes.events, RingSource::new(kernel))?;
         evt.set_handler(Enqueue { new: new_in, rest: rest_in }, Trigger::Edge);
         evt.set_group(EventType::ACCEPT, Some(NEW))?;
         evt.set_group(EventType::DATA, Some(REST))?;
         evt.set_group(EventType::DONE, Some(REST))?;
         match delivery {
-            Delivery::Preemptive => evt.set_notify(Groups::ALL)?,
-            Delivery::Immediate => evt.set_deliver(Groups::ALL)?,
+            Delivery::Preemptive => {
+                evt.set_deliver(Groups::ALL);
+                evt.set_notify(Groups::ALL)?;
+            }
+            Delivery::Immediate => evt.set_deliver(Groups::ALL),
             Delivery::Batched => {}
         }
         let watched = Vec::new();
@@ -223,8 +226,11 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        if let Op::Accept { listener, .. } = op {
-            self.watch(listener);
+        match op {
+            Op::Accept { listener, .. } => self.watch(listener),
+            // Another may get its number.
+            Op::Close { fd } => self.watched.retain(|watched| *watched != fd),
+            _ => {}
         }
         self.evt.critically(|source| source.kernel.submit(token, op))
     }
@@ -263,10 +269,10 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
 impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
-        let queued = !self.new.is_empty() || !self.rest.is_empty();
-        let until = if queued { Some(self.now) } else { until };
         self.set_notify();
-        let turned = self.evt.turn(Groups::ALL, self.now, until);
+        let SendKernel { evt, new, rest, now, .. } = self;
+        let is_busy = || !new.is_empty() || !rest.is_empty();
+        let turned = evt.turn(Groups::ALL, is_busy, *now, until);
         (self.now, self.steps, self.ahead) = (self.host.clock(), STEPS, 0);
         if self.delivery == Delivery::Batched {
             self.steps = u32::MAX;
@@ -299,6 +305,28 @@ impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
     }
 
     fn reap(&mut self) {
-        self.evt.handle_events();
+        if self.delivery != Delivery::Batched {
+            self.evt.handle_events();
+        }
+    }
+}
+
+impl<R: Ring + 'static> Drop for SendKernel<R> {
+    /// Makes out what nobody has taken, lest its operations are waited for and connections stay open.
+    fn drop(&mut self) {
+        // Lowering it needs no handler.
+        let _ = self.evt.set_notify(Groups::NONE);
+        self.evt.set_deliver(Groups::ALL);
+        loop {
+            self.evt.handle_events();
+            let Ok(event) = self.new.pop().or_else(|_| self.rest.pop()) else { return };
+            // SAFETY: as in `next`.
+            let made_out =
+                |source: &mut RingSource<R>| unsafe { source.kernel.make_out(reported(event)) };
+            let outcome = self.evt.critically(made_out).map(|completion| completion.outcome);
+            if let Some(Outcome::Accepted(fd)) = outcome {
+                self.host.discard(fd);
+            }
+        }
     }
 }

@@ -39,16 +39,15 @@
 //! | ring buffer, head and tail | 3.2, 3.2.2 | [`EventControl`] | one place more than events, as `head == tail` means empty; the thesis' `tail+1 % SIZE` and `head > tail` are slips |
 //! | event, `struct event` | 3.2 | [`Event`] | 24 bytes; a count, as events of one origin coalesce |
 //! | event types and groups | 3.2.1 | [`EventType`], [`Group`] | faults (`SIGSEGV` and such) are no events: they can't wait |
-//! | `deliver`, `notify` | 3.2 | [`Evtctl::set_deliver`], [`Evtctl::set_notify`] | raising `notify` costs a system call if an event has found it down and the signal has blocked itself; so does changing `deliver` for accepts |
+//! | `deliver`, `notify` | 3.2 | [`Evtctl::set_deliver`], [`Evtctl::set_notify`] | raising `notify` costs a system call if an event has found it down and the signal has blocked itself |
 //! | no notification is lost | 3.3, 3.4 | [`Evtctl::look`] | raising a mask, leaving a critical section and the end of the handler look again |
 //! | handler, stack, registers | 3.2, 3.3 | [`Handler`], [`Events::interrupted_at`] | the kernel saves and restores the registers (sigreturn(2)), which is one more entry; one alternate stack for all who want one |
 //! | edge and level | 3.4, figure 3.4 | [`Trigger`] | the loop of figure 3.4 is around the handler, not in it |
 //! | critical section | 3.4 | [`Evtctl::set_critical_section`], [`Evtctl::critically`] | by address for leaf code, whose end calls `look`; by a flag for everything else, as code that calls others has no one range |
 //! | `EVT_OVERFLOW` | 3.1 | [`EventType::OVERFLOW`] | |
 //! | WAIT_FOR_EVENT | 3.5 | [`Evtctl::wait`] | |
-//! | auto-accept | 3.6.1 | [`Evtctl::auto_accept`] | a multishot accept, in flight only while the masks let connections through; the state of a new socket is asked for when the application takes it |
-//! | `EVT_IOREADY`, F_SETSIG | 3.6.2 | [`Evtctl::watch`] | a multishot poll; at most one event for each socket, withdrawn when [`Evtctl::recv`] finds the socket empty |
-//! | SIOCEVTCLONE | 3.6.2 | | socket options are inherited; the binding to a group is not, and takes a call of `watch`, without a system call of its own |
+//! | auto-accept | 3.6.1 | [`SendKernel`] | a multishot accept; whoever wants no connections cancels it |
+//! | coalescing, revocation | 3.6 | `queue.rs` | of signals and timers; sockets tell by completions, one for each operation |
 //! | two queues, no batch | 4.3, figure 4.2 | [`SendKernel`] | line 30 of the figure is inverted; figure 3.5 is right |
 //! | SEND, PS2, PS1 | 4.7, figure 4.11 | [`Delivery`] | a cooperative ring with signals, one that delivers by itself, one that delivers at a wait |
 //!
@@ -56,13 +55,14 @@
 //!
 //! | type | by |
 //! |---|---|
-//! | accept, readiness | `O_ASYNC` on the descriptor: `SIGIO`, of which the kernel keeps one; on its way to the handler the kernel runs the ring's work |
+//! | accept | `O_ASYNC` on the listener: `SIGIO`, of which the kernel keeps one; on its way to the handler the kernel runs the ring's work |
 //! | data, other completions | the next entry into the kernel, whatever causes it |
 //! | signals | themselves |
 //! | timers | timer_create(2), by `SIGIO` |
 //! | posts of other threads | tgkill(2), by `SIGIO`, once until the thread has looked |
 //!
-//! What this crate does not do: it runs no application in a handler, and makes no futures.
+//! What this crate does not do: it runs no application in a handler, and makes no futures. Not there yet:
+//! the readiness of single sockets (`EVT_IOREADY`, 3.6.2) and connections for others than [`SendKernel`].
 
 mod block;
 mod code;
@@ -79,7 +79,6 @@ mod posts;
 mod queue;
 mod ring;
 mod signals;
-mod sockets;
 mod source;
 mod stack;
 mod sync;
@@ -95,8 +94,6 @@ pub use handler::{Action, Actions, Events, Handler, Trigger};
 pub use kernel::{Delivery, SendKernel, Sizes, Unusable};
 pub use notifier::Notifier;
 pub use posts::Poster;
-pub use ring::RingSource;
-pub use sockets::{Accepted, Socket};
 pub use source::{Idle, Intake, Source};
 
 /// The most events that a buffer holds.

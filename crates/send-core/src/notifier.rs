@@ -51,15 +51,15 @@ impl Notifier {
     /// # Errors
     /// As [`Evtctl::set_group`].
     pub fn on(&mut self, kind: EventType, action: Action) -> Result<(), Error> {
+        if !self.types.contains(&kind) {
+            self.types.push(kind);
+        }
+        self.evtctl.set_group(kind, Some(self.group(kind)))?;
         self.actions.push((kind, action));
         let add =
             |all: Actions, (kind, action): &(EventType, Action)| all.on(*kind, action.clone());
         let actions = self.actions.iter().fold(Actions::new(), add);
         self.evtctl.set_handler(actions, Trigger::Level);
-        if !self.types.contains(&kind) {
-            self.types.push(kind);
-            self.evtctl.set_group(kind, Some(self.group(kind)))?;
-        }
         self.unblock(kind)
     }
 

@@ -93,6 +93,11 @@ impl Posts {
         }
     }
 
+    /// The thread that they are for.
+    pub(crate) fn thread(&self) -> i32 {
+        self.thread
+    }
+
     /// The block is gone.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);

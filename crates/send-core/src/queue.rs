@@ -22,8 +22,6 @@ enum Status {
 #[derive(Debug)]
 struct Holder {
     event: Event,
-    /// The state that was delivered last.
-    told: u32,
     status: Status,
     group: Group,
     /// Freed after delivery.
@@ -69,23 +67,13 @@ impl Queue {
     fn add(&mut self, passing: bool) -> u32 {
         let event = Event::new(EventType::OVERFLOW);
         let (status, group) = (Status::Inactive, Group::FIRST);
-        let told = 0;
-        self.holders.push(Holder {
-            event,
-            told,
-            status,
-            group,
-            passing,
-            before: None,
-            behind: None,
-        });
+        self.holders.push(Holder { event, status, group, passing, before: None, behind: None });
         self.holders.len() as u32 - 1
     }
 
     /// Makes a holder; the only step that may allocate.
     pub(crate) fn hold(&mut self) -> HolderId {
         let at = self.free.pop().unwrap_or_else(|| self.add(false));
-        self.holders[at as usize].told = 0;
         HolderId(at)
     }
 
@@ -136,22 +124,6 @@ impl Queue {
         queued
     }
 
-    /// The state that was delivered last, but for what is over since.
-    pub(crate) fn told(&self, holder: HolderId) -> u32 {
-        self.holders[holder.0 as usize].told
-    }
-
-    /// A state of which a holder tells is no longer true. Its event is withdrawn while it waits, if it
-    /// has nothing to say then that was not delivered before.
-    pub(crate) fn amend(&mut self, holder: HolderId, gone: u32) {
-        let held = &mut self.holders[holder.0 as usize];
-        held.told &= !gone;
-        held.event.state &= !gone;
-        if held.event.state & !held.told == 0 {
-            self.revoke(holder);
-        }
-    }
-
     /// The event to be delivered next: the oldest of the lowest of these groups.
     pub(crate) fn first(&self, among: Groups) -> Option<(Group, Event)> {
         let group = (self.waiting & among).first()?;
@@ -165,7 +137,6 @@ impl Queue {
         self.unlink(at);
         let holder = &mut self.holders[at as usize];
         holder.status = Status::Delivered;
-        holder.told = holder.event.state;
         if holder.passing {
             self.vacant.push(at);
         }

@@ -50,6 +50,14 @@ fn install(signal: i32) -> Result<Before, Error> {
     }
     new.sa_sigaction = ours();
     new.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    // One at a time, as the stack is small. Faults can't wait.
+    // SAFETY: `sa_mask` is a live signal set.
+    unsafe {
+        libc::sigfillset(&mut new.sa_mask);
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            libc::sigdelset(&mut new.sa_mask, fault);
+        }
+    }
     // SAFETY: the handler does only what is safe in one.
     check(unsafe { libc::sigaction(signal, &new, ptr::null_mut()) })?;
     Ok(Before(old))
@@ -110,9 +118,14 @@ pub(crate) fn give_back(kind: EventType, before: &Before) {
     }
 }
 
+/// The thread whose event a signal is; 0 for none.
+pub(crate) fn owner(signal: i32) -> i32 {
+    OWNERS[signal as usize].load(Ordering::Acquire)
+}
+
 /// A signal has come to a thread that has no use for it: it goes to the one whose event it is.
 pub(crate) fn forward(signal: i32) {
-    let owner = OWNERS[signal as usize].load(Ordering::Acquire);
+    let owner = owner(signal);
     if owner != 0 {
         send(owner, signal);
     }

@@ -8,7 +8,7 @@ use shared_ring::{Errno, Waker};
 
 use crate::group::Assignment;
 use crate::queue::{HolderId, Queue};
-use crate::{Error, Event, Group, Groups};
+use crate::{Error, Event};
 
 /// A source of events, such as a ring.
 ///
@@ -22,15 +22,6 @@ pub unsafe trait Source: 'static {
 
     /// How much has come that was not handed over.
     fn queued(&self) -> u32;
-
-    /// The groups have changed whose events may be delivered from now on.
-    ///
-    /// # Errors
-    /// When what follows from it is refused.
-    fn allow(&mut self, groups: Groups, accepts: Option<Group>) -> Result<(), Error> {
-        let _ = (groups, accepts);
-        Ok(())
-    }
 
     /// What ends a wait from outside.
     fn waker(&self) -> Waker;
@@ -66,16 +57,6 @@ impl<'a> Intake<'a> {
             Some(group) => self.queue.post(group, event),
             None => true,
         }
-    }
-
-    /// Queues an event in the holder of its origin, which has a group of its own.
-    pub(crate) fn generate_in(&mut self, holder: HolderId, group: Group, event: Event) {
-        self.queue.generate(holder, group, event);
-    }
-
-    /// The state of which a holder's origin has told last, but for what was found to be over since.
-    pub(crate) fn told(&self, holder: HolderId) -> u32 {
-        self.queue.told(holder)
     }
 
     /// Queues an event in the holder of its origin.

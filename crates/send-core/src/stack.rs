@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::param::page_size;
 
-use crate::{Error, gate};
+use crate::{Error, code, gate};
 
 /// How large a stack has to be: what wasmtime asks for, and far more than a handler needs.
 const LEAST: usize = 64 * 1024;
@@ -148,10 +148,14 @@ impl Stack {
     fn put_back(&mut self) {
         if let Some(Made { memory, length, before }) = self.made.take() {
             GUARD.set((0, 0));
-            // SAFETY: the former stack is there still, as its owner gives it up only when the
-            // thread ends; the mapping is not used any more once it is in place.
+            let former = before.ss_sp as usize..before.ss_sp as usize + before.ss_size;
+            let there = code::is_mapped(&former).unwrap_or(false);
+            let none = libc::stack_t { ss_flags: libc::SS_DISABLE, ..before };
+            // SAFETY: the former stack is there still, unless its owner has given it up, as the
+            // standard library does at the end of a thread; the mapping is not used any more once
+            // another is in its place.
             unsafe {
-                libc::sigaltstack(&before, ptr::null_mut());
+                libc::sigaltstack(if there { &before } else { &none }, ptr::null_mut());
                 let _ = munmap(memory.as_ptr(), length);
             }
         }

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, signals};
 
+/// Longer periods are taken for this one, a year.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// An interval timer that interrupts its thread.
 #[derive(Debug)]
 pub(crate) struct Timer {
@@ -36,7 +39,7 @@ impl Timer {
 
     /// Has it run, or stops it with `None`.
     pub(crate) fn set(&mut self, every: Option<Duration>) -> Result<(), Error> {
-        let every = every.unwrap_or(Duration::ZERO);
+        let every = every.unwrap_or(Duration::ZERO).min(LONGEST);
         let time = libc::timespec {
             tv_sec: every.as_secs().min(i64::MAX as u64) as libc::time_t,
             tv_nsec: every.subsec_nanos().into(),
@@ -58,7 +61,8 @@ impl Timer {
     pub(crate) fn passed(&mut self) -> u16 {
         let Some(due) = self.due else { return 0 };
         let Some(late) = Instant::now().checked_duration_since(due) else { return 0 };
-        let periods = (late.as_nanos() / self.every.as_nanos()) as u32 + 1;
+        let whole = late.as_nanos() / self.every.as_nanos();
+        let periods = u32::try_from(whole).unwrap_or(u32::MAX - 1) + 1;
         self.due = Some(due + self.every * periods);
         periods.min(u16::MAX.into()) as u16
     }

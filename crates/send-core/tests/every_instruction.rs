@@ -5,12 +5,14 @@
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::asm;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{hint, mem, ptr, thread};
 
-use send_core::{Action, Actions, EventType, Evtctl, Group, Groups, Trigger};
+use send_core::{Action, Actions, Delivery, EventType, Evtctl, Group, Groups, SendKernel, Trigger};
+use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Outcome, Submit, Token, UringConfig};
 
 /// Behind how many instructions the event is to arrive, and how many have been.
 static ARRIVES: AtomicU64 = AtomicU64::new(0);
@@ -100,8 +102,69 @@ fn everywhere(name: &str, mut what: impl FnMut(&mut Evtctl)) -> u64 {
     }
     over.store(true, Ordering::Release);
     other.join().unwrap();
-    eprintln!("{name}: {at}");
     at
+}
+
+/// The same with a connection that arrives behind each instruction of a turn of a ring's loop, which is
+/// then to find it, and not to sleep.
+fn everywhere_in_a_turn(delivery: Delivery) {
+    let config = UringConfig { mode: delivery.mode(), operations: 16, buffers: 1, buffer_size: 16 };
+    let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
+    let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
+    let at = "127.0.0.1:0".parse().unwrap();
+    let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
+    let token = Token::new(Kind::Accept, 0, 0);
+    kernel.submit(token, Op::Accept { listener, per_turn: None }).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let other = thread::spawn({
+        let over = over.clone();
+        move || {
+            while !over.load(Ordering::Acquire) {
+                if POST.swap(false, Ordering::AcqRel) {
+                    drop(TcpStream::connect(address).unwrap());
+                    POSTED.store(true, Ordering::Release);
+                }
+                hint::spin_loop();
+            }
+        }
+    });
+    let past = Some(Instant::now());
+    // A turn has thousands of instructions in a build that is not optimised: some hundreds of them.
+    ARRIVES.store(u64::MAX, Ordering::Relaxed);
+    STEPS.store(0, Ordering::Relaxed);
+    trap!(on);
+    kernel.turn(past).unwrap();
+    let none = kernel.next();
+    trap!(off);
+    assert!(none.is_none());
+    let apart = (STEPS.load(Ordering::Relaxed) / 150).max(1);
+    let mut at = 0;
+    loop {
+        at += apart;
+        STEPS.store(0, Ordering::Relaxed);
+        POSTED.store(false, Ordering::Relaxed);
+        ARRIVES.store(at, Ordering::Relaxed);
+        trap!(on);
+        kernel.turn(past).unwrap();
+        let first = kernel.next();
+        trap!(off);
+        if !POSTED.load(Ordering::Acquire) {
+            break;
+        }
+        let (begin, most) = (Instant::now(), Duration::from_secs(5));
+        let accepted = first.or_else(|| {
+            kernel.turn(Some(begin + most)).unwrap();
+            kernel.next()
+        });
+        assert!(begin.elapsed() < most, "{delivery:?}: a turn slept, by instruction {at}");
+        match accepted.map(|completion| completion.outcome) {
+            Some(Outcome::Accepted(fd)) => kernel.host_mut().discard(fd),
+            other => panic!("{delivery:?}, by instruction {at}: {other:?}"),
+        }
+    }
+    over.store(true, Ordering::Release);
+    other.join().unwrap();
+    kernel.host_mut().discard(listener);
 }
 
 /// One test, as the trap belongs to the process.
@@ -116,8 +179,8 @@ fn an_event_may_arrive_behind_any_instruction() {
     });
     everywhere("delivery too", |send| {
         send.set_notify(Groups::NONE).unwrap();
-        send.set_deliver(Groups::ALL).unwrap();
-        send.set_deliver(Groups::NONE).unwrap();
+        send.set_deliver(Groups::ALL);
+        send.set_deliver(Groups::NONE);
         send.set_notify(Groups::ALL).unwrap();
     });
     everywhere("a critical section", |send| send.critically(|_| ()));
@@ -131,4 +194,7 @@ fn an_event_may_arrive_behind_any_instruction() {
     everywhere("a wait that is over at once, with nothing to be waited for", move |send| {
         assert!(!send.wait(Groups::NONE, Some(past)).unwrap());
     });
+    for delivery in [Delivery::Preemptive, Delivery::Immediate, Delivery::Batched] {
+        everywhere_in_a_turn(delivery);
+    }
 }

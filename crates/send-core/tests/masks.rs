@@ -45,7 +45,7 @@ fn with_both_masks_down_nothing_is_delivered() {
 #[test]
 fn an_event_is_delivered_and_nobody_is_told() {
     let (mut send, poster, handled) = block(8);
-    send.set_deliver(Groups::ALL).unwrap();
+    send.set_deliver(Groups::ALL);
     post(&poster, [7]);
     let event = send.next_event().unwrap();
     assert_eq!((event.kind, event.value, event.group, event.count), (USER, 7, 0, 1));
@@ -64,7 +64,7 @@ fn notification_overrides_delivery_and_interrupts() {
 #[test]
 fn raising_the_mask_tells_of_what_was_delivered_before() {
     let (mut send, poster, handled) = block(8);
-    send.set_deliver(Groups::ALL).unwrap();
+    send.set_deliver(Groups::ALL);
     post(&poster, [1]);
     send.look();
     assert!(send.block().has_events());
@@ -78,7 +78,7 @@ fn raising_the_mask_delivers_what_waits() {
     let (send, poster, handled) = block(8);
     post(&poster, [1, 2, 3]);
     send.look();
-    send.set_deliver(Groups::ALL).unwrap();
+    send.set_deliver(Groups::ALL);
     assert!(send.block().has_events());
     assert_eq!(seen(&handled), 0);
 }
@@ -113,7 +113,7 @@ fn low_groups_are_delivered_first() {
     post(&poster, [1, 2]);
     // SAFETY: the signal is handled.
     unsafe { libc::raise(libc::SIGUSR1) };
-    send.set_deliver(Groups::ALL).unwrap();
+    send.set_deliver(Groups::ALL);
     let order: Vec<_> = std::iter::from_fn(|| send.next_event()).map(|e| e.kind).collect();
     assert_eq!(order, [signal, USER, USER]);
 }
@@ -123,7 +123,7 @@ fn a_full_buffer_loses_nothing_and_says_so() {
     let (mut send, poster, handled) = block(2);
     let overflow = Group::new(1).unwrap();
     send.set_group(EventType::OVERFLOW, Some(overflow)).unwrap();
-    send.set_deliver(Groups::ALL).unwrap();
+    send.set_deliver(Groups::ALL);
     // Two stand in the buffer, two wait undelivered, two have not been taken in.
     post(&poster, 1..=2);
     send.look();
@@ -144,7 +144,7 @@ fn a_full_buffer_loses_nothing_and_says_so() {
 #[test]
 fn a_flood_that_finds_notification_off_interrupts_once() {
     let (send, poster, handled) = block(8);
-    send.set_deliver(Groups::ALL).unwrap();
+    send.set_deliver(Groups::ALL);
     let before = send.counts();
     // SAFETY: it passes numbers; the thread is this one.
     let thread = unsafe { libc::gettid() };
@@ -235,6 +235,26 @@ fn a_signal_goes_to_the_thread_whose_event_it_is() {
     let far = Instant::now() + Duration::from_secs(60);
     assert_eq!(send.wait(Groups::ALL, Some(far)), Ok(true));
     assert_eq!(send.next_event().map(|event| event.kind), Some(signal));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _other = block(8);
+            // SAFETY: as above; this thread has a block, of which it is no event.
+            unsafe { libc::raise(libc::SIGUSR2) };
+        });
+    });
+    assert_eq!(send.wait(Groups::ALL, Some(far)), Ok(true));
+    assert_eq!(send.next_event().map(|event| event.kind), Some(signal));
+}
+
+#[test]
+fn what_a_wait_has_left_is_told_when_the_mask_is_raised() {
+    let (mut send, poster, handled) = block(8);
+    post(&poster, [1, 2, 3]);
+    assert_eq!(send.wait(Groups::ALL, None), Ok(true));
+    assert_eq!(send.next_event().map(|event| event.value), Some(1));
+    assert_eq!(seen(&handled), 0);
+    send.set_notify(Groups::ALL).unwrap();
+    assert_eq!((seen(&handled), send.next_event()), (2, None));
 }
 
 #[test]

@@ -36,6 +36,10 @@ fn each_type_has_its_actions() {
     notifier.off(EventType::USER).unwrap();
     let _ = poster.post(0);
     assert_eq!(seen(), [2, 2, 2]);
+    let (later, count_later) = count();
+    notifier.on(EventType::USER, count_later).unwrap();
+    poster.post(0).unwrap();
+    assert_eq!((seen(), later.load(Ordering::Relaxed)), ([2, 2, 2], 1));
 }
 
 #[test]

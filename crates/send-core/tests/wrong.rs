@@ -98,7 +98,6 @@ fn every_refusal_is_a_sentence() {
         Error::OutsideProgram(1, 2),
         Error::NoRanges,
         Error::NoHandler,
-        Error::Full,
         Error::NoPeriod,
         Error::SignalInUse(2),
         Error::System("waiting", 4),

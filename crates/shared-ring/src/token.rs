@@ -22,13 +22,11 @@ pub enum Kind {
     Wake = 6,
     /// The request to cancel another operation.
     Cancel = 7,
-    /// The state of a descriptor.
-    Watch = 8,
 }
 
 impl Kind {
     /// How many kinds there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 8;
     const ALL: [Kind; Kind::COUNT] = [
         Kind::Accept,
         Kind::Receive,
@@ -38,7 +36,6 @@ impl Kind {
         Kind::File,
         Kind::Wake,
         Kind::Cancel,
-        Kind::Watch,
     ];
 }
 

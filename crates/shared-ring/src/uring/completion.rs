@@ -59,8 +59,6 @@ impl<R: Ring> UringKernel<R> {
         match token.kind() {
             // It failed because the operation had ended, or was ending.
             Kind::Cancel => return None,
-            // It is for whoever took the report.
-            Kind::Watch => return None,
             Kind::Wake => return self.woken(cqe.result),
             _ => {}
         }

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use crate::inflight::{Entry, InFlight};
 use crate::nonblocking::{self, Disk, NotSent, Part};
 use crate::{
-    Batch, Completion, Counters, Fault, Fd, Host, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
+    Batch, Completion, Counters, Fault, Host, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
     Posted, Refusal, Refused, Submit, System, Token, Waker, Work,
 };
 use provided::{GROUP, Provided};
@@ -89,9 +89,6 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     starved: VecDeque<Token>,
     /// Cancels not submitted yet.
     cancels: VecDeque<Token>,
-    /// Descriptors to be watched, and those to be watched no more, not submitted yet.
-    watches: VecDeque<(Token, Option<Fd>)>,
-    watched: usize,
     /// Completions of this turn that need no ring.
     done: Batch,
     /// Those of the next turn.
@@ -162,8 +159,6 @@ impl<R: Ring> UringKernel<R> {
             unsubmitted: VecDeque::with_capacity(ENTRIES.submissions as usize),
             starved: VecDeque::with_capacity(ENTRIES.submissions as usize),
             cancels: VecDeque::with_capacity(ENTRIES.submissions as usize),
-            watches: VecDeque::new(),
-            watched: 0,
             done: Batch::new(),
             later: Batch::new(),
             landed: VecDeque::with_capacity(ENTRIES.completions as usize),
@@ -227,20 +222,10 @@ impl<R: Ring> UringKernel<R> {
             }
             // A cancel may concern what stands behind it, so what waits stays behind cancels.
             while self.cancels.is_empty() && !self.ring.is_full() {
-                let Some(token) = self.unsubmitted.pop_front() else { break };
+                let Some(token) = self.unsubmitted.pop_front() else { return Ok(()) };
                 self.submit_waiting(token);
             }
-            while !self.ring.is_full()
-                && let Some((token, fd)) = self.watches.pop_front()
-            {
-                let sqe = fd.map_or_else(
-                    || sqe::cancel(token, Token::new(Kind::Cancel, 0, 0)),
-                    |fd| sqe::watch(token, fd),
-                );
-                // SAFETY: neither points to anything.
-                unsafe { self.ring.push(&sqe) };
-            }
-            if self.cancels.is_empty() && self.unsubmitted.is_empty() && self.watches.is_empty() {
+            if self.cancels.is_empty() && self.unsubmitted.is_empty() {
                 return Ok(());
             }
             if self.enter(0, None)? == 0 {
@@ -275,41 +260,6 @@ impl<R: Ring> UringKernel<R> {
             _ => None,
         });
         Completion::last(token, Outcome::Failed(errno, data))
-    }
-
-    /// Has the ring report the state of a descriptor, in the format of poll(2), now if there is
-    /// anything to say, and whenever it changes. The token is of [`Kind::Watch`], and nothing is
-    /// [made out](UringKernel::make_out) of such reports. When one comes that is the last, the
-    /// descriptor is to be watched again.
-    pub fn watch(&mut self, token: Token, fd: Fd) {
-        self.watched += 1;
-        // One more of each kind may have to wait for every one that is watched.
-        self.watches.reserve(2 * self.watched);
-        self.watch_again(token, fd);
-    }
-
-    /// Watches a descriptor again whose last report has come. There is room for this, so that it may
-    /// be called in a signal handler.
-    pub fn watch_again(&mut self, token: Token, fd: Fd) {
-        self.watches.push_back((token, Some(fd)));
-    }
-
-    /// Has it report no more. Reports that are under way still come.
-    pub fn unwatch(&mut self, token: Token) {
-        self.watched -= 1;
-        self.watches.push_back((token, None));
-    }
-
-    /// Hands over to the kernel what has been posted, without waiting for anything.
-    ///
-    /// # Errors
-    /// Only when the kernel can't be used any more.
-    pub fn flush(&mut self) -> Result<(), Fault> {
-        self.fill()?;
-        if self.ring.queued() > 0 {
-            self.enter(0, None)?;
-        }
-        Ok(())
     }
 
     /// Keeps one read of the waker in flight.
@@ -418,7 +368,7 @@ impl<R: Ring> Submit for UringKernel<R> {
     type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        if matches!(token.kind(), Kind::Wake | Kind::Cancel | Kind::Watch) {
+        if matches!(token.kind(), Kind::Wake | Kind::Cancel) {
             return Err(Refused { op, why: Refusal::TokenInUse });
         }
         let copies = match &op {
@@ -499,8 +449,7 @@ impl<R: Ring> Kernel for UringKernel<R> {
         self.fill()?;
         self.arm_waker()?;
         // What could not be submitted is tried again without waiting for anything else.
-        let submitted =
-            self.cancels.is_empty() && self.unsubmitted.is_empty() && self.watches.is_empty();
+        let submitted = self.cancels.is_empty() && self.unsubmitted.is_empty();
         let left = self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty();
         let wait = submitted && self.wake_in_flight && !left;
         let most = match until {

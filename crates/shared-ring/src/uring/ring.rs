@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use io_uring::squeue::Entry as Sqe;
-use io_uring::{IoUring, Probe, cqueue};
+use io_uring::{IoUring, Probe};
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringEnterFlags, Timespec, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
@@ -35,16 +35,6 @@ impl Reported {
     /// The name of the operation.
     pub fn token(self) -> Token {
         Token::from_bits(self.0.user_data)
-    }
-
-    /// Whether it tells of a failure.
-    pub fn is_failed(self) -> bool {
-        self.0.result < 0
-    }
-
-    /// Whether the operation goes on.
-    pub fn goes_on(self) -> bool {
-        cqueue::more(self.0.flags)
     }
 
     /// Three numbers, to be carried elsewhere.

@@ -144,16 +144,6 @@ fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
     (storage, len)
 }
 
-/// The states that a watch tells of. Not urgent data (`POLLPRI`), which the kernel claims to have come
-/// with all data.
-const STATES: u32 =
-    (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as u32;
-
-/// The submission that watches a descriptor.
-pub(super) fn watch(token: Token, fd: Fd) -> Sqe {
-    opcode::PollAdd::new(raw(fd), STATES).multi(true).build().user_data(token.bits())
-}
-
 /// The request to cancel every submission of an operation. Its success is not reported.
 pub(super) fn cancel(token: Token, own: Token) -> Sqe {
     opcode::AsyncCancel2::new(CancelBuilder::user_data(token.bits()).all())
