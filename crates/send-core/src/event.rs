@@ -13,20 +13,18 @@ pub struct EventType(u8);
 
 impl EventType {
     /// All numbers are below this.
-    pub const COUNT: usize = 72;
+    pub const COUNT: usize = 71;
 
     /// A connection was accepted, `EVT_IPACCEPT` (SEND 3.6.1).
     pub const ACCEPT: EventType = EventType(65);
-    /// The state of a descriptor has changed, `EVT_IOREADY` (SEND 3.6.2).
-    pub const READY: EventType = EventType(66);
     /// Bytes were received.
-    pub const DATA: EventType = EventType(67);
+    pub const DATA: EventType = EventType(66);
     /// A timer ran out.
-    pub const TIMER: EventType = EventType(68);
+    pub const TIMER: EventType = EventType(67);
     /// A thread has posted something.
-    pub const USER: EventType = EventType(69);
+    pub const USER: EventType = EventType(68);
     /// Something else that was asked of the kernel is done.
-    pub const DONE: EventType = EventType(71);
+    pub const DONE: EventType = EventType(69);
     /// Events wait for which the buffer has no room, `EVT_OVERFLOW` (SEND 3.1). It never stands in
     /// the buffer itself.
     pub const OVERFLOW: EventType = EventType(70);
@@ -76,7 +74,6 @@ impl fmt::Debug for EventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
             EventType::ACCEPT => "accept",
-            EventType::READY => "ready",
             EventType::DATA => "data",
             EventType::TIMER => "timer",
             EventType::USER => "user",
@@ -98,9 +95,9 @@ pub struct Event {
     pub group: u8,
     /// How many events of the same kind and origin it stands for (at least 1; no more than fits).
     pub count: u16,
-    /// The descriptor that it is about, or -1.
+    /// Of a completion, its result, such as a new connection's descriptor; else -1.
     pub fd: i32,
-    /// The state of the descriptor, in the format of poll(2).
+    /// Of a completion, the flags with which the ring reports it; else 0.
     pub state: u32,
     /// Not used.
     pub reserved: u32,

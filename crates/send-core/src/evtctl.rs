@@ -26,14 +26,8 @@ use crate::{
 };
 
 /// Types whose events interrupt by the signal of notification; signals interrupt by themselves.
-const SIGNALLED: [EventType; 6] = [
-    EventType::ACCEPT,
-    EventType::READY,
-    EventType::DATA,
-    EventType::TIMER,
-    EventType::USER,
-    EventType::DONE,
-];
+const SIGNALLED: [EventType; 5] =
+    [EventType::ACCEPT, EventType::DATA, EventType::TIMER, EventType::USER, EventType::DONE];
 
 /// The event control block of the thread that made it, and all that goes with it.
 ///
@@ -451,7 +445,7 @@ fn deliver_and_handle<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Grou
     }
 }
 
-/// Calls the handler if there is anything for it; whether it wants all there is.
+/// Calls the handler, if there is one; whether it is to be called while there are events.
 fn call_handler<S: Source>(gate: &Gate, inside: &mut Inside<S>) -> bool {
     let Some((handler, trigger)) = &mut inside.handler else { return false };
     let before = gate.block.tail();

@@ -375,8 +375,8 @@ impl Gate {
 
     /// Notes groups that were delivered.
     pub(crate) fn note_untold(&self, groups: Groups) {
-        let untold = self.untold.load(Ordering::Relaxed);
-        self.untold.store(untold | groups.bits(), Ordering::Relaxed);
+        // An interrupt may add to them, too, when a mask is raised.
+        self.untold.fetch_or(groups.bits(), Ordering::Relaxed);
     }
 
     /// Notes what a delivery has done and left.

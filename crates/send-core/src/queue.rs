@@ -1,7 +1,7 @@
 //! Events that wait to be delivered (SEND 3.6).
 //!
-//! Each stands in a holder, `struct event_holder`. Who has a holder of its own, such as a socket or
-//! a signal, has at most one event waiting: a later one is taken in by it, and it can be withdrawn.
+//! Each stands in a holder, `struct event_holder`. Who has a holder of its own, such as a signal
+//! or a timer, has at most one event waiting: a later one is taken in by it, and it can be withdrawn.
 //! So the memory for events follows the number of their origins, not their rate, and is there
 //! before they come.
 
@@ -11,18 +11,10 @@ use crate::{Event, EventType, Group, Groups};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HolderId(u32);
 
-/// Where a holder's event stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
-    Inactive,
-    Queued,
-    Delivered,
-}
-
 #[derive(Debug)]
 struct Holder {
     event: Event,
-    status: Status,
+    queued: bool,
     group: Group,
     /// Freed after delivery.
     passing: bool,
@@ -66,8 +58,8 @@ impl Queue {
 
     fn add(&mut self, passing: bool) -> u32 {
         let event = Event::new(EventType::OVERFLOW);
-        let (status, group) = (Status::Inactive, Group::FIRST);
-        self.holders.push(Holder { event, status, group, passing, before: None, behind: None });
+        let (queued, group) = (false, Group::FIRST);
+        self.holders.push(Holder { event, queued, group, passing, before: None, behind: None });
         self.holders.len() as u32 - 1
     }
 
@@ -108,18 +100,17 @@ impl Queue {
     /// Queues an event, or lets the one that waits already take it in.
     pub(crate) fn generate(&mut self, holder: HolderId, group: Group, event: Event) {
         let at = holder.0;
-        match self.holders[at as usize].status {
-            Status::Queued => self.holders[at as usize].event.coalesce(event),
-            Status::Inactive | Status::Delivered => self.push(at, group, event),
+        match &mut self.holders[at as usize] {
+            Holder { queued: true, event: waiting, .. } => waiting.coalesce(event),
+            _ => self.push(at, group, event),
         }
     }
 
     /// Withdraws a holder's event; false when it did not wait.
     pub(crate) fn revoke(&mut self, holder: HolderId) -> bool {
-        let queued = self.holders[holder.0 as usize].status == Status::Queued;
+        let queued = self.holders[holder.0 as usize].queued;
         if queued {
             self.unlink(holder.0);
-            self.holders[holder.0 as usize].status = Status::Inactive;
         }
         queued
     }
@@ -135,9 +126,7 @@ impl Queue {
     pub(crate) fn delivered(&mut self, group: Group) {
         let Some(at) = self.lists[group.number() as usize].first else { return };
         self.unlink(at);
-        let holder = &mut self.holders[at as usize];
-        holder.status = Status::Delivered;
-        if holder.passing {
+        if self.holders[at as usize].passing {
             self.vacant.push(at);
         }
     }
@@ -154,12 +143,8 @@ impl Queue {
             self.unlink(at);
             match to {
                 Some(group) => self.push(at, group, event),
-                None => {
-                    self.holders[at as usize].status = Status::Inactive;
-                    if self.holders[at as usize].passing {
-                        self.vacant.push(at);
-                    }
-                }
+                None if self.holders[at as usize].passing => self.vacant.push(at),
+                None => {}
             }
         }
     }
@@ -172,14 +157,16 @@ impl Queue {
             None => list.first = Some(at),
         }
         let holder = &mut self.holders[at as usize];
-        (holder.event, holder.group, holder.status) = (event, group, Status::Queued);
+        (holder.event, holder.group, holder.queued) = (event, group, true);
         (holder.before, holder.behind) = (before, None);
         self.waiting = self.waiting | group.into();
         self.len += 1;
     }
 
     fn unlink(&mut self, at: u32) {
-        let Holder { before, behind, group, .. } = self.holders[at as usize];
+        let holder = &mut self.holders[at as usize];
+        holder.queued = false;
+        let Holder { before, behind, group, .. } = *holder;
         let list = &mut self.lists[group.number() as usize];
         match before {
             Some(before) => self.holders[before as usize].behind = behind,
@@ -202,7 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn event(value: u64) -> Event {
-        Event { value, ..Event::new(EventType::READY) }
+        Event { value, ..Event::new(EventType::TIMER) }
     }
 
     #[test]

@@ -286,4 +286,10 @@ mod tests {
         assert_eq!(listener.accept().unwrap().1.ip(), from);
         close(fd);
     }
+
+    #[test]
+    fn the_owner_of_a_signal_is_laid_out_as_the_kernel_has_it() {
+        assert_eq!(size_of::<Owner>(), 8);
+        assert_eq!(std::mem::offset_of!(Owner, thread), 4);
+    }
 }
