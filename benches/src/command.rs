@@ -115,6 +115,9 @@ pub(crate) struct Serve {
     /// The length of the listener's queue
     #[arg(long, default_value_t = 4096)]
     pub(crate) backlog: u32,
+    /// Let in whatever comes, also more than can be served
+    #[arg(long)]
+    pub(crate) unbounded: bool,
     /// The cores to run on, with a worker for each
     #[arg(long, value_delimiter = ',', default_value = "0")]
     pub(crate) cores: Vec<usize>,

@@ -17,16 +17,24 @@ pub(crate) struct Moments {
     arrivals: Arrivals,
     /// Seconds between two on average.
     apart: f64,
+    /// How many times as many arrive at first, and for how many seconds.
+    burst: (f64, f64),
     random: fastrand::Rng,
     /// In seconds. A sum of so many small numbers is off by less than a nanosecond in an hour.
     next: f64,
 }
 
 impl Moments {
-    /// `rate` arrivals per second.
-    pub(crate) fn new(arrivals: Arrivals, rate: f64, seed: u64) -> Self {
+    /// `rate` arrivals per second, and at first `burst.0` times as many, for so long.
+    pub(crate) fn new(
+        arrivals: Arrivals,
+        rate: f64,
+        (times, long): (f64, Duration),
+        seed: u64,
+    ) -> Self {
+        let (apart, burst) = (1.0 / rate, (times, long.as_secs_f64()));
         let random = fastrand::Rng::with_seed(seed);
-        let mut moments = Moments { arrivals, apart: 1.0 / rate, random, next: 0.0 };
+        let mut moments = Moments { arrivals, apart, burst, random, next: 0.0 };
         moments.advance();
         moments
     }
@@ -38,10 +46,12 @@ impl Moments {
 
     /// Goes on to the one after it.
     pub(crate) fn advance(&mut self) {
+        let (times, long) = self.burst;
+        let apart = if self.next < long { self.apart / times } else { self.apart };
         self.next += match self.arrivals {
-            Arrivals::Fixed => self.apart,
+            Arrivals::Fixed => apart,
             // From (0, 1], as the logarithm of 0 is none.
-            Arrivals::Poisson => -(1.0 - self.random.f64()).ln() * self.apart,
+            Arrivals::Poisson => -(1.0 - self.random.f64()).ln() * apart,
         };
     }
 }
@@ -51,7 +61,7 @@ mod tests {
     use super::*;
 
     fn moments(arrivals: Arrivals) -> Vec<f64> {
-        let mut moments = Moments::new(arrivals, 1_000.0, 7);
+        let mut moments = Moments::new(arrivals, 1_000.0, (1.0, Duration::ZERO), 7);
         let mut take = || {
             let next = moments.next().as_secs_f64();
             moments.advance();
@@ -65,6 +75,18 @@ mod tests {
         let all = moments(Arrivals::Fixed);
         assert!((all[19_999] - 20.0).abs() < 1e-6);
         assert!(all.windows(2).all(|w| (w[1] - w[0] - 0.001).abs() < 1e-6));
+    }
+
+    #[test]
+    fn a_burst_has_more_of_them_for_as_long_as_it_lasts() {
+        let burst = (3.0, Duration::from_secs(2));
+        let mut moments = Moments::new(Arrivals::Poisson, 1_000.0, burst, 7);
+        let (mut during, mut after) = (0, 0);
+        while moments.next() < Duration::from_secs(4) {
+            *if moments.next() < burst.1 { &mut during } else { &mut after } += 1;
+            moments.advance();
+        }
+        assert!((5_800..6_200).contains(&during) && (1_900..2_100).contains(&after));
     }
 
     #[test]

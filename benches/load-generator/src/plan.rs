@@ -29,6 +29,8 @@ pub struct Plan {
     pub slow: Option<Slow>,
     /// For how long load is made before anything counts.
     pub warm_up: Duration,
+    /// How many times as much arrives in that time, in an open loop; 1 is no more than later.
+    pub burst: f64,
     /// For how long what becomes due counts. The load goes on until all of that has its end.
     pub duration: Duration,
     /// Length of a slice of the time series.
@@ -125,6 +127,7 @@ impl Default for Plan {
             cold: 0,
             slow: None,
             warm_up: Duration::from_secs(1),
+            burst: 1.0,
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
             most_open: 10_000,
@@ -169,6 +172,9 @@ impl Plan {
             return wrong(format!(
                 "a rate must lie between one in a day and {MOST_RATE} per second"
             ));
+        }
+        if !(1.0..=1000.0).contains(&self.burst) {
+            return wrong("a burst must be between 1 and 1000 times the rate".to_owned());
         }
         let slow = self.slow.unwrap_or_default();
         let slow_ones = u64::from(slow.readers) + u64::from(slow.senders);
@@ -248,6 +254,8 @@ mod tests {
         );
         refused(|p| p.pace = Pace::Sessions { rate: 1e-20, arrivals: FIXED }, "one in a day");
         refused(|p| p.pace = Pace::Sessions { rate: 1e9, arrivals: FIXED }, "1000000 per second");
+        refused(|p| p.burst = 0.5, "between 1 and 1000 times");
+        refused(|p| p.burst = f64::NAN, "between 1 and 1000 times");
         refused(|p| p.pace = Pace::Closed { clients: 0 }, "at least one connection");
         refused(|p| p.pace = Pace::Closed { clients: 10_001 }, "10001 connections were asked for");
         refused(|p| p.cold = u32::MAX, "connections were asked for, but there may be 10000");

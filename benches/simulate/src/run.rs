@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use examples::{Echo, Kv, Proxy, Timeouts};
 use httpd::{Root, Site};
-use multiplex::{Application, Config, Fault, Loop, StartError, Stats};
+use multiplex::{Admission, Application, Config, Fault, Loop, Order, StartError, Stats};
 use send_core::{Delivery, SendKernel, Sizes};
 use shared_ring::sim::{Checked, Machine, SimEngine, SimKernel, Verdict};
 use shared_ring::{Kernel, Mode, UringKernel};
@@ -99,20 +99,31 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     let most = of(random, [1, 4, 20, 1_000]);
     let has_files = matches!(case.program, Program::Httpd | Program::Wild);
     let connects = matches!(case.program, Program::Proxy | Program::Wild);
+    let backlog = of(random, [1, 8, 100, 100]);
     Config {
         listen: vec![SERVER],
         roots: if has_files { vec!["/site".into()] } else { Vec::new() },
         // Who has no room for connections of its own drops its clients.
         max_connections: if connects { 1_000 } else { most },
         max_queued: wild::MOST_QUEUED,
-        backlog: of(random, [1, 8, 100, 100]),
+        backlog,
         buffers: of(random, [1, 4, 16, 64]) as u16,
         buffer_size: of(random, [16, 64, 512, 2_048]),
         linger: [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)],
         stall: [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)],
         drain: [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)],
+        admission: admission(random, backlog),
         ..Config::default()
     }
+}
+
+/// With periods short enough for a simulated server to have no slack now and then. Nobody is refused, as
+/// clients would take that for a failure: they have patience, and room where the newest come first.
+fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
+    let order = if backlog < 100 { Order::Oldest } else { Order::Newest };
+    let delay = Duration::from_micros(random.u64(1_000..5_000));
+    let admission = Admission { delay, least: 100, patience: Duration::MAX, order };
+    random.bool().then_some(admission)
 }
 
 /// Runs a server on the mechanism of a case.

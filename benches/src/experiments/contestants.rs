@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::measure::Peer;
 use crate::outcome::Outcome;
 
-const NGINX: Peer = Peer::Nginx("copy-cached");
+pub(super) const NGINX: Peer = Peer::Nginx("copy-cached");
 /// Servers of others, beside nginx; they take part where they are installed.
 const OTHERS: [Peer; 5] = [
     Peer::Lighttpd("select"),
@@ -38,7 +38,7 @@ pub(super) fn all(cx: &Context, outcome: &mut Outcome) -> Result<Vec<Peer>, Fail
 /// One mechanism of each kind, and nginx.
 pub(super) fn few(outcome: &mut Outcome) -> Result<Vec<Peer>, Failure> {
     note(NGINX, false, outcome)?;
-    let can = available(&["epoll", "uring"]).into_iter().map(Peer::Ours);
+    let can = available(&["send", "epoll", "uring"]).into_iter().map(Peer::Ours);
     Ok(can.chain([NGINX]).collect())
 }
 

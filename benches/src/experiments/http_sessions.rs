@@ -54,6 +54,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     cx.progress.set_length((2 * peers.len() * (multiples.len() + 1)) as u64);
     for (cores, conditions) in [("one core", one), ("two cores", two)] {
         let setting = Setting {
+            mark: "",
             conditions,
             file: ("/1k.txt", 1 << 10),
             session: ["--sessions", &path],

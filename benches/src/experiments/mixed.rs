@@ -51,6 +51,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = Others::watch()?;
     let path = sessions.display().to_string();
     let setting = Setting {
+        mark: "",
         conditions: Conditions { quota: Some(&quota), ..Conditions::default() },
         file: ("/1k.txt", 1 << 10),
         session: ["--sessions", &path],

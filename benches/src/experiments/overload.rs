@@ -1,11 +1,13 @@
 //! What servers do when they are asked for more than they can give.
 
+mod recovery;
+
 use super::sweep::{self, Setting, Sweep};
 use super::{Context, Experiment, contestants};
 use crate::failure::Failure;
 use crate::measure::{Conditions, Others, Peer, Quota, Site, Trial, Trials};
 use crate::outcome::{Outcome, Point, X};
-use crate::statistics::spread;
+use crate::statistics::{ratios, spread};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -21,7 +23,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// two do for each other in the kernel.
 const SHARE: u32 = 10;
 /// Rates, as multiples of what the server does in a closed loop.
-const QUICK: [f64; 3] = [1.0, 2.0, 3.0];
+const FEW: [f64; 2] = [2.0, 3.0];
+const SOME: [f64; 3] = [0.9, 2.0, 3.0];
 const FULL: [f64; 6] = [0.9, 1.0, 1.25, 1.5, 2.0, 3.0];
 /// The length of the listener's queue, if nothing else is said.
 const BACKLOG: u32 = 4096;
@@ -29,8 +32,14 @@ const BACKLOG: u32 = 4096;
 const BY_BACKLOG: &str = "Goodput at twice saturation over saturation, by length of the queue";
 /// How often those are taken through all rates that the goals are about.
 const ROUNDS: usize = 2;
+/// The mechanism that the goals are about.
+const SEND: &str = "send";
+/// Those of the thesis, and what else is asked without admission.
+const UNBOUNDED: [&str; 6] = [SEND, "send-ps1", "send-ps2", "devpoll", "epoll", "uring"];
+/// What burns so many microseconds of processor time, and the length of its reply.
+const SPIN: (&str, usize) = ("/spin?us=100", "100\n".len());
 
-const NOTES: [&str; 6] = [
+const NOTES: [&str; 7] = [
     "The server has 10 % of core 0, a millisecond in every ten; the generator has core 1. Both are \
      alone in a network of their own; the client connects from 16 addresses.",
     "Open loop: a new connection for each request, at random moments, whether or not the server \
@@ -40,8 +49,10 @@ const NOTES: [&str; 6] = [
      until all that counts has its end.",
     "Saturation is what a server does for 256 clients in a closed loop that open a new connection \
      for each request. `r2` and `r3` are goodput at twice and three times that, over the highest \
-     goodput at any rate of the round: of two rounds for epoll, uring and nginx, of single \
+     goodput at any rate of the round: of two rounds for send, epoll, uring and nginx, of single \
      runs for the others.",
+    "Ours let in no more than they can serve, as by themselves; `no admission` is what they do when \
+     that is switched off. The queue then has its full length, and is never made shorter.",
     "The thesis (figures 4.3 and 4.4, 550 MHz Pentium III, Linux 2.4, 100 Mbit/s): the /dev/poll \
      server loses a large part of its response rate beyond saturation; the SEND server keeps nearly \
      all of it with files of 1, 2 and 4 KB. With 6 and 8 KB the network was the limit. In the thesis \
@@ -49,8 +60,8 @@ const NOTES: [&str; 6] = [
     "nginx: one worker, `multi_accept on`, files by copy from its cache. haproxy replies from \
      memory. A listener's queue has 4,096 places, if nothing else is said (by themselves: nginx 511, \
      ours 1,024; h2o takes what the system allows, 4,096 here). Most connections: ours, nginx and h2o 15,000, \
-     haproxy 9,000, lighttpd 8,000, but 500 with select. None sheds load here: this is what servers \
-     do by themselves.",
+     haproxy 9,000, lighttpd 8,000, but 500 with select. Those of others shed no load: this is what \
+     they do by themselves.",
     "The thesis' second core was for a server of one thread. Here a server on two cores has two \
      workers and twice the share, in one group; its second core is the generator's. Both are given \
      out in parts of 5 ms for each core in every 50 ms.",
@@ -68,37 +79,30 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             backlog: Some(BACKLOG),
             ..Conditions::default()
         },
+        mark: "",
         file: ("/1k.txt", 1 << 10),
         session: ["--requests", "1"],
         requests: 1.0,
-        seconds: if cx.quick { "1.5" } else { "3" },
-        longest_warm_up: 5.0,
+        seconds: if cx.quick { "1" } else { "3" },
+        longest_warm_up: if cx.quick { 1.0 } else { 5.0 },
     };
     let few = contestants::few(&mut outcome)?;
-    let mut sweeps = sweep::of(few.clone(), usual);
-    let mut others_too = Vec::new();
-    if cx.quick {
-        cx.progress.set_length((sweeps.len() * (QUICK.len() + 1)) as u64);
-        sweep::all(cx, &mut trials, &mut sweeps, &QUICK);
+    let all = if cx.quick {
+        quick(cx, &mut trials, usual)
     } else {
-        let mut rest = contestants::all(cx, &mut outcome)?;
-        rest.retain(|peer| !few.contains(peer));
-        others_too = sweep::of(rest, usual);
-        let runs = ROUNDS * sweeps.len() * (FULL.len() + 1) + others_too.len() * (QUICK.len() + 1);
-        cx.progress.set_length(runs as u64);
-        for _ in 0..ROUNDS {
-            sweep::all(cx, &mut trials, &mut sweeps, &FULL);
-        }
-        sweep::all(cx, &mut trials, &mut others_too, &QUICK);
-    }
-    for sweep in sweeps.iter().chain(&others_too) {
+        full(cx, &few, usual, &mut trials, &mut outcome)?
+    };
+    for sweep in &all {
         against_rate(sweep, &mut outcome);
         sweep.goals(&mut outcome);
     }
+    in_time(&all, &mut outcome);
+    as_in_the_thesis(&all, &mut outcome);
+    recovery::run(cx, &mut trials, &usual, &all, &mut outcome)?;
     if !cx.quick {
-        by_backlog(cx, &few, &mut trials, usual, &sweeps, &mut outcome);
+        by_backlog(cx, &few, &mut trials, usual, &all, &mut outcome);
         by_cores(cx, &few, &mut trials, usual, &mut outcome)?;
-        by_size(cx, &few, &mut trials, usual, &sweeps, &mut outcome);
+        by_size(cx, &few, &mut trials, usual, &all, &mut outcome);
     }
     shows(&mut outcome);
     outcome.notes.extend(others.note()?);
@@ -107,13 +111,115 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
+/// Without admission.
+fn unbounded(usual: Setting<'_>) -> Setting<'_> {
+    let conditions = Conditions { unbounded: true, ..usual.conditions };
+    Setting { conditions, mark: "no admission", ..usual }
+}
+
+/// With requests that cost more than a connection does.
+fn spinning(usual: Setting<'_>) -> Setting<'_> {
+    Setting { mark: "spin", file: SPIN, ..usual }
+}
+
+/// What the goals are about, once.
+fn quick<'a>(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'a>) -> Vec<Sweep<'a>> {
+    let ours = |names: &[&'static str]| -> Vec<_> {
+        contestants::available(names).into_iter().map(Peer::Ours).collect()
+    };
+    let mut sends = sweep::of(ours(&[SEND]), usual);
+    let mut rest = sweep::of(ours(&[SEND]), spinning(usual));
+    rest.extend(sweep::of(vec![contestants::NGINX], usual));
+    rest.extend(sweep::of(ours(&["epoll"]), unbounded(usual)));
+    let runs = sends.len() * (SOME.len() + 1) + rest.len() * (FEW.len() + 1) + 1;
+    cx.progress.set_length(runs as u64);
+    sweep::all(cx, trials, &mut sends, &SOME);
+    sweep::all(cx, trials, &mut rest, &FEW);
+    sends.append(&mut rest);
+    sends
+}
+
+/// Everybody at some rates, a few at all.
+fn full<'a>(
+    cx: &Context,
+    few: &[Peer],
+    usual: Setting<'a>,
+    trials: &mut Trials<'_>,
+    outcome: &mut Outcome,
+) -> Result<Vec<Sweep<'a>>, Failure> {
+    let mut all = sweep::of(few.to_vec(), usual);
+    let mut others = contestants::all(cx, outcome)?;
+    others.retain(|peer| !few.contains(peer));
+    let mut others = sweep::of(others, usual);
+    let names = contestants::available(&UNBOUNDED);
+    let can = |name: &&str| names.contains(name);
+    let free = UNBOUNDED.iter().filter(|name| can(name)).map(|name| Peer::Ours(name)).collect();
+    others.extend(sweep::of(free, unbounded(usual)));
+    let mut spins = sweep::of(
+        names.iter().filter(|n| **n == SEND).map(|n| Peer::Ours(n)).collect(),
+        spinning(usual),
+    );
+    let runs = ROUNDS * all.len() * (FULL.len() + 1)
+        + others.len() * (FEW.len() + 1)
+        + ROUNDS * spins.len() * (FEW.len() + 1)
+        + ROUNDS;
+    cx.progress.set_length(runs as u64);
+    for _ in 0..ROUNDS {
+        sweep::all(cx, trials, &mut all, &FULL);
+        sweep::all(cx, trials, &mut spins, &FEW);
+    }
+    sweep::all(cx, trials, &mut others, &FEW);
+    all.append(&mut spins);
+    all.append(&mut others);
+    Ok(all)
+}
+
+/// The sweep of one of ours, with a mark.
+fn of<'a, 'b>(all: &'a [Sweep<'b>], name: &'static str, mark: &str) -> Option<&'a Sweep<'b>> {
+    all.iter().find(|sweep| sweep.peer == Peer::Ours(name) && sweep.mark() == mark)
+}
+
+/// How long those who are served past saturation wait for it.
+fn in_time(all: &[Sweep<'_>], outcome: &mut Outcome) {
+    let Some(send) = of(all, SEND, "") else { return };
+    let ratio = ratios(&send.p99_ms(2.0), &send.p99_ms(0.9));
+    if let Some(ratio) = spread(&ratio) {
+        outcome.ratios.insert("served_p99_over_09c".to_owned(), ratio.median);
+    }
+}
+
+/// What the thesis compares, without admission (figures 4.3, 4.4, 4.12 and 4.13).
+fn as_in_the_thesis(all: &[Sweep<'_>], outcome: &mut Outcome) {
+    let of = |name: &'static str| of(all, name, "no admission");
+    let past = |sweep: &Sweep<'_>| [sweep.goodput(2.0), sweep.goodput(3.0)].concat();
+    let mut tell = |name: &str, above: Vec<f64>, below: Vec<f64>| {
+        if let Some(ratio) = spread(&ratios(&above, &below)) {
+            outcome.point("Ratios", "", name, X::Name("no admission".to_owned()), ratio);
+            outcome.ratios.insert(name.to_owned(), ratio.median);
+        }
+    };
+    for (name, above, below) in [
+        ("send_over_devpoll_past_saturation", SEND, "devpoll"),
+        ("ps1_over_devpoll", "send-ps1", "devpoll"),
+        ("ps2_over_send", "send-ps2", SEND),
+    ] {
+        if let (Some(above), Some(below)) = (of(above), of(below)) {
+            tell(name, past(above), past(below));
+        }
+    }
+    if let (Some(send), Some(devpoll)) = (of(SEND), of("devpoll")) {
+        tell("send_saturation_over_devpoll", send.saturation(), devpoll.saturation());
+    }
+}
+
 /// What it shows.
 fn shows(outcome: &mut Outcome) {
     let (twice, thrice) = (outcome.percentages("_r2"), outcome.percentages("_r3"));
     outcome.shows.push(format!(
         "Of its best goodput each keeps, asked for three times what it can do: {thrice}; for twice: \
          {twice}. That is with room for {BACKLOG} connections in the listener's queue, more than a \
-         second's work. What falls works for clients that have gone."
+         second's work, which those of ours that have admission make shorter. What falls works for \
+         clients that have gone."
     ));
     let by_backlog = outcome.series.iter().filter(|series| series.figure == BY_BACKLOG);
     let by_backlog = by_backlog.map(|series| {
@@ -124,8 +230,8 @@ fn shows(outcome: &mut Outcome) {
     let by_backlog: Vec<_> = by_backlog.collect();
     if !by_backlog.is_empty() {
         outcome.shows.push(format!(
-            "How much depends on the length of that queue: at twice saturation, of what it does at \
-             saturation, {}.",
+            "How much depends on the length of that queue, without admission: at twice saturation, of \
+             what it does at saturation, {}.",
             by_backlog.join("; ")
         ));
     }
@@ -173,10 +279,13 @@ fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
     for multiple in sweep.multiples() {
         if let Some(y) = spread(&sweep.over_peak(multiple)) {
             let figure = "Goodput over its peak, against the rate as a multiple of saturation";
-            outcome.point(figure, "", &sweep.peer.to_string(), X::Number(multiple), y);
+            outcome.point(figure, "", &sweep.name(), X::Number(multiple), y);
         }
     }
 }
+
+/// Who is asked for larger files.
+const BY_SIZE: [Peer; 2] = [Peer::Ours(SEND), contestants::NGINX];
 
 /// At twice saturation, by the size of the file; `known` has that of the usual one.
 fn by_size(
@@ -197,11 +306,13 @@ fn by_size(
         add("Saturation against size of the file [KB]", &sweep.saturation());
         add("Goodput at twice saturation against size of the file [KB]", &sweep.goodput(2.0));
     };
-    known.iter().for_each(|sweep| tell(1, sweep));
+    let usual_one = |sweep: &&Sweep<'_>| sweep.mark().is_empty() && BY_SIZE.contains(&sweep.peer);
+    known.iter().filter(usual_one).for_each(|sweep| tell(1, sweep));
+    let few: Vec<_> = few.iter().copied().filter(|peer| BY_SIZE.contains(peer)).collect();
     for kib in [2, 4, 6, 8] {
         let path = format!("/{kib}k.txt");
         let setting = Setting { file: (&path, kib << 10), ..usual };
-        let mut sweeps = sweep::of(few.to_vec(), setting);
+        let mut sweeps = sweep::of(few.clone(), setting);
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
         sweeps.iter().for_each(|sweep| tell(kib, sweep));
     }
@@ -224,12 +335,17 @@ fn by_backlog(
         }
     };
     for backlog in [128, 511] {
-        let conditions = Conditions { backlog: Some(backlog), ..usual.conditions };
+        let conditions = Conditions { backlog: Some(backlog), unbounded: true, ..usual.conditions };
         let mut sweeps = sweep::of(few.to_vec(), Setting { conditions, ..usual });
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
         sweeps.iter().for_each(|sweep| tell(backlog, sweep));
     }
-    known.iter().for_each(|sweep| tell(BACKLOG, sweep));
+    let alike = |sweep: &&Sweep<'_>| match sweep.peer {
+        Peer::Ours(_) => sweep.mark() == "no admission",
+        peer => sweep.mark().is_empty() && few.contains(&peer),
+    };
+    let known = known.iter().filter(|sweep| few.contains(&sweep.peer)).filter(alike);
+    known.for_each(|sweep| tell(BACKLOG, sweep));
 }
 
 /// Figure 4.5.

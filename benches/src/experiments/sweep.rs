@@ -10,6 +10,8 @@ use crate::statistics::spread;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting<'a> {
     pub(super) conditions: Conditions<'a>,
+    /// What is said behind a server's name, if it differs from the others.
+    pub(super) mark: &'static str,
     /// A path with the length of its body, for a first look.
     pub(super) file: (&'a str, usize),
     /// What makes the sessions: a number of requests, or a file.
@@ -88,8 +90,8 @@ pub(super) fn all(
     for multiple in closed.chain(multiples.iter().copied().map(Some)) {
         for sweep in sweeps.iter_mut() {
             cx.progress.set_message(match multiple {
-                Some(multiple) => format!("{}: {multiple} times saturation", sweep.peer),
-                None => format!("{}: saturation", sweep.peer),
+                Some(multiple) => format!("{}: {multiple} times saturation", sweep.name()),
+                None => format!("{}: saturation", sweep.name()),
             });
             if sweep.failed.is_none() {
                 if cx.is_late() {
@@ -106,6 +108,27 @@ pub(super) fn all(
 impl<'a> Sweep<'a> {
     fn new(peer: Peer, setting: Setting<'a>) -> Self {
         Sweep { peer, setting, rounds: Vec::new(), failed: None }
+    }
+
+    /// What is said behind its server's name.
+    pub(super) fn mark(&self) -> &'static str {
+        self.setting.mark
+    }
+
+    /// Its name in figures.
+    pub(super) fn name(&self) -> String {
+        match self.setting.mark {
+            "" => self.peer.to_string(),
+            mark => format!("{}, {mark}", self.peer),
+        }
+    }
+
+    /// Its name in the names of ratios.
+    fn short_name(&self) -> String {
+        match self.setting.mark {
+            "" => self.peer.short_name(),
+            mark => format!("{}_{}", self.peer.short_name(), mark.replace(' ', "_")),
+        }
     }
 
     /// One run: in a closed loop, or at a multiple of what was done there.
@@ -151,12 +174,17 @@ impl<'a> Sweep<'a> {
         self.of(multiple, |_, trial| trial.goodput())
     }
 
-    /// The same over the highest goodput of the round.
+    /// The 99th percentile of the times of good replies, in milliseconds.
+    pub(super) fn p99_ms(&self, multiple: f64) -> Vec<f64> {
+        self.of(multiple, |_, trial| trial.p99_ms()).into_iter().flatten().collect()
+    }
+
+    /// Goodput at a multiple of saturation, over the highest of the round.
     pub(super) fn over_peak(&self, multiple: f64) -> Vec<f64> {
         self.of(multiple, |round, trial| trial.goodput() / round.peak().max(f64::MIN_POSITIVE))
     }
 
-    /// The same over saturation.
+    /// Goodput at a multiple of saturation, over that.
     pub(super) fn over_saturation(&self, multiple: f64) -> Vec<f64> {
         let least = f64::MIN_POSITIVE;
         self.of(multiple, |round, trial| trial.goodput() / round.saturation.max(least))
@@ -176,7 +204,7 @@ impl<'a> Sweep<'a> {
             let values: Vec<_> = self.of(multiple, |_, t| of(t)).into_iter().flatten().collect();
             if let Some((rate, y)) = spread(&offered).zip(spread(&values)) {
                 let x = X::Number(rate.median.round());
-                outcome.point(figure, unit, &self.peer.to_string(), x, y);
+                outcome.point(figure, unit, &self.name(), x, y);
             }
         }
     }
@@ -185,11 +213,11 @@ impl<'a> Sweep<'a> {
     /// its peak.
     pub(super) fn goals(&self, outcome: &mut Outcome) {
         if let Some(failure) = &self.failed {
-            outcome.notes.push(format!("{} failed: {failure}", self.peer));
+            outcome.notes.push(format!("{} failed: {failure}", self.name()));
         }
         for (multiple, name) in [(2.0, "r2"), (3.0, "r3")] {
             if let Some(ratio) = spread(&self.over_peak(multiple)) {
-                let name = format!("{}_{name}", self.peer.short_name());
+                let name = format!("{}_{name}", self.short_name());
                 outcome.point("Ratios", "", &name, X::Name("over the peak".to_owned()), ratio);
                 outcome.ratios.insert(name, ratio.median);
             }

@@ -20,7 +20,7 @@ use shared_ring::{
 };
 
 pub(crate) use options::Load;
-pub(crate) use seen::Seen;
+pub(crate) use seen::{Interval, Seen};
 
 use crate::failure::Failure;
 use crate::measure::pin;
@@ -141,7 +141,11 @@ fn words(plan: &Plan) -> String {
         .to_lowercase(),
     };
     let (duration, warm_up) = (plan.duration.as_secs_f64(), plan.warm_up.as_secs_f64());
-    format!("{pace}, {duration} s after {warm_up} s of warm-up")
+    let burst = match plan.burst {
+        1.0 => String::new(),
+        times => format!(" with {times} times as much"),
+    };
+    format!("{pace}, {duration} s after {warm_up} s of warm-up{burst}")
 }
 
 fn early(stopped: Stopped, plan: &Plan) -> String {

@@ -60,6 +60,10 @@ pub(crate) struct Load {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
 
+    /// So many times the rate in that time: what follows shows how a server recovers
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0, requires = "rate")]
+    burst: f64,
+
     /// How long after it was due a request is given up, by a reset of its connection
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     deadline: Duration,
@@ -240,6 +244,7 @@ impl Load {
                 rate: self.slow_rate,
             }),
             warm_up: self.warm_up,
+            burst: self.burst,
             duration: self.duration,
             interval: self.interval,
             most_open: self.most_open()?,
@@ -340,6 +345,8 @@ mod tests {
         refused("127.0.0.1/ --rate 0", "a rate must lie between");
         refused("127.0.0.1/ --rate -5", "a rate must lie between");
         refused("127.0.0.1/ --arrivals fixed", "--rate <N>");
+        refused("127.0.0.1/ --burst 3", "--rate <N>");
+        refused("127.0.0.1/ --rate 5 --burst 0.5", "between 1 and 1000 times the rate");
         refused("127.0.0.1/ --sources 192.0.2.77", "no address to connect from here");
         refused("127.0.0.1/ --rate 1e12", "1000000 per second");
         refused("127.0.0.1/ --rate many", "invalid value 'many'");

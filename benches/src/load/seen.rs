@@ -70,7 +70,7 @@ pub(crate) struct Times {
 }
 
 /// One interval.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Interval {
     /// When it ended, from the beginning of the load on.
     pub(crate) until_s: f64,

@@ -68,6 +68,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) quota: Option<&'a Quota>,
     /// The length of its listener's queue, if not the usual one.
     pub(crate) backlog: Option<u32>,
+    /// Whether it lets in whatever comes, also more than it can serve. Ours do not, by themselves.
+    pub(crate) unbounded: bool,
     /// The cores that it may use, with a worker for each; its usual one if there is none.
     pub(crate) cores: &'a [usize],
     /// The server behind a proxy.
@@ -101,6 +103,9 @@ impl Server {
         }
         if let Some(backlog) = conditions.backlog {
             command.args(["--backlog", &backlog.to_string()]);
+        }
+        if conditions.unbounded {
+            command.arg("--unbounded");
         }
         let cores = if conditions.cores.is_empty() { &[SERVER_CORE] } else { conditions.cores };
         let cores: Vec<_> = cores.iter().map(usize::to_string).collect();

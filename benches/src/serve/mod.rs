@@ -16,7 +16,7 @@ use std::{fs, process};
 
 use examples::{Proxy, Timeouts};
 use httpd::Limits;
-use multiplex::{Any, Application, Config, Root, Stats};
+use multiplex::{Admission, Any, Application, Config, Root, Stats};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Map, Value, json};
@@ -102,6 +102,7 @@ fn on_mechanism(options: &Serve, app: impl Application + 'static) -> Result<Valu
         roots: options.root.iter().cloned().collect(),
         max_connections: 19_500,
         backlog: options.backlog,
+        admission: admission(options),
         drain: Duration::from_secs(1),
         ..Config::default()
     };
@@ -113,9 +114,19 @@ fn on_mechanism(options: &Serve, app: impl Application + 'static) -> Result<Valu
     Ok(counters(&stats.map_err(|e| Failure::new(&options.mechanism, e))?))
 }
 
+/// As by default, if it is not switched off.
+fn admission(options: &Serve) -> Option<Admission> {
+    (!options.unbounded).then(Admission::default)
+}
+
 /// The web server as its program runs it, with a handler.
 fn httpd(options: &Serve) -> Result<Value, Failure> {
-    let config = Config { backlog: options.backlog, max_connections: 15_000, ..Config::default() };
+    let config = Config {
+        backlog: options.backlog,
+        admission: admission(options),
+        max_connections: 15_000,
+        ..Config::default()
+    };
     let limits = Limits { requests: u32::MAX, ..Limits::default() };
     let server = httpd::Server::builder()
         .listen("127.0.0.1:0")

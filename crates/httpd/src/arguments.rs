@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Parser;
-use httpd::multiplex::Links;
+use httpd::multiplex::{Admission, Links, Order};
 use httpd::server::Builder;
 use httpd::{AccessLog, Config, Limits, Server};
 use tracing::level_filters::LevelFilter;
@@ -108,6 +108,20 @@ struct Bounds {
     #[arg(long, value_name = "N", default_value_t = Config::default().backlog)]
     backlog: u32,
 
+    /// Time that connections may wait in that queue when more come than can be served: it is made as
+    /// long as what is served meanwhile. 0 leaves it as it is, and lets in whatever comes
+    #[arg(long, value_name = "SECONDS", default_value = "0.05", value_parser = seconds_or_none)]
+    queue_time: Duration,
+
+    /// Time after which nothing is begun any more for a connection that has waited, when more come
+    /// than can be served
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    patience: Duration,
+
+    /// When more connections come than can be served, serve the newest first
+    #[arg(long)]
+    newest_first: bool,
+
     /// Requests that one connection may make
     #[arg(long, value_name = "N", default_value_t = Limits::default().requests, value_parser = clap::value_parser!(u32).range(1..))]
     max_requests: u32,
@@ -151,6 +165,15 @@ struct Bounds {
     /// Time that replies under way have after SIGTERM or SIGINT
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     drain: Duration,
+}
+
+impl Bounds {
+    fn admission(&self) -> Option<Admission> {
+        let order = if self.newest_first { Order::Newest } else { Order::Oldest };
+        let (delay, patience) = (self.queue_time, self.patience);
+        let usual = Admission::default();
+        (!delay.is_zero()).then_some(Admission { delay, patience, order, ..usual })
+    }
 }
 
 /// A time in seconds, such as `0.5`.
@@ -211,6 +234,7 @@ impl Arguments {
         let config = Config {
             max_connections: self.connections(descriptors),
             backlog: bounds.backlog,
+            admission: bounds.admission(),
             drain: bounds.drain,
             links: if self.follow_links { Links::Anywhere } else { Links::Beneath },
             ..Config::default()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
-use multiplex::{Chunk, Close, Commands, Conn, Cx, HIGH_WATER};
+use multiplex::{Chunk, Close, Commands, Conn, Cx, HIGH_WATER, Lateness};
 use tracing::error;
 
 use crate::body::Body;
@@ -65,6 +65,21 @@ impl Site {
         manner: Manner,
         route: Route,
     ) -> bool {
+        if self.routes.handler(route).is_costly() {
+            let manner = if body.is_open() { manner.ending() } else { manner };
+            match x.io.lateness(x.id) {
+                Lateness::InTime => {}
+                Lateness::Late => {
+                    self.board.own().refused_late.add(1);
+                    return self.refuse(x, Status::BUSY, manner);
+                }
+                Lateness::Lost => {
+                    self.board.own().reset_late.add(1);
+                    x.io.close(x.id, Close::Reset);
+                    return false;
+                }
+            }
+        }
         let Ok(mut head) = self.edge.parts(request) else {
             return self.refuse(x, Status::BAD_REQUEST, manner.ending());
         };

@@ -63,6 +63,16 @@ counts! {
     refused_line,
     refused_head,
     reset_slow,
+    /// Requests for something costly that came too late: answered with 503, and not answered as nobody
+    /// waited any more.
+    refused_late,
+    reset_late,
+    /// Connections that were reset before anything was done for them, as they came too late.
+    connections_lost,
+    /// The length of the listeners' queues of all workers together, and how many connections they can
+    /// serve in a second, as far as that is known.
+    backlog,
+    service_rate,
     /// Times accepting paused for want of room.
     accept_pauses,
     /// Connections that ended as they queued too much.
@@ -108,14 +118,17 @@ impl Counts {
 
     /// Takes over what the mechanism has counted.
     pub(crate) fn take_over(&self, io: &impl Commands) {
-        let Stats { accepted, closed, accept_pauses, overruns, processor_time, kernel, .. } =
-            io.stats();
+        let stats = io.stats();
+        let Stats { accepted, closed, accept_pauses, overruns, processor_time, kernel, .. } = stats;
         self.connections_accepted.set(accepted);
         self.connections_closed.set(closed);
         if accept_pauses > self.accept_pauses.get() {
             warn!("connections wait, as there is no room for more, or no descriptor");
         }
         self.accept_pauses.set(accept_pauses);
+        self.connections_lost.set(stats.lost);
+        self.backlog.set(stats.backlog.into());
+        self.service_rate.set(stats.service_rate.into());
         self.overruns.set(overruns);
         self.processor_us.set(processor_time.as_micros() as u64);
         self.turns.set(kernel.turns);

@@ -79,6 +79,43 @@ pub trait Handler: Send + Sync + 'static {
     fn handle_at_once(&self, head: Parts) -> ControlFlow<Response, Parts> {
         ControlFlow::Continue(head)
     }
+
+    /// Whether a call costs far more than a connection does. See [`costly`].
+    fn is_costly(&self) -> bool {
+        false
+    }
+}
+
+/// Has a handler called only for requests whose clients still wait, when there is more to do than can
+/// be done. Others are answered with 503 and Retry-After, which is not worth it for a handler that is
+/// quick: a connection that is refused costs most of what a short reply does. How late is too late is
+/// said by [`Config::admission`](multiplex::Config::admission).
+///
+/// ```
+/// use httpd::{Request, Server, costly};
+///
+/// let report = |_: Request| (0..10_000_000u64).sum::<u64>().to_string();
+/// let server = Server::builder().route("/report", costly(report));
+/// ```
+pub fn costly(handler: impl Handler) -> impl Handler {
+    Costly(Arc::new(handler))
+}
+
+/// A handler that costs much.
+struct Costly<H>(Arc<H>);
+
+impl<H: Handler> Handler for Costly<H> {
+    fn handle(self: Arc<Self>, head: Parts) -> Answer {
+        Arc::clone(&self.0).handle(head)
+    }
+
+    fn handle_at_once(&self, head: Parts) -> ControlFlow<Response, Parts> {
+        self.0.handle_at_once(head)
+    }
+
+    fn is_costly(&self) -> bool {
+        true
+    }
 }
 
 /// What a [`Handler`] makes of a request's head.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::handler::{Body, Reply, Request, Response};
+use crate::handler::{Body, Reply, Request, Response, costly};
 use crate::server::Builder;
 
 /// The longest time that can be asked for, and the most bytes.
@@ -18,7 +18,7 @@ impl Builder {
     /// ten seconds), `/bytes?n=N` sends N bytes (up to 1 GiB), and `/echo` returns the request's
     /// body, or without one its fields. Not for the public.
     pub fn lab(self) -> Self {
-        self.route("/spin", spin).route("/bytes", bytes).route("/echo", echo)
+        self.route("/spin", costly(spin)).route("/bytes", bytes).route("/echo", echo)
     }
 }
 

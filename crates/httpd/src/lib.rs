@@ -47,7 +47,7 @@ mod status;
 mod work;
 
 pub use bytes;
-pub use handler::{Answer, Body, Handler, Reply, Request, Response, Upload};
+pub use handler::{Answer, Body, Handler, Reply, Request, Response, Upload, costly};
 pub use http;
 pub use limits::Limits;
 pub use log::AccessLog;

@@ -17,12 +17,14 @@ impl Site {
         status: Status,
         manner: Manner,
     ) -> bool {
-        let allow = match status {
+        let field = match status {
             Status::METHOD | Status::NO_CONTENT => "Allow: GET, HEAD, OPTIONS\r\n",
+            // What is short now is soon there again.
+            Status::BUSY => "Retry-After: 1\r\n",
             _ => "",
         };
         let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-        brief(x, status, allow.as_bytes(), manner, pen)
+        brief(x, status, field.as_bytes(), manner, pen)
     }
 
     /// Sends a client from the name of a directory, a target's path, to the same name with a

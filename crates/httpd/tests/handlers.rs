@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use httpd::http::request::Parts;
 use httpd::http::{HeaderMap, Method, StatusCode, Version};
-use httpd::multiplex::{Close, HIGH_WATER};
-use httpd::{Answer, Body, Handler, Limits, Request, Response, Site, Upload};
+use httpd::multiplex::{Close, HIGH_WATER, Lateness};
+use httpd::{Answer, Body, Handler, Limits, Request, Response, Site, Upload, costly};
 use stage::{Stage, reply};
 
 fn stage(site: Site) -> Stage {
@@ -375,4 +375,29 @@ fn refusals_of_a_broken_body_behind_head_had_a_body() {
     stage.feed(b"1\r\n");
     stage.pass(Limits::default().stall_time);
     assert!(stage.io.sent.ends_with(b"\r\n\r\n"), "{}", text(&stage.io.sent));
+}
+
+#[test]
+fn what_is_costly_is_refused_to_who_comes_late() {
+    let site = site("/costly", costly(|_: Request| "done")).route("/quick", |_: Request| "done");
+    let mut stage = stage(site);
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+    let ask = |stage: &mut Stage, path: &str| text(&stage.exchange(get(path).as_bytes()));
+    assert!(ask(&mut stage, "/costly").starts_with("HTTP/1.1 200 OK\r\n"));
+    stage.io.lateness = Lateness::Late;
+    let refused = ask(&mut stage, "/costly");
+    assert!(refused.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{refused}");
+    assert!(refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
+    // The connection goes on, and what is quick is not worth a refusal.
+    assert!(ask(&mut stage, "/quick").starts_with("HTTP/1.1 200 OK\r\n"));
+    assert_eq!(stage.io.close, None);
+    // A body that nobody wants ends it.
+    let post = b"POST /costly HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n";
+    let refused = text(&stage.exchange(post));
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert!(refused.contains("\r\nConnection: close\r\n"), "{refused}");
+    stage.connect();
+    stage.io.lateness = Lateness::Lost;
+    assert_eq!(ask(&mut stage, "/costly"), "", "nobody waits for a reply");
+    assert_eq!(stage.io.close, Some(Close::Reset));
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use crate::{Admit, Chunk, Close, Conn, FileOp, Listener, Stats};
+use crate::{Admit, Chunk, Close, Conn, FileOp, Lateness, Listener, Stats};
 
 /// A connection whose queue to send holds this many bytes is told when it has
 /// [drained](crate::Application::drained).
@@ -65,6 +65,11 @@ pub trait Commands {
 
     /// Says how connections are to be accepted.
     fn admit(&mut self, at: Listener, how: Admit);
+
+    /// How late the work on a connection is, by the newest of its bytes. With slack, or without
+    /// [`Config::admission`](crate::Config::admission), it is in time; else this is a system call. Who
+    /// is about to do something costly asks before.
+    fn lateness(&self, id: Conn) -> Lateness;
 
     /// What the mechanism has done so far.
     fn stats(&self) -> Stats;

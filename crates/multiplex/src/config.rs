@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shared_ring::{BufferSizes, Links};
 
-use crate::NAMES;
+use crate::{Admission, NAMES};
 
 /// How a mechanism is set up. The defaults suit a server on a small machine.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct Config {
     pub max_connections: u32,
     /// Length of the listener's queue.
     pub backlog: u32,
+    /// How much is let in when more comes than can be served; all of it with `None`.
+    pub admission: Option<Admission>,
     /// Let other workers and processes listen at the same address.
     pub reuse_port: bool,
     /// Number of receive buffers; with their size it should fit the second-level cache.
@@ -52,6 +54,7 @@ impl Default for Config {
             links: Links::Beneath,
             max_connections: 10_000,
             backlog: 1024,
+            admission: Some(Admission::default()),
             reuse_port: false,
             buffers: 256,
             buffer_size: 4096,

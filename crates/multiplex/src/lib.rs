@@ -38,6 +38,7 @@
 // What some mechanisms share stands idle in a build that has none of them.
 #![cfg_attr(not(feature = "mechanisms"), allow(dead_code, unused_imports))]
 
+mod admission;
 mod any;
 mod application;
 mod commands;
@@ -48,6 +49,7 @@ mod multiplexer;
 mod rx;
 mod wheel;
 
+pub use admission::{Admission, Lateness, Order};
 pub use any::*;
 pub use application::{
     Admit, Application, Chunk, Close, Conn, Cx, FileDone, FileOp, FilePath, Listener, Root, Why,

@@ -125,6 +125,14 @@ pub struct Stats {
     pub received: u64,
     /// Times accepting paused, for want of descriptors or at the most connections.
     pub accept_pauses: u64,
+    /// Connections that were reset before anything was done for them, as they had waited too long or
+    /// their peers had gone ([`Config::admission`]).
+    pub lost: u64,
+    /// The length of the listeners' queues, which [`Config::admission`] adapts.
+    pub backlog: u32,
+    /// Connections that the server can serve in a second, when it was last asked for more; 0 if it
+    /// never was.
+    pub service_rate: u32,
     /// Connections that ended as [`Why::Overrun`](crate::Why::Overrun).
     pub overruns: u64,
     /// Completions for connections that were gone.

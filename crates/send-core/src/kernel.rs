@@ -59,6 +59,8 @@ const REST: Group = NEW.next();
 pub struct SendKernel<R: Ring + 'static = LinuxRing> {
     evt: Evtctl<RingSource<R>>,
     delivery: Delivery,
+    /// So many connections are wanted in a turn, and no more: nothing interrupts for one.
+    counted: bool,
     new: Consumer<Event>,
     rest: Consumer<Event>,
     /// Listeners that signal.
@@ -184,7 +186,20 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         }
         let watched = Vec::new();
         let (steps, ahead) = (0, 0);
-        Ok(SendKernel { evt, delivery, new, rest, watched, host, waker, now, steps, ahead })
+        let counted = false;
+        Ok(SendKernel {
+            evt,
+            delivery,
+            counted,
+            new,
+            rest,
+            watched,
+            host,
+            waker,
+            now,
+            steps,
+            ahead,
+        })
     }
 
     /// What has happened at the control block.
@@ -212,10 +227,12 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         event.or_else(|| self.rest.pop().ok())
     }
 
-    /// While more new connections wait than are soon taken, interruption brings nothing.
+    /// While more new connections wait than are soon taken, or as many are taken as were asked for,
+    /// interruption brings nothing.
     fn set_notify(&mut self) {
         if self.delivery == Delivery::Preemptive {
-            let groups = if self.new.slots() > ENOUGH { Groups::NONE } else { Groups::ALL };
+            let batched = self.counted || self.new.slots() > ENOUGH;
+            let groups = if batched { Groups::NONE } else { Groups::ALL };
             // It has a handler.
             let _ = self.evt.set_notify(groups);
         }
@@ -227,7 +244,10 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         match op {
-            Op::Accept { listener, .. } => self.watch(listener),
+            Op::Accept { listener, per_turn } => {
+                self.watch(listener);
+                self.counted = per_turn.is_some();
+            }
             // Another may get its number.
             Op::Close { fd } => self.watched.retain(|watched| *watched != fd),
             _ => {}
@@ -258,7 +278,8 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     }
 
     fn landed(&self) -> u32 {
-        self.new.slots() as u32 + u32::from(self.evt.block().has_events())
+        let queued = self.new.slots() + self.rest.slots();
+        queued as u32 + self.evt.block().num_queued() + u32::from(self.evt.block().has_events())
     }
 
     fn counters(&self) -> Counters {

@@ -87,6 +87,19 @@ fn choose_port_later(fd: &OwnedFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// What the kernel knows of a TCP socket (tcp(7), `TCP_INFO`).
+fn tcp_info(fd: Fd) -> Option<libc::tcp_info> {
+    // SAFETY: a `tcp_info` is made of numbers.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let into = (&raw mut info).cast();
+    // SAFETY: the kernel writes as many bytes as `length` says at most, and all of them are there.
+    let result = unsafe {
+        libc::getsockopt(fd.raw(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut length)
+    };
+    (result == 0).then_some(info)
+}
+
 impl Host for Linux {
     fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)> {
         let fd = Self::socket_for(at, options.buffers)?;
@@ -105,6 +118,11 @@ impl Host for Linux {
 
     fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()> {
         Ok(net::listen(borrow(&listener), clamp(length))?)
+    }
+
+    fn waiting(&self, listener: Fd) -> u32 {
+        // Of a listener this is the length of its queue.
+        tcp_info(listener).map_or(0, |info| info.tcpi_unacked)
     }
 
     fn socket(
@@ -145,6 +163,11 @@ impl Host for Linux {
         if result == 0 { bytes.unsigned_abs().into() } else { 0 }
     }
 
+    fn waited(&self, fd: Fd) -> Option<Duration> {
+        let info = tcp_info(fd).filter(|info| info.tcpi_state != TCP_CLOSE)?;
+        Some(Duration::from_millis(info.tcpi_last_data_recv.into()))
+    }
+
     fn directory(&mut self, path: &Path) -> io::Result<File> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
@@ -167,6 +190,15 @@ impl Host for Linux {
         // can't fail.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
         Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+    }
+
+    fn sleeps(&self) -> u64 {
+        // SAFETY: a `rusage` is made of numbers.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes one `rusage`, which is there. It knows this thread, so the call
+        // can't fail.
+        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+        usage.ru_nvcsw.cast_unsigned()
     }
 
     fn random(&mut self) -> u64 {
@@ -257,6 +289,9 @@ impl System for Linux {
         File::new(fd, close)
     }
 }
+
+/// `TCP_CLOSE` of the kernel's tcp_states.h.
+const TCP_CLOSE: u8 = 7;
 
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;

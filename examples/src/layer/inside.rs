@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use multiplex::{Admit, Chunk, Close, Commands, Conn, FileOp, Listener, Stats};
+use multiplex::{Admit, Chunk, Close, Commands, Conn, FileOp, Lateness, Listener, Stats};
 
 use super::session::Session;
 use crate::Transform;
@@ -120,6 +120,10 @@ impl<C: Commands, T: Transform> Commands for Inside<'_, C, T> {
 
     fn admit(&mut self, at: Listener, how: Admit) {
         self.io.admit(at, how);
+    }
+
+    fn lateness(&self, id: Conn) -> Lateness {
+        self.io.lateness(id)
     }
 
     fn stats(&self) -> Stats {

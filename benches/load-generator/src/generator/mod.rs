@@ -129,7 +129,9 @@ impl<'a, K: Kernel> Generator<'a, K> {
             open: 0,
             opening: 0,
             opened: 0,
-            moments: rate.map(|(rate, arrivals)| Moments::new(arrivals, rate, plan.seed)),
+            moments: rate.map(|(rate, arrivals)| {
+                Moments::new(arrivals, rate, (plan.burst, plan.warm_up), plan.seed)
+            }),
             clients: 0,
             session: 0,
             place: 0,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use httpd::multiplex::{
     Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileKind, FileOp,
-    HIGH_WATER, LOW_WATER, Listener, Listing, Meta, Root, Rx, RxBuf, Stats,
+    HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, Meta, Root, Rx, RxBuf, Stats,
 };
 use httpd::{Site, State};
 use shared_ring::{Fd, Host, Linux};
@@ -33,6 +33,7 @@ pub(crate) struct Io {
     pub(crate) close: Option<Close>,
     pub(crate) stopping: bool,
     pub(crate) paused: bool,
+    pub(crate) lateness: Lateness,
     /// File work done so far, by kind: opened, asked, read.
     pub(crate) works: (u32, u32, u32),
     root: PathBuf,
@@ -77,6 +78,7 @@ impl Stage {
             close: None,
             stopping: false,
             paused: false,
+            lateness: Lateness::InTime,
             works: (0, 0, 0),
             root: root.to_owned(),
             path: PathBuf::new(),
@@ -358,6 +360,10 @@ impl Commands for Io {
 
     fn peer(&self, _: Conn) -> Option<SocketAddr> {
         None
+    }
+
+    fn lateness(&self, _: Conn) -> Lateness {
+        self.lateness
     }
 
     fn admit(&mut self, _: Listener, _: Admit) {}

@@ -165,9 +165,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for gate in &mut self.io.gates {
             gate.room();
         }
-        let room = self.io.open < self.io.config.max_connections;
-        if room && let Some((listener, fd)) = self.io.surplus.pop_front() {
-            self.admit(listener, fd);
+        if self.io.load.lets_in().is_none() {
+            self.let_in(1);
         }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Gate {
     /// What the application wants.
     off: bool,
     per_turn: Option<NonZeroU16>,
+    /// What there is room for, as long as there is no slack.
+    most: Option<NonZeroU16>,
     /// An accept is in flight.
     pub(crate) accepting: bool,
     cancelled: bool,
@@ -36,6 +38,7 @@ impl Gate {
             fd,
             off: false,
             per_turn: None,
+            most: None,
             accepting: false,
             cancelled: false,
             retry: None,
@@ -75,6 +78,23 @@ impl Gate {
         self.pause(kernel);
     }
 
+    /// Accepts no more than this in a turn, whatever the application wants.
+    pub(crate) fn bound<K: Submit>(&mut self, most: Option<NonZeroU16>, kernel: &mut K) {
+        let before = self.in_turn();
+        self.most = most;
+        if self.in_turn() != before {
+            self.pause(kernel);
+        }
+    }
+
+    /// The most connections to accept in a turn.
+    fn in_turn(&self) -> Option<NonZeroU16> {
+        match (self.per_turn, self.most) {
+            (Some(wanted), Some(most)) => Some(wanted.min(most)),
+            (wanted, most) => wanted.or(most),
+        }
+    }
+
     /// Ends the accept in flight; whether there was one to end.
     pub(crate) fn pause<K: Submit>(&mut self, kernel: &mut K) -> bool {
         let pause = self.accepting && !self.cancelled;
@@ -111,7 +131,7 @@ impl Gate {
             return;
         }
         self.retry = None;
-        let op = Op::Accept { listener: self.fd, per_turn: self.per_turn };
+        let op = Op::Accept { listener: self.fd, per_turn: self.in_turn() };
         match kernel.submit(self.token(), op) {
             Ok(_) => self.accepting = true,
             Err(_) => self.rest(now),

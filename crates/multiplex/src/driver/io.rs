@@ -11,9 +11,10 @@ use shared_ring::{
 
 use super::gate::Gate;
 use super::link::{Flags, Item, Link, Phase};
+use crate::admission::Load;
 use crate::{
-    Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, FilePath, Listener, Root, Stats,
-    Wheel, Why,
+    Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, FilePath, Lateness, Listener,
+    Root, Stats, Wheel, Why,
 };
 
 /// Everything of a server but the application and its states.
@@ -45,8 +46,11 @@ pub(crate) struct Io<K: Submit> {
     pub(crate) again: VecDeque<Conn>,
     /// Takes what is written for a connection that is gone.
     scratch: Vec<u8>,
-    /// Accepted connections for which there is no room yet.
-    pub(crate) surplus: VecDeque<(Listener, Fd)>,
+    /// Accepted connections that are not let in yet, oldest first: for want of room, or as newer ones
+    /// come before them.
+    pub(crate) aside: VecDeque<(Listener, Fd)>,
+    pub(crate) load: Load,
+    behind: bool,
     pub(crate) stopping: bool,
     pub(crate) stats: Stats,
 }
@@ -56,8 +60,8 @@ impl<K: Submit> Drop for Io<K> {
     fn drop(&mut self) {
         let links = self.links.iter().filter_map(|link| link.fd);
         let gates = self.gates.iter().filter(|gate| gate.is_open()).map(|gate| gate.fd);
-        let surplus = self.surplus.drain(..).map(|(_, fd)| fd);
-        for fd in links.chain(gates).chain(surplus) {
+        let aside = self.aside.drain(..).map(|(_, fd)| fd);
+        for fd in links.chain(gates).chain(aside) {
             self.kernel.host_mut().discard(fd);
         }
     }
@@ -151,7 +155,9 @@ impl<K: Submit> Io<K> {
             touched: Vec::with_capacity(READY),
             again: VecDeque::with_capacity(READY),
             scratch: Vec::new(),
-            surplus: VecDeque::new(),
+            aside: VecDeque::new(),
+            load: Load::new(config.admission, config.backlog),
+            behind: false,
             stopping: false,
             stats: Stats::default(),
         }
@@ -172,6 +178,36 @@ impl<K: Submit> Io<K> {
 
     pub(crate) fn token(&self, kind: Kind, slot: u32) -> Token {
         Token::new(kind, slot, self.links[slot as usize].generation)
+    }
+
+    /// Whether there may be another connection.
+    pub(crate) fn has_room(&self) -> bool {
+        self.open < self.config.max_connections
+    }
+
+    /// Whether more connections have been let in than are soon served.
+    pub(crate) fn is_behind(&mut self) -> bool {
+        let Io { load, kernel, behind, .. } = self;
+        // Who was behind has to be well ahead again.
+        let most = if *behind { load.length() / 2 } else { load.length() };
+        *behind = load.is_over() && kernel.landed() > most;
+        *behind
+    }
+
+    /// Ends a turn for what is learnt of the load, and does what follows.
+    pub(crate) fn judge_load(&mut self) {
+        let (now, host) = (self.kernel.now(), self.kernel.host());
+        let at_gates = || self.gates.iter().map(|gate| host.waiting(gate.fd)).sum::<u32>();
+        let waiting = || self.aside.len() as u32 + self.kernel.landed() + at_gates();
+        let Some(orders) = self.load.end_turn(now, waiting, || host.sleeps()) else {
+            return;
+        };
+        for gate in &mut self.gates {
+            gate.bound(orders.per_turn, &mut self.kernel);
+            if let Some(length) = orders.backlog {
+                gate.admit(Admit::Backlog(length), &mut self.kernel);
+            }
+        }
     }
 
     /// Whether no file work is in flight.
@@ -469,12 +505,28 @@ impl<K: Submit> Commands for Io<K> {
     fn admit(&mut self, at: Listener, how: Admit) {
         if let Some(gate) = self.gates.get_mut(usize::from(at.0)) {
             gate.admit(how, &mut self.kernel);
+            if let Admit::Backlog(length) = how {
+                self.load.set_longest(length);
+            }
+        }
+    }
+
+    fn lateness(&self, id: Conn) -> Lateness {
+        let link = self.links.get(id.slot() as usize).filter(|link| link.is(id));
+        match link.and_then(|link| link.fd) {
+            Some(fd) if self.load.is_busy() => self.load.lateness(self.kernel.host().waited(fd)),
+            _ => Lateness::InTime,
         }
     }
 
     fn stats(&self) -> Stats {
-        let processor_time = self.kernel.host().processor_time();
-        Stats { processor_time, kernel: self.kernel.counters(), ..self.stats }
+        Stats {
+            processor_time: self.kernel.host().processor_time(),
+            backlog: self.load.length(),
+            service_rate: self.load.rate(),
+            kernel: self.kernel.counters(),
+            ..self.stats
+        }
     }
 
     fn stopping(&self) -> bool {

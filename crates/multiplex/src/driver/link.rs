@@ -56,6 +56,8 @@ bitflags! {
         const RESUMED = 1 << 11;
         /// The queue has outgrown its bound.
         const OVERRUN = 1 << 12;
+        /// It came in, and the application has seen nothing of it yet.
+        const UNSERVED = 1 << 13;
     }
 }
 

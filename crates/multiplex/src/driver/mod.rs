@@ -26,7 +26,7 @@ pub(crate) use run::{drive, gates, roots};
 
 use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token, planted};
 
-use crate::{Application, Cx, LOW_WATER, Listener, Remote, Why};
+use crate::{Application, Cx, LOW_WATER, Lateness, Listener, Remote, Why};
 use link::{Flags, Link, Phase};
 
 /// A server: its application, the states of its connections, and everything else.
@@ -93,14 +93,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         match outcome {
             Outcome::Accepted(_) if self.io.stopping && planted!(LateArrivalLeaked) => {}
             Outcome::Accepted(fd) if self.io.stopping => self.io.kernel.host_mut().discard(fd),
-            Outcome::Accepted(fd) => {
-                let listener = Listener(gate as u16);
-                if self.io.open < self.io.config.max_connections {
-                    self.admit(listener, fd);
-                } else {
-                    self.io.surplus.push_back((listener, fd));
-                }
-            }
+            Outcome::Accepted(fd) => self.accepted(Listener(gate as u16), fd),
             Outcome::Failed(Errno::CANCELED, _) => {}
             Outcome::Closed => self.io.gates[gate].closed(),
             _ => {
@@ -110,9 +103,48 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
+    /// Lets a connection in, or puts it aside.
+    fn accepted(&mut self, listener: Listener, fd: Fd) {
+        let Io { load, aside, kernel, .. } = &mut self.io;
+        if load.is_over() && load.lateness(kernel.host().waited(fd)) == Lateness::Lost {
+            return self.refuse(fd);
+        }
+        aside.push_back((listener, fd));
+        if load.lets_in().is_none() {
+            self.let_in(1);
+        } else if aside.len() > load.aside()
+            && let Some((_, fd)) = aside.pop_front()
+        {
+            self.refuse(fd);
+        }
+    }
+
+    /// Lets in some of those that were put aside, if there is room.
+    fn let_in(&mut self, most: usize) {
+        for _ in 0..most {
+            if !self.io.has_room() {
+                return;
+            }
+            let newest = self.io.load.lets_in().is_some();
+            let aside = &mut self.io.aside;
+            let next = if newest { aside.pop_back() } else { aside.pop_front() };
+            let Some((listener, fd)) = next else { return };
+            self.admit(listener, fd);
+        }
+    }
+
+    /// Resets a connection for which it is too late.
+    fn refuse(&mut self, fd: Fd) {
+        self.io.stats.lost += 1;
+        self.io.kernel.host_mut().reset_on_close(fd);
+        self.io.kernel.host_mut().discard(fd);
+    }
+
     fn admit(&mut self, listener: Listener, fd: Fd) {
         let slot = self.io.occupy(Phase::Open);
-        self.io.link(slot).fd = Some(fd);
+        let link = self.io.link(slot);
+        link.fd = Some(fd);
+        link.flags |= Flags::UNSERVED;
         self.io.stats.accepted += 1;
         self.io.touch(slot);
         call!(self, slot, accepted, listener);
@@ -206,6 +238,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 self.settle();
             }
         }
+        if !self.io.aside.is_empty() {
+            let most = self.io.load.lets_in().unwrap_or(self.io.aside.len());
+            self.let_in(most);
+            self.settle();
+        }
+        self.io.judge_load();
         self.tend_gates();
     }
 
@@ -252,10 +290,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Accepts where there is room, and rests where there is none.
     pub(crate) fn tend_gates(&mut self) {
         let now = self.io.kernel.now();
-        let full = self.io.open >= self.io.config.max_connections;
+        let (full, behind) = (!self.io.has_room(), self.io.is_behind());
         for gate in &mut self.io.gates {
             if self.io.stopping {
                 gate.close(&mut self.io.kernel);
+            } else if behind {
+                gate.pause(&mut self.io.kernel);
             } else if !full {
                 gate.resume(&mut self.io.kernel, now);
             } else {
@@ -281,7 +321,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Closes the listeners and tells every connection.
     fn stop(&mut self) {
         self.io.stopping = true;
-        for (_, fd) in self.io.surplus.drain(..) {
+        for (_, fd) in self.io.aside.drain(..) {
             self.io.kernel.host_mut().discard(fd);
         }
         for slot in 0..self.io.links.len() as u32 {

@@ -13,6 +13,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn received(&mut self, slot: u32, bytes: RxBuf) {
         let link = self.io.link(slot);
+        if link.has(Flags::UNSERVED) {
+            link.flags -= Flags::UNSERVED;
+            self.io.load.served();
+        }
+        let link = self.io.link(slot);
         if !link.is_heard() {
             return;
         }

@@ -85,7 +85,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Until when to wait at most.
     pub(crate) fn until(&self, drain_ends: Option<Instant>) -> Option<Instant> {
         let io = &self.io;
-        if !io.again.is_empty() || !io.ended_works.is_empty() {
+        let lets_in = io.load.lets_in().is_some() && io.has_room() && !io.aside.is_empty();
+        if !io.again.is_empty() || !io.ended_works.is_empty() || lets_in {
             return Some(io.kernel.now());
         }
         let retries = io.gates.iter().filter_map(Gate::retry);

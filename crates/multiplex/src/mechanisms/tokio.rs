@@ -62,7 +62,9 @@ impl Multiplexer for Tokio {
         let roots = roots(posts.host_mut(), config)?;
         let (gates, addresses) = gates(posts.host_mut(), config)?;
         let remote = Remote::new(posts.waker());
-        Ok(Tokio { runtime, io: Io::new(posts, config, roots, gates), addresses, remote })
+        // There are no turns to learn from.
+        let config = Config { admission: None, ..config.clone() };
+        Ok(Tokio { runtime, io: Io::new(posts, &config, roots, gates), addresses, remote })
     }
 
     fn addresses(&self) -> &[SocketAddr] {

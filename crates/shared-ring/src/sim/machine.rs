@@ -303,6 +303,17 @@ impl Host for Machine {
         Ok(())
     }
 
+    fn waiting(&self, listener: Fd) -> u32 {
+        let mut world = self.world();
+        match world.what(listener, "getsockopt") {
+            Ok(What::Listener(listener)) => {
+                let listener = *listener;
+                world.waiting(listener) as u32
+            }
+            _ => 0,
+        }
+    }
+
     fn socket(
         &mut self,
         _peer: SocketAddr,
@@ -340,6 +351,14 @@ impl Host for Machine {
         world.of(end).unacknowledged(end.side) as u64
     }
 
+    fn waited(&self, fd: Fd) -> Option<Duration> {
+        let mut world = self.world();
+        let (end, now) = (world.connected(fd, "getsockopt").ok()?, world.now);
+        let connection = world.of(end);
+        let heard = connection.heard[usize::from(end.side)];
+        (!connection.is_broken()).then(|| now.saturating_sub(heard))
+    }
+
     fn directory(&mut self, path: &Path) -> io::Result<File> {
         let mut world = self.world();
         let node = match path.as_os_str().as_encoded_bytes() {
@@ -361,6 +380,10 @@ impl Host for Machine {
 
     fn processor_time(&self) -> Duration {
         self.world().now / 2
+    }
+
+    fn sleeps(&self) -> u64 {
+        self.world().sleeps
     }
 
     fn random(&mut self) -> u64 {

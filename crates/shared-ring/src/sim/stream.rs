@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -60,10 +61,17 @@ pub(super) struct Connection {
     /// A peer was slow enough for a server to lose its patience.
     pub(super) has_stalled: bool,
     pub(super) address: [SocketAddr; 2],
+    /// When something last arrived at each end; at first, when it was made.
+    pub(super) heard: [Duration; 2],
 }
 
 impl Connection {
-    pub(super) fn new(address: [SocketAddr; 2], room: [usize; 2], window: [usize; 2]) -> Self {
+    pub(super) fn new(
+        address: [SocketAddr; 2],
+        room: [usize; 2],
+        window: [usize; 2],
+        now: Duration,
+    ) -> Self {
         let stream =
             |side: usize| Stream { room: room[side], window: window[side], ..Stream::default() };
         Connection {
@@ -74,6 +82,7 @@ impl Connection {
             is_hurt: false,
             has_stalled: false,
             address,
+            heard: [now; 2],
         }
     }
 
@@ -228,7 +237,7 @@ mod tests {
 
     fn connection() -> Connection {
         let at = "127.0.0.1:1".parse().unwrap();
-        Connection::new([at, at], [9, 9], [6, 6])
+        Connection::new([at, at], [9, 9], [6, 6], Duration::ZERO)
     }
 
     fn receive(connection: &mut Connection, side: u8, most: usize) -> Result<Vec<u8>, Errno> {

@@ -40,7 +40,8 @@ impl World {
             Some(room) => room,
             None => [64, 700, 5_000, 70_000][self.dice.below(4)],
         };
-        let connection = Connection::new([from, to], [size(), size()], [size(), size()]);
+        let now = self.now;
+        let connection = Connection::new([from, to], [size(), size()], [size(), size()], now);
         let vacant = self.connections.iter().position(Option::is_none);
         let at = vacant.unwrap_or(self.connections.len());
         if vacant.is_none() {
@@ -155,6 +156,8 @@ impl World {
             // As the other end is gone, the answer is a reset.
             return self.reset(end, [true, true]);
         }
+        let now = self.now;
+        self.of(end).heard[usize::from(other.side)] = now;
         let told = self.of(end).deliver(end.side, n);
         self.tell_end(other);
         if told {

@@ -61,7 +61,11 @@ impl World {
     }
 
     pub(in crate::sim) fn has_waiting(&self, listener: u32) -> bool {
-        !self.listeners[listener as usize].queue.is_empty()
+        self.waiting(listener) > 0
+    }
+
+    pub(in crate::sim) fn waiting(&self, listener: u32) -> usize {
+        self.listeners[listener as usize].queue.len()
     }
 
     /// The listener of a peer that serves.

@@ -56,6 +56,8 @@ pub(in crate::sim) struct World {
     most_steps: u64,
     /// System calls since something else has happened.
     calls: u64,
+    /// How often the program has waited with nothing to do.
+    pub(in crate::sim) sleeps: u64,
     finale: Option<Box<dyn FnOnce()>>,
     /// Operations that were in flight when their kernel was let go of.
     pub(in crate::sim) unfinished: Vec<String>,
@@ -89,6 +91,7 @@ impl World {
             steps: 0,
             most_steps: plan.steps,
             calls: 0,
+            sleeps: 0,
             finale: None,
             unfinished: Vec::new(),
             failure: None,
