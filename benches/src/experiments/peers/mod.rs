@@ -137,6 +137,9 @@ fn goals(contests: &[Contest], outcome: &mut Outcome) {
                     add(format!("{mechanism}_vs_floor_cpu"), ours, floor, cpu);
                 }
             }
+            if let Some((send, uring)) = side(Peer::Ours("send")).zip(side(Peer::Ours("uring"))) {
+                add("send_vs_uring_cpu".to_owned(), send, uring, cpu);
+            }
             if let Some((hyper, ours)) = side(Peer::Hyper).zip(side(Peer::Ours("uring"))) {
                 add("hyper_vs_uring_cpu".to_owned(), hyper, ours, cpu);
             }

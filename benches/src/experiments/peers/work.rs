@@ -18,6 +18,7 @@ pub(super) struct Work {
 
 const EPOLL: Peer = Ours("epoll");
 const URING: Peer = Ours("uring");
+const SEND: Peer = Ours("send");
 const TOKIO: Peer = Ours("tokio");
 const COPY: Peer = Nginx("copy-cached");
 const SENDFILE: Peer = Nginx("sendfile-cached");
@@ -35,7 +36,17 @@ pub(super) const ALL: [Work; 6] = [
         path: "/hello",
         bytes: 12,
         requests: Requests::KeepAlive,
-        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper, MayMinihttp],
+        peers: &[
+            EPOLL,
+            URING,
+            SEND,
+            TOKIO,
+            Floor("epoll"),
+            Floor("uring"),
+            COPY,
+            Hyper,
+            MayMinihttp,
+        ],
     },
     Work {
         name: "file1k",
@@ -43,7 +54,17 @@ pub(super) const ALL: [Work; 6] = [
         path: "/1k.txt",
         bytes: 1 << 10,
         requests: Requests::KeepAlive,
-        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, SENDFILE, SHIPPED],
+        peers: &[
+            EPOLL,
+            URING,
+            SEND,
+            TOKIO,
+            Floor("epoll"),
+            Floor("uring"),
+            COPY,
+            SENDFILE,
+            SHIPPED,
+        ],
     },
     Work {
         name: "file64k",
@@ -51,7 +72,7 @@ pub(super) const ALL: [Work; 6] = [
         path: "/64k.txt",
         bytes: 1 << 16,
         requests: Requests::KeepAlive,
-        peers: &[EPOLL, URING, TOKIO, COPY, SENDFILE, SHIPPED],
+        peers: &[EPOLL, URING, SEND, TOKIO, COPY, SENDFILE, SHIPPED],
     },
     Work {
         name: "file1m",
@@ -59,7 +80,7 @@ pub(super) const ALL: [Work; 6] = [
         path: "/1m.txt",
         bytes: 1 << 20,
         requests: Requests::KeepAlive,
-        peers: &[EPOLL, URING, TOKIO, COPY, SENDFILE, SHIPPED],
+        peers: &[EPOLL, URING, SEND, TOKIO, COPY, SENDFILE, SHIPPED],
     },
     Work {
         name: "pipelined",
@@ -67,7 +88,17 @@ pub(super) const ALL: [Work; 6] = [
         path: "/hello",
         bytes: 12,
         requests: Requests::Pipelined(16),
-        peers: &[EPOLL, URING, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper, MayMinihttp],
+        peers: &[
+            EPOLL,
+            URING,
+            SEND,
+            TOKIO,
+            Floor("epoll"),
+            Floor("uring"),
+            COPY,
+            Hyper,
+            MayMinihttp,
+        ],
     },
     Work {
         name: "conn",
@@ -76,6 +107,6 @@ pub(super) const ALL: [Work; 6] = [
         bytes: 12,
         requests: Requests::Close,
         // may_minihttp never closes a connection.
-        peers: &[EPOLL, URING, TOKIO, COPY, Hyper],
+        peers: &[EPOLL, URING, SEND, TOKIO, COPY, Hyper],
     },
 ];
