@@ -40,7 +40,7 @@ impl Default for Admission {
     fn default() -> Self {
         Admission {
             delay: Duration::from_millis(50),
-            least: 16,
+            least: 32,
             patience: Duration::from_secs(2),
             order: Order::Oldest,
         }
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_queue_is_never_shorter_than_the_least_nor_longer_than_it_was() {
         let slow = Admission { delay: Duration::from_micros(10), ..Admission::default() };
-        for (longest, length) in [(4096, 16), (8, 8)] {
+        for (longest, length) in [(4096, 32), (8, 8)] {
             let mut load = Load::new(Some(slow), longest);
             load.rate = 3_000.0;
             assert_eq!(load.fitting(slow), length);
