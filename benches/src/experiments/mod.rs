@@ -10,6 +10,7 @@ mod load_check;
 mod mixed;
 mod overload;
 mod peers;
+mod send_dequeue;
 mod simulate;
 mod sweep;
 
@@ -65,6 +66,7 @@ pub(crate) const ALL: &[Experiment] = &[
     cold::EXPERIMENT,
     cpu_profile::EXPERIMENT,
     http_sessions::EXPERIMENT,
+    send_dequeue::EXPERIMENT,
     simulate::EXPERIMENT,
 ];
 
