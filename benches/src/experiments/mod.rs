@@ -10,6 +10,7 @@ mod load_check;
 mod mixed;
 mod overload;
 mod peers;
+mod preempt;
 mod send_dequeue;
 mod simulate;
 mod sweep;
@@ -67,6 +68,7 @@ pub(crate) const ALL: &[Experiment] = &[
     cpu_profile::EXPERIMENT,
     http_sessions::EXPERIMENT,
     send_dequeue::EXPERIMENT,
+    preempt::EXPERIMENT,
     simulate::EXPERIMENT,
 ];
 
