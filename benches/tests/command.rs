@@ -54,6 +54,22 @@ fn a_peer_that_is_not_there_is_named_with_its_package() {
 }
 
 #[test]
+fn queued_events_are_handled_by_every_way_and_send_is_compared_with_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("outcome.json");
+    let output = lab(&["run", "send-dequeue", "--quick", "--json", json.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for other in ["handler_signals", "sigtimedwait", "signalfd", "epoll", "read_epoll"] {
+        let ratio = &outcome["ratios"][format!("{other}_over_send")];
+        assert!(ratio.as_f64().is_some_and(|ratio| ratio > 0.0), "{other}: {ratio}");
+    }
+    let series = outcome["series"].as_array().unwrap();
+    let whole = |s: &&Value| s["points"].as_array().unwrap().iter().any(|p| p["x"] == 100.0);
+    assert_eq!(series.iter().filter(whole).count(), 3 * 6);
+}
+
+#[test]
 fn a_seed_is_run_alone_and_counts_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("outcome.json");

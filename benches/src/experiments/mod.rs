@@ -10,6 +10,8 @@ mod load_check;
 mod mixed;
 mod overload;
 mod peers;
+mod preempt;
+mod send_dequeue;
 mod simulate;
 mod sweep;
 
@@ -65,6 +67,8 @@ pub(crate) const ALL: &[Experiment] = &[
     cold::EXPERIMENT,
     cpu_profile::EXPERIMENT,
     http_sessions::EXPERIMENT,
+    send_dequeue::EXPERIMENT,
+    preempt::EXPERIMENT,
     simulate::EXPERIMENT,
 ];
 

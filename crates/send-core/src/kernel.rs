@@ -284,7 +284,9 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn counters(&self) -> Counters {
         let counters = self.evt.ask(|source| source.kernel.counters());
-        Counters { interruptions: self.counts().interrupts, ..counters }
+        let Counts { interrupts, unmasked, .. } = self.counts();
+        let system_calls = counters.system_calls + unmasked;
+        Counters { system_calls, interruptions: interrupts, ..counters }
     }
 }
 

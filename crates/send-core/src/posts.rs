@@ -1,26 +1,28 @@
 //! Events that threads post to each other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_queue::ArrayQueue;
 use shared_ring::Waker;
 
 use crate::gate::Gate;
+use crate::sync::{ArrayQueue, AtomicBool, AtomicU32, Ordering};
 use crate::{PostError, signals};
 
 /// What posts wait in until their thread looks.
 #[derive(Debug)]
 pub(crate) struct Posts {
     values: ArrayQueue<u64>,
-    /// The thread was told, and has not looked since.
-    told: AtomicBool,
-    /// The thread sleeps, or is about to.
-    sleeps: AtomicBool,
+    /// What posters and the thread tell each other, in one word: who changes it sees all of it.
+    state: AtomicU32,
     ended: AtomicBool,
     thread: i32,
     waker: Waker,
 }
+
+/// The thread was told, and has not looked since.
+const TOLD: u32 = 1;
+/// The thread sleeps, or is about to.
+const SLEEPS: u32 = 2;
 
 /// Posts events of the type [`USER`](crate::EventType::USER) to a thread's block, from any thread.
 #[derive(Clone, Debug)]
@@ -46,8 +48,7 @@ impl Posts {
     pub(crate) fn new(most: u32, thread: i32, waker: Waker) -> Self {
         Posts {
             values: ArrayQueue::new(most.max(1) as usize),
-            told: AtomicBool::new(false),
-            sleeps: AtomicBool::new(false),
+            state: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             thread,
             waker,
@@ -61,18 +62,24 @@ impl Posts {
         // Who posts to itself must not look while it is at it.
         let pushed = Gate::closed(|| self.values.push(value));
         pushed.map_err(PostError::Full)?;
-        if !self.told.swap(true, Ordering::SeqCst) {
+        let state = self.state.fetch_or(TOLD, Ordering::SeqCst);
+        if state & TOLD == 0 {
             signals::notify(self.thread);
-            if self.sleeps.load(Ordering::SeqCst) {
-                self.waker.wake();
-            }
+        }
+        // Also when it was told: the thread may have taken an event before its poster came to tell of
+        // it, which then told of nothing.
+        if state & SLEEPS != 0 {
+            self.waker.wake();
         }
         Ok(())
     }
 
     /// Takes the oldest out, for a thread that looks.
     pub(crate) fn take(&self) -> Option<u64> {
-        self.told.store(false, Ordering::SeqCst);
+        // Whoever sets it interrupts the thread, which will see it then if it does not now.
+        if self.state.load(Ordering::Relaxed) & TOLD != 0 {
+            self.state.fetch_and(!TOLD, Ordering::SeqCst);
+        }
         self.values.pop()
     }
 
@@ -83,12 +90,16 @@ impl Posts {
 
     /// The thread is about to sleep, or has woken. What is posted from now on wakes it.
     pub(crate) fn set_sleeps(&self, sleeps: bool) {
-        self.sleeps.store(sleeps, Ordering::SeqCst);
+        if sleeps {
+            self.state.fetch_or(SLEEPS, Ordering::SeqCst);
+        } else {
+            self.state.fetch_and(!SLEEPS, Ordering::SeqCst);
+        }
     }
 
     /// Wakes the thread, from a signal handler of its own.
     pub(crate) fn wake_if_asleep(&self) {
-        if self.sleeps.load(Ordering::SeqCst) {
+        if self.state.load(Ordering::SeqCst) & SLEEPS != 0 {
             self.waker.wake();
         }
     }
@@ -101,5 +112,40 @@ impl Posts {
     /// The block is gone.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::thread;
+
+    /// One thread posts twice, another takes what there is and sleeps when there is nothing: a post
+    /// that was taken before its poster said so left the next one to a sleeper that nobody woke.
+    #[test]
+    fn a_post_wakes_who_sleeps() {
+        loom::model(|| {
+            let waker = Waker::modelled();
+            // No thread has the number 0, so nobody is interrupted.
+            let posts = Arc::new(Posts::new(2, 0, waker.clone()));
+            let poster = Poster::from(&posts);
+            let posting = thread::spawn(move || {
+                poster.post(1).unwrap();
+                poster.post(2).unwrap();
+            });
+            let mut taken = Vec::new();
+            while taken.len() < 2 {
+                while let Some(value) = posts.take() {
+                    taken.push(value);
+                }
+                posts.set_sleeps(true);
+                if taken.len() < 2 && posts.is_empty() {
+                    waker.drain();
+                }
+                posts.set_sleeps(false);
+            }
+            posting.join().unwrap();
+            assert_eq!(taken, [1, 2]);
+        });
     }
 }

@@ -1,0 +1,190 @@
+//! The server: a program that computes for 1 ms at a time.
+
+use std::collections::VecDeque;
+use std::hint;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use shared_ring::{
+    BufferSizes, Counters, Fault, Fd, Host, Kernel, Kind, ListenOptions, Op, Outcome, Token,
+};
+
+use super::client::ENDLESS;
+use crate::failure::Failure;
+
+/// How long it computes at a time, without a system call.
+pub(super) const CHUNK: Duration = Duration::from_millis(1);
+/// How long the last connections may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+const ACCEPT: Token = Token::new(Kind::Accept, 0, 0);
+
+/// What it computes for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Something else; connections are closed between.
+    Aside,
+    /// Each connection, which is closed then; when there is none, something else.
+    Each,
+}
+
+/// When connections become known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// One after another; what has come meanwhile is known without asking.
+    Singly,
+    /// All at a turn.
+    Batches,
+}
+
+pub(super) struct Server<K> {
+    kernel: K,
+    takes: Takes,
+    work: Work,
+    /// Of a batch, those that it has not come to.
+    waiting: VecDeque<Fd>,
+    taken: usize,
+    closed: u32,
+    /// When each connection became known, in their order.
+    known: Vec<Instant>,
+}
+
+/// What was counted at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    pub(super) entries: u64,
+    pub(super) known: usize,
+}
+
+/// What a run came to.
+pub(super) struct Served {
+    pub(super) known: Vec<Instant>,
+    /// From the end of the warm-up to the last connection.
+    pub(super) entries_per_event: f64,
+}
+
+impl<K: Kernel> Server<K> {
+    /// Listens, and returns where.
+    pub(super) fn new(
+        mut kernel: K,
+        takes: Takes,
+        work: Work,
+    ) -> Result<(Self, SocketAddr), Failure> {
+        let options =
+            ListenOptions { backlog: 4096, reuse_port: false, buffers: BufferSizes::default() };
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (listener, address) = kernel.host_mut().listen(local, &options)?;
+        kernel
+            .submit(ACCEPT, Op::Accept { listener, per_turn: None })
+            .map_err(|refused| Failure::Run(format!("accepting is refused: {:?}", refused.why)))?;
+        let (waiting, known) = (VecDeque::with_capacity(4096), Vec::with_capacity(65_536));
+        let server = Server { kernel, takes, work, waiting, taken: 0, closed: 0, known };
+        Ok((server, address))
+    }
+
+    /// Serves until `total` connections have become known. What happens before `warm` is not counted.
+    pub(super) fn serve(mut self, total: &AtomicUsize, warm: Instant) -> Result<Served, Failure> {
+        let (mut from, mut patience) = (None, None);
+        loop {
+            let now = Instant::now();
+            if now >= warm {
+                from.get_or_insert_with(|| self.count());
+            }
+            match total.load(Ordering::Acquire) {
+                ENDLESS => {}
+                total if self.known.len() >= total => break,
+                _ if now > *patience.get_or_insert(now + PATIENCE) => {
+                    return Err(Failure::Run("connections were not accepted in 10 s".to_owned()));
+                }
+                _ => {}
+            }
+            self.turn(now).map_err(|e| Failure::new("the server", e))?;
+        }
+        let (from, to) = (from.unwrap_or_default(), self.count());
+        let events = (to.known - from.known).max(1) as f64;
+        let entries_per_event = (to.entries - from.entries) as f64 / events;
+        Ok(Served { known: self.known, entries_per_event })
+    }
+
+    fn count(&self) -> Count {
+        Count { entries: entries(self.kernel.counters()), known: self.known.len() }
+    }
+
+    /// Asks for what has come, without waiting, and works on it.
+    fn turn(&mut self, now: Instant) -> Result<(), Fault> {
+        self.kernel.turn(Some(now))?;
+        if self.takes == Takes::Batches {
+            while let Some(fd) = self.take() {
+                self.waiting.push_back(fd);
+            }
+        }
+        self.look();
+        let mut computed = false;
+        while let Some(fd) = self.next() {
+            self.look();
+            if self.work == Work::Each {
+                self.compute();
+                computed = true;
+            }
+            self.close(fd);
+        }
+        if !computed {
+            self.compute();
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Fd> {
+        match self.takes {
+            Takes::Singly => self.take(),
+            Takes::Batches => self.waiting.pop_front(),
+        }
+    }
+
+    fn take(&mut self) -> Option<Fd> {
+        loop {
+            if let Outcome::Accepted(fd) = self.kernel.next()?.outcome {
+                self.taken += 1;
+                return Some(fd);
+            }
+        }
+    }
+
+    /// Notes the time for connections that have become known.
+    fn look(&mut self) {
+        let landed = match self.takes {
+            Takes::Singly => self.kernel.landed() as usize,
+            Takes::Batches => 0,
+        };
+        let known = self.taken + landed;
+        if known > self.known.len() {
+            self.known.resize(known, Instant::now());
+        }
+    }
+
+    /// Computes, and makes no system call.
+    fn compute(&mut self) {
+        let until = Instant::now() + CHUNK;
+        let mut x = 1u64;
+        while Instant::now() < until {
+            for i in 1..500 {
+                x = hint::black_box(x.wrapping_mul(i | 1));
+            }
+            self.look();
+        }
+    }
+
+    fn close(&mut self, fd: Fd) {
+        self.closed = self.closed.wrapping_add(1);
+        let token = Token::new(Kind::Close, 1 + self.closed % 65_536, 0);
+        if self.kernel.submit(token, Op::Close { fd }).is_err() {
+            self.kernel.host_mut().discard(fd);
+        }
+    }
+}
+
+/// How often the program has entered the kernel because of events: by each system call, and twice
+/// by each interruption, which begins in the kernel and ends there, by sigreturn(2).
+fn entries(counters: Counters) -> u64 {
+    counters.system_calls + 2 * counters.interruptions
+}

@@ -1,0 +1,59 @@
+//! SEND: events that the thread posts to itself while notification is off.
+
+use std::hint;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use send_core::{Action, Actions, Error, EventType, Evtctl, Group, Groups, Poster, Trigger};
+
+use super::way::Way;
+use crate::failure::Failure;
+
+pub(super) struct Send {
+    control: Evtctl,
+    poster: Poster,
+    handled: Arc<AtomicU64>,
+}
+
+impl Send {
+    /// With a buffer for `most` events.
+    pub(super) fn new(most: u32) -> Result<Self, Failure> {
+        let refused = |error: Error| Failure::new("a control block for events", error);
+        let mut control = Evtctl::define(most).map_err(refused)?;
+        let handled = Arc::new(AtomicU64::new(0));
+        let actions = Actions::new().on(EventType::USER, Action::Count(handled.clone()));
+        control.set_handler(actions, Trigger::Level);
+        control.set_group(EventType::USER, Some(Group::FIRST)).map_err(refused)?;
+        control.set_deliver(Groups::ALL);
+        let poster = control.poster();
+        Ok(Send { control, poster, handled })
+    }
+}
+
+impl Way for Send {
+    fn name(&self) -> &'static str {
+        "send"
+    }
+
+    fn hold(&mut self) -> io::Result<()> {
+        self.control.set_notify(Groups::NONE).map_err(io::Error::other)
+    }
+
+    fn queue(&mut self, events: u32) -> io::Result<()> {
+        (0..events.into()).try_for_each(|value| self.poster.post(value)).map_err(io::Error::other)
+    }
+
+    fn handle(&mut self, events: u32) -> io::Result<()> {
+        let until = self.handled() + u64::from(events);
+        self.control.set_notify(Groups::ALL).map_err(io::Error::other)?;
+        while self.handled() < until {
+            hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    fn handled(&self) -> u64 {
+        self.handled.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,44 @@
+//! A ring whose completions are events, seen from outside.
+
+use std::net::TcpStream;
+use std::time::Instant;
+
+use send_core::{Delivery, SendKernel};
+use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Outcome, Submit, Token, UringConfig};
+
+/// More new connections than this, waiting, and notification is lowered.
+const ENOUGH: usize = 32;
+
+#[test]
+fn the_call_that_lets_the_signal_through_was_not_counted() {
+    let delivery = Delivery::Preemptive;
+    let config = UringConfig { mode: delivery.mode(), operations: 16, buffers: 1, buffer_size: 16 };
+    let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
+    let options = ListenOptions { backlog: 64, reuse_port: false, buffers: Default::default() };
+    let at = "127.0.0.1:0".parse().unwrap();
+    let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
+    let token = Token::new(Kind::Accept, 0, 0);
+    kernel.submit(token, Op::Accept { listener, per_turn: None }).unwrap();
+    let past = Some(Instant::now());
+    kernel.turn(past).unwrap();
+    // This lowers notification, and the next connection has the signal block itself.
+    let mut clients: Vec<_> = (0..=ENOUGH).map(|_| TcpStream::connect(address).unwrap()).collect();
+    kernel.turn(past).unwrap();
+    clients.push(TcpStream::connect(address).unwrap());
+    assert_eq!((kernel.counts().masked, kernel.counts().unmasked), (1, 0));
+    let mut accepted = 0;
+    while accepted < clients.len() {
+        while let Some(completion) = kernel.next() {
+            if let Outcome::Accepted(fd) = completion.outcome {
+                kernel.host_mut().discard(fd);
+                accepted += 1;
+            }
+        }
+        let before = (kernel.counters().system_calls, kernel.counts().unmasked);
+        kernel.turn(past).unwrap();
+        let calls = kernel.counters().system_calls - before.0;
+        // Each turn enters the ring once.
+        assert_eq!(calls, 1 + kernel.counts().unmasked - before.1);
+    }
+    assert_eq!(kernel.counts().unmasked, 1);
+}
