@@ -75,10 +75,13 @@ mod group;
 mod handler;
 mod kernel;
 mod notifier;
+mod places;
 mod posts;
 mod queue;
+mod reports;
 mod ring;
 mod signals;
+mod sockets;
 mod source;
 mod stack;
 mod sync;
@@ -90,11 +93,16 @@ pub use event::{Event, EventType};
 pub use evtctl::Evtctl;
 pub use gate::Counts;
 pub use group::{Group, Groups};
-pub use handler::{Action, Actions, Events, Handler, Trigger};
+pub use handler::{Action, Actions, Alarm, Events, Handler, Trigger};
 pub use kernel::{Delivery, SendKernel, Sizes, Unusable};
 pub use notifier::Notifier;
+pub use places::Socket;
 pub use posts::Poster;
+pub use sockets::{Received, SocketConfig, Sockets};
 pub use source::{Idle, Intake, Source};
 
 /// The most events that a buffer holds.
 pub const MOST_EVENTS: u32 = 1 << 24;
+
+/// The most sockets of which a block tells.
+pub const MOST_SOCKETS: u32 = 1 << 20;
