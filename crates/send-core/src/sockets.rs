@@ -185,13 +185,18 @@ impl Sockets {
         let _ = self.kernel.hand_over();
     }
 
-    /// Does what can't be done in a signal handler: what the waker has brought, and giving receive
-    /// buffers back, which an interrupted application may be dropping.
-    fn settle(&mut self) {
+    /// Makes out what the waker has brought, outside signal handlers.
+    fn hear(&mut self) {
         if let Some(woken) = self.woken.take() {
             // SAFETY: `take_in` had it from this kernel, and has put it here once.
             unsafe { self.kernel.make_out(woken) };
         }
+    }
+
+    /// Does what can't be done in a signal handler: what the waker has brought, and giving receive
+    /// buffers back, which an interrupted application may be dropping.
+    fn settle(&mut self) {
+        self.hear();
         while let Some(report) = self.reports.pop(&mut self.stale) {
             // SAFETY: as above, and it is of a stream.
             drop(unsafe { self.kernel.bytes(report) });
@@ -363,6 +368,13 @@ impl Sockets {
             let _ = self.kernel.host_mut().signal_no_more(Fd::lent(fd.as_fd()));
         }
         Ok(fd)
+    }
+}
+
+impl Drop for Sockets {
+    /// The kernel would wait for the waker's report.
+    fn drop(&mut self) {
+        self.hear();
     }
 }
 

@@ -560,6 +560,69 @@ fn posts_that_nobody_takes_hold_up_no_socket() {
 }
 
 #[test]
+fn a_socket_goes_on_when_the_ring_has_overflowed() {
+    let Some(mut send) = block() else { return };
+    let (server, mut client) = pair();
+    let socket = send.watch(server, REST).unwrap();
+    await_event(&mut send, REST.into(), EventType::READY);
+    // A report for each, of which the ring has room for 4,096, as nobody takes one.
+    send.critically(|_| (0..5_000).for_each(|_| client.write_all(b"x").unwrap()));
+    send.set_deliver(Groups::ALL);
+    let mut heard = 0;
+    while heard < 5_000 {
+        await_event(&mut send, REST.into(), EventType::READY);
+        while let Some(n) = send.recv(socket, &mut [0; 4096]).unwrap() {
+            heard += n;
+        }
+    }
+    client.write_all(b"x").unwrap();
+    assert_eq!(await_event(&mut send, REST.into(), EventType::READY).state, IN | OUT);
+}
+
+/// Has a signal blocked in the calling thread as long as this lives.
+struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    fn new(signal: i32) -> Self {
+        // SAFETY: a plain C structure for which all zero bytes are a valid value.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: it is a live signal set.
+        unsafe {
+            libc::sigaddset(&mut set, signal);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        }
+        Blocked(set)
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+#[test]
+fn a_post_ends_a_wait_that_no_signal_interrupts_again_and_again() {
+    let Some(mut send) = block() else { return };
+    send.set_group(EventType::USER, Some(REST)).unwrap();
+    let poster = send.poster();
+    let blocked = Blocked::new(libc::SIGIO);
+    thread::scope(|scope| {
+        for round in 0..50 {
+            let poster = &poster;
+            scope.spawn(move || poster.post(round).unwrap());
+            assert_eq!(await_event(&mut send, REST.into(), EventType::USER).value, round);
+        }
+    });
+    drop(blocked);
+    // Nor does its end wait for the waker.
+    let begin = Instant::now();
+    drop(send);
+    assert!(begin.elapsed() < Duration::from_secs(4));
+}
+
+#[test]
 fn connections_for_which_there_is_no_room_wait_in_the_listeners_queue() {
     let Some(mut send) = block_for(1, SocketConfig { sockets: 3, ..CONFIG }) else { return };
     let (listener, address) = listen();
