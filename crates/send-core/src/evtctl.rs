@@ -314,7 +314,7 @@ impl<S: Source> Evtctl<S> {
     }
 
     /// Takes the oldest event out of the buffer. When that is empty it is looked whether something
-    /// has come that may be delivered; no system call.
+    /// has come that may be delivered; no system call, but those of a source.
     pub fn next_event(&mut self) -> Option<Event> {
         self.inside(|gate, inside| {
             if !gate.block.has_events() {

@@ -166,6 +166,7 @@ impl Sockets {
 
     /// Tells the ring of sockets. It may be called in a signal handler, as there is room for all.
     fn begin(&mut self) {
+        // What found no receive buffer is told of again when there are some.
         if u32::from(self.kernel.buffers()) > self.reports.len() {
             self.waiting.append(&mut self.dry);
         }
@@ -173,7 +174,6 @@ impl Sockets {
             if let Some(Place { fd: Some(fd), role, .. }) = self.places.get(socket) {
                 let token = socket.token(kind(*role));
                 if !self.kernel.begin(token, Fd::lent(fd.as_fd())) {
-                    // A kernel that can't be used any more says so at the next wait.
                     if !self.kernel.hand_over().unwrap_or(false) {
                         return;
                     }
@@ -407,6 +407,8 @@ fn broken(fault: &shared_ring::Fault) -> Error {
 // bytes are no more than buffers.
 unsafe impl Source for Sockets {
     fn take_in(&mut self, intake: &mut Intake<'_>) {
+        // A kernel that can't be used any more says so at the next wait.
+        let _ = self.kernel.catch_up();
         loop {
             while let Some(report) = self.kernel.reported() {
                 match report.token().kind() {

@@ -603,6 +603,37 @@ impl Drop for Blocked {
 }
 
 #[test]
+fn who_looks_sees_what_has_come_without_having_entered_the_kernel() {
+    let Some(mut send) = block() else { return };
+    let (server, mut client) = pair();
+    let socket = send.watch(server, REST).unwrap();
+    await_event(&mut send, REST.into(), EventType::READY);
+    let blocked = Blocked::new(libc::SIGIO);
+    for _ in 0..20 {
+        let written = Arc::new(AtomicBool::new(false));
+        let writing = thread::spawn({
+            let written = written.clone();
+            move || {
+                client.write_all(b"x").unwrap();
+                written.store(true, Ordering::Release);
+                client
+            }
+        });
+        while !written.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        send.look();
+        assert_eq!(send.block().num_queued(), 1);
+        client = writing.join().unwrap();
+        assert_eq!(send.recv(socket, &mut [0; 8]), Ok(Some(1)));
+        send.set_deliver(Groups::ALL);
+        assert_eq!(send.next_event(), None);
+        send.set_deliver(Groups::NONE);
+    }
+    drop(blocked);
+}
+
+#[test]
 fn a_post_ends_a_wait_that_no_signal_interrupts_again_and_again() {
     let Some(mut send) = block() else { return };
     send.set_group(EventType::USER, Some(REST)).unwrap();

@@ -47,6 +47,18 @@ impl<R: Ring> UringKernel<R> {
         Ok(self.ring.queued() == 0)
     }
 
+    /// Has the kernel do what it has put off until the next entry, if it says that there is anything. It
+    /// may be called in a signal handler.
+    ///
+    /// # Errors
+    /// Only when the kernel can't be used any more.
+    pub fn catch_up(&mut self) -> Result<(), Fault> {
+        if self.ring.has_taskrun() {
+            self.enter(0, None)?;
+        }
+        Ok(())
+    }
+
     /// The buffer that a report brings, if it does.
     ///
     /// # Safety
