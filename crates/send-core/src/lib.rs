@@ -79,10 +79,8 @@ mod group;
 mod handler;
 mod kernel;
 mod notifier;
-mod places;
 mod posts;
 mod queue;
-mod reports;
 mod ring;
 mod signals;
 mod sockets;
@@ -100,9 +98,8 @@ pub use group::{Group, Groups};
 pub use handler::{Action, Actions, Alarm, Events, Handler, Trigger};
 pub use kernel::{Delivery, SendKernel, Sizes, Unusable};
 pub use notifier::Notifier;
-pub use places::Socket;
 pub use posts::Poster;
-pub use sockets::{Received, SocketConfig, Sockets};
+pub use sockets::{Received, Socket, SocketConfig, Sockets};
 pub use source::{Idle, Intake, Source};
 
 /// The most events that a buffer holds.

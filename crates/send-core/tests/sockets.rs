@@ -528,6 +528,25 @@ fn what_was_received_and_not_taken_gives_its_buffers_back() {
 }
 
 #[test]
+fn bytes_that_came_for_a_socket_that_is_gone_give_their_buffer_back() {
+    let Some(mut send) = block() else { return };
+    let blocked = Blocked::new(libc::SIGIO);
+    for _ in 0..20 {
+        let (server, mut client) = pair();
+        let socket = send.receive(server, REST).unwrap();
+        // The ring has them, and nobody has looked.
+        client.write_all(b"hello").unwrap();
+        send.release(socket).unwrap();
+    }
+    drop(blocked);
+    let (server, mut client) = pair();
+    let socket = send.receive(server, REST).unwrap();
+    client.write_all(b"hello").unwrap();
+    await_event(&mut send, REST.into(), EventType::DATA);
+    assert!(matches!(send.received(socket), Ok(Received::Bytes(_))));
+}
+
+#[test]
 fn low_groups_are_told_first() {
     let Some(mut send) = block() else { return };
     let (mut clients, mut sockets) = (Vec::new(), Vec::new());

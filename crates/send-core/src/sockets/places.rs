@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use shared_ring::{Kind, Token};
 
-use crate::reports::Pieces;
+use super::reports::Pieces;
 use crate::{Event, EventType, Group};
 
 /// The name of a socket, which is never that of another: events of one that is gone (SEND 2.4.3) are

@@ -1,81 +1,25 @@
-//! Sockets that tell of themselves (SEND 3.6): connections that are accepted as their events are
-//! delivered, the states of sockets, and what they receive.
-//!
-//! A ring reports what happens (`UringKernel::begin`), and `SIGIO` interrupts (`O_ASYNC`). Of what is
-//! reported a socket has one event waiting. What it says is asked for when it is delivered, so it says
-//! what is true then: a connection is accepted at that moment and not before, and an event whose cause
-//! is gone, because the application has read the socket empty, is withdrawn.
+//! What the ring reports of sockets, and what events are made of it.
 
 use std::fmt;
-use std::io::{self, ErrorKind};
 use std::mem;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, SocketFlags};
 use shared_ring::nonblocking::{is_lost_peer, is_table_full};
 use shared_ring::{
-    Errno, Fd, Host, Kernel, Kind, Mode, Reported, RxBuf, Submit, System, UringConfig, UringKernel,
-    Waker,
+    Errno, Fault, Fd, Kernel, Kind, Mode, Reported, Submit, System, UringConfig, UringKernel, Waker,
 };
 
-use crate::places::{Place, Places, Role};
-use crate::reports::{Pieces, Reports};
-use crate::{
-    Error, Event, EventType, Evtctl, Group, Groups, Intake, MOST_SOCKETS, Socket, Source, Unusable,
-};
+use super::places::{Place, Places, Role};
+use super::reports::{Pieces, Reports};
+use super::{Received, Socket, SocketConfig};
+use crate::{Error, Event, EventType, Group, Groups, Intake, Source, Unusable};
 
 const IN: u32 = libc::POLLIN as u32;
 const ERR: u32 = libc::POLLERR as u32;
 const RDHUP: u32 = libc::POLLRDHUP as u32;
-
-/// How much there is room for.
-#[derive(Clone, Copy, Debug)]
-pub struct SocketConfig {
-    /// Most sockets, listeners and accepted connections among them. Those for which there is no room
-    /// wait in the listener's queue.
-    pub sockets: u32,
-    /// Number of receive buffers, a power of two. All sockets share them.
-    pub buffers: u16,
-    /// Size of a receive buffer in bytes.
-    pub buffer_size: u32,
-}
-
-impl Default for SocketConfig {
-    fn default() -> Self {
-        SocketConfig { sockets: 1024, buffers: 64, buffer_size: 4096 }
-    }
-}
-
-impl SocketConfig {
-    /// Most memory for receive buffers.
-    const MOST_MEMORY: u64 = 1 << 30;
-
-    fn check(&self) -> Result<(), Error> {
-        let &SocketConfig { sockets, buffers, buffer_size } = self;
-        if sockets == 0 || sockets > MOST_SOCKETS {
-            return Err(Error::SocketCount(sockets));
-        }
-        let memory = u64::from(buffers) * u64::from(buffer_size);
-        if !buffers.is_power_of_two() || memory == 0 || memory > Self::MOST_MEMORY {
-            return Err(Error::ReceiveBuffers(buffers, buffer_size));
-        }
-        Ok(())
-    }
-}
-
-/// What a socket has received.
-#[derive(Debug)]
-pub enum Received {
-    /// These bytes. Whoever keeps them for long keeps a buffer from all others.
-    Bytes(RxBuf),
-    /// Nothing more so far.
-    Nothing,
-    /// The other end will send no more.
-    End,
-}
 
 /// A source of events: the sockets that are given to it. All its memory is taken at the start.
 ///
@@ -101,9 +45,9 @@ pub enum Received {
 /// ```
 pub struct Sockets {
     /// It goes before the sockets, of which it holds some.
-    kernel: UringKernel,
-    places: Places,
-    listeners: Vec<Socket>,
+    pub(super) kernel: UringKernel,
+    pub(super) places: Places,
+    pub(super) listeners: Vec<Socket>,
     /// What was received, and not made out.
     reports: Reports,
     /// Of that, what sockets have left that are gone.
@@ -115,7 +59,7 @@ pub struct Sockets {
     /// The waker's report, which is made out before the next wait.
     woken: Option<Reported>,
     /// Groups that were given to sockets so far.
-    groups: Groups,
+    pub(super) groups: Groups,
 }
 
 impl fmt::Debug for Sockets {
@@ -148,7 +92,7 @@ impl Sockets {
     }
 
     /// Takes a socket in, which tells of itself from now on.
-    fn adopt(&mut self, fd: OwnedFd, role: Role, group: Group) -> Result<Socket, Error> {
+    pub(super) fn adopt(&mut self, fd: OwnedFd, role: Role, group: Group) -> Result<Socket, Error> {
         let lent = Fd::lent(fd.as_fd());
         if self.places.is_full() {
             return Err(Error::TooManySockets);
@@ -321,7 +265,7 @@ impl Sockets {
     }
 
     /// The next of what a socket has received.
-    fn next_piece(&mut self, socket: Socket) -> Result<Received, Error> {
+    pub(super) fn next_piece(&mut self, socket: Socket) -> Result<Received, Error> {
         self.settle();
         let place = self.places.get(socket).filter(|place| place.role == Role::Receives);
         let place = place.ok_or(Error::NoSuchSocket)?;
@@ -342,7 +286,11 @@ impl Sockets {
     }
 
     /// Lets a socket go. Nothing is told of it any more.
-    fn release(&mut self, socket: Socket, intake: &mut Intake<'_>) -> Result<OwnedFd, Error> {
+    pub(super) fn release(
+        &mut self,
+        socket: Socket,
+        intake: &mut Intake<'_>,
+    ) -> Result<OwnedFd, Error> {
         let place = self.places.get(socket).ok_or(Error::NoSuchSocket)?;
         let role = place.role;
         if role != Role::Held {
@@ -397,7 +345,7 @@ fn state(fd: BorrowedFd<'_>) -> Option<u32> {
     Some(polled[0].revents().bits().into())
 }
 
-fn broken(fault: &shared_ring::Fault) -> Error {
+fn broken(fault: &Fault) -> Error {
     Error::System(fault.doing, fault.error.raw_os_error().unwrap_or(0))
 }
 
@@ -474,137 +422,5 @@ unsafe impl Source for Sockets {
     fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
         self.settle();
         self.kernel.turn(until).map_err(|fault| broken(&fault))
-    }
-}
-
-impl Evtctl<Sockets> {
-    /// SIOCAUTOACCEPT: has a listener's connections accepted, each as its event is delivered, and so
-    /// none while the masks let no event of the type [`ACCEPT`](EventType::ACCEPT) through. The event
-    /// tells of the new socket and its state; the socket is non-blocking, and stays here until it is
-    /// [released](Evtctl::release).
-    ///
-    /// With a group (SIOCEVTCLONE) every connection is [watched](Evtctl::watch) in it from the
-    /// beginning. A listener that can accept no more tells so by an event with its own name, no
-    /// descriptor, and the state POLLERR.
-    ///
-    /// # Errors
-    /// When the socket does not listen, there is no room, or the system refuses; it is closed then.
-    pub fn auto_accept(
-        &mut self,
-        listener: impl Into<OwnedFd>,
-        inherited: Option<Group>,
-    ) -> Result<Socket, Error> {
-        let fd = listener.into();
-        kind_of_socket(&fd)?;
-        if !sockopt::socket_acceptconn(&fd).unwrap_or(false) {
-            return Err(Error::NotListening(fd.as_raw_fd()));
-        }
-        let set = rustix::io::ioctl_fionbio(&fd, true);
-        set.map_err(|e| Error::System("a listener's flags", e.raw_os_error()))?;
-        self.configure(|source, _| {
-            let listener = source.adopt(fd, Role::Listens(inherited), Group::FIRST)?;
-            source.listeners.push(listener);
-            let inherited = inherited.map_or(Groups::NONE, Groups::from);
-            source.groups = source.groups | inherited;
-            Ok(listener)
-        })
-    }
-
-    /// Binds a socket to a group (F_SETSIG, SEND 3.6.2): from now on events of the type
-    /// [`READY`](EventType::READY) tell of its state, the first of what it is now. One waits at most,
-    /// and it says what is true when it is delivered; if nothing is left of what it was to tell, it is
-    /// withdrawn.
-    ///
-    /// # Errors
-    /// When it is no socket, there is no room, or the system refuses; it is closed then.
-    pub fn watch(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<Socket, Error> {
-        let fd = socket.into();
-        kind_of_socket(&fd)?;
-        self.configure(|source, _| source.adopt(fd, Role::Watched, group))
-    }
-
-    /// Binds a connection to a group, and has it received from: events of the type
-    /// [`DATA`](EventType::DATA) tell that something has come, which [`received`](Evtctl::received)
-    /// takes. One waits at most; if what it was to tell of has been taken, it is withdrawn. What comes
-    /// stays in the socket while all receive buffers are in use.
-    ///
-    /// # Errors
-    /// When it is no stream, there is no room, or the system refuses; it is closed then.
-    pub fn receive(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<Socket, Error> {
-        let fd = socket.into();
-        if kind_of_socket(&fd)? != SocketType::STREAM {
-            return Err(Error::NotAStream(fd.as_raw_fd()));
-        }
-        self.configure(|source, _| source.adopt(fd, Role::Receives, group))
-    }
-
-    /// The next of what a socket has received.
-    ///
-    /// # Errors
-    /// When there is none that [receives](Evtctl::receive) under this name, or when receiving failed,
-    /// which is told again and again.
-    pub fn received(&mut self, socket: Socket) -> Result<Received, Error> {
-        self.configure(|source, _| source.next_piece(socket))
-    }
-
-    /// Receives what has come, at most as much as there is room for; 0 at the end of the stream, and
-    /// none when nothing has come.
-    ///
-    /// # Errors
-    /// Those of recv(2), and when the socket is not here.
-    pub fn recv(&self, socket: Socket, into: &mut [u8]) -> Result<Option<usize>, Error> {
-        let received = net::recv(self.descriptor(socket)?, into, RecvFlags::DONTWAIT);
-        tried("receiving", received.map(|(n, _)| n))
-    }
-
-    /// Sends as much as there is room for; none when there is no room.
-    ///
-    /// # Errors
-    /// Those of send(2), and when the socket is not here.
-    pub fn send(&self, socket: Socket, bytes: &[u8]) -> Result<Option<usize>, Error> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        tried("sending", net::send(self.descriptor(socket)?, bytes, flags))
-    }
-
-    /// The descriptor of a socket, for all that is done with one beside.
-    ///
-    /// # Errors
-    /// When the socket is not here.
-    pub fn descriptor(&self, socket: Socket) -> Result<BorrowedFd<'_>, Error> {
-        let fd = self.ask(|source| source.places.descriptor(socket)).ok_or(Error::NoSuchSocket)?;
-        // SAFETY: a socket leaves the table, and is closed, when `release` has it or `self` is dropped;
-        // each needs `self` for itself.
-        Ok(unsafe { BorrowedFd::borrow_raw(fd) })
-    }
-
-    /// The address of the other end of a connection, as long as there is one.
-    ///
-    /// # Errors
-    /// When the socket is not here.
-    pub fn peer(&self, socket: Socket) -> Result<Option<SocketAddr>, Error> {
-        let fd = Fd::lent(self.descriptor(socket)?);
-        Ok(self.ask(|source| source.kernel.host().peer(fd)))
-    }
-
-    /// Ends what was begun with a socket, withdraws its event, and gives it back: to be used in another
-    /// way, or closed by dropping it. What it has received and nobody has taken is lost. What stands in
-    /// the buffer already names a socket that is not here any more.
-    ///
-    /// # Errors
-    /// When the socket is not here, or the kernel takes no order at the moment; then it stays.
-    pub fn release(&mut self, socket: Socket) -> Result<OwnedFd, Error> {
-        self.configure(|source, intake| source.release(socket, intake))
-    }
-}
-
-fn kind_of_socket(fd: &OwnedFd) -> Result<SocketType, Error> {
-    sockopt::socket_type(fd).map_err(|_| Error::NotASocket(fd.as_raw_fd()))
-}
-
-fn tried(doing: &'static str, result: Result<usize, Errno>) -> Result<Option<usize>, Error> {
-    match result.map_err(io::Error::from) {
-        Ok(n) => Ok(Some(n)),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(Error::system(doing)(error)),
     }
 }
