@@ -72,7 +72,7 @@ pub enum Received {
 
 impl Evtctl<Sockets> {
     /// SIOCAUTOACCEPT: has a listener's connections accepted, each as its event is delivered, and so
-    /// none while the masks let no event of the type [`ACCEPT`](EventType::ACCEPT) through. The event
+    /// none while the masks let no event of the type [`ACCEPT`](crate::EventType::ACCEPT) through. The event
     /// tells of the new socket and its state; the socket is non-blocking, and stays here until it is
     /// [released](Evtctl::release).
     ///
@@ -104,7 +104,7 @@ impl Evtctl<Sockets> {
     }
 
     /// Binds a socket to a group (F_SETSIG, SEND 3.6.2): from now on events of the type
-    /// [`READY`](EventType::READY) tell of its state, the first of what it is now. One waits at most,
+    /// [`READY`](crate::EventType::READY) tell of its state, the first of what it is now. One waits at most,
     /// and it says what is true when it is delivered; if nothing is left of what it was to tell, it is
     /// withdrawn.
     ///
@@ -117,7 +117,7 @@ impl Evtctl<Sockets> {
     }
 
     /// Binds a connection to a group, and has it received from: events of the type
-    /// [`DATA`](EventType::DATA) tell that something has come, which [`received`](Evtctl::received)
+    /// [`DATA`](crate::EventType::DATA) tell that something has come, which [`received`](Evtctl::received)
     /// takes. One waits at most; if what it was to tell of has been taken, it is withdrawn. What comes
     /// stays in the socket while all receive buffers are in use.
     ///

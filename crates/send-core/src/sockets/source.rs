@@ -23,7 +23,7 @@ const RDHUP: u32 = libc::POLLRDHUP as u32;
 
 /// A source of events: the sockets that are given to it. All its memory is taken at the start.
 ///
-/// What is done with them is done by methods of [`Evtctl`].
+/// What is done with them is done by methods of [`Evtctl`](crate::Evtctl).
 ///
 /// ```
 /// use send_core::{EventType, Evtctl, Group, Groups, Socket, SocketConfig, Sockets};
@@ -110,7 +110,7 @@ impl Sockets {
 
     /// Tells the ring of sockets. It may be called in a signal handler, as there is room for all.
     fn begin(&mut self) {
-        // What found no receive buffer is told of again when there are some.
+        // Sockets that found no receive buffer begin again when there are some.
         if u32::from(self.kernel.buffers()) > self.reports.len() {
             self.waiting.append(&mut self.dry);
         }
@@ -126,6 +126,7 @@ impl Sockets {
             }
             self.waiting.pop();
         }
+        // A kernel that can't be used any more says so at the next wait.
         let _ = self.kernel.hand_over();
     }
 
@@ -355,7 +356,7 @@ fn broken(fault: &Fault) -> Error {
 // bytes are no more than buffers.
 unsafe impl Source for Sockets {
     fn take_in(&mut self, intake: &mut Intake<'_>) {
-        // A kernel that can't be used any more says so at the next wait.
+        // As in `begin`.
         let _ = self.kernel.catch_up();
         loop {
             while let Some(report) = self.kernel.reported() {
