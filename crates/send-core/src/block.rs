@@ -141,16 +141,21 @@ pub(crate) struct Deliverer {
 }
 
 impl Deliverer {
+    /// Whether the buffer has no room.
+    pub(crate) fn is_full(&self, block: &EventControl) -> bool {
+        // A tail that makes no sense never equals `head`, and its owner alone is harmed.
+        after(self.head, block.slots()) == block.tail.load(Ordering::Acquire)
+    }
+
     /// Puts an event into the buffer; false when there is no room.
     ///
     /// # Safety
     /// A block has one deliverer, and one caller at a time.
     pub(crate) unsafe fn put(&mut self, block: &EventControl, event: Event, group: Group) -> bool {
-        let next = after(self.head, block.slots());
-        // A tail that makes no sense never equals `head`, and its owner alone is harmed.
-        if next == block.tail.load(Ordering::Acquire) {
+        if self.is_full(block) {
             return false;
         }
+        let next = after(self.head, block.slots());
         let event = Event { group: group.number(), ..event };
         // SAFETY: the slot is outside `tail..head`, so the application does not read it, and
         // nobody else writes.

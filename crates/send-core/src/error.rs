@@ -22,6 +22,22 @@ pub enum Error {
     NoRanges,
     /// Notification was to begin with no handler set.
     NoHandler,
+    /// A table for no sockets, or for more than 2^20.
+    SocketCount(u32),
+    /// Receive buffers, so many of such a size, that there can't be.
+    ReceiveBuffers(u16, u32),
+    /// As many sockets as there is room for tell of themselves.
+    TooManySockets,
+    /// There is no socket of this name, or it is none that is used so.
+    NoSuchSocket,
+    /// The descriptor is no socket.
+    NotASocket(i32),
+    /// The socket does not listen.
+    NotListening(i32),
+    /// The socket is no stream.
+    NotAStream(i32),
+    /// The kernel takes nothing at the moment.
+    Busy,
     /// A timer whose period is zero.
     NoPeriod,
     /// Another part of the program handles this signal.
@@ -61,6 +77,28 @@ impl fmt::Display for Error {
                 "on this processor critical sections by address are not known; use the flag",
             ),
             Error::NoHandler => f.write_str("set a handler before notification begins"),
+            Error::SocketCount(count) => {
+                write!(
+                    f,
+                    "a table of sockets holds 1 to {} of them, not {count}",
+                    crate::MOST_SOCKETS
+                )
+            }
+            Error::ReceiveBuffers(count, size) => write!(
+                f,
+                "receive buffers have to be a power of two, at least a byte each and 1 GiB in all, \
+                 not {count} of {size} bytes"
+            ),
+            Error::TooManySockets => {
+                f.write_str("there is room for no more sockets; raise `sockets`, or release some")
+            }
+            Error::NoSuchSocket => {
+                f.write_str("there is no such socket any more, or it is not used so")
+            }
+            Error::NotASocket(fd) => write!(f, "descriptor {fd} is no socket"),
+            Error::NotListening(fd) => write!(f, "descriptor {fd} does not listen"),
+            Error::NotAStream(fd) => write!(f, "descriptor {fd} is no stream socket"),
+            Error::Busy => f.write_str("the kernel takes nothing at the moment; try it again"),
             Error::NoPeriod => f.write_str("a timer needs a period above zero"),
             Error::SignalInUse(number) => {
                 write!(f, "another part of the program handles signal {number}")

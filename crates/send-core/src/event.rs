@@ -13,21 +13,23 @@ pub struct EventType(u8);
 
 impl EventType {
     /// All numbers are below this.
-    pub const COUNT: usize = 71;
+    pub const COUNT: usize = 72;
 
     /// A connection was accepted, `EVT_IPACCEPT` (SEND 3.6.1).
     pub const ACCEPT: EventType = EventType(65);
+    /// The state of a socket has changed, `EVT_IOREADY` (SEND 3.6.2).
+    pub const READY: EventType = EventType(66);
     /// Bytes were received.
-    pub const DATA: EventType = EventType(66);
+    pub const DATA: EventType = EventType(67);
     /// A timer ran out.
-    pub const TIMER: EventType = EventType(67);
+    pub const TIMER: EventType = EventType(68);
     /// A thread has posted something.
-    pub const USER: EventType = EventType(68);
+    pub const USER: EventType = EventType(69);
     /// Something else that was asked of the kernel is done.
-    pub const DONE: EventType = EventType(69);
+    pub const DONE: EventType = EventType(70);
     /// Events wait for which the buffer has no room, `EVT_OVERFLOW` (SEND 3.1). It never stands in
     /// the buffer itself.
-    pub const OVERFLOW: EventType = EventType(70);
+    pub const OVERFLOW: EventType = EventType(71);
 
     /// A signal, such as `libc::SIGINT`.
     ///
@@ -74,6 +76,7 @@ impl fmt::Debug for EventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
             EventType::ACCEPT => "accept",
+            EventType::READY => "ready",
             EventType::DATA => "data",
             EventType::TIMER => "timer",
             EventType::USER => "user",
@@ -95,9 +98,11 @@ pub struct Event {
     pub group: u8,
     /// How many events of the same kind and origin it stands for (at least 1; no more than fits).
     pub count: u16,
-    /// Of a completion, its result, such as a new connection's descriptor; else -1.
+    /// The descriptor of the [socket](crate::Socket) that it is about; of a completion, its result, such
+    /// as a new connection's descriptor; else -1.
     pub fd: i32,
-    /// Of a completion, the flags with which the ring reports it; else 0.
+    /// The state of that socket, in the format of poll(2); of a completion, the flags with which the ring
+    /// reports it; else 0.
     pub state: u32,
     /// Not used.
     pub reserved: u32,

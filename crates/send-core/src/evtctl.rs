@@ -17,7 +17,7 @@ use crate::group::Assignment;
 use crate::posts::Posts;
 use crate::queue::{HolderId, Queue};
 use crate::signals::{self, Before};
-use crate::source::{Idle, Intake};
+use crate::source::{Idle, Intake, Origins};
 use crate::stack::Stack;
 use crate::timer::Timer;
 use crate::{
@@ -62,6 +62,7 @@ struct Inside<S> {
     signals: [Option<(HolderId, Before)>; SIGNALS],
     posts: Arc<Posts>,
     source: S,
+    origins: Origins,
     handler: Option<(Box<dyn Handler>, Trigger)>,
     timer: Option<(Timer, HolderId)>,
     /// The buffer had no room when it was last tried.
@@ -95,13 +96,16 @@ impl<S: Source> Evtctl<S> {
         block.set_stack(stack.top());
         let thread = gettid().as_raw_nonzero().get();
         let posts = Arc::new(Posts::new(events, thread, source.waker()));
+        let mut queue = Queue::new(events);
+        let origins = Origins::new(&mut queue, source.origins());
         let inside = Inside {
             deliverer: Deliverer::default(),
-            queue: Queue::new(events),
+            queue,
             groups: Assignment::default(),
             signals: [const { None }; SIGNALS],
             posts,
             source,
+            origins,
             handler: None,
             timer: None,
             was_full: false,
@@ -178,8 +182,8 @@ impl<S: Source> Evtctl<S> {
                 signals::give_back(kind, &before);
                 inside.queue.release(holder);
             }
-            let signalled = SIGNALLED.into_iter().filter_map(|kind| inside.groups.get(kind));
-            gate.set_signalled(signalled.fold(Groups::NONE, |all, group| all | group.into()));
+            inside.source.regrouped(kind);
+            gate.set_signalled(inside.signalled());
             gate.remind();
             Ok(())
         })
@@ -227,6 +231,17 @@ impl<S: Source> Evtctl<S> {
     /// when it ends.
     pub fn critically<R>(&mut self, f: impl FnOnce(&mut S) -> R) -> R {
         self.inside(|_, inside| f(&mut inside.source))
+    }
+
+    /// Changes what the source tells of, and looks at what is to be told already.
+    pub(crate) fn configure<R>(&mut self, f: impl FnOnce(&mut S, &mut Intake<'_>) -> R) -> R {
+        self.inside(|gate, inside| {
+            let Inside { queue, groups, source, origins, .. } = inside;
+            let result = f(source, &mut Intake::new(queue, groups, *origins));
+            gate.set_signalled(inside.signalled());
+            gate.remind();
+            result
+        })
     }
 
     /// Asks something of the source.
@@ -299,7 +314,7 @@ impl<S: Source> Evtctl<S> {
     }
 
     /// Takes the oldest event out of the buffer. When that is empty it is looked whether something
-    /// has come that may be delivered; no system call.
+    /// has come that may be delivered; no system call, but those of a source.
     pub fn next_event(&mut self) -> Option<Event> {
         self.inside(|gate, inside| {
             if !gate.block.has_events() {
@@ -346,6 +361,14 @@ impl<S: Source> Drop for Evtctl<S> {
     }
 }
 
+impl<S: Source> Inside<S> {
+    /// Groups of events for which the signal of notification is sent.
+    fn signalled(&self) -> Groups {
+        let types = SIGNALLED.into_iter().filter_map(|kind| self.groups.get(kind));
+        types.fold(self.source.groups(), |all, group| all | group.into())
+    }
+}
+
 /// Sleeps until the buffer holds an event that `mask` allows, or until a time. The source is asked
 /// once at least, unless there is one already.
 fn sleep<S: Source>(
@@ -379,17 +402,20 @@ fn sleep<S: Source>(
 
 /// Takes in what has come, and puts into the buffer what `mask` allows.
 fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) {
-    let Inside { deliverer, queue, groups, signals, posts, source, timer, was_full, .. } = inside;
+    let Inside {
+        deliverer, queue, groups, signals, posts, source, origins, timer, was_full, ..
+    } = inside;
     let (mut all, mut count, mut full) = (Groups::NONE, 0, false);
     loop {
         gate.take_signals(|number, times| {
             if let Some((holder, _)) = &signals[number] {
                 let kind = EventType::of_handled(number as i32);
                 let count = times.min(u16::MAX.into()) as u16;
-                Intake::new(queue, groups).generate(*holder, Event { count, ..Event::new(kind) });
+                let event = Event { count, ..Event::new(kind) };
+                Intake::new(queue, groups, *origins).generate(*holder, event);
             }
         });
-        let mut intake = Intake::new(queue, groups);
+        let mut intake = Intake::new(queue, groups, *origins);
         if let Some((timer, holder)) = timer
             && let count @ 1.. = timer.passed()
         {
@@ -403,10 +429,14 @@ fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) 
         source.take_in(&mut intake);
         let before = count;
         while !full && let Some((group, event)) = queue.first(mask) {
-            // SAFETY: the gate is closed, and this is the block's deliverer.
-            full = !unsafe { deliverer.put(&gate.block, event, group) };
-            if !full {
-                queue.delivered(group);
+            full = deliverer.is_full(&gate.block);
+            if full {
+                break;
+            }
+            queue.delivered(group);
+            if let Some(event) = source.confirm(event) {
+                // SAFETY: the gate is closed, and this is the block's deliverer. It has room.
+                unsafe { deliverer.put(&gate.block, event, group) };
                 all = all | group.into();
                 count += 1;
             }

@@ -86,6 +86,18 @@ impl Iterator for Events<'_> {
     }
 }
 
+/// A handler that raises a flag, and leaves the events for the application to take when it sees that. For
+/// [`Trigger::Edge`], as it uses nothing up.
+#[derive(Clone, Debug, Default)]
+pub struct Alarm(pub Arc<AtomicBool>);
+
+// SAFETY: it sets an atomic flag.
+unsafe impl Handler for Alarm {
+    fn handle(&mut self, _: &mut Events<'_>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// One thing that is safe to do in a handler.
 #[derive(Clone, Debug)]
 pub enum Action {

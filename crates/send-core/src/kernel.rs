@@ -126,7 +126,7 @@ impl Delivery {
     }
 }
 
-/// Why there can be no such kernel.
+/// Why there can be no such kernel, or no [`Sockets`](crate::Sockets).
 #[derive(Debug)]
 pub enum Unusable {
     /// The ring can't be set up.

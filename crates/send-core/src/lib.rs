@@ -25,8 +25,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! For daily use there is [`Notifier`]; for servers, [`SendKernel`], which the crate `multiplex` runs
-//! applications on; beneath both, [`Evtctl`], which has what evtctl() has in the thesis.
+//! For daily use there is [`Notifier`]; for sockets of one's own, [`Sockets`]; for servers,
+//! [`SendKernel`], which the crate `multiplex` runs applications on; beneath all, [`Evtctl`], which has
+//! what evtctl() has in the thesis.
 //!
 //! # What is where, and what differs
 //!
@@ -46,8 +47,11 @@
 //! | critical section | 3.4 | [`Evtctl::set_critical_section`], [`Evtctl::critically`] | by address for leaf code, whose end calls `look`; by a flag for everything else, as code that calls others has no one range |
 //! | `EVT_OVERFLOW` | 3.1 | [`EventType::OVERFLOW`] | |
 //! | WAIT_FOR_EVENT | 3.5 | [`Evtctl::wait`] | |
-//! | auto-accept | 3.6.1 | [`SendKernel`] | a multishot accept; whoever wants no connections cancels it |
-//! | coalescing, revocation | 3.6 | `queue.rs` | of signals and timers; sockets tell by completions, one for each operation |
+//! | auto-accept, `EVT_IPACCEPT` | 3.6.1 | [`Evtctl::auto_accept`], [`SendKernel`] | accept4(2), by whoever delivers the event; the address of the other end has no room in it, and is [asked for](Evtctl::peer). In [`SendKernel`] a multishot accept |
+//! | `deliver = 0` for accepts | 4.7 | [`Evtctl::set_deliver`] | nothing is accepted, as that is done at delivery. While only `notify` is down the first connection interrupts and is accepted, those behind it when the application looks. Whoever wants no connections from [`SendKernel`] cancels its accept |
+//! | `EVT_IOREADY` | 3.6.2 | [`Evtctl::watch`] | a multishot poll tells that something has changed, and poll(2) at delivery what is true; the group is an argument, not an ioctl |
+//! | coalescing, revocation | 3.6 | `queue.rs`, [`Source::confirm`] | of signals, timers and [`Sockets`], each with one event waiting. What a socket's says is asked for when it is to be delivered: then it is withdrawn, and until then it is counted in `num_queued`. [`SendKernel`] tells by completions, one for each operation |
+//! | `SIOCEVTCLONE` | 3.6.2 | [`Evtctl::auto_accept`] | the group in which accepted sockets are watched; options of the listener are inherited by the kernel |
 //! | two queues, no batch | 4.3, figure 4.2 | [`SendKernel`] | line 30 of the figure is inverted; figure 3.5 is right |
 //! | SEND, PS2, PS1 | 4.7, figure 4.11 | [`Delivery`] | a cooperative ring with signals, one that delivers by itself, one that delivers at a wait |
 //!
@@ -56,13 +60,13 @@
 //! | type | by |
 //! |---|---|
 //! | accept | `O_ASYNC` on the listener: `SIGIO`, of which the kernel keeps one; on its way to the handler the kernel runs the ring's work |
-//! | data, other completions | the next entry into the kernel, whatever causes it |
+//! | ready, data of [`Sockets`] | the same, on each socket |
+//! | data, other completions of [`SendKernel`] | the next entry into the kernel, whatever causes it |
 //! | signals | themselves |
 //! | timers | timer_create(2), by `SIGIO` |
 //! | posts of other threads | tgkill(2), by `SIGIO`, once until the thread has looked |
 //!
-//! What this crate does not do: it runs no application in a handler, and makes no futures. Not there yet:
-//! the readiness of single sockets (`EVT_IOREADY`, 3.6.2) and connections for others than [`SendKernel`].
+//! What this crate does not do: it runs no application in a handler, and makes no futures.
 
 mod block;
 mod code;
@@ -79,6 +83,7 @@ mod posts;
 mod queue;
 mod ring;
 mod signals;
+mod sockets;
 mod source;
 mod stack;
 mod sync;
@@ -90,11 +95,15 @@ pub use event::{Event, EventType};
 pub use evtctl::Evtctl;
 pub use gate::Counts;
 pub use group::{Group, Groups};
-pub use handler::{Action, Actions, Events, Handler, Trigger};
+pub use handler::{Action, Actions, Alarm, Events, Handler, Trigger};
 pub use kernel::{Delivery, SendKernel, Sizes, Unusable};
 pub use notifier::Notifier;
 pub use posts::Poster;
+pub use sockets::{Received, Socket, SocketConfig, Sockets};
 pub use source::{Idle, Intake, Source};
 
 /// The most events that a buffer holds.
 pub const MOST_EVENTS: u32 = 1 << 24;
+
+/// The most sockets of which a block tells.
+pub const MOST_SOCKETS: u32 = 1 << 20;

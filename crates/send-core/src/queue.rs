@@ -11,6 +11,13 @@ use crate::{Event, EventType, Group, Groups};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HolderId(u32);
 
+impl HolderId {
+    /// The holder that was made so many after this one.
+    pub(crate) fn after(self, count: u32) -> Self {
+        HolderId(self.0 + count)
+    }
+}
+
 #[derive(Debug)]
 struct Holder {
     event: Event,

@@ -8,13 +8,13 @@ use shared_ring::{Errno, Waker};
 
 use crate::group::Assignment;
 use crate::queue::{HolderId, Queue};
-use crate::{Error, Event};
+use crate::{Error, Event, EventType, Group, Groups};
 
 /// A source of events, such as a ring.
 ///
 /// # Safety
-/// `take_in` and `queued` run in a signal handler of the thread that the source belongs to, though
-/// never while that thread is in another method of it. They do only what is safe there
+/// `take_in`, `confirm` and `queued` run in a signal handler of the thread that the source belongs to,
+/// though never while that thread is in another method of it. They do only what is safe there
 /// (signal-safety(7)): no memory from the allocator, none given back, no lock.
 pub unsafe trait Source: 'static {
     /// Hands over what has come, as far as there is room.
@@ -22,6 +22,27 @@ pub unsafe trait Source: 'static {
 
     /// How much has come that was not handed over.
     fn queued(&self) -> u32;
+
+    /// How many origins of events it has, each of which has one event waiting at most. It stays so.
+    fn origins(&self) -> u32 {
+        0
+    }
+
+    /// The groups, beside those of event types, whose events interrupt by the signal of notification.
+    fn groups(&self) -> Groups {
+        Groups::NONE
+    }
+
+    /// An event is about to be delivered, of whatever source: what it says at this moment, or nothing
+    /// when it is withdrawn.
+    fn confirm(&mut self, event: Event) -> Option<Event> {
+        Some(event)
+    }
+
+    /// A type of events has been put into another group, or none; some that waited may be gone.
+    fn regrouped(&mut self, kind: EventType) {
+        let _ = kind;
+    }
 
     /// What ends a wait from outside.
     fn waker(&self) -> Waker;
@@ -38,11 +59,36 @@ pub unsafe trait Source: 'static {
 pub struct Intake<'a> {
     queue: &'a mut Queue,
     groups: &'a Assignment,
+    origins: Origins,
+}
+
+/// The holders of a source's origins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origins {
+    first: Option<HolderId>,
+    count: u32,
+}
+
+impl Origins {
+    /// Makes the holders; the only step that may allocate.
+    pub(crate) fn new(queue: &mut Queue, count: u32) -> Self {
+        let first = (0..count).map(|_| queue.hold()).fold(None, |first, next| first.or(Some(next)));
+        Origins { first, count }
+    }
+
+    fn holder(self, origin: u32) -> Option<HolderId> {
+        self.first.filter(|_| origin < self.count).map(|first| first.after(origin))
+    }
 }
 
 impl<'a> Intake<'a> {
-    pub(crate) fn new(queue: &'a mut Queue, groups: &'a Assignment) -> Self {
-        Intake { queue, groups }
+    pub(crate) fn new(queue: &'a mut Queue, groups: &'a Assignment, origins: Origins) -> Self {
+        Intake { queue, groups, origins }
+    }
+
+    /// The group of a type of events.
+    pub fn group(&self, kind: EventType) -> Option<Group> {
+        self.groups.get(kind)
     }
 
     /// Whether there is room for another event.
@@ -59,7 +105,21 @@ impl<'a> Intake<'a> {
         }
     }
 
-    /// Queues an event in the holder of its origin.
+    /// Queues an event of one of the source's origins, or lets the one that waits take it in.
+    pub fn tell(&mut self, origin: u32, group: Group, event: Event) {
+        if let Some(holder) = self.origins.holder(origin) {
+            self.queue.generate(holder, group, event);
+        }
+    }
+
+    /// Withdraws the event of one of the source's origins.
+    pub fn withdraw(&mut self, origin: u32) {
+        if let Some(holder) = self.origins.holder(origin) {
+            self.queue.revoke(holder);
+        }
+    }
+
+    /// Queues an event in a holder.
     pub(crate) fn generate(&mut self, holder: HolderId, event: Event) {
         if let Some(group) = self.groups.get(event.kind) {
             self.queue.generate(holder, group, event);

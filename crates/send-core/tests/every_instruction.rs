@@ -1,17 +1,21 @@
 //! No notification is lost, wherever it arrives: another thread posts an event between every two
-//! instructions of what an application does with its masks and sections. (x86-64 can stop behind
+//! instructions of what an application does with its masks, sections and sockets. (x86-64 can stop behind
 //! each instruction.)
 
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::asm;
-use std::net::TcpStream;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{hint, mem, ptr, thread};
 
-use send_core::{Action, Actions, Delivery, EventType, Evtctl, Group, Groups, SendKernel, Trigger};
+use send_core::{
+    Action, Actions, Alarm, Delivery, EventType, Evtctl, Group, Groups, SendKernel, Socket,
+    SocketConfig, Sockets, Trigger,
+};
 use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Outcome, Submit, Token, UringConfig};
 
 /// Behind how many instructions the event is to arrive, and how many have been.
@@ -167,6 +171,70 @@ fn everywhere_in_a_turn(delivery: Delivery) {
     kernel.host_mut().discard(listener);
 }
 
+/// The same with a byte that arrives at a socket behind each instruction of `what`, which returns how many it
+/// has received: what it has not is told.
+fn everywhere_at_a_socket(
+    name: &str,
+    mut what: impl FnMut(&mut Evtctl<Sockets>, Socket) -> Option<usize>,
+) {
+    let Ok(sockets) = Sockets::new(&SocketConfig { sockets: 1, buffers: 1, buffer_size: 16 })
+    else {
+        return;
+    };
+    let mut send = Evtctl::with_source(8, sockets).unwrap();
+    let come = Arc::new(AtomicBool::new(false));
+    send.set_handler(Alarm(come.clone()), Trigger::Edge);
+    send.set_notify(Groups::ALL).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_nodelay(true).unwrap();
+    let socket = send.watch(listener.accept().unwrap().0, Group::FIRST).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let other = thread::spawn({
+        let over = over.clone();
+        move || {
+            while !over.load(Ordering::Acquire) {
+                if POST.swap(false, Ordering::AcqRel) {
+                    client.write_all(b"x").unwrap();
+                    POSTED.store(true, Ordering::Release);
+                }
+                hint::spin_loop();
+            }
+        }
+    });
+    // Some hundreds of its instructions, if there are more.
+    ARRIVES.store(u64::MAX, Ordering::Relaxed);
+    STEPS.store(0, Ordering::Relaxed);
+    trap!(on);
+    what(&mut send, socket);
+    trap!(off);
+    let apart = (STEPS.load(Ordering::Relaxed) / 300).max(1);
+    let mut at = 0;
+    loop {
+        at += apart;
+        while send.next_event().is_some() {}
+        come.store(false, Ordering::Relaxed);
+        STEPS.store(0, Ordering::Relaxed);
+        POSTED.store(false, Ordering::Relaxed);
+        ARRIVES.store(at, Ordering::Relaxed);
+        trap!(on);
+        let taken = what(&mut send, socket);
+        trap!(off);
+        if !POSTED.load(Ordering::Acquire) {
+            assert_eq!(taken, None);
+            break;
+        }
+        if taken.is_none() {
+            assert!(come.load(Ordering::Relaxed), "{name}: instruction {at}: nobody was told");
+            let event = send.next_event().map(|event| event.state & libc::POLLIN as u32 != 0);
+            assert_eq!(event, Some(true), "{name}: what came behind instruction {at} was lost");
+            assert_eq!(send.recv(socket, &mut [0; 8]), Ok(Some(1)));
+        }
+    }
+    over.store(true, Ordering::Release);
+    other.join().unwrap();
+}
+
 /// One test, as the trap belongs to the process.
 #[test]
 fn an_event_may_arrive_behind_any_instruction() {
@@ -193,6 +261,16 @@ fn an_event_may_arrive_behind_any_instruction() {
     let past = Instant::now() - Duration::from_secs(1);
     everywhere("a wait that is over at once, with nothing to be waited for", move |send| {
         assert!(!send.wait(Groups::NONE, Some(past)).unwrap());
+    });
+    everywhere_at_a_socket("it is read", |send, socket| send.recv(socket, &mut [0; 8]).unwrap());
+    everywhere_at_a_socket("a mask is lowered and raised", |send, _| {
+        send.set_notify(Groups::NONE).unwrap();
+        send.set_notify(Groups::ALL).unwrap();
+        None
+    });
+    everywhere_at_a_socket("one looks", |send, _| {
+        send.look();
+        None
     });
     for delivery in [Delivery::Preemptive, Delivery::Immediate, Delivery::Batched] {
         everywhere_in_a_turn(delivery);

@@ -100,6 +100,14 @@ fn every_refusal_is_a_sentence() {
         Error::NoHandler,
         Error::NoPeriod,
         Error::SignalInUse(2),
+        Error::SocketCount(0),
+        Error::ReceiveBuffers(3, 64),
+        Error::TooManySockets,
+        Error::NoSuchSocket,
+        Error::NotASocket(0),
+        Error::NotListening(3),
+        Error::NotAStream(3),
+        Error::Busy,
         Error::System("waiting", 4),
     ];
     for error in all {

@@ -264,17 +264,19 @@ impl System for Linux {
         work.run(Disk::Cached).map(|done| file_outcome(Ok(done)))
     }
 
-    fn signal_on_arrival(&mut self, listener: Fd) -> Result<(), Errno> {
+    fn signal_on_arrival(&mut self, fd: Fd) -> Result<(), Errno> {
         let owner = Owner { kind: F_OWNER_TID, thread: gettid().as_raw_nonzero().get() };
         // SAFETY: the command reads one `f_owner_ex`, which `Owner` is laid out as.
-        if unsafe { libc::fcntl(listener.raw(), F_SETOWN_EX, &raw const owner) } < 0 {
+        if unsafe { libc::fcntl(fd.raw(), F_SETOWN_EX, &raw const owner) } < 0 {
             return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
         }
-        let listener = borrow(&listener);
-        // rustix has no name for O_ASYNC, whose number differs between architectures.
-        let flags = rustix::fs::fcntl_getfl(listener)?;
-        let signals = OFlags::from_bits_retain(libc::O_ASYNC as u32);
-        rustix::fs::fcntl_setfl(listener, flags | signals)
+        let fd = borrow(&fd);
+        rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | SIGNALS)
+    }
+
+    fn signal_no_more(&mut self, fd: Fd) -> Result<(), Errno> {
+        let fd = borrow(&fd);
+        rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - SIGNALS)
     }
 
     fn signalled(&self) -> bool {
@@ -292,6 +294,9 @@ impl System for Linux {
 
 /// `TCP_CLOSE` of the kernel's tcp_states.h.
 const TCP_CLOSE: u8 = 7;
+
+/// rustix has no name for it, whose number differs between architectures.
+const SIGNALS: OFlags = OFlags::from_bits_retain(libc::O_ASYNC as u32);
 
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;

@@ -75,11 +75,18 @@ pub trait System: Host {
     /// Those of the system call, and those that say it would have waited.
     fn file_work(&mut self, work: &Work) -> Result<Outcome, Errno>;
 
-    /// Has the kernel signal the calling thread, by SIGIO, when a connection arrives.
+    /// Has the kernel signal the calling thread, by SIGIO, when a connection arrives, or when the state
+    /// of a socket changes otherwise. It may be called in a signal handler.
     ///
     /// # Errors
     /// Those of fcntl(2).
-    fn signal_on_arrival(&mut self, listener: Fd) -> Result<(), Errno>;
+    fn signal_on_arrival(&mut self, fd: Fd) -> Result<(), Errno>;
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    fn signal_no_more(&mut self, fd: Fd) -> Result<(), Errno>;
 
     /// Whether a signal interrupts the program now, on a machine where they don't come by
     /// themselves.

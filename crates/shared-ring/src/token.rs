@@ -22,11 +22,15 @@ pub enum Kind {
     Wake = 6,
     /// The request to cancel another operation.
     Cancel = 7,
+    /// The state of a descriptor, as it changes.
+    Watch = 8,
+    /// Bytes arriving, told by reports alone.
+    Stream = 9,
 }
 
 impl Kind {
     /// How many kinds there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 10;
     const ALL: [Kind; Kind::COUNT] = [
         Kind::Accept,
         Kind::Receive,
@@ -36,7 +40,14 @@ impl Kind {
         Kind::File,
         Kind::Wake,
         Kind::Cancel,
+        Kind::Watch,
+        Kind::Stream,
     ];
+
+    /// Whether it is of an operation that was posted, which stands in its kernel's table.
+    pub(crate) const fn is_in_table(self) -> bool {
+        !matches!(self, Kind::Wake | Kind::Cancel | Kind::Watch | Kind::Stream)
+    }
 }
 
 /// The name of one operation: kind, slot and generation in 64 bits.

@@ -464,6 +464,10 @@ impl System for Machine {
         Ok(())
     }
 
+    fn signal_no_more(&mut self, _: Fd) -> Result<(), Errno> {
+        Ok(())
+    }
+
     fn signalled(&self) -> bool {
         Machine::signalled(self)
     }

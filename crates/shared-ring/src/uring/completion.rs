@@ -13,7 +13,7 @@ use crate::{
 impl<R: Ring> UringKernel<R> {
     /// The next completion that the ring has reported.
     pub(super) fn next_of_ring(&mut self) -> Option<Completion> {
-        while let Some(cqe) = self.landed.pop_front() {
+        while let Some(cqe) = self.pop_landed() {
             if let Some(completion) = self.completed(&cqe) {
                 return Some(completion);
             }
@@ -28,7 +28,13 @@ impl<R: Ring> UringKernel<R> {
             // There is as much room as in the ring's own queue.
             self.ring.reap(&mut self.landed);
         }
-        self.landed.pop_front().map(Reported)
+        self.pop_landed().map(Reported)
+    }
+
+    fn pop_landed(&mut self) -> Option<Cqe> {
+        let cqe = self.landed.pop_front()?;
+        self.note_stream(&cqe);
+        Some(cqe)
     }
 
     /// How many reports wait to be taken. It may be called in a signal handler, too.
@@ -59,6 +65,8 @@ impl<R: Ring> UringKernel<R> {
         match token.kind() {
             // It failed because the operation had ended, or was ending.
             Kind::Cancel => return None,
+            // It is for whoever takes reports.
+            Kind::Watch | Kind::Stream => return None,
             Kind::Wake => return self.woken(cqe.result),
             _ => {}
         }

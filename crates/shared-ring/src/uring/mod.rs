@@ -8,6 +8,7 @@ mod probe;
 mod provided;
 mod ring;
 mod sqe;
+mod stream;
 
 pub use probe::{Ability, Missing};
 pub use ring::{Cqe, Entries, LinuxRing, Reported, Ring};
@@ -97,6 +98,8 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     landed: VecDeque<Cqe>,
     waker: Waker,
     wake_in_flight: bool,
+    /// Submissions in flight that go on and stand in no table.
+    streams: u32,
     /// Does what the ring has no operation for.
     offload: <R::System as System>::Offload,
     mode: Mode,
@@ -165,6 +168,7 @@ impl<R: Ring> UringKernel<R> {
             offload,
             waker,
             wake_in_flight: false,
+            streams: 0,
             mode: config.mode,
             multishot: Multishot::Untried,
             now,
@@ -208,9 +212,13 @@ impl<R: Ring> UringKernel<R> {
             while let Some(token) = self.cancels.pop_front() {
                 // It may have ended since, and another of its name have begun.
                 let entry = self.owned.inflight.get(token);
-                let due = token.kind() == Kind::Wake
-                    || entry.is_some_and(|e| e.note.cancelled || planted!(CancelReachesNext));
-                let cancel = sqe::cancel(token, Token::new(Kind::Cancel, 0, 0));
+                let due = entry.is_some_and(|e| e.note.cancelled || planted!(CancelReachesNext))
+                    || !token.kind().is_in_table();
+                let own = Token::new(Kind::Cancel, 0, 0);
+                let cancel = match token.kind() {
+                    Kind::Cancel => sqe::cancel_all(own),
+                    _ => sqe::cancel(token, own),
+                };
                 // SAFETY: a cancel points to nothing.
                 if due && !unsafe { self.ring.push(&cancel) } {
                     if planted!(CancelForgotten) {
@@ -340,8 +348,11 @@ impl<R: Ring> UringKernel<R> {
         if self.wake_in_flight {
             self.cancels.push_back(Token::new(Kind::Wake, 0, 0));
         }
+        if self.streams > 0 {
+            self.cancels.push_back(Token::new(Kind::Cancel, 0, 0));
+        }
         self.discard();
-        while self.owned.inflight.len() > 0 || self.wake_in_flight {
+        while self.owned.inflight.len() > 0 || self.wake_in_flight || self.streams > 0 {
             // The wake-up is not to be armed again.
             let now = self.system.clock();
             let turned = self.fill().and_then(|()| self.enter(1, Some(Duration::from_millis(100))));
@@ -368,7 +379,7 @@ impl<R: Ring> Submit for UringKernel<R> {
     type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        if matches!(token.kind(), Kind::Wake | Kind::Cancel) {
+        if !token.kind().is_in_table() {
             return Err(Refused { op, why: Refusal::TokenInUse });
         }
         let copies = match &op {

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use io_uring::squeue::Entry as Sqe;
-use io_uring::{IoUring, Probe};
+use io_uring::{IoUring, Probe, cqueue};
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringEnterFlags, Timespec, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
@@ -35,6 +35,21 @@ impl Reported {
     /// The name of the operation.
     pub fn token(self) -> Token {
         Token::from_bits(self.0.user_data)
+    }
+
+    /// A count, a descriptor or a state, or the negative of an error's number.
+    pub fn result(self) -> i32 {
+        self.0.result
+    }
+
+    /// Whether more reports of its submission will follow.
+    pub fn goes_on(self) -> bool {
+        cqueue::more(self.0.flags)
+    }
+
+    /// Whether it brings a receive buffer.
+    pub fn has_buffer(self) -> bool {
+        cqueue::buffer_select(self.0.flags).is_some()
     }
 
     /// Three numbers, to be carried elsewhere.

@@ -12,7 +12,7 @@ use rustix::net::addr::SocketAddrArg;
 
 use super::provided::GROUP;
 use crate::beneath::{LOOK, OPEN};
-use crate::{Fd, File, Gather, Links, Op, Token};
+use crate::{Fd, File, Gather, Kind, Links, Op, Token};
 
 /// What an operation in flight keeps beside itself: memory at an address that stays, and how far
 /// it has come.
@@ -142,6 +142,27 @@ fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
         })
     };
     (storage, len)
+}
+
+/// The submission by which a descriptor tells of itself, for good; of what, the kind of the token says.
+pub(super) fn goes_on(token: Token, fd: Fd) -> Sqe {
+    let sqe = match token.kind() {
+        Kind::Stream => opcode::RecvMulti::new(raw(fd), GROUP).build(),
+        _ => opcode::PollAdd::new(raw(fd), STATES).multi(true).build(),
+    };
+    sqe.user_data(token.bits())
+}
+
+/// What states a descriptor tells of, beside POLLERR and POLLHUP. Not POLLPRI, which the kernel claims
+/// of all data that arrives.
+const STATES: u32 = (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP) as u32;
+
+/// The request to cancel everything. Its success is not reported.
+pub(super) fn cancel_all(own: Token) -> Sqe {
+    opcode::AsyncCancel2::new(CancelBuilder::any())
+        .build()
+        .flags(Flags::SKIP_SUCCESS)
+        .user_data(own.bits())
 }
 
 /// The request to cancel every submission of an operation. Its success is not reported.

@@ -1,0 +1,91 @@
+//! What becomes of descriptors. One test, as they belong to the process.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use send_core::{EventType, Evtctl, Group, Groups, Socket, SocketConfig, Sockets, Unusable};
+
+const CONFIG: SocketConfig = SocketConfig { sockets: 64, buffers: 4, buffer_size: 64 };
+
+fn block() -> Option<Evtctl<Sockets>> {
+    let sockets = match Sockets::new(&CONFIG) {
+        Ok(sockets) => sockets,
+        Err(Unusable::Ring(_)) => return None,
+        Err(Unusable::Block(error)) => panic!("{error}"),
+    };
+    let mut send = Evtctl::with_source(8, sockets).unwrap();
+    send.set_group(EventType::ACCEPT, Some(Group::FIRST)).unwrap();
+    Some(send)
+}
+
+fn open() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn await_event(send: &mut Evtctl<Sockets>) -> Socket {
+    let far = Instant::now() + Duration::from_secs(60);
+    assert!(send.wait(Group::FIRST.into(), Some(far)).unwrap(), "no connection is accepted");
+    Socket::of(&send.next_event().unwrap()).unwrap()
+}
+
+/// Sockets in every state there is, and then an end.
+fn use_sockets(mut send: Evtctl<Sockets>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    send.auto_accept(listener, Some(Group::FIRST.next())).unwrap();
+    let mut clients: Vec<_> = (0..12).map(|_| TcpStream::connect(address).unwrap()).collect();
+    clients.iter_mut().for_each(|client| client.write_all(b"hello").unwrap());
+    // Taken and kept; released; received from; the others accepted, and never taken.
+    await_event(&mut send);
+    let released = await_event(&mut send);
+    drop(send.release(released).unwrap());
+    let received = await_event(&mut send);
+    let fd = send.release(received).unwrap();
+    send.receive(fd, Group::FIRST).unwrap();
+    send.set_deliver(Groups::ALL);
+    assert!(send.block().has_events());
+    drop(send);
+    for client in &mut clients {
+        // Their ends are closed, with or without what was not read.
+        assert!(!matches!(client.read(&mut [0]), Ok(1..)));
+    }
+}
+
+/// Bounds how many descriptors there may be, and returns how many there might.
+fn set_most(most: u64) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it writes one structure, and reads it.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        let before = std::mem::replace(&mut limit.rlim_cur, most);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        before
+    }
+}
+
+/// A connection for which there is no descriptor waits, and is accepted when there is one.
+fn run_out(mut send: Evtctl<Sockets>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    send.auto_accept(listener, None).unwrap();
+    let before = set_most(3);
+    let soon = Instant::now() + Duration::from_millis(20);
+    assert_eq!(send.wait(Groups::ALL, Some(soon)), Ok(false));
+    set_most(before);
+    await_event(&mut send);
+}
+
+#[test]
+fn no_descriptor_is_left_and_none_is_missed() {
+    let Some(send) = block() else { return };
+    // What is opened once and for all.
+    use_sockets(send);
+    let before = open();
+    for _ in 0..3 {
+        use_sockets(block().unwrap());
+        run_out(block().unwrap());
+        assert_eq!(open(), before);
+    }
+}
