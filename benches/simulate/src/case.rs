@@ -52,12 +52,15 @@ names! {
     SendPs1 "send-ps1",
     /// SEND with immediate delivery, and batched notification.
     SendPs2 "send-ps2",
+    /// /dev/poll.
+    DevPoll "devpoll",
 }
 
-/// The mechanisms of chance. What those of SEND have in common they are chosen by; which of them it
-/// is follows from the seed.
+/// The mechanisms of chance. Those of a kind are chosen by what they have in common; which of them
+/// it is follows from the seed.
 const CHOSEN: usize = 5;
 const SENDS: [Mechanism; 3] = [Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2];
+const LEVELS: [Mechanism; 2] = [Mechanism::Level, Mechanism::DevPoll];
 
 names! {
     /// Which server runs.
@@ -93,6 +96,7 @@ impl Case {
         let mut random = fastrand::Rng::with_seed(seed);
         let mechanism = |chosen: usize| match Mechanism::ALL[chosen] {
             Mechanism::Send => SENDS[(seed % 3) as usize],
+            Mechanism::Level => LEVELS[(seed % 2) as usize],
             other => other,
         };
         Case {

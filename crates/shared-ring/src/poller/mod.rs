@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bitflags::bitflags;
 
-use crate::Fd;
+use crate::{Fd, Linux};
 
 bitflags! {
     /// What is wanted of a descriptor, and what it is ready for.
@@ -78,6 +78,23 @@ pub trait Poller {
 
     /// System calls made so far.
     fn system_calls(&self) -> u64;
+}
+
+/// Knows what state descriptors are in.
+pub trait Ask {
+    /// Fills in what each is ready for, in the format of poll(2), without waiting.
+    ///
+    /// # Errors
+    /// Only when it can't be asked any more.
+    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()>;
+}
+
+impl Ask for Linux {
+    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
+        // SAFETY: the array is as long as said.
+        let n = unsafe { libc::poll(array.as_mut_ptr(), array.len() as _, 0) };
+        ready(n.into()).map(drop)
+    }
 }
 
 /// A time to wait, as the kernel wants it.

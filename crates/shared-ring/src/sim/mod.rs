@@ -35,9 +35,10 @@ pub use machine::{Hand, Machine, Verdict};
 pub use memory::Watching;
 pub use peer::{Got, Line, Net, Next, Peer};
 pub use plan::{Plan, Refuses};
-pub use poller::SimPoller;
+pub use poller::{SimDevPoll, SimPoller};
 pub use ring::SimRing;
 
+use crate::poller::Poller;
 use crate::{Engine, EngineConfig, Missing, UringConfig, UringKernel};
 
 /// The ring's kernel, on a simulated machine.
@@ -72,7 +73,17 @@ impl<const EDGE: bool> SimEngine<EDGE> {
     /// # Errors
     /// When there is no descriptor for the waker.
     pub fn new(machine: &Machine, config: &EngineConfig) -> std::io::Result<Self> {
-        let engine = Engine::on(machine.clone(), SimPoller::new(machine), config)?;
+        Self::polling(machine, SimPoller::new(machine), config)
+    }
+}
+
+impl<P: Poller> Checked<Engine<P, Machine>> {
+    /// Sets up an engine on a machine, over a poller of this machine's.
+    ///
+    /// # Errors
+    /// When there is no descriptor for the waker.
+    pub fn polling(machine: &Machine, poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+        let engine = Engine::on(machine.clone(), poller, config)?;
         Ok(Checked::over(engine, machine))
     }
 }

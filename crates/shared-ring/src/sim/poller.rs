@@ -7,7 +7,7 @@ use super::fault::Fault;
 use super::machine::Machine;
 use super::stream::End;
 use super::world::{Passed, What, World};
-use crate::poller::{Poller, Readiness};
+use crate::poller::{Ask, DevPoll, Poller, Readiness};
 use crate::{Errno, Fd, Table};
 
 /// A simulated interest set.
@@ -115,6 +115,37 @@ fn of_connection(world: &mut World, end: End) -> Readiness {
     }
     connection.ask_for_room(end.side);
     ready
+}
+
+/// poll(2), on the whole array at once.
+impl Ask for Machine {
+    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
+        let mut world = self.world();
+        world.enter();
+        for entry in array {
+            let ready = readiness(&mut world, Fd::from_raw(entry.fd));
+            let flags = [
+                (Readiness::READ, libc::POLLIN),
+                (Readiness::WRITE, libc::POLLOUT),
+                (Readiness::HANGUP, libc::POLLRDHUP),
+                (Readiness::all(), libc::POLLHUP),
+            ];
+            let of = flags.iter().filter(|(what, _)| ready.contains(*what));
+            let state = of.fold(0, |state, (_, flag)| state | flag);
+            entry.revents = state & (entry.events | libc::POLLHUP);
+        }
+        if world.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
+    }
+}
+
+/// /dev/poll, on a simulated machine.
+pub type SimDevPoll = DevPoll<SimPoller<true>, Machine>;
+
+impl SimDevPoll {
+    /// Makes an empty set on a machine.
+    pub fn simulated(machine: &Machine) -> Self {
+        DevPoll::over(SimPoller::new(machine), machine.clone())
+    }
 }
 
 impl<const EDGE: bool> Poller for SimPoller<EDGE> {
