@@ -10,7 +10,7 @@ use examples::{Echo, Kv, Proxy, Timeouts};
 use httpd::{Root, Site};
 use multiplex::{Application, Config, Fault, Loop, StartError, Stats};
 use send_core::{Delivery, SendKernel, Sizes};
-use shared_ring::sim::{Checked, Machine, SimDevPoll, SimEngine, SimKernel, Verdict};
+use shared_ring::sim::{Checked, Machine, SimDevPoll, SimEngine, SimInterest, SimKernel, Verdict};
 use shared_ring::{Kernel, Mode, UringKernel};
 
 use super::case::{Case, Mechanism, Program};
@@ -154,6 +154,12 @@ fn serve<A: Application + 'static>(
         }
         Mechanism::Edge => {
             let kernel = SimEngine::<true>::new(machine, &engine).map_err(system)?;
+            drive(case, machine, shared, config, app, kernel)
+        }
+        Mechanism::Interest => {
+            let hints = [1, 4, 20, 1_000][(case.plan.seed / 2 % 4) as usize];
+            let poller = SimInterest::simulated(machine, hints);
+            let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
             drive(case, machine, shared, config, app, kernel)
         }
         Mechanism::DevPoll => {

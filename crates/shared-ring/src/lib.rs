@@ -27,6 +27,7 @@ mod engine;
 mod file;
 mod gather;
 mod inflight;
+pub mod interest;
 mod kernel;
 mod linux;
 pub mod nonblocking;

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -19,6 +19,11 @@ impl Fd {
     /// Passes ownership of a descriptor to the runtime.
     pub fn from_owned(fd: OwnedFd) -> Self {
         Fd(fd.into_raw_fd())
+    }
+
+    /// The number of a descriptor that stays its owner's.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Self {
+        Fd(fd.as_raw_fd())
     }
 
     pub(crate) const fn from_raw(fd: RawFd) -> Self {

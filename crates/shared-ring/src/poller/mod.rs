@@ -2,11 +2,13 @@
 
 mod devpoll;
 mod epoll;
+mod interest;
 mod poll;
 mod select;
 
 pub use devpoll::DevPoll;
 pub use epoll::{Epoll, EpollEdge};
+pub use interest::Interest;
 pub use poll::Poll;
 pub use select::Select;
 
@@ -50,7 +52,7 @@ impl Readiness {
         let mut ready = Readiness::empty();
         ready.set(Readiness::READ, broken || has(libc::POLLIN));
         ready.set(Readiness::WRITE, broken || has(libc::POLLOUT));
-        ready.set(Readiness::HANGUP, broken);
+        ready.set(Readiness::HANGUP, broken || has(libc::POLLRDHUP));
         ready
     }
 }
@@ -188,6 +190,11 @@ mod tests {
     #[test]
     fn devpoll_behaves() {
         behaves(DevPoll::new().unwrap());
+    }
+
+    #[test]
+    fn interest_behaves() {
+        behaves(Interest::new().unwrap());
     }
 
     #[test]

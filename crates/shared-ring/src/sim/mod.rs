@@ -35,7 +35,7 @@ pub use machine::{Hand, Machine, Verdict};
 pub use memory::Watching;
 pub use peer::{Got, Line, Net, Next, Peer};
 pub use plan::{Plan, Refuses};
-pub use poller::{SimDevPoll, SimPoller};
+pub use poller::{SimDevPoll, SimInterest, SimPoller};
 pub use ring::SimRing;
 
 use crate::poller::Poller;

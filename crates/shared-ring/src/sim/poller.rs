@@ -7,7 +7,8 @@ use super::fault::Fault;
 use super::machine::Machine;
 use super::stream::End;
 use super::world::{Passed, What, World};
-use crate::poller::{Ask, DevPoll, Poller, Readiness};
+use crate::interest::Hinting;
+use crate::poller::{Ask, DevPoll, Interest, Poller, Readiness};
 use crate::{Errno, Fd, Table};
 
 /// A simulated interest set.
@@ -145,6 +146,44 @@ impl SimDevPoll {
     /// Makes an empty set on a machine.
     pub fn simulated(machine: &Machine) -> Self {
         DevPoll::over(SimPoller::new(machine), machine.clone())
+    }
+}
+
+/// Banga's interface, on a simulated machine.
+pub type SimInterest = Interest<SimPoller<true>, Machine>;
+
+impl SimInterest {
+    /// Makes empty sets on a machine, with a queue of at most so many hints.
+    pub fn simulated(machine: &Machine, hints: usize) -> Self {
+        Interest::over(SimPoller::new(machine), machine.clone(), hints)
+    }
+}
+
+impl Hinting for SimPoller<true> {
+    fn watch(&mut self, fd: Fd, _wanted: i16, _one: bool) -> io::Result<bool> {
+        let is_new = self.wanted.at(fd.index()).is_empty();
+        self.set(fd, Readiness::READ | Readiness::WRITE)?;
+        Ok(is_new)
+    }
+
+    /// Whoever closes has said so.
+    fn is_watched(&mut self, _fd: Fd) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        Poller::forget(self, fd);
+    }
+
+    fn wait(&mut self, most: Option<Duration>, _: usize, out: &mut Vec<Fd>) -> io::Result<()> {
+        let mut happened = Vec::new();
+        Poller::wait(self, most, &mut happened)?;
+        out.extend(happened.iter().map(|(fd, _)| *fd));
+        Ok(())
+    }
+
+    fn system_calls(&self) -> u64 {
+        Poller::system_calls(self)
     }
 }
 
