@@ -56,6 +56,8 @@ names! {
     DevPoll "devpoll",
     /// Banga's interface.
     Interest "interest",
+    /// Real-time signals.
+    RtSig "rtsig",
 }
 
 /// The mechanisms of chance. Those of a kind are chosen by what they have in common; which of them
@@ -63,7 +65,7 @@ names! {
 const CHOSEN: usize = 5;
 const SENDS: [Mechanism; 3] = [Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2];
 const LEVELS: [Mechanism; 2] = [Mechanism::Level, Mechanism::DevPoll];
-const EDGES: [Mechanism; 2] = [Mechanism::Edge, Mechanism::Interest];
+const EDGES: [Mechanism; 3] = [Mechanism::Edge, Mechanism::Interest, Mechanism::RtSig];
 
 names! {
     /// Which server runs.
@@ -100,7 +102,7 @@ impl Case {
         let mechanism = |chosen: usize| match Mechanism::ALL[chosen] {
             Mechanism::Send => SENDS[(seed % 3) as usize],
             Mechanism::Level => LEVELS[(seed % 2) as usize],
-            Mechanism::Edge => EDGES[(seed % 2) as usize],
+            Mechanism::Edge => EDGES[(seed % 3) as usize],
             other => other,
         };
         Case {

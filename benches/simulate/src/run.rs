@@ -10,7 +10,9 @@ use examples::{Echo, Kv, Proxy, Timeouts};
 use httpd::{Root, Site};
 use multiplex::{Application, Config, Fault, Loop, StartError, Stats};
 use send_core::{Delivery, SendKernel, Sizes};
-use shared_ring::sim::{Checked, Machine, SimDevPoll, SimEngine, SimInterest, SimKernel, Verdict};
+use shared_ring::sim::{
+    Checked, Machine, SimDevPoll, SimEngine, SimInterest, SimKernel, SimRtSig, Verdict,
+};
 use shared_ring::{Kernel, Mode, UringKernel};
 
 use super::case::{Case, Mechanism, Program};
@@ -115,6 +117,9 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     }
 }
 
+/// How many hints or signals there may be.
+const FEW: [usize; 4] = [1, 4, 20, 1_000];
+
 /// Runs a server on the mechanism of a case.
 fn serve<A: Application + 'static>(
     case: &Case,
@@ -157,8 +162,12 @@ fn serve<A: Application + 'static>(
             drive(case, machine, shared, config, app, kernel)
         }
         Mechanism::Interest => {
-            let hints = [1, 4, 20, 1_000][(case.plan.seed / 2 % 4) as usize];
-            let poller = SimInterest::simulated(machine, hints);
+            let poller = SimInterest::simulated(machine, FEW[(case.plan.seed / 3 % 4) as usize]);
+            let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
+            drive(case, machine, shared, config, app, kernel)
+        }
+        Mechanism::RtSig => {
+            let poller = SimRtSig::simulated(machine, FEW[(case.plan.seed / 3 % 4) as usize]);
             let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
             drive(case, machine, shared, config, app, kernel)
         }

@@ -63,6 +63,6 @@ pub use linux::{Linux, file_outcome};
 #[doc(hidden)]
 pub use offload::{Done, Threads, Work};
 #[doc(hidden)]
-pub use system::{Offload, System};
+pub use system::{Offload, System, Told};
 #[doc(hidden)]
 pub use uring::{Ability, Cqe, Entries, LinuxRing, Ring};

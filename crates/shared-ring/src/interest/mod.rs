@@ -59,6 +59,7 @@ mod process;
 mod sets;
 
 pub use edges::{Edges, Hinting};
+pub(crate) use hints::Hints;
 pub use process::ProcessWide;
 pub(crate) use sets::Sets;
 

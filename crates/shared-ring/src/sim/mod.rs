@@ -23,6 +23,7 @@ mod plan;
 mod poller;
 mod provided;
 mod ring;
+mod signals;
 mod stream;
 mod submission;
 mod trace;
@@ -37,6 +38,7 @@ pub use peer::{Got, Line, Net, Next, Peer};
 pub use plan::{Plan, Refuses};
 pub use poller::{SimDevPoll, SimInterest, SimPoller};
 pub use ring::SimRing;
+pub use signals::{SimRtSig, SimSignals};
 
 use crate::poller::Poller;
 use crate::{Engine, EngineConfig, Missing, UringConfig, UringKernel};

@@ -82,7 +82,7 @@ impl<const EDGE: bool> SimPoller<EDGE> {
 }
 
 /// What a descriptor is ready for.
-fn readiness(world: &mut World, fd: Fd) -> Readiness {
+pub(super) fn readiness(world: &mut World, fd: Fd) -> Readiness {
     let mut ready = Readiness::empty();
     match world.what(fd, "poll") {
         Ok(What::Listener(listener)) => {
