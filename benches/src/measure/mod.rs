@@ -22,7 +22,9 @@ pub(crate) use namespace::enter_own_network;
 pub(crate) use network::TcpCounts;
 pub(crate) use peer::Peer;
 pub(crate) use perf::{Perf, Recording, Share};
-pub(crate) use processor::{CLIENT_CORE, CpuTime, Others, Switches, pin, raise_descriptors};
+pub(crate) use processor::{
+    CLIENT_CORE, CpuTime, Others, SERVER_CORE, Switches, pin, raise_descriptors,
+};
 pub(crate) use quota::{Quota, join, remove_all};
 pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject};

@@ -4,7 +4,8 @@
 //!
 //! A signal carries the number of a descriptor, which may be another's when it is taken (SEND 2.4.3).
 //! So a number that is used again gets another mark, another signal, and a signal with an old mark
-//! is stale. When all marks of a number are used up, the queue is emptied; then none is old.
+//! is stale. When all marks of a number are used up, the queue is emptied; then none is old. (A file
+//! that was duplicated, and lives on under another number, would go on to signal under this one.)
 
 use std::io;
 use std::mem;
