@@ -65,7 +65,7 @@ names! {
 const CHOSEN: usize = 5;
 const SENDS: [Mechanism; 3] = [Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2];
 const LEVELS: [Mechanism; 2] = [Mechanism::Level, Mechanism::DevPoll];
-const EDGES: [Mechanism; 3] = [Mechanism::Edge, Mechanism::Interest, Mechanism::RtSig];
+const EDGES: [Mechanism; 3] = [Mechanism::Interest, Mechanism::Edge, Mechanism::RtSig];
 
 names! {
     /// Which server runs.

@@ -31,7 +31,7 @@
 //! | interest mask | 4 | [`Mask`] | The same bits. |
 //! | no interest: mask 0 | 4 | `Mask::empty()` | Costs no system call. |
 //! | state at declaration, older than any queued event | 4 | `Some(&mut state)` | Asked by poll(2), before the kernel is told to queue events. |
-//! | closing removes | 4, 6 | the kernel's registration goes by itself | A number that is used again is recognised when it is declared: adding it then succeeds. What a scan finds is checked. |
+//! | closing removes | 4, 6 | the kernel's registration goes by itself | A number that is used again is recognised when it is declared: adding it then succeeds. What a scan finds is checked. Hints of a file that lives on under another number are dropped. |
 //! | `get_next_event`, `array_max` | 4 | [`get_next_event`], the length of the array | An array without room is refused. |
 //! | current state, reports no longer true suppressed | 4 | one poll(2) for the candidates of a call | epoll looks too when it hands out a hint. A race with other threads remains, as in the paper. |
 //! | never waits to fill the array | 4 | the same | |
