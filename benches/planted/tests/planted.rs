@@ -5,7 +5,7 @@ use std::thread;
 
 use shared_ring::planted::{Bug, plant};
 use shared_ring::sim::Watching;
-use simulate::{Case, run};
+use simulate::{Case, Mechanism, run};
 
 #[global_allocator]
 static ALLOCATOR: Watching<System> = Watching(System);
@@ -16,16 +16,27 @@ const SEEDS: u64 = 1_000;
 /// Steps of each run.
 const STEPS: u64 = 1_000;
 
+/// Where a bug is looked for: one that only one mechanism can have, on that.
+fn case(bug: Bug, seed: u64) -> Case {
+    let case = Case::of(seed, STEPS);
+    let mechanism = match bug {
+        Bug::HintsLost => Mechanism::Interest,
+        Bug::StaleSignalBelieved | Bug::OverflowIgnored | Bug::StateNotAsked => Mechanism::RtSig,
+        _ => case.mechanism,
+    };
+    Case { mechanism, ..case }
+}
+
 /// The first seed that finds a bug, and what it says.
 fn find(bug: Bug) -> Option<(u64, String)> {
     plant(Some(bug));
     let found = (1..=SEEDS).find_map(|seed| {
-        let failure = run(&Case::of(seed, STEPS)).verdict.failure?;
+        let failure = run(&case(bug, seed)).verdict.failure?;
         Some((seed, failure))
     });
     plant(None);
     if let Some((seed, _)) = found {
-        let case = Case::of(seed, STEPS);
+        let case = case(bug, seed);
         assert_eq!(run(&case).verdict.failure, None, "without {bug:?}, {case}");
     }
     found

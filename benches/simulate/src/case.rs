@@ -52,12 +52,20 @@ names! {
     SendPs1 "send-ps1",
     /// SEND with immediate delivery, and batched notification.
     SendPs2 "send-ps2",
+    /// /dev/poll.
+    DevPoll "devpoll",
+    /// Banga's interface.
+    Interest "interest",
+    /// Real-time signals.
+    RtSig "rtsig",
 }
 
-/// The mechanisms of chance. What those of SEND have in common they are chosen by; which of them it
-/// is follows from the seed.
+/// The mechanisms of chance. Those of a kind are chosen by what they have in common; which of them
+/// it is follows from the seed.
 const CHOSEN: usize = 5;
 const SENDS: [Mechanism; 3] = [Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2];
+const LEVELS: [Mechanism; 2] = [Mechanism::Level, Mechanism::DevPoll];
+const EDGES: [Mechanism; 3] = [Mechanism::Interest, Mechanism::Edge, Mechanism::RtSig];
 
 names! {
     /// Which server runs.
@@ -93,6 +101,8 @@ impl Case {
         let mut random = fastrand::Rng::with_seed(seed);
         let mechanism = |chosen: usize| match Mechanism::ALL[chosen] {
             Mechanism::Send => SENDS[(seed % 3) as usize],
+            Mechanism::Level => LEVELS[(seed % 2) as usize],
+            Mechanism::Edge => EDGES[(seed % 3) as usize],
             other => other,
         };
         Case {

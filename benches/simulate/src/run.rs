@@ -10,7 +10,9 @@ use examples::{Echo, Kv, Proxy, Timeouts};
 use httpd::{Root, Site};
 use multiplex::{Admission, Application, Config, Fault, Loop, Order, StartError, Stats};
 use send_core::{Delivery, SendKernel, Sizes};
-use shared_ring::sim::{Checked, Machine, SimEngine, SimKernel, Verdict};
+use shared_ring::sim::{
+    Checked, Machine, SimDevPoll, SimEngine, SimInterest, SimKernel, SimRtSig, Verdict,
+};
 use shared_ring::{Kernel, Mode, UringKernel};
 
 use super::case::{Case, Mechanism, Program};
@@ -126,6 +128,9 @@ fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
     random.bool().then_some(admission)
 }
 
+/// How many hints or signals there may be.
+const FEW: [usize; 4] = [1, 4, 20, 1_000];
+
 /// Runs a server on the mechanism of a case.
 fn serve<A: Application + 'static>(
     case: &Case,
@@ -165,6 +170,21 @@ fn serve<A: Application + 'static>(
         }
         Mechanism::Edge => {
             let kernel = SimEngine::<true>::new(machine, &engine).map_err(system)?;
+            drive(case, machine, shared, config, app, kernel)
+        }
+        Mechanism::Interest => {
+            let poller = SimInterest::simulated(machine, FEW[(case.plan.seed / 3 % 4) as usize]);
+            let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
+            drive(case, machine, shared, config, app, kernel)
+        }
+        Mechanism::RtSig => {
+            let poller = SimRtSig::simulated(machine, FEW[(case.plan.seed / 3 % 4) as usize]);
+            let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
+            drive(case, machine, shared, config, app, kernel)
+        }
+        Mechanism::DevPoll => {
+            let poller = SimDevPoll::simulated(machine);
+            let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
             drive(case, machine, shared, config, app, kernel)
         }
     }

@@ -25,7 +25,7 @@ const QUICK: [u32; 3] = [0, 2_000, 18_000];
 const FULL: [u32; 7] = [0, 500, 1_000, 2_000, 5_000, 10_000, 18_000];
 /// Who looks at each idle connection at every turn takes too long beyond.
 const MOST_SCANNED: u32 = 2_000;
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 /// How long figure 8 may take.
 const QUICK_TIME: Duration = Duration::from_secs(40);
 const TIME: Duration = Duration::from_secs(660);
@@ -78,9 +78,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
     let others = Others::watch()?;
     let wanted: &[&str] = if cx.quick {
-        &["select", "epoll", "uring"]
+        &["select", "epoll", "interest", "uring", "send"]
     } else {
-        &["select", "poll", "epoll", "uring"]
+        &["select", "poll", "epoll", "interest", "uring", "send"]
     };
     let (numbers, rounds) = if cx.quick { (&QUICK[..], 3) } else { (&FULL[..], ROUNDS) };
     let (begun, time) = (Instant::now(), if cx.quick { QUICK_TIME } else { TIME });

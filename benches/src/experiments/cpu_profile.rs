@@ -23,7 +23,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// What belongs to learning of events: functions of the kernel whose names begin so.
-const EVENTS: [(&str, &[&[&str]]); 4] = [
+const EVENTS: [(&str, &[&[&str]]); 5] = [
     ("select", &[&["do_select", "core_sys_select", "do_pselect", "__x64_sys_pselect6"], SCAN]),
     (
         "poll",
@@ -32,9 +32,11 @@ const EVENTS: [(&str, &[&[&str]]); 4] = [
             SCAN,
         ],
     ),
-    ("epoll", &[&["ep_", "epoll", "do_epoll", "__x64_sys_epoll"], STATE]),
+    ("epoll", &[EPOLL, STATE]),
+    ("interest", &[EPOLL, &["do_sys_poll", "do_poll", "__x64_sys_poll"], SCAN]),
     ("uring", &[&["io_", "__io_", "__do_sys_io_uring"], STATE]),
 ];
+const EPOLL: &[&str] = &["ep_", "epoll", "do_epoll", "__x64_sys_epoll"];
 /// What asks a socket for its state.
 const STATE: &[&str] = &["sock_poll", "tcp_poll"];
 /// What goes through all descriptors at every wait.

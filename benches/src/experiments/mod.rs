@@ -1,5 +1,6 @@
 //! The experiments: one file each, one list.
 
+mod banga_cost;
 mod cold;
 mod contestants;
 mod cpu_profile;
@@ -65,6 +66,7 @@ pub(crate) const ALL: &[Experiment] = &[
     fairness::EXPERIMENT,
     mixed::EXPERIMENT,
     cold::EXPERIMENT,
+    banga_cost::EXPERIMENT,
     cpu_profile::EXPERIMENT,
     http_sessions::EXPERIMENT,
     send_dequeue::EXPERIMENT,

@@ -59,6 +59,8 @@ pub use config::{Config, StartError, Unavailable};
 pub use event_loop::Loop;
 pub use multiplexer::{Family, Multiplexer, Remote, Stats};
 pub use rx::Rx;
+#[cfg(feature = "interest")]
+pub use shared_ring::interest;
 /// A simulated machine, on which a server is tested: one seed decides what goes wrong, and when.
 ///
 /// ```

@@ -16,7 +16,7 @@ use crate::offload::Work;
 use crate::poller::{Epoll, Poller, Readiness};
 use crate::{
     Batch, Completion, Counters, Fault, Fd, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
-    Posted, Refusal, Refused, Submit, System, Table, Token, Waker,
+    Posted, Refusal, Refused, Submit, System, Table, Token, Told, Waker,
 };
 
 /// How an [`Engine`] is set up.
@@ -95,7 +95,8 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// # Errors
     /// When there is no descriptor for the waker.
     pub(crate) fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
-        let waker = system.waker(false)?;
+        let told = if P::BY_SIGNALS { Told::Signalled } else { Told::Polled };
+        let waker = system.waker(told)?;
         let waker_fd = waker.fd();
         poller.set(waker_fd, Readiness::READ)?;
         let now = system.clock();
@@ -492,6 +493,7 @@ impl<P: Poller, S: System> Submit for Engine<P, S> {
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
         counters.system_calls += self.poller.system_calls();
+        counters.overflows += self.poller.overflows();
         counters
     }
 }

@@ -204,7 +204,7 @@ counters! {
     buffer_shortages,
     /// Times the kernel ended an operation early that was posted again.
     rearmed,
-    /// Times the completion queue overflowed.
+    /// Times the queue of completions, of signals or of hints overflowed.
     overflows,
     /// Sends that took fewer bytes than were offered.
     short_sends,

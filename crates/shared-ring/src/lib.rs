@@ -27,6 +27,7 @@ mod engine;
 mod file;
 mod gather;
 mod inflight;
+pub mod interest;
 mod kernel;
 mod linux;
 pub mod nonblocking;
@@ -62,6 +63,6 @@ pub use linux::{Linux, file_outcome};
 #[doc(hidden)]
 pub use offload::{Done, Threads, Work};
 #[doc(hidden)]
-pub use system::{Offload, System};
+pub use system::{Offload, System, Told};
 #[doc(hidden)]
 pub use uring::{Ability, Cqe, Entries, LinuxRing, Ring};

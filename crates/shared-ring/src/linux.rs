@@ -14,7 +14,7 @@ use rustix::thread::gettid;
 use crate::nonblocking::{self, Disk, Part};
 use crate::offload::{Done, Threads};
 use crate::{
-    BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, RxBuf, System, Waker, Work,
+    BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, RxBuf, System, Told, Waker, Work,
 };
 
 /// This machine.
@@ -214,8 +214,12 @@ impl Host for Linux {
 impl System for Linux {
     type Offload = Threads;
 
-    fn waker(&mut self, waits: bool) -> io::Result<Waker> {
-        if waits { Waker::for_ring() } else { Waker::new() }
+    fn waker(&mut self, told: Told) -> io::Result<Waker> {
+        match told {
+            Told::Polled => Waker::new(),
+            Told::Read => Waker::for_ring(),
+            Told::Signalled => Waker::signalling(),
+        }
     }
 
     fn offload(&self, waker: Waker) -> Threads {
@@ -265,12 +269,8 @@ impl System for Linux {
     }
 
     fn signal_on_arrival(&mut self, fd: Fd) -> Result<(), Errno> {
-        let owner = Owner { kind: F_OWNER_TID, thread: gettid().as_raw_nonzero().get() };
-        // SAFETY: the command reads one `f_owner_ex`, which `Owner` is laid out as.
-        if unsafe { libc::fcntl(fd.raw(), F_SETOWN_EX, &raw const owner) } < 0 {
-            return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
-        }
         let fd = borrow(&fd);
+        signal_to_this_thread(fd)?;
         rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | SIGNALS)
     }
 
@@ -297,6 +297,16 @@ const TCP_CLOSE: u8 = 7;
 
 /// rustix has no name for it, whose number differs between architectures.
 const SIGNALS: OFlags = OFlags::from_bits_retain(libc::O_ASYNC as u32);
+
+/// Has a descriptor's signals sent to the calling thread, and to no other.
+pub(crate) fn signal_to_this_thread(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let owner = Owner { kind: F_OWNER_TID, thread: gettid().as_raw_nonzero().get() };
+    // SAFETY: the command reads one `f_owner_ex`, which `Owner` is laid out as.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &raw const owner) } < 0 {
+        return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    Ok(())
+}
 
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;

@@ -83,6 +83,14 @@ mod bugs {
         EndNotLookedFor,
         /// The poller is not told that an operation waits for room.
         RoomNotAskedFor,
+        /// Hints that were discarded are not made up for.
+        HintsLost,
+        /// A signal about a descriptor that was closed is taken to be about the next of its number.
+        StaleSignalBelieved,
+        /// Signals that had no room are not made up for.
+        OverflowIgnored,
+        /// A descriptor's state is not asked for when it begins to signal.
+        StateNotAsked,
         /// A connection that arrives while the server stops is left open.
         LateArrivalLeaked,
         /// A listener that has rested does not accept again.

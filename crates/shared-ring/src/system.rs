@@ -15,11 +15,11 @@ pub trait System: Host {
     /// Does the file work that would wait.
     type Offload: Offload;
 
-    /// Makes a waker; whether its descriptor is for reads that wait.
+    /// Makes a waker; how the kernel tells of it.
     ///
     /// # Errors
-    /// Those of eventfd(2).
-    fn waker(&mut self, waits: bool) -> io::Result<Waker>;
+    /// Those of eventfd(2) or pipe(2).
+    fn waker(&mut self, told: Told) -> io::Result<Waker>;
 
     /// Makes what does file work, and wakes when some is done.
     fn offload(&self, waker: Waker) -> Self::Offload;
@@ -100,6 +100,17 @@ pub trait System: Host {
 
     /// Has a descriptor closed when the last clone of what is returned goes.
     fn file(&self, fd: Fd) -> File;
+}
+
+/// How a program comes to know that it was woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A poller says that the waker can be read.
+    Polled,
+    /// A read of the waker, which waited, ends.
+    Read,
+    /// The waker's descriptor signals.
+    Signalled,
 }
 
 /// Does file work that would wait, elsewhere.

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::Fd;
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -28,6 +29,8 @@ struct Shared {
 enum Event {
     /// eventfd(2).
     Linux(OwnedFd),
+    /// pipe(2): the end that is read, and the other.
+    Pipe(OwnedFd, OwnedFd),
     /// A simulated machine's.
     #[cfg(feature = "sim")]
     Played(Fd, std::sync::Arc<AtomicU64>),
@@ -39,7 +42,7 @@ enum Event {
 impl Event {
     fn fd(&self) -> Fd {
         match self {
-            Event::Linux(fd) => Fd::from_raw(fd.as_raw_fd()),
+            Event::Linux(fd) | Event::Pipe(fd, _) => Fd::from_raw(fd.as_raw_fd()),
             #[cfg(feature = "sim")]
             Event::Played(fd, _) => *fd,
             #[cfg(loom)]
@@ -51,6 +54,8 @@ impl Event {
         match self {
             // A full counter is a wake-up in itself, and nothing else can fail.
             Event::Linux(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
+            // The same holds for a full pipe.
+            Event::Pipe(_, fd) => drop(rustix::io::write(fd, &[0])),
             #[cfg(feature = "sim")]
             Event::Played(_, counter) => drop(counter.fetch_add(1, Ordering::AcqRel)),
             #[cfg(loom)]
@@ -63,7 +68,7 @@ impl Event {
 
     fn take(&self) {
         match self {
-            Event::Linux(fd) => drop(rustix::io::read(fd, &mut [0; 8])),
+            Event::Linux(fd) | Event::Pipe(fd, _) => drop(rustix::io::read(fd, &mut [0; 8])),
             #[cfg(feature = "sim")]
             Event::Played(_, counter) => drop(counter.swap(0, Ordering::AcqRel)),
             #[cfg(loom)]
@@ -90,6 +95,12 @@ impl Waker {
     /// Makes a waker whose descriptor the ring reads, and waits for.
     pub(crate) fn for_ring() -> io::Result<Self> {
         Self::with(EventfdFlags::CLOEXEC)
+    }
+
+    /// Makes a waker whose descriptor can signal (fcntl(2), `O_ASYNC`).
+    pub(crate) fn signalling() -> io::Result<Self> {
+        let (reads, writes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Waker::over(Event::Pipe(reads, writes)))
     }
 
     fn with(flags: EventfdFlags) -> io::Result<Self> {

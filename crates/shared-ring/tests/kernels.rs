@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use far::{Far, Here, Stream};
-use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
+use shared_ring::poller::{DevPoll, Epoll, EpollEdge, Interest, Poll, RtSig, Select};
 use shared_ring::{
     Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, Fault, Fd, File,
     FileKind, Gather, Host, Kernel, Kind, Links, ListenOptions, Mode, Op, Outcome, Posted, Refusal,
@@ -25,7 +25,7 @@ use shared_ring::{
 #[cfg(feature = "sim")]
 use far::simulated::There;
 #[cfg(feature = "sim")]
-use shared_ring::sim::{SimEngine, SimKernel};
+use shared_ring::sim::{Checked, SimDevPoll, SimInterest, SimKernel, SimPoller, SimRtSig};
 
 /// Memory that is freed while a simulated kernel holds it fails a test.
 #[cfg(feature = "sim")]
@@ -53,23 +53,20 @@ macro_rules! on_every_kernel {
         fn $test() {
             let Room { operations, buffers, buffer_size } = $room;
             let engine = EngineConfig { operations, buffers, buffer_size };
-            println!("engine over epoll");
-            cases::$test(
-                Tested::new(Engine::new(Epoll::new().unwrap(), &engine).unwrap()),
-                &Here::new(),
-            );
-            println!("engine over edge-triggered epoll");
-            cases::$test(
-                Tested::new(Engine::new(EpollEdge::new().unwrap(), &engine).unwrap()),
-                &Here::new(),
-            );
-            println!("engine over poll");
-            cases::$test(Tested::new(Engine::new(Poll::default(), &engine).unwrap()), &Here::new());
-            println!("engine over select");
-            cases::$test(
-                Tested::new(Engine::new(Select::default(), &engine).unwrap()),
-                &Here::new(),
-            );
+            macro_rules! over {
+                ($name:literal, $poller:expr) => {
+                    println!("engine over {}", $name);
+                    let kernel = Engine::new($poller, &engine).unwrap();
+                    cases::$test(Tested::new(kernel), &Here::new());
+                };
+            }
+            over!("epoll", Epoll::new().unwrap());
+            over!("edge-triggered epoll", EpollEdge::new().unwrap());
+            over!("poll", Poll::default());
+            over!("select", Select::default());
+            over!("/dev/poll", DevPoll::new().unwrap());
+            over!("declared interests", Interest::new().unwrap());
+            over!("real-time signals", RtSig::new().unwrap());
             for mode in MODES {
                 let ring = UringConfig { mode, operations, buffers, buffer_size };
                 match UringKernel::new(&ring) {
@@ -90,16 +87,20 @@ macro_rules! on_every_kernel {
                     cases::$test(Tested::new(kernel), &far);
                     far.check();
                 }
-                println!("simulated level-triggered engine, seed {seed}");
-                let far = There::new(seed);
-                let kernel = SimEngine::<false>::new(&far.machine, &engine).unwrap();
-                cases::$test(Tested::new(kernel), &far);
-                far.check();
-                println!("simulated edge-triggered engine, seed {seed}");
-                let far = There::new(seed);
-                let kernel = SimEngine::<true>::new(&far.machine, &engine).unwrap();
-                cases::$test(Tested::new(kernel), &far);
-                far.check();
+                macro_rules! over {
+                    ($name:literal, $poller:expr) => {
+                        println!("simulated engine over {}, seed {seed}", $name);
+                        let far = There::new(seed);
+                        let kernel = Checked::polling(&far.machine, $poller(&far.machine), &engine);
+                        cases::$test(Tested::new(kernel.unwrap()), &far);
+                        far.check();
+                    };
+                }
+                over!("epoll", SimPoller::<false>::new);
+                over!("edge-triggered epoll", SimPoller::<true>::new);
+                over!("/dev/poll", SimDevPoll::simulated);
+                over!("declared interests", |machine| SimInterest::simulated(machine, 3));
+                over!("real-time signals", |machine| SimRtSig::simulated(machine, 3));
             }
         }
     };

@@ -7,13 +7,15 @@
 use std::io;
 use std::time::Duration;
 
-use super::{EpollEdge, Poller, Readiness, ready};
-use crate::{Fd, Table};
+use super::{Ask, EpollEdge, Poller, Readiness};
+use crate::{Fd, Linux, Table};
 
 /// An interest set with hints.
-pub struct DevPoll {
-    /// What happens to descriptors.
-    happenings: EpollEdge,
+pub struct DevPoll<H = EpollEdge, A = Linux> {
+    /// What happens to descriptors: a poller with edges.
+    happenings: H,
+    /// Knows what state they are in.
+    state: A,
     happened: Vec<(Fd, Readiness)>,
     set: Vec<Interest>,
     /// For each descriptor, its place in the set plus one.
@@ -38,15 +40,23 @@ impl DevPoll {
     /// # Errors
     /// Those of epoll_create1(2).
     pub fn new() -> io::Result<Self> {
-        Ok(DevPoll {
-            happenings: EpollEdge::new()?,
+        Ok(DevPoll::over(EpollEdge::new()?, Linux::default()))
+    }
+}
+
+impl<H: Poller, A: Ask> DevPoll<H, A> {
+    /// Makes an empty set over what tells of happenings, and what knows of states.
+    pub(crate) fn over(happenings: H, state: A) -> Self {
+        DevPoll {
+            happenings,
+            state,
             happened: Vec::new(),
             set: Vec::new(),
             places: Table::default(),
             hints: 0,
             asked: Vec::new(),
             system_calls: 0,
-        })
+        }
     }
 
     fn interest(&mut self, fd: Fd) -> Option<&mut Interest> {
@@ -82,9 +92,7 @@ impl DevPoll {
             return Ok(());
         }
         self.system_calls += 1;
-        // SAFETY: the array is as long as said.
-        let n = unsafe { libc::poll(self.asked.as_mut_ptr(), self.asked.len() as _, 0) };
-        ready(n.into())?;
+        self.state.ask(&mut self.asked)?;
         for i in 0..self.asked.len() {
             let entry = self.asked[i];
             let fd = Fd::from_raw(entry.fd);
@@ -99,7 +107,7 @@ impl DevPoll {
     }
 }
 
-impl Poller for DevPoll {
+impl<H: Poller, A: Ask> Poller for DevPoll<H, A> {
     const EDGE: bool = false;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
@@ -143,7 +151,7 @@ impl Poller for DevPoll {
     }
 }
 
-impl DevPoll {
+impl<H: Poller, A: Ask> DevPoll<H, A> {
     fn leave(&mut self, fd: Fd) {
         let Some(at) = std::mem::take(self.places.at(fd.index())).checked_sub(1) else { return };
         let left = self.set.swap_remove(at);

@@ -2,20 +2,26 @@
 
 mod devpoll;
 mod epoll;
+mod interest;
 mod poll;
+mod rtsig;
 mod select;
+mod signals;
 
 pub use devpoll::DevPoll;
 pub use epoll::{Epoll, EpollEdge};
+pub use interest::Interest;
 pub use poll::Poll;
+pub use rtsig::RtSig;
 pub use select::Select;
+pub use signals::{Queue, Signal, Signals};
 
 use std::io;
 use std::time::Duration;
 
 use bitflags::bitflags;
 
-use crate::Fd;
+use crate::{Fd, Linux};
 
 bitflags! {
     /// What is wanted of a descriptor, and what it is ready for.
@@ -25,7 +31,8 @@ bitflags! {
         const READ = 1;
         /// Writing will not wait, or a connect has ended.
         const WRITE = 2;
-        /// The other end has closed its side, or the connection is broken. Reported, not asked for.
+        /// The other end has closed its side, or may have, or the connection is broken. Reported, not
+        /// asked for.
         const HANGUP = 4;
     }
 }
@@ -50,7 +57,7 @@ impl Readiness {
         let mut ready = Readiness::empty();
         ready.set(Readiness::READ, broken || has(libc::POLLIN));
         ready.set(Readiness::WRITE, broken || has(libc::POLLOUT));
-        ready.set(Readiness::HANGUP, broken);
+        ready.set(Readiness::HANGUP, broken || has(libc::POLLRDHUP));
         ready
     }
 }
@@ -59,6 +66,9 @@ impl Readiness {
 pub trait Poller {
     /// Whether readiness is reported once, when it begins, rather than as long as it lasts.
     const EDGE: bool;
+
+    /// Whether descriptors have to be able to signal, which those of eventfd(2) can't.
+    const BY_SIGNALS: bool = false;
 
     /// Replaces what is wanted of a descriptor; with nothing, it leaves the set.
     ///
@@ -78,6 +88,28 @@ pub trait Poller {
 
     /// System calls made so far.
     fn system_calls(&self) -> u64;
+
+    /// How often a bounded queue of what has happened had no room.
+    fn overflows(&self) -> u64 {
+        0
+    }
+}
+
+/// Knows what state descriptors are in.
+pub trait Ask {
+    /// Fills in what each is ready for, in the format of poll(2), without waiting.
+    ///
+    /// # Errors
+    /// Only when it can't be asked any more.
+    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()>;
+}
+
+impl Ask for Linux {
+    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
+        // SAFETY: the array is as long as said.
+        let n = unsafe { libc::poll(array.as_mut_ptr(), array.len() as _, 0) };
+        ready(n.into()).map(drop)
+    }
 }
 
 /// A time to wait, as the kernel wants it.
@@ -114,7 +146,8 @@ mod tests {
     fn poll_now(poller: &mut impl Poller) -> Vec<(Fd, Readiness)> {
         let mut out = Vec::new();
         poller.wait(Some(Duration::ZERO), &mut out).unwrap();
-        out
+        // Some can't tell the end of a stream from more of it.
+        out.into_iter().map(|(fd, ready)| (fd, ready - Readiness::HANGUP)).collect()
     }
 
     /// What every poller does; `fd` numbers go past 1,024.
@@ -148,6 +181,7 @@ mod tests {
         assert_eq!(poll_now(&mut poller), []);
         close(b);
         for (a, b) in pairs {
+            poller.forget(a);
             close(a);
             close(b);
         }
@@ -171,6 +205,16 @@ mod tests {
     #[test]
     fn devpoll_behaves() {
         behaves(DevPoll::new().unwrap());
+    }
+
+    #[test]
+    fn interest_behaves() {
+        behaves(Interest::new().unwrap());
+    }
+
+    #[test]
+    fn rtsig_behaves() {
+        behaves(RtSig::new().unwrap());
     }
 
     #[test]

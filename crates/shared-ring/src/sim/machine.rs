@@ -19,7 +19,7 @@ use super::stream::Owner;
 use super::work::Works;
 use super::world::{What, World};
 use crate::nonblocking::Part;
-use crate::{BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, System, Waker, Work};
+use crate::{BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, System, Told, Waker, Work};
 
 /// A simulated machine; clones share it.
 #[derive(Clone)]
@@ -394,7 +394,7 @@ impl Host for Machine {
 impl System for Machine {
     type Offload = Works;
 
-    fn waker(&mut self, _waits: bool) -> io::Result<Waker> {
+    fn waker(&mut self, _told: Told) -> io::Result<Waker> {
         let mut world = self.world();
         let counter = Arc::new(AtomicU64::new(0));
         let fd = world.open(What::Event(Arc::clone(&counter)))?;

@@ -23,6 +23,7 @@ mod plan;
 mod poller;
 mod provided;
 mod ring;
+mod signals;
 mod stream;
 mod submission;
 mod trace;
@@ -35,9 +36,11 @@ pub use machine::{Hand, Machine, Verdict};
 pub use memory::Watching;
 pub use peer::{Got, Line, Net, Next, Peer};
 pub use plan::{Plan, Refuses};
-pub use poller::SimPoller;
+pub use poller::{SimDevPoll, SimInterest, SimPoller};
 pub use ring::SimRing;
+pub use signals::{SimRtSig, SimSignals};
 
+use crate::poller::Poller;
 use crate::{Engine, EngineConfig, Missing, UringConfig, UringKernel};
 
 /// The ring's kernel, on a simulated machine.
@@ -72,7 +75,17 @@ impl<const EDGE: bool> SimEngine<EDGE> {
     /// # Errors
     /// When there is no descriptor for the waker.
     pub fn new(machine: &Machine, config: &EngineConfig) -> std::io::Result<Self> {
-        let engine = Engine::on(machine.clone(), SimPoller::new(machine), config)?;
+        Self::polling(machine, SimPoller::new(machine), config)
+    }
+}
+
+impl<P: Poller> Checked<Engine<P, Machine>> {
+    /// Sets up an engine on a machine, over a poller of this machine's.
+    ///
+    /// # Errors
+    /// When there is no descriptor for the waker.
+    pub fn polling(machine: &Machine, poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+        let engine = Engine::on(machine.clone(), poller, config)?;
         Ok(Checked::over(engine, machine))
     }
 }

@@ -7,7 +7,8 @@ use super::fault::Fault;
 use super::machine::Machine;
 use super::stream::End;
 use super::world::{Passed, What, World};
-use crate::poller::{Poller, Readiness};
+use crate::interest::Hinting;
+use crate::poller::{Ask, DevPoll, Interest, Poller, Readiness};
 use crate::{Errno, Fd, Table};
 
 /// A simulated interest set.
@@ -81,7 +82,7 @@ impl<const EDGE: bool> SimPoller<EDGE> {
 }
 
 /// What a descriptor is ready for.
-fn readiness(world: &mut World, fd: Fd) -> Readiness {
+pub(super) fn readiness(world: &mut World, fd: Fd) -> Readiness {
     let mut ready = Readiness::empty();
     match world.what(fd, "poll") {
         Ok(What::Listener(listener)) => {
@@ -115,6 +116,75 @@ fn of_connection(world: &mut World, end: End) -> Readiness {
     }
     connection.ask_for_room(end.side);
     ready
+}
+
+/// poll(2), on the whole array at once.
+impl Ask for Machine {
+    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
+        let mut world = self.world();
+        world.enter();
+        for entry in array {
+            let ready = readiness(&mut world, Fd::from_raw(entry.fd));
+            let flags = [
+                (Readiness::READ, libc::POLLIN),
+                (Readiness::WRITE, libc::POLLOUT),
+                (Readiness::HANGUP, libc::POLLRDHUP),
+                (Readiness::all(), libc::POLLHUP),
+            ];
+            let of = flags.iter().filter(|(what, _)| ready.contains(*what));
+            let state = of.fold(0, |state, (_, flag)| state | flag);
+            entry.revents = state & (entry.events | libc::POLLHUP);
+        }
+        if world.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
+    }
+}
+
+/// /dev/poll, on a simulated machine.
+pub type SimDevPoll = DevPoll<SimPoller<true>, Machine>;
+
+impl SimDevPoll {
+    /// Makes an empty set on a machine.
+    pub fn simulated(machine: &Machine) -> Self {
+        DevPoll::over(SimPoller::new(machine), machine.clone())
+    }
+}
+
+/// Banga's interface, on a simulated machine.
+pub type SimInterest = Interest<SimPoller<true>, Machine>;
+
+impl SimInterest {
+    /// Makes empty sets on a machine, with a queue of at most so many hints.
+    pub fn simulated(machine: &Machine, hints: usize) -> Self {
+        Interest::over(SimPoller::new(machine), machine.clone(), hints)
+    }
+}
+
+impl Hinting for SimPoller<true> {
+    fn watch(&mut self, fd: Fd, _wanted: i16, _one: bool) -> io::Result<bool> {
+        let is_new = self.wanted.at(fd.index()).is_empty();
+        self.set(fd, Readiness::READ | Readiness::WRITE)?;
+        Ok(is_new)
+    }
+
+    /// Whoever closes has said so.
+    fn is_watched(&mut self, _fd: Fd) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        Poller::forget(self, fd);
+    }
+
+    fn wait(&mut self, most: Option<Duration>, _: usize, out: &mut Vec<Fd>) -> io::Result<()> {
+        let mut happened = Vec::new();
+        Poller::wait(self, most, &mut happened)?;
+        out.extend(happened.iter().map(|(fd, _)| *fd));
+        Ok(())
+    }
+
+    fn system_calls(&self) -> u64 {
+        Poller::system_calls(self)
+    }
 }
 
 impl<const EDGE: bool> Poller for SimPoller<EDGE> {

@@ -26,7 +26,7 @@ use crate::inflight::{Entry, InFlight};
 use crate::nonblocking::{self, Disk, NotSent, Part};
 use crate::{
     Batch, Completion, Counters, Fault, Host, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
-    Posted, Refusal, Refused, Submit, System, Token, Waker, Work,
+    Posted, Refusal, Refused, Submit, System, Token, Told, Waker, Work,
 };
 use provided::{GROUP, Provided};
 use sqe::{Memory, Note};
@@ -152,7 +152,7 @@ impl<R: Ring> UringKernel<R> {
         provided.give_back();
         ring.bound_workers(WORKERS)
             .map_err(|error| probe::refused(&error, "a bound on its worker threads"))?;
-        let waker = system.waker(true).map_err(other)?;
+        let waker = system.waker(Told::Read).map_err(other)?;
         let (now, offload) = (system.clock(), system.offload(waker.clone()));
         let inflight = InFlight::new(config.operations);
         Ok(UringKernel {

@@ -1,0 +1,68 @@
+//! Banga, Mogul and Druschel's interface (see [`interest`](crate::interest)) as a poller: interest is
+//! declared once, events come in the order in which they happened, and of each the current state is
+//! asked.
+
+use std::io;
+use std::time::Duration;
+
+use super::{Ask, Poller, Readiness};
+use crate::interest::{Edges, Hinting, Sets};
+use crate::{Fd, Linux};
+
+/// A thread's interests.
+pub struct Interest<H = Edges, A = Linux>(Sets<H, A>);
+
+impl Interest {
+    /// Makes empty sets.
+    ///
+    /// # Errors
+    /// Those of epoll_create1(2).
+    pub fn new() -> io::Result<Self> {
+        Ok(Interest::over(Edges::new()?, Linux::default(), usize::MAX))
+    }
+}
+
+impl<H: Hinting, A: Ask> Interest<H, A> {
+    /// Most events taken by one wait.
+    const EVENTS: usize = 512;
+
+    /// Makes empty sets over what gives hints and what knows of states, with so many hints at most.
+    pub(crate) fn over(hinting: H, state: A, hints: usize) -> Self {
+        Interest(Sets::new(hinting, state, hints))
+    }
+}
+
+impl<H: Hinting, A: Ask> Poller for Interest<H, A> {
+    /// An event is reported once, as it is in the paper.
+    const EDGE: bool = true;
+
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
+        let (had, mut wanted) = (self.0.interest(fd), want.to_poll());
+        if want.contains(Readiness::READ) {
+            wanted |= libc::POLLRDHUP;
+        }
+        if wanted & !had == 0 {
+            self.0.replace(fd, wanted);
+            return Ok(());
+        }
+        self.0.declare(fd, wanted, false)
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        self.0.forget(fd);
+    }
+
+    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+        let found = self.0.look(Self::EVENTS, most)?;
+        out.extend(found.iter().map(|e| (Fd::from_raw(e.fd), Readiness::of_poll(e.revents))));
+        Ok(())
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.0.system_calls()
+    }
+
+    fn overflows(&self) -> u64 {
+        self.0.overflows()
+    }
+}
