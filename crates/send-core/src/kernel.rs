@@ -207,6 +207,11 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         self.evt.counts()
     }
 
+    /// New connections that have been put into their queue and not been taken.
+    pub fn arrived(&self) -> u32 {
+        self.new.slots() as u32
+    }
+
     /// Has a listener interrupt this thread, which it does for good.
     fn watch(&mut self, listener: Fd) {
         if self.delivery == Delivery::Preemptive && !self.watched.contains(&listener) {

@@ -19,7 +19,7 @@ use crate::outcome::{Outcome, X};
 use crate::statistics::{ratios, spread};
 
 use client::{ENDLESS, Load};
-use server::{CHUNK, Server, Takes, Work};
+use server::{Arrived, CHUNK, Server, Work};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -204,24 +204,29 @@ fn config(mode: Mode) -> UringConfig {
 fn sending(delivery: Delivery, work: Work, load: Load) -> Result<Seen, Failure> {
     let kernel = SendKernel::new(&config(delivery.mode()), delivery)
         .map_err(|e| Failure::new("a ring whose completions are events", e))?;
-    serve(kernel, Takes::Singly, work, load)
+    serve(kernel, Some(SendKernel::arrived), work, load)
 }
 
 fn waiting(work: Work, load: Load) -> Result<Seen, Failure> {
     let kernel =
         UringKernel::new(&config(Mode::Deferred)).map_err(|e| Failure::new("a ring", e))?;
-    serve(kernel, Takes::Batches, work, load)
+    serve(kernel, None, work, load)
 }
 
 fn polling(work: Work, load: Load) -> Result<Seen, Failure> {
     let config = EngineConfig { operations: 4096, buffers: 1, buffer_size: 64 };
     let kernel = Epoll::new().and_then(|poller| PortableKernel::new(poller, &config));
     let kernel = kernel.map_err(|e| Failure::new("epoll", e))?;
-    serve(kernel, Takes::Batches, work, load)
+    serve(kernel, None, work, load)
 }
 
-fn serve<K: Kernel>(kernel: K, takes: Takes, work: Work, load: Load) -> Result<Seen, Failure> {
-    let (server, address) = Server::new(kernel, takes, work)?;
+fn serve<K: Kernel>(
+    kernel: K,
+    arrived: Arrived<K>,
+    work: Work,
+    load: Load,
+) -> Result<Seen, Failure> {
+    let (server, address) = Server::new(kernel, arrived, work)?;
     let total = AtomicUsize::new(ENDLESS);
     let warm = Instant::now() + Duration::from_secs_f64(WARM_UP);
     thread::scope(|scope| {

@@ -28,18 +28,13 @@ pub(super) enum Work {
     Each,
 }
 
-/// When connections become known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Takes {
-    /// One after another; what has come meanwhile is known without asking.
-    Singly,
-    /// All at a turn.
-    Batches,
-}
+/// How many connections have come that were not taken yet, known without asking. Without such a number
+/// all are taken at a turn.
+pub(super) type Arrived<K> = Option<fn(&K) -> u32>;
 
 pub(super) struct Server<K> {
     kernel: K,
-    takes: Takes,
+    arrived: Arrived<K>,
     work: Work,
     /// Of a batch, those that it has not come to.
     waiting: VecDeque<Fd>,
@@ -67,7 +62,7 @@ impl<K: Kernel> Server<K> {
     /// Listens, and returns where.
     pub(super) fn new(
         mut kernel: K,
-        takes: Takes,
+        arrived: Arrived<K>,
         work: Work,
     ) -> Result<(Self, SocketAddr), Failure> {
         let options =
@@ -78,7 +73,7 @@ impl<K: Kernel> Server<K> {
             .submit(ACCEPT, Op::Accept { listener, per_turn: None })
             .map_err(|refused| Failure::Run(format!("accepting is refused: {:?}", refused.why)))?;
         let (waiting, known) = (VecDeque::with_capacity(4096), Vec::with_capacity(65_536));
-        let server = Server { kernel, takes, work, waiting, taken: 0, closed: 0, known };
+        let server = Server { kernel, arrived, work, waiting, taken: 0, closed: 0, known };
         Ok((server, address))
     }
 
@@ -113,7 +108,7 @@ impl<K: Kernel> Server<K> {
     /// Asks for what has come, without waiting, and works on it.
     fn turn(&mut self, now: Instant) -> Result<(), Fault> {
         self.kernel.turn(Some(now))?;
-        if self.takes == Takes::Batches {
+        if self.arrived.is_none() {
             while let Some(fd) = self.take() {
                 self.waiting.push_back(fd);
             }
@@ -135,9 +130,9 @@ impl<K: Kernel> Server<K> {
     }
 
     fn next(&mut self) -> Option<Fd> {
-        match self.takes {
-            Takes::Singly => self.take(),
-            Takes::Batches => self.waiting.pop_front(),
+        match self.arrived {
+            Some(_) => self.take(),
+            None => self.waiting.pop_front(),
         }
     }
 
@@ -152,11 +147,8 @@ impl<K: Kernel> Server<K> {
 
     /// Notes the time for connections that have become known.
     fn look(&mut self) {
-        let landed = match self.takes {
-            Takes::Singly => self.kernel.landed() as usize,
-            Takes::Batches => 0,
-        };
-        let known = self.taken + landed;
+        let arrived = self.arrived.map_or(0, |arrived| arrived(&self.kernel));
+        let known = self.taken + arrived as usize;
         if known > self.known.len() {
             self.known.resize(known, Instant::now());
         }
