@@ -5,22 +5,28 @@
 //! should be as long as what is served in the time that a client may wait, and no longer: who waits
 //! longer has gone when its turn comes, and is served for nothing.
 
+use std::mem;
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 /// How much is let in when more comes than can be served. The default suits clients who wait a second.
 ///
-/// How fast the server is it learns while connections wait for it. While none do, nothing is changed:
-/// queues have their full length, and connections are accepted as they come. The mechanism `tokio`
-/// has no turns to go by, and leaves all as it is.
+/// A server that is asked for too much shows it by the time that its clients have waited: even the
+/// quickest of those whom it serves has waited longer than it should. While that is so, and for a little
+/// longer, the listeners' queues are as long as what is served in the permitted time, and connections are
+/// accepted a few at a time. Otherwise nothing is changed. The mechanism `tokio` has no turns to go by,
+/// and leaves all as it is.
+///
+/// Clients who find a queue full try again, the first time after a second (tcp(7)). A server whose clients
+/// had better wait than try again should permit a longer delay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Admission {
-    /// How long a connection may wait in a listener's queue, which is made as long as what is served in
-    /// this time. Also how long it takes to see that there is too much.
+    /// How long a connection may wait until it is served.
     pub delay: Duration,
-    /// The least length of that queue.
+    /// The least length of the queue of a listener.
     pub least: u32,
-    /// Who has waited longer than this is not served any more.
+    /// A connection that has waited longer than this is reset when it is accepted, as one whose peer has
+    /// gone.
     pub patience: Duration,
     /// Which of the connections that wait is served next.
     pub order: Order,
@@ -52,48 +58,48 @@ impl Default for Admission {
 pub enum Lateness {
     /// Not late.
     InTime,
-    /// What has arrived has waited more than twice as long as [`Admission::delay`] wants it to. Something
-    /// costly had better be refused.
+    /// What has arrived has waited more than twice as long as it should. Something costly had better be
+    /// refused.
     Late,
-    /// It has waited longer than [`Admission::patience`], or the peer has gone: nobody waits for a
-    /// reply.
+    /// It has waited longer than [`Admission::patience`], or the peer has reset the connection: nobody
+    /// waits for a reply.
     Lost,
 }
 
-/// Connections accepted in one turn while there is no slack, and let in.
+/// Connections accepted in one turn when there are too many, and let in.
 const PER_TURN: NonZeroU16 = NonZeroU16::new(16).unwrap();
+/// The same while many that were let in before still wait.
+const FEW: NonZeroU16 = NonZeroU16::new(4).unwrap();
 /// The same where the newest come first, which have to be looked for.
 const SEARCHED: NonZeroU16 = NonZeroU16::new(64).unwrap();
-/// Periods without a standing queue after which the worst is over.
-const CALM: u32 = 10;
-/// How far apart it is looked how many wait.
+/// How far apart it is looked how long somebody has waited.
 const APART: Duration = Duration::from_millis(1);
 /// The least length of a period.
 const SHORTEST: Duration = Duration::from_millis(1);
+/// Periods after which nobody thinks of it any more that there were too many.
+const CALM: u32 = 10;
 
-/// What the driver learns of its load.
+/// What the driver learns of its load. Periods are as long as a connection may wait.
 #[derive(Debug)]
 pub(crate) struct Load {
     admission: Option<Admission>,
-    /// The listeners' queues as they are without admission, and as they are now.
-    longest: u32,
-    length: u32,
     /// When the current period began.
     began: Option<Instant>,
-    /// How often the thread had slept by then.
-    slept: u64,
-    /// Connections served in it.
+    /// Connections served in it, and in the current turn.
     served: u64,
-    /// When it was last looked how many wait, and the fewest that did.
+    in_turn: u64,
+    /// When it was last looked how long somebody has waited, and the least of these times.
     looked: Option<Instant>,
-    fewest: Option<u32>,
-    /// The thread has not slept in a whole period.
-    busy: bool,
-    /// Connections stand in a listener's queue all the time, or did a while ago.
-    over: bool,
-    /// Periods since they did.
-    calm: u32,
-    /// Connections served in a second, while more of them stood waiting.
+    least_wait: Option<Duration>,
+    /// The fewest that were put aside at the end of a turn.
+    fewest_aside: usize,
+    /// There is no room for other reasons.
+    full: bool,
+    /// There are too many, or were a while ago.
+    over: Option<Instant>,
+    /// Many that were let in wait.
+    behind: bool,
+    /// Connections served in a second when there were too many.
     rate: f64,
 }
 
@@ -102,64 +108,60 @@ pub(crate) struct Load {
 pub(crate) struct Orders {
     /// The most connections to accept in a turn.
     pub(crate) per_turn: Option<NonZeroU16>,
-    /// A new length for the listeners' queues.
-    pub(crate) backlog: Option<u32>,
+    /// The most that may wait in all listeners' queues together.
+    pub(crate) waiting: Option<u32>,
 }
 
 impl Load {
-    pub(crate) fn new(admission: Option<Admission>, longest: u32) -> Self {
+    pub(crate) fn new(admission: Option<Admission>) -> Self {
         Load {
             admission,
-            longest,
-            length: longest,
             began: None,
-            slept: 0,
             served: 0,
+            in_turn: 0,
             looked: None,
-            fewest: None,
-            busy: false,
-            over: false,
-            calm: 0,
+            least_wait: None,
+            fewest_aside: usize::MAX,
+            full: false,
+            over: None,
+            behind: false,
             rate: 0.0,
         }
     }
 
-    /// Notes a connection of which the application sees something for the first time.
-    #[inline]
-    pub(crate) fn served(&mut self) {
-        self.served += 1;
+    /// Notes a connection for which something is done for the first time; whether it is to be asked how
+    /// long it has waited.
+    pub(crate) fn served(&mut self, now: Instant) -> bool {
+        self.in_turn += 1;
+        let is_due = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= APART);
+        self.admission.is_some() && is_due
     }
 
-    /// The length that the queues should have when nothing is wrong.
-    pub(crate) fn set_longest(&mut self, longest: u32) {
-        (self.longest, self.length) = (longest, longest);
+    /// Notes how long one of those had waited.
+    pub(crate) fn waited(&mut self, now: Instant, time: Duration) {
+        self.looked = Some(now);
+        self.least_wait = Some(self.least_wait.map_or(time, |least| least.min(time)));
     }
 
-    /// Whether there is no slack.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy || self.over
+    /// Whether there are too many.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.is_some()
     }
 
-    /// How many connections are let in each turn, and the rest is put aside so that the newest come
-    /// first.
+    /// When that is over, if nothing else happens.
+    pub(crate) fn ends(&self) -> Option<Instant> {
+        self.over
+    }
+
+    /// How many connections are let in each turn; the rest is put aside so that the newest come first.
     pub(crate) fn lets_in(&self) -> Option<usize> {
         let newest = self.admission.is_some_and(|a| a.order == Order::Newest);
-        (newest && self.over).then_some(PER_TURN.get().into())
+        (newest && self.is_over()).then_some(PER_TURN.get().into())
     }
 
-    /// How many may be put aside.
-    pub(crate) fn aside(&self) -> usize {
-        self.length as usize
-    }
-
-    /// Connections served in a second, when that was last seen; 0 before.
+    /// Connections served in a second, when there were last too many; 0 if there never were.
     pub(crate) fn rate(&self) -> u32 {
         self.rate as u32
-    }
-
-    /// The length of the listeners' queues.
-    pub(crate) fn length(&self) -> u32 {
-        self.length
     }
 
     /// How late something is that has waited for so long; without a time, its peer has gone.
@@ -167,77 +169,69 @@ impl Load {
         match (self.admission, waited) {
             (Some(_), None) => Lateness::Lost,
             (Some(admission), Some(waited)) if waited > admission.patience => Lateness::Lost,
-            (Some(admission), Some(waited)) if waited > admission.delay.saturating_mul(2) => {
-                Lateness::Late
-            }
+            (Some(admission), Some(waited)) if waited / 2 > self.bound(admission) => Lateness::Late,
             _ => Lateness::InTime,
         }
     }
 
-    /// Whether those who are accepted are to be asked how long they have waited.
-    pub(crate) fn is_over(&self) -> bool {
-        self.over
+    /// How long a connection waits in a queue that is as long as it may be.
+    fn bound(&self, admission: Admission) -> Duration {
+        let least = Duration::try_from_secs_f64(f64::from(admission.least) / self.rate);
+        admission.delay.max(least.unwrap_or(Duration::ZERO))
     }
 
-    /// Ends a turn. At the end of a period there are orders. `waiting` tells how many connections wait
-    /// now, and `sleeps` how often the thread has slept so far.
-    pub(crate) fn end_turn(
-        &mut self,
-        now: Instant,
-        waiting: impl FnOnce() -> u32,
-        sleeps: impl FnOnce() -> u64,
-    ) -> Option<Orders> {
+    /// Ends a turn, which began at `now`, and after which so many connections are put aside. Those who
+    /// wait as there is no room for them, when it is `full`, tell nothing. At the end of a period there are
+    /// orders.
+    pub(crate) fn end_turn(&mut self, now: Instant, aside: usize, full: bool) -> Option<Orders> {
         let admission = self.admission?;
-        let Some(began) = self.began else {
-            (self.began, self.slept) = (Some(now), sleeps());
-            return None;
-        };
-        let is_due = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= APART);
-        if self.is_busy() && is_due {
-            let waiting = waiting();
-            self.looked = Some(now);
-            self.fewest = Some(self.fewest.map_or(waiting, |fewest| fewest.min(waiting)));
-        }
+        let began = *self.began.get_or_insert(now);
         let time = now.saturating_duration_since(began);
-        (time >= admission.delay.max(SHORTEST))
-            .then(|| self.end_period(admission, now, time, sleeps()))
+        let is_over = time >= admission.delay.max(SHORTEST);
+        let orders = is_over.then(|| self.end_period(admission, now, time));
+        // What this turn has done took place after its beginning.
+        self.served += mem::take(&mut self.in_turn);
+        self.fewest_aside = self.fewest_aside.min(aside);
+        self.full |= full;
+        orders
     }
 
-    fn end_period(
-        &mut self,
-        admission: Admission,
-        now: Instant,
-        time: Duration,
-        sleeps: u64,
-    ) -> Orders {
-        self.busy = sleeps == self.slept;
-        let stands = self.busy && self.fewest.is_some_and(|fewest| fewest > 0);
-        if stands {
+    fn end_period(&mut self, admission: Admission, now: Instant, time: Duration) -> Orders {
+        let wait = self.least_wait.take().filter(|_| !self.full);
+        // When all is as it should be, who is served has waited just as long as is permitted.
+        let most = if self.is_over() { admission.delay / 2 } else { admission.delay };
+        let stand_aside = self.is_over() && (1..usize::MAX).contains(&self.fewest_aside);
+        if wait.is_some_and(|wait| wait > most) || stand_aside {
             let rate = self.served as f64 / time.as_secs_f64();
-            self.rate = if self.over { self.rate * 0.75 + rate * 0.25 } else { rate };
-            (self.over, self.calm) = (true, 0);
-        } else if self.over {
-            self.calm += 1;
-            self.over = self.calm < CALM;
+            self.rate = if self.is_over() { self.rate * 0.75 + rate * 0.25 } else { rate };
+            self.over = now.checked_add(admission.delay.max(SHORTEST).saturating_mul(CALM));
+        } else if self.over.is_some_and(|over| over <= now) {
+            self.over = None;
         }
-        (self.began, self.slept, self.served, self.fewest) = (Some(now), sleeps, 0, None);
-        let wanted = if self.over { self.fitting(admission) } else { self.longest };
-        // A length that is nearly right is let be, but for the last step.
-        let differs = wanted.abs_diff(self.length) * 5 > self.length;
-        let backlog = (wanted != self.length && (differs || !self.over)).then_some(wanted);
-        self.length = backlog.unwrap_or(self.length);
-        Orders { per_turn: self.per_turn(admission), backlog }
+        self.behind = wait.is_some_and(|wait| wait / 2 > self.bound(admission));
+        (self.began, self.served, self.fewest_aside) = (Some(now), 0, usize::MAX);
+        self.full = false;
+        Orders { per_turn: self.per_turn(admission), waiting: self.waiting(admission) }
     }
 
     /// What is served in the time that a connection may wait.
-    fn fitting(&self, admission: Admission) -> u32 {
+    fn waiting(&self, admission: Admission) -> Option<u32> {
         let places = (self.rate * admission.delay.as_secs_f64()) as u32;
-        places.max(admission.least).min(self.longest)
+        self.is_over().then(|| places.max(admission.least))
     }
 
     fn per_turn(&self, admission: Admission) -> Option<NonZeroU16> {
-        let searched = admission.order == Order::Newest && self.over;
-        self.is_busy().then_some(if searched { SEARCHED } else { PER_TURN })
+        let some = match admission.order {
+            Order::Newest => SEARCHED,
+            Order::Oldest if self.behind => FEW,
+            Order::Oldest => PER_TURN,
+        };
+        self.is_over().then_some(some)
+    }
+
+    /// How many may be put aside.
+    pub(crate) fn aside(&self) -> usize {
+        self.admission.and_then(|admission| self.waiting(admission)).unwrap_or(u32::MAX) as usize
     }
 }
 
@@ -245,88 +239,100 @@ impl Load {
 mod tests {
     use super::*;
 
-    const PERIOD: Duration = Duration::from_millis(50);
+    const DELAY: Duration = Duration::from_millis(50);
+    const CALM_ONES: Orders = Orders { per_turn: None, waiting: None };
 
-    /// A period of turns, each of which serves so many, and leaves so many waiting.
-    fn period(load: &mut Load, now: &mut Instant, (each, left): (u32, u32), sleeps: u64) -> Orders {
+    /// A period of turns, each of which serves so many, who have waited for so many milliseconds.
+    fn period(load: &mut Load, now: &mut Instant, (each, wait): (u32, u64)) -> Orders {
         const TURNS: u32 = 10;
         for turn in 0..TURNS {
-            (0..each).for_each(|_| load.served());
-            *now += PERIOD / TURNS;
-            // It fills up towards the end.
-            if let Some(orders) = load.end_turn(*now, || left + turn, || sleeps) {
+            for _ in 0..each {
+                if load.served(*now) {
+                    // Later ones have waited longer.
+                    load.waited(*now, Duration::from_millis(wait + u64::from(turn)));
+                }
+            }
+            let orders = load.end_turn(*now, 0, false);
+            *now += DELAY / TURNS;
+            if let Some(orders) = orders {
                 return orders;
             }
         }
-        panic!("a period ends when its time is over");
+        period(load, now, (each, wait))
     }
 
     fn begun() -> (Load, Instant) {
-        let now = Instant::now();
-        let mut load = Load::new(Some(Admission::default()), 4096);
-        assert_eq!(load.end_turn(now, || 9, || 0), None, "the first turn begins a period");
-        (load, now)
+        (Load::new(Some(Admission::default())), Instant::now())
     }
 
     #[test]
-    fn who_sleeps_has_slack() {
+    fn nothing_is_changed_while_somebody_is_served_in_time() {
         let (mut load, mut now) = begun();
-        for sleeps in 1..20 {
-            let orders = period(&mut load, &mut now, (100, 9), sleeps);
-            assert_eq!(orders, Orders { per_turn: None, backlog: None });
+        for _ in 0..20 {
+            assert_eq!(period(&mut load, &mut now, (100, 45)), CALM_ONES);
         }
-        assert!(!load.is_busy());
+        assert!(!load.is_over());
     }
 
     #[test]
-    fn who_is_busy_takes_few_at_a_time_and_the_queue_stays_as_long() {
+    fn when_all_have_waited_too_long_as_many_may_wait_as_are_served_in_time() {
         let (mut load, mut now) = begun();
-        for _ in 0..3 {
-            let orders = period(&mut load, &mut now, (3, 0), 0);
-            assert_eq!(orders, Orders { per_turn: Some(PER_TURN), backlog: None });
-            assert!(load.is_busy() && !load.is_over());
+        let mut orders = period(&mut load, &mut now, (16, 60));
+        while orders == CALM_ONES {
+            orders = period(&mut load, &mut now, (16, 60));
         }
-        let orders = period(&mut load, &mut now, (3, 0), 1);
-        assert_eq!(orders, Orders { per_turn: None, backlog: None });
-    }
-
-    #[test]
-    fn a_queue_that_stands_gets_the_length_of_what_is_served_in_its_time() {
-        let (mut load, mut now) = begun();
-        period(&mut load, &mut now, (16, 1), 0);
-        let orders = period(&mut load, &mut now, (16, 1), 0);
-        assert_eq!(orders, Orders { per_turn: Some(PER_TURN), backlog: Some(160) });
+        assert_eq!(orders, Orders { per_turn: Some(PER_TURN), waiting: Some(160) });
         assert_eq!(load.rate(), 3_200);
-        // It follows the rate, but not each little change.
-        let orders = period(&mut load, &mut now, (17, 1), 0);
-        assert_eq!(orders.backlog, None);
-        let mut at = |each, left| period(&mut load, &mut now, (each, left), 0).backlog;
-        let faster = (0..10).filter_map(|_| at(32, 1)).last();
-        assert!(faster.is_some_and(|length| (280..=320).contains(&length)), "{faster:?}");
-        // When nothing has stood for a while, it is as long as before.
-        let calm: Vec<_> = (0..CALM).map(|_| at(3, 0)).collect();
-        assert_eq!(calm.last(), Some(&Some(4096)));
-        assert!(calm[..calm.len() - 1].iter().all(Option::is_none));
+        // It follows the rate.
+        let faster = (0..20).map(|_| period(&mut load, &mut now, (32, 50)).waiting).last();
+        assert!(faster.flatten().is_some_and(|n| (300..=330).contains(&n)), "{faster:?}");
+        // Who is far behind takes few.
+        let behind = (0..3).map(|_| period(&mut load, &mut now, (32, 200)).per_turn).last();
+        assert_eq!(behind.flatten(), Some(FEW));
+        // When it has gone well for a while, all is as before, by itself too.
+        let ends = load.ends().unwrap();
+        while now < ends {
+            assert!(load.is_over());
+            period(&mut load, &mut now, (1, 0));
+        }
+        assert_eq!(period(&mut load, &mut now, (1, 0)), CALM_ONES);
+        assert_eq!((load.is_over(), load.ends()), (false, None));
     }
 
     #[test]
-    fn a_queue_is_never_shorter_than_the_least_nor_longer_than_it_was() {
-        let slow = Admission { delay: Duration::from_micros(10), ..Admission::default() };
-        for (longest, length) in [(4096, 32), (8, 8)] {
-            let mut load = Load::new(Some(slow), longest);
-            load.rate = 3_000.0;
-            assert_eq!(load.fitting(slow), length);
+    fn who_waits_for_room_tells_nothing_of_the_load() {
+        let (mut load, mut now) = begun();
+        for _ in 0..100 {
+            if load.served(now) {
+                load.waited(now, DELAY * 10);
+            }
+            assert_ne!(load.end_turn(now, 0, true).map(|o| o.waiting.is_some()), Some(true));
+            now += DELAY / 10;
         }
+    }
+
+    #[test]
+    fn a_few_may_always_wait_and_are_not_late_then() {
+        let (mut load, mut now) = begun();
+        while !load.is_over() {
+            // 20 in a second, so that the last of 32 waits for 1.6 s.
+            period(&mut load, &mut now, (0, 0));
+            load.served(now);
+            load.waited(now, DELAY * 2);
+        }
+        assert_eq!(load.waiting(Admission::default()), Some(32));
+        assert_eq!(load.lateness(Some(DELAY * 20)), Lateness::InTime);
+        assert_eq!(load.lateness(Some(DELAY * 50)), Lateness::Lost);
     }
 
     #[test]
     fn without_admission_there_are_no_orders() {
-        let mut load = Load::new(None, 4096);
+        let mut load = Load::new(None);
         let now = Instant::now();
         for second in 0..10 {
-            (0..100).for_each(|_| load.served());
             let then = now + Duration::from_secs(second);
-            assert_eq!(load.end_turn(then, || 9, || 0), None);
+            assert!(!load.served(then));
+            assert_eq!(load.end_turn(then, 0, false), None);
         }
         assert_eq!(load.lateness(None), Lateness::InTime);
         assert_eq!(load.lateness(Some(Duration::MAX)), Lateness::InTime);
@@ -334,7 +340,8 @@ mod tests {
 
     #[test]
     fn lateness_is_told_by_the_time_that_something_has_waited() {
-        let load = Load::new(Some(Admission::default()), 4096);
+        let mut load = Load::new(Some(Admission::default()));
+        load.rate = 10_000.0;
         let of = |ms| load.lateness(Some(Duration::from_millis(ms)));
         assert_eq!(
             [of(100), of(101), of(2_000), of(2_001)],

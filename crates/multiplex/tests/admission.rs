@@ -147,7 +147,11 @@ fn a_listeners_queue_is_shorter_as_long_as_more_comes_than_is_served() {
 #[test]
 fn nothing_is_done_for_clients_that_have_gone() {
     on_each(Order::Oldest, |address, told| {
-        flood(|| ask_and_leave(address), || told.lost.load(Ordering::Relaxed) > 0);
+        let stays_and_leaves = || {
+            ask(address);
+            ask_and_leave(address);
+        };
+        flood(stays_and_leaves, || told.lost.load(Ordering::Relaxed) > 0);
     });
 }
 

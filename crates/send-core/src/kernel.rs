@@ -59,12 +59,11 @@ const REST: Group = NEW.next();
 pub struct SendKernel<R: Ring + 'static = LinuxRing> {
     evt: Evtctl<RingSource<R>>,
     delivery: Delivery,
-    /// So many connections are wanted in a turn, and no more: nothing interrupts for one.
-    counted: bool,
     new: Consumer<Event>,
     rest: Consumer<Event>,
-    /// Listeners that signal.
-    watched: Vec<Fd>,
+    /// Listeners that signal, and whether so many of their connections are wanted in a turn, and no more:
+    /// nothing interrupts for one then.
+    watched: Vec<(Fd, bool)>,
     host: R::System,
     waker: Waker,
     now: Instant,
@@ -186,20 +185,7 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         }
         let watched = Vec::new();
         let (steps, ahead) = (0, 0);
-        let counted = false;
-        Ok(SendKernel {
-            evt,
-            delivery,
-            counted,
-            new,
-            rest,
-            watched,
-            host,
-            waker,
-            now,
-            steps,
-            ahead,
-        })
+        Ok(SendKernel { evt, delivery, new, rest, watched, host, waker, now, steps, ahead })
     }
 
     /// What has happened at the control block.
@@ -213,9 +199,14 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
     }
 
     /// Has a listener interrupt this thread, which it does for good.
-    fn watch(&mut self, listener: Fd) {
-        if self.delivery == Delivery::Preemptive && !self.watched.contains(&listener) {
-            self.watched.push(listener);
+    fn watch(&mut self, listener: Fd, counted: bool) {
+        if self.delivery != Delivery::Preemptive {
+            return;
+        }
+        if let Some(known) = self.watched.iter_mut().find(|(fd, _)| *fd == listener) {
+            known.1 = counted;
+        } else {
+            self.watched.push((listener, counted));
             // Where that is refused its connections come at the next entry into the kernel.
             let _ = self.host.signal_on_arrival(listener);
         }
@@ -236,7 +227,9 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
     /// interruption brings nothing.
     fn set_notify(&mut self) {
         if self.delivery == Delivery::Preemptive {
-            let batched = self.counted || self.new.slots() > ENOUGH;
+            let counted =
+                !self.watched.is_empty() && self.watched.iter().all(|(_, counted)| *counted);
+            let batched = counted || self.new.slots() > ENOUGH;
             let groups = if batched { Groups::NONE } else { Groups::ALL };
             // It has a handler.
             let _ = self.evt.set_notify(groups);
@@ -249,12 +242,9 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         match op {
-            Op::Accept { listener, per_turn } => {
-                self.watch(listener);
-                self.counted = per_turn.is_some();
-            }
+            Op::Accept { listener, per_turn } => self.watch(listener, per_turn.is_some()),
             // Another may get its number.
-            Op::Close { fd } => self.watched.retain(|watched| *watched != fd),
+            Op::Close { fd } => self.watched.retain(|(watched, _)| *watched != fd),
             _ => {}
         }
         self.evt.critically(|source| source.kernel.submit(token, op))
@@ -283,8 +273,7 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     }
 
     fn landed(&self) -> u32 {
-        let queued = self.new.slots() + self.rest.slots();
-        queued as u32 + self.evt.block().num_queued() + u32::from(self.evt.block().has_events())
+        self.arrived() + u32::from(self.evt.block().has_events())
     }
 
     fn counters(&self) -> Counters {

@@ -92,9 +92,6 @@ pub trait Host {
     /// Those of listen(2).
     fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()>;
 
-    /// How many connections wait in a listener's queue.
-    fn waiting(&self, listener: Fd) -> u32;
-
     /// Makes a socket fit to be connected to `peer`, if need be from an address of this machine.
     ///
     /// # Errors
@@ -121,8 +118,8 @@ pub trait Host {
     /// Bytes that were sent and that the other end has not acknowledged.
     fn unacknowledged(&self, fd: Fd) -> u64;
 
-    /// How long ago the newest bytes of a connection arrived, or it was made if none have; none when the
-    /// connection has been reset, or is closed on both sides.
+    /// For how long the other end of a connection has waited: the time since it was made, or something was
+    /// last received or sent. None when it has been reset, or is closed on both sides.
     fn waited(&self, fd: Fd) -> Option<Duration>;
 
     /// Opens a directory for [`Op::Open`], [`Op::Stat`] and [`Op::List`].
@@ -139,9 +136,6 @@ pub trait Host {
 
     /// Processor time that the calling thread has used, in the kernel too.
     fn processor_time(&self) -> Duration;
-
-    /// How often the calling thread has slept, for want of anything to do.
-    fn sleeps(&self) -> u64;
 
     /// A random number, unpredictable on a real machine.
     fn random(&mut self) -> u64;

@@ -120,11 +120,6 @@ impl Host for Linux {
         Ok(net::listen(borrow(&listener), clamp(length))?)
     }
 
-    fn waiting(&self, listener: Fd) -> u32 {
-        // Of a listener this is the length of its queue.
-        tcp_info(listener).map_or(0, |info| info.tcpi_unacked)
-    }
-
     fn socket(
         &mut self,
         peer: SocketAddr,
@@ -164,8 +159,10 @@ impl Host for Linux {
     }
 
     fn waited(&self, fd: Fd) -> Option<Duration> {
-        let info = tcp_info(fd).filter(|info| info.tcpi_state != TCP_CLOSE)?;
-        Some(Duration::from_millis(info.tcpi_last_data_recv.into()))
+        // Where it is not told, nobody has waited.
+        let Some(info) = tcp_info(fd) else { return Some(Duration::ZERO) };
+        let idle_ms = info.tcpi_last_data_recv.min(info.tcpi_last_data_sent);
+        (info.tcpi_state != TCP_CLOSE).then(|| Duration::from_millis(idle_ms.into()))
     }
 
     fn directory(&mut self, path: &Path) -> io::Result<File> {
@@ -190,15 +187,6 @@ impl Host for Linux {
         // can't fail.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
         Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
-    }
-
-    fn sleeps(&self) -> u64 {
-        // SAFETY: a `rusage` is made of numbers.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes one `rusage`, which is there. It knows this thread, so the call
-        // can't fail.
-        unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
-        usage.ru_nvcsw.cast_unsigned()
     }
 
     fn random(&mut self) -> u64 {

@@ -155,6 +155,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     pub(super) fn closed(&mut self, slot: u32) {
+        if self.io.link(slot).has(Flags::UNSERVED) {
+            // It has said nothing; who knows for what it came.
+            self.io.serves(slot);
+        }
         let why = self.io.link(slot).why.take().unwrap_or(Why::Closed);
         call!(self, slot, closed, why);
         if !planted!(StateKept) {

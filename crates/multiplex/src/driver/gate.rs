@@ -16,8 +16,11 @@ pub(crate) struct Gate {
     /// What the application wants.
     off: bool,
     per_turn: Option<NonZeroU16>,
-    /// What there is room for, as long as there is no slack.
+    /// What may be accepted in a turn at most, as long as there are too many.
     most: Option<NonZeroU16>,
+    /// The length of its queue as it is wanted, and as it is.
+    longest: u32,
+    length: u32,
     /// An accept is in flight.
     pub(crate) accepting: bool,
     cancelled: bool,
@@ -32,13 +35,16 @@ impl Gate {
     /// ends before.
     const REST: Duration = Duration::from_millis(100);
 
-    pub(crate) fn new(index: u32, fd: Fd) -> Self {
+    /// A listener whose queue has this length.
+    pub(crate) fn new(index: u32, fd: Fd, length: u32) -> Self {
         Gate {
             index,
             fd,
             off: false,
             per_turn: None,
             most: None,
+            longest: length,
+            length,
             accepting: false,
             cancelled: false,
             retry: None,
@@ -69,8 +75,8 @@ impl Gate {
                     (false, Some(NonZeroU16::new(n).unwrap_or(NonZeroU16::MIN)));
             }
             Admit::Backlog(length) => {
-                // The listener is open; the length is clamped by the system.
-                let _ = kernel.host_mut().backlog(self.fd, length);
+                self.longest = length;
+                self.set_length(length, kernel);
                 return;
             }
         }
@@ -85,6 +91,27 @@ impl Gate {
         if self.in_turn() != before {
             self.pause(kernel);
         }
+    }
+
+    /// Lets no more than so many wait in its queue; without a number as many as are wanted. A length that
+    /// is nearly right is let be.
+    pub(crate) fn fit<K: Submit>(&mut self, most: Option<u32>, kernel: &mut K) {
+        let length = most.map_or(self.longest, |most| most.min(self.longest));
+        let is_near = length.abs_diff(self.length) <= self.length / 5 && most.is_some();
+        if length != self.length && !is_near && !self.closing {
+            self.set_length(length, kernel);
+        }
+    }
+
+    fn set_length<K: Submit>(&mut self, length: u32, kernel: &mut K) {
+        self.length = length;
+        // The listener is open; the length is clamped by the system.
+        let _ = kernel.host_mut().backlog(self.fd, length);
+    }
+
+    /// The length of its queue.
+    pub(crate) fn length(&self) -> u32 {
+        self.length
     }
 
     /// The most connections to accept in a turn.

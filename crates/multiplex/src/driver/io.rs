@@ -50,7 +50,6 @@ pub(crate) struct Io<K: Submit> {
     /// come before them.
     pub(crate) aside: VecDeque<(Listener, Fd)>,
     pub(crate) load: Load,
-    behind: bool,
     pub(crate) stopping: bool,
     pub(crate) stats: Stats,
 }
@@ -156,8 +155,7 @@ impl<K: Submit> Io<K> {
             again: VecDeque::with_capacity(READY),
             scratch: Vec::new(),
             aside: VecDeque::new(),
-            load: Load::new(config.admission, config.backlog),
-            behind: false,
+            load: Load::new(config.admission),
             stopping: false,
             stats: Stats::default(),
         }
@@ -180,33 +178,41 @@ impl<K: Submit> Io<K> {
         Token::new(kind, slot, self.links[slot as usize].generation)
     }
 
-    /// Whether there may be another connection.
+    /// Whether another connection may be let in.
     pub(crate) fn has_room(&self) -> bool {
         self.open < self.config.max_connections
     }
 
-    /// Whether more connections have been let in than are soon served.
-    pub(crate) fn is_behind(&mut self) -> bool {
-        let Io { load, kernel, behind, .. } = self;
-        // Who was behind has to be well ahead again.
-        let most = if *behind { load.length() / 2 } else { load.length() };
-        *behind = load.is_over() && kernel.landed() > most;
-        *behind
+    /// Whether another one may be accepted.
+    pub(crate) fn accepts(&self) -> bool {
+        self.open as usize + self.aside.len() < self.config.max_connections as usize
+    }
+
+    /// Something is done for the first time for a connection that came in.
+    pub(crate) fn serves(&mut self, slot: u32) {
+        let link = &mut self.links[slot as usize];
+        link.flags -= Flags::UNSERVED;
+        let now = self.kernel.now();
+        if self.load.served(now)
+            && let Some(fd) = link.fd
+            && let Some(time) = self.kernel.host().waited(fd)
+        {
+            self.load.waited(now, time);
+        }
     }
 
     /// Ends a turn for what is learnt of the load, and does what follows.
     pub(crate) fn judge_load(&mut self) {
-        let (now, host) = (self.kernel.now(), self.kernel.host());
-        let at_gates = || self.gates.iter().map(|gate| host.waiting(gate.fd)).sum::<u32>();
-        let waiting = || self.aside.len() as u32 + self.kernel.landed() + at_gates();
-        let Some(orders) = self.load.end_turn(now, waiting, || host.sleeps()) else {
+        let (now, full) = (self.kernel.now(), !self.has_room());
+        let Some(orders) = self.load.end_turn(now, self.aside.len(), full) else { return };
+        // Who is stopping has no listeners.
+        if self.stopping {
             return;
-        };
+        }
+        let each = orders.waiting.map(|all| all / self.gates.len().max(1) as u32);
         for gate in &mut self.gates {
             gate.bound(orders.per_turn, &mut self.kernel);
-            if let Some(length) = orders.backlog {
-                gate.admit(Admit::Backlog(length), &mut self.kernel);
-            }
+            gate.fit(each, &mut self.kernel);
         }
     }
 
@@ -505,16 +511,16 @@ impl<K: Submit> Commands for Io<K> {
     fn admit(&mut self, at: Listener, how: Admit) {
         if let Some(gate) = self.gates.get_mut(usize::from(at.0)) {
             gate.admit(how, &mut self.kernel);
-            if let Admit::Backlog(length) = how {
-                self.load.set_longest(length);
-            }
         }
     }
 
     fn lateness(&self, id: Conn) -> Lateness {
         let link = self.links.get(id.slot() as usize).filter(|link| link.is(id));
         match link.and_then(|link| link.fd) {
-            Some(fd) if self.load.is_busy() => self.load.lateness(self.kernel.host().waited(fd)),
+            // Who is still taking a reply can't have waited for the next one.
+            Some(fd) if self.load.is_over() && self.unsent(id) == 0 => {
+                self.load.lateness(self.kernel.host().waited(fd))
+            }
             _ => Lateness::InTime,
         }
     }
@@ -522,7 +528,7 @@ impl<K: Submit> Commands for Io<K> {
     fn stats(&self) -> Stats {
         Stats {
             processor_time: self.kernel.host().processor_time(),
-            backlog: self.load.length(),
+            backlog: self.gates.iter().map(Gate::length).sum(),
             service_rate: self.load.rate(),
             kernel: self.kernel.counters(),
             ..self.stats

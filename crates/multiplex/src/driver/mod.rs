@@ -105,15 +105,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Lets a connection in, or puts it aside.
     fn accepted(&mut self, listener: Listener, fd: Fd) {
-        let Io { load, aside, kernel, .. } = &mut self.io;
-        if load.is_over() && load.lateness(kernel.host().waited(fd)) == Lateness::Lost {
-            return self.refuse(fd);
+        self.io.aside.push_back((listener, fd));
+        if self.io.load.lets_in().is_none() {
+            return self.let_in(1);
         }
-        aside.push_back((listener, fd));
-        if load.lets_in().is_none() {
-            self.let_in(1);
-        } else if aside.len() > load.aside()
-            && let Some((_, fd)) = aside.pop_front()
+        while self.io.aside.len() > self.io.load.aside()
+            && let Some((_, fd)) = self.io.aside.pop_front()
         {
             self.refuse(fd);
         }
@@ -129,7 +126,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let aside = &mut self.io.aside;
             let next = if newest { aside.pop_back() } else { aside.pop_front() };
             let Some((listener, fd)) = next else { return };
-            self.admit(listener, fd);
+            let Io { load, kernel, .. } = &self.io;
+            if load.is_over() && load.lateness(kernel.host().waited(fd)) == Lateness::Lost {
+                self.refuse(fd);
+            } else {
+                self.admit(listener, fd);
+            }
         }
     }
 
@@ -290,12 +292,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Accepts where there is room, and rests where there is none.
     pub(crate) fn tend_gates(&mut self) {
         let now = self.io.kernel.now();
-        let (full, behind) = (!self.io.has_room(), self.io.is_behind());
+        let full = !self.io.accepts();
         for gate in &mut self.io.gates {
             if self.io.stopping {
                 gate.close(&mut self.io.kernel);
-            } else if behind {
-                gate.pause(&mut self.io.kernel);
             } else if !full {
                 gate.resume(&mut self.io.kernel, now);
             } else {

@@ -14,8 +14,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn received(&mut self, slot: u32, bytes: RxBuf) {
         let link = self.io.link(slot);
         if link.has(Flags::UNSERVED) {
-            link.flags -= Flags::UNSERVED;
-            self.io.load.served();
+            self.io.serves(slot);
         }
         let link = self.io.link(slot);
         if !link.is_heard() {

@@ -24,7 +24,7 @@ pub(crate) fn gates(
     for at in &config.listen {
         match host.listen(*at, &options) {
             Ok((fd, address)) => {
-                gates.push(Gate::new(gates.len() as u32, fd));
+                gates.push(Gate::new(gates.len() as u32, fd, config.backlog));
                 addresses.push(address);
             }
             Err(error) => {
@@ -85,11 +85,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Until when to wait at most.
     pub(crate) fn until(&self, drain_ends: Option<Instant>) -> Option<Instant> {
         let io = &self.io;
-        let lets_in = io.load.lets_in().is_some() && io.has_room() && !io.aside.is_empty();
+        let lets_in = io.has_room() && !io.aside.is_empty();
         if !io.again.is_empty() || !io.ended_works.is_empty() || lets_in {
             return Some(io.kernel.now());
         }
         let retries = io.gates.iter().filter_map(Gate::retry);
-        retries.chain(io.wheel.next()).chain(drain_ends).min()
+        retries.chain(io.wheel.next()).chain(drain_ends).chain(io.load.ends()).min()
     }
 }

@@ -303,17 +303,6 @@ impl Host for Machine {
         Ok(())
     }
 
-    fn waiting(&self, listener: Fd) -> u32 {
-        let mut world = self.world();
-        match world.what(listener, "getsockopt") {
-            Ok(What::Listener(listener)) => {
-                let listener = *listener;
-                world.waiting(listener) as u32
-            }
-            _ => 0,
-        }
-    }
-
     fn socket(
         &mut self,
         _peer: SocketAddr,
@@ -380,10 +369,6 @@ impl Host for Machine {
 
     fn processor_time(&self) -> Duration {
         self.world().now / 2
-    }
-
-    fn sleeps(&self) -> u64 {
-        self.world().sleeps
     }
 
     fn random(&mut self) -> u64 {

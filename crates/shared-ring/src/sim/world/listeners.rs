@@ -61,11 +61,7 @@ impl World {
     }
 
     pub(in crate::sim) fn has_waiting(&self, listener: u32) -> bool {
-        self.waiting(listener) > 0
-    }
-
-    pub(in crate::sim) fn waiting(&self, listener: u32) -> usize {
-        self.listeners[listener as usize].queue.len()
+        !self.listeners[listener as usize].queue.is_empty()
     }
 
     /// The listener of a peer that serves.

@@ -56,8 +56,6 @@ pub(in crate::sim) struct World {
     most_steps: u64,
     /// System calls since something else has happened.
     calls: u64,
-    /// How often the program has waited with nothing to do.
-    pub(in crate::sim) sleeps: u64,
     finale: Option<Box<dyn FnOnce()>>,
     /// Operations that were in flight when their kernel was let go of.
     pub(in crate::sim) unfinished: Vec<String>,
@@ -91,7 +89,6 @@ impl World {
             steps: 0,
             most_steps: plan.steps,
             calls: 0,
-            sleeps: 0,
             finale: None,
             unfinished: Vec::new(),
             failure: None,

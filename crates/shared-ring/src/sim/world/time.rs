@@ -219,7 +219,6 @@ impl World {
         }
         // What the kernel has put off comes first.
         let busy = !self.stirred.is_empty() || self.tick();
-        self.sleeps += u64::from(!busy);
         let passed = if busy { Passed::Event } else { self.pass(until) };
         if passed == Passed::Nothing && self.failure.is_none() {
             let waiting = self.waiting_peers();
