@@ -253,6 +253,7 @@ impl<S: Source> Evtctl<S> {
     /// What has come and may be delivered is delivered first.
     pub fn handle_events(&mut self) {
         self.inside(|gate, inside| {
+            inside.source.tidy();
             let mask = gate.block.deliver() | gate.block.notify();
             deliver_and_handle(gate, inside, mask);
         });
@@ -285,7 +286,8 @@ impl<S: Source> Evtctl<S> {
         drop(section);
     }
 
-    /// Sets `deliver`: whose events may be put into the buffer. No system call.
+    /// Sets `deliver`: whose events may be put into the buffer. No system call, but those of a source that
+    /// has something to deliver then.
     pub fn set_deliver(&self, groups: Groups) {
         self.gate().set_deliver(groups);
     }
@@ -305,7 +307,8 @@ impl<S: Source> Evtctl<S> {
 
     /// WAIT_FOR_EVENT: sleeps until the buffer holds an event, or until a time; whether it does then.
     /// While it sleeps `mask` stands for `deliver`, and `notify` for nothing. It does not sleep when
-    /// the buffer is not empty, and the handler is not called for what it brings.
+    /// the buffer is not empty, and the handler is not called for what it brings as long as `notify` is
+    /// down; with it up, what comes next may have the handler take all there is.
     ///
     /// # Errors
     /// When the source can't be used any more.
@@ -318,6 +321,7 @@ impl<S: Source> Evtctl<S> {
     pub fn next_event(&mut self) -> Option<Event> {
         self.inside(|gate, inside| {
             if !gate.block.has_events() {
+                inside.source.tidy();
                 let mask = gate.block.deliver() | gate.block.notify();
                 deliver_inside(gate, inside, mask);
             }

@@ -11,8 +11,8 @@ use std::mem;
 use std::ops::Range;
 use std::process;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::{Arc, Once};
 
 use crate::context::Context;
 use crate::posts::Posts;
@@ -26,6 +26,13 @@ thread_local! {
     /// The gate of this thread. It has no destructor and is not made lazily, so a signal handler
     /// may look at it.
     static CURRENT: Cell<*const Gate> = const { Cell::new(ptr::null()) };
+}
+
+static FORKS: Once = Once::new();
+
+/// A child of fork(2) shares rings and timers with its parent, whose events they are.
+extern "C" fn forked() {
+    CURRENT.set(ptr::null());
 }
 
 /// What interrupts a thread, and what holds it off.
@@ -141,6 +148,10 @@ impl Gate {
     /// # Safety
     /// It stays where it is until another takes its place.
     pub(crate) unsafe fn install(gate: *const Gate) {
+        // SAFETY: `forked` stores to a variable of its thread, which may be done in a child of fork(2).
+        FORKS.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(forked));
+        });
         CURRENT.set(gate);
         compiler_fence(Ordering::SeqCst);
     }
@@ -295,7 +306,10 @@ impl Gate {
         while seen != 0 {
             let number = seen.trailing_zeros() as usize + 1;
             seen &= seen - 1;
-            each(number, self.counts[number].swap(0, Ordering::Relaxed));
+            // One that came since is counted with these, and has left its mark again.
+            if let times @ 1.. = self.counts[number].swap(0, Ordering::Relaxed) {
+                each(number, times);
+            }
         }
     }
 

@@ -62,6 +62,8 @@ impl<'a> Events<'a> {
     /// Sets the groups that may interrupt from when the handler has returned.
     pub fn set_notify(&mut self, groups: Groups) {
         self.gate.block.set_notify(groups);
+        // Whoever opens the gate lets the signal through again, if need be.
+        self.gate.remind();
     }
 
     /// How many events wait undelivered.

@@ -46,7 +46,7 @@
 //! | edge and level | 3.4, figure 3.4 | [`Trigger`] | the loop of figure 3.4 is around the handler, not in it |
 //! | critical section | 3.4 | [`Evtctl::set_critical_section`], [`Evtctl::critically`] | by address for leaf code, whose end calls `look`; by a flag for everything else, as code that calls others has no one range |
 //! | `EVT_OVERFLOW` | 3.1 | [`EventType::OVERFLOW`] | |
-//! | WAIT_FOR_EVENT | 3.5 | [`Evtctl::wait`] | |
+//! | WAIT_FOR_EVENT | 3.5 | [`Evtctl::wait`] | with `notify` up the handler may take what it brings, as events come while it returns |
 //! | auto-accept, `EVT_IPACCEPT` | 3.6.1 | [`Evtctl::auto_accept`], [`SendKernel`] | accept4(2), by whoever delivers the event; the address of the other end has no room in it, and is [asked for](Evtctl::peer). In [`SendKernel`] a multishot accept |
 //! | `deliver = 0` for accepts | 4.7 | [`Evtctl::set_deliver`] | nothing is accepted, as that is done at delivery. While only `notify` is down the first connection interrupts and is accepted, those behind it when the application looks. Whoever wants no connections from [`SendKernel`] cancels its accept |
 //! | `EVT_IOREADY` | 3.6.2 | [`Evtctl::watch`] | a multishot poll tells that something has changed, and poll(2) at delivery what is true; the group is an argument, not an ioctl |
@@ -66,7 +66,8 @@
 //! | timers | timer_create(2), by `SIGIO` |
 //! | posts of other threads | tgkill(2), by `SIGIO`, once until the thread has looked |
 //!
-//! What this crate does not do: it runs no application in a handler, and makes no futures.
+//! What this crate does not do: it runs no application in a handler, and makes no futures. A child of
+//! fork(2) has no control block.
 
 mod block;
 mod code;

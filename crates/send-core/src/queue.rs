@@ -140,6 +140,9 @@ impl Queue {
 
     /// Moves what waits of one kind to another group, or drops it.
     pub(crate) fn reassign(&mut self, kind: EventType, from: Group, to: Option<Group>) {
+        if to == Some(from) {
+            return;
+        }
         let mut next = self.lists[from.number() as usize].first;
         while let Some(at) = next {
             next = self.holders[at as usize].behind;

@@ -44,6 +44,9 @@ pub unsafe trait Source: 'static {
         let _ = kind;
     }
 
+    /// The application asks for events: what can't be done in a signal handler is done now.
+    fn tidy(&mut self) {}
+
     /// What ends a wait from outside.
     fn waker(&self) -> Waker;
 

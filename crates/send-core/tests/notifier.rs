@@ -64,3 +64,17 @@ fn who_waits_for_a_type_gets_the_event_itself() {
     let past = Some(Instant::now());
     assert_eq!(notifier.wait(&[EventType::USER], past), Ok(None));
 }
+
+#[test]
+fn a_second_action_for_a_type_whose_events_wait_did_not_come_to_an_end() {
+    let mut notifier = Notifier::new().unwrap();
+    let counts: Vec<_> = (0..2).map(|_| Arc::new(AtomicU64::new(0))).collect();
+    notifier.on(EventType::USER, Action::Count(counts[0].clone())).unwrap();
+    notifier.block(EventType::USER).unwrap();
+    let poster = notifier.poster();
+    poster.post(1).unwrap();
+    poster.post(2).unwrap();
+    notifier.on(EventType::USER, Action::Count(counts[1].clone())).unwrap();
+    notifier.unblock(EventType::USER).unwrap();
+    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 2));
+}

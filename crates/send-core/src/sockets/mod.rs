@@ -77,7 +77,9 @@ impl Evtctl<Sockets> {
     /// [released](Evtctl::release).
     ///
     /// With a group (SIOCEVTCLONE) every connection is [watched](Evtctl::watch) in it from the
-    /// beginning. A listener that can accept no more tells so by an event with its own name, no
+    /// beginning. Signals, and not to block, belong to the open file: each thread needs a listener of its own
+    /// (`SO_REUSEPORT`), as a clone would take the signals away from the other. When descriptors were short,
+    /// connections are accepted at the next look. A listener that can accept no more tells so by an event with its own name, no
     /// descriptor, and the state POLLERR.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! What the ring reports of sockets, and what events are made of it.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -53,9 +54,9 @@ pub struct Sockets {
     /// Of that, what sockets have left that are gone.
     stale: Pieces,
     /// Sockets that the ring has to be told of.
-    waiting: Vec<Socket>,
+    waiting: VecDeque<Socket>,
     /// Sockets that found no receive buffer.
-    dry: Vec<Socket>,
+    dry: VecDeque<Socket>,
     /// The waker's report, which is made out before the next wait.
     woken: Option<Reported>,
     /// Groups that were given to sockets so far.
@@ -68,6 +69,9 @@ impl fmt::Debug for Sockets {
     }
 }
 
+/// Most connections, gone before they were accepted, that one event looks at.
+const LOST: u32 = 64;
+
 impl Sockets {
     /// Room for sockets, over a ring of the calling thread.
     ///
@@ -77,11 +81,11 @@ impl Sockets {
         config.check()?;
         let &SocketConfig { sockets, buffers, buffer_size } = config;
         let ring = UringConfig { mode: Mode::Cooperative, operations: 1, buffers, buffer_size };
-        let room = || Vec::with_capacity(sockets as usize);
+        let room = || VecDeque::with_capacity(sockets as usize);
         Ok(Sockets {
             kernel: UringKernel::new(&ring)?,
             places: Places::new(sockets),
-            listeners: room(),
+            listeners: Vec::with_capacity(sockets as usize),
             reports: Reports::new(buffers.into()),
             stale: Pieces::default(),
             waiting: room(),
@@ -103,7 +107,7 @@ impl Sockets {
         if role == Role::Watched || role == Role::Receives {
             self.groups = self.groups | group.into();
         }
-        self.waiting.push(socket);
+        self.waiting.push_back(socket);
         self.begin();
         Ok(socket)
     }
@@ -114,7 +118,7 @@ impl Sockets {
         if u32::from(self.kernel.buffers()) > self.reports.len() {
             self.waiting.append(&mut self.dry);
         }
-        while let Some(socket) = self.waiting.last().copied() {
+        while let Some(socket) = self.waiting.front().copied() {
             if let Some(Place { fd: Some(fd), role, .. }) = self.places.get(socket) {
                 let token = socket.token(kind(*role));
                 if !self.kernel.begin(token, Fd::lent(fd.as_fd())) {
@@ -124,7 +128,7 @@ impl Sockets {
                     continue;
                 }
             }
-            self.waiting.pop();
+            self.waiting.pop_front();
         }
         // A kernel that can't be used any more says so at the next wait.
         let _ = self.kernel.hand_over();
@@ -158,7 +162,7 @@ impl Sockets {
             Ok(state) => {
                 place.news |= state;
                 if !report.goes_on() {
-                    self.waiting.push(socket);
+                    self.waiting.push_back(socket);
                 }
             }
             // It is not tried again, or it might fail to no end.
@@ -182,7 +186,7 @@ impl Sockets {
             return;
         };
         if report.result() == -libc::ENOBUFS {
-            return self.dry.push(socket);
+            return self.dry.push_back(socket);
         }
         let is_end = report.result() <= 0;
         if report.has_buffer() {
@@ -196,7 +200,7 @@ impl Sockets {
         } else {
             place.news |= IN;
             if !report.goes_on() {
-                self.waiting.push(socket);
+                self.waiting.push_back(socket);
             }
         }
         intake.tell(socket.slot(), place.group, event(EventType::DATA, socket, place));
@@ -215,7 +219,7 @@ impl Sockets {
 
     /// Accepts a listener's next connection, as its event is delivered (SEND 3.6.1).
     fn accept(&mut self, listener: Socket) -> Option<Event> {
-        loop {
+        for _ in 0..LOST {
             let full = self.places.is_full();
             let place = self.places.get(listener)?;
             let (Some(fd), Role::Listens(inherited)) = (&place.fd, place.role) else { return None };
@@ -247,6 +251,11 @@ impl Sockets {
                 }
             }
         }
+        // The others are for the next look.
+        if let Some(place) = self.places.get(listener) {
+            place.news = IN;
+        }
+        None
     }
 
     /// Takes in a connection, which inherits what its listener was told (SIOCEVTCLONE).
@@ -259,7 +268,7 @@ impl Sockets {
         }
         let socket = self.places.put(fd, role, inherited.unwrap_or(Group::FIRST))?;
         if role == Role::Watched {
-            self.waiting.push(socket);
+            self.waiting.push_back(socket);
         }
         let place = self.places.get(socket)?;
         Some(Event { state, ..event(EventType::ACCEPT, socket, place) })
@@ -303,7 +312,8 @@ impl Sockets {
             }
         }
         intake.withdraw(socket.slot());
-        for list in [&mut self.listeners, &mut self.waiting, &mut self.dry] {
+        self.listeners.retain(|known| *known != socket);
+        for list in [&mut self.waiting, &mut self.dry] {
             list.retain(|known| *known != socket);
         }
         let mut left = self.places.get(socket).map(|place| place.pieces).unwrap_or_default();
@@ -316,6 +326,8 @@ impl Sockets {
             // It is a socket that could be set to signal.
             let _ = self.kernel.host_mut().signal_no_more(Fd::lent(fd.as_fd()));
         }
+        // Its buffers are for the others.
+        self.settle();
         Ok(fd)
     }
 }
@@ -420,8 +432,17 @@ unsafe impl Source for Sockets {
         self.kernel.waker()
     }
 
-    fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
+    fn tidy(&mut self) {
         self.settle();
+    }
+
+    fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
+        let was_woken = self.woken.is_some();
+        self.settle();
+        if was_woken {
+            // Only now is another wake heard; what it was for is looked at before anybody sleeps.
+            return Ok(());
+        }
         self.kernel.turn(until).map_err(|fault| broken(&fault))
     }
 }

@@ -11,12 +11,16 @@ use crate::{Fault, Fd, Kind, RxBuf, Token};
 impl<R: Ring> UringKernel<R> {
     /// Has the ring report what happens at a descriptor from now on, under a token of one of two kinds:
     /// for [`Kind::Watch`] its state in the format of poll(2), for [`Kind::Stream`] the bytes that it
-    /// receives. Each goes on until a report says otherwise. False when the queue is full.
+    /// receives. Each goes on until a report says otherwise. False when the queue is full, and for a token
+    /// of another kind.
     ///
     /// It is [handed over](UringKernel::hand_over) later, and the descriptor stays open until then. It may
     /// be called in a signal handler.
     pub fn begin(&mut self, token: Token, fd: Fd) -> bool {
-        debug_assert!(matches!(token.kind(), Kind::Watch | Kind::Stream));
+        if !matches!(token.kind(), Kind::Watch | Kind::Stream) {
+            // A report under such a name would be taken for that of an operation.
+            return false;
+        }
         // SAFETY: the submission points to nothing; it receives into provided buffers, which are there as
         // long as `streams` is not zero.
         let pushed = unsafe { self.ring.push(&sqe::goes_on(token, fd)) };
