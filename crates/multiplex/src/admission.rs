@@ -69,7 +69,7 @@ pub enum Lateness {
 /// Connections accepted in one turn when there are too many, and let in.
 const PER_TURN: NonZeroU16 = NonZeroU16::new(16).unwrap();
 /// The same while many that were let in before still wait.
-const FEW: NonZeroU16 = NonZeroU16::new(4).unwrap();
+const FEW: NonZeroU16 = NonZeroU16::MIN;
 /// The same where the newest come first, which have to be looked for.
 const SEARCHED: NonZeroU16 = NonZeroU16::new(64).unwrap();
 /// How far apart it is looked how long somebody has waited.
@@ -97,8 +97,10 @@ pub(crate) struct Load {
     full: bool,
     /// There are too many, or were a while ago.
     over: Option<Instant>,
-    /// Many that were let in wait.
-    behind: bool,
+    /// How many have been let in for whom nothing was done yet.
+    inside: u32,
+    /// They are so many that few should follow.
+    crowded: bool,
     /// Connections served in a second when there were too many.
     rate: f64,
 }
@@ -124,15 +126,22 @@ impl Load {
             fewest_aside: usize::MAX,
             full: false,
             over: None,
-            behind: false,
+            inside: 0,
+            crowded: false,
             rate: 0.0,
         }
+    }
+
+    /// Notes a connection that is let in.
+    pub(crate) fn let_in(&mut self) {
+        self.inside += 1;
     }
 
     /// Notes a connection for which something is done for the first time; whether it is to be asked how
     /// long it has waited.
     pub(crate) fn served(&mut self, now: Instant) -> bool {
         self.in_turn += 1;
+        self.inside -= 1;
         let is_due = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= APART);
         self.admission.is_some() && is_due
     }
@@ -181,14 +190,20 @@ impl Load {
     }
 
     /// Ends a turn, which began at `now`, and after which so many connections are put aside. Those who
-    /// wait as there is no room for them, when it is `full`, tell nothing. At the end of a period there are
-    /// orders.
+    /// wait as there is no room for them, when it is `full`, tell nothing. There are orders at the end of
+    /// a period, and when so many have been let in that few should follow.
     pub(crate) fn end_turn(&mut self, now: Instant, aside: usize, full: bool) -> Option<Orders> {
         let admission = self.admission?;
         let began = *self.began.get_or_insert(now);
         let time = now.saturating_duration_since(began);
         let is_over = time >= admission.delay.max(SHORTEST);
-        let orders = is_over.then(|| self.end_period(admission, now, time));
+        let is_crowded = self.is_crowded(admission);
+        let was_crowded = mem::replace(&mut self.crowded, is_crowded);
+        let orders = if is_over {
+            Some(self.end_period(admission, now, time))
+        } else {
+            (self.crowded != was_crowded).then(|| self.orders(admission))
+        };
         // What this turn has done took place after its beginning.
         self.served += mem::take(&mut self.in_turn);
         self.fewest_aside = self.fewest_aside.min(aside);
@@ -208,10 +223,20 @@ impl Load {
         } else if self.over.is_some_and(|over| over <= now) {
             self.over = None;
         }
-        self.behind = wait.is_some_and(|wait| wait / 2 > self.bound(admission));
         (self.began, self.served, self.fewest_aside) = (Some(now), 0, usize::MAX);
         self.full = false;
+        self.orders(admission)
+    }
+
+    fn orders(&self, admission: Admission) -> Orders {
         Orders { per_turn: self.per_turn(admission), waiting: self.waiting(admission) }
+    }
+
+    /// Whether half as many as may wait outside wait inside; who was crowded has to be well below that.
+    /// Clients that say nothing may be among them, so some are let in all the same.
+    fn is_crowded(&self, admission: Admission) -> bool {
+        let share = if self.crowded { 4 } else { 2 };
+        self.waiting(admission).is_some_and(|most| self.inside > most / share)
     }
 
     /// What is served in the time that a connection may wait.
@@ -223,7 +248,7 @@ impl Load {
     fn per_turn(&self, admission: Admission) -> Option<NonZeroU16> {
         let some = match admission.order {
             Order::Newest => SEARCHED,
-            Order::Oldest if self.behind => FEW,
+            Order::Oldest if self.crowded => FEW,
             Order::Oldest => PER_TURN,
         };
         self.is_over().then_some(some)
@@ -247,6 +272,7 @@ mod tests {
         const TURNS: u32 = 10;
         for turn in 0..TURNS {
             for _ in 0..each {
+                load.let_in();
                 if load.served(*now) {
                     // Later ones have waited longer.
                     load.waited(*now, Duration::from_millis(wait + u64::from(turn)));
@@ -286,9 +312,9 @@ mod tests {
         // It follows the rate.
         let faster = (0..20).map(|_| period(&mut load, &mut now, (32, 50)).waiting).last();
         assert!(faster.flatten().is_some_and(|n| (300..=330).contains(&n)), "{faster:?}");
-        // Who is far behind takes few.
-        let behind = (0..3).map(|_| period(&mut load, &mut now, (32, 200)).per_turn).last();
-        assert_eq!(behind.flatten(), Some(FEW));
+        // With more inside than are served in time it takes few.
+        (0..400).for_each(|_| load.let_in());
+        assert_eq!(period(&mut load, &mut now, (32, 50)).per_turn, Some(FEW));
         // When it has gone well for a while, all is as before, by itself too.
         let ends = load.ends().unwrap();
         while now < ends {
@@ -303,6 +329,7 @@ mod tests {
     fn who_waits_for_room_tells_nothing_of_the_load() {
         let (mut load, mut now) = begun();
         for _ in 0..100 {
+            load.let_in();
             if load.served(now) {
                 load.waited(now, DELAY * 10);
             }
@@ -317,6 +344,7 @@ mod tests {
         while !load.is_over() {
             // 20 in a second, so that the last of 32 waits for 1.6 s.
             period(&mut load, &mut now, (0, 0));
+            load.let_in();
             load.served(now);
             load.waited(now, DELAY * 2);
         }
@@ -331,6 +359,7 @@ mod tests {
         let now = Instant::now();
         for second in 0..10 {
             let then = now + Duration::from_secs(second);
+            load.let_in();
             assert!(!load.served(then));
             assert_eq!(load.end_turn(then, 0, false), None);
         }

@@ -46,6 +46,9 @@ impl Default for Sizes {
 /// Most completions handed out between two submissions.
 const STEPS: u32 = 64;
 
+/// The same after something was cancelled.
+const SOON: u32 = 32;
+
 /// More new connections than this are enough for now.
 const ENOUGH: usize = 32;
 /// Most new connections that come before the rest, between two submissions.
@@ -252,8 +255,8 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn cancel(&mut self, token: Token) {
         self.evt.critically(|source| source.kernel.cancel(token));
-        // It is handed over before anything else, lest what it should end go on meanwhile.
-        self.steps = 0;
+        // It is handed over soon, lest what it should end go on meanwhile.
+        self.steps = self.steps.min(SOON);
     }
 
     fn host(&self) -> &R::System {

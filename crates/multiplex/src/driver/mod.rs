@@ -147,6 +147,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let link = self.io.link(slot);
         link.fd = Some(fd);
         link.flags |= Flags::UNSERVED;
+        self.io.load.let_in();
         self.io.stats.accepted += 1;
         self.io.touch(slot);
         call!(self, slot, accepted, listener);

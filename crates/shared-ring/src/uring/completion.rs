@@ -215,19 +215,13 @@ impl<R: Ring> UringKernel<R> {
     /// Lets a receive wait until there are buffers again.
     fn starve(&mut self, token: Token) -> Option<Completion> {
         self.counters.buffer_shortages += 1;
-        // Some may have been given back meanwhile.
-        let fed = self.owned.provided.held() > 0;
         let note = &mut self.owned.inflight.get(token)?.note;
         if note.cancelled {
             return self.end_if_idle(token);
         }
-        if fed {
-            self.arm_later(token);
-        } else {
-            note.queued += 1;
-            if !planted!(StarvedForgotten) {
-                self.starved.push_back(token);
-            }
+        note.queued += 1;
+        if !planted!(StarvedForgotten) {
+            self.starved.push_back(token);
         }
         None
     }

@@ -325,9 +325,10 @@ impl<R: Ring> UringKernel<R> {
         Posted::Done(outcome)
     }
 
-    /// Posts again the receives that found no buffer, now that there are some.
+    /// Posts again receives that found no buffer, the oldest first, as many as there are buffers now.
     fn feed(&mut self) {
-        while let Some(token) = self.starved.pop_front() {
+        for _ in 0..self.owned.provided.held() {
+            let Some(token) = self.starved.pop_front() else { return };
             if let Some(entry) = self.owned.inflight.get(token) {
                 entry.note.queued -= 1;
                 self.arm_later(token);
@@ -388,7 +389,14 @@ impl<R: Ring> Submit for UringKernel<R> {
         };
         let sends_file = matches!(op, Op::SendFile { .. });
         let work = matches!(op, Op::List { .. }).then(|| Work::of(&op));
+        // It has to queue behind those that came before.
+        let queues = matches!(op, Op::Receive { .. }) && !self.starved.is_empty();
         let entry = self.owned.inflight.insert(token, op, Note::default())?;
+        if queues {
+            entry.note.queued += 1;
+            self.starved.push_back(token);
+            return Ok(Posted::InFlight);
+        }
         if sends_file {
             return Ok(self.send_file(token, Disk::Cached));
         }
@@ -454,14 +462,15 @@ impl<R: Ring> Submit for UringKernel<R> {
 impl<R: Ring> Kernel for UringKernel<R> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
         self.counters.turns += 1;
-        if self.owned.provided.give_back() {
-            self.feed();
-        }
+        self.owned.provided.give_back();
+        self.feed();
         self.fill()?;
         self.arm_waker()?;
         // What could not be submitted is tried again without waiting for anything else.
         let submitted = self.cancels.is_empty() && self.unsubmitted.is_empty();
-        let left = self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty();
+        // Those that were fed may not need all the buffers.
+        let hungry = !self.starved.is_empty() && self.owned.provided.held() > 0;
+        let left = self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty() || hungry;
         let wait = submitted && self.wake_in_flight && !left;
         let most = match until {
             Some(at) if wait => Some(at.saturating_duration_since(self.system.clock())),

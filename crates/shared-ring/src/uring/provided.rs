@@ -59,8 +59,8 @@ impl<E: RingMemory> Provided<E> {
         Provided { entries, count, tail: 0, held: 0, pool }
     }
 
-    /// Gives every free buffer to the kernel, with one release store. Whether there were any.
-    pub(super) fn give_back(&mut self) -> bool {
+    /// Gives every free buffer to the kernel, with one release store.
+    pub(super) fn give_back(&mut self) {
         let before = self.tail;
         while let Some(id) = self.pool.take() {
             let (address, len) = (self.pool.address(id) as u64, self.pool.size() as u32);
@@ -70,11 +70,10 @@ impl<E: RingMemory> Provided<E> {
             self.tail = self.tail.wrapping_add(1);
         }
         if before == self.tail {
-            return false;
+            return;
         }
         self.held += self.tail.wrapping_sub(before);
         self.entries.publish(self.tail);
-        true
     }
 
     /// Takes the buffer that the kernel has filled with `len` bytes.

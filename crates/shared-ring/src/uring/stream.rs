@@ -76,9 +76,8 @@ impl<R: Ring> UringKernel<R> {
 
     /// Gives receive buffers that were dropped to the kernel.
     pub fn give_back(&mut self) {
-        if self.owned.provided.give_back() {
-            self.feed();
-        }
+        self.owned.provided.give_back();
+        self.feed();
     }
 
     /// How many receive buffers the kernel has, and those in reports of which nothing was made yet. It
