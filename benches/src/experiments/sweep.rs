@@ -119,7 +119,7 @@ impl<'a> Sweep<'a> {
     pub(super) fn name(&self) -> String {
         match self.setting.mark {
             "" => self.peer.to_string(),
-            mark => format!("{}, {mark}", self.peer),
+            mark => format!("{} ({mark})", self.peer),
         }
     }
 
