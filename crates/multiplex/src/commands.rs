@@ -66,7 +66,7 @@ pub trait Commands {
     /// Says how connections are to be accepted.
     fn admit(&mut self, at: Listener, how: Admit);
 
-    /// How late the work on a connection is, by the newest of its bytes. With slack, or without
+    /// How late the work on a connection is, by the newest of its bytes. As long as there are not too many, or without
     /// [`Config::admission`](crate::Config::admission), it is in time; else this is a system call. Who
     /// is about to do something costly asks before.
     fn lateness(&self, id: Conn) -> Lateness;

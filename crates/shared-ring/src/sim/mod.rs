@@ -2,7 +2,7 @@
 //!
 //! What stands above the system calls is the real thing: [`UringKernel`] with its tables, queues
 //! and buffers over a simulated [`Ring`](crate::Ring), and [`Engine`] over a simulated
-//! [`Poller`](crate::poller::Poller). Below them a [`Machine`] has descriptors, bounded streams,
+//! [`Poller`]. Below them a [`Machine`] has descriptors, bounded streams,
 //! files in memory and virtual time, and [`Peer`]s on the other side of the network. Whenever the
 //! program enters the kernel, chance decides who goes on, in what order, and what goes wrong; a
 //! run can be had again by its [`Plan`].
