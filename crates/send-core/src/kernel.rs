@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use shared_ring::{
-    Completion, Counters, Fault, Fd, Host, Kernel, LinuxRing, Missing, Mode, Op, Outcome, Posted,
-    Refused, Ring, Submit, System, Token, UringConfig, UringKernel, Waker,
+    Completion, Counters, Fault, Fd, Host, Kernel, Kind, LinuxRing, Missing, Mode, Op, Outcome,
+    Posted, Refused, Ring, Submit, System, Token, UringConfig, UringKernel, Waker,
 };
 
 use crate::ring::{RingSource, reported};
@@ -255,8 +255,10 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn cancel(&mut self, token: Token) {
         self.evt.critically(|source| source.kernel.cancel(token));
-        // It is handed over soon, lest what it should end go on meanwhile.
-        self.steps = self.steps.min(SOON);
+        // It is handed over soon, lest what it should end go on meanwhile; at once where that is an accept,
+        // as nobody must be accepted then (SEND 3.6.1).
+        let most = if token.kind() == Kind::Accept { 0 } else { SOON };
+        self.steps = self.steps.min(most);
     }
 
     fn host(&self) -> &R::System {
