@@ -417,6 +417,8 @@ impl<P: Poller, S: System> Engine<P, S> {
 impl<P: Poller, S: System> Submit for Engine<P, S> {
     type Host = S;
 
+    const SCANS: bool = P::SCANS;
+
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         if self.inflight.get(token).is_some() {
             return Err(Refused { op, why: Refusal::TokenInUse });

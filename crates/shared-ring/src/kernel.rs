@@ -18,6 +18,10 @@ pub trait Submit {
     /// The machine that the descriptors live on.
     type Host: Host;
 
+    /// Whether the kernel looks at every descriptor in each turn, so that a turn costs the more the more there
+    /// are.
+    const SCANS: bool = false;
+
     /// Posts an operation. If it can't be done at once, its completions will carry `token`, which
     /// is of kind [`Kind::Accept`](crate::Kind::Accept) for an accept and of kind
     /// [`Kind::Receive`](crate::Kind::Receive) for a receive, and for nothing else that goes on.

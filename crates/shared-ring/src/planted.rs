@@ -95,6 +95,8 @@ mod bugs {
         LateArrivalLeaked,
         /// A listener that has rested does not accept again.
         RestsForEver,
+        /// Connections that were put aside are not let in.
+        AsideForgotten,
         /// A descriptor is closed a second time.
         ClosedTwice,
         /// A connection's state is not reset for the next.

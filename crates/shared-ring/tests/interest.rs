@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -171,7 +172,9 @@ fn a_scan_after_an_overflow_leaves_out_what_was_closed() {
     its.write_all(b"x").unwrap();
     let mut number = OwnedFd::from(first);
     rustix::io::dup2(&next, &mut number).unwrap();
-    let expected: Vec<_> = all.iter().map(|(ours, _)| ours.as_raw_fd()).collect();
+    // Scanned by number, which other tests' files may have put out of order.
+    let mut expected: Vec<_> = all.iter().map(|(ours, _)| ours.as_raw_fd()).collect();
+    expected.sort_unstable();
     assert_eq!(numbers(&mut interests, 64), expected);
     assert_eq!(interests.overflows(), 1);
 }
@@ -338,6 +341,66 @@ fn a_processwide_interest_ends_when_its_number_is_used_again() {
     // A thread's own interest in the new file is its own.
     declare(&mut thread, &number, Mask::WRITE);
     assert_eq!(events(&mut thread, 4), [(number.as_raw_fd(), Mask::WRITE)]);
+}
+
+#[test]
+fn a_threads_own_interest_came_back_with_a_processwide_one_in_the_next_file_of_its_number() {
+    let process = Arc::new(ProcessWide::new().unwrap());
+    let mut thread = process.join(64).unwrap();
+    let (ours, _theirs) = pair();
+    declare(&mut thread, &ours, Mask::WRITE);
+    assert_eq!(events(&mut thread, 4), [(ours.as_raw_fd(), Mask::WRITE)]);
+    let (next, mut its) = pair();
+    let mut number = OwnedFd::from(ours);
+    rustix::io::dup2(&next, &mut number).unwrap();
+    process.declare_interest(&number, Mask::READ, None).unwrap();
+    assert_eq!(events(&mut thread, 4), [], "it can be written to, which nobody wants to know");
+    its.write_all(b"x").unwrap();
+    assert_eq!(events(&mut thread, 4), [(number.as_raw_fd(), Mask::READ)]);
+    // What it declares of the new file goes on.
+    declare(&mut thread, &number, Mask::WRITE);
+    process.declare_interest(&number, Mask::READ, None).unwrap();
+    let both = Mask::READ | Mask::WRITE;
+    assert_eq!(events(&mut thread, 4), [(number.as_raw_fd(), both)]);
+}
+
+#[test]
+fn an_interest_of_its_own_and_a_processwide_one_that_are_declared_at_once_both_hold() {
+    for _ in 0..100 {
+        let process = Arc::new(ProcessWide::new().unwrap());
+        let mut own = process.join(256).unwrap();
+        let pairs = pairs(150);
+        let arrived = AtomicUsize::new(0);
+        let together = |step: usize| {
+            arrived.fetch_add(1, Ordering::AcqRel);
+            while arrived.load(Ordering::Acquire) < 2 * (step + 1) {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for (step, (ours, _)) in pairs.iter().enumerate() {
+                    together(step);
+                    process.declare_interest(ours, Mask::READ, None).unwrap();
+                }
+            });
+            for (step, (ours, _)) in pairs.iter().enumerate() {
+                together(step);
+                declare(&mut own, ours, Mask::WRITE);
+            }
+        });
+        let mut told = |mask: Mask| {
+            let mut told = events(&mut own, 256);
+            told.sort_by_key(|(fd, _)| *fd);
+            let mut expected: Vec<_> =
+                pairs.iter().map(|(ours, _)| (ours.as_raw_fd(), mask)).collect();
+            expected.sort_by_key(|(fd, _)| *fd);
+            assert_eq!(told, expected);
+        };
+        told(Mask::WRITE);
+        pairs.iter().for_each(|(_, theirs)| (&*theirs).write_all(b"x").unwrap());
+        told(Mask::READ | Mask::WRITE);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What all threads of a process are interested in (section 9).
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -23,8 +24,19 @@ pub struct ProcessWide {
 struct Shared {
     /// By descriptor, in poll(2)'s format; 0 for no interest.
     interested: Table<i16>,
-    /// What the threads wait on.
-    threads: Vec<Weak<OwnedFd>>,
+    threads: Vec<Thread>,
+    /// Threads that have joined.
+    joined: u64,
+}
+
+/// A thread that has joined.
+struct Thread {
+    /// Its name here.
+    name: u64,
+    /// What it waits on.
+    epoll: Weak<OwnedFd>,
+    /// By descriptor, whether it stands for another file than when this thread last asked.
+    renewed: Table<bool>,
 }
 
 impl ProcessWide {
@@ -54,9 +66,15 @@ impl ProcessWide {
                     .map_err(Error::in_call("epoll_ctl"))?;
             }
         }
-        shared.threads.push(Arc::downgrade(epoll));
+        shared.joined += 1;
+        let name = shared.joined;
+        shared.threads.push(Thread {
+            name,
+            epoll: Arc::downgrade(epoll),
+            renewed: Table::default(),
+        });
         drop(shared);
-        interests.sets.join(Arc::clone(self));
+        interests.sets.join(Arc::clone(self), name);
         Ok(interests)
     }
 
@@ -90,9 +108,14 @@ impl ProcessWide {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(Error::of("epoll_ctl")(error)),
         }
-        shared.threads.retain(|thread| thread.strong_count() > 0);
-        for thread in shared.threads.iter().filter_map(Weak::upgrade) {
-            edges::watch(&thread, fd, wanted, true).map_err(Error::in_call("epoll_ctl"))?;
+        shared.threads.retain(|thread| thread.epoll.strong_count() > 0);
+        for thread in &mut shared.threads {
+            let Some(epoll) = thread.epoll.upgrade() else { continue };
+            let is_new =
+                edges::watch(&epoll, fd, wanted, true).map_err(Error::in_call("epoll_ctl"))?;
+            if is_new {
+                *thread.renewed.at(Fd::lent(fd).index()) = true;
+            }
         }
         Ok(())
     }
@@ -101,9 +124,28 @@ impl ProcessWide {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is wanted of a descriptor, in poll(2)'s format.
-    pub(super) fn interest(&self, fd: Fd) -> i16 {
-        self.shared().interested.get(fd.index()).copied().unwrap_or_default()
+    /// What is wanted of a descriptor, in poll(2)'s format; and whether its number stands for another file
+    /// than when the thread of this name last asked.
+    pub(super) fn interest(&self, fd: Fd, name: u64) -> (i16, bool) {
+        self.shared().interest(fd, name)
+    }
+
+    /// Has the thread of this name `watch` a descriptor, and whatever all want of it. Nobody declares
+    /// anything for all meanwhile.
+    pub(super) fn declare_own(
+        &self,
+        fd: Fd,
+        name: u64,
+        watch: impl FnOnce(i16) -> io::Result<bool>,
+    ) -> io::Result<()> {
+        let mut shared = self.shared();
+        let (by_all, _) = shared.interest(fd, name);
+        let is_new = watch(by_all)?;
+        if is_new {
+            // Whatever the number stood for before was closed.
+            self.check_in(&mut shared, fd);
+        }
+        Ok(())
     }
 
     /// One more than the highest descriptor that was declared.
@@ -123,5 +165,16 @@ impl ProcessWide {
                 *interest = 0;
             }
         }
+    }
+}
+
+impl Shared {
+    fn interest(&mut self, fd: Fd, name: u64) -> (i16, bool) {
+        let interest = self.interested.get(fd.index()).copied().unwrap_or_default();
+        let thread = self.threads.iter_mut().find(|thread| thread.name == name);
+        let is_renewed = thread
+            .and_then(|thread| thread.renewed.get_mut(fd.index()))
+            .is_some_and(std::mem::take);
+        (interest, is_renewed)
     }
 }

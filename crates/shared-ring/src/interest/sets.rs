@@ -17,8 +17,8 @@ pub(crate) struct Sets<H = Edges, A = Linux> {
     state: A,
     /// By descriptor, 0 for no interest.
     interested: Table<i16>,
-    /// What all threads of the process are interested in.
-    process: Option<Arc<ProcessWide>>,
+    /// What all threads of the process are interested in, and this thread's name there.
+    process: Option<(Arc<ProcessWide>, u64)>,
     hints: Hints,
     /// What was hinted at last.
     happened: Vec<Fd>,
@@ -55,8 +55,8 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     }
 
     /// Adds what all threads of the process are interested in.
-    pub(super) fn join(&mut self, process: Arc<ProcessWide>) {
-        self.process = Some(process);
+    pub(super) fn join(&mut self, process: Arc<ProcessWide>, name: u64) {
+        self.process = Some((process, name));
     }
 
     pub(super) fn hinting(&self) -> &H {
@@ -69,22 +69,31 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     }
 
     /// What is wanted of a descriptor, by this thread or by all.
-    fn wanted(&self, fd: Fd) -> i16 {
-        self.interest(fd) | self.process.as_ref().map_or(0, |process| process.interest(fd))
+    fn wanted(&mut self, fd: Fd) -> i16 {
+        let Some((process, name)) = &self.process else { return self.interest(fd) };
+        let (by_all, is_renewed) = process.interest(fd, *name);
+        if is_renewed {
+            self.replace(fd, 0);
+        }
+        self.interest(fd) | by_all
     }
 
     /// One more than the highest descriptor that anything may be wanted of.
     fn numbers(&self) -> usize {
-        self.interested.len().max(self.process.as_ref().map_or(0, |process| process.numbers()))
+        self.interested.len().max(self.process.as_ref().map_or(0, |(process, _)| process.numbers()))
     }
 
     /// Declares an interest, which begins with a hint if it is true already.
     pub(crate) fn declare(&mut self, fd: Fd, wanted: i16, one: bool) -> io::Result<()> {
         self.replace(fd, 0);
-        let is_new = self.hinting.watch(fd, wanted | self.wanted(fd), one)?;
-        if is_new && let Some(process) = &self.process {
-            // Whatever the number stood for before was closed.
-            process.check(fd);
+        let Sets { hinting, process, .. } = self;
+        match process {
+            Some((process, name)) => {
+                process.declare_own(fd, *name, |by_all| hinting.watch(fd, wanted | by_all, one))?;
+            }
+            None => {
+                hinting.watch(fd, wanted, one)?;
+            }
         }
         self.replace(fd, wanted);
         Ok(())
@@ -181,7 +190,7 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     /// A descriptor was closed, and nobody has said so.
     fn closed(&mut self, fd: Fd) {
         self.replace(fd, 0);
-        if let Some(process) = &self.process {
+        if let Some((process, _)) = &self.process {
             process.check(fd);
         }
     }

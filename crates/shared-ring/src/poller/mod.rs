@@ -67,6 +67,9 @@ pub trait Poller {
     /// Whether readiness is reported once, when it begins, rather than as long as it lasts.
     const EDGE: bool;
 
+    /// Whether the kernel looks at every descriptor in each wait.
+    const SCANS: bool = false;
+
     /// Whether descriptors have to be able to signal, which those of eventfd(2) can't.
     const BY_SIGNALS: bool = false;
 

@@ -17,6 +17,7 @@ pub struct Poll {
 
 impl Poller for Poll {
     const EDGE: bool = false;
+    const SCANS: bool = true;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         if want.is_empty() {

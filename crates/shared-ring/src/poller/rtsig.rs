@@ -1,6 +1,7 @@
 //! Real-time signals, as phhttpd used them (SEND 2.4.2): what happens to a descriptor is queued as a
-//! signal, which the application takes when it likes, one at a time. When the queue overflows, poll
-//! tells how things stand, and signals go on from there.
+//! signal, which the application takes when it likes: one at a time when it has nothing else to do, and
+//! all there are when it has. When the queue overflows, poll tells how things stand, and signals go on
+//! from there.
 //!
 //! A signal carries the number of a descriptor, which may be another's when it is taken (SEND 2.4.3).
 //! So a number that is used again gets another mark, another signal, and a signal with an old mark
@@ -205,11 +206,19 @@ impl<S: Signals, A: Ask> Poller for RtSig<S, A> {
     }
 
     fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
-        if self.noted.len() == 0
-            && !self.overflowed
-            && let Some(signal) = self.signals.take(most)?
-        {
-            self.told(signal);
+        // One at a time; but where others are being served that may never rest, all there are: the system
+        // hands out those with a lower mark first, and the others have to have a turn, too.
+        let is_busy = most == Some(Duration::ZERO);
+        let room = if is_busy { S::AT_A_TIME } else { 1 };
+        if self.noted.len() == 0 {
+            for _ in 0..room {
+                let signal = if self.overflowed { None } else { self.signals.take(most)? };
+                let Some(signal) = signal else {
+                    self.emptied += u64::from(is_busy && !self.overflowed);
+                    break;
+                };
+                self.told(signal);
+            }
         }
         if self.overflowed {
             self.begin_again()?;

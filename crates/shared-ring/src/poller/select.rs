@@ -53,6 +53,7 @@ impl Map {
 
 impl Poller for Select {
     const EDGE: bool = false;
+    const SCANS: bool = true;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         self.read.set(fd.index(), want.contains(Readiness::READ));

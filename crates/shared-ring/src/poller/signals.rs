@@ -16,6 +16,10 @@ pub trait Signals {
     /// How many marks signals can have.
     const MARKS: u8;
 
+    /// The most that are taken at a time while others are being served: a bound for when peers make them
+    /// as fast as they are taken.
+    const AT_A_TIME: usize;
+
     /// Has what happens to a descriptor from now on signalled, with a mark.
     ///
     /// # Errors
@@ -131,6 +135,7 @@ fn check(error: libc::c_int) -> io::Result<()> {
 
 impl Signals for Queue {
     const MARKS: u8 = 4;
+    const AT_A_TIME: usize = 1 << 14;
 
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()> {
         let number = self.first + libc::c_int::from(mark);

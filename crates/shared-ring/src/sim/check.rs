@@ -68,6 +68,8 @@ impl<K> Drop for Checked<K> {
 impl<K: Submit> Submit for Checked<K> {
     type Host = K::Host;
 
+    const SCANS: bool = K::SCANS;
+
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         let posting = Posting::of(&op);
         if let Op::Close { fd } = op {

@@ -189,6 +189,8 @@ impl Hinting for SimPoller<true> {
 
 impl<const EDGE: bool> Poller for SimPoller<EDGE> {
     const EDGE: bool = EDGE;
+    /// As poll and select do.
+    const SCANS: bool = !EDGE;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         self.system_calls += 1;

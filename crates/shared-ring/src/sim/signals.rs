@@ -69,6 +69,8 @@ impl SimSignals {
 
 impl Signals for SimSignals {
     const MARKS: u8 = 4;
+    /// Few, so that some are left when their descriptors are closed.
+    const AT_A_TIME: usize = 1;
 
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()> {
         let machine = self.machine.clone();
