@@ -83,7 +83,8 @@ impl EventControl {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// How many events wait undelivered.
+    /// How many events were seen at the last look to wait undelivered. What other threads have posted since is
+    /// not among them.
     pub fn num_queued(&self) -> u32 {
         self.num_queued.load(Ordering::Relaxed)
     }

@@ -334,6 +334,10 @@ impl Gate {
         self.look(Some(&mut context));
         self.block.set_regs(ptr::null_mut());
         self.open();
+        if !self.masked.load(Ordering::Relaxed) {
+            // What came meanwhile may have had the mask raised again.
+            context.unblock(signals::NOTIFICATION);
+        }
     }
 
     /// Looks at what has come: delivers it, and tells the application if it wants to be told. The
@@ -382,9 +386,13 @@ impl Gate {
 
     /// Takes in what has come, and delivers what the masks allow. The gate is closed.
     fn deliver(&self) {
-        let mask = self.block.deliver() | self.block.notify();
+        let (gate, mask) = (CURRENT.get(), self.block.deliver() | self.block.notify());
+        if gate.is_null() {
+            // In a child of fork(2).
+            return;
+        }
         // SAFETY: this is the thread's gate, and closed.
-        unsafe { (self.hooks.deliver)(CURRENT.get(), mask) };
+        unsafe { (self.hooks.deliver)(gate, mask) };
     }
 
     /// Notes groups that were delivered.
@@ -412,9 +420,13 @@ impl Gate {
     }
 
     fn handle(&self) -> bool {
+        let gate = CURRENT.get();
+        if gate.is_null() {
+            return false;
+        }
         let rule = Rule("a handler must not panic");
         // SAFETY: this is the thread's gate, and closed.
-        let again = unsafe { (self.hooks.handle)(CURRENT.get()) };
+        let again = unsafe { (self.hooks.handle)(gate) };
         mem::forget(rule);
         again
     }

@@ -1,8 +1,9 @@
 //! A ring whose completions are delivered as events: the server of the thesis (SEND 4.3).
 //!
 //! There are two queues, of new connections and of everything else, and the event handler does
-//! nothing but put events into them (figure 4.2). The application takes new connections first. There
-//! is no batch: what was delivered meanwhile is seen at the next step.
+//! nothing but put events into them (figure 4.2). The application takes new connections first, but no more
+//! than a few at a time, as they are served best while they are in the cache. There is no batch: what was
+//! delivered meanwhile is seen at the next step.
 
 use std::fmt;
 use std::time::Instant;
@@ -51,8 +52,9 @@ const SOON: u32 = 32;
 
 /// More new connections than this are enough for now.
 const ENOUGH: usize = 32;
-/// Most new connections that come before the rest, between two submissions.
-const AHEAD: u32 = 16;
+/// Most new connections that come before the rest, between two submissions: so few that they are still in
+/// the processor's cache when they are served.
+const AHEAD: u32 = 4;
 
 /// New connections, and everything else.
 const NEW: Group = Group::FIRST;
@@ -278,7 +280,9 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     }
 
     fn landed(&self) -> u32 {
-        self.arrived() + u32::from(self.evt.block().has_events())
+        // Otherwise those in the queue came with the batch that is being worked on.
+        let arrived = if self.delivery == Delivery::Preemptive { self.arrived() } else { 0 };
+        arrived + u32::from(self.evt.block().has_events())
     }
 
     fn counters(&self) -> Counters {

@@ -52,7 +52,7 @@
 //! | `EVT_IOREADY` | 3.6.2 | [`Evtctl::watch`] | a multishot poll tells that something has changed, and poll(2) at delivery what is true; the group is an argument, not an ioctl |
 //! | coalescing, revocation | 3.6 | `queue.rs`, [`Source::confirm`] | of signals, timers and [`Sockets`], each with one event waiting. What a socket's says is asked for when it is to be delivered: then it is withdrawn, and until then it is counted in `num_queued`. [`SendKernel`] tells by completions, one for each operation |
 //! | `SIOCEVTCLONE` | 3.6.2 | [`Evtctl::auto_accept`] | the group in which accepted sockets are watched; options of the listener are inherited by the kernel |
-//! | two queues, no batch | 4.3, figure 4.2 | [`SendKernel`] | line 30 of the figure is inverted; figure 3.5 is right |
+//! | two queues, no batch | 4.3, figure 4.2 | [`SendKernel`] | line 30 of the figure is inverted; figure 3.5 is right. Of new connections four at a time come first, so that they are served while they are in the cache |
 //! | SEND, PS2, PS1 | 4.7, figure 4.11 | [`Delivery`] | a cooperative ring with signals, one that delivers by itself, one that delivers at a wait |
 //!
 //! # How each type of event interrupts

@@ -1,5 +1,6 @@
 //! Events for daily use: by their types, without masks and groups.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::{Action, Actions, Error, Event, EventType, Evtctl, Group, Groups, Poster, Trigger};
@@ -29,6 +30,8 @@ pub struct Notifier {
     actions: Vec<(EventType, Action)>,
     /// The types in the order of their groups; those that find none left share the last.
     types: Vec<EventType>,
+    /// Events of blocked types that came together with one that was waited for.
+    kept: VecDeque<Event>,
 }
 
 impl Notifier {
@@ -42,7 +45,8 @@ impl Notifier {
     pub fn new() -> Result<Self, Error> {
         let mut evtctl = Evtctl::define(Self::EVENTS)?;
         evtctl.set_handler(Actions::new(), Trigger::Level);
-        Ok(Notifier { evtctl, actions: Vec::new(), types: Vec::new() })
+        let kept = VecDeque::new();
+        Ok(Notifier { evtctl, actions: Vec::new(), types: Vec::new(), kept })
     }
 
     /// Registers an action for a type of events, and unblocks it. One type may have several. Types
@@ -69,6 +73,7 @@ impl Notifier {
     /// As [`Evtctl::set_group`].
     pub fn off(&mut self, kind: EventType) -> Result<(), Error> {
         self.actions.retain(|(known, _)| *known != kind);
+        self.kept.retain(|event| event.kind != kind);
         self.evtctl.set_group(kind, None)
     }
 
@@ -86,6 +91,9 @@ impl Notifier {
     /// # Errors
     /// As [`Evtctl::set_notify`].
     pub fn unblock(&mut self, kind: EventType) -> Result<(), Error> {
+        while let Some(event) = self.take_kept(&[kind]) {
+            self.act(event);
+        }
         let groups = self.evtctl.block().notify() | self.group(kind).into();
         self.evtctl.set_notify(groups)
     }
@@ -100,10 +108,21 @@ impl Notifier {
         kinds: &[EventType],
         until: Option<Instant>,
     ) -> Result<Option<Event>, Error> {
+        if let Some(event) = self.take_kept(kinds) {
+            return Ok(Some(event));
+        }
         let all = self.evtctl.block().notify();
         let wanted = kinds.iter().fold(Groups::NONE, |all, kind| all | self.group(*kind).into());
         self.evtctl.set_notify(Groups::NONE)?;
         let found = self.await_one(kinds, all | wanted, until);
+        // What came with it, of types that are blocked, waits on.
+        while let Some(event) = self.evtctl.next_event() {
+            if all.intersects(self.group(event.kind).into()) {
+                self.act(event);
+            } else {
+                self.kept.push_back(event);
+            }
+        }
         self.evtctl.set_notify(all)?;
         found
     }
@@ -119,10 +138,20 @@ impl Notifier {
             if kinds.contains(&event.kind) {
                 return Ok(Some(event));
             }
-            let actions = self.actions.iter().filter(|(kind, _)| *kind == event.kind);
-            actions.for_each(|(_, action)| action.take(event));
+            self.act(event);
         }
         Ok(None)
+    }
+
+    /// Takes an event's actions.
+    fn act(&self, event: Event) {
+        let actions = self.actions.iter().filter(|(kind, _)| *kind == event.kind);
+        actions.for_each(|(_, action)| action.take(event));
+    }
+
+    fn take_kept(&mut self, kinds: &[EventType]) -> Option<Event> {
+        let at = self.kept.iter().position(|event| kinds.contains(&event.kind))?;
+        self.kept.remove(at)
     }
 
     /// Has an event of the type [`TIMER`](EventType::TIMER) come again and again, or no more.

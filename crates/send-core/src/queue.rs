@@ -138,7 +138,8 @@ impl Queue {
         }
     }
 
-    /// Moves what waits of one kind to another group, or drops it.
+    /// Moves what waits of one kind to another group, or drops it. What a socket tells stays where it is:
+    /// its group was given with the socket.
     pub(crate) fn reassign(&mut self, kind: EventType, from: Group, to: Option<Group>) {
         if to == Some(from) {
             return;
@@ -146,14 +147,15 @@ impl Queue {
         let mut next = self.lists[from.number() as usize].first;
         while let Some(at) = next {
             next = self.holders[at as usize].behind;
-            let event = self.holders[at as usize].event;
-            if event.kind != kind {
+            let Holder { event, passing, .. } = self.holders[at as usize];
+            let is_a_sockets = !passing && [EventType::READY, EventType::DATA].contains(&kind);
+            if event.kind != kind || is_a_sockets {
                 continue;
             }
             self.unlink(at);
             match to {
                 Some(group) => self.push(at, group, event),
-                None if self.holders[at as usize].passing => self.vacant.push(at),
+                None if passing => self.vacant.push(at),
                 None => {}
             }
         }

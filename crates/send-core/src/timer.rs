@@ -45,10 +45,12 @@ impl Timer {
             tv_nsec: every.subsec_nanos().into(),
         };
         let times = libc::itimerspec { it_interval: time, it_value: time };
+        // Before it runs: what seems to come early would be told of a whole period later.
+        let due = Instant::now() + every;
         // SAFETY: the timer is there until `self` is dropped.
         check(unsafe { libc::timer_settime(self.id, 0, &times, ptr::null_mut()) })?;
         self.every = every;
-        self.due = (!every.is_zero()).then(|| Instant::now() + every);
+        self.due = (!every.is_zero()).then_some(due);
         Ok(())
     }
 

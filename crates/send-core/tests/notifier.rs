@@ -78,3 +78,20 @@ fn a_second_action_for_a_type_whose_events_wait_did_not_come_to_an_end() {
     notifier.unblock(EventType::USER).unwrap();
     assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 2));
 }
+
+#[test]
+fn of_several_that_came_together_while_their_type_was_blocked_all_but_one_went_to_the_actions() {
+    let mut notifier = Notifier::new().unwrap();
+    let ((posts, count_posts), (_, count_signals)) = (count(), count());
+    notifier.on(EventType::USER, count_posts).unwrap();
+    notifier.on(EventType::signal(libc::SIGHUP).unwrap(), count_signals).unwrap();
+    notifier.block(EventType::USER).unwrap();
+    let poster = notifier.poster();
+    (1..=4).for_each(|value| poster.post(value).unwrap());
+    let far = Instant::now() + Duration::from_secs(60);
+    let mut next = || notifier.wait(&[EventType::USER], Some(far)).unwrap().unwrap().value;
+    assert_eq!([next(), next()], [1, 2]);
+    assert_eq!(posts.load(Ordering::Relaxed), 0);
+    notifier.unblock(EventType::USER).unwrap();
+    assert_eq!(posts.load(Ordering::Relaxed), 2);
+}

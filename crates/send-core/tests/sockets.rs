@@ -562,6 +562,21 @@ fn low_groups_are_told_first() {
 }
 
 #[test]
+fn the_group_of_a_socket_is_its_own_whatever_becomes_of_its_type() {
+    for other in [None, Some(Group::FIRST)] {
+        let Some(mut send) = block() else { return };
+        let (server, _client) = pair();
+        send.set_group(EventType::READY, Some(REST)).unwrap();
+        send.watch(server, REST).unwrap();
+        await_queued(&mut send, 1);
+        send.set_group(EventType::READY, other).unwrap();
+        send.set_deliver(Groups::ALL);
+        let told = send.next_event().map(|event| (event.kind, event.group));
+        assert_eq!(told, Some((EventType::READY, REST.number())));
+    }
+}
+
+#[test]
 fn posts_that_nobody_takes_hold_up_no_socket() {
     let Some(mut send) = block_for(2, CONFIG) else { return };
     send.set_group(EventType::USER, Some(Group::new(31).unwrap())).unwrap();

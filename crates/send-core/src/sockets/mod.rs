@@ -108,7 +108,8 @@ impl Evtctl<Sockets> {
     /// Binds a socket to a group (F_SETSIG, SEND 3.6.2): from now on events of the type
     /// [`READY`](crate::EventType::READY) tell of its state, the first of what it is now. One waits at most,
     /// and it says what is true when it is delivered; if nothing is left of what it was to tell, it is
-    /// withdrawn.
+    /// withdrawn. The group of each socket is the one given here, whatever its type has
+    /// ([`set_group`](Evtctl::set_group)).
     ///
     /// # Errors
     /// When it is no socket, there is no room, or the system refuses; it is closed then.
@@ -121,7 +122,8 @@ impl Evtctl<Sockets> {
     /// Binds a connection to a group, and has it received from: events of the type
     /// [`DATA`](crate::EventType::DATA) tell that something has come, which [`received`](Evtctl::received)
     /// takes. One waits at most; if what it was to tell of has been taken, it is withdrawn. What comes
-    /// stays in the socket while all receive buffers are in use.
+    /// stays in the socket while all receive buffers are in use. Of groups the same is true as for
+    /// [`watch`](Evtctl::watch).
     ///
     /// # Errors
     /// When it is no stream, there is no room, or the system refuses; it is closed then.
@@ -186,7 +188,8 @@ impl Evtctl<Sockets> {
     /// the buffer already names a socket that is not here any more.
     ///
     /// # Errors
-    /// When the socket is not here, or the kernel takes no order at the moment; then it stays.
+    /// When the socket is not here, or the kernel takes no order at the moment; then it stays, to be released
+    /// later, and tells of an error as what was begun with it ends.
     pub fn release(&mut self, socket: Socket) -> Result<OwnedFd, Error> {
         self.configure(|source, intake| source.release(socket, intake))
     }

@@ -9,8 +9,8 @@ use shared_ring::{Kind, Token};
 use super::reports::Pieces;
 use crate::{Event, EventType, Group};
 
-/// The name of a socket, which is never that of another: events of one that is gone (SEND 2.4.3) are
-/// known by it.
+/// The name of a socket: events of one that is gone (SEND 2.4.3) are known by it. A slot has the same name
+/// again after [`Token::GENERATIONS`] sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Socket {
     slot: u32,
