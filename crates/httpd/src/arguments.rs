@@ -19,7 +19,7 @@ use tracing::{info, warn};
 /// SIGINT when the replies under way are sent, within the time of --drain; a second such signal
 /// ends it at once.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100)]
+#[command(version, max_term_width = 100, allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// Directory to serve; without it, a page that is part of the program
     #[arg(long, value_name = "DIR")]
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     follow_links: bool,
 
-    /// Let clients and proxies keep files for so many seconds without asking again
+    /// Let clients and proxies keep files for this many seconds without asking again
     #[arg(long, value_name = "SECONDS")]
     max_age: Option<u32>,
 
@@ -100,7 +100,8 @@ fn addresses(text: &str) -> Result<Addresses, String> {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Bounds")]
 struct Bounds {
-    /// Connections at a time for each worker; more wait in the listener's queue
+    /// Connections at a time for each worker, or fewer if descriptors are short; more wait in the
+    /// listener's queue
     #[arg(long, value_name = "N", default_value_t = Config::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     max_connections: u32,
 

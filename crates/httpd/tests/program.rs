@@ -208,6 +208,8 @@ fn bad_flags_are_refused() {
     ] {
         assert_eq!(outcome(arguments).status.code(), Some(2), "{arguments:?}");
     }
+    let text = String::from_utf8(outcome(&["--drain", "-1"]).stderr).unwrap();
+    assert!(text.contains("seconds above 0"), "{text}");
 }
 
 #[test]

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 /// A server that is asked for too much shows it by the time that its clients have waited: even the
 /// quickest of those whom it serves has waited longer than it should. While that is so, and for a little
 /// longer, the listeners' queues are as long as what is served in the permitted time, and connections are
-/// accepted a few at a time. Otherwise nothing is changed. The mechanism `tokio` has no turns to go by,
-/// and leaves all as it is.
+/// accepted a few at a time; more where a turn asks for the state of every connection, as with `poll` and
+/// `select`. Otherwise nothing is changed. The mechanism `tokio` has no turns to go by, and leaves all as
+/// it is.
 ///
 /// Clients who find a queue full try again, the first time after a second (tcp(7)). A server whose clients
 /// had better wait than try again should permit a longer delay.
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 pub struct Admission {
     /// How long a connection may wait until it is served.
     pub delay: Duration,
-    /// The least length of the queue of a listener.
+    /// The least length of the queue; several listeners share it.
     pub least: u32,
     /// A connection that has waited longer than this is reset when it is accepted, as one whose peer has
     /// gone.
@@ -66,8 +67,11 @@ pub enum Lateness {
     Lost,
 }
 
-/// Connections accepted in one turn when there are too many, and let in.
-const PER_TURN: NonZeroU16 = NonZeroU16::new(16).unwrap();
+/// Connections accepted in one turn when there are too many, and let in: so few that they are still in the
+/// processor's cache when they are served.
+const PER_TURN: NonZeroU16 = NonZeroU16::new(4).unwrap();
+/// The same where a turn is dear by itself.
+const MANY: NonZeroU16 = NonZeroU16::new(256).unwrap();
 /// The same while many that were let in before still wait.
 const FEW: NonZeroU16 = NonZeroU16::MIN;
 /// The same where the newest come first, which have to be looked for.
@@ -83,6 +87,8 @@ const CALM: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct Load {
     admission: Option<Admission>,
+    /// A turn costs so much by itself that it should bring as many as there are.
+    scans: bool,
     /// When the current period began.
     began: Option<Instant>,
     /// Connections served in it, and in the current turn.
@@ -115,9 +121,10 @@ pub(crate) struct Orders {
 }
 
 impl Load {
-    pub(crate) fn new(admission: Option<Admission>) -> Self {
+    pub(crate) fn new(admission: Option<Admission>, scans: bool) -> Self {
         Load {
             admission,
+            scans,
             began: None,
             served: 0,
             in_turn: 0,
@@ -159,13 +166,16 @@ impl Load {
 
     /// When that is over, if nothing else happens.
     pub(crate) fn ends(&self) -> Option<Instant> {
-        self.over
+        // It is seen at the end of a period.
+        let period = self.admission?.delay.max(SHORTEST);
+        self.over.max(self.over.and(self.began?.checked_add(period)))
     }
 
     /// How many connections are let in each turn; the rest is put aside so that the newest come first.
     pub(crate) fn lets_in(&self) -> Option<usize> {
         let newest = self.admission.is_some_and(|a| a.order == Order::Newest);
-        (newest && self.is_over()).then_some(PER_TURN.get().into())
+        let some = if self.scans { SEARCHED } else { PER_TURN };
+        (newest && self.is_over()).then_some(some.get().into())
     }
 
     /// Connections served in a second, when there were last too many; 0 if there never were.
@@ -194,6 +204,10 @@ impl Load {
     /// a period, and when so many have been let in that few should follow.
     pub(crate) fn end_turn(&mut self, now: Instant, aside: usize, full: bool) -> Option<Orders> {
         let admission = self.admission?;
+        if self.served == 0 && !self.is_over() {
+            // A period begins when there is something to do.
+            self.began = Some(now);
+        }
         let began = *self.began.get_or_insert(now);
         let time = now.saturating_duration_since(began);
         let is_over = time >= admission.delay.max(SHORTEST);
@@ -247,6 +261,7 @@ impl Load {
 
     fn per_turn(&self, admission: Admission) -> Option<NonZeroU16> {
         let some = match admission.order {
+            _ if self.scans => MANY,
             Order::Newest => SEARCHED,
             Order::Oldest if self.crowded => FEW,
             Order::Oldest => PER_TURN,
@@ -288,7 +303,7 @@ mod tests {
     }
 
     fn begun() -> (Load, Instant) {
-        (Load::new(Some(Admission::default())), Instant::now())
+        (Load::new(Some(Admission::default()), false), Instant::now())
     }
 
     #[test]
@@ -326,6 +341,46 @@ mod tests {
     }
 
     #[test]
+    fn what_scans_lets_in_many_in_a_turn() {
+        let (mut load, mut now) = (Load::new(Some(Admission::default()), true), Instant::now());
+        while !load.is_over() {
+            period(&mut load, &mut now, (16, 60));
+        }
+        let orders = period(&mut load, &mut now, (16, 60));
+        assert_eq!((orders.per_turn, orders.waiting.is_some()), (Some(MANY), true));
+    }
+
+    #[test]
+    fn the_newest_are_looked_for_among_more_than_are_let_in() {
+        for scans in [false, true] {
+            let newest = Admission { order: Order::Newest, ..Admission::default() };
+            let (mut load, mut now) = (Load::new(Some(newest), scans), Instant::now());
+            while !load.is_over() {
+                period(&mut load, &mut now, (16, 60));
+            }
+            let orders = period(&mut load, &mut now, (16, 60));
+            let (accepted, let_in) = (orders.per_turn.unwrap().get(), load.lets_in().unwrap());
+            assert!(usize::from(accepted) > let_in, "{accepted} and {let_in}");
+        }
+    }
+
+    #[test]
+    fn time_in_which_nobody_came_is_no_part_of_a_period() {
+        let (mut load, mut now) = begun();
+        load.end_turn(now, 0, false);
+        now += DELAY * 1_000;
+        for _ in 0..20 {
+            load.let_in();
+            if load.served(now) {
+                load.waited(now, DELAY * 2);
+            }
+            load.end_turn(now, 0, false);
+            now += DELAY / 10;
+        }
+        assert!(load.is_over() && load.rate() >= 150, "{}", load.rate());
+    }
+
+    #[test]
     fn who_waits_for_room_tells_nothing_of_the_load() {
         let (mut load, mut now) = begun();
         for _ in 0..100 {
@@ -343,10 +398,13 @@ mod tests {
         let (mut load, mut now) = begun();
         while !load.is_over() {
             // 20 in a second, so that the last of 32 waits for 1.6 s.
-            period(&mut load, &mut now, (0, 0));
             load.let_in();
             load.served(now);
             load.waited(now, DELAY * 2);
+            for _ in 0..10 {
+                load.end_turn(now, 0, false);
+                now += DELAY / 10;
+            }
         }
         assert_eq!(load.waiting(Admission::default()), Some(32));
         assert_eq!(load.lateness(Some(DELAY * 20)), Lateness::InTime);
@@ -355,7 +413,7 @@ mod tests {
 
     #[test]
     fn without_admission_there_are_no_orders() {
-        let mut load = Load::new(None);
+        let mut load = Load::new(None, false);
         let now = Instant::now();
         for second in 0..10 {
             let then = now + Duration::from_secs(second);
@@ -369,7 +427,7 @@ mod tests {
 
     #[test]
     fn lateness_is_told_by_the_time_that_something_has_waited() {
-        let mut load = Load::new(Some(Admission::default()));
+        let mut load = Load::new(Some(Admission::default()), false);
         load.rate = 10_000.0;
         let of = |ms| load.lateness(Some(Duration::from_millis(ms)));
         assert_eq!(

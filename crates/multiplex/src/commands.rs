@@ -79,7 +79,7 @@ pub trait Commands {
 
     /// Whether something has landed since the events that are being worked on were taken; no system
     /// call. A long computation asks between two steps and comes back to its work later if so.
-    /// Where nothing lands in between, as on `uring`, `tokio` and the readiness mechanisms, the
-    /// answer is no but for work that was cancelled.
+    /// On `send` new connections are told of, as long as they wait. Where nothing lands in between, as on
+    /// all others, the answer is no but for work that was cancelled.
     fn pending(&self) -> bool;
 }

@@ -37,7 +37,8 @@ pub struct Config {
     pub max_queued: usize,
     /// How long [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger: Duration,
-    /// How often it is seen to that a peer takes what is left when its connection is closed.
+    /// How often it is seen to that a peer takes what is left when its connection is closed, from the first
+    /// tenth of a second on.
     pub stall: Duration,
     /// Bytes per second that it has to acknowledge meanwhile, or the connection is reset; at least
     /// something.
@@ -124,7 +125,11 @@ impl fmt::Display for StartError {
         match self {
             StartError::Unavailable(why) => why.fmt(f),
             StartError::Unknown(name) => {
-                write!(f, "no mechanism `{name}` is built in; there are: {}", NAMES.join(", "))
+                write!(
+                    f,
+                    "no mechanism `{name}` is built in; there are: auto, {}",
+                    NAMES.join(", ")
+                )
             }
             StartError::Listen(at, error) => write!(f, "can't listen at {at}: {error}"),
             StartError::Root(path, error) => {

@@ -32,7 +32,10 @@ struct Told {
     late: AtomicU64,
 }
 
-/// Takes a millisecond of processor time for each connection.
+/// What is asked on a connection that is kept.
+const KEEP: &[u8] = b"k";
+
+/// Takes a millisecond of processor time for each request.
 struct Slow(Arc<Told>);
 
 impl Application for Slow {
@@ -40,6 +43,7 @@ impl Application for Slow {
     const MAX_UNCONSUMED: usize = 64;
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        let keep = rx.bytes() == KEEP;
         rx.consume(rx.bytes().len());
         let late = x.io.lateness(x.id) != Lateness::InTime;
         let end = Linux::default().processor_time() + Duration::from_millis(1);
@@ -50,7 +54,9 @@ impl Application for Slow {
         told.lost.store(stats.lost, Ordering::Relaxed);
         told.rate.store(stats.service_rate, Ordering::Relaxed);
         x.io.send(x.id, Chunk::Static(b"done"));
-        x.io.close(x.id, Close::Flush);
+        if !keep {
+            x.io.close(x.id, Close::Flush);
+        }
     }
 }
 
@@ -141,6 +147,28 @@ fn a_listeners_queue_is_shorter_as_long_as_more_comes_than_is_served() {
             assert!(ask(address), "who comes alone is served");
             assert!(Instant::now() < until, "the queue stays short");
         }
+    });
+}
+
+#[test]
+fn connections_that_never_rest_lock_nobody_out() {
+    on_each(Order::Oldest, |address, _| {
+        let over = AtomicBool::new(false);
+        let never_rests = || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            while !over.load(Ordering::Relaxed) {
+                stream.write_all(KEEP).unwrap();
+                stream.read_exact(&mut [0; 4]).unwrap();
+            }
+        };
+        thread::scope(|scope| {
+            let kept: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(never_rests)).collect();
+            let served = (0..20).filter(|_| ask(address)).count();
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(served, 20, "newcomers");
+            kept.into_iter().for_each(|thread| thread.join().unwrap());
+        });
     });
 }
 

@@ -1,6 +1,7 @@
 //! The end of a connection, by the application or by the peer.
 
 use std::mem;
+use std::time::Duration;
 
 use shared_ring::planted;
 use shared_ring::{Errno, Gather, Host, Kind, Op, Posted, Submit};
@@ -8,6 +9,9 @@ use shared_ring::{Errno, Gather, Host, Kind, Op, Posted, Submit};
 use super::Driver;
 use super::link::{Flags, Phase};
 use crate::{Application, Close, Commands, Cx, Why};
+
+/// When what is left is looked at first. Most connections have ended before.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 
 impl<K: Submit, A: Application> Driver<K, A> {
     /// Begins the close that was asked for.
@@ -33,7 +37,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 if planted!(DroppedAtClose) {
                     self.io.drop_queue(slot);
                 }
-                self.io.set_timer(slot, self.io.config.stall);
+                self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.stall));
             }
             _ => {}
         }
@@ -82,20 +86,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.end(slot, why);
     }
 
-    /// Notes what is left, if it did not leave at once.
-    pub(super) fn note_unsent(&mut self, slot: u32) {
-        let link = self.io.link(slot);
-        if link.phase == Phase::Flushing && link.unsent.is_none() {
-            let unsent = self.io.unsent(self.io.conn(slot));
-            self.io.link(slot).unsent = Some(unsent);
-        }
-    }
-
-    /// Sees to it that the peer takes what is left fast enough.
+    /// Sees to it that the peer takes what is left fast enough; the first time only how much that is.
     pub(super) fn look_at_flush(&mut self, slot: u32) {
         let unsent = self.io.unsent(self.io.conn(slot));
-        let before = self.io.link(slot).unsent.replace(unsent).unwrap_or(u64::MAX);
-        if u128::from(before.saturating_sub(unsent)) < self.io.config.least() {
+        let before = self.io.link(slot).unsent.replace(unsent);
+        let least = self.io.config.least();
+        if before.is_some_and(|before| u128::from(before.saturating_sub(unsent)) < least) {
             return self.stalled(slot);
         }
         self.io.set_timer(slot, self.io.config.stall);

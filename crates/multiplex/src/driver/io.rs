@@ -155,7 +155,7 @@ impl<K: Submit> Io<K> {
             again: VecDeque::with_capacity(READY),
             scratch: Vec::new(),
             aside: VecDeque::new(),
-            load: Load::new(config.admission),
+            load: Load::new(config.admission, K::SCANS),
             stopping: false,
             stats: Stats::default(),
         }
@@ -209,7 +209,7 @@ impl<K: Submit> Io<K> {
         if self.stopping {
             return;
         }
-        let each = orders.waiting.map(|all| all / self.gates.len().max(1) as u32);
+        let each = orders.waiting.map(|all| (all / self.gates.len().max(1) as u32).max(1));
         for gate in &mut self.gates {
             gate.bound(orders.per_turn, &mut self.kernel);
             gate.fit(each, &mut self.kernel);

@@ -198,14 +198,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         match link.phase {
             Phase::Vacant | Phase::Connecting => {}
             Phase::Ending => self.finish(slot),
-            Phase::Open | Phase::Lingering => {
+            Phase::Open | Phase::Flushing | Phase::Lingering => {
                 self.send(slot);
                 self.receive(slot);
-            }
-            Phase::Flushing => {
-                self.send(slot);
-                self.receive(slot);
-                self.note_unsent(slot);
             }
         }
     }
@@ -241,7 +236,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 self.settle();
             }
         }
-        if !self.io.aside.is_empty() {
+        if !self.io.aside.is_empty() && !planted!(AsideForgotten) {
             let most = self.io.load.lets_in().unwrap_or(self.io.aside.len());
             self.let_in(most);
             self.settle();

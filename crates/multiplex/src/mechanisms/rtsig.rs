@@ -1,5 +1,6 @@
-//! Real-time signals: the kernel queues one for each thing that happens, and they are taken one at a time;
-//! when the queue overflows, poll tells how things stand (SEND 2.4.2, after phhttpd).
+//! Real-time signals: the kernel queues one for each thing that happens, and they are taken one at a time,
+//! and all at once while others are being served. When the queue overflows, poll tells how things stand
+//! (SEND 2.4.2, after phhttpd).
 
 use std::net::SocketAddr;
 
@@ -13,7 +14,7 @@ pub struct Rtsig(Loop<Engine<poller::RtSig>>);
 impl Multiplexer for Rtsig {
     const NAME: &'static str = "rtsig";
     const FAMILY: Family = Family::Readiness;
-    const SUMMARY: &'static str = "real-time signals, taken one at a time";
+    const SUMMARY: &'static str = "real-time signals, taken one at a time while idle";
 
     fn available() -> Result<(), Unavailable> {
         poller::RtSig::probe()
