@@ -77,13 +77,29 @@ fn an_open_loop_makes_what_was_asked_for() {
     let server = Server::start(root.path());
     let url = server.url("/hello");
     let words = ["--rate", "200", "--arrivals", "fixed", "-n", "2", "--json", "-"];
-    let output = load(&[&[url.as_str()], &words[..]].concat());
-    assert!(output.status.success(), "{}", sentence(&output));
-    let seen = seen(&output);
-    assert_eq!((&seen["due"], &seen["replies"]), (&200.into(), &200.into()), "{seen}");
-    assert_eq!((&seen["connects"], &seen["body_bytes"]), (&100.into(), &2400.into()));
-    assert_eq!(seen["failed"], serde_json::json!({}));
-    assert_eq!(seen["partial"], Value::Null);
+    for busy in [&[][..], &["--busy"]] {
+        let output = load(&[&[url.as_str()], &words[..], busy].concat());
+        assert!(output.status.success(), "{}", sentence(&output));
+        let seen = seen(&output);
+        assert_eq!((&seen["due"], &seen["replies"]), (&200.into(), &200.into()), "{seen}");
+        assert_eq!((&seen["connects"], &seen["body_bytes"]), (&100.into(), &2400.into()));
+        assert_eq!(seen["failed"], serde_json::json!({}));
+        assert_eq!(seen["partial"], Value::Null);
+    }
+}
+
+#[test]
+fn a_generator_that_never_sleeps_uses_its_core() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path());
+    let url = server.url("/hello");
+    let words = ["--rate", "10", "--json", "-"];
+    let own = |more: &[&str]| {
+        let output = load(&[&[url.as_str()], &words[..], more].concat());
+        seen(&output)["generator_us"].as_f64().unwrap()
+    };
+    let (asleep, awake) = (own(&[]), own(&["--busy"]));
+    assert!(awake > asleep * 3.0, "{asleep} and {awake}");
 }
 
 #[test]

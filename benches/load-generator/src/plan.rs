@@ -37,6 +37,8 @@ pub struct Plan {
     pub interval: Duration,
     /// Most connections at a time.
     pub most_open: u32,
+    /// Whether the generator never sleeps, so that a server need not wake its core.
+    pub busy: bool,
     /// Decides whatever is left to chance.
     pub seed: u64,
     /// Whether each request is to be noted.
@@ -131,6 +133,7 @@ impl Default for Plan {
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
             most_open: 10_000,
+            busy: false,
             seed: 1,
             keep_log: false,
         }

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -223,12 +223,9 @@ fn polled(
     hot: &Hot,
     idle: &[UdpSocket],
 ) -> Result<Wait, Failure> {
-    let busy = hot.descriptors().map(|s| s.as_raw_fd());
-    for number in busy.chain(idle.iter().map(|s| s.as_raw_fd())) {
-        // SAFETY: the number is that of an open descriptor, and no second owner comes of it, as an
-        // `Fd` does not close. The sets die before the sockets, or only know numbers.
-        let fd = Fd::from_owned(unsafe { OwnedFd::from_raw_fd(number) });
-        poller.set(fd, Readiness::READ)?;
+    let busy = hot.descriptors().map(|s| s.as_fd());
+    for fd in busy.chain(idle.iter().map(|s| s.as_fd())) {
+        poller.set(Fd::lent(fd), Readiness::READ)?;
     }
     let mut out = Vec::with_capacity(HOT);
     Ok(Box::new(move || {

@@ -61,6 +61,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             requests: REQUESTS as f64,
             seconds: if cx.quick { "1" } else { "3" },
             longest_warm_up: if cx.quick { 1.0 } else { 30.0 },
+            generator: &[],
         };
         let mut sweeps = sweep::of(peers.clone(), setting);
         sweep::all(cx, &mut trials, &mut sweeps, multiples);

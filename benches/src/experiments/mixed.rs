@@ -58,6 +58,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         requests: 1.0,
         seconds: if cx.quick { "1.5" } else { "3" },
         longest_warm_up: 5.0,
+        generator: &[],
     };
     let multiples = if cx.quick { &QUICK[..] } else { &FULL[..] };
     let mut peers = contestants::all(cx, &mut outcome)?;

@@ -22,6 +22,8 @@ pub(super) struct Setting<'a> {
     pub(super) seconds: &'a str,
     /// The longest warm-up, in seconds.
     pub(super) longest_warm_up: f64,
+    /// Further words for the generator.
+    pub(super) generator: &'a [&'a str],
 }
 
 /// One server at several rates.
@@ -46,12 +48,6 @@ struct Round {
 impl Round {
     fn at(&self, multiple: f64) -> Option<&Trial> {
         self.runs.iter().find(|(at, _)| *at == multiple).map(|(_, trial)| trial)
-    }
-
-    /// The highest goodput of all runs.
-    fn peak(&self) -> f64 {
-        let runs = self.runs.iter().map(|(_, trial)| trial.goodput());
-        runs.fold(self.saturation, f64::max)
     }
 }
 
@@ -133,10 +129,10 @@ impl<'a> Sweep<'a> {
 
     /// One run: in a closed loop, or at a multiple of what was done there.
     fn run(&mut self, trials: &mut Trials<'_>, multiple: Option<f64>) -> Result<(), Failure> {
-        let Setting { conditions, file, session, requests, seconds, .. } = self.setting;
+        let Setting { conditions, file, session, requests, seconds, generator, .. } = self.setting;
         let warm_up = warm_up(multiple, &self.setting).to_string();
         let usual = ["--deadline", DEADLINE, "--warm-up", &warm_up];
-        let usual = [&usual[..], &SOURCES[..], &session].concat();
+        let usual = [&usual[..], &SOURCES[..], &session, generator].concat();
         let Some(multiple) = multiple else {
             let words = [&usual[..], &["--connections", CLIENTS, "--duration", "1.5"]].concat();
             let trial = trials.run(self.peer, &conditions, file, &words)?;
@@ -179,9 +175,22 @@ impl<'a> Sweep<'a> {
         self.of(multiple, |_, trial| trial.p99_ms()).into_iter().flatten().collect()
     }
 
-    /// Goodput at a multiple of saturation, over the highest of the round.
+    /// The highest goodput in a closed loop, or at any rate up to `most` times saturation that was asked
+    /// for in every round; of each the median.
+    fn peak(&self, most: f64) -> f64 {
+        let multiples = self.multiples().into_iter().filter(|multiple| *multiple <= most);
+        let runs = multiples.map(|multiple| self.goodput(multiple));
+        // The time may have been over at the beginning of the last.
+        let rounds = self.rounds.iter().filter(|round| !round.runs.is_empty()).count();
+        let whole = runs.filter(|values| values.len() == rounds);
+        let medians = whole.chain([self.saturation()]).filter_map(|values| spread(&values));
+        medians.map(|goodput| goodput.median).fold(f64::MIN_POSITIVE, f64::max)
+    }
+
+    /// What is left at a multiple of saturation of the best goodput on the way there.
     pub(super) fn over_peak(&self, multiple: f64) -> Vec<f64> {
-        self.of(multiple, |round, trial| trial.goodput() / round.peak().max(f64::MIN_POSITIVE))
+        let peak = self.peak(multiple);
+        self.of(multiple, |_, trial| trial.goodput() / peak)
     }
 
     /// Goodput at a multiple of saturation, over that.
@@ -209,8 +218,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Adds the ratios that goals are stated in: goodput at twice and three times saturation over
-    /// its peak.
+    /// Adds the ratios that goals are stated in: goodput at twice and three times saturation over its peak
+    /// up to there.
     pub(super) fn goals(&self, outcome: &mut Outcome) {
         if let Some(failure) = &self.failed {
             outcome.notes.push(format!("{} failed: {failure}", self.name()));

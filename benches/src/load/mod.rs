@@ -145,7 +145,8 @@ fn words(plan: &Plan) -> String {
         1.0 => String::new(),
         times => format!(" with {times} times as much"),
     };
-    format!("{pace}, {duration} s after {warm_up} s of warm-up{burst}")
+    let awake = if plan.busy { ", never asleep" } else { "" };
+    format!("{pace}, {duration} s after {warm_up} s of warm-up{burst}{awake}")
 }
 
 fn early(stopped: Stopped, plan: &Plan) -> String {

@@ -113,6 +113,11 @@ pub(crate) struct Load {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
+    /// Never sleep: otherwise a server's replies have to wake the generator's core, which costs the server
+    /// more the less there is to do
+    #[arg(long)]
+    busy: bool,
+
     /// Run on this core only
     #[arg(long, value_name = "N")]
     pub(super) core: Option<usize>,
@@ -248,6 +253,7 @@ impl Load {
             duration: self.duration,
             interval: self.interval,
             most_open: self.most_open()?,
+            busy: self.busy,
             seed: self.seed,
             keep_log: self.log.is_some(),
         };

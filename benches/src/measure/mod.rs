@@ -29,5 +29,5 @@ pub(crate) use quota::{Quota, join, remove_all};
 pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject};
 pub(crate) use site::{HELLO, Site};
-pub(crate) use trial::{SOURCES, Trial, Trials, load};
+pub(crate) use trial::{SOURCES, Trial, Trials, awake, load};
 pub(crate) use wrk::{Requests, Seen as WrkSeen, Wrk};

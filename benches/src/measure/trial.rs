@@ -197,6 +197,13 @@ fn run(server: &Server, path: &str, words: &[&str]) -> Result<Trial, Failure> {
     })
 }
 
+/// Words that keep the generator awake, where it has a core of its own. To wake a core that sleeps is dear
+/// on a virtual machine, and there is the more of it the less there is to do.
+pub(crate) fn awake() -> &'static [&'static str] {
+    let has_core = available_parallelism().is_ok_and(|cores| cores.get() > CLIENT_CORE);
+    if has_core { &["--busy"] } else { &[] }
+}
+
 /// Has `lab load` make load from the client's core, and calls `at` when what becomes due begins to
 /// count, and when it ends to.
 pub(crate) fn load(

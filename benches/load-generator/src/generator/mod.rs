@@ -174,7 +174,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
                 }
                 self.begin_what_is_due();
                 self.give_up_what_is_late();
-                let next = self.next_moment();
+                let next = if self.plan.busy { self.now } else { self.next_moment() };
                 self.turn(Some(next))?;
             }
             if self.tally.stopped.is_none() && self.refusals > 0 && !self.has_connected {

@@ -2,13 +2,15 @@
 
 use super::super::Context;
 use super::super::sweep::{Setting, Sweep};
-use super::{ROUNDS, SEND, of};
+use super::{SEND, of};
 use crate::failure::Failure;
 use crate::load::Interval;
 use crate::measure::{Peer, SOURCES, Trials};
 use crate::outcome::{Outcome, X};
 use crate::statistics::{Spread, spread};
 
+/// How often, in a full run.
+pub(super) const ROUNDS: usize = 2;
 /// What is asked for after the burst, and in it, as multiples of saturation.
 const AFTER: f64 = 0.9;
 const BURST: f64 = 3.0;
@@ -36,6 +38,7 @@ pub(super) fn run(
         &["--deadline", "1", "--interval", INTERVAL],
         &SOURCES,
         &usual.session,
+        usual.generator,
     ]
     .concat();
     let mut times = Vec::new();

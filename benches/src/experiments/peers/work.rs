@@ -24,6 +24,10 @@ const COPY: Peer = Nginx("copy-cached");
 const SENDFILE: Peer = Nginx("sendfile-cached");
 const SHIPPED: Peer = Nginx("shipped");
 
+/// Who answers from memory.
+const HANDLERS: [Peer; 9] =
+    [EPOLL, URING, SEND, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper, MayMinihttp];
+
 /// The servers of Rust libraries.
 pub(super) const LIBRARIES: [Peer; 2] = [Hyper, MayMinihttp];
 
@@ -36,17 +40,7 @@ pub(super) const ALL: [Work; 6] = [
         path: "/hello",
         bytes: 12,
         requests: Requests::KeepAlive,
-        peers: &[
-            EPOLL,
-            URING,
-            SEND,
-            TOKIO,
-            Floor("epoll"),
-            Floor("uring"),
-            COPY,
-            Hyper,
-            MayMinihttp,
-        ],
+        peers: &HANDLERS,
     },
     Work {
         name: "file1k",
@@ -88,17 +82,7 @@ pub(super) const ALL: [Work; 6] = [
         path: "/hello",
         bytes: 12,
         requests: Requests::Pipelined(16),
-        peers: &[
-            EPOLL,
-            URING,
-            SEND,
-            TOKIO,
-            Floor("epoll"),
-            Floor("uring"),
-            COPY,
-            Hyper,
-            MayMinihttp,
-        ],
+        peers: &HANDLERS,
     },
     Work {
         name: "conn",
