@@ -137,6 +137,7 @@ on_every_kernel!(
     Room { operations: 2000, buffers: 1024, ..ROOM }
 );
 on_every_kernel!(a_dropped_kernel_leaves_nothing_in_flight);
+on_every_kernel!(a_dropped_kernel_closes_what_it_was_told_to, Room { operations: 2000, ..ROOM });
 
 /// A kernel that delivers what is done at once with everything else.
 struct Tested<K> {
@@ -825,5 +826,22 @@ mod cases {
         batch.clear();
         assert!(shared.is_unique(), "the send's memory was let go");
         assert_eq!(&*kept, b"kept", "what was lent stays");
+    }
+
+    pub(super) fn a_dropped_kernel_closes_what_it_was_told_to(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let (fd, mut peer) = connection(&mut kernel, far, SMALL);
+        // Behind more than the queue holds.
+        let root = folder(&mut kernel, far);
+        for slot in 0..1500 {
+            let (root, links) = (root.clone(), Links::Beneath);
+            let stat = Op::Stat { root, path: path("file"), links };
+            kernel.submit(Token::new(Kind::File, slot, 0), stat).unwrap();
+        }
+        kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { fd }).unwrap();
+        drop(kernel);
+        assert!(!peer.read_some(&mut Vec::new()), "the connection has ended");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use shared_ring::{
-    BufferSizes, Counters, Fault, Fd, Host, Kernel, Kind, ListenOptions, Op, Outcome, Token,
+    BufferSizes, Counters, Errno, Fault, Fd, Host, Kernel, Kind, ListenOptions, Op, Outcome, Token,
 };
 
 use super::client::ENDLESS;
@@ -34,6 +34,7 @@ pub(super) type Arrived<K> = Option<fn(&K) -> u32>;
 
 pub(super) struct Server<K> {
     kernel: K,
+    listener: Fd,
     arrived: Arrived<K>,
     work: Work,
     /// Of a batch, those that it has not come to.
@@ -42,6 +43,8 @@ pub(super) struct Server<K> {
     closed: u32,
     /// When each connection became known, in their order.
     known: Vec<Instant>,
+    /// Why one could not be accepted.
+    refused: Option<Errno>,
 }
 
 /// What was counted at a moment.
@@ -73,7 +76,17 @@ impl<K: Kernel> Server<K> {
             .submit(ACCEPT, Op::Accept { listener, per_turn: None })
             .map_err(|refused| Failure::Run(format!("accepting is refused: {:?}", refused.why)))?;
         let (waiting, known) = (VecDeque::with_capacity(4096), Vec::with_capacity(65_536));
-        let server = Server { kernel, arrived, work, waiting, taken: 0, closed: 0, known };
+        let server = Server {
+            kernel,
+            listener,
+            arrived,
+            work,
+            waiting,
+            taken: 0,
+            closed: 0,
+            known,
+            refused: None,
+        };
         Ok((server, address))
     }
 
@@ -94,11 +107,32 @@ impl<K: Kernel> Server<K> {
                 _ => {}
             }
             self.turn(now).map_err(|e| Failure::new("the server", e))?;
+            if let Some(errno) = self.refused {
+                return Err(Failure::new("accepting", errno));
+            }
         }
         let (from, to) = (from.unwrap_or_default(), self.count());
         let events = (to.known - from.known).max(1) as f64;
         let entries_per_event = (to.entries - from.entries) as f64 / events;
+        self.end().map_err(|e| Failure::new("the server", e))?;
         Ok(Served { known: self.known, entries_per_event })
+    }
+
+    /// Closes what is open, lest later runs find no room for theirs.
+    fn end(&mut self) -> Result<(), Fault> {
+        self.kernel.cancel(ACCEPT);
+        let mut is_listening = true;
+        while is_listening {
+            self.kernel.turn(None)?;
+            while let Some(completion) = self.kernel.next() {
+                if let Outcome::Accepted(fd) = completion.outcome {
+                    self.close(fd);
+                }
+                is_listening &= !(completion.token == ACCEPT && completion.last);
+            }
+        }
+        self.kernel.host_mut().discard(self.listener);
+        Ok(())
     }
 
     fn count(&self) -> Count {
@@ -138,9 +172,13 @@ impl<K: Kernel> Server<K> {
 
     fn take(&mut self) -> Option<Fd> {
         loop {
-            if let Outcome::Accepted(fd) = self.kernel.next()?.outcome {
-                self.taken += 1;
-                return Some(fd);
+            match self.kernel.next()?.outcome {
+                Outcome::Accepted(fd) => {
+                    self.taken += 1;
+                    return Some(fd);
+                }
+                Outcome::Failed(errno, _) => self.refused = Some(errno),
+                _ => {}
             }
         }
     }

@@ -336,13 +336,14 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// Cancels everything and waits until the kernel has let go of all memory, within bounds.
+    /// Cancels everything but closes, and waits until the kernel has let go of all memory, within bounds.
     fn shut_down(&mut self) -> bool {
         let until = self.system.clock() + PATIENCE;
         self.offload.stop();
         for token in self.owned.inflight.tokens() {
             match self.owned.inflight.get(token).map(|entry| &entry.op) {
                 Some(Op::List { .. }) => drop(self.owned.inflight.remove(token)),
+                Some(Op::Close { .. }) => {}
                 _ => self.cancel(token),
             }
         }
