@@ -56,8 +56,8 @@ const NOTES: [&str; 8] = [
      1.25, 2 and 3 times saturation, for the others single runs. Where goodput still grows it is 1.",
     "Ours let in no more than they can serve, as by themselves; `no admission` is what they do when \
      that is switched off. The queue then has its full length, and is never made shorter.",
-    "The generator never sleeps: a reply that has to wake its core costs the server more, and the less \
-     there is to do the more of them have to.",
+    "The generator never sleeps, but by number of cores: a reply that has to wake its core costs the \
+     server more, and the less there is to do the more of them have to.",
     "The thesis (figures 4.3 and 4.4, 550 MHz Pentium III, Linux 2.4, 100 Mbit/s): the /dev/poll \
      server loses a large part of its response rate beyond saturation; the SEND server keeps nearly \
      all of it with files of 1, 2 and 4 KB. With 6 and 8 KB the network was the limit. In the thesis \
@@ -284,8 +284,8 @@ fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
     add("Context switches per good reply", "", Trial::switches_per_reply);
     add("Connections dropped in the listener's queue", "per second", |t| Some(t.dropped()));
     for multiple in sweep.multiples() {
-        if let Some(y) = spread(&sweep.over_peak(multiple)) {
-            let figure = "Goodput over its peak, against the rate as a multiple of saturation";
+        if let Some(y) = spread(&sweep.over_saturation(multiple)) {
+            let figure = "Goodput over saturation, against the rate as a multiple of it";
             outcome.point(figure, "", &sweep.name(), X::Number(multiple), y);
         }
     }

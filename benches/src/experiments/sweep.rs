@@ -176,13 +176,13 @@ impl<'a> Sweep<'a> {
     }
 
     /// The highest goodput in a closed loop, or at any rate up to `most` times saturation that was asked
-    /// for in every round; of each the median.
+    /// for as often as that; of each the median.
     fn peak(&self, most: f64) -> f64 {
         let multiples = self.multiples().into_iter().filter(|multiple| *multiple <= most);
         let runs = multiples.map(|multiple| self.goodput(multiple));
-        // The time may have been over at the beginning of the last.
-        let rounds = self.rounds.iter().filter(|round| !round.runs.is_empty()).count();
-        let whole = runs.filter(|values| values.len() == rounds);
+        // Of the last round some may be missing.
+        let rounds = self.goodput(most).len();
+        let whole = runs.filter(|values| values.len() >= rounds);
         let medians = whole.chain([self.saturation()]).filter_map(|values| spread(&values));
         medians.map(|goodput| goodput.median).fold(f64::MIN_POSITIVE, f64::max)
     }

@@ -33,6 +33,13 @@ pub struct Admission {
     pub order: Order,
 }
 
+impl Admission {
+    /// For how long it is watched before there is an order.
+    fn period(&self) -> Duration {
+        self.delay.max(SHORTEST)
+    }
+}
+
 /// The order in which waiting connections are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -167,7 +174,7 @@ impl Load {
     /// When that is over, if nothing else happens.
     pub(crate) fn ends(&self) -> Option<Instant> {
         // It is seen at the end of a period.
-        let period = self.admission?.delay.max(SHORTEST);
+        let period = self.admission?.period();
         self.over.max(self.over.and(self.began?.checked_add(period)))
     }
 
@@ -210,7 +217,7 @@ impl Load {
         }
         let began = *self.began.get_or_insert(now);
         let time = now.saturating_duration_since(began);
-        let is_over = time >= admission.delay.max(SHORTEST);
+        let is_over = time >= admission.period();
         let is_crowded = self.is_crowded(admission);
         let was_crowded = mem::replace(&mut self.crowded, is_crowded);
         let orders = if is_over {
@@ -226,14 +233,16 @@ impl Load {
     }
 
     fn end_period(&mut self, admission: Admission, now: Instant, time: Duration) -> Orders {
-        let wait = self.least_wait.take().filter(|_| !self.full);
+        // What is older tells nothing, as nobody came since.
+        let from = now.checked_sub(admission.period() * 2);
+        let wait = self.least_wait.take().filter(|_| !self.full && self.looked > from);
         // When all is as it should be, who is served has waited just as long as is permitted.
         let most = if self.is_over() { admission.delay / 2 } else { admission.delay };
         let stand_aside = self.is_over() && (1..usize::MAX).contains(&self.fewest_aside);
         if wait.is_some_and(|wait| wait > most) || stand_aside {
             let rate = self.served as f64 / time.as_secs_f64();
             self.rate = if self.is_over() { self.rate * 0.75 + rate * 0.25 } else { rate };
-            self.over = now.checked_add(admission.delay.max(SHORTEST).saturating_mul(CALM));
+            self.over = now.checked_add(admission.period().saturating_mul(CALM));
         } else if self.over.is_some_and(|over| over <= now) {
             self.over = None;
         }
@@ -378,6 +387,19 @@ mod tests {
             now += DELAY / 10;
         }
         assert!(load.is_over() && load.rate() >= 150, "{}", load.rate());
+    }
+
+    #[test]
+    fn one_who_had_waited_before_nobody_came_is_not_too_many() {
+        let (mut load, mut now) = begun();
+        load.let_in();
+        assert!(load.served(now));
+        load.waited(now, DELAY * 2);
+        load.end_turn(now, 0, false);
+        now += DELAY * 100;
+        load.let_in();
+        assert_eq!(load.end_turn(now, 0, false), Some(CALM_ONES));
+        assert!(!load.is_over());
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub enum Error {
     BufferSize(u32),
     /// Groups are numbered 0 to 31.
     NoSuchGroup(u8),
+    /// Each type of events that has actions needs a group, of which there are 32.
+    TooManyTypes,
     /// The number is no signal, or one that can't be an event.
     NoSuchSignal(i32),
     /// A critical section has to hold at least one byte.
@@ -63,6 +65,9 @@ impl fmt::Display for Error {
             }
             Error::NoSuchGroup(number) => {
                 write!(f, "there is no event group {number}; groups are numbered 0 to 31")
+            }
+            Error::TooManyTypes => {
+                f.write_str("32 types of events have actions already; forget those of one first")
             }
             Error::NoSuchSignal(number) => {
                 write!(f, "signal {number} can't be an event: it is none, or can't be handled so")

@@ -28,9 +28,10 @@ use crate::{Action, Actions, Error, Event, EventType, Evtctl, Group, Groups, Pos
 pub struct Notifier {
     evtctl: Evtctl,
     actions: Vec<(EventType, Action)>,
-    /// The types in the order of their groups; those that find none left share the last.
-    types: Vec<EventType>,
-    /// Events of blocked types that came together with one that was waited for.
+    /// The types of the groups.
+    types: [Option<EventType>; Group::COUNT as usize],
+    /// Events of blocked types that came together with one that was waited for: of each type no more than
+    /// the buffer holds.
     kept: VecDeque<Event>,
 }
 
@@ -46,19 +47,19 @@ impl Notifier {
         let mut evtctl = Evtctl::define(Self::EVENTS)?;
         evtctl.set_handler(Actions::new(), Trigger::Level);
         let kept = VecDeque::new();
-        Ok(Notifier { evtctl, actions: Vec::new(), types: Vec::new(), kept })
+        Ok(Notifier { evtctl, actions: Vec::new(), types: [None; Group::COUNT as usize], kept })
     }
 
     /// Registers an action for a type of events, and unblocks it. One type may have several. Types
     /// that come first are told first.
     ///
     /// # Errors
-    /// As [`Evtctl::set_group`].
+    /// [`Error::TooManyTypes`] when 32 types have actions, and as [`Evtctl::set_group`].
     pub fn on(&mut self, kind: EventType, action: Action) -> Result<(), Error> {
-        if !self.types.contains(&kind) {
-            self.types.push(kind);
-        }
-        self.evtctl.set_group(kind, Some(self.group(kind)))?;
+        let group =
+            self.place(Some(kind)).or_else(|| self.place(None)).ok_or(Error::TooManyTypes)?;
+        self.evtctl.set_group(kind, Some(group))?;
+        self.types[usize::from(group.number())] = Some(kind);
         self.actions.push((kind, action));
         let add =
             |all: Actions, (kind, action): &(EventType, Action)| all.on(*kind, action.clone());
@@ -74,6 +75,7 @@ impl Notifier {
     pub fn off(&mut self, kind: EventType) -> Result<(), Error> {
         self.actions.retain(|(known, _)| *known != kind);
         self.kept.retain(|event| event.kind != kind);
+        self.types.iter_mut().filter(|known| **known == Some(kind)).for_each(|known| *known = None);
         self.evtctl.set_group(kind, None)
     }
 
@@ -82,7 +84,7 @@ impl Notifier {
     /// # Errors
     /// As [`Evtctl::set_notify`].
     pub fn block(&mut self, kind: EventType) -> Result<(), Error> {
-        let groups = self.evtctl.block().notify() - self.group(kind).into();
+        let groups = self.evtctl.block().notify() - self.group(kind);
         self.evtctl.set_notify(groups)
     }
 
@@ -94,7 +96,7 @@ impl Notifier {
         while let Some(event) = self.take_kept(&[kind]) {
             self.act(event);
         }
-        let groups = self.evtctl.block().notify() | self.group(kind).into();
+        let groups = self.evtctl.block().notify() | self.group(kind);
         self.evtctl.set_notify(groups)
     }
 
@@ -112,12 +114,12 @@ impl Notifier {
             return Ok(Some(event));
         }
         let all = self.evtctl.block().notify();
-        let wanted = kinds.iter().fold(Groups::NONE, |all, kind| all | self.group(*kind).into());
+        let wanted = kinds.iter().fold(Groups::NONE, |all, kind| all | self.group(*kind));
         self.evtctl.set_notify(Groups::NONE)?;
         let found = self.await_one(kinds, all | wanted, until);
         // What came with it, of types that are blocked, waits on.
         while let Some(event) = self.evtctl.next_event() {
-            if all.intersects(self.group(event.kind).into()) {
+            if (self.group(event.kind) - all).is_empty() {
                 self.act(event);
             } else {
                 self.kept.push_back(event);
@@ -167,9 +169,14 @@ impl Notifier {
         self.evtctl.poster()
     }
 
-    fn group(&self, kind: EventType) -> Group {
-        let last = usize::from(Group::COUNT) - 1;
-        let place = self.types.iter().position(|known| *known == kind).unwrap_or(last);
-        (0..place.min(last)).fold(Group::FIRST, |group, _| group.next())
+    /// The group of a type, if it has actions.
+    fn group(&self, kind: EventType) -> Groups {
+        self.place(Some(kind)).map_or(Groups::NONE, Groups::from)
+    }
+
+    /// The group of a type, or the first that is free.
+    fn place(&self, kind: Option<EventType>) -> Option<Group> {
+        let place = self.types.iter().position(|known| *known == kind)?;
+        Group::new(place as u8).ok()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use send_core::{Action, EventType, Notifier};
+use send_core::{Action, Error, EventType, Notifier};
 
 fn count() -> (Arc<AtomicU64>, Action) {
     let number = Arc::new(AtomicU64::new(0));
@@ -94,4 +94,22 @@ fn of_several_that_came_together_while_their_type_was_blocked_all_but_one_went_t
     assert_eq!(posts.load(Ordering::Relaxed), 0);
     notifier.unblock(EventType::USER).unwrap();
     assert_eq!(posts.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn with_more_types_than_groups_those_that_shared_the_last_were_blocked_together() {
+    let mut notifier = Notifier::new().unwrap();
+    let (seen, action) = count();
+    let of = |number| EventType::signal(libc::SIGRTMIN() + number).unwrap();
+    let (first, more) = ((0..30).map(of), of(30));
+    for kind in first.chain([EventType::USER, EventType::TIMER]) {
+        notifier.on(kind, action.clone()).unwrap();
+    }
+    assert_eq!(notifier.on(more, action.clone()), Err(Error::TooManyTypes));
+    notifier.off(EventType::TIMER).unwrap();
+    notifier.on(more, action.clone()).unwrap();
+    notifier.block(EventType::USER).unwrap();
+    // SAFETY: the signal is handled.
+    unsafe { libc::raise(libc::SIGRTMIN() + 30) };
+    assert_eq!(seen.load(Ordering::Relaxed), 1);
 }

@@ -93,6 +93,7 @@ fn every_refusal_is_a_sentence() {
         Error::AlreadyDefined,
         Error::BufferSize(0),
         Error::NoSuchGroup(40),
+        Error::TooManyTypes,
         Error::NoSuchSignal(9),
         Error::EmptySection,
         Error::OutsideProgram(1, 2),

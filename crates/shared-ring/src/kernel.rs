@@ -48,7 +48,7 @@ pub trait Submit {
     /// A handle with which other threads end a wait.
     fn waker(&self) -> Waker;
 
-    /// How many completions wait already; no system call.
+    /// How many completions are known to wait beyond those of this turn; there may be more. No system call.
     fn landed(&self) -> u32;
 
     /// What has been done so far.

@@ -404,6 +404,23 @@ fn an_interest_of_its_own_and_a_processwide_one_that_are_declared_at_once_both_h
 }
 
 #[test]
+fn an_interest_of_its_own_with_wake_one_ended_when_all_declared_another() {
+    let process = Arc::new(ProcessWide::new().unwrap());
+    let mut own = process.join(64).unwrap();
+    let (ours, mut theirs) = pair();
+    declare(&mut own, &ours, Mask::WRITE | Mask::WAKE_ONE);
+    process.declare_interest(&ours, Mask::READ, None).unwrap();
+    // Full, and no more.
+    let mut sent = 0;
+    while let Ok(n) = (&ours).write(&[0; 4096]) {
+        sent += n;
+    }
+    assert_eq!(events(&mut own, 4), []);
+    theirs.read_exact(&mut vec![0; sent]).unwrap();
+    assert_eq!(events(&mut own, 4), [(ours.as_raw_fd(), Mask::WRITE)]);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let mut interests = Interests::new().unwrap();
     let refused = interests.get_next_event(&mut [], NOW).unwrap_err();

@@ -235,8 +235,9 @@ fn serve<K: Kernel>(
         let served =
             pin(&[SERVER_CORE]).map_err(Failure::from).and_then(|()| server.serve(&total, warm));
         let broken = |_| Failure::Run("the thread of the client broke".to_owned());
-        let began = client.join().map_err(broken)??;
-        let served = served?;
+        let began = client.join().map_err(broken)?;
+        // It may be why the client failed.
+        let (served, began) = (served?, began?);
         let pairs = began.iter().zip(&served.known).filter(|(began, _)| **began >= warm);
         let us = |(began, known): (&Instant, &Instant)| (*known - *began).as_nanos() as f64 / 1e3;
         let mut times: Vec<f64> = pairs.map(us).collect();

@@ -43,7 +43,7 @@ pub(super) struct Server<K> {
     closed: u32,
     /// When each connection became known, in their order.
     known: Vec<Instant>,
-    /// Why one could not be accepted.
+    /// Why no more are accepted.
     refused: Option<Errno>,
 }
 
@@ -90,8 +90,18 @@ impl<K: Kernel> Server<K> {
         Ok((server, address))
     }
 
-    /// Serves until `total` connections have become known. What happens before `warm` is not counted.
+    /// Serves until `total` connections have become known, and closes everything. What happens before
+    /// `warm` is not counted.
     pub(super) fn serve(mut self, total: &AtomicUsize, warm: Instant) -> Result<Served, Failure> {
+        let served = self.until(total, warm);
+        let ended = self.end().map_err(|e| Failure::new("the server", e));
+        let entries_per_event = served?;
+        ended?;
+        Ok(Served { known: self.known, entries_per_event })
+    }
+
+    /// Returns the entries into the kernel for each event.
+    fn until(&mut self, total: &AtomicUsize, warm: Instant) -> Result<f64, Failure> {
         let (mut from, mut patience) = (None, None);
         loop {
             let now = Instant::now();
@@ -113,26 +123,22 @@ impl<K: Kernel> Server<K> {
         }
         let (from, to) = (from.unwrap_or_default(), self.count());
         let events = (to.known - from.known).max(1) as f64;
-        let entries_per_event = (to.entries - from.entries) as f64 / events;
-        self.end().map_err(|e| Failure::new("the server", e))?;
-        Ok(Served { known: self.known, entries_per_event })
+        Ok((to.entries - from.entries) as f64 / events)
     }
 
     /// Closes what is open, lest later runs find no room for theirs.
     fn end(&mut self) -> Result<(), Fault> {
         self.kernel.cancel(ACCEPT);
-        let mut is_listening = true;
-        while is_listening {
-            self.kernel.turn(None)?;
-            while let Some(completion) = self.kernel.next() {
-                if let Outcome::Accepted(fd) = completion.outcome {
-                    self.close(fd);
-                }
-                is_listening &= !(completion.token == ACCEPT && completion.last);
+        loop {
+            while let Some(fd) = self.take() {
+                self.close(fd);
             }
+            if self.refused.is_some() {
+                self.kernel.host_mut().discard(self.listener);
+                return Ok(());
+            }
+            self.kernel.turn(None)?;
         }
-        self.kernel.host_mut().discard(self.listener);
-        Ok(())
     }
 
     fn count(&self) -> Count {

@@ -71,7 +71,8 @@ impl Edges {
 /// What the kernel is told. It takes few flags together with `EPOLLEXCLUSIVE` (epoll_ctl(2)).
 fn flags(wanted: i16, one: bool) -> EventFlags {
     let wanted = EventFlags::from_bits_truncate(wanted as u32) | EventFlags::ET;
-    if one { (wanted - EventFlags::RDHUP) | EventFlags::EXCLUSIVE } else { wanted }
+    let refused = EventFlags::RDHUP | EventFlags::PRI;
+    if one { (wanted - refused) | EventFlags::EXCLUSIVE } else { wanted }
 }
 
 /// Adds a descriptor to an epoll, or has what it is ready for told again. Whether it is new there.
@@ -93,7 +94,7 @@ pub(crate) fn watch(
         // What only one is told of can't be changed.
         Err(Errno::INVAL) => {
             epoll::delete(epoll, fd)?;
-            epoll::add(epoll, fd, data, flags(wanted, one))?;
+            epoll::add(epoll, fd, data, flags(wanted_by_all, one))?;
         }
         other => other?,
     }

@@ -148,6 +148,12 @@ impl ProcessWide {
         Ok(())
     }
 
+    /// Does something while nobody declares anything for all.
+    pub(super) fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _shared = self.shared();
+        f()
+    }
+
     /// One more than the highest descriptor that was declared.
     pub(super) fn numbers(&self) -> usize {
         self.shared().interested.len()

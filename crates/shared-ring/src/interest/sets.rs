@@ -223,7 +223,12 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     fn drop_closed(&mut self, from: usize) -> io::Result<()> {
         for i in (from..self.found.len()).rev() {
             let fd = Fd::from_raw(self.found[i].fd);
-            if !self.hinting.is_watched(fd)? {
+            let Sets { hinting, process, .. } = self;
+            let is_watched = match process {
+                Some((process, _)) => process.undisturbed(|| hinting.is_watched(fd))?,
+                None => hinting.is_watched(fd)?,
+            };
+            if !is_watched {
                 self.closed(fd);
                 self.found.remove(i);
             }

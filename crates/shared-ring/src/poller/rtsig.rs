@@ -210,7 +210,7 @@ impl<S: Signals, A: Ask> Poller for RtSig<S, A> {
         // hands out those with a lower mark first, and the others have to have a turn, too.
         let is_busy = most == Some(Duration::ZERO);
         let room = if is_busy { S::AT_A_TIME } else { 1 };
-        if self.noted.len() == 0 {
+        if is_busy || self.noted.len() == 0 {
             for _ in 0..room {
                 let signal = if self.overflowed { None } else { self.signals.take(most)? };
                 let Some(signal) = signal else {

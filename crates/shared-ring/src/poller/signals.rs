@@ -1,4 +1,4 @@
-//! A thread's queue of real-time signals, taken one at a time.
+//! A thread's queue of real-time signals.
 
 use std::cell::Cell;
 use std::io;
