@@ -25,9 +25,30 @@ pub(crate) fn ratios(above: &[f64], below: &[f64]) -> Vec<f64> {
     above.iter().zip(below).filter(|(_, b)| **b != 0.0).map(|(a, b)| a / b).collect()
 }
 
+/// The ratios of the last of several rows to the highest, that is the one whose ratios to the first have the
+/// highest median. A row has a value for each round, and values are compared within rounds.
+pub(crate) fn over_highest(rows: &[Vec<f64>]) -> Vec<f64> {
+    let [first, .., last] = rows else { return Vec::new() };
+    let height = |row: &&Vec<f64>| spread(&ratios(row, first)).map_or(0.0, |ratio| ratio.median);
+    let highest = rows.iter().max_by(|a, b| height(a).total_cmp(&height(b)));
+    highest.map_or(Vec::new(), |highest| ratios(last, highest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_highest_is_found_and_compared_with_round_by_round() {
+        // The second and the third round were slow ones.
+        let closed = vec![10.0, 5.0, 4.0];
+        let (best, last) = (vec![20.0, 10.0, 8.0], vec![18.0, 10.0, 4.0]);
+        assert_eq!(over_highest(&[closed.clone(), best, last.clone()]), [0.9, 1.0, 0.5]);
+        assert_eq!(over_highest(&[closed.clone(), last.clone()]), [1.0; 3]);
+        assert_eq!(over_highest(&[last, closed]), [10.0 / 18.0, 0.5, 1.0]);
+        // A last round that is not whole counts for as much as there is of it.
+        assert_eq!(over_highest(&[vec![2.0, 2.0], vec![4.0, 4.0], vec![3.0]]), [0.75]);
+    }
 
     #[test]
     fn the_median_is_the_middle_one_or_between_two() {

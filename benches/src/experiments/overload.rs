@@ -51,9 +51,10 @@ const NOTES: [&str; 8] = [
      load begins long enough before anything counts for queues to have grown (1 to 5 s), and goes on \
      until all that counts has its end.",
     "Saturation is what a server does for 256 clients in a closed loop that open a new connection \
-     for each request. `r2` and `r3` are goodput at twice and three times that, over the highest \
-     goodput up to there, the closed loop's among it: for send medians of seven rounds, at 0.9, \
-     1.25, 2 and 3 times saturation, for the others single runs. Where goodput still grows it is 1.",
+     for each request. `r2` and `r3` are goodput at twice and three times that, over the goodput of the same \
+     round at that rate up to there where it is highest (in the median), the closed loop's among them. \
+     For send that is the median of seven rounds at 0.9, 1.25, 2 and 3 times saturation, for the others of \
+     a single one. Where goodput still grows it is 1.",
     "Ours let in no more than they can serve, as by themselves; `no admission` is what they do when \
      that is switched off. The queue then has its full length, and is never made shorter.",
     "The generator never sleeps, but by number of cores: a reply that has to wake its core costs the \

@@ -1,10 +1,12 @@
 //! Servers at several rates, each a multiple of what the server does in a closed loop.
 
+use std::iter;
+
 use super::Context;
 use crate::failure::Failure;
 use crate::measure::{Conditions, Peer, SOURCES, Trial, Trials};
 use crate::outcome::{Outcome, X};
-use crate::statistics::spread;
+use crate::statistics::{over_highest, spread};
 
 /// Under what a server runs, and what it is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -175,22 +177,14 @@ impl<'a> Sweep<'a> {
         self.of(multiple, |_, trial| trial.p99_ms()).into_iter().flatten().collect()
     }
 
-    /// The highest goodput in a closed loop, or at any rate up to `most` times saturation that was asked
-    /// for as often as that; of each the median.
-    fn peak(&self, most: f64) -> f64 {
-        let multiples = self.multiples().into_iter().filter(|multiple| *multiple <= most);
-        let runs = multiples.map(|multiple| self.goodput(multiple));
-        // Of the last round some may be missing.
-        let rounds = self.goodput(most).len();
-        let whole = runs.filter(|values| values.len() >= rounds);
-        let medians = whole.chain([self.saturation()]).filter_map(|values| spread(&values));
-        medians.map(|goodput| goodput.median).fold(f64::MIN_POSITIVE, f64::max)
-    }
-
-    /// What is left at a multiple of saturation of the best goodput on the way there.
+    /// What is left at a multiple of saturation of the best goodput on the way there: that of the same round
+    /// in a closed loop, or at a rate that was asked for as often.
     pub(super) fn over_peak(&self, multiple: f64) -> Vec<f64> {
-        let peak = self.peak(multiple);
-        self.of(multiple, |_, trial| trial.goodput() / peak)
+        let rounds = self.goodput(multiple).len();
+        let below = self.multiples().into_iter().filter(|below| *below <= multiple);
+        let below = below.map(|below| self.goodput(below)).filter(|runs| runs.len() >= rounds);
+        let all: Vec<_> = iter::once(self.saturation()).chain(below).collect();
+        over_highest(&all)
     }
 
     /// Goodput at a multiple of saturation, over that.
