@@ -32,7 +32,7 @@ const BACKLOG: u32 = 4096;
 /// A figure that is drawn and spoken of.
 const BY_BACKLOG: &str = "Goodput at twice saturation over saturation, by length of the queue";
 /// How often those are taken through the rates that the goals are about.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 11;
 /// The mechanism that the goals are about.
 const SEND: &str = "send";
 /// What is said of those that let in whatever comes.
@@ -53,7 +53,7 @@ const NOTES: [&str; 8] = [
     "Saturation is what a server does for 256 clients in a closed loop that open a new connection \
      for each request. `r2` and `r3` are goodput at twice and three times that, over the goodput of the same \
      round at that rate up to there where it is highest (in the median), the closed loop's among them. \
-     For send that is the median of seven rounds at 0.9, 1.25, 2 and 3 times saturation, for the others of \
+     For send that is the median of eleven rounds at 0.9, 1.25, 2 and 3 times saturation, for the others of \
      a single one. Where goodput still grows it is 1.",
     "Ours let in no more than they can serve, as by themselves; `no admission` is what they do when \
      that is switched off. The queue then has its full length, and is never made shorter.",
@@ -89,7 +89,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         file: ("/1k.txt", 1 << 10),
         session: ["--requests", "1"],
         requests: 1.0,
-        seconds: if cx.quick { "1" } else { "3" },
+        seconds: if cx.quick { "1" } else { "2.5" },
         longest_warm_up: if cx.quick { 1.0 } else { 5.0 },
         generator: awake(),
     };
@@ -157,8 +157,7 @@ fn full<'a>(
     outcome: &mut Outcome,
 ) -> Result<Vec<Sweep<'a>>, Failure> {
     // With admission queues grow no more.
-    let often =
-        Setting { seconds: "1.5", longest_warm_up: usual.longest_warm_up.min(2.0), ..usual };
+    let often = Setting { seconds: "1.5", longest_warm_up: 1.0, ..usual };
     let mut goals = sweep::of(ours(&[SEND]), often);
     goals.extend(sweep::of(ours(&[SEND]), spinning(often)));
     let mut few = few.to_vec();
