@@ -25,8 +25,7 @@ const SHARE: u32 = 10;
 /// Rates, as multiples of what the server does in a closed loop.
 const FEW: [f64; 2] = [2.0, 3.0];
 const QUICK: [f64; 3] = [0.9, 2.0, 3.0];
-const SOME: [f64; 4] = [0.9, 1.25, 2.0, 3.0];
-const FULL: [f64; 5] = [0.9, 1.25, 1.5, 2.0, 3.0];
+const FULL: [f64; 4] = [0.9, 1.25, 2.0, 3.0];
 /// The length of the listener's queue, if nothing else is said.
 const BACKLOG: u32 = 4096;
 /// A figure that is drawn and spoken of.
@@ -89,7 +88,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         file: ("/1k.txt", 1 << 10),
         session: ["--requests", "1"],
         requests: 1.0,
-        seconds: if cx.quick { "1" } else { "2.5" },
+        seconds: if cx.quick { "1" } else { "2" },
         longest_warm_up: if cx.quick { 1.0 } else { 5.0 },
         generator: awake(),
     };
@@ -167,14 +166,12 @@ fn full<'a>(
     let mut few = sweep::of(few, usual);
     let mut others = sweep::of(others, usual);
     others.extend(sweep::of(ours(&UNBOUNDED), unbounded(usual)));
-    let runs = (goals.len() + few.len()) * (FULL.len() + 1)
-        + (ROUNDS - 1) * goals.len() * (SOME.len() + 1)
+    let runs = (ROUNDS * goals.len() + few.len()) * (FULL.len() + 1)
         + others.len() * (FEW.len() + 1)
         + recovery::ROUNDS;
     cx.progress.set_length(runs as u64);
-    sweep::all(cx, trials, &mut goals, &FULL);
+    (0..ROUNDS).for_each(|_| sweep::all(cx, trials, &mut goals, &FULL));
     sweep::all(cx, trials, &mut few, &FULL);
-    (1..ROUNDS).for_each(|_| sweep::all(cx, trials, &mut goals, &SOME));
     sweep::all(cx, trials, &mut others, &FEW);
     goals.append(&mut few);
     goals.append(&mut others);
