@@ -104,9 +104,10 @@ pub(crate) fn family(id: u32) -> io::Result<Vec<u32>> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Others {
     since: Instant,
-    /// Time for which a processor was busy, and for which it was so with our processes, in ticks.
-    busy: u64,
+    /// Time for which processors were idle, and for which they worked for our processes, in ticks.
+    idle: u64,
     ours: u64,
+    cores: usize,
 }
 
 impl Others {
@@ -114,17 +115,18 @@ impl Others {
     pub(crate) fn watch() -> io::Result<Self> {
         let machine = fs::read_to_string("/proc/stat")?;
         let this = fs::read_to_string("/proc/self/stat")?;
-        let (busy, ours) = (busy_ticks(&machine), own_ticks(&this));
-        Ok(Others { since: Instant::now(), busy, ours })
+        let ((idle, cores), ours) = (idle_ticks(&machine), own_ticks(&this));
+        Ok(Others { since: Instant::now(), idle, ours, cores })
     }
 
     /// Which part of one core others have used since. Of our children only those count as ours
     /// that have ended.
     fn share(&self) -> io::Result<f64> {
         let now = Others::watch()?;
-        let ticks = (now.busy - self.busy).saturating_sub(now.ours - self.ours);
+        let ticks = now.idle.saturating_sub(self.idle) + (now.ours - self.ours);
         let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
-        Ok(seconds / self.since.elapsed().as_secs_f64())
+        let elapsed = (now.since - self.since).as_secs_f64();
+        Ok((self.cores as f64 - seconds / elapsed).max(0.0))
     }
 
     /// A sentence for whoever reads the numbers, if others used much.
@@ -146,11 +148,13 @@ pub(crate) fn own_seconds() -> io::Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// From `cpu user nice system idle iowait irq softirq steal ...` in proc_stat(5).
-fn busy_ticks(machine: &str) -> u64 {
-    const BUSY: [usize; 6] = [1, 2, 3, 6, 7, 8];
-    let words: Vec<_> = machine.lines().next().unwrap_or("").split_ascii_whitespace().collect();
-    BUSY.iter().filter_map(|i| words.get(*i)?.parse::<u64>().ok()).sum()
+/// From `cpu user nice system idle iowait ...` in proc_stat(5), and how many processors there are. The times
+/// before these are samples, which can be in step with the periods of a control group's share.
+fn idle_ticks(machine: &str) -> (u64, usize) {
+    let mut lines = machine.lines();
+    let words = lines.next().unwrap_or("").split_ascii_whitespace();
+    let idle = words.skip(4).take(2).filter_map(|w| w.parse::<u64>().ok()).sum();
+    (idle, lines.take_while(|line| line.starts_with("cpu")).count())
 }
 
 /// `utime`, `stime`, `cutime` and `cstime` in proc_pid_stat(5), fields 14 to 17.
@@ -188,7 +192,8 @@ mod tests {
 
     #[test]
     fn the_time_of_others_is_read_from_two_files() {
-        assert_eq!(busy_ticks("cpu  10 20 30 4000 500 1 2 3 0 0\ncpu0 1 1"), 66);
+        let machine = "cpu  10 20 30 4000 500 1 2 3 0 0\ncpu0 1 1\ncpu1 1 1\nintr 5";
+        assert_eq!(idle_ticks(machine), (4500, 2));
         let this = "7 (a (b) c) S 1 7 7 0 -1 4194304 100 0 0 0 5 6 70 80 20 0 1 0";
         assert_eq!(own_ticks(this), 161);
         assert!(Others::watch().unwrap().share().is_ok());
