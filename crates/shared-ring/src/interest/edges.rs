@@ -88,13 +88,13 @@ pub(crate) fn watch(
         Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    // What a thread wants for itself and is told of goes on.
-    let wanted_by_all = if one { Mask::all_states().to_poll() } else { wanted };
-    match epoll::modify(epoll, fd, data, flags(wanted_by_all, false)) {
+    // With `one` the thread may want something else for itself, which goes on.
+    let told = if one { Mask::all_states().to_poll() } else { wanted };
+    match epoll::modify(epoll, fd, data, flags(told, false)) {
         // What only one is told of can't be changed.
         Err(Errno::INVAL) => {
             epoll::delete(epoll, fd)?;
-            epoll::add(epoll, fd, data, flags(wanted_by_all, one))?;
+            epoll::add(epoll, fd, data, flags(told, one))?;
         }
         other => other?,
     }
