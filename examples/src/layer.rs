@@ -95,11 +95,10 @@ impl<A: Application, T: Transform> Layer<A, T> {
     fn deliver(&mut self, x: Cx<'_, impl Commands, A::State>) {
         let Some(session) = self.sessions.get(x.id) else { return };
         let (mut plain, eof) = (mem::take(&mut session.plain), session.eof);
-        let mut rx = Rx::borrowed(&mut plain, eof);
+        let mut rx = Rx::borrowed(plain.bytes_mut(), eof);
         self.call(x.io, |app, io| app.received(Cx { io, id: x.id, state: x.state }, &mut rx));
         let left = rx.bytes().len();
-        let consumed = plain.len() - left;
-        plain.drain(..consumed);
+        plain.keep_last(left);
         if let Some(session) = self.sessions.get(x.id) {
             session.plain = plain;
             if left >= A::MAX_UNCONSUMED && session.wants_more() {

@@ -2,78 +2,20 @@
 
 mod serving;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use httpd::multiplex::backends;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use serving::program::{Serving, httpd};
 use serving::{Client, refuse_io_uring};
-
-fn httpd(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_httpd"));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
 
 fn outcome(arguments: &[&str]) -> Output {
     httpd(arguments).output().unwrap()
-}
-
-/// The program while it serves.
-struct Serving {
-    child: Child,
-    errors: BufReader<ChildStderr>,
-    line: String,
-    address: SocketAddr,
-}
-
-impl Serving {
-    /// Starts the program and reads up to the line that says it accepts connections.
-    fn start(arguments: &[&str]) -> Self {
-        Self::of(httpd(arguments))
-    }
-
-    fn of(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let errors = BufReader::new(child.stderr.take().unwrap());
-        let address = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut serving = Serving { child, errors, line: String::new(), address };
-        serving.address = loop {
-            serving.line.clear();
-            assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0, "it has ended");
-            if let Some(rest) = serving.line.strip_prefix("listening on http://") {
-                break rest.split(' ').next().unwrap().parse().unwrap();
-            }
-        };
-        serving
-    }
-
-    fn connect(&self) -> Client {
-        Client::new(TcpStream::connect(self.address).unwrap())
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Waits for the end; nothing more may have been said.
-    fn expect_success(mut self) {
-        let mut rest = String::new();
-        self.errors.read_to_string(&mut rest).unwrap();
-        assert_eq!((self.child.wait().unwrap().code(), &*rest), (Some(0), ""));
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        // Already gone, if all went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]

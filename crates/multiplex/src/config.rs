@@ -33,8 +33,12 @@ pub struct Config {
     pub buffer_size: u32,
     /// Sizes of the sockets' own buffers.
     pub sockets: BufferSizes,
-    /// Most bytes queued to be sent on one connection, not counting bytes of files.
+    /// Most bytes queued to be sent on one connection; a file counts as
+    /// [`HIGH_WATER`](crate::HIGH_WATER) bytes.
     pub max_queued: usize,
+    /// Most bytes held for all connections together: received and not consumed, and copies queued to be
+    /// sent. The connection that would hold more ends with [`Why::Overrun`](crate::Why::Overrun).
+    pub max_held: usize,
     /// How long [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger: Duration,
     /// How often it is seen to that a peer takes what is left when its connection is closed, from the first
@@ -61,6 +65,7 @@ impl Default for Config {
             buffer_size: 4096,
             sockets: BufferSizes::default(),
             max_queued: 16 << 20,
+            max_held: 256 << 20,
             linger: Duration::from_secs(2),
             stall: Duration::from_secs(30),
             least_rate: 4 * 1024,

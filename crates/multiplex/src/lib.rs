@@ -47,6 +47,7 @@ mod driver;
 mod event_loop;
 mod multiplexer;
 mod rx;
+mod tail;
 mod wheel;
 
 pub use admission::{Admission, Lateness, Order};
@@ -150,4 +151,5 @@ pub use shared_ring::sim;
 pub use shared_ring::{
     BufferSizes, Counters, Fault, File, FileKind, Links, Listing, Meta, Mode, RxBuf,
 };
+pub use tail::Tail;
 pub use wheel::Wheel;

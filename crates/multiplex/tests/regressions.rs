@@ -681,3 +681,101 @@ fn the_name_of_a_connection_was_given_again() {
         server.stop();
     });
 }
+
+/// Pauses at once, so that what arrives is kept, and tells how connections end.
+struct Pauses(Sender<Why>);
+
+impl Application for Pauses {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1024;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, _rx: &mut Rx<'_>) {
+        x.io.receive(x.id, false);
+    }
+
+    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, why: Why) {
+        self.0.send(why).unwrap();
+    }
+}
+
+#[test]
+fn bytes_that_applications_left_had_a_bound_for_each_connection_only() {
+    const MAX_HELD: usize = 64 * 1024;
+    side_by_side(|name| {
+        let (ended, told) = mpsc::channel();
+        let config = Config { max_held: MAX_HELD, ..config() };
+        let server = Server::start(name, config, move || Pauses(ended));
+        // Each leaves a few kilobytes, so not all of them find room.
+        let mut clients: Vec<_> = (0..40).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            // The server may have ended it already.
+            let _ = client.write_all(&[7; 4096]);
+        }
+        assert!(matches!(next(&told), Why::Overrun));
+        drop(clients);
+        let stats = server.stop();
+        assert!((1..40).contains(&stats.overruns), "{name}: {} overruns", stats.overruns);
+    });
+}
+
+/// Queues more and more copies, and then more and more files, for a client that reads nothing.
+struct Queues {
+    files: bool,
+    ended: Sender<Why>,
+}
+
+impl Application for Queues {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+        if self.files {
+            return x.io.file(x.id, 0, FileOp::Open(Root(0), FilePath::new("file")));
+        }
+        // More than the sockets' buffers take at once.
+        x.io.send(x.id, Chunk::Copy(&vec![7; 12 << 20]));
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileDone) {
+        let FileDone::Opened(Ok((file, _))) = done else { panic!("{done:?}") };
+        for at in 0..1_000 {
+            x.io.send(x.id, Chunk::File(file.clone(), at..at + 1));
+        }
+    }
+
+    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, why: Why) {
+        self.ended.send(why).unwrap();
+    }
+}
+
+#[test]
+fn copies_queued_to_be_sent_had_a_bound_for_each_connection_only() {
+    side_by_side(|name| {
+        let (ended, told) = mpsc::channel();
+        let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
+        let config = Config { max_held: 64 * 1024, sockets, ..config() };
+        let server = Server::start(name, config, move || Queues { files: false, ended });
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        assert!(matches!(next(&told), Why::Overrun), "{name}");
+        drop(client);
+        assert_eq!(server.stop().overruns, 1);
+    });
+}
+
+#[test]
+fn files_queued_to_be_sent_had_no_bound() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), vec![7; 4096]).unwrap();
+    side_by_side(|name| {
+        let (ended, told) = mpsc::channel();
+        let config = Config { roots: vec![root.path().to_owned()], ..config() };
+        let server = Server::start(name, config, move || Queues { files: true, ended });
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        assert!(matches!(next(&told), Why::Overrun), "{name}");
+        drop(client);
+        assert_eq!(server.stop().overruns, 1);
+    });
+}

@@ -36,10 +36,14 @@ impl Pool {
     pub fn new(count: u16, size: u32) -> Rc<Self> {
         assert!(count > 0 && size > 0, "a pool has at least one buffer of at least one byte");
         let size = size as usize;
-        let stride = size.next_multiple_of(Self::CACHE_LINE) + Self::CACHE_LINE;
-        let layout = Layout::array::<u8>(count as usize * stride)
-            .and_then(|l| l.align_to(Self::PAGE))
-            .expect("the pool fits the address space");
+        let stride = size.checked_next_multiple_of(Self::CACHE_LINE);
+        let stride = stride.and_then(|stride| stride.checked_add(Self::CACHE_LINE));
+        let layout = stride
+            .and_then(|stride| stride.checked_mul(count.into()))
+            .and_then(|bytes| Layout::from_size_align(bytes, Self::PAGE).ok());
+        let (Some(stride), Some(layout)) = (stride, layout) else {
+            panic!("{count} buffers of {size} bytes do not fit the address space")
+        };
         // SAFETY: the layout's size is not zero, as asserted above.
         let memory = unsafe { alloc_zeroed(layout) };
         let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
@@ -137,6 +141,11 @@ impl RxBuf {
     /// Keeps the first `n` bytes in view, if there are more.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(u32::try_from(n).unwrap_or(u32::MAX));
+    }
+
+    /// The bytes of memory that the value keeps.
+    pub(crate) fn buffer_size(&self) -> usize {
+        self.pool.size
     }
 
     /// Whether the pool is only there for this buffer.

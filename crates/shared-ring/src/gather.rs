@@ -51,8 +51,15 @@ impl Gather {
     pub const SLICES: usize = 16;
     /// The most bytes that one operation sends, so that progress can be seen.
     pub const MOST: usize = 256 * 1024;
-    /// A cleared value gives back room beyond this many bytes.
+    /// A piece of at most this many bytes is copied, as a part costs about as much memory, and a
+    /// slice of its own more time.
+    const COPIED: usize = 64;
+    /// A received piece that fills less than this share of its buffer is copied, so that memory stays
+    /// in proportion to what waits.
+    const FILLED: usize = 4;
+    /// A cleared value gives back room beyond this many bytes, and this many parts.
     const KEEP: usize = 16 * 1024;
+    const KEEP_PARTS: usize = 64;
 
     /// An empty list with room for copies of that many bytes.
     pub fn with_room(bytes: usize) -> Self {
@@ -90,6 +97,9 @@ impl Gather {
     }
 
     fn grow(&mut self, n: usize) {
+        if n == 0 {
+            return;
+        }
         let start = self.copied.len();
         match self.rest.back_mut().or(self.first.as_mut()) {
             Some(Part::Copied(range)) if range.end == start => {
@@ -102,17 +112,26 @@ impl Gather {
 
     /// Appends bytes that live as long as the program.
     pub fn constant(&mut self, bytes: &'static [u8]) {
+        if bytes.len() <= Self::COPIED {
+            return self.copy(bytes);
+        }
         self.append(bytes.len(), Part::Static(bytes));
     }
 
-    /// Appends shared bytes without copying them.
+    /// Appends shared bytes, without copying them unless they are few.
     pub fn shared(&mut self, bytes: Bytes) {
+        if bytes.len() <= Self::COPIED {
+            return self.copy(&bytes);
+        }
         self.append(bytes.len(), Part::Shared(bytes));
     }
 
-    /// Appends a receive buffer without copying it.
+    /// Appends a receive buffer, without copying it unless it holds little.
     #[inline]
     pub fn received(&mut self, bytes: RxBuf) {
+        if bytes.len() <= Self::COPIED || bytes.len() * Self::FILLED < bytes.buffer_size() {
+            return self.copy(&bytes);
+        }
         self.append(bytes.len(), Part::Received(bytes));
     }
 
@@ -161,6 +180,9 @@ impl Gather {
         self.copied.clear();
         if self.copied.capacity() > Self::KEEP {
             self.copied.shrink_to(Self::KEEP);
+        }
+        if self.rest.capacity() > Self::KEEP_PARTS {
+            self.rest.shrink_to(Self::KEEP_PARTS);
         }
         self.len = 0;
         self.started = false;
@@ -247,6 +269,7 @@ impl fmt::Debug for Gather {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pool;
     use proptest::prelude::*;
 
     fn contents(gather: &Gather) -> Vec<u8> {
@@ -259,10 +282,10 @@ mod tests {
         /// Against the obvious model: one long vector.
         #[test]
         fn sends_what_was_appended_in_order(
-            pieces in prop::collection::vec((0..5u8, 0..40usize), 0..12),
-            cuts in prop::collection::vec(0..50usize, 0..20),
+            pieces in prop::collection::vec((0..5u8, 0..200usize), 0..12),
+            cuts in prop::collection::vec(0..250usize, 0..20),
         ) {
-            static CONSTANT: [u8; 40] = [7; 40];
+            static CONSTANT: [u8; 200] = [7; 200];
             let (mut gather, mut model) = (Gather::default(), Vec::new());
             for (i, (how, n)) in pieces.into_iter().enumerate() {
                 let bytes = vec![i as u8; n];
@@ -285,6 +308,39 @@ mod tests {
             gather.clear();
             prop_assert!(gather.is_empty() && contents(&gather).is_empty());
         }
+    }
+
+    #[test]
+    fn a_part_of_one_byte_held_a_receive_buffer() {
+        let pool = Pool::new(1, 4096);
+        let mut gather = Gather::default();
+        for _ in 0..100 {
+            let id = pool.take().expect("the buffer before was given back");
+            // SAFETY: `id` was just taken and nobody else holds it.
+            gather.received(unsafe { pool.lend(id, 1) });
+        }
+        assert_eq!((gather.len(), gather.rest.len()), (100, 0));
+    }
+
+    #[test]
+    fn parts_of_one_byte_each_took_the_memory_of_a_part() {
+        let mut gather = Gather::default();
+        for _ in 0..1_000 {
+            gather.constant(b"a");
+            gather.shared(Bytes::from_static(b"b"));
+            gather.received(RxBuf::from(vec![b'c']));
+        }
+        assert_eq!((gather.len(), gather.rest.len()), (3_000, 0));
+        assert_eq!(contents(&gather), b"abc".repeat(1_000));
+    }
+
+    #[test]
+    fn a_cleared_list_kept_the_room_of_its_parts() {
+        static PART: [u8; 100] = [7; 100];
+        let mut gather = Gather::default();
+        (0..10_000).for_each(|_| gather.constant(&PART));
+        gather.clear();
+        assert!(gather.rest.capacity() <= 2 * Gather::KEEP_PARTS, "{}", gather.rest.capacity());
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod sealing;
 
 use std::collections::VecDeque;
 
-use multiplex::{Chunk, Close, Commands, Conn, Rx, Why};
+use multiplex::{Chunk, Close, Commands, Conn, Rx, Tail, Why};
 
 use super::order::abruptness;
 use crate::Transform;
@@ -25,7 +25,7 @@ pub(super) struct Session<T> {
     transform: T,
 
     /// Opened bytes that the application has not consumed.
-    pub plain: Vec<u8>,
+    pub plain: Tail,
     /// The peer has ended its side.
     pub eof: bool,
     /// The application wants no bytes.
@@ -61,7 +61,7 @@ impl<T: Transform> Session<T> {
         Session {
             id,
             transform,
-            plain: Vec::new(),
+            plain: Tail::default(),
             eof: false,
             paused: false,
             resumed: false,
@@ -85,7 +85,7 @@ impl<T: Transform> Session<T> {
             return false;
         }
         let (had, had_eof) = (self.plain.len(), self.eof);
-        let opened = self.transform.open(rx.bytes(), &mut self.plain);
+        let opened = self.plain.append_with(|plain| self.transform.open(rx.bytes(), plain));
         rx.consume(rx.bytes().len());
         match opened {
             Ok(eof) => self.eof |= eof,

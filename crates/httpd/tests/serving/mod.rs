@@ -1,6 +1,7 @@
 //! A server in a thread, and a client that blocks.
 #![allow(dead_code)]
 
+pub(crate) mod program;
 mod refused;
 
 use std::io::{ErrorKind, Read, Write};

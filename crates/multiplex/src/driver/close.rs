@@ -51,7 +51,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         list: Option<Box<Gather>>,
     ) {
         if let Some(list) = list {
-            self.io.link(slot).queued -= list.len();
+            self.io.link(slot).note_sent(list.len());
             self.io.recycle(list);
         }
         let link = self.io.link(slot);

@@ -14,7 +14,7 @@ use super::link::{Flags, Item, Link, Phase};
 use crate::admission::Load;
 use crate::{
     Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, FilePath, Lateness, Listener,
-    Root, Stats, Wheel, Why,
+    Root, Stats, Tail, Wheel, Why,
 };
 
 /// Everything of a server but the application and its states.
@@ -39,7 +39,9 @@ pub(crate) struct Io<K: Submit> {
         reason = "the boxes change hands with the kernel, which wants them to stay"
     )]
     spare: Vec<Box<Gather>>,
-    spare_tails: Vec<Vec<u8>>,
+    spare_tails: Vec<Tail>,
+    /// Memory held for all connections together; see [`Config::max_held`].
+    held: usize,
     /// Connections that commands were given for.
     pub(crate) touched: Vec<u32>,
     /// Connections to be called again in this turn.
@@ -151,6 +153,7 @@ impl<K: Submit> Io<K> {
             ended_works: VecDeque::new(),
             spare: (0..READY).map(|_| Box::new(Gather::with_room(READY_BYTES))).collect(),
             spare_tails: Vec::with_capacity(READY),
+            held: 0,
             touched: Vec::with_capacity(READY),
             again: VecDeque::with_capacity(READY),
             scratch: Vec::new(),
@@ -231,7 +234,8 @@ impl<K: Submit> Io<K> {
 
     /// Frees the slot of a connection that has ended.
     pub(crate) fn vacate(&mut self, slot: u32) {
-        let link = self.link(slot);
+        let link = &mut self.links[slot as usize];
+        self.held -= link.held;
         let generation = link.generation.wrapping_add(u32::from(!planted!(GenerationKept)));
         let flags = link.flags & Flags::TOUCHED;
         *link = Link { generation, flags, ..Link::default() };
@@ -268,12 +272,23 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    pub(crate) fn spare_tail(&mut self) -> Vec<u8> {
+    /// Counts the memory that is held for a connection; whether that has grown beyond what all may
+    /// have together.
+    #[inline]
+    pub(crate) fn account(&mut self, slot: u32) -> bool {
+        let link = &mut self.links[slot as usize];
+        let (before, now) = (link.held, link.holds());
+        link.held = now;
+        self.held = self.held - before + now;
+        now > before && self.held > self.config.max_held
+    }
+
+    pub(crate) fn spare_tail(&mut self) -> Tail {
         self.spare_tails.pop().unwrap_or_default()
     }
 
-    pub(crate) fn recycle_tail(&mut self, mut tail: Vec<u8>) {
-        if self.spare_tails.len() < SPARE && (1..=64 * 1024).contains(&tail.capacity()) {
+    pub(crate) fn recycle_tail(&mut self, mut tail: Tail) {
+        if self.spare_tails.len() < SPARE && tail.is_reusable() {
             tail.clear();
             self.spare_tails.push(tail);
         }
@@ -394,6 +409,7 @@ impl<K: Submit> Commands for Io<K> {
                 link.queue.push_back(Item::File(file, range));
             }
         } else {
+            let copies = matches!(chunk, Chunk::Copy(_) | Chunk::Received(_));
             let list = link.queue.list(|| spare.pop().unwrap_or_default());
             let before = list.len();
             match chunk {
@@ -404,6 +420,7 @@ impl<K: Submit> Commands for Io<K> {
                 Chunk::File(..) => {}
             }
             n = list.len() - before;
+            link.copied += if copies { n } else { 0 };
         }
         link.note_queued(n, config.max_queued);
         link.touch(to.slot(), touched);
@@ -417,6 +434,7 @@ impl<K: Submit> Commands for Io<K> {
             *scratch = vec![0; n];
             return scratch;
         };
+        link.copied += n;
         link.note_queued(n, config.max_queued);
         link.touch(to.slot(), touched);
         link.queue.list(|| spare.pop().unwrap_or_default()).reserve(n)

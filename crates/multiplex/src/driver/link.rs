@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use shared_ring::planted;
 use shared_ring::{Fd, File, Gather};
 
-use crate::{Close, Conn, HIGH_WATER, Why};
+use crate::{Close, Conn, HIGH_WATER, Tail, Why};
 
 /// Where a connection stands between its beginning and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,9 +170,13 @@ pub(crate) struct Link {
     pub(crate) files: u32,
     /// Bytes queued, and in the send in flight, without those of files.
     pub(crate) queued: usize,
+    /// How many of them, at most, are in memory of the driver's own.
+    pub(crate) copied: usize,
+    /// What it was last counted for in [`Io::held`](super::Io::held).
+    pub(crate) held: usize,
     pub(crate) queue: Queue,
     /// Received bytes that the application has not consumed.
-    pub(crate) tail: Vec<u8>,
+    pub(crate) tail: Tail,
     /// Why it ends, once it does; before that, why it could not begin.
     pub(crate) why: Option<Why>,
 }
@@ -188,8 +192,10 @@ impl Default for Link {
             unsent: None,
             files: 0,
             queued: 0,
+            copied: 0,
+            held: 0,
             queue: Queue::default(),
-            tail: Vec::new(),
+            tail: Tail::default(),
             why: None,
         }
     }
@@ -208,7 +214,7 @@ impl Link {
         if self.load() >= HIGH_WATER {
             self.flags |= Flags::HIGH;
         }
-        if self.queued > most {
+        if self.load() > most {
             self.flags |= Flags::OVERRUN;
         }
     }
@@ -231,6 +237,18 @@ impl Link {
     /// Whether the application may still queue bytes.
     pub(crate) fn takes_sends(&self) -> bool {
         matches!(self.phase, Phase::Connecting | Phase::Open) && self.close.is_none()
+    }
+
+    /// Counts bytes that were sent, or will not be.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, n: usize) {
+        self.queued -= n;
+        self.copied = self.copied.min(self.queued);
+    }
+
+    /// Memory that is held for it: bytes received and not consumed, and copies queued to be sent.
+    pub(crate) fn holds(&self) -> usize {
+        self.tail.capacity() + self.copied
     }
 
     /// Whether received bytes are the application's business.

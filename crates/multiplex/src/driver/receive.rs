@@ -7,7 +7,7 @@ use shared_ring::{Errno, Kind, Op, RxBuf, Submit};
 
 use super::Driver;
 use super::link::{Flags, Phase};
-use crate::{Application, Cx, Rx, Why};
+use crate::{Application, Cx, Rx, Tail, Why};
 
 impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
@@ -22,8 +22,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         if link.has(Flags::PAUSED) {
             if !planted!(PausedBytesLost) {
-                link.tail.extend_from_slice(&bytes);
+                link.tail.append(&bytes);
             }
+            self.io.touch(slot);
             self.cancel_receive(slot);
         } else if link.tail.is_empty() {
             self.offer_buffer(slot, bytes);
@@ -41,7 +42,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let rest = rx.bytes();
         if !rest.is_empty() && self.io.link(slot).is_heard() && !planted!(TailLost) {
             let mut tail = self.io.spare_tail();
-            tail.extend_from_slice(rest);
+            tail.append(rest);
             self.keep_tail(slot, tail);
         }
     }
@@ -57,7 +58,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 true => bytes.len(),
                 false => A::MAX_UNCONSUMED.saturating_sub(link.tail.len()).min(bytes.len()),
             };
-            link.tail.extend_from_slice(&bytes[..room]);
+            link.tail.append(&bytes[..room]);
             bytes.advance(room);
             if !link.has(Flags::PAUSED) {
                 self.offer_tail(slot);
@@ -72,10 +73,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let eof = link.has(Flags::EOF);
         link.flags.set(Flags::TOLD, eof);
         let mut tail = mem::take(&mut link.tail);
-        let mut rx = Rx::borrowed(&mut tail, eof);
+        let mut rx = Rx::borrowed(tail.bytes_mut(), eof);
         call!(self, slot, received, &mut rx);
-        let rest = rx.bytes().len();
-        tail.drain(..tail.len() - rest);
+        let remaining = rx.bytes().len();
+        tail.keep_last(remaining);
         self.keep_tail(slot, tail);
         if eof {
             // With the other half closed before, this was the last thing to do.
@@ -84,7 +85,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Keeps what the application has left, if it still wants it and keeps to its bound.
-    pub(super) fn keep_tail(&mut self, slot: u32, tail: Vec<u8>) {
+    pub(super) fn keep_tail(&mut self, slot: u32, tail: Tail) {
         let link = self.io.link(slot);
         let paused = link.has(Flags::PAUSED);
         let over = link.has(Flags::EOF) && !paused;
@@ -95,6 +96,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.end(slot, Why::Overrun);
         } else {
             link.tail = tail;
+            self.io.touch(slot);
         }
     }
 
@@ -108,13 +110,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Receives, if that is wanted and not being done.
+    /// Receives, if that is wanted and not being done. While much is left since a pause, the application
+    /// sees that first: else each resume would add to it.
     pub(super) fn receive(&mut self, slot: u32) {
         let link = self.io.link(slot);
         if link.flags.intersects(Flags::RECEIVING | Flags::EOF) {
             return;
         }
         let wanted = match link.phase {
+            Phase::Open if link.has(Flags::RESUMED) => link.tail.len() < A::MAX_UNCONSUMED,
             Phase::Open => !link.has(Flags::PAUSED),
             Phase::Lingering => true,
             _ => false,

@@ -52,7 +52,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<Gather>, n: usize) {
         let link = self.io.link(slot);
-        link.queued -= n;
+        link.note_sent(n);
         self.progress(slot);
         let link = self.io.link(slot);
         if link.phase == Phase::Ending || list.is_empty() || planted!(ShortWriteIsWhole) {

@@ -572,6 +572,8 @@ impl<A: Application> Driver<Posts, A> {
 
 async fn sleep_until(at: Option<Instant>) {
     match at {
+        // The timer would take a millisecond for what is due already.
+        Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => pending().await,
     }
