@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use shared_ring::planted;
 use shared_ring::{
     Errno, Fd, File, Gather, Host, Kind, Op, Outcome, Posted, Refused, Submit, Table, Token,
 };
@@ -232,7 +231,7 @@ impl<K: Submit> Io<K> {
     /// Frees the slot of a connection that has ended.
     pub(crate) fn vacate(&mut self, slot: u32) {
         let link = self.link(slot);
-        let generation = link.generation.wrapping_add(u32::from(!planted!(GenerationKept)));
+        let generation = link.generation.wrapping_add(1);
         let flags = link.flags & Flags::TOUCHED;
         *link = Link { generation, flags, ..Link::default() };
         self.open -= 1;
