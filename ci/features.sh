@@ -4,12 +4,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 mechanisms=$(sed -n 's/^mechanisms = \[\(.*\)\]/\1/p' crates/multiplex/Cargo.toml | tr -d '",')
-for feature in sim planted; do
-    echo "shared-ring with $feature"
-    cargo check --quiet -p shared-ring --features "$feature"
+for crate in shared-ring multiplex; do
+    echo "$crate with sim"
+    cargo check --quiet -p "$crate" --features sim
 done
-echo "multiplex with sim"
-cargo check --quiet -p multiplex --features sim
 for features in multiplex/epoll tls,multiplex/epoll programs; do
     echo "examples with $features"
     cargo check --quiet -p examples --no-default-features --features "$features"

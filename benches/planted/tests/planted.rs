@@ -1,72 +1,63 @@
 //! Simulation finds each bug that is planted on purpose, within a few seeds.
 
-use std::alloc::System;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
 use std::thread;
 
-use shared_ring::planted::{Bug, plant};
-use shared_ring::sim::Watching;
-use simulate::{Case, Mechanism, run};
-
-#[global_allocator]
-static ALLOCATOR: Watching<System> = Watching(System);
+use planted::{BUGS, Bug, VARIABLE, copy_with_bugs};
 
 /// Within so many seeds every bug has to be found.
 const SEEDS: u64 = 1_000;
 
-/// Steps of each run.
-const STEPS: u64 = 1_000;
+/// Where the copy is.
+const COPY: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/planted");
 
-/// Where a bug is looked for: one that only one mechanism can have, on that.
-fn case(bug: Bug, seed: u64) -> Case {
-    let case = Case::of(seed, STEPS);
-    let mechanism = match bug {
-        Bug::HintsLost => Mechanism::Interest,
-        Bug::StaleSignalBelieved | Bug::OverflowIgnored | Bug::StateNotAsked => Mechanism::RtSig,
-        _ => case.mechanism,
-    };
-    Case { mechanism, ..case }
+fn build() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    copy_with_bugs(&root, Path::new(COPY)).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--locked", "--offline", "--package", "planted"])
+        .args(["--config", "profile.dev.opt-level=1", "--target-dir", "target"])
+        .current_dir(COPY)
+        .status();
+    assert!(built.unwrap().success(), "the copy in {COPY} does not build");
 }
 
-/// The first seed that finds a bug, and what it says.
-fn find(bug: Bug) -> Option<(u64, String)> {
-    plant(Some(bug));
-    let found = (1..=SEEDS).find_map(|seed| {
-        let failure = run(&case(bug, seed)).verdict.failure?;
-        Some((seed, failure))
-    });
-    plant(None);
-    if let Some((seed, _)) = found {
-        let case = case(bug, seed);
-        assert_eq!(run(&case).verdict.failure, None, "without {bug:?}, {case}");
-    }
-    found
+/// The first of these seeds that fails, and what it says.
+fn search(seeds: [u64; 2], bug: &Bug, planted: Option<usize>) -> Option<(u64, String)> {
+    let mut search = Command::new(format!("{COPY}/target/debug/planted"));
+    search.args(seeds.map(|seed| seed.to_string()));
+    search.args(bug.only_on.map(|mechanism| mechanism.name()));
+    search.env_remove(VARIABLE).envs(planted.map(|number| (VARIABLE, number.to_string())));
+    let found = search.output().unwrap();
+    let said = String::from_utf8_lossy(&found.stderr);
+    assert!(found.status.success(), "with {}: {}\n{said}", bug.name, found.status);
+    let found = String::from_utf8_lossy(&found.stdout);
+    let (seed, failure) = found.split_once(' ')?;
+    Some((seed.parse().unwrap(), failure.trim().to_owned()))
 }
 
 #[test]
 fn every_planted_bug_is_found() {
-    let half = Bug::ALL.len() / 2;
-    let (one, other) = Bug::ALL.split_at(half);
-    let search = |bugs: &'static [Bug]| {
-        thread::spawn(move || bugs.iter().map(|bug| (*bug, find(*bug))).collect::<Vec<_>>())
-    };
-    let found = [search(one), search(other)].map(|search| search.join().unwrap());
-    let mut missed = Vec::new();
-    for (bug, found) in found.into_iter().flatten() {
-        match found {
-            Some((seed, failure)) => {
-                let name = format!("{bug:?}");
-                println!("{name:22} after {seed:3} seeds: {failure:.100}");
-            }
-            None => missed.push(bug),
+    build();
+    let left = Mutex::new(BUGS.iter().enumerate());
+    let missed = Mutex::new(Vec::new());
+    let look = || {
+        loop {
+            let Some((number, bug)) = left.lock().unwrap().next() else { break };
+            let Some((seed, failure)) = search([1, SEEDS], bug, Some(number)) else {
+                missed.lock().unwrap().push(bug.name);
+                continue;
+            };
+            println!("{:22} after {seed:3} seeds: {failure:.100}", bug.name);
+            assert_eq!(search([seed, seed], bug, None), None, "without {}", bug.name);
         }
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(look);
+        scope.spawn(look);
+    });
+    let missed = missed.into_inner().unwrap();
     assert!(missed.is_empty(), "not found within {SEEDS} seeds: {missed:?}");
-}
-
-#[test]
-fn without_one_there_is_nothing_to_find() {
-    for seed in 1..=60 {
-        let case = Case::of(seed, STEPS);
-        assert_eq!(run(&case).verdict.failure, None, "{case}");
-    }
 }

@@ -211,9 +211,6 @@ impl Drop for RxBuf {
         if !self.is_last() {
             self.pool.lent.set(self.pool.lent.get() - 1);
             self.pool.put_back(self.id);
-            if planted!(BufferGivenTwice) {
-                self.pool.put_back(self.id);
-            }
         }
     }
 }

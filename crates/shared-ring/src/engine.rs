@@ -172,8 +172,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         let socket = self.sockets.at(fd.index());
         let mut want = Readiness::empty();
         want.set(Readiness::READ, P::EDGE || socket.reader.is_some());
-        let writes = socket.writer.is_some() && !planted!(RoomNotAskedFor);
-        want.set(Readiness::WRITE, P::EDGE || writes);
+        want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
         if socket.wanted != want {
             self.poller.set(fd, want)?;
             socket.wanted = want;
@@ -284,8 +283,8 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// of the stream stands behind it.
     fn note_rest(&mut self, fd: Fd, n: usize) {
         let socket = self.sockets.at(fd.index());
-        let full = n == self.pool.size() && !planted!(FullBufferIsAll);
-        let ends = socket.ready.contains(Readiness::HANGUP) && !planted!(EndNotLookedFor);
+        let full = n == self.pool.size();
+        let ends = socket.ready.contains(Readiness::HANGUP);
         if full || ends {
             self.look_again(fd);
         } else {
@@ -377,10 +376,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     fn work(&mut self) -> Option<Completion> {
         loop {
             let (fd, ready) = match self.events.pop() {
-                Some((fd, _))
-                    if self.sockets.at(fd.index()).closed_after == self.waits
-                        && !planted!(OldEventReachesNext) =>
-                {
+                Some((fd, _)) if self.sockets.at(fd.index()).closed_after == self.waits => {
                     continue;
                 }
                 Some(event) => event,

@@ -17,10 +17,6 @@
 //! What this crate does not do: it knows no connections, protocols or deadlines; the crate
 //! `multiplex` builds servers on it. It has no futures, and no ring is shared by threads.
 
-#[macro_use]
-#[doc(hidden)]
-pub mod planted;
-
 mod beneath;
 mod buffer;
 mod engine;

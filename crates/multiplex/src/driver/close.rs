@@ -3,7 +3,6 @@
 use std::mem;
 use std::time::Duration;
 
-use shared_ring::planted;
 use shared_ring::{Errno, Gather, Host, Kind, Op, Posted, Submit};
 
 use super::Driver;
@@ -34,9 +33,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 link.phase = Phase::Flushing;
                 let tail = mem::take(&mut link.tail);
                 self.io.recycle_tail(tail);
-                if planted!(DroppedAtClose) {
-                    self.io.drop_queue(slot);
-                }
                 self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.stall));
             }
             _ => {}
@@ -131,18 +127,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn finish(&mut self, slot: u32) {
         let token = self.io.token(Kind::Close, slot);
         let link = self.io.link(slot);
-        if link.is_busy() && !planted!(ClosedWhileBusy) {
+        if link.is_busy() {
             return;
         }
         let Some(fd) = link.fd.take() else { return self.closed(slot) };
         match self.io.kernel.submit(token, Op::Close { fd }) {
             Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::CHANGING,
-            Ok(Posted::Done(_)) => {
-                if planted!(ClosedTwice) {
-                    self.io.kernel.host_mut().discard(fd);
-                }
-                self.closed(slot);
-            }
+            Ok(Posted::Done(_)) => self.closed(slot),
             Err(_) => {
                 self.io.kernel.host_mut().discard(fd);
                 self.closed(slot);
@@ -157,9 +148,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         let why = self.io.link(slot).why.take().unwrap_or(Why::Closed);
         call!(self, slot, closed, why);
-        if !planted!(StateKept) {
-            *self.states.at(slot as usize) = A::State::default();
-        }
+        *self.states.at(slot as usize) = A::State::default();
         self.io.vacate(slot);
         self.io.stats.closed += 1;
         for gate in &mut self.io.gates {

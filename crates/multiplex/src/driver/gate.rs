@@ -3,7 +3,6 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use shared_ring::planted;
 use shared_ring::{Fd, Host, Kind, Op, Posted, Submit, Token};
 
 use crate::Admit;
@@ -59,7 +58,7 @@ impl Gate {
 
     /// When to try again.
     pub(crate) fn retry(&self) -> Option<Instant> {
-        self.retry.filter(|_| !self.closing && !self.off && !planted!(RestsForEver))
+        self.retry.filter(|_| !self.closing && !self.off)
     }
 
     /// Does what the application wants.
@@ -139,9 +138,6 @@ impl Gate {
 
     /// A descriptor or a slot has become free.
     pub(crate) fn room(&mut self) {
-        if planted!(RestsForEver) {
-            return;
-        }
         self.retry = None;
     }
 
@@ -153,7 +149,7 @@ impl Gate {
 
     /// Accepts, if that is wanted and not being done.
     pub(crate) fn resume<K: Submit>(&mut self, kernel: &mut K, now: Instant) {
-        let resting = self.retry.is_some_and(|at| at > now || planted!(RestsForEver));
+        let resting = self.retry.is_some_and(|at| at > now);
         if self.off || self.closing || self.accepting || resting {
             return;
         }

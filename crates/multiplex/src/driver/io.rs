@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use shared_ring::planted;
 use shared_ring::{
     Errno, Fd, File, Gather, Host, Kind, Op, Outcome, Posted, Refused, Submit, Table, Token,
 };
@@ -236,7 +235,7 @@ impl<K: Submit> Io<K> {
     pub(crate) fn vacate(&mut self, slot: u32) {
         let link = &mut self.links[slot as usize];
         self.held -= link.held;
-        let generation = link.generation.wrapping_add(u32::from(!planted!(GenerationKept)));
+        let generation = link.generation.wrapping_add(1);
         let flags = link.flags & Flags::TOUCHED;
         *link = Link { generation, flags, ..Link::default() };
         self.open -= 1;

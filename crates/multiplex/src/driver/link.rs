@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use bitflags::bitflags;
-use shared_ring::planted;
 use shared_ring::{Fd, File, Gather};
 
 use crate::{Close, Conn, HIGH_WATER, Tail, Why};
@@ -230,8 +229,7 @@ impl Link {
 
     /// Whether the name given out for `slot` is still good.
     pub(crate) fn is(&self, id: Conn) -> bool {
-        let same = self.generation == id.generation() || planted!(GenerationIgnored);
-        same && !matches!(self.phase, Phase::Vacant | Phase::Ending)
+        self.generation == id.generation() && !matches!(self.phase, Phase::Vacant | Phase::Ending)
     }
 
     /// Whether the application may still queue bytes.

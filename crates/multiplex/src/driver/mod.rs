@@ -24,7 +24,7 @@ pub(crate) use gate::Gate;
 pub(crate) use io::{Io, operations};
 pub(crate) use run::{drive, gates, roots};
 
-use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token, planted};
+use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token};
 
 use crate::{Application, Cx, LOW_WATER, Lateness, Listener, Remote, Why};
 use link::{Flags, Link, Phase};
@@ -91,7 +91,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.io.gates[gate].ended();
         }
         match outcome {
-            Outcome::Accepted(_) if self.io.stopping && planted!(LateArrivalLeaked) => {}
             Outcome::Accepted(fd) if self.io.stopping => self.io.kernel.host_mut().discard(fd),
             Outcome::Accepted(fd) => self.accepted(Listener(gate as u16), fd),
             Outcome::Failed(Errno::CANCELED, _) => {}
@@ -245,7 +244,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 self.settle();
             }
         }
-        if !self.io.aside.is_empty() && !planted!(AsideForgotten) {
+        if !self.io.aside.is_empty() {
             let most = self.io.load.lets_in().unwrap_or(self.io.aside.len());
             self.let_in(most);
             self.settle();

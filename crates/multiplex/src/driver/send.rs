@@ -1,6 +1,5 @@
 //! What the application has queued, on its way out.
 
-use shared_ring::planted;
 use shared_ring::{Errno, Fd, Gather, Host, Kind, Op, Outcome, Posted, Submit, Token};
 
 use super::Driver;
@@ -55,13 +54,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         link.note_sent(n);
         self.progress(slot);
         let link = self.io.link(slot);
-        if link.phase == Phase::Ending || list.is_empty() || planted!(ShortWriteIsWhole) {
+        if link.phase == Phase::Ending || list.is_empty() {
             self.io.recycle(list);
         } else {
-            match planted!(RestGoesBehind) {
-                true => link.queue.push_back(Item::Memory(list)),
-                false => link.queue.push_front(Item::Memory(list)),
-            }
+            link.queue.push_front(Item::Memory(list));
         }
     }
 

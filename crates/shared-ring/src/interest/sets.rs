@@ -148,7 +148,7 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     fn overflow(&mut self) {
         self.overflows += 1;
         self.hints.discard();
-        self.unseen = if planted!(HintsLost) { 0 } else { self.numbers() };
+        self.unseen = self.numbers();
     }
 
     /// Takes hints, and finds what is true of them.

@@ -129,9 +129,6 @@ impl<R: Ring> UringKernel<R> {
 
     /// The same, behind a last completion that has something to tell.
     fn rearm_behind(&mut self, token: Token) {
-        if planted!(NotRearmed) {
-            return;
-        }
         let ended = self.rearm(token);
         self.done.extend(ended);
     }
@@ -220,9 +217,7 @@ impl<R: Ring> UringKernel<R> {
             return self.end_if_idle(token);
         }
         note.queued += 1;
-        if !planted!(StarvedForgotten) {
-            self.starved.push_back(token);
-        }
+        self.starved.push_back(token);
         None
     }
 
@@ -260,7 +255,7 @@ impl<R: Ring> UringKernel<R> {
         // SAFETY: the kernel has written `n` bytes behind those that were there, and they lie
         // within the capacity.
         unsafe { bytes.set_len(bytes.len() + n) };
-        if n > 0 && bytes.len() < len as usize && !planted!(ShortReadIsWhole) {
+        if n > 0 && bytes.len() < len as usize {
             return self.rearm(token);
         }
         let bytes = std::mem::take(bytes);

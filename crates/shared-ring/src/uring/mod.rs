@@ -212,8 +212,7 @@ impl<R: Ring> UringKernel<R> {
             while let Some(token) = self.cancels.pop_front() {
                 // It may have ended since, and another of its name have begun.
                 let entry = self.owned.inflight.get(token);
-                let due = entry.is_some_and(|e| e.note.cancelled || planted!(CancelReachesNext))
-                    || !token.kind().is_in_table();
+                let due = entry.is_some_and(|e| e.note.cancelled) || !token.kind().is_in_table();
                 let own = Token::new(Kind::Cancel, 0, 0);
                 let cancel = match token.kind() {
                     Kind::Cancel => sqe::cancel_all(own),
@@ -221,9 +220,6 @@ impl<R: Ring> UringKernel<R> {
                 };
                 // SAFETY: a cancel points to nothing.
                 if due && !unsafe { self.ring.push(&cancel) } {
-                    if planted!(CancelForgotten) {
-                        continue;
-                    }
                     self.cancels.push_front(token);
                     break;
                 }
@@ -420,11 +416,6 @@ impl<R: Ring> Submit for UringKernel<R> {
             return;
         }
         self.counters.cancels += 1;
-        if planted!(FreedAtCancel)
-            && let Op::Send { data, .. } = &mut entry.op
-        {
-            drop(std::mem::take(data));
-        }
         if entry.note.inside > 0 {
             self.cancels.push_back(token);
         } else if let Some(at) = self.starved.iter().position(|t| *t == token) {

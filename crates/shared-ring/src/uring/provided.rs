@@ -88,10 +88,6 @@ impl<E: RingMemory> Provided<E> {
 
     /// How many buffers the kernel holds.
     pub(super) fn held(&self) -> u16 {
-        if planted!(BufferWritten) {
-            // SAFETY: there is a buffer 0; that it is the kernel's is the bug.
-            unsafe { self.pool.address(0).write(0) };
-        }
         self.held
     }
 }

@@ -1,0 +1,248 @@
+//! The bugs, each as an edit of the source text.
+//!
+//! `find` occurs once in its file. In `plant`, the word `PLANTED` stands for a condition: whether this
+//! bug is the one to be planted now.
+
+use simulate::Mechanism;
+
+/// A bug that simulation has to find.
+#[derive(Debug)]
+pub struct Bug {
+    /// Its name.
+    pub name: &'static str,
+    /// What is wrong with it.
+    pub what: &'static str,
+    /// The mechanism to look on, where only one has it.
+    pub only_on: Option<Mechanism>,
+    /// What makes it.
+    pub edits: &'static [Edit],
+}
+
+/// A piece of a file, and what takes its place.
+#[derive(Debug)]
+pub struct Edit {
+    /// The file's path in this repository.
+    pub file: &'static str,
+    /// The piece.
+    pub find: &'static str,
+    /// The same with the bug.
+    pub plant: &'static str,
+}
+
+macro_rules! bugs {
+    ($($(#[doc = $what:literal])* $name:ident $(on $mechanism:ident)?
+       $(, $file:literal: $find:literal => $plant:literal)+;)*) => {
+        /// Every one.
+        pub const BUGS: &[Bug] = &[$(Bug {
+            name: stringify!($name),
+            what: concat!($($what),*).trim_ascii(),
+            only_on: bugs!(@only $($mechanism)?),
+            edits: &[$(Edit { file: $file, find: $find, plant: $plant },)+],
+        },)*];
+    };
+    (@only) => { None };
+    (@only $mechanism:ident) => { Some(Mechanism::$mechanism) };
+}
+
+bugs! {
+    /// What concerns a connection that is gone reaches the one that has its slot now.
+    GenerationIgnored, "crates/multiplex/src/driver/link.rs":
+        "self.generation == id.generation()" =>
+        "(self.generation == id.generation() || PLANTED)";
+
+    /// A slot is used again under its old generation.
+    GenerationKept, "crates/multiplex/src/driver/io.rs":
+        "link.generation.wrapping_add(1)" =>
+        "link.generation.wrapping_add(u32::from(!PLANTED))";
+
+    /// The memory of a send is let go of when it is cancelled, before it has ended.
+    FreedAtCancel, "crates/shared-ring/src/uring/mod.rs":
+        "self.counters.cancels += 1;" =>
+        "self.counters.cancels += 1;
+        if PLANTED && let Op::Send { data, .. } = &mut entry.op {
+            drop(std::mem::take(data));
+        }";
+
+    /// A cancel that finds the queue full is forgotten.
+    CancelForgotten, "crates/shared-ring/src/uring/mod.rs":
+        "self.cancels.push_front(token);" =>
+        "if PLANTED {
+            continue;
+        }
+        self.cancels.push_front(token);";
+
+    /// A cancel is submitted though its operation has ended, and reaches the next of its name.
+    CancelReachesNext, "crates/shared-ring/src/uring/mod.rs":
+        "entry.is_some_and(|e| e.note.cancelled)" =>
+        "entry.is_some_and(|e| e.note.cancelled || PLANTED)";
+
+    /// A descriptor is closed while operations on it are in flight.
+    ClosedWhileBusy, "crates/multiplex/src/driver/close.rs":
+        "if link.is_busy() {" =>
+        "if link.is_busy() && !PLANTED {";
+
+    /// A receive that found no buffer is not posted again.
+    StarvedForgotten, "crates/shared-ring/src/uring/completion.rs":
+        "self.starved.push_back(token);" =>
+        "if !PLANTED {
+            self.starved.push_back(token);
+        }";
+
+    /// An operation that the kernel ended early is not posted again.
+    NotRearmed, "crates/shared-ring/src/uring/completion.rs":
+        "let ended = self.rearm(token);" =>
+        "if PLANTED {
+            return;
+        }
+        let ended = self.rearm(token);";
+
+    /// A buffer is given to the kernel twice.
+    BufferGivenTwice, "crates/shared-ring/src/buffer.rs":
+        "self.pool.put_back(self.id);" =>
+        "self.pool.put_back(self.id);
+        if PLANTED {
+            self.pool.put_back(self.id);
+        }";
+
+    /// A buffer is written to while the kernel holds it.
+    BufferWritten, "crates/shared-ring/src/uring/provided.rs":
+        "pub(super) fn held(&self) -> u16 {" =>
+        "pub(super) fn held(&self) -> u16 {
+        if PLANTED {
+            // SAFETY: there is a buffer 0; that it is the kernel's is the bug.
+            unsafe { self.pool.address(0).write(0) };
+        }";
+
+    /// A part that was read of a file is taken for all of it.
+    ShortReadIsWhole, "crates/shared-ring/src/uring/completion.rs":
+        "if n > 0 && bytes.len() < len as usize {" =>
+        "if n > 0 && bytes.len() < len as usize && !PLANTED {";
+
+    /// What a short write has left is dropped.
+    ShortWriteIsWhole, "crates/multiplex/src/driver/send.rs":
+        "if link.phase == Phase::Ending || list.is_empty() {" =>
+        "if link.phase == Phase::Ending || list.is_empty() || PLANTED {";
+
+    /// What a short write has left goes behind what was queued since.
+    RestGoesBehind, "crates/multiplex/src/driver/send.rs":
+        "link.queue.push_front(Item::Memory(list));" =>
+        "match PLANTED {
+            true => link.queue.push_back(Item::Memory(list)),
+            false => link.queue.push_front(Item::Memory(list)),
+        }";
+
+    /// The beginning of a request is lost when its end has not come yet.
+    TailLost, "crates/multiplex/src/driver/receive.rs":
+        "if !rest.is_empty() && self.io.link(slot).is_heard() {" =>
+        "if !rest.is_empty() && self.io.link(slot).is_heard() && !PLANTED {";
+
+    /// Bytes that arrive while the application has paused are lost.
+    PausedBytesLost, "crates/multiplex/src/driver/receive.rs":
+        "link.tail.append(&bytes);" =>
+        "if !PLANTED {
+            link.tail.append(&bytes);
+        }";
+
+    /// A wake-up is never noted as heard, so that later ones are saved.
+    NeverHeard, "crates/shared-ring/src/waker.rs":
+        "pub(crate) fn heard(&self) {" =>
+        "pub(crate) fn heard(&self) {
+        if PLANTED {
+            return;
+        }";
+
+    /// What was said of a closed descriptor reaches the next of its number.
+    OldEventReachesNext, "crates/shared-ring/src/engine.rs":
+        "if self.sockets.at(fd.index()).closed_after == self.waits => {" =>
+        "if self.sockets.at(fd.index()).closed_after == self.waits && !PLANTED => {";
+
+    /// With edges: a full buffer is taken for all there is.
+    FullBufferIsAll, "crates/shared-ring/src/engine.rs":
+        "let full = n == self.pool.size();" =>
+        "let full = n == self.pool.size() && !PLANTED;";
+
+    /// With edges: the end of a stream is not looked for behind its last bytes.
+    EndNotLookedFor, "crates/shared-ring/src/engine.rs":
+        "let ends = socket.ready.contains(Readiness::HANGUP);" =>
+        "let ends = socket.ready.contains(Readiness::HANGUP) && !PLANTED;";
+
+    /// The poller is not told that an operation waits for room.
+    RoomNotAskedFor, "crates/shared-ring/src/engine.rs":
+        "P::EDGE || socket.writer.is_some()" =>
+        "P::EDGE || socket.writer.is_some() && !PLANTED";
+
+    /// Hints that were discarded are not made up for.
+    HintsLost on Interest, "crates/shared-ring/src/interest/sets.rs":
+        "self.hints.discard();
+        self.unseen = self.numbers();" =>
+        "self.hints.discard();
+        self.unseen = if PLANTED { 0 } else { self.numbers() };";
+
+    /// A signal about a descriptor that was closed is taken to be about the next of its number.
+    StaleSignalBelieved on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
+        "if !known {" =>
+        "if !known && !PLANTED {";
+
+    /// Signals that had no room are not made up for.
+    OverflowIgnored on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
+        "self.overflowed = false;" =>
+        "self.overflowed = false;
+        if PLANTED {
+            return Ok(());
+        }";
+
+    /// A descriptor's state is not asked for when it begins to signal.
+    StateNotAsked on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
+        "if want.is_empty() {" =>
+        "if want.is_empty() || PLANTED {";
+
+    /// A connection that arrives while the server stops is left open.
+    LateArrivalLeaked, "crates/multiplex/src/driver/mod.rs":
+        "Outcome::Accepted(fd) if self.io.stopping =>" =>
+        "Outcome::Accepted(_) if self.io.stopping && PLANTED => {}
+            Outcome::Accepted(fd) if self.io.stopping =>";
+
+    /// A listener that has rested does not accept again.
+    RestsForEver, "crates/multiplex/src/driver/gate.rs":
+        "self.retry.filter(|_| !self.closing && !self.off)" =>
+        "self.retry.filter(|_| !self.closing && !self.off && !PLANTED)",
+        "crates/multiplex/src/driver/gate.rs":
+        "pub(crate) fn room(&mut self) {" =>
+        "pub(crate) fn room(&mut self) {
+        if PLANTED {
+            return;
+        }",
+        "crates/multiplex/src/driver/gate.rs":
+        "self.retry.is_some_and(|at| at > now)" =>
+        "self.retry.is_some_and(|at| at > now || PLANTED)";
+
+    /// Connections that were put aside are not let in.
+    AsideForgotten, "crates/multiplex/src/driver/mod.rs":
+        "if !self.io.aside.is_empty() {" =>
+        "if !self.io.aside.is_empty() && !PLANTED {";
+
+    /// A descriptor is closed a second time.
+    ClosedTwice, "crates/multiplex/src/driver/close.rs":
+        "Ok(Posted::Done(_)) => self.closed(slot)," =>
+        "Ok(Posted::Done(_)) => {
+                if PLANTED {
+                    self.io.kernel.host_mut().discard(fd);
+                }
+                self.closed(slot)
+            }";
+
+    /// A connection's state is not reset for the next.
+    StateKept, "crates/multiplex/src/driver/close.rs":
+        "*self.states.at(slot as usize) = A::State::default();" =>
+        "if !PLANTED {
+            *self.states.at(slot as usize) = A::State::default();
+        }";
+
+    /// What is queued is dropped at a close that should send it first.
+    DroppedAtClose, "crates/multiplex/src/driver/close.rs":
+        "self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.stall));" =>
+        "if PLANTED {
+            self.io.drop_queue(slot);
+        }
+        self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.stall));";
+}

@@ -1,0 +1,33 @@
+//! Looks for a failing run: `planted FIRST LAST [MECHANISM]` prints the first seed that has one, and
+//! what it says. Built in the copy, it has the bug that the variable `PLANTED` names.
+
+use std::alloc::System;
+use std::process::ExitCode;
+
+use shared_ring::sim::Watching;
+use simulate::{Case, Mechanism, run};
+
+#[global_allocator]
+static ALLOCATOR: Watching<System> = Watching(System);
+
+/// Steps of each run.
+const STEPS: u64 = 1_000;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| words.get(at).and_then(|word| word.parse().ok());
+    let mechanism = words.get(2).map(|word| word.parse::<Mechanism>()).transpose();
+    let (Some(first), Some(last), Ok(mechanism)) = (number(0), number(1), mechanism) else {
+        eprintln!("usage: planted FIRST LAST [MECHANISM]");
+        return ExitCode::from(2);
+    };
+    for seed in first..=last {
+        let case = Case::of(seed, STEPS);
+        let mechanism = mechanism.unwrap_or(case.mechanism);
+        if let Some(failure) = run(&Case { mechanism, ..case }).verdict.failure {
+            println!("{seed} {failure}");
+            break;
+        }
+    }
+    ExitCode::SUCCESS
+}
