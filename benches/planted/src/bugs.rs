@@ -152,7 +152,7 @@ bugs! {
         }";
 
     /// What was said of a closed descriptor reaches the next of its number.
-    OldEventReachesNext, "crates/shared-ring/src/engine.rs":
+    OldEventReachesNext on RtSig, "crates/shared-ring/src/engine.rs":
         "if self.sockets.at(fd.index()).closed_after == self.waits => {" =>
         "if self.sockets.at(fd.index()).closed_after == self.waits && !PLANTED => {";
 
