@@ -187,6 +187,11 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         self.call(x.io, |app, io| app.stopping(Cx { io, id: x.id, state: x.state }));
     }
 
+    fn is_idle(&self, state: &A::State) -> bool {
+        // The layer keeps nothing back from an application that waits.
+        self.inner.is_idle(state)
+    }
+
     fn woken(&mut self, io: &mut impl Commands, tag: u64) {
         self.call(io, |app, io| app.woken(io, tag));
     }

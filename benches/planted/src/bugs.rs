@@ -198,9 +198,9 @@ bugs! {
 
     /// A connection that arrives while the server stops is left open.
     LateArrivalLeaked, "crates/multiplex/src/driver/mod.rs":
-        "Outcome::Accepted(fd) if self.io.stopping =>" =>
+        "Outcome::Accepted(fd) => self.accepted(" =>
         "Outcome::Accepted(_) if self.io.stopping && PLANTED => {}
-            Outcome::Accepted(fd) if self.io.stopping =>";
+            Outcome::Accepted(fd) => self.accepted(";
 
     /// A listener that has rested does not accept again.
     RestsForEver, "crates/multiplex/src/driver/gate.rs":

@@ -559,9 +559,12 @@ impl Application for Site {
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, State>) {
         // What is being received or looked for is still answered.
-        let State { work, scanned, paused, .. } = x.state;
-        if work.is_none() && *scanned == 0 && !*paused {
+        if self.is_idle(x.state) {
             x.io.close(x.id, Close::Flush);
         }
+    }
+
+    fn is_idle(&self, state: &State) -> bool {
+        state.work.is_none() && state.scanned == 0 && !state.paused
     }
 }

@@ -226,9 +226,16 @@ pub trait Application: Sized {
     fn closed(&mut self, x: Cx<'_, impl Commands, Self::State>, why: Why) {}
 
     /// The server is stopping: the connection should end with its current work, or at once when
-    /// it has none.
+    /// it has none. What the peer sent before comes first. Called again after a resume.
     fn stopping(&mut self, x: Cx<'_, impl Commands, Self::State>) {
         x.io.close(x.id, Close::Flush);
+    }
+
+    /// Whether a connection waits for nothing but another request, so that it may be closed when a new
+    /// one needs its room; asked of connections that have nothing queued, received or under way. Those
+    /// whose deadlines come first go first.
+    fn is_idle(&self, state: &Self::State) -> bool {
+        false
     }
 
     /// Another thread called [`Remote::wake`](crate::Remote::wake) with `tag`.

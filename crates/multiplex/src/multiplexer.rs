@@ -133,6 +133,8 @@ pub struct Stats {
     /// Connections that the server can serve in a second, when it was last asked for more; 0 if it
     /// never was.
     pub service_rate: u32,
+    /// Idle connections that were closed to make room for others.
+    pub idle_closed: u64,
     /// Connections that ended as [`Why::Overrun`](crate::Why::Overrun).
     pub overruns: u64,
     /// Completions for connections that were gone.

@@ -72,6 +72,12 @@ impl Wheel {
         }
     }
 
+    /// The deadline of `id`, to the millisecond, if it has one.
+    pub fn deadline(&self, id: u32) -> Option<Instant> {
+        let timer = self.timers.get(id as usize).filter(|timer| timer.set)?;
+        Some(self.origin + Duration::from_millis(timer.due))
+    }
+
     /// When to call [`expired`](Wheel::expired) next: not after the earliest deadline.
     pub fn next(&self) -> Option<Instant> {
         self.upcoming().map(|(_, _, at)| self.origin + Duration::from_millis(at))

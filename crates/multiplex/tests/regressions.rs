@@ -779,3 +779,95 @@ fn files_queued_to_be_sent_had_no_bound() {
         assert_eq!(server.stop().overruns, 1);
     });
 }
+
+/// Answers each message, and is idle in between. Asked to wait, it does so until the test lets it go on.
+struct Answers {
+    waiting: Sender<()>,
+    go_on: Receiver<()>,
+}
+
+impl Application for Answers {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.bytes() == b"wait" {
+            self.waiting.send(()).unwrap();
+            self.go_on.recv_timeout(PATIENCE).expect("the test lets it go on");
+        }
+        if !rx.take().is_empty() {
+            x.io.send(x.id, Chunk::Static(b"ok"));
+        }
+        if rx.eof() || x.io.stopping() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn is_idle(&self, _state: &()) -> bool {
+        true
+    }
+}
+
+fn answers(name: &'static str, config: Config) -> (Server, Receiver<()>, Sender<()>) {
+    let (waiting, is_waiting) = mpsc::channel();
+    let (lets_go, go_on) = mpsc::channel();
+    let server = Server::start(name, config, move || Answers { waiting, go_on });
+    (server, is_waiting, lets_go)
+}
+
+fn expect_ok(name: &str, client: &mut TcpStream) {
+    let mut reply = [0; 2];
+    client.read_exact(&mut reply).unwrap_or_else(|error| panic!("{name}: no reply: {error}"));
+    assert_eq!(&reply, b"ok");
+}
+
+#[test]
+fn requests_that_were_sent_before_a_stop_were_reset() {
+    side_by_side(|name| {
+        let (server, is_waiting, lets_go) = answers(name, config());
+        let mut busy = server.connect();
+        let mut known: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        for client in &mut known {
+            client.write_all(b"x").unwrap();
+            expect_ok(name, client);
+        }
+        busy.write_all(b"wait").unwrap();
+        next(&is_waiting);
+        // While the loop does something else: requests on open connections, and on new ones.
+        let mut new: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        for client in known.iter_mut().chain(&mut new) {
+            client.write_all(b"x").unwrap();
+        }
+        server.remote.stop();
+        lets_go.send(()).unwrap();
+        for client in [&mut busy].into_iter().chain(&mut known).chain(&mut new) {
+            expect_ok(name, client);
+            assert_eq!(client.read(&mut [0]).unwrap_or_else(|e| panic!("{name}: {e}")), 0);
+        }
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.closed), (41, 41), "{name}");
+    });
+}
+
+#[test]
+fn idle_connections_kept_a_new_one_waiting() {
+    side_by_side(|name| {
+        let (server, ..) = answers(name, Config { max_connections: 3, ..config() });
+        let mut idle: Vec<_> = (0..3).map(|_| server.connect()).collect();
+        for client in &mut idle {
+            client.write_all(b"x").unwrap();
+            expect_ok(name, client);
+        }
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        let ended = idle.iter_mut().map(|client| {
+            client.set_nonblocking(true).unwrap();
+            client.read(&mut [0])
+        });
+        assert_eq!(ended.filter(Result::is_ok).count(), 1, "{name}");
+        drop(new);
+        drop(idle);
+        assert_eq!(server.stop().idle_closed, 1, "{name}");
+    });
+}

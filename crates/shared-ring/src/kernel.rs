@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Completion, Fd, File, Op, Outcome, Posted, Refused, Token, Waker};
+use crate::{Completion, Errno, Fd, File, Op, Outcome, Posted, Refused, Token, Waker};
 
 /// Completions on their way to the application, oldest first.
 pub type Batch = VecDeque<Completion>;
@@ -90,6 +90,12 @@ pub trait Host {
     /// Those of socket(2), bind(2) and listen(2).
     fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)>;
 
+    /// Accepts one connection, which will be non-blocking.
+    ///
+    /// # Errors
+    /// Those of accept4(2); `EAGAIN` when none waits.
+    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno>;
+
     /// Changes the length of a listener's queue.
     ///
     /// # Errors
@@ -121,6 +127,9 @@ pub trait Host {
 
     /// Bytes that were sent and that the other end has not acknowledged.
     fn unacknowledged(&self, fd: Fd) -> u64;
+
+    /// Bytes that have arrived and were not received.
+    fn unread(&self, fd: Fd) -> u64;
 
     /// For how long the other end of a connection has waited: the time since it was made, or something was
     /// last received or sent. None when it has been reset, or is closed on both sides.

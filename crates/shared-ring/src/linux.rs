@@ -116,6 +116,12 @@ impl Host for Linux {
         Ok((Fd::from_owned(fd), address))
     }
 
+    #[inline]
+    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        net::accept_with(borrow(&listener), flags).map(Fd::from_owned)
+    }
+
     fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()> {
         Ok(net::listen(borrow(&listener), clamp(length))?)
     }
@@ -156,6 +162,10 @@ impl Host for Linux {
         // SAFETY: the request writes one integer, to where this one is (tcp(7), SIOCOUTQ).
         let result = unsafe { libc::ioctl(fd.raw(), libc::TIOCOUTQ, &raw mut bytes) };
         if result == 0 { bytes.unsigned_abs().into() } else { 0 }
+    }
+
+    fn unread(&self, fd: Fd) -> u64 {
+        rustix::io::ioctl_fionread(borrow(&fd)).unwrap_or(0)
     }
 
     fn waited(&self, fd: Fd) -> Option<Duration> {
@@ -212,12 +222,6 @@ impl System for Linux {
 
     fn offload(&self, waker: Waker) -> Threads {
         Threads::new(waker)
-    }
-
-    #[inline]
-    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        net::accept_with(borrow(&listener), flags).map(Fd::from_owned)
     }
 
     #[inline]

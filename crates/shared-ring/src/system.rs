@@ -24,12 +24,6 @@ pub trait System: Host {
     /// Makes what does file work, and wakes when some is done.
     fn offload(&self, waker: Waker) -> Self::Offload;
 
-    /// Accepts one connection, which will be non-blocking.
-    ///
-    /// # Errors
-    /// Those of accept4(2).
-    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno>;
-
     /// Receives into `into`; 0 at the end of the stream.
     ///
     /// # Errors

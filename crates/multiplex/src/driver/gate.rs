@@ -108,6 +108,11 @@ impl Gate {
         let _ = kernel.host_mut().backlog(self.fd, length);
     }
 
+    /// Whether the application wants no connections.
+    pub(crate) fn is_off(&self) -> bool {
+        self.off
+    }
+
     /// The length of its queue.
     pub(crate) fn length(&self) -> u32 {
         self.length

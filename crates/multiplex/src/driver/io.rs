@@ -51,6 +51,8 @@ pub(crate) struct Io<K: Submit> {
     /// come before them.
     pub(crate) aside: VecDeque<(Listener, Fd)>,
     pub(crate) load: Load,
+    /// When connections are next looked through for idle ones.
+    pub(crate) next_search: Instant,
     pub(crate) stopping: bool,
     pub(crate) stats: Stats,
 }
@@ -158,6 +160,7 @@ impl<K: Submit> Io<K> {
             scratch: Vec::new(),
             aside: VecDeque::new(),
             load: Load::new(config.admission, K::SCANS),
+            next_search: now,
             stopping: false,
             stats: Stats::default(),
         }
@@ -185,9 +188,9 @@ impl<K: Submit> Io<K> {
         self.open < self.config.max_connections
     }
 
-    /// Whether another one may be accepted.
+    /// Whether another one may be accepted. One more than there is room for: it has an idle one ended.
     pub(crate) fn accepts(&self) -> bool {
-        self.open as usize + self.aside.len() < self.config.max_connections as usize
+        self.open as usize + self.aside.len() <= self.config.max_connections as usize
     }
 
     /// Something is done for the first time for a connection that came in.
@@ -483,10 +486,15 @@ impl<K: Submit> Commands for Io<K> {
     }
 
     fn receive(&mut self, id: Conn, on: bool) {
+        let stopping = self.stopping;
         let Some(link) = self.alive(id) else { return };
         if on && link.has(Flags::PAUSED) {
             link.flags -= Flags::PAUSED;
             link.flags |= Flags::RESUMED;
+            if stopping {
+                // It may be idle now, and has not heard of the stop since.
+                link.flags |= Flags::QUIESCING;
+            }
             self.touch(id.slot());
             self.call_again(id.slot());
         } else if !on {

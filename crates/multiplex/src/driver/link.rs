@@ -57,6 +57,9 @@ bitflags! {
         const OVERRUN = 1 << 12;
         /// It came in, and the application has seen nothing of it yet.
         const UNSERVED = 1 << 13;
+        /// Once the application has seen all that has arrived, it is asked whether the connection may
+        /// end: the server stops, or a new connection needs the room.
+        const QUIESCING = 1 << 14;
     }
 }
 
@@ -252,6 +255,18 @@ impl Link {
     /// Whether received bytes are the application's business.
     pub(crate) fn is_heard(&self) -> bool {
         self.phase == Phase::Open && matches!(self.close, None | Some(Close::Half))
+    }
+
+    /// Whether nothing is under way, so that only the application knows whether it waits for anything
+    /// but another request.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let busy = Flags::SENDING | Flags::CHANGING | Flags::PAUSED | Flags::EOF | Flags::AGAIN;
+        self.phase == Phase::Open
+            && self.close.is_none()
+            && !self.flags.intersects(busy)
+            && self.files == 0
+            && self.queue.is_empty()
+            && self.tail.is_empty()
     }
 
     pub(crate) fn has(&self, flags: Flags) -> bool {

@@ -16,6 +16,7 @@ mod close;
 mod gate;
 mod io;
 mod link;
+mod quiesce;
 mod receive;
 mod run;
 mod send;
@@ -91,7 +92,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.io.gates[gate].ended();
         }
         match outcome {
-            Outcome::Accepted(fd) if self.io.stopping => self.io.kernel.host_mut().discard(fd),
             Outcome::Accepted(fd) => self.accepted(Listener(gate as u16), fd),
             Outcome::Failed(Errno::CANCELED, _) => {}
             Outcome::Closed => self.io.gates[gate].closed(),
@@ -150,6 +150,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.stats.accepted += 1;
         self.io.touch(slot);
         call!(self, slot, accepted, listener);
+        if self.io.stopping {
+            self.quiesce(slot);
+        }
     }
 
     fn connected(&mut self, slot: u32) {
@@ -195,6 +198,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     fn carry_out(&mut self, slot: u32) {
+        if self.io.link(slot).has(Flags::QUIESCING) {
+            self.go_on_quiescing(slot);
+        }
         if self.io.link(slot).close.is_some() {
             self.begin_close(slot);
         }
@@ -249,6 +255,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.let_in(most);
             self.settle();
         }
+        self.make_room();
         self.io.judge_load();
         self.tend_gates();
     }
@@ -322,23 +329,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Closes the listeners and tells every connection.
-    fn stop(&mut self) {
-        self.io.stopping = true;
+    /// Resets every connection that is still there.
+    pub(crate) fn stop_now(&mut self) {
         for (_, fd) in self.io.aside.drain(..) {
             self.io.kernel.host_mut().discard(fd);
         }
-        for slot in 0..self.io.links.len() as u32 {
-            let link = self.io.link(slot);
-            if matches!(link.phase, Phase::Connecting | Phase::Open) && link.close.is_none() {
-                call!(self, slot, stopping);
-                self.settle();
-            }
-        }
-    }
-
-    /// Resets every connection that is still there.
-    pub(crate) fn stop_now(&mut self) {
         for slot in 0..self.io.links.len() as u32 {
             let link = self.io.link(slot);
             if !matches!(link.phase, Phase::Vacant | Phase::Ending) {
@@ -354,7 +349,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Whether a stopping server has nothing left to do.
     pub(crate) fn is_done(&self) -> bool {
         let io = &self.io;
-        io.stopping && io.open == 0 && io.files_rest() && io.gates.iter().all(Gate::is_closed)
+        let empty = io.open == 0 && io.aside.is_empty();
+        io.stopping && empty && io.files_rest() && io.gates.iter().all(Gate::is_closed)
     }
 }
 

@@ -295,6 +295,11 @@ impl Host for Machine {
         Ok((fd, at))
     }
 
+    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
+        self.interrupted()?;
+        self.world().accept(listener)
+    }
+
     fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()> {
         let mut world = self.world();
         if let What::Listener(listener) = *world.what(listener, "listen")? {
@@ -338,6 +343,12 @@ impl Host for Machine {
         let mut world = self.world();
         let Ok(end) = world.connected(fd, "ioctl") else { return 0 };
         world.of(end).unacknowledged(end.side) as u64
+    }
+
+    fn unread(&self, fd: Fd) -> u64 {
+        let mut world = self.world();
+        let Ok(end) = world.connected(fd, "ioctl") else { return 0 };
+        world.of(end).readable(end.side) as u64
     }
 
     fn waited(&self, fd: Fd) -> Option<Duration> {
@@ -390,11 +401,6 @@ impl System for Machine {
     fn offload(&self, waker: Waker) -> Works {
         self.world().set_worker(waker);
         Works::new(self.clone())
-    }
-
-    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
-        self.interrupted()?;
-        self.world().accept(listener)
     }
 
     fn recv(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {

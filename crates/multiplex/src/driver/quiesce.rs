@@ -1,0 +1,117 @@
+//! Ends connections that do nothing, without losing what their peers have sent.
+
+use std::time::{Duration, Instant};
+
+use shared_ring::{Errno, Host, Submit};
+
+use super::Driver;
+use super::link::{Flags, Phase};
+use crate::{Application, Close, Cx, Listener};
+
+/// How often connections are looked through for idle ones, while others wait for their room.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The most connections that are ended in one search.
+const MAX_ENDED: usize = 64;
+
+impl<K: Submit, A: Application> Driver<K, A> {
+    /// Closes the listeners, and asks the application about every connection.
+    pub(super) fn stop(&mut self) {
+        self.io.stopping = true;
+        for listener in 0..self.io.gates.len() {
+            self.accept_waiting(listener);
+        }
+        for slot in 0..self.io.links.len() as u32 {
+            let link = self.io.link(slot);
+            if link.close.is_some() {
+                continue;
+            }
+            match link.phase {
+                Phase::Connecting => {
+                    call!(self, slot, stopping);
+                }
+                Phase::Open => self.quiesce(slot),
+                _ => continue,
+            }
+            self.settle();
+        }
+    }
+
+    /// Accepts the connections that wait in a listener's queue, as far as there is room: closing the
+    /// listener would reset them.
+    fn accept_waiting(&mut self, listener: usize) {
+        let gate = &self.io.gates[listener];
+        let (fd, length, off) = (gate.fd, gate.length(), gate.is_off());
+        // The kernel lets one more wait than was asked for.
+        for _ in 0..=length {
+            if off || !self.io.accepts() {
+                return;
+            }
+            match self.io.kernel.host_mut().accept(fd) {
+                Ok(peer) => self.accepted(Listener(listener as u16), peer),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => return,
+            }
+            self.settle();
+        }
+    }
+
+    /// Has the application asked about a connection once it has seen what has arrived.
+    pub(super) fn quiesce(&mut self, slot: u32) {
+        self.io.link(slot).flags |= Flags::QUIESCING;
+        self.io.touch(slot);
+    }
+
+    /// Goes on with that. The receive in flight may have landed, so it has to end first; and what is in
+    /// the socket by then comes before the end of the connection.
+    pub(super) fn go_on_quiescing(&mut self, slot: u32) {
+        let link = self.io.link(slot);
+        let asks = link.phase == Phase::Open && link.close.is_none();
+        if asks && link.has(Flags::RECEIVING) {
+            return self.cancel_receive(slot);
+        }
+        let receives = asks && !link.flags.intersects(Flags::PAUSED | Flags::EOF);
+        let fd = link.fd.filter(|_| receives);
+        let has_more = fd.is_some_and(|fd| self.io.kernel.host().unread(fd) > 0);
+        if has_more && self.io.stopping {
+            return;
+        }
+        let link = self.io.link(slot);
+        link.flags -= Flags::QUIESCING;
+        if !asks {
+            return;
+        }
+        if self.io.stopping {
+            call!(self, slot, stopping);
+        } else if !has_more && self.is_idle(slot) {
+            self.io.stats.idle_closed += 1;
+            self.io.link(slot).close = Some(Close::Flush);
+        }
+    }
+
+    fn is_idle(&mut self, slot: u32) -> bool {
+        self.io.link(slot).is_quiet() && self.app.is_idle(self.states.at(slot as usize))
+    }
+
+    /// Makes room for connections that wait, by ending those that have been idle for longest.
+    pub(super) fn make_room(&mut self) {
+        let now = self.io.kernel.now();
+        if self.io.aside.is_empty() || self.io.has_room() || now < self.io.next_search {
+            return;
+        }
+        self.io.next_search = now + SEARCH_INTERVAL;
+        let wanted = self.io.aside.len().min(MAX_ENDED);
+        // An application sets its deadlines by when a connection became idle.
+        let mut idle: Vec<(Option<Instant>, u32)> = Vec::new();
+        for slot in 0..self.io.links.len() as u32 {
+            if self.is_idle(slot) {
+                idle.push((self.io.wheel.deadline(slot), slot));
+            }
+        }
+        idle.sort_unstable();
+        for (_, slot) in idle.into_iter().take(wanted) {
+            self.quiesce(slot);
+        }
+        self.settle();
+    }
+}
