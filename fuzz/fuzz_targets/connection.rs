@@ -28,7 +28,9 @@ static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fn new() -> Stage {
-    let limits = Limits { body: 300, requests: 20, ..Limits::default() };
+    // Small enough to be reached.
+    let (line, head, fields) = (200, 600, 12);
+    let limits = Limits { line, head, fields, body: 300, requests: 20, ..Limits::default() };
     let echo = |request: Request| request.into_body().to_vec();
     Stage::with(Site::new(Some(Root(0))).limits(limits).route("/echo", echo), &ROOT)
 }

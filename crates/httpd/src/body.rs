@@ -203,7 +203,8 @@ fn quoted(bytes: &[u8]) -> (&[u8], &[u8]) {
 /// The length of the trailer section, if it is complete.
 fn trailers(bytes: &[u8], limits: &Limits) -> Result<Option<usize>, Status> {
     let mut fields = [httparse::EMPTY_HEADER; Limits::FIELDS];
-    match httparse::parse_headers(&bytes[..bytes.len().min(limits.head)], &mut fields) {
+    let fields = &mut fields[..limits.fields.min(Limits::FIELDS)];
+    match httparse::parse_headers(&bytes[..bytes.len().min(limits.head)], fields) {
         Ok(httparse::Status::Complete((len, _))) if ends_in_crlf_only(&bytes[..len]) => {
             Ok(Some(len))
         }

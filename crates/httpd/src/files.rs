@@ -93,15 +93,17 @@ impl Site {
         request: &Request<'_, '_>,
         manner: Manner,
     ) -> bool {
-        if let Ok((name, _)) = path::split(request.target) {
-            if let Some(route) = self.routes.find(&path::normal(name)) {
-                return self.call(x, request, Body::default(), manner, route);
-            }
-            if name == STATUS.as_bytes() && self.shows_itself() {
-                return self.show_status(x, manner);
-            }
+        let (name, query) = match path::split(request.target) {
+            Ok((name, query)) => (path::canonical(name), query),
+            Err(status) => return self.refuse(x, status, manner.ending()),
+        };
+        if let Some(route) = self.routes.find(&name) {
+            return self.call(x, request, Body::default(), manner, route);
         }
-        let mut work = match FileWork::open(request.target, manner) {
+        if *name == *STATUS.as_bytes() && self.shows_itself() {
+            return self.show_status(x, manner);
+        }
+        let mut work = match FileWork::open(&name, query, manner) {
             Ok(work) => work,
             Err(Status::NOT_FOUND) => return self.refuse(x, Status::NOT_FOUND, manner),
             Err(status) => return self.refuse(x, status, manner.ending()),
@@ -109,7 +111,7 @@ impl Site {
         if self.root.is_none() {
             return self.answer_itself(x, request, work.paths.plain.as_path(), manner);
         }
-        // The same file may be in memory without query or host.
+        // The same file may be in memory by its canonical name.
         match self.cache.find(work.name(), x.io.now()) {
             Found::Fresh(_, codings) => {
                 let known = (work.name(), codings);

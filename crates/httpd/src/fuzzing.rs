@@ -4,6 +4,7 @@ use multiplex::Rx;
 
 use crate::Limits;
 use crate::body::{Body, Piece};
+use crate::broken::as_http_1_1;
 use crate::coding::{Coding, Codings, choose};
 use crate::conditions::Validators;
 use crate::path;
@@ -27,6 +28,7 @@ pub fn head(bytes: &[u8]) {
         }
         Parsed::Partial => return assert!(bytes.len() < limits.head),
         Parsed::Refused(status) => return assert!((400..600).contains(&status.0)),
+        Parsed::LaterMinor(digit) => return head(&as_http_1_1(bytes, digit)),
     };
     for end in (0..len).rev().take(40) {
         let mut memory = MEMORY;

@@ -54,7 +54,7 @@ pub(crate) enum Then {
 /// A request that waits for a file.
 #[derive(Debug)]
 pub(crate) struct FileWork {
-    /// Path and query of the target, or what the cache knows the file by.
+    /// Canonical path and query of the target, or what the cache knows the file by.
     pub(crate) target: Arc<[u8]>,
     /// Length of its path.
     name_len: usize,
@@ -107,9 +107,8 @@ impl FileWork {
         }
     }
 
-    /// A file is to be opened.
-    pub(crate) fn open(target: &[u8], manner: Manner) -> Result<Self, Status> {
-        let (name, query) = path::split(target)?;
+    /// A file is to be opened: that of a target's canonical path.
+    pub(crate) fn open(name: &[u8], query: Option<&[u8]>, manner: Manner) -> Result<Self, Status> {
         let paths = Paths::new(&path::resolve(name)?);
         let mut target = name.to_vec();
         if let Some(query) = query {

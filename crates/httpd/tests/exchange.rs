@@ -137,7 +137,7 @@ fn directories_show_their_index_behind_a_slash() {
     assert_eq!(one(&mut stage, &get("/")).body, b"<p>root</p>");
     assert_eq!(one(&mut stage, &get("/sub/")).body, b"<p>sub</p>");
     for (target, location) in
-        [("/sub", "/sub/"), ("/sub?a=b", "/sub/?a=b"), ("//sub", "/sub/"), ("/./sub", "/./sub/")]
+        [("/sub", "/sub/"), ("/sub?a=b", "/sub/?a=b"), ("//sub", "/sub/"), ("/./sub", "/sub/")]
     {
         let reply = one(&mut stage, &get(target));
         assert_eq!((reply.status, reply.field("Location")), (301, Some(location)));
