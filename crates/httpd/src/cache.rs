@@ -80,6 +80,8 @@ pub(crate) struct Source {
     pub(crate) meta: Meta,
     /// The codings that lie beside it.
     pub(crate) codings: Codings,
+    /// Whether the reply has a Last-Modified; else it is made anew when that is due.
+    pub(crate) is_dated: bool,
 }
 
 /// What the cache has for a target.
@@ -140,6 +142,13 @@ impl Cache {
                 Found::Fresh(ready, codings)
             }
         }
+    }
+
+    /// Where the file lies of which a reply was kept.
+    pub(crate) fn paths(&self, target: &[u8]) -> Option<(Arc<[u8]>, Arc<Paths>)> {
+        let entry = &self.entries[*self.index.get(target)?];
+        let source = entry.source.as_ref()?;
+        Some((Arc::clone(&entry.target), Arc::clone(&source.paths)))
     }
 
     /// What was kept for a target, fresh or not.

@@ -89,9 +89,14 @@ impl About {
     /// Writes the fields that also a reply without the file has (RFC 9110, section 15.4.5).
     pub(crate) fn put_validators(&self, out: &mut Vec<u8>) {
         if let Some(Validators { etag, modified }) = &self.validators {
-            out.extend_from_slice(b"Last-Modified: ");
-            out.extend_from_slice(&stamp(*modified));
-            put(out, format_args!("\r\nETag: {etag}\r\n"));
+            if let Some(modified) = modified {
+                out.extend_from_slice(b"Last-Modified: ");
+                out.extend_from_slice(&stamp(*modified));
+                out.extend_from_slice(b"\r\n");
+            }
+            if let Some(etag) = etag {
+                put(out, format_args!("ETag: {etag}\r\n"));
+            }
         }
         if self.varies {
             out.extend_from_slice(b"Vary: Accept-Encoding\r\n");

@@ -9,6 +9,7 @@ use crate::cache::{Paths, VARIANT, variant};
 use crate::call::Stream;
 use crate::clock::Clock;
 use crate::coding::{Coding, Codings};
+use crate::conditions::Validators;
 use crate::handler::Upload;
 use crate::path;
 use crate::reply::{Manner, Ready};
@@ -71,17 +72,16 @@ pub(crate) struct FileWork {
 }
 
 /// The file work that is being done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Step {
     /// Asking whether what the cache has is still good.
     Confirm,
     /// Asking for the file in a coding, of those before opening it or of those that are confirmed.
-    Sibling {
-        at: usize,
-        confirms: bool,
-    },
+    Sibling { at: usize, confirms: bool },
+    #[default]
     Open,
-    Read(Meta),
+    /// Reading a small file, which had these validators when it was opened.
+    Read(Meta, Validators),
     /// There is no index: asking what is in the directory.
     List,
 }

@@ -1,24 +1,25 @@
 //! What was wrong once, each named after it.
 
+mod serving;
 mod stage;
 
 use std::fs;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
-use httpd::{Limits, Request, Root, Site};
+use httpd::{Config, Limits, Request, Root, Site};
 use proptest::prelude::*;
-use stage::{Reply, Stage, replies};
+use serving::{Server, on_every_backend};
+use stage::{Reply, Stage, replies, reply};
 use tempfile::TempDir;
 
-/// Files that have not changed for an hour, by name.
+/// A directory with these files.
 fn site(files: &[(&str, &[u8])]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for (name, contents) in files {
         let path = root.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, contents).unwrap();
-        let file = fs::File::options().write(true).open(&path).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
     }
     root
 }
@@ -30,9 +31,11 @@ fn get(stage: &mut Stage, target: &str) -> Reply {
 /// A request with more fields.
 fn ask(stage: &mut Stage, target: &str, fields: &str) -> Reply {
     let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-    let mut all = replies(&stage.exchange(request.as_bytes()));
-    assert_eq!(all.len(), 1, "{target}");
-    all.remove(0)
+    let sent = stage.exchange(request.as_bytes());
+    let has_body = !sent.starts_with(b"HTTP/1.1 304 ");
+    let (reply, rest) = reply(&sent, has_body);
+    assert_eq!(rest.len(), 0, "{target}");
+    reply
 }
 
 #[test]
@@ -159,4 +162,113 @@ fn aliases_of_a_path_each_opened_the_file_anew() {
     // The name of another file is not a path with a query.
     assert_eq!(get(&mut stage, "/a%3fb").body, b"other");
     assert_eq!(get(&mut stage, "/a?b").status, 404);
+}
+
+/// What a client says to get the rest of a file that it has begun to take.
+fn resume(validator: &str) -> String {
+    format!("Range: bytes=2-\r\nIf-Range: {validator}\r\n")
+}
+
+/// Changes a file of a server but for its length and modification time; what a client knows of it
+/// before does not hold after.
+fn change_unseen(backend: &'static str, name: &str) {
+    let root = site(&[("small", b"before"), ("large", &[b'a'; 70_000])]);
+    let path = root.path().join(name);
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
+    let limits = Limits { cached_time: Duration::ZERO, ..Limits::default() };
+    let server = Server::start(backend, config, limits);
+    let mut client = server.connect();
+    let mut get = |fields: &str| {
+        client.send(format!("GET /{name} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
+        let head = client.reply(false);
+        client.body(head)
+    };
+    // Its first second is over when it has a date.
+    let old = loop {
+        let reply = get("");
+        if reply.field("Last-Modified").is_some() {
+            break reply;
+        }
+        thread::yield_now();
+    };
+    let tag = old.field("ETag").unwrap().to_owned();
+    let date = old.field("Last-Modified").unwrap().to_owned();
+    assert_eq!(get(&format!("If-None-Match: {tag}\r\n")).status, 304);
+    assert_eq!(get(&format!("If-Modified-Since: {date}\r\n")).status, 304);
+    assert_eq!(get(&resume(&tag)).status, 206, "{backend}");
+    assert_eq!(get(&resume(&date)).status, 206, "{backend}");
+
+    let new = vec![b'z'; old.body.len()];
+    fs::write(&path, &new).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    for fields in [
+        format!("If-None-Match: {tag}\r\n"),
+        format!("If-Modified-Since: {date}\r\n"),
+        resume(&tag),
+        resume(&date),
+    ] {
+        let reply = get(&fields);
+        assert!(reply.status == 200 && reply.body == new, "{backend} {fields}");
+    }
+    assert_eq!(get(&format!("If-Match: {tag}\r\n")).status, 412);
+    assert_eq!(get(&format!("If-Unmodified-Since: {date}\r\n")).status, 412);
+}
+
+#[test]
+fn two_contents_with_the_same_modification_time_had_the_same_tag() {
+    // All at once, as they do little but wait.
+    thread::scope(|scope| {
+        on_every_backend(|backend| {
+            for name in ["small", "large"] {
+                scope.spawn(move || change_unseen(backend, name));
+            }
+        });
+    });
+}
+
+#[test]
+fn two_writes_within_a_tick_of_the_clock_had_the_same_tag() {
+    let root = site(&[]);
+    let path = root.path().join("file");
+    let limits = Limits { cached_time: Duration::ZERO, ..Limits::default() };
+    for len in [10, 70_000] {
+        for round in 0..100u8 {
+            let site = Site::new(Some(Root(0))).limits(limits.clone());
+            let mut stage = Stage::with(site, root.path());
+            fs::write(&path, vec![round; len]).unwrap();
+            // What the client sees now may change again before the clock ticks.
+            stage.io.wall = SystemTime::now();
+            let first = get(&mut stage, "/file");
+            fs::write(&path, vec![!round; len]).unwrap();
+            stage.pass(Duration::from_secs(2));
+            let tag = first.field("ETag").map(|tag| tag.trim_start_matches("W/").to_owned());
+            let date = first.field("Last-Modified").or(first.field("Date")).unwrap();
+            let mut fields = vec![format!("If-Modified-Since: {date}\r\n"), resume(date)];
+            if let Some(tag) = tag {
+                fields.push(format!("If-None-Match: {tag}\r\n"));
+                fields.push(resume(&tag));
+            }
+            for fields in fields {
+                let reply = ask(&mut stage, "/file", &fields);
+                assert!(reply.status == 200 && reply.body == vec![!round; len], "{fields}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_had_just_changed_in_place_was_resumed_from_memory() {
+    let root = site(&[("small", b"before"), ("large", &[b'a'; 70_000])]);
+    let mut stage = Stage::new(root.path());
+    for name in ["small", "large"] {
+        let target = format!("/{name}");
+        let tag = get(&mut stage, &target).field("ETag").unwrap().to_owned();
+        assert_eq!(ask(&mut stage, &target, &resume(&tag)).status, 206);
+        let len = fs::metadata(root.path().join(name)).unwrap().len();
+        fs::write(root.path().join(name), vec![b'z'; len as usize]).unwrap();
+        // What is in memory is believed for a second, but not here.
+        let reply = ask(&mut stage, &target, &resume(&tag));
+        assert!(reply.status == 200 && reply.body == vec![b'z'; len as usize], "{name}");
+    }
 }

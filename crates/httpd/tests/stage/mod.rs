@@ -71,7 +71,8 @@ impl Stage {
     pub(crate) fn with(app: Site, root: &Path) -> Self {
         let io = Io {
             now: Instant::now(),
-            wall: SystemTime::now(),
+            // No file has changed of late.
+            wall: SystemTime::now() + Duration::from_secs(3600),
             sent: Vec::new(),
             stuck: false,
             deadline: None,
@@ -277,7 +278,8 @@ fn describe(meta: &fs::Metadata) -> Meta {
         _ => FileKind::Other,
     };
     let modified_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
-    Meta { kind, len: meta.len(), modified_ns, inode: meta.ino() }
+    let changed_ns = meta.ctime() * 1_000_000_000 + meta.ctime_nsec();
+    Meta { kind, len: meta.len(), modified_ns, changed_ns, inode: meta.ino() }
 }
 
 fn read(file: &File, start: u64, most: u64) -> io::Result<Vec<u8>> {
