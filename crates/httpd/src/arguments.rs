@@ -143,6 +143,16 @@ struct Bounds {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().body)]
     max_body: u64,
 
+    /// Bytes of memory for the bodies of all requests on their way in, for each worker; a request that
+    /// needs more is answered with 503
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().bodies)]
+    max_bodies: usize,
+
+    /// Files too large for memory that are open at a time, for each worker, or fewer if descriptors are
+    /// short; a request for another one is answered with 503
+    #[arg(long, value_name = "N", default_value_t = Limits::default().open_files as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    max_open_files: u32,
+
     /// Time for a request's head to arrive
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     head_time: Duration,
@@ -245,6 +255,8 @@ impl Arguments {
             head: bounds.max_head,
             fields: bounds.max_fields,
             body: bounds.max_body,
+            bodies: bounds.max_bodies,
+            open_files: bounds.max_open_files as usize,
             requests: bounds.max_requests,
             head_time: bounds.head_time,
             idle_time: bounds.idle_time,

@@ -1,5 +1,8 @@
 //! Where a request's body ends.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use multiplex::Rx;
 
 use crate::Limits;
@@ -31,6 +34,33 @@ enum Step {
     ChunkEnd,
     /// Fields behind the last chunk, and an empty line.
     Trailers,
+}
+
+/// Memory for the body of one request, of what all bodies together hold.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    all: Rc<Cell<usize>>,
+    bytes: usize,
+}
+
+impl Held {
+    /// None yet, of all.
+    pub(crate) fn of(all: &Rc<Cell<usize>>) -> Self {
+        Held { all: Rc::clone(all), bytes: 0 }
+    }
+
+    /// It is so much now; how much all bodies hold together.
+    pub(crate) fn set(&mut self, bytes: usize) -> usize {
+        self.all.set(self.all.get() - self.bytes + bytes);
+        self.bytes = bytes;
+        self.all.get()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 /// What comes next of a body.

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use multiplex::{Commands, Cx, File, FileDone, FileKind, FileOp, Meta};
@@ -288,6 +289,13 @@ impl Site {
                         file.step = Step::Read(meta, validators);
                         return After::Read(from, meta.len);
                     }
+                    if self.has_meanwhile(x, file, &meta, &validators) {
+                        return self.answer_again(x, file, request);
+                    }
+                    let Some(from) = self.hold(from) else {
+                        self.board.own().refused_files.add(1);
+                        return After::Answered(self.refuse(x, Status::BUSY, file.manner));
+                    };
                     self.have(x, file, request, (meta, validators), Have::Open(from))
                 }
                 _ if file.coding.is_some() => {
@@ -338,6 +346,38 @@ impl Site {
                 After::Answered(self.refuse(x, Status::INTERNAL, manner))
             }
         }
+    }
+
+    /// Whether the same file was opened and kept while it was being opened once more.
+    fn has_meanwhile(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &FileWork,
+        meta: &Meta,
+        validators: &Validators,
+    ) -> bool {
+        let (codings, is_dated) = (file.codings_beside(), validators.modified.is_some());
+        let same = |source: &Source| {
+            (source.meta, source.codings) == (*meta, codings) && source.is_dated == is_dated
+        };
+        file.put_key(&mut self.key);
+        self.cache.confirm(&self.key, same, x.io.now())
+    }
+
+    /// Counts an open file until nobody needs it any more; nothing if there are too many.
+    fn hold(&mut self, file: File) -> Option<File> {
+        let count = Rc::clone(&self.open_files);
+        while count.get() >= self.limits.open_files {
+            if !self.cache.close_one() {
+                return None;
+            }
+        }
+        count.set(count.get() + 1);
+        // The file itself goes with what is called when its last clone does.
+        Some(File::new(file.fd(), move |_| {
+            let _ = &file;
+            count.set(count.get() - 1);
+        }))
     }
 
     /// Answers from the cache, which was just told that what it has is good.
@@ -411,7 +451,7 @@ impl Site {
         let pen = Pen { out: &mut self.scratch, clock: &self.clock };
         let goes_on = chosen.is_none() && respond(&mut ready, x, request, file.manner, pen);
         if whole && is_settled {
-            let codings = if file.coding.is_none() { file.codings } else { Codings::default() };
+            let codings = file.codings_beside();
             file.put_key(&mut self.key);
             let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
             self.cache.keep(&self.key, ready, Some(source), x.io.now());

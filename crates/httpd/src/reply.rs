@@ -219,12 +219,11 @@ impl Ready {
         Ready { bytes, head, content, len, about, turns: clock.turns() }
     }
 
-    /// Bytes of memory; an open file counts as `file`.
-    pub(crate) fn weight(&self, file: usize) -> usize {
+    /// Bytes of memory.
+    pub(crate) fn weight(&self) -> usize {
         let content = match &self.content {
-            Content::Short => 0,
+            Content::Short | Content::File(_) => 0,
             Content::Memory(bytes) => bytes.len(),
-            Content::File(_) => file,
         };
         self.bytes.len() + content
     }
@@ -232,6 +231,11 @@ impl Ready {
     /// Whether a file is kept open for it.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.content, Content::File(_))
+    }
+
+    /// Whether a file is open for it and for nobody else.
+    pub(crate) fn is_open_and_idle(&self) -> bool {
+        matches!(&self.content, Content::File(file) if !file.is_shared())
     }
 
     /// Length of the body.

@@ -1,6 +1,8 @@
 //! A site: what it does with received bytes.
 
+use std::cell::Cell;
 use std::mem::take;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +10,7 @@ use multiplex::{Application, Close, Commands, Cx, FileDone, FileOp, Listener, Ro
 use tracing::debug;
 
 use crate::Limits;
-use crate::body::{Body, Piece};
+use crate::body::{Body, Held, Piece};
 use crate::broken::{as_http_1_1, start_of_line};
 use crate::cache::{Cache, Found};
 use crate::clock::Clock;
@@ -47,6 +49,10 @@ pub struct Site {
     /// Boxes of work that is done, to be used again.
     #[expect(clippy::vec_box, reason = "the boxes change hands with the connections' states")]
     pub(crate) spare: Vec<Box<Work>>,
+    /// Bytes of memory that bodies hold.
+    pub(crate) bodies: Rc<Cell<usize>>,
+    /// Larger files that are open.
+    pub(crate) open_files: Rc<Cell<usize>>,
     /// Whether the cache hashes in a way that no client knows.
     seeded: bool,
     pub(crate) board: Board,
@@ -75,6 +81,8 @@ impl Site {
             scratch: Vec::with_capacity(1024),
             key: Vec::with_capacity(256),
             spare: (0..READY).map(|_| Box::default()).collect(),
+            bodies: Rc::default(),
+            open_files: Rc::default(),
             seeded: false,
             board: Board::new(1),
             log: None,
@@ -252,7 +260,8 @@ impl Site {
             }
             _ if body.is_open() => {
                 let head = request.head.to_vec();
-                let work = BodyWork { body, taken: 0, manner, head, then: Then::Answer };
+                let held = Held::of(&self.bodies);
+                let work = BodyWork { body, taken: 0, manner, head, held, then: Then::Answer };
                 x.state.work = Some(Box::new(Work::Body(work)));
                 Ok(true)
             }

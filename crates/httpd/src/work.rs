@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use multiplex::{Commands, Cx, FilePath, HIGH_WATER, Meta};
 
-use crate::body::Body;
+use crate::body::{Body, Held};
 use crate::cache::{Paths, VARIANT, variant};
 use crate::call::Stream;
 use crate::clock::Clock;
@@ -40,6 +40,7 @@ pub(crate) struct BodyWork {
     pub(crate) manner: Manner,
     /// The request's head, if something needs it still.
     pub(crate) head: Vec<u8>,
+    pub(crate) held: Held,
     pub(crate) then: Then,
 }
 
@@ -157,6 +158,11 @@ impl FileWork {
             self.codings.remove(coding);
         }
         self.step = Step::Open;
+    }
+
+    /// The codings that lie beside the file: none beside one in a coding.
+    pub(crate) fn codings_beside(&self) -> Codings {
+        if self.coding.is_none() { self.codings } else { Codings::default() }
     }
 
     /// The query of the target.

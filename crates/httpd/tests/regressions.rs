@@ -4,12 +4,14 @@ mod serving;
 mod stage;
 
 use std::fs;
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use httpd::{Config, Limits, Request, Root, Site};
 use proptest::prelude::*;
-use serving::{Server, on_every_backend};
+use serde_json::Value;
+use serving::{Client, Server, on_every_backend};
 use stage::{Reply, Stage, replies, reply};
 use tempfile::TempDir;
 
@@ -162,6 +164,73 @@ fn aliases_of_a_path_each_opened_the_file_anew() {
     // The name of another file is not a path with a query.
     assert_eq!(get(&mut stage, "/a%3fb").body, b"other");
     assert_eq!(get(&mut stage, "/a?b").status, 404);
+}
+
+#[test]
+fn files_that_clients_took_slowly_had_all_descriptors() {
+    let root = site(&[("small", b"small")]);
+    for n in 0..6 {
+        fs::write(root.path().join(n.to_string()), vec![n; 100_000]).unwrap();
+    }
+    let limits = Limits { open_files: 4, ..Limits::default() };
+    let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
+    // Those that no client takes any more make room.
+    for n in 0..6 {
+        assert_eq!(get(&mut stage, &format!("/{n}")).body, vec![n; 100_000]);
+    }
+    stage.io.slow = true;
+    for n in 0..6u8 {
+        let reply = get(&mut stage, &format!("/{n}"));
+        let expected = if n < 4 { (200, None) } else { (503, Some("1")) };
+        assert_eq!((reply.status, reply.field("Retry-After")), expected, "{n}");
+    }
+    assert_eq!(stage.io.files.len(), 4);
+    // What is open already goes on being sent, and so do small files.
+    assert_eq!(get(&mut stage, "/0").status, 200);
+    assert_eq!(get(&mut stage, "/small").status, 200);
+    stage.io.files.clear();
+    assert_eq!(get(&mut stage, "/5").status, 200);
+    assert_eq!(stage.io.close, None);
+}
+
+#[test]
+fn bodies_were_bounded_for_each_connection_only() {
+    // Three bodies of 40,000 bytes hold 64 KiB each.
+    let limits = Limits { bodies: 200_000, ..Limits::default() };
+    on_every_backend(|backend| {
+        let handler = |request: Request| request.body().len().to_string();
+        let server = httpd::Server::builder().listen("127.0.0.1:0").backend(backend).status(true);
+        let server = server.limits(limits.clone()).route("/take", handler).start().unwrap();
+        let connect = || Client::new(TcpStream::connect(server.addresses()[0]).unwrap());
+        let mut clients: Vec<_> = (0..4).map(|_| connect()).collect();
+        for client in &mut clients {
+            client.send(b"POST /take HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n");
+            client.send_in_vain(&[b'x'; 39_999]);
+        }
+        // Which of them has no room is not known.
+        let mut refused = loop {
+            if let Some(at) = clients.iter().position(Client::has_more) {
+                break clients.remove(at);
+            }
+            thread::yield_now();
+        };
+        let reply = refused.reply(true);
+        assert_eq!((reply.status, reply.field("Retry-After")), (503, Some("1")), "{backend}");
+        let counts: Value =
+            serde_json::from_slice(&connect().get("/.httpd/status.json").body).unwrap();
+        assert_eq!(counts["refused_bodies"], 1, "{backend}");
+        for client in &mut clients {
+            client.send(b"x");
+            let reply = client.reply(true);
+            assert_eq!((reply.status, &reply.body[..]), (200, &b"40000"[..]), "{backend}");
+        }
+        // All of it is free again.
+        for client in &mut clients {
+            client.send(b"POST /take HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n");
+            client.send(&[b'x'; 40_000]);
+            assert_eq!(client.reply(true).status, 200, "{backend}");
+        }
+    });
 }
 
 /// What a client says to get the rest of a file that it has begun to take.

@@ -22,6 +22,11 @@ impl File {
         File(Rc::new(Handle { fd, close: Box::new(close) }))
     }
 
+    /// Whether another clone is in use.
+    pub fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
+
     /// The descriptor, valid as long as the value lives.
     pub fn fd(&self) -> Fd {
         self.0.fd

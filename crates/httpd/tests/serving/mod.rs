@@ -239,6 +239,14 @@ impl Client {
         reply
     }
 
+    /// Whether something has come that was not taken yet.
+    pub(crate) fn has_more(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let found = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        found.is_ok()
+    }
+
     pub(crate) fn end(&mut self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }

@@ -34,6 +34,9 @@ pub(crate) struct Io {
     pub(crate) stopping: bool,
     pub(crate) paused: bool,
     pub(crate) lateness: Lateness,
+    /// The client takes files so slowly that they stay open, until a test lets them go.
+    pub(crate) slow: bool,
+    pub(crate) files: Vec<File>,
     /// File work done so far, by kind: opened, asked, read.
     pub(crate) works: (u32, u32, u32),
     root: PathBuf,
@@ -80,6 +83,8 @@ impl Stage {
             stopping: false,
             paused: false,
             lateness: Lateness::InTime,
+            slow: false,
+            files: Vec::new(),
             works: (0, 0, 0),
             root: root.to_owned(),
             path: PathBuf::new(),
@@ -315,6 +320,9 @@ impl Commands for Io {
             Chunk::File(file, range) => {
                 let bytes = read(&file, range.start, range.end - range.start).unwrap();
                 self.sent.extend_from_slice(&bytes);
+                if self.slow {
+                    self.files.push(file);
+                }
             }
         }
         match (self.sent.len() - before) as u64 {
