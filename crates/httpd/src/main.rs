@@ -2,6 +2,7 @@
 
 mod arguments;
 mod backends;
+mod descriptors;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -11,7 +12,6 @@ use std::thread;
 
 use clap::Parser;
 use httpd::Server;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tracing::info;
@@ -46,11 +46,12 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     for signal in [SIGHUP, SIGUSR1] {
         signal_hook::flag::register(signal, Arc::clone(&reopen))?;
     }
-    let server = arguments.server(&backend, raise_descriptors(), &reopen).start()?;
+    let share = arguments.wanted().share_here()?;
+    let server = arguments.server(&backend, share, &reopen).start()?;
     if let Some(note) = note {
         eprintln!("{note}");
     }
-    eprintln!("{}", ready(&server, arguments.workers));
+    eprintln!("{}", ready(&server, share.workers));
     let handle = server.handle();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();
@@ -59,14 +60,6 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     })?;
     server.wait()?;
     Ok(())
-}
-
-/// Lets the process have as many descriptors as it may, and returns how many that is.
-fn raise_descriptors() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, ..limit };
-    let limit = if setrlimit(Resource::Nofile, raised).is_ok() { raised } else { limit };
-    limit.current.unwrap_or(u64::MAX)
 }
 
 /// The line that says that connections are accepted.

@@ -8,9 +8,11 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use httpd::multiplex::backends;
 use httpd::{Config, Limits, Request, Root, Site};
 use proptest::prelude::*;
 use serde_json::Value;
+use serving::program::{Serving, limited};
 use serving::{Client, Server, on_every_backend};
 use stage::{Reply, Stage, replies, reply};
 use tempfile::TempDir;
@@ -216,9 +218,7 @@ fn bodies_were_bounded_for_each_connection_only() {
         };
         let reply = refused.reply(true);
         assert_eq!((reply.status, reply.field("Retry-After")), (503, Some("1")), "{backend}");
-        let counts: Value =
-            serde_json::from_slice(&connect().get("/.httpd/status.json").body).unwrap();
-        assert_eq!(counts["refused_bodies"], 1, "{backend}");
+        assert_eq!(counts(&mut connect())["refused_bodies"], 1, "{backend}");
         for client in &mut clients {
             client.send(b"x");
             let reply = client.reply(true);
@@ -339,5 +339,126 @@ fn a_file_that_had_just_changed_in_place_was_resumed_from_memory() {
         // What is in memory is believed for a second, but not here.
         let reply = ask(&mut stage, &target, &resume(&tag));
         assert!(reply.status == 200 && reply.body == vec![b'z'; len as usize], "{name}");
+    }
+}
+
+/// The mechanisms that can run here.
+fn here() -> impl Iterator<Item = &'static str> {
+    backends().into_iter().filter(|backend| backend.available.is_ok()).map(|backend| backend.name)
+}
+
+/// What the server tells of itself.
+fn counts(client: &mut Client) -> Value {
+    serde_json::from_slice(&client.get("/.httpd/status.json").body).unwrap()
+}
+
+#[test]
+fn a_small_limit_of_descriptors_left_one_connection() {
+    let root = site(&[("large", &[b'x'; 300_000])]);
+    for n in 0..400 {
+        fs::write(root.path().join(n.to_string()), n.to_string()).unwrap();
+    }
+    let root = root.path().to_str().unwrap();
+    for backend in here() {
+        for (limit, least) in [(40, 12), (64, 30), (128, 70), (512, 300)] {
+            let line = format!("ulimit -n {limit}");
+            let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--root", root];
+            let serving = Serving::of(limited(&line, &[&arguments[..], &["--status"]].concat()));
+            // It says so where everybody sees it.
+            let said = serving.before.split(" connections for each worker").next().unwrap();
+            let connections: usize = said.rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(serving.before.contains("WARN"), "{}", serving.before);
+            assert!(connections >= least, "{backend} {limit}: {}", serving.before);
+            let mut clients: Vec<_> = (0..connections).map(|_| serving.connect()).collect();
+            for round in 0..2 {
+                for (n, client) in clients.iter_mut().enumerate() {
+                    let target = if (n + round) % 2 == 0 { "large" } else { &n.to_string() };
+                    let head = format!("GET /{target} HTTP/1.1\r\nHost: a\r\n\r\n");
+                    client.send(head.as_bytes());
+                }
+                for client in &mut clients {
+                    assert_eq!(client.reply(true).status, 200, "{backend} {limit}");
+                }
+            }
+            let counts = counts(&mut clients[0]);
+            assert_eq!(counts["replies_5xx"], 0, "{backend} {limit}");
+            assert_eq!(counts["connections_accepted"], connections, "{backend} {limit}");
+        }
+    }
+}
+
+#[test]
+fn a_server_without_descriptors_for_anybody_started() {
+    let mut command = limited("ulimit -n 16", &["--listen", "127.0.0.1:0"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("httpd: can't serve with 16 descriptors"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    // With enough for one worker, there is one.
+    let arguments = ["--listen", "127.0.0.1:0", "--workers", "8"];
+    let serving = Serving::of(limited("ulimit -n 40", &arguments));
+    assert!(serving.before.contains(" 1 workers instead of 8"), "{}", serving.before);
+    assert!(serving.line.contains(", 1 workers)"), "{}", serving.line);
+    assert_eq!(serving.connect().get("/").status, 200);
+}
+
+#[test]
+fn slow_readers_of_aliases_had_all_descriptors() {
+    let root = site(&[("small", b"small")]);
+    let large = (0..140).map(|n| n.to_string()).chain(["big".to_owned(), "other".to_owned()]);
+    for name in large {
+        fs::File::create(root.path().join(name)).unwrap().set_len(20_000_000).unwrap();
+    }
+    let root = root.path().to_str().unwrap();
+    let names = ["big", "%62ig", "b%69g", "bi%67", "%62%69g", "b%69%67", "%62i%67", "%62%69%67"];
+    let alias = |n: usize| {
+        format!("{}/{}{}", "/.".repeat(n / 16), "/".repeat(n % 2), names[n / 2 % names.len()])
+    };
+    for backend in here() {
+        println!("on {backend}");
+        // Nobody is reset for being slow, nor left waiting for there being so many.
+        let patient = ["--stall-time", "600", "--queue-time", "0", "--status"];
+        let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--root", root];
+        let all = [&arguments[..], &patient].concat();
+        let serving = Serving::of(limited("ulimit -n 1024", &all));
+        let slow = |target: &str| {
+            let mut client = serving.connect();
+            client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+            client
+        };
+        // A file is opened once more when its first second is over.
+        let mut first = serving.connect();
+        loop {
+            first.send(b"HEAD /big HTTP/1.1\r\nHost: a\r\n\r\n");
+            if first.reply(false).field("Last-Modified").is_some() {
+                break;
+            }
+        }
+        let mut clients: Vec<_> = (0..600).map(|n| slow(&alias(n))).collect();
+        for client in &mut clients {
+            assert_eq!(client.reply(false).status, 200, "{backend}");
+        }
+        let open = |name: &str| {
+            let links = fs::read_dir(format!("/proc/{}/fd", serving.child.id())).unwrap().flatten();
+            let paths = links.filter_map(|link| fs::read_link(link.path()).ok());
+            paths.filter(|path| path.ends_with(name)).count()
+        };
+        assert_eq!(open("big"), 1, "{backend}");
+        assert_eq!(serving.connect().get("/small").body, b"small", "{backend}");
+        // Different files are open up to a bound, and those beyond are refused for now.
+        drop(clients);
+        let mut clients: Vec<_> = (0..140).map(|n| slow(&format!("/{n}"))).collect();
+        let statuses: Vec<_> =
+            clients.iter_mut().map(|client| client.reply(false).status).collect();
+        let served = statuses.iter().filter(|status| **status == 200).count();
+        let refused = statuses.iter().filter(|status| **status == 503).count();
+        assert!(served >= 100 && refused > 0 && served + refused == 140, "{backend} {served}");
+        let mut another = serving.connect();
+        assert_eq!(another.get("/small").body, b"small", "{backend}");
+        assert_eq!(counts(&mut another)["refused_files"], refused, "{backend}");
+        // Once they are gone, it goes on.
+        drop(clients);
+        while another.get("/other").status != 200 {}
     }
 }
