@@ -102,7 +102,7 @@ impl Site {
                 if request.expects == Expects::Continue {
                     x.io.send(x.id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
                 }
-                let head = if self.log.is_some() { request.head.to_vec() } else { Vec::new() };
+                let head = if self.tells_requests() { request.head.to_vec() } else { Vec::new() };
                 let (held, then) = (Held::of(&self.bodies), Then::Upload(upload));
                 let work = BodyWork { body, taken: 0, manner, head, held, then };
                 x.state.work = Some(Box::new(Work::Body(work)));

@@ -178,7 +178,7 @@ impl Site {
             work.head = std::mem::take(&mut old.head);
         }
         work.head.clear();
-        if request.conditional || request.accepts || self.log.is_some() {
+        if request.conditional || request.accepts || self.tells_requests() {
             work.head.extend_from_slice(request.head);
         }
         let work = match spare {

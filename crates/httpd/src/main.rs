@@ -3,6 +3,7 @@
 mod arguments;
 mod backends;
 mod descriptors;
+mod stderr;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -17,29 +18,37 @@ use signal_hook::iterator::Signals;
 use tracing::info;
 
 use arguments::Arguments;
+use stderr::Stderr;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.list_backends {
         return backends::list(arguments.json);
     }
+    let stderr = match Stderr::start() {
+        Ok(stderr) => stderr,
+        Err(error) => {
+            eprintln!("httpd: the system refused a thread: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     tracing_subscriber::fmt()
         .with_max_level(arguments.log_level)
-        .with_writer(std::io::stderr)
+        .with_writer(stderr.clone())
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    match serve(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("httpd: {error}");
-            ExitCode::FAILURE
-        }
+    Stderr::take_panics();
+    let outcome = serve(&arguments, &stderr);
+    if let Err(error) = &outcome {
+        stderr.say(&format!("httpd: {error}"));
     }
+    stderr.end();
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Serves until a signal says stop.
-fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = end_at_second_signal()?;
     let (backend, note) = backends::choose(&arguments.backend)?;
     let reopen = Arc::default();
@@ -49,9 +58,9 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let share = arguments.wanted().share_here()?;
     let server = arguments.server(&backend, share, &reopen).start()?;
     if let Some(note) = note {
-        eprintln!("{note}");
+        stderr.say(&note);
     }
-    eprintln!("{}", ready(&server, share.workers));
+    stderr.say(&ready(&server, share.workers));
     let handle = server.handle();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();

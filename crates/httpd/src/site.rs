@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use multiplex::{Application, Close, Commands, Cx, FileDone, FileOp, Listener, Root, Rx};
-use tracing::debug;
+use tracing::{Level, debug, enabled};
 
 use crate::Limits;
 use crate::body::{Body, Held, Piece};
@@ -455,6 +455,11 @@ impl Site {
                 self.board.own().log_lines_lost.add(1);
             }
         }
+    }
+
+    /// Whether anybody is told which request a reply was for, when it comes after some work.
+    pub(crate) fn tells_requests(&self) -> bool {
+        self.log.is_some() || enabled!(Level::DEBUG)
     }
 
     /// Counts a reply to a request with this head, which may be empty if nobody wants to know.

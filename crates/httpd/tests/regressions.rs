@@ -3,16 +3,20 @@
 mod serving;
 mod stage;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, Read};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use httpd::multiplex::backends;
 use httpd::{Config, Limits, Request, Root, Site};
 use proptest::prelude::*;
+use rustix::process::Signal;
 use serde_json::Value;
-use serving::program::{Serving, limited};
+use serving::program::{Serving, httpd, limited};
 use serving::{Client, Server, on_every_backend};
 use stage::{Reply, Stage, replies, reply};
 use tempfile::TempDir;
@@ -460,5 +464,80 @@ fn slow_readers_of_aliases_had_all_descriptors() {
         // Once they are gone, it goes on.
         drop(clients);
         while another.get("/other").status != 200 {}
+    }
+}
+
+#[test]
+fn a_reader_of_stderr_that_did_not_read_stalled_a_worker() {
+    let mut serving = Serving::start(&["--listen", "127.0.0.1:0", "--log-level", "debug"]);
+    let mut client = serving.connect();
+    // Far more than the pipe and the queue hold.
+    let target = format!("/{}", "x".repeat(4000));
+    for _ in 0..1000 {
+        assert_eq!(client.get(&target).status, 404);
+    }
+    // What was lost is counted for a reader that comes late.
+    let mut lines = 0;
+    let lost: usize = loop {
+        serving.line.clear();
+        assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0);
+        if let Some((lost, _)) = serving.line.split_once(" lines of this log were lost") {
+            break lost.parse().unwrap();
+        }
+        assert!(serving.line.contains("404 for GET \"/xxx"), "{}", serving.line);
+        lines += 1;
+    };
+    assert!(lines > 0 && lost > 0 && lines + lost <= 1000, "{lines} {lost}");
+    // Nor does it keep the program from ending.
+    for _ in 0..1000 {
+        assert_eq!(client.get(&target).status, 404);
+    }
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_404_for_a_file_was_said_to_be_for_no_request() {
+    let root = site(&[]);
+    let root = root.path().to_str().unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--root", root, "--log-level", "debug"];
+    let mut serving = Serving::start(&arguments);
+    serving.connect().get("/none");
+    serving.line.clear();
+    while !serving.line.contains("404") {
+        assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0);
+    }
+    assert!(serving.line.contains("404 for GET \"/none\""), "{}", serving.line);
+}
+
+/// Takes away what lets root enter any directory. In a process without privileges, which has none of
+/// it, this fails.
+fn without_privileges() -> std::io::Result<()> {
+    for capability in [1, 2] {
+        // SAFETY: it takes no pointers.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    }
+    Ok(())
+}
+
+#[test]
+fn a_root_that_can_not_be_entered_was_served_with_403() {
+    let root = site(&[("inner/file", b"text")]);
+    let inner = root.path().join("inner");
+    for backend in here() {
+        let path = inner.to_str().unwrap();
+        let mut command = httpd(&["--listen", "127.0.0.1:0", "--backend", backend, "--root", path]);
+        // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+        unsafe { command.pre_exec(without_privileges) };
+        fs::set_permissions(&inner, Permissions::from_mode(0o600)).unwrap();
+        let output = command.output();
+        fs::set_permissions(&inner, Permissions::from_mode(0o700)).unwrap();
+        let output = output.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{backend}: {said}");
+        assert!(said.starts_with("httpd: can't open the directory "), "{said}");
+        for word in [path, "Permission denied", "chmod"] {
+            assert!(said.contains(word), "{said}");
+        }
     }
 }

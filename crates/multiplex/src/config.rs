@@ -142,7 +142,16 @@ impl fmt::Display for StartError {
             }
             StartError::Listen(at, error) => write!(f, "can't listen at {at}: {error}"),
             StartError::Root(path, error) => {
-                write!(f, "can't open the directory {}: {error}", path.display())
+                let path = path.display();
+                let advice = match error.kind() {
+                    io::ErrorKind::PermissionDenied => {
+                        "; let the user of this process enter it and all above it (chmod +x)"
+                    }
+                    io::ErrorKind::NotFound => "; make it, or name another one",
+                    io::ErrorKind::NotADirectory => "; name the directory that it is in",
+                    _ => "",
+                };
+                write!(f, "can't open the directory {path}: {error}{advice}")
             }
             StartError::Config(what) => f.write_str(what),
             StartError::System(what, error) => write!(f, "{what}: {error}"),
