@@ -4,7 +4,7 @@ mod serving;
 mod stage;
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
