@@ -124,15 +124,21 @@ impl Outcome {
     }
 }
 
-/// The directory of the last runs: `lab` in cargo's target directory. It is made if need be.
+/// The directory of the last runs: `lab` in the target directory that cargo has where this is run, be
+/// the program built there or elsewhere. It is made if need be.
 pub(crate) fn directory() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe()?;
-    // Cargo marks its target directory with this file.
-    let target = program.ancestors().find(|d| d.join("CACHEDIR.TAG").exists());
-    let path = target.unwrap_or(Path::new("target")).join("lab");
+    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let here = std::env::current_dir()?;
+    let path = here.join(named.unwrap_or_else(|| target(&here))).join("lab");
     fs::create_dir_all(&path)
         .map_err(|e| Failure::new(format_args!("can't make {}", path.display()), e))?;
     Ok(path)
+}
+
+/// The target directory of the workspace that a directory lies in, or in itself where there is none.
+fn target(here: &Path) -> PathBuf {
+    let workspace = here.ancestors().find(|directory| directory.join("Cargo.lock").exists());
+    workspace.unwrap_or(here).join("target")
 }
 
 impl std::fmt::Display for X {

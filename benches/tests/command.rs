@@ -131,3 +131,27 @@ fn a_run_is_repeated_from_the_first_line_of_its_trace() {
     assert!(text.contains("accept at fd") && text.ends_with("It does not fail.\n"), "{text}");
     assert!(text.contains("another way than in the file, from line 2 on"), "{text}");
 }
+
+#[test]
+fn runs_were_kept_in_the_checkout_where_the_lab_was_built() {
+    let report = |here: &std::path::Path, target: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
+        command.arg("report").current_dir(here).env_remove("CARGO_TARGET_DIR");
+        if let Some(target) = target {
+            command.env("CARGO_TARGET_DIR", target);
+        }
+        // There is nothing to report in a checkout where nothing has run.
+        assert_eq!(command.output().unwrap().status.code(), Some(1));
+    };
+    let checkout = tempfile::tempdir().unwrap();
+    let inner = checkout.path().join("benches/src");
+    std::fs::create_dir_all(&inner).unwrap();
+    std::fs::write(checkout.path().join("Cargo.lock"), "").unwrap();
+    report(&inner, None);
+    assert!(checkout.path().join("target/lab").is_dir());
+    report(&inner, Some("elsewhere"));
+    assert!(inner.join("elsewhere/lab").is_dir());
+    let plain = tempfile::tempdir().unwrap();
+    report(plain.path(), None);
+    assert!(plain.path().join("target/lab").is_dir());
+}

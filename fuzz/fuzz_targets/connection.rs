@@ -6,29 +6,27 @@ mod stage;
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
-use std::time::{Duration, SystemTime};
 use std::{fs, process};
 
 use httpd::{Limits, Request, Root, Site};
 use libfuzzer_sys::fuzz_target;
 use stage::Stage;
 
-/// A few files that have not changed for an hour.
+/// A few files.
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     let root = std::env::temp_dir().join(format!("fuzz-connection-{}", process::id()));
     fs::create_dir_all(root.join("d")).unwrap();
     for (name, len) in [("a", 100), ("a.gz", 50), ("b", 5_000), ("c", 70_000), ("d/index.html", 9)]
     {
-        let path = root.join(name);
-        fs::write(&path, vec![b'x'; len]).unwrap();
-        let file = fs::File::options().write(true).open(&path).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+        fs::write(root.join(name), vec![b'x'; len]).unwrap();
     }
     root
 });
 
 fn new() -> Stage {
-    let limits = Limits { body: 300, requests: 20, ..Limits::default() };
+    // Small enough to be reached.
+    let (line, head, fields) = (200, 600, 12);
+    let limits = Limits { line, head, fields, body: 300, requests: 20, ..Limits::default() };
     let echo = |request: Request| request.into_body().to_vec();
     Stage::with(Site::new(Some(Root(0))).limits(limits).route("/echo", echo), &ROOT)
 }

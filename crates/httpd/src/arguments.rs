@@ -11,7 +11,8 @@ use httpd::multiplex::{Admission, Links, Order};
 use httpd::server::Builder;
 use httpd::{AccessLog, Config, Limits, Server};
 use tracing::level_filters::LevelFilter;
-use tracing::{info, warn};
+
+use crate::descriptors::{Share, Wanted};
 
 /// A web server that runs on every event mechanism of Linux.
 ///
@@ -143,6 +144,16 @@ struct Bounds {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().body)]
     max_body: u64,
 
+    /// Bytes of memory for the bodies of all requests on their way in, for each worker; a request that
+    /// needs more is answered with 503
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().bodies)]
+    max_bodies: usize,
+
+    /// Files too large for memory that are open at a time, for each worker, or fewer if descriptors are
+    /// short; a request for another one is answered with 503
+    #[arg(long, value_name = "N", default_value_t = Limits::default().open_files as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    max_open_files: u32,
+
     /// Time for a request's head to arrive
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     head_time: Duration,
@@ -200,40 +211,24 @@ fn fields(text: &str) -> Result<usize, String> {
     fields.ok_or_else(|| format!("it must be a number from 1 to {}", Limits::FIELDS))
 }
 
-/// Descriptors for files that are being looked at, and for all that is neither that nor a
-/// connection.
-const FILES_AT_WORK: u64 = 256 + 64;
-
 impl Arguments {
-    /// How many connections each worker may have where a process may have so many descriptors: what
-    /// the flag says, or fewer, so that there are always some for files.
-    fn connections(&self, descriptors: u64) -> u32 {
-        let asked = self.bounds.max_connections;
-        let others = Limits::default().open_files as u64 + FILES_AT_WORK;
-        let room = (descriptors / u64::from(self.workers)).saturating_sub(others).max(1);
-        if u64::from(asked) > room {
-            let what = format!(
-                "{room} connections for each worker instead of {asked}, as the process may have no \
-                 more than {descriptors} descriptors (ulimit -Hn)"
-            );
-            // Nobody need know that a default is lower.
-            let is_default = asked == Config::default().max_connections;
-            if is_default { info!("{what}") } else { warn!("{what}") }
+    /// What the flags want to have open.
+    pub(crate) fn wanted(&self) -> Wanted {
+        Wanted {
+            workers: self.workers,
+            listeners: self.listen.iter().map(Vec::len).sum::<usize>() as u64,
+            connections: self.bounds.max_connections,
+            open_files: self.bounds.max_open_files,
         }
-        u64::from(asked).min(room) as u32
     }
 
-    /// The server that the flags ask for, on `backend`, in a process that may have so many
-    /// descriptors; `reopen` has it open its log anew.
-    pub(crate) fn server(
-        &self,
-        backend: &str,
-        descriptors: u64,
-        reopen: &Arc<AtomicBool>,
-    ) -> Builder {
+    /// The server that the flags ask for, on `backend`, with its share of descriptors; `reopen` has
+    /// it open its log anew.
+    pub(crate) fn server(&self, backend: &str, share: Share, reopen: &Arc<AtomicBool>) -> Builder {
         let bounds = &self.bounds;
         let config = Config {
-            max_connections: self.connections(descriptors),
+            max_connections: share.connections,
+            file_works: share.file_works,
             backlog: bounds.backlog,
             admission: bounds.admission(),
             drain: bounds.drain,
@@ -245,6 +240,8 @@ impl Arguments {
             head: bounds.max_head,
             fields: bounds.max_fields,
             body: bounds.max_body,
+            bodies: bounds.max_bodies,
+            open_files: share.open_files as usize,
             requests: bounds.max_requests,
             head_time: bounds.head_time,
             idle_time: bounds.idle_time,
@@ -253,7 +250,7 @@ impl Arguments {
             least_rate: bounds.least_rate,
             ..Limits::default()
         };
-        let mut server = Server::builder().backend(backend).workers(self.workers).config(config);
+        let mut server = Server::builder().backend(backend).workers(share.workers).config(config);
         server = server.limits(limits).precompressed(!self.no_precompressed);
         server = server.listing(self.listing).max_age(self.max_age);
         for addresses in &self.listen {

@@ -1,5 +1,8 @@
 //! Where a request's body ends.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use multiplex::Rx;
 
 use crate::Limits;
@@ -31,6 +34,33 @@ enum Step {
     ChunkEnd,
     /// Fields behind the last chunk, and an empty line.
     Trailers,
+}
+
+/// Memory for the body of one request, of what all bodies together hold.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    all: Rc<Cell<usize>>,
+    bytes: usize,
+}
+
+impl Held {
+    /// None yet, of all.
+    pub(crate) fn of(all: &Rc<Cell<usize>>) -> Self {
+        Held { all: Rc::clone(all), bytes: 0 }
+    }
+
+    /// It is so much now; how much all bodies hold together.
+    pub(crate) fn set(&mut self, bytes: usize) -> usize {
+        self.all.set(self.all.get() - self.bytes + bytes);
+        self.bytes = bytes;
+        self.all.get()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 /// What comes next of a body.
@@ -203,7 +233,8 @@ fn quoted(bytes: &[u8]) -> (&[u8], &[u8]) {
 /// The length of the trailer section, if it is complete.
 fn trailers(bytes: &[u8], limits: &Limits) -> Result<Option<usize>, Status> {
     let mut fields = [httparse::EMPTY_HEADER; Limits::FIELDS];
-    match httparse::parse_headers(&bytes[..bytes.len().min(limits.head)], &mut fields) {
+    let fields = &mut fields[..limits.fields.min(Limits::FIELDS)];
+    match httparse::parse_headers(&bytes[..bytes.len().min(limits.head)], fields) {
         Ok(httparse::Status::Complete((len, _))) if ends_in_crlf_only(&bytes[..len]) => {
             Ok(Some(len))
         }

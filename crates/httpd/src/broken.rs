@@ -4,48 +4,89 @@ use crate::Limits;
 use crate::request::Parsed;
 use crate::status::Status;
 
-/// What an incomplete head is, by its length.
+/// What a head is that is broken, incomplete or too long.
+///
+/// Bytes are judged in their order, as if they came one by one. A bound is at a place: what lies
+/// beyond it is not looked at, and what lies before it has been, so a mistake counts before the bound
+/// exactly if it is before it.
+///
+/// - The first line, which begins behind empty ones, is too long if its end is not among its first
+///   [`Limits::line`] bytes: 501 if its method alone is so long (RFC 9112, section 3), else 414.
+/// - The head is too long if its end is not among the first [`Limits::head`] bytes: 431.
+/// - More fields than [`Limits::fields`] are too many where the first of them begins: 431.
+/// - A version that is not spoken here counts where its line ends: 505 if it is one, else 400.
+/// - What is wrong otherwise is 400, where it is: but what `httparse` lets pass and `request` does not,
+///   such as a bare LF or a wrong Host, where the head ends.
 #[cold]
-pub(crate) fn partial<'h, 'a>(bytes: &'a [u8], limits: &Limits) -> Parsed<'h, 'a> {
-    let start = &bytes[..bytes.len().min(limits.line)];
-    if start.len() == limits.line && memchr::memchr(b'\n', start).is_none() {
-        return Parsed::Refused(Status::LINE);
-    }
-    if bytes.len() >= limits.head {
-        return Parsed::Refused(Status::HEAD);
-    }
-    Parsed::Partial
-}
-
-/// What a broken head is.
-#[cold]
-pub(crate) fn refused<'h, 'a>(
-    bytes: &'a [u8],
-    error: httparse::Error,
-    limits: &Limits,
-) -> Parsed<'h, 'a> {
-    match error {
-        httparse::Error::TooManyHeaders => Parsed::Refused(Status::HEAD),
-        // A version that is not spoken here, or none at all: the whole line decides.
-        httparse::Error::Version => {
-            let start = bytes.trim_ascii_start();
-            match memchr::memchr(b'\n', start) {
-                None => partial(bytes, limits),
-                Some(end) if names_a_version(&start[..end]) => Parsed::Refused(Status::VERSION),
-                Some(_) => Parsed::Refused(Status::BAD_REQUEST),
+pub(crate) fn look_closer<'h, 'a>(bytes: &'a [u8], limits: &Limits) -> Parsed<'h, 'a> {
+    let (within, bound) = within_bounds(bytes, limits);
+    let mut fields = [httparse::EMPTY_HEADER; Limits::FIELDS];
+    let fields = &mut fields[..limits.fields.min(Limits::FIELDS)];
+    match httparse::Request::new(fields).parse(within) {
+        Err(httparse::Error::TooManyHeaders) => Parsed::Refused(Status::HEAD),
+        Err(httparse::Error::Version) => {
+            let start = start_of_line(within);
+            let end = memchr::memchr(b'\n', &within[start..]);
+            match end.map(|end| version(&within[start..][..end])) {
+                // The whole line decides.
+                None => bound.map_or(Parsed::Partial, Parsed::Refused),
+                Some(Some([b'1', _])) => {
+                    let digit = start + end.unwrap_or_default() - b"2\r".len();
+                    Parsed::LaterMinor(digit)
+                }
+                Some(Some(_)) => Parsed::Refused(Status::VERSION),
+                Some(None) => Parsed::Refused(Status::BAD_REQUEST),
             }
         }
-        _ => Parsed::Refused(Status::BAD_REQUEST),
+        Err(_) => Parsed::Refused(Status::BAD_REQUEST),
+        // Complete within its bounds, it would not be here but for a line that ends in a bare LF.
+        Ok(httparse::Status::Complete(_)) => Parsed::Refused(Status::BAD_REQUEST),
+        Ok(httparse::Status::Partial) => bound.map_or(Parsed::Partial, Parsed::Refused),
     }
 }
 
-/// Whether a request line without its LF has three words, the last of them like `HTTP/2.0`.
-fn names_a_version(line: &[u8]) -> bool {
+/// The bytes before the first bound that they reach, and what a head is that does so.
+fn within_bounds<'a>(bytes: &'a [u8], limits: &Limits) -> (&'a [u8], Option<Status>) {
+    let start = start_of_line(bytes);
+    let line = &bytes[start..];
+    let line = &line[..line.len().min(limits.line)];
+    let is_long = line.len() == limits.line && memchr::memchr(b'\n', line).is_none();
+    if is_long && start + limits.line <= limits.head {
+        let status = match memchr::memchr(b' ', line) {
+            Some(_) => Status::LINE,
+            None => Status::NOT_IMPLEMENTED,
+        };
+        return (&bytes[..start + limits.line], Some(status));
+    }
+    match bytes.split_at_checked(limits.head) {
+        Some((head, _)) => (head, Some(Status::HEAD)),
+        None => (bytes, None),
+    }
+}
+
+/// Where the first line begins that is not empty.
+pub(crate) fn start_of_line(bytes: &[u8]) -> usize {
+    bytes.chunks(2).take_while(|line| line == b"\r\n").count() * 2
+}
+
+/// The bytes with the minor version that is at `digit` replaced by that of HTTP/1.1.
+pub(crate) fn as_http_1_1(bytes: &[u8], digit: usize) -> Vec<u8> {
+    let mut copy = bytes.to_vec();
+    copy[digit] = b'1';
+    copy
+}
+
+/// The digits of the version at the end of a request line, which has three words and, as its LF is not
+/// with it, ends in CR.
+fn version(line: &[u8]) -> Option<[u8; 2]> {
     let mut words = line.split(|b| *b == b' ').skip(2);
     let (version, more) = (words.next().unwrap_or_default(), words.next());
-    let digits = match version {
-        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r'] => [major, minor],
-        _ => return false,
-    };
-    more.is_none() && digits.iter().all(|digit| digit.is_ascii_digit())
+    match version {
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor, b'\r']
+            if more.is_none() && major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            Some([*major, *minor])
+        }
+        _ => None,
+    }
 }

@@ -23,8 +23,6 @@ pub(crate) struct Cache {
     bytes: usize,
     most_bytes: usize,
     most_entries: usize,
-    /// What an open file counts as.
-    file_weight: usize,
     time: Duration,
 }
 
@@ -80,6 +78,8 @@ pub(crate) struct Source {
     pub(crate) meta: Meta,
     /// The codings that lie beside it.
     pub(crate) codings: Codings,
+    /// Whether the reply has a Last-Modified; else it is made anew when that is due.
+    pub(crate) is_dated: bool,
 }
 
 /// What the cache has for a target.
@@ -112,7 +112,6 @@ impl Cache {
             bytes: 0,
             most_bytes: limits.cached_bytes,
             most_entries: limits.cached_files,
-            file_weight: limits.cached_bytes / limits.open_files.max(1),
             time: limits.cached_time,
         }
     }
@@ -140,6 +139,13 @@ impl Cache {
                 Found::Fresh(ready, codings)
             }
         }
+    }
+
+    /// Where the file lies of which a reply was kept.
+    pub(crate) fn paths(&self, target: &[u8]) -> Option<(Arc<[u8]>, Arc<Paths>)> {
+        let entry = &self.entries[*self.index.get(target)?];
+        let source = entry.source.as_ref()?;
+        Some((Arc::clone(&entry.target), Arc::clone(&source.paths)))
     }
 
     /// What was kept for a target, fresh or not.
@@ -179,7 +185,7 @@ impl Cache {
         }
         let target: Arc<[u8]> = target.into();
         let fresh_until = now + self.time;
-        let weight = ready.weight(self.file_weight) + target.len() + Self::OVERHEAD;
+        let weight = ready.weight() + target.len() + Self::OVERHEAD;
         if weight > self.most_bytes || self.most_entries == 0 {
             return;
         }
@@ -201,6 +207,18 @@ impl Cache {
                 self.remove(at);
             }
         }
+    }
+
+    /// Closes a file that no client takes, rather one that was not asked for of late; false if there
+    /// is none.
+    pub(crate) fn close_one(&mut self) -> bool {
+        let is_idle = |entry: &Entry| entry.ready.is_open_and_idle();
+        let unused = self.entries.iter().position(|entry| is_idle(entry) && !entry.used);
+        let Some(at) = unused.or_else(|| self.entries.iter().position(is_idle)) else {
+            return false;
+        };
+        self.remove(at);
+        true
     }
 
     /// Makes room: what was used since the hand last passed gets another round.

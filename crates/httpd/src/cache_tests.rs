@@ -14,8 +14,13 @@ fn ready(body: &[u8]) -> Ready {
 }
 
 fn source(len: u64) -> Option<Source> {
-    let meta = Meta { kind: FileKind::Regular, len, modified_ns: 0, inode: 1 };
-    Some(Source { paths: Paths::new(Path::new("path")), meta, codings: Codings::default() })
+    let meta = Meta { kind: FileKind::Regular, len, modified_ns: 0, changed_ns: 0, inode: 1 };
+    Some(Source {
+        paths: Paths::new(Path::new("path")),
+        meta,
+        codings: Codings::default(),
+        is_dated: true,
+    })
 }
 
 fn is_fresh(cache: &mut Cache, target: &[u8], now: Instant) -> bool {

@@ -11,7 +11,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use multiplex::{Chunk, Close, Commands, Conn, Cx, HIGH_WATER, Lateness};
 use tracing::error;
 
-use crate::body::Body;
+use crate::body::{Body, Held};
 use crate::edge::{is_framing, trailers};
 use crate::handler::{self, Answer, Kind, Pieces, Response};
 use crate::reply::{self, Manner, Ready};
@@ -102,8 +102,9 @@ impl Site {
                 if request.expects == Expects::Continue {
                     x.io.send(x.id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
                 }
-                let head = if self.log.is_some() { request.head.to_vec() } else { Vec::new() };
-                let work = BodyWork { body, taken: 0, manner, head, then: Then::Upload(upload) };
+                let head = if self.tells_requests() { request.head.to_vec() } else { Vec::new() };
+                let (held, then) = (Held::of(&self.bodies), Then::Upload(upload));
+                let work = BodyWork { body, taken: 0, manner, head, held, then };
                 x.state.work = Some(Box::new(Work::Body(work)));
                 true
             }
@@ -117,13 +118,20 @@ impl Site {
 
     /// Hands on what came of a body; false if the connection goes no further.
     pub(crate) fn body_came(&mut self, x: &mut Cx<'_, impl Commands, State>, bytes: &[u8]) -> bool {
-        let Some(BodyWork { manner, then: Then::Upload(upload), .. }) = x.state.body() else {
+        let Some(BodyWork { manner, held, then: Then::Upload(upload), .. }) = x.state.body() else {
             return true;
         };
         let manner = manner.ending();
-        let response = match guard(|| upload.data(bytes)) {
-            Ok(None) => return true,
-            Ok(Some(response)) => Ok(response),
+        let response = match guard(|| (upload.data(bytes), upload.held_bytes())) {
+            // One that holds nothing is not to blame for what the others hold.
+            Ok((None, bytes)) if held.set(bytes) <= self.limits.bodies || bytes == 0 => {
+                return true;
+            }
+            Ok((None, _)) => {
+                self.board.own().refused_bodies.add(1);
+                Err(Status::BUSY)
+            }
+            Ok((Some(response), _)) => Ok(response),
             Err(status) => Err(status),
         };
         let work = x.state.work.take();
@@ -141,7 +149,8 @@ impl Site {
         bytes: &[u8],
     ) -> bool {
         let Some(Work::Body(work)) = x.state.work.take().map(|work| *work) else { return true };
-        let BodyWork { mut manner, head, then, .. } = work;
+        // What the body holds counts until the handler has returned.
+        let BodyWork { mut manner, head, then, held: _held, .. } = work;
         if x.io.stopping() {
             manner = manner.ending();
         }

@@ -7,13 +7,35 @@ use multiplex::Meta;
 use crate::coding::Coding;
 use crate::request::Request;
 
-/// What tells one state of a file from another.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What tells one state of a file from any other, as far as that can be told.
+///
+/// The contents of a file change with its change time (ctime), which no program can set: a write, a
+/// truncation and a restored modification time all move it to the kernel's clock. That clock ticks,
+/// so a change may have the same time as one before it, if both come within [`Validators::TICK`]. A
+/// link or a name may also lead to another file meanwhile, which its inode tells.
+///
+/// So a file gets an entity tag when its change time was a tick ago as it was opened, before it is
+/// read. What is read from then on is either the last of all states with that change time, or
+/// a later state with another one. Before that it has no tag, not even a weak one, as a weak one that
+/// is equal later would lead to a 304 for contents that the client does not have.
+///
+/// Dates have seconds only, and clients without a Last-Modified send the Date of their reply in its
+/// stead. Therefore Last-Modified is the first whole second from which on the file has been as it is: a
+/// client that was told this date, or a later one, has seen no other state. While that second lies
+/// ahead, there is none. It is not the modification time that tools restore, by which two contents can
+/// be equal.
+///
+/// A reply from memory is no older than [`Limits::cached_time`](crate::Limits::cached_time), as for
+/// a request without conditions. A file may have changed between its opening and its reading, or while
+/// it is sent, so If-Range is believed only when the file was asked about again. What no server can
+/// tell: that a file is being written in place as it is sent, and writes to mapped memory that the
+/// kernel has not noted yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Validators {
-    /// The entity tag, quoted: a strong one, made of the time of its last change and its length.
-    pub(crate) etag: String,
-    /// The last change, to the second.
-    pub(crate) modified: SystemTime,
+    /// The entity tag, quoted: a strong one.
+    pub(crate) etag: Option<String>,
+    /// Last-Modified.
+    pub(crate) modified: Option<SystemTime>,
 }
 
 /// What follows from the preconditions of a request.
@@ -28,15 +50,22 @@ pub(crate) enum Verdict {
 }
 
 impl Validators {
-    /// Those of a file in a coding at the time `wall`.
+    /// Longer than a tick of the kernel's clock for the times of files: 1 to 10 ms.
+    const TICK: Duration = Duration::from_millis(20);
+
+    /// Those of a file in a coding, which was opened at the time `wall` and not read yet.
     pub(crate) fn of(meta: &Meta, coding: Option<Coding>, wall: SystemTime) -> Self {
-        let Meta { len, modified_ns, .. } = meta;
-        let extension = coding.map_or("", Coding::extension);
-        Validators {
-            etag: format!("\"{modified_ns:x}-{len:x}{extension}\""),
-            // A time in the future would be a lie about this reply (RFC 9110, section 8.8.2.1).
-            modified: whole_seconds(meta.modified().min(wall)),
+        let settled = meta.changed() + Self::TICK;
+        if settled > wall {
+            return Validators::default();
         }
+        let Meta { len, changed_ns, modified_ns, inode, .. } = meta;
+        let extension = coding.map_or("", Coding::extension);
+        // Nothing, in general; a file system without change times has these.
+        let ago = changed_ns.wrapping_sub(*modified_ns);
+        let etag = format!("\"{inode:x}-{changed_ns:x}-{ago:x}-{len:x}{extension}\"");
+        let modified = next_second(settled);
+        Validators { etag: Some(etag), modified: (modified <= wall).then_some(modified) }
     }
 
     /// Weighs the preconditions of a GET or HEAD, in the order of RFC 9110, section 13.2.2.
@@ -46,7 +75,7 @@ impl Validators {
                 return Verdict::Failed;
             }
         } else if let Some(time) = request.one("if-unmodified-since").and_then(date)
-            && self.modified > time
+            && self.modified.is_none_or(|modified| modified > time)
         {
             return Verdict::Failed;
         }
@@ -55,7 +84,7 @@ impl Validators {
                 return Verdict::NotModified;
             }
         } else if let Some(time) = request.one("if-modified-since").and_then(date)
-            && self.modified <= time
+            && self.modified.is_some_and(|modified| modified <= time)
         {
             return Verdict::NotModified;
         }
@@ -70,8 +99,8 @@ impl Validators {
         }
         let wanted = request.one("if-range")?;
         let same = match wanted.first() {
-            Some(b'"') => wanted == self.etag.as_bytes(),
-            _ => date(wanted) == Some(self.modified),
+            Some(b'"') => self.is_tag(wanted),
+            _ => self.modified.is_some() && date(wanted) == self.modified,
         };
         same.then_some(range)
     }
@@ -81,15 +110,20 @@ impl Validators {
     fn is_listed<'a>(&self, mut fields: impl Iterator<Item = &'a [u8]>, weakly: bool) -> bool {
         fields.any(|field| {
             field.trim_ascii() == b"*"
-                || tags(field).any(|(weak, tag)| (weakly || !weak) && tag == self.etag.as_bytes())
+                || tags(field).any(|(weak, tag)| (weakly || !weak) && self.is_tag(tag))
         })
+    }
+
+    fn is_tag(&self, tag: &[u8]) -> bool {
+        self.etag.as_ref().is_some_and(|etag| etag.as_bytes() == tag)
     }
 }
 
-/// Whole seconds, as HTTP's dates have them.
-fn whole_seconds(time: SystemTime) -> SystemTime {
+/// The first whole second at a time or after it, as HTTP's dates have them.
+fn next_second(time: SystemTime) -> SystemTime {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
+    let seconds = since.as_secs() + u64::from(since.subsec_nanos() > 0);
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
 /// A date in one of HTTP's three forms.

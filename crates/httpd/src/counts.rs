@@ -25,7 +25,7 @@ impl Count {
         self.0.store(n, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -63,6 +63,10 @@ counts! {
     refused_line,
     refused_head,
     reset_slow,
+    /// Requests that were answered with 503, as all bodies together needed too much memory, or as too
+    /// many files were open.
+    refused_bodies,
+    refused_files,
     /// Requests for something costly that came too late: answered with 503, and not answered as nobody
     /// waited any more.
     refused_late,

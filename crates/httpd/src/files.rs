@@ -2,8 +2,8 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use multiplex::{Commands, Cx, File, FileDone, FileKind, FileOp, Meta};
 use tracing::error;
@@ -47,12 +47,8 @@ impl Site {
     /// Most boxes kept for later use.
     const SPARE: usize = 64;
 
-    /// A file that changed this short a time ago may change again without its time of change
-    /// telling: the kernel's clock for these ticks every 1 to 10 ms.
-    const RESTLESS: Duration = Duration::from_millis(20);
-
     /// Answers a request for what may be in memory as `name`, in the coding that the client takes;
-    /// `codings` lie beside it. Nothing if it is not in memory.
+    /// `codings` lie beside it. Nothing if it is not in memory. If-Range has the file asked about.
     #[cold]
     pub(crate) fn answer_known(
         &mut self,
@@ -69,7 +65,12 @@ impl Site {
             }
             None => name,
         };
-        match self.cache.find(name, x.io.now()) {
+        let asked_again = request.has("if-range").then(|| self.cache.paths(name)).flatten();
+        let found = match asked_again {
+            Some((target, paths)) => Found::Stale(target, paths),
+            None => self.cache.find(name, x.io.now()),
+        };
+        match found {
             Found::Fresh(ready, _) => {
                 let pen = Pen { out: &mut self.scratch, clock: &self.clock };
                 Some(respond(ready, x, Some(request), manner, pen))
@@ -93,15 +94,17 @@ impl Site {
         request: &Request<'_, '_>,
         manner: Manner,
     ) -> bool {
-        if let Ok((name, _)) = path::split(request.target) {
-            if let Some(route) = self.routes.find(&path::normal(name)) {
-                return self.call(x, request, Body::default(), manner, route);
-            }
-            if name == STATUS.as_bytes() && self.shows_itself() {
-                return self.show_status(x, manner);
-            }
+        let (name, query) = match path::split(request.target) {
+            Ok((name, query)) => (path::canonical(name), query),
+            Err(status) => return self.refuse(x, status, manner.ending()),
+        };
+        if let Some(route) = self.routes.find(&name) {
+            return self.call(x, request, Body::default(), manner, route);
         }
-        let mut work = match FileWork::open(request.target, manner) {
+        if *name == *STATUS.as_bytes() && self.shows_itself() {
+            return self.show_status(x, manner);
+        }
+        let mut work = match FileWork::open(&name, query, manner) {
             Ok(work) => work,
             Err(Status::NOT_FOUND) => return self.refuse(x, Status::NOT_FOUND, manner),
             Err(status) => return self.refuse(x, status, manner.ending()),
@@ -109,7 +112,7 @@ impl Site {
         if self.root.is_none() {
             return self.answer_itself(x, request, work.paths.plain.as_path(), manner);
         }
-        // The same file may be in memory without query or host.
+        // The same file may be in memory by its canonical name.
         match self.cache.find(work.name(), x.io.now()) {
             Found::Fresh(_, codings) => {
                 let known = (work.name(), codings);
@@ -175,7 +178,7 @@ impl Site {
             work.head = std::mem::take(&mut old.head);
         }
         work.head.clear();
-        if request.conditional || request.accepts || self.log.is_some() {
+        if request.conditional || request.accepts || self.tells_requests() {
             work.head.extend_from_slice(request.head);
         }
         let work = match spare {
@@ -195,7 +198,7 @@ impl Site {
             Step::Confirm => FileOp::Stat(root, file.paths.of(file.coding)),
             Step::Sibling { at, .. } => FileOp::Stat(root, file.paths.of(Some(Coding::ALL[at]))),
             Step::List => FileOp::List(root, file.directory()),
-            Step::Open | Step::Read(_) => FileOp::Open(root, file.paths.of(file.coding)),
+            Step::Open | Step::Read(..) => FileOp::Open(root, file.paths.of(file.coding)),
         };
         x.io.file(x.id, 0, op);
         x.state.work = Some(work);
@@ -249,9 +252,9 @@ impl Site {
         request: Option<&Request<'_, '_>>,
         done: FileDone,
     ) -> After {
-        match (file.step, done) {
+        match (std::mem::take(&mut file.step), done) {
             (Step::Confirm, FileDone::Stat(result)) => {
-                let same = |source: &Source| Some(source.meta) == result.ok();
+                let same = |source: &Source| source.is_dated && Some(source.meta) == result.ok();
                 file.put_key(&mut self.key);
                 let is_same = self.cache.confirm(&self.key, same, x.io.now());
                 let siblings = self.serving.precompressed && file.coding.is_none();
@@ -280,11 +283,21 @@ impl Site {
                 After::Look
             }
             (Step::Open, FileDone::Opened(Ok((from, meta)))) => match meta.kind {
-                FileKind::Regular if meta.len <= u64::from(self.limits.cached_file) => {
-                    file.step = Step::Read(meta);
-                    After::Read(from, meta.len)
+                FileKind::Regular => {
+                    let validators = Validators::of(&meta, file.coding, x.io.wall());
+                    if meta.len <= u64::from(self.limits.cached_file) {
+                        file.step = Step::Read(meta, validators);
+                        return After::Read(from, meta.len);
+                    }
+                    if self.has_meanwhile(x, file, &meta, &validators) {
+                        return self.answer_again(x, file, request);
+                    }
+                    let Some(from) = self.hold(from) else {
+                        self.board.own().refused_files.add(1);
+                        return After::Answered(self.refuse(x, Status::BUSY, file.manner));
+                    };
+                    self.have(x, file, request, (meta, validators), Have::Open(from))
                 }
-                FileKind::Regular => self.have(x, file, request, meta, Have::Open(from)),
                 _ if file.coding.is_some() => {
                     file.fall_back();
                     After::Look
@@ -295,8 +308,8 @@ impl Site {
                 }
                 _ => After::Answered(self.refuse(x, Status::NOT_FOUND, file.manner)),
             },
-            (Step::Read(meta), FileDone::Read(Ok(bytes))) => {
-                self.have(x, file, request, meta, Have::Bytes(&bytes))
+            (Step::Read(meta, validators), FileDone::Read(Ok(bytes))) => {
+                self.have(x, file, request, (meta, validators), Have::Bytes(&bytes))
             }
             (Step::List, FileDone::Listed(Ok(listing))) => {
                 let about =
@@ -333,6 +346,38 @@ impl Site {
                 After::Answered(self.refuse(x, Status::INTERNAL, manner))
             }
         }
+    }
+
+    /// Whether the same file was opened and kept while it was being opened once more.
+    fn has_meanwhile(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &FileWork,
+        meta: &Meta,
+        validators: &Validators,
+    ) -> bool {
+        let (codings, is_dated) = (file.codings_beside(), validators.modified.is_some());
+        let same = |source: &Source| {
+            (source.meta, source.codings) == (*meta, codings) && source.is_dated == is_dated
+        };
+        file.put_key(&mut self.key);
+        self.cache.confirm(&self.key, same, x.io.now())
+    }
+
+    /// Counts an open file until nobody needs it any more; nothing if there are too many.
+    fn hold(&mut self, file: File) -> Option<File> {
+        let count = Rc::clone(&self.open_files);
+        while count.get() >= self.limits.open_files {
+            if !self.cache.close_one() {
+                return None;
+            }
+        }
+        count.set(count.get() + 1);
+        // The file itself goes with what is called when its last clone does.
+        Some(File::new(file.fd(), move |_| {
+            let _ = &file;
+            count.set(count.get() - 1);
+        }))
     }
 
     /// Answers from the cache, which was just told that what it has is good.
@@ -383,13 +428,13 @@ impl Site {
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileWork,
         request: Option<&Request<'_, '_>>,
-        meta: Meta,
+        (meta, validators): (Meta, Validators),
         have: Have<'_>,
     ) -> After {
-        let (wall, now) = (x.io.wall(), x.io.now());
+        let (is_settled, is_dated) = (validators.etag.is_some(), validators.modified.is_some());
         let about = About {
             content_type: content_type(file.paths.plain.as_path()),
-            validators: Some(Validators::of(&meta, file.coding, wall)),
+            validators: Some(validators),
             coding: file.coding,
             varies: !file.codings.is_empty(),
             caching: self.serving.max_age.map_or(Caching::Unsaid, Caching::Seconds),
@@ -405,12 +450,11 @@ impl Site {
             request.filter(|_| file.coding.is_none()).and_then(|r| choose(r, file.codings));
         let pen = Pen { out: &mut self.scratch, clock: &self.clock };
         let goes_on = chosen.is_none() && respond(&mut ready, x, request, file.manner, pen);
-        let rests = wall.duration_since(meta.modified()).map_or(true, |age| age > Self::RESTLESS);
-        if whole && rests {
-            let codings = if file.coding.is_none() { file.codings } else { Codings::default() };
+        if whole && is_settled {
+            let codings = file.codings_beside();
             file.put_key(&mut self.key);
-            let source = Source { paths: Arc::clone(&file.paths), meta, codings };
-            self.cache.keep(&self.key, ready, Some(source), now);
+            let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
+            self.cache.keep(&self.key, ready, Some(source), x.io.now());
         }
         match chosen {
             Some(coding) => self.choose_coding(x, file, request, coding),

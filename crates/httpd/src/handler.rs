@@ -131,6 +131,13 @@ pub trait Upload {
     /// Takes the next bytes; a reply ends the upload early, and the connection with it.
     fn data(&mut self, bytes: &[u8]) -> Option<Response>;
 
+    /// Bytes of memory that it holds for the body now. Together with those of the other requests they
+    /// are bounded by [`Limits::bodies`](crate::Limits::bodies). None by default, as for one that
+    /// passes the bytes on.
+    fn held_bytes(&self) -> usize {
+        0
+    }
+
     /// The body was whole; these are the fields behind it, if it came in chunks.
     fn end(self: Box<Self>, trailers: HeaderMap) -> Response;
 }
@@ -166,6 +173,10 @@ impl<F: Fn(Request) -> R, R: Reply> Upload for Whole<F> {
     fn data(&mut self, bytes: &[u8]) -> Option<Response> {
         self.body.extend_from_slice(bytes);
         None
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.body.capacity()
     }
 
     fn end(self: Box<Self>, _: HeaderMap) -> Response {

@@ -29,6 +29,7 @@ mod files;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod handler;
+mod host;
 mod lab;
 mod limits;
 mod listing;

@@ -13,6 +13,9 @@ pub struct Limits {
     pub fields: usize,
     /// Bytes of a request's body; beyond that the reply is 413.
     pub body: u64,
+    /// Bytes of memory for the bodies of all requests that are on their way in; a request that needs
+    /// more is answered with 503.
+    pub bodies: usize,
     /// Requests that a connection may make.
     pub requests: u32,
     /// Time for a request's head to arrive, from its first byte or from the connect.
@@ -31,7 +34,8 @@ pub struct Limits {
     pub cached_bytes: usize,
     /// Number of files kept in memory.
     pub cached_files: usize,
-    /// Larger files that are kept open.
+    /// Larger files that are open at a time. Those that no client takes make room for others; when
+    /// clients take so many, a request for another one is answered with 503.
     pub open_files: usize,
     /// How long a file in memory is believed to be unchanged without asking.
     pub cached_time: Duration,
@@ -53,6 +57,7 @@ impl Default for Limits {
             head: Self::HEAD,
             fields: Self::FIELDS,
             body: 1 << 20,
+            bodies: 64 << 20,
             requests: 100_000,
             head_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(60),
@@ -61,7 +66,7 @@ impl Default for Limits {
             cached_file: 64 * 1024,
             cached_bytes: 32 << 20,
             cached_files: 4096,
-            open_files: 256,
+            open_files: 1024,
             cached_time: Duration::from_secs(1),
         }
     }

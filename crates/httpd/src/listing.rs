@@ -89,7 +89,8 @@ mod tests {
     use super::*;
 
     fn entry(name: &[u8], kind: FileKind) -> (OsString, Meta) {
-        let meta = Meta { kind, len: 7, modified_ns: 784_111_777_000_000_000, inode: 1 };
+        let meta =
+            Meta { kind, len: 7, modified_ns: 784_111_777_000_000_000, changed_ns: 0, inode: 1 };
         (OsString::from_vec(name.to_vec()), meta)
     }
 

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use rtrb::{Consumer, Producer, RingBuffer};
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::counts::Board;
 use crate::reply::put;
@@ -198,18 +198,18 @@ struct Target {
     to: AccessLog,
     file: Option<File>,
     board: Board,
-    /// Whether the last writing failed.
-    failed: bool,
+    /// Lines that were lost since writing began to fail; none while it works.
+    lost: Option<u64>,
 }
 
 impl Target {
     fn open(to: AccessLog, board: Board) -> io::Result<Self> {
         let file = to.path.as_deref().map(append).transpose()?;
-        Ok(Target { to, file, board, failed: false })
+        Ok(Target { to, file, board, lost: None })
     }
 
     /// Writes what a worker has left. What can't be written is lost and counted, which is said when
-    /// it begins.
+    /// it begins and when it is over.
     fn write(&mut self, ring: &mut Consumer<u8>) {
         if self.to.reopen.swap(false, Ordering::Relaxed)
             && let Some(path) = &self.to.path
@@ -223,6 +223,10 @@ impl Target {
             }
         }
         let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
+        // Nothing can be written to what takes nothing.
+        if chunk.is_empty() {
+            return;
+        }
         let (first, second) = chunk.as_slices();
         let result = match &mut self.file {
             Some(file) => file.write_all(first).and_then(|()| file.write_all(second)),
@@ -231,12 +235,19 @@ impl Target {
                 out.write_all(first).and_then(|()| out.write_all(second)).and_then(|()| out.flush())
             }
         };
-        let began = !std::mem::replace(&mut self.failed, result.is_err());
-        if let Err(error) = result {
-            let lost = [first, second].concat().iter().filter(|b| **b == b'\n').count();
-            self.board.own().log_lines_lost.add(lost as u64);
-            if began {
-                error!("the access log can't be written, lines are lost: {error}");
+        match result {
+            Err(error) => {
+                let lines = [first, second].concat().iter().filter(|b| **b == b'\n').count() as u64;
+                self.board.own().log_lines_lost.add(lines);
+                if self.lost.is_none() {
+                    error!("the access log can't be written, lines are lost: {error}");
+                }
+                self.lost = Some(self.lost.unwrap_or(0) + lines);
+            }
+            Ok(()) => {
+                if let Some(lines) = self.lost.take() {
+                    warn!("the access log can be written again; {lines} lines were lost");
+                }
             }
         }
         chunk.commit_all();
@@ -279,6 +290,31 @@ mod tests {
         assert_eq!(line(""), expected("-"));
         assert_eq!(line("no \"sense\" \r\n\r\n"), expected("no \\x22sense\\x22 "));
         assert_eq!(line(&"x".repeat(1000)), expected(&"x".repeat(SHOWN)));
+    }
+
+    #[test]
+    fn an_error_of_the_log_was_said_at_each_write() {
+        let board = Board::new(1).of_writer();
+        let path = Some(PathBuf::from("/dev/full"));
+        let to = AccessLog { path, ..AccessLog::default() };
+        let mut target = Target::open(to, board.clone()).unwrap();
+        let (mut lines, mut ring) = RingBuffer::new(100);
+        let mut write = |target: &mut Target, text: &[u8]| {
+            let mut chunk = lines.write_chunk(text.len()).unwrap();
+            chunk.as_mut_slices().0.copy_from_slice(text);
+            chunk.commit_all();
+            target.write(&mut ring);
+        };
+        // What is said when this becomes something is not said again until it was nothing.
+        for lost in [1, 2] {
+            write(&mut target, b"line\n");
+            assert_eq!((target.lost, board.own().log_lines_lost.get()), (Some(lost), lost));
+            write(&mut target, b"");
+            assert_eq!(target.lost, Some(lost));
+        }
+        target.file = Some(tempfile::tempfile().unwrap());
+        write(&mut target, b"line\n");
+        assert_eq!((target.lost, board.own().log_lines_lost.get()), (None, 2));
     }
 
     #[test]

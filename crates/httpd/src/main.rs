@@ -2,6 +2,8 @@
 
 mod arguments;
 mod backends;
+mod descriptors;
+mod stderr;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -11,46 +13,54 @@ use std::thread;
 
 use clap::Parser;
 use httpd::Server;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tracing::info;
 
 use arguments::Arguments;
+use stderr::Stderr;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.list_backends {
         return backends::list(arguments.json);
     }
+    let stderr = match Stderr::start() {
+        Ok(stderr) => stderr,
+        Err(error) => {
+            eprintln!("httpd: the system refused a thread: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     tracing_subscriber::fmt()
         .with_max_level(arguments.log_level)
-        .with_writer(std::io::stderr)
+        .with_writer(stderr.clone())
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    match serve(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("httpd: {error}");
-            ExitCode::FAILURE
-        }
+    Stderr::take_panics();
+    let outcome = serve(&arguments, &stderr);
+    if let Err(error) = &outcome {
+        stderr.say(&format!("httpd: {error}"));
     }
+    stderr.end();
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Serves until a signal says stop.
-fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = end_at_second_signal()?;
     let (backend, note) = backends::choose(&arguments.backend)?;
     let reopen = Arc::default();
     for signal in [SIGHUP, SIGUSR1] {
         signal_hook::flag::register(signal, Arc::clone(&reopen))?;
     }
-    let server = arguments.server(&backend, raise_descriptors(), &reopen).start()?;
+    let share = arguments.wanted().share_here()?;
+    let server = arguments.server(&backend, share, &reopen).start()?;
     if let Some(note) = note {
-        eprintln!("{note}");
+        stderr.say(&note);
     }
-    eprintln!("{}", ready(&server, arguments.workers));
+    stderr.say(&ready(&server, share.workers));
     let handle = server.handle();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();
@@ -59,14 +69,6 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     })?;
     server.wait()?;
     Ok(())
-}
-
-/// Lets the process have as many descriptors as it may, and returns how many that is.
-fn raise_descriptors() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, ..limit };
-    let limit = if setrlimit(Resource::Nofile, raised).is_ok() { raised } else { limit };
-    limit.current.unwrap_or(u64::MAX)
 }
 
 /// The line that says that connections are accepted.

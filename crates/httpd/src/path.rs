@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use crate::host::is_host;
 use crate::status::Status;
 
 /// What a directory shows.
@@ -42,8 +43,8 @@ fn after_authority(target: &[u8]) -> Result<&[u8], Status> {
         () => return Err(Status::BAD_REQUEST),
     };
     let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
-    // A user's name in there is there to deceive (RFC 9110, section 4.2.4).
-    if end == 0 || rest[..end].contains(&b'@') {
+    // This also refuses a user's name, which is there to deceive (RFC 9110, section 4.2.4).
+    if end == 0 || !is_host(&rest[..end]) {
         return Err(Status::BAD_REQUEST);
     }
     Ok(&rest[end..])
@@ -102,27 +103,45 @@ fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
     Ok((names, is_directory))
 }
 
-/// The path by which handlers are found: so that none is passed by, it is decoded and has no dots
-/// and no empty segments, as that of a file. One that means no file stays as it is.
-pub(crate) fn normal(path: &[u8]) -> Cow<'_, [u8]> {
+/// What all paths that mean the same have in common: their names decoded and encoded in one way,
+/// without dots and empty segments. So no handler is passed by, and a file has one name in the cache.
+/// It is a target's path itself, with the same meaning; one that means no file stays as it is.
+pub(crate) fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
     let mut last = 0;
-    let mut is_unusual = |b: &u8| {
+    let mut is_usual = |b: &u8| {
         let before = std::mem::replace(&mut last, *b);
-        *b == b'%' || before == b'/' && matches!(b, b'/' | b'.')
+        stands_for_itself(*b) && !(before == b'/' && matches!(b, b'/' | b'.'))
     };
-    if !path.iter().any(&mut is_unusual) {
+    if path.iter().all(&mut is_usual) {
         return Cow::Borrowed(path);
     }
     let Ok((names, is_directory)) = names(path) else { return Cow::Borrowed(path) };
-    let mut normal = Vec::with_capacity(path.len());
+    let mut canonical = Vec::with_capacity(path.len());
     for name in &names {
-        normal.push(b'/');
-        normal.extend_from_slice(name);
+        canonical.push(b'/');
+        encode(name, &mut canonical);
     }
     if is_directory {
-        normal.push(b'/');
+        canonical.push(b'/');
     }
-    Cow::Owned(normal)
+    Cow::Owned(canonical)
+}
+
+/// Encodes what does not stand for itself in a path (RFC 3986, section 3.3).
+pub(crate) fn encode(path: &[u8], out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in path {
+        if stands_for_itself(byte) {
+            out.push(byte);
+        } else {
+            out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+/// Whether a byte is one of a path that is not encoded; a slash is, too.
+fn stands_for_itself(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&b)
 }
 
 /// A path that can be resolved, decoded for people to read.
@@ -202,9 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn no_handler_is_passed_by() {
-        const CASES: [(&str, &str); 12] = [
+    fn paths_that_mean_the_same_have_one_name() {
+        const CASES: [(&str, &str); 18] = [
             ("/", "/"),
+            ("//", "/"),
+            ("/.", "/"),
             ("/a/b", "/a/b"),
             ("/a/", "/a/"),
             ("/%61/b", "/a/b"),
@@ -214,11 +235,18 @@ mod tests {
             ("/a/.", "/a/"),
             ("/a/b/%2e%2e", "/a/"),
             ("/.a", "/.a"),
+            ("/a%20b%3fc", "/a%20b%3Fc"),
+            ("/a%2cb", "/a,b"),
+            ("/%25", "/%25"),
+            ("/a|[b]", "/a%7C%5Bb%5D"),
             ("/%zz", "/%zz"),
             ("/../a", "/../a"),
         ];
         for (path, expected) in CASES {
-            assert_eq!(&*normal(path.as_bytes()), expected.as_bytes(), "{path}");
+            let found = canonical(path.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&found), expected, "{path}");
+            assert_eq!(canonical(&found), found, "{path}");
+            assert_eq!(resolve(&found), resolve(path.as_bytes()), "{path}");
         }
     }
 

@@ -27,7 +27,7 @@ impl Site {
         brief(x, status, field.as_bytes(), manner, pen)
     }
 
-    /// Sends a client from the name of a directory, a target's path, to the same name with a
+    /// Sends a client from the name of a directory, a canonical path, to the same name with a
     /// slash; true if the connection goes on.
     pub(crate) fn redirect(
         &mut self,
@@ -35,10 +35,9 @@ impl Site {
         (path, query): (&[u8], Option<&[u8]>),
         manner: Manner,
     ) -> bool {
-        // Two slashes in front would lead to another host.
-        let slashes = path.iter().take_while(|b| **b == b'/').count();
-        let mut location = b"Location: /".to_vec();
-        location.extend_from_slice(&path[slashes..]);
+        let mut location = b"Location: ".to_vec();
+        // It has no second slash in front, which would lead to another host.
+        location.extend_from_slice(path);
         location.push(b'/');
         if let Some(query) = query {
             location.push(b'?');

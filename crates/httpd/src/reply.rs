@@ -89,9 +89,14 @@ impl About {
     /// Writes the fields that also a reply without the file has (RFC 9110, section 15.4.5).
     pub(crate) fn put_validators(&self, out: &mut Vec<u8>) {
         if let Some(Validators { etag, modified }) = &self.validators {
-            out.extend_from_slice(b"Last-Modified: ");
-            out.extend_from_slice(&stamp(*modified));
-            put(out, format_args!("\r\nETag: {etag}\r\n"));
+            if let Some(modified) = modified {
+                out.extend_from_slice(b"Last-Modified: ");
+                out.extend_from_slice(&stamp(*modified));
+                out.extend_from_slice(b"\r\n");
+            }
+            if let Some(etag) = etag {
+                put(out, format_args!("ETag: {etag}\r\n"));
+            }
         }
         if self.varies {
             out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
@@ -214,12 +219,11 @@ impl Ready {
         Ready { bytes, head, content, len, about, turns: clock.turns() }
     }
 
-    /// Bytes of memory; an open file counts as `file`.
-    pub(crate) fn weight(&self, file: usize) -> usize {
+    /// Bytes of memory.
+    pub(crate) fn weight(&self) -> usize {
         let content = match &self.content {
-            Content::Short => 0,
+            Content::Short | Content::File(_) => 0,
             Content::Memory(bytes) => bytes.len(),
-            Content::File(_) => file,
         };
         self.bytes.len() + content
     }
@@ -227,6 +231,11 @@ impl Ready {
     /// Whether a file is kept open for it.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.content, Content::File(_))
+    }
+
+    /// Whether a file is open for it and for nobody else.
+    pub(crate) fn is_open_and_idle(&self) -> bool {
+        matches!(&self.content, Content::File(file) if !file.is_shared())
     }
 
     /// Length of the body.

@@ -8,7 +8,8 @@ use std::mem::MaybeUninit;
 use httparse::Header;
 
 use crate::Limits;
-use crate::broken::{partial, refused};
+use crate::broken::look_closer;
+use crate::host::is_host;
 use crate::status::Status;
 
 /// What the first bytes of a connection, or those after the last request, turn out to be.
@@ -18,6 +19,9 @@ pub(crate) enum Parsed<'h, 'a> {
     Partial,
     /// Nothing to go on from: the reply has this status, then the connection ends.
     Refused(Status),
+    /// A first line of a later minor version of HTTP/1, whose digit is here. Such a request is read as
+    /// one of HTTP/1.1 (RFC 9110, section 6.2): whoever has the bytes parses a copy that says `1`.
+    LaterMinor(usize),
     /// A request, with its head complete.
     Request(Request<'h, 'a>),
 }
@@ -121,36 +125,34 @@ pub(crate) enum Persist {
 
 /// Reads the head of a request from the first `bytes`.
 ///
-/// However the bytes arrive, the outcome is the same in the end.
+/// The outcome does not depend on how the bytes arrive: once a beginning of them is refused, whatever
+/// follows it leaves it refused, with the same status. [`look_closer`] sees to that.
 #[inline]
 pub(crate) fn parse<'h, 'a>(
     bytes: &'a [u8],
     memory: &'h mut Memory<'a>,
     limits: &Limits,
 ) -> Parsed<'h, 'a> {
+    let memory = &mut memory[..limits.fields.min(Limits::FIELDS)];
     let mut head = httparse::Request::new(&mut []);
     let len = match head.parse_with_uninit_headers(bytes, memory) {
-        Ok(httparse::Status::Complete(len)) => len,
-        Ok(httparse::Status::Partial) => return partial(bytes, limits),
-        Err(error) => return refused(bytes, error, limits),
+        Ok(httparse::Status::Complete(len)) if len <= limits.head => len,
+        _ => return look_closer(bytes, limits),
     };
     // A complete head has them all.
     let (Some(name), Some(target), Some(version)) = (head.method, head.path, head.version) else {
         return Parsed::Refused(Status::BAD_REQUEST);
     };
+    let target = target.as_bytes();
+    if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.line {
+        return look_closer(bytes, limits);
+    }
     // `httparse` passes over empty lines before a request, and takes a bare LF for one.
     let empty_lines = &bytes[..offset(bytes, name)];
     if !empty_lines.chunks(2).all(|line| line == b"\r\n") {
         return Parsed::Refused(Status::BAD_REQUEST);
     }
-    let target = target.as_bytes();
-    if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.line {
-        return Parsed::Refused(Status::LINE);
-    }
     let fields = head.headers;
-    if len > limits.head || fields.len() > limits.fields {
-        return Parsed::Refused(Status::HEAD);
-    }
     let noted = match Noted::read(bytes, len, fields) {
         Ok(noted) => noted,
         Err(status) => return Parsed::Refused(status),
@@ -234,7 +236,7 @@ impl Noted {
     fn note(&mut self, name: &str, value: &[u8]) -> Result<(), Status> {
         match name.len() {
             4 if name.eq_ignore_ascii_case("host") => {
-                if self.has_host || !value.iter().all(|b| is_host_byte(*b)) {
+                if self.has_host || !is_host(value) {
                     return Err(Status::BAD_REQUEST);
                 }
                 self.has_host = true;
@@ -314,27 +316,6 @@ pub(crate) fn ends_in_crlf_only(fields: &[u8]) -> bool {
 /// Where in `bytes` a part of them begins.
 fn offset(bytes: &[u8], part: &str) -> usize {
     part.as_ptr().addr() - bytes.as_ptr().addr()
-}
-
-/// A name or address with a port: no user, no path, no list.
-#[inline]
-fn is_host_byte(b: u8) -> bool {
-    const TABLE: [bool; 256] = {
-        let allowed = b"-._~%!$&'()*+;=:[]";
-        let mut table = [false; 256];
-        let mut i = 0;
-        while i < 256 {
-            table[i] = (i as u8).is_ascii_alphanumeric();
-            i += 1;
-        }
-        let mut i = 0;
-        while i < allowed.len() {
-            table[allowed[i] as usize] = true;
-            i += 1;
-        }
-        table
-    };
-    TABLE[usize::from(b)]
 }
 
 /// Digits and nothing else.

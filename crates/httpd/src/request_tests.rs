@@ -1,4 +1,5 @@
 use super::*;
+use crate::broken::as_http_1_1;
 
 /// The status of what is refused, 0 for what is partial, and otherwise what `look` finds.
 fn read_with<T>(
@@ -10,6 +11,10 @@ fn read_with<T>(
         Parsed::Request(request) => Ok(look(&request)),
         Parsed::Refused(status) => Err(status.0),
         Parsed::Partial => Err(0),
+        Parsed::LaterMinor(digit) => {
+            let copy = String::from_utf8(as_http_1_1(head.as_bytes(), digit)).unwrap();
+            read_with(&copy, limits, look)
+        }
     }
 }
 
@@ -128,6 +133,30 @@ fn bounds_are_exact() {
     assert_eq!(read(&whole(11)), 431);
     assert_eq!(read(&whole(11)[..39]), 0);
     assert_eq!(read(&whole(11)[..40]), 431);
+}
+
+#[test]
+fn a_method_that_is_too_long_is_not_implemented() {
+    let limits = Limits { line: 20, ..Limits::default() };
+    let read = |head: &str| read_with(head, &limits, |_| ());
+    assert_eq!(read(&"A".repeat(19)), Err(0));
+    assert_eq!(read(&"A".repeat(20)), Err(501));
+    assert_eq!(read(&format!("{} /", "A".repeat(20))), Err(501));
+    assert_eq!(read(&format!("{} / HTTP/1.1\r\n", "A".repeat(19))), Err(414));
+    assert_eq!(read(&format!("\r\n\r\n{}", "A".repeat(19))), Err(0));
+    assert_eq!(read(&format!("\r\n\r\n{}", "A".repeat(20))), Err(501));
+}
+
+#[test]
+fn a_mistake_counts_if_it_comes_before_the_bound() {
+    let limits = Limits { line: 20, head: 40, fields: 2, ..Limits::default() };
+    let read = |head: &str| read_with(head, &limits, |_| ());
+    assert_eq!(read(&format!("GET \0{}", "a".repeat(30))), Err(400));
+    assert_eq!(read(&format!("GET /{}\0", "a".repeat(15))), Err(414));
+    assert_eq!(read(&format!("GET / HTTP/1.1\r\nX: {}\0", "a".repeat(20))), Err(400));
+    assert_eq!(read(&format!("GET / HTTP/1.1\r\nX: {}\0", "a".repeat(21))), Err(431));
+    assert_eq!(read("GET / HTTP/1.1\r\nA:1\r\nB:2\r\n\0:3\r\n"), Err(400));
+    assert_eq!(read("GET / HTTP/1.1\r\nA:1\r\nB:2\r\nC:3\r\n\0"), Err(431));
 }
 
 #[test]

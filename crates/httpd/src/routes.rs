@@ -4,10 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::handler::Handler;
+use crate::path;
 
-/// Handlers by path.
+/// Handlers by path, encoded as [`path::canonical`] has it.
 #[derive(Clone, Default)]
-pub(crate) struct Routes(Vec<(Box<str>, Arc<dyn Handler>)>);
+pub(crate) struct Routes(Vec<Entry>);
+
+/// A path and who answers for it.
+type Entry = (Box<[u8]>, Arc<dyn Handler>);
 
 /// Which of the routes.
 #[derive(Clone, Copy, Debug)]
@@ -16,19 +20,19 @@ pub(crate) struct Route(usize);
 impl Routes {
     /// Adds a handler; a later one for the same path takes the place of an earlier one.
     pub(crate) fn add(&mut self, path: &str, handler: Arc<dyn Handler>) {
-        let slash = if path.starts_with('/') { "" } else { "/" };
-        let path = format!("{slash}{path}").into_boxed_str();
+        let mut canonical = if path.starts_with('/') { Vec::new() } else { vec![b'/'] };
+        path::encode(path.as_bytes(), &mut canonical);
+        let path = canonical.into_boxed_slice();
         self.0.retain(|(other, _)| *other != path);
         self.0.push((path, handler));
         // The longest come first.
         self.0.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
     }
 
-    /// The route of a target's path.
+    /// The route of a target's canonical path.
     pub(crate) fn find(&self, path: &[u8]) -> Option<Route> {
-        let answers = |route: &str| {
-            path == route.as_bytes() || route.ends_with('/') && path.starts_with(route.as_bytes())
-        };
+        let answers =
+            |route: &[u8]| path == route || route.ends_with(b"/") && path.starts_with(route);
         self.0.iter().position(|(route, _)| answers(route)).map(Route)
     }
 
@@ -44,7 +48,8 @@ impl Routes {
 
 impl fmt::Debug for Routes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(path, _)| path)).finish()
+        let paths = self.0.iter().map(|(path, _)| String::from_utf8_lossy(path));
+        f.debug_list().entries(paths).finish()
     }
 }
 
@@ -61,7 +66,7 @@ mod tests {
         }
         let found = |path: &str| {
             let route = routes.find(path.as_bytes())?;
-            Some(&*routes.0[route.0].0)
+            std::str::from_utf8(&routes.0[route.0].0).ok()
         };
         assert_eq!(found("/a"), Some("/a"));
         assert_eq!(found("/ab"), Some("/"));

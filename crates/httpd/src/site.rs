@@ -1,14 +1,17 @@
 //! A site: what it does with received bytes.
 
+use std::cell::Cell;
 use std::mem::take;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use multiplex::{Application, Close, Commands, Cx, FileDone, FileOp, Listener, Root, Rx};
-use tracing::debug;
+use tracing::{Level, debug, enabled};
 
 use crate::Limits;
-use crate::body::{Body, Piece};
+use crate::body::{Body, Held, Piece};
+use crate::broken::{as_http_1_1, start_of_line};
 use crate::cache::{Cache, Found};
 use crate::clock::Clock;
 use crate::counts::Board;
@@ -46,6 +49,10 @@ pub struct Site {
     /// Boxes of work that is done, to be used again.
     #[expect(clippy::vec_box, reason = "the boxes change hands with the connections' states")]
     pub(crate) spare: Vec<Box<Work>>,
+    /// Bytes of memory that bodies hold.
+    pub(crate) bodies: Rc<Cell<usize>>,
+    /// Larger files that are open.
+    pub(crate) open_files: Rc<Cell<usize>>,
     /// Whether the cache hashes in a way that no client knows.
     seeded: bool,
     pub(crate) board: Board,
@@ -74,6 +81,8 @@ impl Site {
             scratch: Vec::with_capacity(1024),
             key: Vec::with_capacity(256),
             spare: (0..READY).map(|_| Box::default()).collect(),
+            bodies: Rc::default(),
+            open_files: Rc::default(),
             seeded: false,
             board: Board::new(1),
             log: None,
@@ -230,10 +239,17 @@ impl Site {
         if request.target == b"*" && request.method != Method::Options {
             return Err(Status::BAD_REQUEST);
         }
-        if let Ok((path, _)) = path::split(request.target)
-            && let Some(route) = self.routes.find(&path::normal(path))
-        {
-            return Ok(self.call(x, request, body, manner, route));
+        match path::split(request.target) {
+            Ok((path, _)) => {
+                if let Some(route) = self.routes.find(&path::canonical(path)) {
+                    return Ok(self.call(x, request, body, manner, route));
+                }
+            }
+            // CONNECT has an authority there, and OPTIONS may have an asterisk.
+            Err(status) if request.target != b"*" && request.name != "CONNECT" => {
+                return Err(status);
+            }
+            Err(_) => {}
         }
         match request.method {
             Method::Unknown => Err(Status::NOT_IMPLEMENTED),
@@ -244,7 +260,8 @@ impl Site {
             }
             _ if body.is_open() => {
                 let head = request.head.to_vec();
-                let work = BodyWork { body, taken: 0, manner, head, then: Then::Answer };
+                let held = Held::of(&self.bodies);
+                let work = BodyWork { body, taken: 0, manner, head, held, then: Then::Answer };
                 x.state.work = Some(Box::new(Work::Body(work)));
                 Ok(true)
             }
@@ -329,26 +346,61 @@ impl Site {
             if x.state.scanned > 0 && !rx.eof() && x.state.is_partial(bytes, &self.limits) {
                 return Next::More;
             }
-            match request::parse(bytes, &mut { MEMORY }, &self.limits) {
-                Parsed::Request(request) => {
-                    let len = request.head.len();
-                    let rest = bytes.len() - len;
-                    x.state.scanned = 0;
-                    x.state.hurried = false;
-                    let goes_on = self.answer(x, &request, rest);
-                    self.count(x.state, Seen::Request(&request));
-                    rx.consume(len);
+            let step = match request::parse(bytes, &mut { MEMORY }, &self.limits) {
+                Parsed::LaterMinor(digit) => self.answer_later_minor(x, bytes, digit),
+                parsed => self.answer_parsed(x, &parsed, bytes.len()),
+            };
+            match step {
+                Step::Answered { head, goes_on } => {
+                    rx.consume(head);
                     if !goes_on {
                         return Next::Nothing;
                     }
                 }
-                Parsed::Partial => {
+                Step::Partial => {
                     x.state.scanned = bytes.len() as u32;
                     return Next::More;
                 }
-                Parsed::Refused(status) => return self.break_off(x, rx, status),
+                Step::Refused(status) => return self.break_off(x, rx, status),
             }
         }
+    }
+
+    /// Answers what the first of `len` bytes are, if that is a request.
+    #[inline]
+    fn answer_parsed(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        parsed: &Parsed<'_, '_>,
+        len: usize,
+    ) -> Step {
+        match parsed {
+            Parsed::Request(request) => {
+                let head = request.head.len();
+                x.state.scanned = 0;
+                x.state.hurried = false;
+                let goes_on = self.answer(x, request, len - head);
+                self.count(x.state, Seen::Request(request));
+                Step::Answered { head, goes_on }
+            }
+            Parsed::Partial => Step::Partial,
+            Parsed::Refused(status) => Step::Refused(*status),
+            Parsed::LaterMinor(_) => Step::Refused(Status::BAD_REQUEST),
+        }
+    }
+
+    /// Answers a request of a later minor version as one of HTTP/1.1.
+    #[cold]
+    fn answer_later_minor(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        bytes: &[u8],
+        digit: usize,
+    ) -> Step {
+        let copy = as_http_1_1(bytes, digit);
+        let mut memory = MEMORY;
+        let parsed = request::parse(&copy, &mut memory, &self.limits);
+        self.answer_parsed(x, &parsed, copy.len())
     }
 
     /// Refuses what can't be read on, and ends the connection.
@@ -360,7 +412,7 @@ impl Site {
     ) -> Next {
         let has_body = match x.state.body() {
             Some(work) => work.manner.body,
-            None => !without_empty_lines(rx.bytes()).starts_with(b"HEAD "),
+            None => !rx.bytes()[start_of_line(rx.bytes())..].starts_with(b"HEAD "),
         };
         let manner = Manner::last(has_body);
         self.give_up(x, status, manner, rx.bytes());
@@ -403,6 +455,11 @@ impl Site {
                 self.board.own().log_lines_lost.add(1);
             }
         }
+    }
+
+    /// Whether anybody is told which request a reply was for, when it comes after some work.
+    pub(crate) fn tells_requests(&self) -> bool {
+        self.log.is_some() || enabled!(Level::DEBUG)
     }
 
     /// Counts a reply to a request with this head, which may be empty if nobody wants to know.
@@ -463,12 +520,15 @@ impl Site {
     }
 }
 
-/// What stands behind the empty lines that may come before a request.
-fn without_empty_lines(mut bytes: &[u8]) -> &[u8] {
-    while let Some(rest) = bytes.strip_prefix(b"\r\n") {
-        bytes = rest;
-    }
-    bytes
+/// What the bytes that were looked at turned out to be.
+enum Step {
+    /// A request, with its head's length; true if the next one may be looked at.
+    Answered {
+        head: usize,
+        goes_on: bool,
+    },
+    Partial,
+    Refused(Status),
 }
 
 /// Says which request was answered with an error.

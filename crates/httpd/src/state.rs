@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::Limits;
+use crate::broken::start_of_line;
 use crate::status::Status;
 use crate::work::{BodyWork, Work};
 
@@ -53,7 +54,8 @@ impl State {
         self.scanned = len as u32;
         let passes = |bound: usize| before < bound && bound <= len;
         let new = bytes.get(before..).unwrap_or_default();
-        !passes(limits.line) && !passes(limits.head) && memchr::memchr(b'\n', new).is_none()
+        let line = start_of_line(bytes) + limits.line;
+        !passes(line) && !passes(limits.head) && memchr::memchr(b'\n', new).is_none()
     }
 }
 

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use multiplex::{Commands, Cx, FilePath, HIGH_WATER, Meta};
 
-use crate::body::Body;
+use crate::body::{Body, Held};
 use crate::cache::{Paths, VARIANT, variant};
 use crate::call::Stream;
 use crate::clock::Clock;
 use crate::coding::{Coding, Codings};
+use crate::conditions::Validators;
 use crate::handler::Upload;
 use crate::path;
 use crate::reply::{Manner, Ready};
@@ -39,6 +40,7 @@ pub(crate) struct BodyWork {
     pub(crate) manner: Manner,
     /// The request's head, if something needs it still.
     pub(crate) head: Vec<u8>,
+    pub(crate) held: Held,
     pub(crate) then: Then,
 }
 
@@ -54,7 +56,7 @@ pub(crate) enum Then {
 /// A request that waits for a file.
 #[derive(Debug)]
 pub(crate) struct FileWork {
-    /// Path and query of the target, or what the cache knows the file by.
+    /// Canonical path and query of the target, or what the cache knows the file by.
     pub(crate) target: Arc<[u8]>,
     /// Length of its path.
     name_len: usize,
@@ -71,17 +73,16 @@ pub(crate) struct FileWork {
 }
 
 /// The file work that is being done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Step {
     /// Asking whether what the cache has is still good.
     Confirm,
     /// Asking for the file in a coding, of those before opening it or of those that are confirmed.
-    Sibling {
-        at: usize,
-        confirms: bool,
-    },
+    Sibling { at: usize, confirms: bool },
+    #[default]
     Open,
-    Read(Meta),
+    /// Reading a small file, which had these validators when it was opened.
+    Read(Meta, Validators),
     /// There is no index: asking what is in the directory.
     List,
 }
@@ -107,9 +108,8 @@ impl FileWork {
         }
     }
 
-    /// A file is to be opened.
-    pub(crate) fn open(target: &[u8], manner: Manner) -> Result<Self, Status> {
-        let (name, query) = path::split(target)?;
+    /// A file is to be opened: that of a target's canonical path.
+    pub(crate) fn open(name: &[u8], query: Option<&[u8]>, manner: Manner) -> Result<Self, Status> {
         let paths = Paths::new(&path::resolve(name)?);
         let mut target = name.to_vec();
         if let Some(query) = query {
@@ -158,6 +158,11 @@ impl FileWork {
             self.codings.remove(coding);
         }
         self.step = Step::Open;
+    }
+
+    /// The codings that lie beside the file: none beside one in a coding.
+    pub(crate) fn codings_beside(&self) -> Codings {
+        if self.coding.is_none() { self.codings } else { Codings::default() }
     }
 
     /// The query of the target.

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bad::{Bad, bad};
 use httpd::multiplex::BufferSizes;
@@ -37,12 +37,9 @@ fn site(sizes: &[usize]) -> TempDir {
     root
 }
 
-/// Writes a file that has not changed for an hour.
+/// Writes a file.
 fn write(root: &Path, name: &str, contents: &[u8]) {
-    let path = root.join(name);
-    fs::write(&path, contents).unwrap();
-    let file = fs::File::options().write(true).open(&path).unwrap();
-    file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+    fs::write(root.join(name), contents).unwrap();
 }
 
 fn config(root: &TempDir) -> Config {

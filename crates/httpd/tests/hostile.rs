@@ -9,6 +9,7 @@ use std::fs;
 use std::io::Read;
 use std::net::Shutdown;
 use std::thread;
+use std::time::Duration;
 
 use cases::{CHUNKED, LLHTTP, PICO, PICO_CHUNKS};
 use httpd::multiplex::backends;
@@ -21,6 +22,8 @@ fn site() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("index.html"), "the index").unwrap();
     fs::write(root.path().join("test"), vec![b'x'; 3000]).unwrap();
+    // Files have a date when the second that follows their change has begun.
+    thread::sleep(Duration::from_millis(1_100));
     root
 }
 

@@ -5,13 +5,13 @@ mod serving;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use httpd::multiplex::backends;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use serving::program::{Serving, httpd};
+use serving::program::{Serving, httpd, limited};
 use serving::{Client, refuse_io_uring};
 
 fn outcome(arguments: &[&str]) -> Output {
@@ -316,12 +316,9 @@ fn files_were_refused_when_connections_had_all_descriptors() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a.txt"), "file").unwrap();
     let start = |soft: u32, hard: u32| {
-        let mut command = Command::new("sh");
-        let program = env!("CARGO_BIN_EXE_httpd");
-        let line = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$@\"");
-        command.args(["-c", &line, "sh", program, "--listen", "127.0.0.1:0", "--root"]);
-        command.arg(root.path()).stdin(Stdio::null()).stderr(Stdio::piped());
-        Serving::of(command)
+        let line = format!("ulimit -Sn {soft} && ulimit -Hn {hard}");
+        let root = root.path().to_str().unwrap();
+        Serving::of(limited(&line, &["--listen", "127.0.0.1:0", "--root", root]))
     };
     // The soft limit is raised; below the hard one there is room for files.
     for (soft, hard) in [(400, 2000), (700, 700)] {

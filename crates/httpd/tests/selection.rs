@@ -3,7 +3,7 @@
 mod stage;
 
 use std::fs;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use httpd::{Limits, Root, Site};
 use stage::{Reply, Stage, reply};
@@ -19,11 +19,7 @@ fn contents(len: usize) -> Vec<u8> {
 fn write(root: &TempDir, name: &str, contents: &[u8]) {
     let path = root.path().join(name);
     fs::write(&path, contents).unwrap();
-    let file = fs::File::options().write(true).open(&path).unwrap();
-    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777)).unwrap();
 }
-
-const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 fn site() -> TempDir {
     let root = tempfile::tempdir().unwrap();
@@ -58,7 +54,7 @@ fn what_the_client_has_is_not_sent_again() {
         let target = format!("/{size}.txt");
         let whole = get(&mut stage, &target, "");
         let etag = whole.field("ETag").unwrap().to_owned();
-        assert_eq!(whole.field("Last-Modified"), Some(MODIFIED));
+        let modified = whole.field("Last-Modified").unwrap().to_owned();
         assert!(etag.starts_with('"') && etag.ends_with('"') && etag.len() > 2, "{etag}");
         let mut stage = Stage::new(root.path());
         for round in 0..3 {
@@ -66,13 +62,13 @@ fn what_the_client_has_is_not_sent_again() {
                 format!("If-None-Match: {etag}|"),
                 format!("If-None-Match: W/{etag}, \"x\"|"),
                 "If-None-Match: *|".to_owned(),
-                format!("If-Modified-Since: {MODIFIED}|"),
+                format!("If-Modified-Since: {modified}|"),
             ] {
                 for method in ["GET", "HEAD"] {
                     let reply = ask(&mut stage, method, &target, &fields);
                     assert_eq!(reply.status, 304, "{round} {method} {fields}");
                     assert_eq!(reply.field("ETag"), Some(&etag[..]));
-                    assert_eq!(reply.field("Last-Modified"), Some(MODIFIED));
+                    assert_eq!(reply.field("Last-Modified"), Some(&modified[..]));
                     assert!(reply.field("Date").is_some());
                     for name in ["Content-Length", "Content-Type", "Content-Range"] {
                         assert_eq!(reply.field(name), None, "{name}");

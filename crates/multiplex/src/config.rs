@@ -39,6 +39,9 @@ pub struct Config {
     /// Most bytes held for all connections together: received and not consumed, and copies queued to be
     /// sent. The connection that would hold more ends with [`Why::Overrun`](crate::Why::Overrun).
     pub max_held: usize,
+    /// Most file work in flight at a time, from 1 to 256; more waits its turn. Each may have a file
+    /// open, and one that lists a directory has another one now and then.
+    pub file_works: u32,
     /// How long [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger: Duration,
     /// How often it is seen to that a peer takes what is left when its connection is closed, from the first
@@ -66,6 +69,7 @@ impl Default for Config {
             sockets: BufferSizes::default(),
             max_queued: 16 << 20,
             max_held: 256 << 20,
+            file_works: 256,
             linger: Duration::from_secs(2),
             stall: Duration::from_secs(30),
             least_rate: 4 * 1024,
@@ -138,7 +142,16 @@ impl fmt::Display for StartError {
             }
             StartError::Listen(at, error) => write!(f, "can't listen at {at}: {error}"),
             StartError::Root(path, error) => {
-                write!(f, "can't open the directory {}: {error}", path.display())
+                let path = path.display();
+                let advice = match error.kind() {
+                    io::ErrorKind::PermissionDenied => {
+                        "; let the user of this process enter it and all above it (chmod +x)"
+                    }
+                    io::ErrorKind::NotFound => "; make it, or name another one",
+                    io::ErrorKind::NotADirectory => "; name the directory that it is in",
+                    _ => "",
+                };
+                write!(f, "can't open the directory {path}: {error}{advice}")
             }
             StartError::Config(what) => f.write_str(what),
             StartError::System(what, error) => write!(f, "{what}: {error}"),

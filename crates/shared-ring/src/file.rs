@@ -22,6 +22,11 @@ impl File {
         File(Rc::new(Handle { fd, close: Box::new(close) }))
     }
 
+    /// Whether another clone is in use.
+    pub fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
+
     /// The descriptor, valid as long as the value lives.
     pub fn fd(&self) -> Fd {
         self.0.fd
@@ -52,15 +57,18 @@ pub enum FileKind {
 }
 
 /// What the kernel knows of a file. Unequal values mean a changed file; equal ones an unchanged one
-/// as far as its times tell, which tick every few milliseconds and can be set.
+/// as far as its times tell, which tick every few milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// What it is.
     pub kind: FileKind,
     /// Length in bytes.
     pub len: u64,
-    /// Last change of the contents, in nanoseconds since 1970.
+    /// Last change of the contents, in nanoseconds since 1970. Programs can set it.
     pub modified_ns: i64,
+    /// Last change of the contents or of what else the kernel knows of the file, in nanoseconds since
+    /// 1970, by a clock that ticks every few milliseconds. Nobody can set it: inode(7).
+    pub changed_ns: i64,
     /// Number of the file on its device.
     pub inode: u64,
 }
@@ -80,22 +88,40 @@ impl Listing {
 }
 
 impl Meta {
-    pub(crate) fn from_parts(mode: u32, len: u64, inode: u64, seconds: i64, nanos: u32) -> Self {
+    pub(crate) fn from_parts(
+        mode: u32,
+        len: u64,
+        inode: u64,
+        modified: (i64, u32),
+        changed: (i64, u32),
+    ) -> Self {
         let kind = match mode & libc::S_IFMT {
             libc::S_IFREG => FileKind::Regular,
             libc::S_IFDIR => FileKind::Directory,
             _ => FileKind::Other,
         };
-        let modified_ns = seconds.saturating_mul(1_000_000_000).saturating_add(nanos.into());
-        Meta { kind, len, modified_ns, inode }
+        let ns = |(seconds, ns): (i64, u32)| {
+            seconds.saturating_mul(1_000_000_000).saturating_add(ns.into())
+        };
+        Meta { kind, len, modified_ns: ns(modified), changed_ns: ns(changed), inode }
     }
 
     /// Last change of the contents, between the years 1677 and 2262.
     pub fn modified(&self) -> SystemTime {
-        let distance = Duration::from_nanos(self.modified_ns.unsigned_abs());
-        match self.modified_ns {
-            ..0 => SystemTime::UNIX_EPOCH - distance,
-            0.. => SystemTime::UNIX_EPOCH + distance,
-        }
+        time(self.modified_ns)
+    }
+
+    /// Last change of anything, between the years 1677 and 2262.
+    pub fn changed(&self) -> SystemTime {
+        time(self.changed_ns)
+    }
+}
+
+/// A time so many nanoseconds after 1970, or before.
+fn time(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    match ns {
+        ..0 => SystemTime::UNIX_EPOCH - distance,
+        0.. => SystemTime::UNIX_EPOCH + distance,
     }
 }

@@ -178,6 +178,8 @@ impl Host for Linux {
     fn directory(&mut self, path: &Path) -> io::Result<File> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        // Anybody may name a directory; what is in it is for those who may enter it.
+        rustix::fs::openat(&fd, c".", flags, Mode::empty())?;
         Ok(File::new(Fd::from_owned(fd), close))
     }
 

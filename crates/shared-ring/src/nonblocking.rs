@@ -194,8 +194,8 @@ pub(crate) fn meta(file: impl AsFd) -> Result<Meta, Errno> {
         stat.st_mode,
         stat.st_size.unsigned_abs(),
         stat.st_ino,
-        stat.st_mtime,
-        stat.st_mtime_nsec as u32,
+        (stat.st_mtime, stat.st_mtime_nsec as u32),
+        (stat.st_ctime, stat.st_ctime_nsec as u32),
     ))
 }
 

@@ -156,13 +156,18 @@ impl Client {
         let head: Vec<u8> = self.received.drain(..end + 4).collect();
         let head = String::from_utf8(head).unwrap();
         let status = head.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap();
-        let mut reply = Reply { status, head, body: Vec::new() };
-        if has_body {
-            let len: usize = reply.field("Content-Length").unwrap().parse().unwrap();
-            self.receive_until(|bytes| (bytes.len() >= len).then_some(()));
-            reply.body = self.received.drain(..len).collect();
+        let reply = Reply { status, head, body: Vec::new() };
+        if has_body { self.body(reply) } else { reply }
+    }
+
+    /// A reply with its body, of which the head has been taken; one of 304 has none.
+    pub(crate) fn body(&mut self, head: Reply) -> Reply {
+        if head.status == 304 {
+            return head;
         }
-        reply
+        let len: usize = head.field("Content-Length").unwrap().parse().unwrap();
+        self.receive_until(|bytes| (bytes.len() >= len).then_some(()));
+        Reply { body: self.received.drain(..len).collect(), ..head }
     }
 
     /// The body of the next reply, which comes in chunks.
@@ -232,6 +237,14 @@ impl Client {
         let reply = self.reply(true);
         self.pace = None;
         reply
+    }
+
+    /// Whether something has come that was not taken yet.
+    pub(crate) fn has_more(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let found = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        found.is_ok()
     }
 
     pub(crate) fn end(&mut self) {

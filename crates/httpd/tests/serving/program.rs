@@ -16,11 +16,21 @@ pub(crate) fn httpd(arguments: &[&str]) -> Command {
     command
 }
 
+/// The same, behind a line for the shell such as `ulimit -n 64`.
+pub(crate) fn limited(line: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{line} && exec \"$@\""), "sh", env!("CARGO_BIN_EXE_httpd")]);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 /// The program while it serves.
 pub(crate) struct Serving {
     pub(crate) child: Child,
     pub(crate) errors: BufReader<ChildStderr>,
     pub(crate) line: String,
+    /// What it said before the line that says it accepts connections.
+    pub(crate) before: String,
     pub(crate) address: SocketAddr,
 }
 
@@ -34,13 +44,15 @@ impl Serving {
         let mut child = command.spawn().unwrap();
         let errors = BufReader::new(child.stderr.take().unwrap());
         let address = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut serving = Serving { child, errors, line: String::new(), address };
+        let mut serving =
+            Serving { child, errors, line: String::new(), before: String::new(), address };
         serving.address = loop {
             serving.line.clear();
             assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0, "it has ended");
             if let Some(rest) = serving.line.strip_prefix("listening on http://") {
                 break rest.split(' ').next().unwrap().parse().unwrap();
             }
+            serving.before += &serving.line;
         };
         serving
     }

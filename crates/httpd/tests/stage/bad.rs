@@ -12,6 +12,12 @@ pub(crate) fn bad() -> Vec<Bad> {
     let long = |n: usize| "a".repeat(n);
     all.push(Bad(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", long(9000)).into(), 414));
     all.push(Bad(format!("GET /{}", long(9000)).into(), 414));
+    all.push(Bad(format!("{} / HTTP/1.1\r\nHost: a\r\n\r\n", long(9000)).into(), 501));
+    all.push(Bad(format!("\r\n\r\nGET /{}", long(9000)).into(), 414));
+    // A bound and a mistake: which comes first counts.
+    all.push(Bad(format!("GET /\0{} HTTP/1.1\r\n\r\n", long(9000)).into(), 400));
+    all.push(Bad(format!("GET /{}\0 HTTP/1.1\r\n\r\n", long(9000)).into(), 414));
+    all.push(Bad(format!("GET / HTTP/1.1\r\nX: {}\0\r\n\r\n", long(17_000)).into(), 431));
     let value = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", long(17_000));
     all.push(Bad(value.into(), 431));
     all.push(Bad(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", long(17_000)).into(), 431));
@@ -44,8 +50,14 @@ const FIXED: &[(&str, u16)] = &[
     ("GET / HTTP/11|Host: a||", 400),
     ("GET / HTTP/1.10|Host: a||", 400),
     ("GET / HTTP/0.9|Host: a||", 505),
-    ("GET / HTTP/1.2|Host: a||", 505),
     ("GET / HTTP/2.0|Host: a||", 505),
+    ("GET / HTTP/2.1|Host: a||", 505),
+    ("GET / HTTP/3.0|Host: a||", 505),
+    ("GET / HTTP/3|Host: a||", 400),
+    ("GET / HTTP/1.|Host: a||", 400),
+    ("GET / HTTP/1.x|Host: a||", 400),
+    ("GET / HTTP/1.2 |Host: a||", 400),
+    ("GET / HTTP/1.2||", 400),
     ("PRI * HTTP/2.0||SM||", 505),
     ("G@T / HTTP/1.1|Host: a||", 400),
     ("G(T / HTTP/1.1|Host: a||", 400),
@@ -71,6 +83,23 @@ const FIXED: &[(&str, u16)] = &[
     ("GET / HTTP/1.1|Host: a, b||", 400),
     ("GET / HTTP/1.1|Host: a/b||", 400),
     ("GET / HTTP/1.1|Host: u@a||", 400),
+    ("GET / HTTP/1.1|Host: a:80x||", 400),
+    ("GET / HTTP/1.1|Host: a:b:c||", 400),
+    ("GET / HTTP/1.1|Host: [::1||", 400),
+    ("GET / HTTP/1.1|Host: a]||", 400),
+    ("GET / HTTP/1.1|Host: a%zz||", 400),
+    ("GET / HTTP/1.1|Host: [::1]x||", 400),
+    ("GET / HTTP/1.1|Host: :80||", 400),
+    ("GET / HTTP/1.0|Host: a:80x||", 400),
+    ("GET http://a:80x/ HTTP/1.1|Host: a||", 400),
+    ("GET http://a:b:c/ HTTP/1.1|Host: a||", 400),
+    ("GET http://[::1/ HTTP/1.1|Host: a||", 400),
+    ("GET http://a] HTTP/1.1|Host: a||", 400),
+    ("GET http://a%zz?q HTTP/1.1|Host: a||", 400),
+    ("GET http://[::1]x/ HTTP/1.1|Host: a||", 400),
+    ("GET http://:80/ HTTP/1.1|Host: a||", 400),
+    ("POST http://a:80x/ HTTP/1.1|Host: a|Content-Length: 1||", 400),
+    ("OPTIONS http://a:80x/ HTTP/1.1|Host: a||", 400),
     // fields
     ("GET / HTTP/1.1|Host : a||", 400),
     ("GET / HTTP/1.1|Host: a|X||", 400),

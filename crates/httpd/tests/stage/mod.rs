@@ -34,6 +34,9 @@ pub(crate) struct Io {
     pub(crate) stopping: bool,
     pub(crate) paused: bool,
     pub(crate) lateness: Lateness,
+    /// The client takes files so slowly that they stay open, until a test lets them go.
+    pub(crate) slow: bool,
+    pub(crate) files: Vec<File>,
     /// File work done so far, by kind: opened, asked, read.
     pub(crate) works: (u32, u32, u32),
     root: PathBuf,
@@ -71,7 +74,8 @@ impl Stage {
     pub(crate) fn with(app: Site, root: &Path) -> Self {
         let io = Io {
             now: Instant::now(),
-            wall: SystemTime::now(),
+            // No file has changed of late.
+            wall: SystemTime::now() + Duration::from_secs(3600),
             sent: Vec::new(),
             stuck: false,
             deadline: None,
@@ -79,6 +83,8 @@ impl Stage {
             stopping: false,
             paused: false,
             lateness: Lateness::InTime,
+            slow: false,
+            files: Vec::new(),
             works: (0, 0, 0),
             root: root.to_owned(),
             path: PathBuf::new(),
@@ -277,7 +283,8 @@ fn describe(meta: &fs::Metadata) -> Meta {
         _ => FileKind::Other,
     };
     let modified_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
-    Meta { kind, len: meta.len(), modified_ns, inode: meta.ino() }
+    let changed_ns = meta.ctime() * 1_000_000_000 + meta.ctime_nsec();
+    Meta { kind, len: meta.len(), modified_ns, changed_ns, inode: meta.ino() }
 }
 
 fn read(file: &File, start: u64, most: u64) -> io::Result<Vec<u8>> {
@@ -313,6 +320,9 @@ impl Commands for Io {
             Chunk::File(file, range) => {
                 let bytes = read(&file, range.start, range.end - range.start).unwrap();
                 self.sent.extend_from_slice(&bytes);
+                if self.slow {
+                    self.files.push(file);
+                }
             }
         }
         match (self.sent.len() - before) as u64 {

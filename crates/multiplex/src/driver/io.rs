@@ -306,6 +306,9 @@ impl<K: Submit> Io<K> {
 
     /// Begins file work, or lets it wait for its turn.
     fn begin_work(&mut self, work: FileWork, op: Op) {
+        if !self.has_room_for_work() {
+            return self.let_wait(work, op);
+        }
         let Some(at) = self.vacant_works.pop() else {
             return self.let_wait(work, op);
         };
@@ -339,18 +342,29 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Ends file work and begins the next; none when its connection is gone.
+    /// Ends file work; none when its connection is gone.
     pub(crate) fn end_work(&mut self, token: Token) -> Option<FileWork> {
         let work = self.works.get_mut(token.slot() as usize)?.take()?;
         self.vacant_works.push(token.slot());
-        // Work that is done at once leaves its place to the next.
-        while !self.vacant_works.is_empty() {
+        self.told(work)
+    }
+
+    /// Whether more file work may be begun: what has ended counts until the application knows of it,
+    /// as it may have opened a file.
+    fn has_room_for_work(&self) -> bool {
+        let in_flight = FILE_WORKS as usize - self.vacant_works.len();
+        in_flight + self.ended_works.len() < self.config.file_works.clamp(1, FILE_WORKS) as usize
+    }
+
+    /// Begins file work that waits, as far as there is room. It comes after the application was told
+    /// what has ended, so that the next work on a file that is open comes before another is opened.
+    pub(crate) fn begin_waiting_works(&mut self) {
+        while self.has_room_for_work() {
             let Some((next, op)) = self.waiting_works.pop_front() else { break };
             if self.alive(next.on).is_some() {
                 self.begin_work(next, op);
             }
         }
-        self.told(work)
     }
 
     /// The work, if its connection still wants to hear of it.

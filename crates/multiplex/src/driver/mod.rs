@@ -175,6 +175,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let (tag, done) = work.done(outcome);
             call!(self, work.on.slot(), file, tag, done);
         }
+        self.io.begin_waiting_works();
     }
 
     /// Looks after every connection that commands were given for.
@@ -242,6 +243,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 call!(self, work.on.slot(), file, tag, done);
                 self.settle();
             }
+            self.io.begin_waiting_works();
         }
         for _ in 0..self.io.again.len() {
             let Some(id) = self.io.again.pop_front() else { break };

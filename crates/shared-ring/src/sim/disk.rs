@@ -79,7 +79,8 @@ impl Disk {
             Node::File(bytes) => (FileKind::Regular, bytes.len() as u64),
             Node::Directory(_) => (FileKind::Directory, 0),
         };
-        Meta { kind, len, modified_ns: 1_000_000_000_000_000_000, inode: node.into() }
+        let (modified_ns, changed_ns) = (1_000_000_000_000_000_000, 1_000_000_000_000_000_000);
+        Meta { kind, len, modified_ns, changed_ns, inode: node.into() }
     }
 
     /// What of a file lies within a range.
