@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::Output;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use httpd::multiplex::backends;
@@ -396,5 +397,58 @@ fn what_was_done_is_shown() {
         assert!(counts["system_calls"].as_u64().unwrap() > 0);
         let hidden = Serving::start(&arguments);
         assert_eq!(hidden.connect().get("/.httpd/status.json").status, 404);
+    }
+}
+
+#[test]
+fn requests_sent_before_a_sigterm_were_reset() {
+    const CLIENTS: usize = 100;
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), "content").unwrap();
+    let path = root.path().to_str().unwrap();
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        let arguments = ["--listen", "127.0.0.1:0", "--backend", backend.name, "--root", path];
+        let serving = Serving::start(&arguments);
+        let mut known: Vec<_> = (0..CLIENTS / 2).map(|_| serving.connect()).collect();
+        for client in &mut known {
+            assert_eq!(client.get("/file").status, 200);
+        }
+        // While the program does nothing: requests on open connections and on new ones, half of them for
+        // what is not in its memory; then the signal.
+        serving.signal(Signal::STOP);
+        let new = (0..CLIENTS / 2).map(|_| serving.connect());
+        let mut clients: Vec<_> = known.into_iter().chain(new).collect();
+        for (at, client) in clients.iter_mut().enumerate() {
+            let target = ["/file", "/missing"][at % 2];
+            client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        }
+        serving.signal(Signal::TERM);
+        serving.signal(Signal::CONT);
+        for (at, client) in clients.iter_mut().enumerate() {
+            let reply = client.reply(true);
+            assert_eq!(reply.status, if at % 2 == 0 { 200 } else { 404 });
+            // What was answered before the signal was seen does not say so, but ends in order, too.
+            client.expect_end();
+        }
+        serving.expect_success();
+    }
+}
+
+#[test]
+fn replies_of_a_draining_server_did_not_say_that_the_connection_ends() {
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
+        let mut client = serving.connect();
+        client.send(b"GET / HTTP/1.1\r\nHo");
+        serving.signal(Signal::TERM);
+        while TcpStream::connect(serving.address).is_ok() {
+            thread::yield_now();
+        }
+        client.send(b"st: a\r\n\r\n");
+        let reply = client.reply(true);
+        let connection = reply.field("Connection");
+        assert_eq!((reply.status, connection), (200, Some("close")), "{}", backend.name);
+        client.expect_end();
+        serving.expect_success();
     }
 }
