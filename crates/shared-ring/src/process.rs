@@ -43,6 +43,11 @@ impl Process {
         }
     }
 
+    /// Its number among those from which it was forked; never 0.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
     /// Whether this is the calling process.
     #[inline]
     pub fn is_current(self) -> bool {
