@@ -9,11 +9,13 @@
 use std::cell::Cell;
 use std::mem;
 use std::ops::Range;
-use std::panic;
+use std::panic::{self, Location};
 use std::process;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+};
 use std::thread;
 
 use shared_ring::Process;
@@ -58,7 +60,9 @@ fn guard_panics() {
         // SAFETY: as in `forked`.
         let gate = unsafe { CURRENT.get::<Gate>().as_ref() };
         if gate.is_some_and(|gate| !gate.block.regs().is_null()) {
-            broken("a handler must not panic");
+            // What the hook would have written, but for the message, whose form takes memory.
+            let file = info.location().map_or("an unknown file", Location::file);
+            broken_in("a handler must not panic", file);
         }
         before(info);
     }));
@@ -97,6 +101,8 @@ pub(crate) struct Gate {
     /// [`TRUST`] as long as it has not blocked itself, so that nobody can have found it blocked.
     trust: AtomicU32,
     hooks: Hooks,
+    /// The pointer by which it was installed, null when it is not.
+    installed: AtomicPtr<Gate>,
     posts: Arc<Posts>,
     counters: Counters,
     process: Process,
@@ -182,6 +188,7 @@ impl Gate {
             last: [const { AtomicU64::new(0) }; Group::COUNT as usize],
             trust: AtomicU32::new(u32::MAX),
             hooks,
+            installed: AtomicPtr::new(ptr::null_mut()),
             posts,
             counters: Counters::default(),
             process: Process::current(),
@@ -201,12 +208,15 @@ impl Gate {
         }
         TOUCHED.set(true);
         CURRENT.set(gate)?;
+        // SAFETY: by the caller's promise it is there.
+        unsafe { (*gate).installed.store(gate.cast_mut(), Ordering::Relaxed) };
         compiler_fence(Ordering::SeqCst);
         Ok(())
     }
 
     /// Takes this away from the calling thread, if it has it.
     pub(crate) fn uninstall(&self) {
+        self.installed.store(ptr::null_mut(), Ordering::Relaxed);
         if ptr::eq(CURRENT.get(), self) {
             // There is a place for it, so it can't fail.
             let _ = CURRENT.set(ptr::null::<Gate>());
@@ -496,9 +506,9 @@ impl Gate {
 
     /// Takes in what has come, and delivers what the masks allow. The gate is closed.
     fn deliver(&self) {
-        let (gate, mask) = (CURRENT.get(), self.block.deliver() | self.block.notify());
-        if !ptr::eq(gate, self) {
-            // It is a copy, in a child of fork(2).
+        let mask = self.block.deliver() | self.block.notify();
+        let gate = self.installed.load(Ordering::Relaxed).cast_const();
+        if gate.is_null() {
             return;
         }
         // SAFETY: this is the thread's gate, and closed.
@@ -530,8 +540,8 @@ impl Gate {
     }
 
     fn handle(&self) -> bool {
-        let gate = CURRENT.get();
-        if !ptr::eq(gate, self) {
+        let gate = self.installed.load(Ordering::Relaxed).cast_const();
+        if gate.is_null() || !self.is_of_this_process() {
             return false;
         }
         let rule = Rule("a handler must not panic");
@@ -553,7 +563,16 @@ impl Drop for Rule {
 
 /// Ends the process with the rule that was broken. It may be called in a signal handler.
 pub(crate) fn broken(rule: &str) -> ! {
-    for part in ["send-core: a rule was broken: ", rule, "\n"] {
+    end_process(&["send-core: a rule was broken: ", rule, "\n"])
+}
+
+/// The same, and the source file in which that was.
+fn broken_in(rule: &str, file: &str) -> ! {
+    end_process(&["send-core: a rule was broken: ", rule, "\nsend-core: in ", file, "\n"])
+}
+
+fn end_process(parts: &[&str]) -> ! {
+    for part in parts {
         // SAFETY: `part` is memory to be read.
         unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
     }

@@ -28,29 +28,33 @@ const SLEEPS: u32 = 2;
 /// and posters wait for nobody. Neither allocates, so both may be done in a signal handler.
 #[derive(Debug)]
 struct Values {
+    /// A power of two.
     places: Box<[Place]>,
+    /// How many may be in use.
+    most: u64,
     /// The position that the next poster takes. (64 bits do not come around.)
     tail: AtomicU64,
-    /// The position that is taken from next; its taker's alone.
+    /// The position that is taken from next; only its taker changes it.
     head: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Place {
-    /// Twice the position for which it is free, or one more when the value for that position is there.
-    state: AtomicU64,
+    /// One more than the position for which the value is there.
+    filled: AtomicU64,
     value: AtomicU64,
 }
 
 impl Values {
-    fn new(places: u32) -> Self {
-        let place = |at| Place { state: AtomicU64::new(2 * at), value: AtomicU64::new(0) };
-        let places = (0..u64::from(places)).map(place).collect();
-        Values { places, tail: AtomicU64::new(0), head: AtomicU64::new(0) }
+    fn new(most: u32) -> Self {
+        let places = most.next_power_of_two();
+        let place = |_| Place { filled: AtomicU64::new(0), value: AtomicU64::new(0) };
+        let places = (0..places).map(place).collect();
+        Values { places, most: most.into(), tail: AtomicU64::new(0), head: AtomicU64::new(0) }
     }
 
     fn place(&self, position: u64) -> &Place {
-        &self.places[(position % self.places.len() as u64) as usize]
+        &self.places[position as usize & (self.places.len() - 1)]
     }
 
     /// Puts a value behind all others; hands it back when there is no room.
@@ -64,16 +68,12 @@ impl Values {
     fn reserve(&self) -> Option<u64> {
         loop {
             let tail = self.tail.load(Ordering::Relaxed);
-            // Acquires that the value which stood there was read.
-            let state = self.place(tail).state.load(Ordering::Acquire);
-            if state < 2 * tail {
-                // What stands there was not taken. (A tail that is old has a state that is newer.)
+            // Acquires that what stood at the position was read. (The head may be beyond a tail that is old.)
+            if tail.saturating_sub(self.head.load(Ordering::Acquire)) >= self.most {
                 return None;
             }
             let (next, relaxed) = (tail + 1, Ordering::Relaxed);
-            if state == 2 * tail
-                && self.tail.compare_exchange_weak(tail, next, relaxed, relaxed).is_ok()
-            {
+            if self.tail.compare_exchange_weak(tail, next, relaxed, relaxed).is_ok() {
                 return Some(tail);
             }
             // Another poster has taken the position.
@@ -83,26 +83,25 @@ impl Values {
     fn fill(&self, position: u64, value: u64) {
         let place = self.place(position);
         place.value.store(value, Ordering::Relaxed);
-        place.state.store(2 * position + 1, Ordering::Release);
+        place.filled.store(position + 1, Ordering::Release);
     }
 
     /// Takes the oldest value out, unless there is none or its poster is still at it. One thread calls it.
     fn pop(&self) -> Option<u64> {
         let head = self.head.load(Ordering::Relaxed);
         let place = self.place(head);
-        if place.state.load(Ordering::Acquire) != 2 * head + 1 {
+        if place.filled.load(Ordering::Acquire) != head + 1 {
             return None;
         }
         let value = place.value.load(Ordering::Relaxed);
-        place.state.store(2 * (head + self.places.len() as u64), Ordering::Release);
-        self.head.store(head + 1, Ordering::Relaxed);
+        self.head.store(head + 1, Ordering::Release);
         Some(value)
     }
 
     /// Whether `pop` would find nothing. One thread calls it.
     fn is_empty(&self) -> bool {
         let head = self.head.load(Ordering::Relaxed);
-        self.place(head).state.load(Ordering::Acquire) != 2 * head + 1
+        self.place(head).filled.load(Ordering::Acquire) != head + 1
     }
 }
 

@@ -33,6 +33,7 @@ extern "C" fn wipe() {
 
 impl Process {
     /// The calling process. After the first call it may be called in a signal handler.
+    #[inline]
     pub fn current() -> Self {
         let number = NUMBER.load(Ordering::Acquire);
         // SAFETY: the page stays for good.
@@ -44,6 +45,7 @@ impl Process {
     }
 
     /// Its number among those from which it was forked; never 0.
+    #[inline]
     pub fn number(self) -> u32 {
         self.0
     }
