@@ -79,6 +79,12 @@ impl EventControl {
         self.head.load(Ordering::Acquire) != self.tail.load(Ordering::Relaxed)
     }
 
+    /// How many events the buffer holds.
+    pub(crate) fn held(&self) -> u32 {
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
+        if head >= tail { head - tail } else { head + self.slots() - tail }
+    }
+
     pub(crate) fn tail(&self) -> u32 {
         self.tail.load(Ordering::Relaxed)
     }

@@ -8,6 +8,8 @@ use std::io;
 pub enum Error {
     /// The calling thread has a control block already.
     AlreadyDefined,
+    /// The control block is that of the process from which this one was forked.
+    InChild,
     /// A buffer for no events, or for more than 2^24.
     BufferSize(u32),
     /// Groups are numbered 0 to 31.
@@ -60,6 +62,10 @@ impl fmt::Display for Error {
             Error::AlreadyDefined => {
                 f.write_str("this thread has an event control block already; a thread has one")
             }
+            Error::InChild => f.write_str(
+                "this is the control block of the process that has called fork(2); a child defines \
+                 one of its own",
+            ),
             Error::BufferSize(events) => {
                 write!(f, "an event buffer holds 1 to {} events, not {events}", crate::MOST_EVENTS)
             }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem;
 use std::ops::Range;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::gate::{self, Counts, Gate, Hooks, SIGNALS};
 use crate::group::Assignment;
 use crate::posts::Posts;
 use crate::queue::{HolderId, Queue};
-use crate::signals::{self, Before};
+use crate::signals;
 use crate::source::{Idle, Intake, Origins};
 use crate::stack::Stack;
 use crate::timer::Timer;
@@ -58,8 +58,8 @@ struct Inside<S> {
     deliverer: Deliverer,
     queue: Queue,
     groups: Assignment,
-    /// Holders and former actions of the signals that are events.
-    signals: [Option<(HolderId, Before)>; SIGNALS],
+    /// Holders of the signals that are events.
+    signals: [Option<HolderId>; SIGNALS],
     posts: Arc<Posts>,
     source: S,
     origins: Origins,
@@ -117,14 +117,19 @@ impl<S: Source> Evtctl<S> {
         let evtctl = Evtctl { control, stack: Some(stack), thread: PhantomData };
         // SAFETY: the gate is the first part of what `control` points to, which is given back only
         // when another stands in its place.
-        unsafe { Gate::install(control.as_ptr().cast()) };
-        signals::begin_notification()?;
+        unsafe { Gate::install(control.as_ptr().cast()) }?;
+        signals::begin_notification(thread)?;
         Ok(evtctl)
     }
 
     fn gate(&self) -> &Gate {
         // SAFETY: it is there until `self` is dropped, and nobody has it to be changed.
         unsafe { &(*self.control.as_ptr()).gate }
+    }
+
+    /// In a child of fork(2) the block is a copy, and the parent's is meant.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.gate().is_of_this_process() { Ok(()) } else { Err(Error::InChild) }
     }
 
     /// Does something with the gate closed, and looks afterwards at what came meanwhile.
@@ -165,21 +170,22 @@ impl<S: Source> Evtctl<S> {
     /// # Errors
     /// When a signal is handled by another part of the program, or is another thread's event.
     pub fn set_group(&mut self, kind: EventType, group: Option<Group>) -> Result<(), Error> {
+        self.check_process()?;
         let thread = gettid().as_raw_nonzero().get();
         self.inside(|gate, inside| {
             let number = kind.as_signal().map(|signal| signal as usize);
             let known = number.is_some_and(|number| inside.signals[number].is_some());
             if let Some(number) = number.filter(|_| group.is_some() && !known) {
-                let Some(before) = signals::claim(kind, thread)? else { return Ok(()) };
-                inside.signals[number] = Some((inside.queue.hold(), before));
+                signals::claim(number as i32, thread)?;
+                inside.signals[number] = Some(inside.queue.hold());
             }
             if let Some(former) = inside.groups.set(kind, group) {
                 inside.queue.reassign(kind, former, group);
             }
             if let Some(number) = number.filter(|_| group.is_none() && known)
-                && let Some((holder, before)) = inside.signals[number].take()
+                && let Some(holder) = inside.signals[number].take()
             {
-                signals::give_back(kind, &before);
+                signals::give_back(number as i32);
                 inside.queue.release(holder);
             }
             inside.source.regrouped(kind);
@@ -198,6 +204,7 @@ impl<S: Source> Evtctl<S> {
         if every.is_some_and(|every| every.is_zero()) {
             return Err(Error::NoPeriod);
         }
+        self.check_process()?;
         let thread = gettid().as_raw_nonzero().get();
         self.inside(|_, inside| {
             if inside.timer.is_none() {
@@ -252,6 +259,7 @@ impl<S: Source> Evtctl<S> {
     /// Calls the handler for what the buffer holds, whatever `notify` says (figure 3.5, line 19).
     /// What has come and may be delivered is delivered first.
     pub fn handle_events(&mut self) {
+        self.gate().note_use();
         self.inside(|gate, inside| {
             inside.source.tidy();
             let mask = gate.block.deliver() | gate.block.notify();
@@ -269,6 +277,7 @@ impl<S: Source> Evtctl<S> {
         now: Instant,
         until: Option<Instant>,
     ) -> Result<(), Error> {
+        self.gate().note_use();
         self.inside(|gate, inside| {
             let waits = gate.block.has_events() || inside.queue.waiting().intersects(mask);
             inside.source.wait(if waits || is_busy() { Some(now) } else { until })?;
@@ -281,6 +290,7 @@ impl<S: Source> Evtctl<S> {
     /// Looks at what has come, as the kernel of the thesis does at each return to the application:
     /// delivers it, and calls the handler if it is to be called.
     pub fn look(&self) {
+        self.gate().revalidate();
         let section = self.gate().enter();
         self.gate().remind();
         drop(section);
@@ -313,7 +323,10 @@ impl<S: Source> Evtctl<S> {
     /// # Errors
     /// When the source can't be used any more.
     pub fn wait(&mut self, mask: Groups, until: Option<Instant>) -> Result<bool, Error> {
-        self.inside(|gate, inside| sleep(gate, inside, mask, until))
+        self.check_process()?;
+        let found = self.inside(|gate, inside| sleep(gate, inside, mask, until));
+        self.gate().revalidate();
+        found
     }
 
     /// Takes the oldest event out of the buffer. When that is empty it is looked whether something
@@ -321,6 +334,7 @@ impl<S: Source> Evtctl<S> {
     pub fn next_event(&mut self) -> Option<Event> {
         self.inside(|gate, inside| {
             if !gate.block.has_events() {
+                gate.note_use();
                 inside.source.tidy();
                 let mask = gate.block.deliver() | gate.block.notify();
                 deliver_inside(gate, inside, mask);
@@ -349,13 +363,13 @@ impl<S: Source> Drop for Evtctl<S> {
             gate.block.set_notify(Groups::NONE);
             signals = mem::replace(&mut inside.signals, [const { None }; SIGNALS]);
         });
-        for (number, (_, before)) in
-            signals.iter().enumerate().filter_map(|(n, held)| Some((n, held.as_ref()?)))
-        {
-            signals::give_back(EventType::of_handled(number as i32), before);
+        let held = signals.iter().enumerate().filter(|(_, held)| held.is_some());
+        // In a child of fork(2) they may be its own again.
+        for (number, _) in held.filter(|_| self.gate().is_of_this_process()) {
+            signals::give_back(number as i32);
         }
-        // SAFETY: null is no gate. What interrupts from now on finds nobody.
-        unsafe { Gate::install(ptr::null()) };
+        // What interrupts from now on finds nobody.
+        self.gate().uninstall();
         self.gate().unmask();
         // The stack goes last, as long as the timer runs and the source is open.
         let stack = self.stack.take();
@@ -406,13 +420,16 @@ fn sleep<S: Source>(
 
 /// Takes in what has come, and puts into the buffer what `mask` allows.
 fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) {
+    if !gate.is_of_this_process() {
+        return;
+    }
     let Inside {
         deliverer, queue, groups, signals, posts, source, origins, timer, was_full, ..
     } = inside;
     let (mut all, mut count, mut full) = (Groups::NONE, 0, false);
     loop {
         gate.take_signals(|number, times| {
-            if let Some((holder, _)) = &signals[number] {
+            if let Some(holder) = &signals[number] {
                 let kind = EventType::of_handled(number as i32);
                 let count = times.min(u16::MAX.into()) as u16;
                 let event = Event { count, ..Event::new(kind) };
@@ -441,6 +458,7 @@ fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) 
             if let Some(event) = source.confirm(event) {
                 // SAFETY: the gate is closed, and this is the block's deliverer. It has room.
                 unsafe { deliverer.put(&gate.block, event, group) };
+                gate.note_put(group);
                 all = all | group.into();
                 count += 1;
             }
@@ -456,6 +474,7 @@ fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) 
     *was_full = full;
     let told = |group: &Group| overflow && mask.contains(*group);
     if let Some(group) = groups.get(EventType::OVERFLOW).filter(told) {
+        gate.note_full(group);
         all = all | group.into();
     }
     gate.block.set_queued(queue.len() + source.queued());

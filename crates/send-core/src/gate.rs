@@ -9,31 +9,67 @@
 use std::cell::Cell;
 use std::mem;
 use std::ops::Range;
+use std::panic::{self, Location};
 use std::process;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+};
+use std::thread;
+
+use shared_ring::Process;
 
 use crate::context::Context;
+use crate::per_thread::PerThread;
 use crate::posts::Posts;
 use crate::signals;
-use crate::{EventControl, Groups};
+use crate::{Error, EventControl, Group, Groups};
 
 /// One past the highest signal number.
 pub(crate) const SIGNALS: usize = 65;
 
+/// The gate of each thread that has one.
+static CURRENT: PerThread = PerThread::new();
+
 thread_local! {
-    /// The gate of this thread. It has no destructor and is not made lazily, so a signal handler
-    /// may look at it.
-    static CURRENT: Cell<*const Gate> = const { Cell::new(ptr::null()) };
+    /// Nothing. But where this crate is in a library that was loaded by dlopen(3), what a thread stores in it
+    /// gets its place with this, and not when a handler panics, which counts panics.
+    static TOUCHED: Cell<bool> = const { Cell::new(false) };
 }
 
-static FORKS: Once = Once::new();
+/// Whether what concerns the whole process was done.
+static IS_SET_UP: AtomicBool = AtomicBool::new(false);
 
-/// A child of fork(2) shares rings and timers with its parent, whose events they are.
+/// A child of fork(2) shares rings and timers with its parent, whose events they are. Here it leaves the
+/// signals to it; the rest is seen from the process that a gate belongs to.
 extern "C" fn forked() {
-    CURRENT.set(ptr::null());
+    signals::leave_to_parent();
+    // SAFETY: a gate stays where it is while it is installed.
+    if let Some(gate) = unsafe { CURRENT.get::<Gate>().as_ref() } {
+        gate.unmask();
+    }
 }
+
+/// Has a panic in a signal handler end the process before the panic hook runs: it takes locks, such as that of
+/// the standard error output, which the interrupted code may hold. A hook that is set later, and does not
+/// call the one that it replaces, runs.
+fn guard_panics() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        // SAFETY: as in `forked`.
+        let gate = unsafe { CURRENT.get::<Gate>().as_ref() };
+        if gate.is_some_and(|gate| !gate.block.regs().is_null()) {
+            // What the hook would have written, but for the message, whose form takes memory.
+            let file = info.location().map_or("an unknown file", Location::file);
+            broken_in("a handler must not panic", file);
+        }
+        before(info);
+    }));
+}
+
+/// After so many uses it is seen whether the signal of notification was blocked from outside.
+const TRUST: u32 = 64;
 
 /// What interrupts a thread, and what holds it off.
 #[derive(Debug)]
@@ -58,9 +94,18 @@ pub(crate) struct Gate {
     /// Signals that came, and how often.
     signals: AtomicU64,
     counts: [AtomicU32; SIGNALS],
+    /// How many events were put into the buffer, and, for each group, how many when the last of it was.
+    put: AtomicU64,
+    last: [AtomicU64; Group::COUNT as usize],
+    /// How many uses may pass before it is seen whether the signal was blocked from outside. More than
+    /// [`TRUST`] as long as it has not blocked itself, so that nobody can have found it blocked.
+    trust: AtomicU32,
     hooks: Hooks,
+    /// The pointer by which it was installed, null when it is not.
+    installed: AtomicPtr<Gate>,
     posts: Arc<Posts>,
     counters: Counters,
+    process: Process,
 }
 
 /// What is behind the gate, by functions that know its type. They are given the pointer by which the
@@ -99,6 +144,8 @@ counters! {
     masked,
     /// Times the signal was unblocked because a mask was raised: one system call each.
     unmasked,
+    /// Times it was unblocked lest an older mask had blocked it again: one system call each.
+    revalidated,
     /// Calls of the event handler.
     notifications,
     /// Events put into the buffer.
@@ -137,9 +184,14 @@ impl Gate {
             signalled: AtomicU32::new(0),
             signals: AtomicU64::new(0),
             counts: [const { AtomicU32::new(0) }; SIGNALS],
+            put: AtomicU64::new(0),
+            last: [const { AtomicU64::new(0) }; Group::COUNT as usize],
+            trust: AtomicU32::new(u32::MAX),
             hooks,
+            installed: AtomicPtr::new(ptr::null_mut()),
             posts,
             counters: Counters::default(),
+            process: Process::current(),
         }
     }
 
@@ -147,27 +199,40 @@ impl Gate {
     ///
     /// # Safety
     /// It stays where it is until another takes its place.
-    pub(crate) unsafe fn install(gate: *const Gate) {
-        // SAFETY: `forked` stores to a variable of its thread, which may be done in a child of fork(2).
-        FORKS.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(forked));
-        });
-        CURRENT.set(gate);
+    pub(crate) unsafe fn install(gate: *const Gate) -> Result<(), Error> {
+        // While a thread panics, its hook can't be changed.
+        if !thread::panicking() && !IS_SET_UP.swap(true, Ordering::Relaxed) {
+            guard_panics();
+            // SAFETY: `forked` does what may be done in a child of fork(2).
+            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        }
+        TOUCHED.set(true);
+        CURRENT.set(gate)?;
+        // SAFETY: by the caller's promise it is there.
+        unsafe { (*gate).installed.store(gate.cast_mut(), Ordering::Relaxed) };
         compiler_fence(Ordering::SeqCst);
+        Ok(())
     }
 
-    /// Whether the calling thread has one.
+    /// Takes this away from the calling thread, if it has it.
+    pub(crate) fn uninstall(&self) {
+        self.installed.store(ptr::null_mut(), Ordering::Relaxed);
+        if ptr::eq(CURRENT.get(), self) {
+            // There is a place for it, so it can't fail.
+            let _ = CURRENT.set(ptr::null::<Gate>());
+            compiler_fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the calling thread has one, of this process.
     pub(crate) fn is_installed() -> bool {
-        !CURRENT.get().is_null()
+        // SAFETY: a gate stays where it is while it is installed.
+        unsafe { CURRENT.get::<Gate>().as_ref() }.is_some_and(Gate::is_of_this_process)
     }
 
-    /// Does something while the calling thread's gate, if it has one, is closed.
-    pub(crate) fn closed<R>(f: impl FnOnce() -> R) -> R {
-        // SAFETY: a gate stays where it is while it is installed.
-        let section = unsafe { CURRENT.get().as_ref() }.map(Gate::enter);
-        let result = f();
-        drop(section);
-        result
+    /// Whether it is not that of a process from which this one was forked.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process.is_current()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -230,6 +295,9 @@ impl Gate {
             // What the application has left in the buffer.
             self.note_untold(groups);
         }
+        if !groups.is_empty() {
+            self.note_use();
+        }
         self.look_after(groups);
     }
 
@@ -266,6 +334,27 @@ impl Gate {
     pub(crate) fn unmask(&self) {
         if self.masked.swap(false, Ordering::Relaxed) {
             add(&self.counters.unmasked, 1);
+            signals::unblock_notification();
+        }
+    }
+
+    /// Whoever restores a mask of signals that was found while the signal had blocked itself blocks it again
+    /// (pthread_sigmask(3), `SIG_SETMASK`), and nothing tells of that. So it is unblocked now and then.
+    #[inline]
+    pub(crate) fn note_use(&self) {
+        match self.trust.load(Ordering::Relaxed) {
+            0 => self.revalidate(),
+            left => self.trust.store(left - 1, Ordering::Relaxed),
+        }
+    }
+
+    /// Lets the signal through, if it may have been blocked from outside.
+    #[cold]
+    pub(crate) fn revalidate(&self) {
+        let may_be_blocked = self.trust.load(Ordering::Relaxed) <= TRUST;
+        if may_be_blocked && !self.masked.load(Ordering::Relaxed) && self.is_of_this_process() {
+            self.trust.store(TRUST, Ordering::Relaxed);
+            add(&self.counters.revalidated, 1);
             signals::unblock_notification();
         }
     }
@@ -348,7 +437,8 @@ impl Gate {
         self.deliver();
         let mut again = false;
         while self.block.has_handler()
-            && (self.is_untold() || (again && self.block.has_events() && self.is_on()))
+            && self.block.has_events()
+            && (self.is_untold() || (again && self.is_on()))
         {
             self.untold.store(0, Ordering::Relaxed);
             again = self.handle();
@@ -364,6 +454,7 @@ impl Gate {
                 // Nobody wants to be interrupted, so it is enough that this happened once.
                 context.block(signals::NOTIFICATION);
                 self.masked.store(true, Ordering::Relaxed);
+                self.trust.store(TRUST, Ordering::Relaxed);
                 add(&self.counters.masked, 1);
             }
             // The handler may have raised the mask.
@@ -381,14 +472,43 @@ impl Gate {
     }
 
     fn is_untold(&self) -> bool {
-        Groups::from_bits(self.untold.load(Ordering::Relaxed)).intersects(self.block.notify())
+        let untold = Groups::from_bits(self.untold.load(Ordering::Relaxed));
+        self.holds(untold & self.block.notify())
+    }
+
+    /// Whether the buffer holds an event of any of these groups: whether the last that was put in has not
+    /// been taken out, as those before it are taken first.
+    fn holds(&self, mut groups: Groups) -> bool {
+        let taken = self.put.load(Ordering::Relaxed) - u64::from(self.block.held());
+        while let Some(group) = groups.first() {
+            if self.last[usize::from(group.number())].load(Ordering::Relaxed) > taken {
+                return true;
+            }
+            groups = groups - group.into();
+        }
+        false
+    }
+
+    /// An event was put into the buffer. The gate is closed.
+    #[inline]
+    pub(crate) fn note_put(&self, group: Group) {
+        let put = self.put.load(Ordering::Relaxed) + 1;
+        self.put.store(put, Ordering::Relaxed);
+        self.last[usize::from(group.number())].store(put, Ordering::Relaxed);
+    }
+
+    /// The buffer is full. That is so, for this group, as long as it holds what it holds now. The gate is
+    /// closed.
+    pub(crate) fn note_full(&self, group: Group) {
+        let put = self.put.load(Ordering::Relaxed);
+        self.last[usize::from(group.number())].store(put, Ordering::Relaxed);
     }
 
     /// Takes in what has come, and delivers what the masks allow. The gate is closed.
     fn deliver(&self) {
-        let (gate, mask) = (CURRENT.get(), self.block.deliver() | self.block.notify());
+        let mask = self.block.deliver() | self.block.notify();
+        let gate = self.installed.load(Ordering::Relaxed).cast_const();
         if gate.is_null() {
-            // In a child of fork(2).
             return;
         }
         // SAFETY: this is the thread's gate, and closed.
@@ -420,8 +540,8 @@ impl Gate {
     }
 
     fn handle(&self) -> bool {
-        let gate = CURRENT.get();
-        if gate.is_null() {
+        let gate = self.installed.load(Ordering::Relaxed).cast_const();
+        if gate.is_null() || !self.is_of_this_process() {
             return false;
         }
         let rule = Rule("a handler must not panic");
@@ -443,7 +563,16 @@ impl Drop for Rule {
 
 /// Ends the process with the rule that was broken. It may be called in a signal handler.
 pub(crate) fn broken(rule: &str) -> ! {
-    for part in ["send-core: a rule was broken: ", rule, "\n"] {
+    end_process(&["send-core: a rule was broken: ", rule, "\n"])
+}
+
+/// The same, and the source file in which that was.
+fn broken_in(rule: &str, file: &str) -> ! {
+    end_process(&["send-core: a rule was broken: ", rule, "\nsend-core: in ", file, "\n"])
+}
+
+fn end_process(parts: &[&str]) -> ! {
+    for part in parts {
         // SAFETY: `part` is memory to be read.
         unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
     }
@@ -453,8 +582,8 @@ pub(crate) fn broken(rule: &str) -> ! {
 /// What every signal of this crate comes to, on the thread that it interrupts.
 pub(crate) fn interrupted(signal: i32, context: Context<'_>) {
     // SAFETY: a gate stays where it is while it is installed.
-    let gate = unsafe { CURRENT.get().as_ref() };
-    match gate {
+    let gate = unsafe { CURRENT.get::<Gate>().as_ref() };
+    match gate.filter(|gate| gate.is_of_this_process()) {
         Some(gate) => {
             if signal != signals::NOTIFICATION {
                 if signals::owner(signal) != gate.posts.thread() {

@@ -205,16 +205,17 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
 
     /// Has a listener interrupt this thread, which it does for good.
     fn watch(&mut self, listener: Fd, counted: bool) {
-        if self.delivery != Delivery::Preemptive {
+        if self.delivery != Delivery::Preemptive || self.evt.check_process().is_err() {
             return;
         }
         if let Some(known) = self.watched.iter_mut().find(|(fd, _)| *fd == listener) {
             known.1 = counted;
         } else {
             self.watched.push((listener, counted));
-            // Where that is refused its connections come at the next entry into the kernel.
-            let _ = self.host.signal_on_arrival(listener);
         }
+        // Also where the number is known: it may be another listener's now. Where that is refused its
+        // connections come at the next entry into the kernel.
+        let _ = self.host.signal_on_arrival(listener);
     }
 
     /// The event that is next: a new connection, if there is one.
@@ -287,8 +288,8 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn counters(&self) -> Counters {
         let counters = self.evt.ask(|source| source.kernel.counters());
-        let Counts { interrupts, unmasked, .. } = self.counts();
-        let system_calls = counters.system_calls + unmasked;
+        let Counts { interrupts, unmasked, revalidated, .. } = self.counts();
+        let system_calls = counters.system_calls + unmasked + revalidated;
         Counters { system_calls, interruptions: interrupts, ..counters }
     }
 }

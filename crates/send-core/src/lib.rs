@@ -80,6 +80,7 @@ mod group;
 mod handler;
 mod kernel;
 mod notifier;
+mod per_thread;
 mod posts;
 mod queue;
 mod ring;

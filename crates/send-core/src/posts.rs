@@ -2,27 +2,108 @@
 
 use std::sync::Arc;
 
-use shared_ring::Waker;
+use shared_ring::{Process, Waker};
 
-use crate::gate::Gate;
-use crate::sync::{ArrayQueue, AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::{PostError, signals};
 
 /// What posts wait in until their thread looks.
 #[derive(Debug)]
 pub(crate) struct Posts {
-    values: ArrayQueue<u64>,
+    values: Values,
     /// What posters and the thread tell each other, in one word: who changes it sees all of it.
     state: AtomicU32,
     ended: AtomicBool,
     thread: i32,
     waker: Waker,
+    process: Process,
 }
 
 /// The thread was told, and has not looked since.
 const TOLD: u32 = 1;
 /// The thread sleeps, or is about to.
 const SLEEPS: u32 = 2;
+
+/// What was posted, by any thread, to be taken by one: D. Vyukov's bounded queue, of which the taker never waits
+/// and posters wait for nobody. Neither allocates, so both may be done in a signal handler.
+#[derive(Debug)]
+struct Values {
+    /// A power of two.
+    places: Box<[Place]>,
+    /// How many may be in use.
+    most: u64,
+    /// The position that the next poster takes. (64 bits do not come around.)
+    tail: AtomicU64,
+    /// The position that is taken from next; only its taker changes it.
+    head: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Place {
+    /// One more than the position for which the value is there.
+    filled: AtomicU64,
+    value: AtomicU64,
+}
+
+impl Values {
+    fn new(most: u32) -> Self {
+        let places = most.next_power_of_two();
+        let place = |_| Place { filled: AtomicU64::new(0), value: AtomicU64::new(0) };
+        let places = (0..places).map(place).collect();
+        Values { places, most: most.into(), tail: AtomicU64::new(0), head: AtomicU64::new(0) }
+    }
+
+    fn place(&self, position: u64) -> &Place {
+        &self.places[position as usize & (self.places.len() - 1)]
+    }
+
+    /// Puts a value behind all others; hands it back when there is no room.
+    fn push(&self, value: u64) -> Result<(), u64> {
+        let position = self.reserve().ok_or(value)?;
+        self.fill(position, value);
+        Ok(())
+    }
+
+    /// Takes a position for one poster; none when all are in use.
+    fn reserve(&self) -> Option<u64> {
+        loop {
+            let tail = self.tail.load(Ordering::Relaxed);
+            // Acquires that what stood at the position was read. (The head may be beyond a tail that is old.)
+            if tail.saturating_sub(self.head.load(Ordering::Acquire)) >= self.most {
+                return None;
+            }
+            let (next, relaxed) = (tail + 1, Ordering::Relaxed);
+            if self.tail.compare_exchange_weak(tail, next, relaxed, relaxed).is_ok() {
+                return Some(tail);
+            }
+            // Another poster has taken the position.
+        }
+    }
+
+    fn fill(&self, position: u64, value: u64) {
+        let place = self.place(position);
+        place.value.store(value, Ordering::Relaxed);
+        place.filled.store(position + 1, Ordering::Release);
+    }
+
+    /// Takes the oldest value out, unless there is none or its poster is still at it. One thread calls it.
+    fn pop(&self) -> Option<u64> {
+        let head = self.head.load(Ordering::Relaxed);
+        let place = self.place(head);
+        if place.filled.load(Ordering::Acquire) != head + 1 {
+            return None;
+        }
+        let value = place.value.load(Ordering::Relaxed);
+        self.head.store(head + 1, Ordering::Release);
+        Some(value)
+    }
+
+    /// Whether `pop` would find nothing. One thread calls it.
+    fn is_empty(&self) -> bool {
+        let head = self.head.load(Ordering::Relaxed);
+        self.place(head).filled.load(Ordering::Acquire) != head + 1
+    }
+}
 
 /// Posts events of the type [`USER`](crate::EventType::USER) to a thread's block, from any thread.
 #[derive(Clone, Debug)]
@@ -47,21 +128,21 @@ impl From<&Arc<Posts>> for Poster {
 impl Posts {
     pub(crate) fn new(most: u32, thread: i32, waker: Waker) -> Self {
         Posts {
-            values: ArrayQueue::new(most.max(1) as usize),
+            values: Values::new(most.max(1)),
             state: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             thread,
             waker,
+            process: Process::current(),
         }
     }
 
     fn post(&self, value: u64) -> Result<(), PostError> {
-        if self.ended.load(Ordering::Acquire) {
+        // In a child of fork(2) this is a copy, which nobody takes from.
+        if self.ended.load(Ordering::Acquire) || !self.process.is_current() {
             return Err(PostError::Ended(value));
         }
-        // Who posts to itself must not look while it is at it.
-        let pushed = Gate::closed(|| self.values.push(value));
-        pushed.map_err(PostError::Full)?;
+        self.values.push(value).map_err(PostError::Full)?;
         let state = self.state.fetch_or(TOLD, Ordering::SeqCst);
         if state & TOLD == 0 {
             signals::notify(self.thread);
@@ -74,7 +155,8 @@ impl Posts {
         Ok(())
     }
 
-    /// Takes the oldest out, for a thread that looks.
+    /// Takes the oldest out, for a thread that looks. It never waits for a poster that has begun: that one
+    /// tells when it is done.
     pub(crate) fn take(&self) -> Option<u64> {
         // Whoever sets it interrupts the thread, which will see it then if it does not now.
         if self.state.load(Ordering::Relaxed) & TOLD != 0 {
@@ -83,7 +165,7 @@ impl Posts {
         self.values.pop()
     }
 
-    /// Whether there are any.
+    /// Whether there is none to be taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -112,6 +194,41 @@ impl Posts {
     /// The block is gone.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Where it spun, a handler that had interrupted the poster, or that had its processor, spun for ever.
+    #[test]
+    fn taking_spun_while_a_poster_was_between_its_two_stores() {
+        let values = Values::new(2);
+        let slow = values.reserve().unwrap();
+        assert_eq!((values.pop(), values.is_empty()), (None, true));
+        values.push(2).unwrap();
+        assert_eq!((values.pop(), values.is_empty()), (None, true), "it is behind the other");
+        assert_eq!(values.push(3), Err(3));
+        values.fill(slow, 1);
+        assert_eq!([values.pop(), values.pop(), values.pop()], [Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn values_are_taken_in_order_and_places_used_again() {
+        for places in 1..4 {
+            let values = Values::new(places);
+            for round in 0..10 {
+                for value in 0..u64::from(places) {
+                    assert_eq!(values.push(round + value), Ok(()));
+                }
+                assert_eq!(values.push(99), Err(99));
+                for value in 0..u64::from(places) {
+                    assert_eq!(values.pop(), Some(round + value));
+                }
+                assert!(values.is_empty());
+            }
+        }
     }
 }
 
@@ -146,6 +263,32 @@ mod models {
             }
             posting.join().unwrap();
             assert_eq!(taken, [1, 2]);
+        });
+    }
+
+    /// Two threads post to one place of two, more than there is room for, while another takes: each value that
+    /// was accepted is taken once, and those of each poster in order.
+    #[test]
+    fn values_are_handed_over_whole() {
+        loom::model(|| {
+            let values = Arc::new(Values::new(1));
+            let posters = [1, 3].map(|first| {
+                let values = Arc::clone(&values);
+                thread::spawn(move || {
+                    [first, first + 1]
+                        .into_iter()
+                        .filter(|value| values.push(*value).is_ok())
+                        .count()
+                })
+            });
+            let mut taken: Vec<u64> = (0..3).filter_map(|_| values.pop()).collect();
+            let posted: usize = posters.into_iter().map(|poster| poster.join().unwrap()).sum();
+            taken.extend(values.pop());
+            assert_eq!((taken.len(), values.is_empty()), (posted, true));
+            for pair in [[1, 2], [3, 4]] {
+                let of_one: Vec<u64> = taken.iter().copied().filter(|v| pair.contains(v)).collect();
+                assert!(of_one.is_sorted() && of_one.len() <= 2, "{taken:?}");
+            }
         });
     }
 }

@@ -161,6 +161,7 @@ impl Queue {
         }
     }
 
+    #[inline]
     fn push(&mut self, at: u32, group: Group, event: Event) {
         let list = &mut self.lists[group.number() as usize];
         let before = list.last.replace(at);
@@ -175,6 +176,7 @@ impl Queue {
         self.len += 1;
     }
 
+    #[inline]
     fn unlink(&mut self, at: u32) {
         let holder = &mut self.holders[at as usize];
         holder.queued = false;

@@ -4,76 +4,87 @@
 //! and wasmtime makes one of 64 KiB where there is none so large. So a stack that is large enough is
 //! used as it is, and otherwise one is made that is large enough for all of them.
 
-use std::cell::Cell;
 use std::io;
 use std::mem;
 use std::process;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::param::page_size;
+use shared_ring::Process;
 
-use crate::{Error, code, gate};
+use crate::per_thread::PerThread;
+use crate::{Error, code, gate, signals};
 
 /// How large a stack has to be: what wasmtime asks for, and far more than a handler needs.
 const LEAST: usize = 64 * 1024;
 
-thread_local! {
-    /// The page below this thread's stack for handlers. It has no destructor and is not made lazily,
-    /// so a signal handler may look at it.
-    static GUARD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-}
+/// The page below each thread's stack for handlers: its lowest byte.
+static GUARD: PerThread = PerThread::new();
 
 /// What was done with faults before.
-static BEFORE: OnceLock<Action> = OnceLock::new();
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-#[derive(Clone, Copy)]
-struct Action(libc::sigaction);
+/// Whether that was a handler for one fault only, which has come (`SA_RESETHAND`).
+static IS_SPENT: AtomicBool = AtomicBool::new(false);
 
 /// Tells a stack that has overflowed into its guard from other faults, which go to whoever handled
 /// them before, such as the standard library.
 fn watch_guards() -> Result<(), Error> {
-    static WATCHED: Mutex<bool> = Mutex::new(false);
-    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
-    if *watched {
-        return Ok(());
-    }
     // SAFETY: plain C structures, for which all zero bytes are a valid value.
     let (mut old, mut new): (libc::sigaction, libc::sigaction) = unsafe { mem::zeroed() };
     // SAFETY: asks for the current action only.
     check(unsafe { libc::sigaction(libc::SIGSEGV, ptr::null(), &mut old) })?;
-    BEFORE.get_or_init(|| Action(old));
+    if BEFORE.set(old).is_err() {
+        return Ok(());
+    }
+    // The former handler finds blocked what it had blocked; SIGSEGV too, unless it wanted it.
+    (new.sa_mask, new.sa_flags) =
+        (old.sa_mask, old.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART));
     new.sa_sigaction = faulted
         as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
         as libc::sighandler_t;
-    new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    new.sa_flags |= libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the handler ends the process, or does what was done before.
-    check(unsafe { libc::sigaction(libc::SIGSEGV, &new, ptr::null_mut()) })?;
-    *watched = true;
-    Ok(())
+    check(unsafe { libc::sigaction(libc::SIGSEGV, &new, ptr::null_mut()) })
 }
 
 extern "C" fn faulted(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let (from, to) = GUARD.get();
+    let guard = GUARD.get::<u8>() as usize;
     // SAFETY: the kernel's structure is there while the handler runs.
-    let at = unsafe { (*info).si_addr() } as usize;
-    if (from..to).contains(&at) {
+    let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
+    // Otherwise a program has sent the signal, and no instruction faults again.
+    let is_a_fault = code > 0;
+    if is_a_fault && guard != 0 && (guard..guard + page_size()).contains(&at) {
         gate::broken("a handler must not use more than its stack");
     }
-    let Some(Action(before)) = BEFORE.get() else { process::abort() };
-    if [libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction) {
-        // The instruction faults again, and then it is done.
-        // SAFETY: it was the action before.
-        unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+    let Some(before) = BEFORE.get() else { process::abort() };
+    let mut handler = before.sa_sigaction;
+    if before.sa_flags & libc::SA_RESETHAND != 0 && IS_SPENT.swap(true, Ordering::Relaxed) {
+        handler = libc::SIG_DFL;
+    }
+    if handler == libc::SIG_IGN && !is_a_fault {
+        return;
+    }
+    if [libc::SIG_DFL, libc::SIG_IGN].contains(&handler) {
+        // SAFETY: a plain C structure, for which all zero bytes are a valid value: the default.
+        let default: libc::sigaction = unsafe { mem::zeroed() };
+        // The instruction faults again, or the signal comes again when this returns, and then it is done.
+        // SAFETY: nothing is called by it.
+        unsafe { libc::sigaction(signal, &default, ptr::null_mut()) };
+        if !is_a_fault {
+            signals::send_to_this_thread(signal);
+        }
     } else if before.sa_flags & libc::SA_SIGINFO != 0 {
         type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
         // SAFETY: the flag says that it is such a function.
-        let handler = unsafe { mem::transmute::<libc::sighandler_t, Handler>(before.sa_sigaction) };
+        let handler = unsafe { mem::transmute::<libc::sighandler_t, Handler>(handler) };
         handler(signal, info, context);
     } else {
         // SAFETY: without the flag it is such a function.
-        let handler: extern "C" fn(libc::c_int) = unsafe { mem::transmute(before.sa_sigaction) };
+        let handler: extern "C" fn(libc::c_int) = unsafe { mem::transmute(handler) };
         handler(signal);
     }
 }
@@ -91,6 +102,8 @@ struct Made {
     memory: NonNull<libc::c_void>,
     length: usize,
     before: libc::stack_t,
+    /// The process whose memory it is.
+    process: Process,
 }
 
 impl Stack {
@@ -117,7 +130,7 @@ impl Stack {
         let mut stack = Stack {
             // SAFETY: one past the end of the mapping.
             top: unsafe { memory.cast::<u8>().add(length) },
-            made: Some(Made { memory, length, before }),
+            made: Some(Made { memory, length, before, process: Process::current() }),
         };
         // SAFETY: the page is the lowest of the mapping, which nobody uses yet.
         let guarded = unsafe { mprotect(memory.as_ptr(), guard, MprotectFlags::empty()) };
@@ -134,8 +147,7 @@ impl Stack {
             stack.put_back();
             return set.map(|()| stack);
         }
-        let lowest = memory.as_ptr() as usize;
-        GUARD.set((lowest, lowest + guard));
+        GUARD.set(memory.as_ptr())?;
         watch_guards()?;
         Ok(stack)
     }
@@ -146,8 +158,11 @@ impl Stack {
     }
 
     fn put_back(&mut self) {
-        if let Some(Made { memory, length, before }) = self.made.take() {
-            GUARD.set((0, 0));
+        let Some(Made { memory, length, before, process }) = self.made.take() else { return };
+        // In a child of fork(2) its own block may have found the stack, and uses it.
+        if process.is_current() {
+            // There is a place for it, so it can't fail.
+            let _ = GUARD.set(ptr::null::<u8>());
             let former = before.ss_sp as usize..before.ss_sp as usize + before.ss_size;
             let there = code::is_mapped(&former).unwrap_or(false);
             let none = libc::stack_t { ss_flags: libc::SS_DISABLE, ..before };

@@ -9,6 +9,8 @@ use std::mem;
 use std::ptr;
 use std::time::{Duration, Instant};
 
+use shared_ring::Process;
+
 use crate::{Error, signals};
 
 /// Longer periods are taken for this one, a year.
@@ -21,6 +23,8 @@ pub(crate) struct Timer {
     every: Duration,
     /// When the next period ends, while it runs.
     due: Option<Instant>,
+    /// The process that has it. A child of fork(2) does not, and may have another of its number.
+    process: Process,
 }
 
 impl Timer {
@@ -34,7 +38,7 @@ impl Timer {
         let mut id = ptr::null_mut();
         // SAFETY: `event` is read, and `id` written, during the call.
         check(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut id) })?;
-        Ok(Timer { id, every: Duration::ZERO, due: None })
+        Ok(Timer { id, every: Duration::ZERO, due: None, process: Process::current() })
     }
 
     /// Has it run, or stops it with `None`.
@@ -72,8 +76,10 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        // SAFETY: the timer is there, and not used any more.
-        unsafe { libc::timer_delete(self.id) };
+        if self.process.is_current() {
+            // SAFETY: the timer is there, and not used any more.
+            unsafe { libc::timer_delete(self.id) };
+        }
     }
 }
 

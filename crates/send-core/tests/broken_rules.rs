@@ -4,7 +4,8 @@
 use std::env;
 use std::hint::black_box;
 use std::process::Command;
-use std::thread;
+use std::sync::Mutex;
+use std::{panic, thread};
 
 use send_core::{EventType, Events, Evtctl, Group, Groups, Handler, Trigger};
 
@@ -47,8 +48,22 @@ fn interrupt(handler: impl Handler) {
     thread::spawn(move || poster.post(1)).join().unwrap().unwrap();
 }
 
-const RULES: [(&str, &str); 3] = [
+/// What a panic hook holds while it writes, such as the lock of the standard error output.
+static OUTPUT: Mutex<()> = Mutex::new(());
+
+/// Interrupts a thread that has a lock which the panic hook wants. Before it was seen to, the handler waited
+/// for ever; so does this program then, until it is ended from outside.
+fn interrupt_with_a_lock() {
+    panic::set_hook(Box::new(|_| drop(OUTPUT.lock())));
+    let _held = OUTPUT.lock();
+    // SAFETY: passes a number.
+    unsafe { libc::alarm(10) };
+    interrupt(Panics);
+}
+
+const RULES: [(&str, &str); 4] = [
     ("panics", "a handler must not panic"),
+    ("panics-with-a-lock", "a handler must not panic"),
     ("idles", "a level-triggered handler has to use up at least one event"),
     ("recurses", "a handler must not use more than its stack"),
 ];
@@ -58,6 +73,7 @@ fn main() {
     let which = env::args().nth(1).filter(|word| RULES.iter().any(|(name, _)| name == word));
     match which.as_deref() {
         Some("panics") => return interrupt(Panics),
+        Some("panics-with-a-lock") => return interrupt_with_a_lock(),
         Some("idles") => return interrupt(Idles),
         Some(_) => return interrupt(Recurses),
         None => {}

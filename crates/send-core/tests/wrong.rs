@@ -91,6 +91,7 @@ fn posts_beyond_the_room_come_back() {
 fn every_refusal_is_a_sentence() {
     let all = [
         Error::AlreadyDefined,
+        Error::InChild,
         Error::BufferSize(0),
         Error::NoSuchGroup(40),
         Error::TooManyTypes,

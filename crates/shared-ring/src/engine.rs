@@ -14,9 +14,10 @@ use crate::inflight::{Entry, InFlight};
 use crate::nonblocking::{self, Disk, NotReceived, Sending, is_lost_peer, is_table_full};
 use crate::offload::Work;
 use crate::poller::{Epoll, Poller, Readiness};
+use crate::process::not_its_own;
 use crate::{
     Batch, Completion, Counters, Fault, Fd, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
-    Posted, Refusal, Refused, Submit, System, Table, Token, Told, Waker,
+    Posted, Process, Refusal, Refused, Submit, System, Table, Token, Told, Waker,
 };
 
 /// How an [`Engine`] is set up.
@@ -56,6 +57,8 @@ pub struct Engine<P, S: System = Linux> {
     waker_fd: Fd,
     now: Instant,
     counters: Counters,
+    /// The process whose descriptors it waits for.
+    process: Process,
 }
 
 /// The operations of a ring where there is none: on every Linux, in every container.
@@ -118,6 +121,7 @@ impl<P: Poller, S: System> Engine<P, S> {
             waker_fd,
             now,
             counters: Counters::default(),
+            process: Process::current(),
         })
     }
 
@@ -498,6 +502,9 @@ impl<P: Poller, S: System> Submit for Engine<P, S> {
 
 impl<P: Poller, S: System> Kernel for Engine<P, S> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+        if !self.process.is_current() {
+            return Err(not_its_own());
+        }
         self.counters.turns += 1;
         let patience = self.patience(until);
         if self.events.is_empty() {

@@ -30,6 +30,7 @@ pub mod nonblocking;
 mod offload;
 mod op;
 pub mod poller;
+mod process;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[doc(hidden)]
@@ -58,6 +59,8 @@ pub use waker::Waker;
 pub use linux::{Linux, file_outcome};
 #[doc(hidden)]
 pub use offload::{Done, Threads, Work};
+#[doc(hidden)]
+pub use process::Process;
 #[doc(hidden)]
 pub use system::{Offload, System, Told};
 #[doc(hidden)]

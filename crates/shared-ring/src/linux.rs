@@ -302,7 +302,18 @@ pub(crate) fn signal_to_this_thread(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Whether they are.
+pub(crate) fn signals_to_this_thread(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let mut owner = Owner { kind: -1, thread: 0 };
+    // SAFETY: the command writes one `f_owner_ex`, which `Owner` is laid out as.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), F_GETOWN_EX, &raw mut owner) } < 0 {
+        return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    Ok(owner.kind == F_OWNER_TID && owner.thread == gettid().as_raw_nonzero().get())
+}
+
 const F_SETOWN_EX: libc::c_int = 15;
+const F_GETOWN_EX: libc::c_int = 16;
 const F_OWNER_TID: libc::c_int = 0;
 
 /// `struct f_owner_ex` of fcntl(2).

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
@@ -11,7 +12,7 @@ use crate::linux::file_outcome;
 use crate::nonblocking::{self, Disk};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
-use crate::{Fd, Links, Listing, Meta, Offload, Op, Outcome, Place, Token, Waker};
+use crate::{Fd, Links, Listing, Meta, Offload, Op, Outcome, Place, Process, Token, Waker};
 
 /// A path, as operations have it.
 type Path = std::sync::Arc<CStr>;
@@ -99,6 +100,8 @@ fn place(root: Fd, path: &CStr, links: Links) -> Place<'_> {
 pub struct Threads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// The process that has them. In a child of fork(2) there are none, and the lock may be held for good.
+    process: Process,
 }
 
 #[derive(Debug)]
@@ -147,13 +150,16 @@ impl Threads {
     pub(crate) fn new(waker: Waker) -> Self {
         let queues = Mutex::default();
         let shared = Arc::new(Shared { queues, posted: Condvar::new(), waker });
-        Threads { shared, threads: Vec::new() }
+        Threads { shared, threads: Vec::new(), process: Process::current() }
     }
 }
 
 impl Offload for Threads {
     /// Hands work to a thread. When none can be started the caller does it, slowly but surely.
     fn post(&mut self, token: Token, work: Work) {
+        if !self.process.is_current() {
+            return;
+        }
         let mut queues = self.shared.queues();
         if queues.idle <= queues.todo.len() && self.threads.len() < Self::MOST {
             let shared = Arc::clone(&self.shared);
@@ -172,12 +178,18 @@ impl Offload for Threads {
     }
 
     fn take(&mut self) -> Option<(Token, Outcome)> {
+        if !self.process.is_current() {
+            return None;
+        }
         let (token, result) = self.shared.queues().done.pop_front()?;
         Some((token, file_outcome(result)))
     }
 
     /// Waits for the threads.
     fn stop(&mut self) {
+        if !self.process.is_current() {
+            return mem::forget(mem::take(&mut self.threads));
+        }
         self.shared.queues().stop = true;
         self.shared.posted.notify_all();
         for thread in self.threads.drain(..) {

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::Fd;
 use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::{Fd, Process};
 
 /// Ends the wait of the kernel it came from; cheap to clone, usable from any thread.
 ///
@@ -22,6 +22,8 @@ pub struct Waker(Arc<Shared>);
 struct Shared {
     event: Event,
     pending: AtomicBool,
+    /// The process that is woken.
+    process: Process,
 }
 
 /// A counter that can be waited for.
@@ -109,7 +111,8 @@ impl Waker {
     }
 
     fn over(event: Event) -> Self {
-        Waker(Arc::new(Shared { event, pending: AtomicBool::new(false) }))
+        let process = Process::current();
+        Waker(Arc::new(Shared { event, pending: AtomicBool::new(false), process }))
     }
 
     /// Makes a waker of a simulated machine.
@@ -144,9 +147,11 @@ impl Waker {
     }
 
     /// Reads the descriptor and lets later wakes through again. Call it before looking at what the
-    /// wake was for.
+    /// wake was for. In a child of fork(2), which has the same descriptor, what is there is its parent's.
     pub fn drain(&self) {
-        self.0.event.take();
+        if self.0.process.is_current() {
+            self.0.event.take();
+        }
         self.heard();
     }
 }

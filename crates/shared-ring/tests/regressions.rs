@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, Select};
+use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
     Batch, Engine, EngineConfig, Fd, Gather, Host, Kernel, Kind, Linux, Mode, Op, Outcome, Token,
     UringConfig, UringKernel,
@@ -255,4 +255,28 @@ fn without_multishot_a_second_listener_failed() {
         let Outcome::Accepted(fd) = completion.outcome else { panic!("{completion:?}") };
         kernel.host_mut().discard(fd);
     }
+}
+
+/// A descriptor was closed, and its number became somebody else's, who has signals of another kind.
+#[test]
+fn rtsig_changed_the_flags_of_a_strangers_descriptor_at_its_end() {
+    use std::os::fd::AsFd;
+
+    let is_async = |fd: &OwnedFd| {
+        let flags = rustix::fs::fcntl_getfl(fd).unwrap();
+        flags.contains(rustix::fs::OFlags::from_bits_retain(libc::O_ASYNC as u32))
+    };
+    let mut poller = RtSig::new().unwrap();
+    let (ours, other) = UnixDatagram::pair().unwrap();
+    let (mut closed, kept) = (OwnedFd::from(ours), OwnedFd::from(other));
+    let stranger = OwnedFd::from(UnixDatagram::unbound().unwrap());
+    for fd in [&closed, &kept] {
+        poller.set(Fd::lent(fd.as_fd()), Readiness::READ).unwrap();
+    }
+    let flags = rustix::fs::OFlags::from_bits_retain(libc::O_ASYNC as u32);
+    rustix::fs::fcntl_setfl(&stranger, flags).unwrap();
+    rustix::io::dup2(&stranger, &mut closed).unwrap();
+    drop(poller);
+    assert!(is_async(&closed), "it is not the poller's");
+    assert!(!is_async(&kept), "a signal that is no longer blocked would end the process");
 }

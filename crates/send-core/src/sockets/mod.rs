@@ -89,6 +89,7 @@ impl Evtctl<Sockets> {
         listener: impl Into<OwnedFd>,
         inherited: Option<Group>,
     ) -> Result<Socket, Error> {
+        self.check_process()?;
         let fd = listener.into();
         kind_of_socket(&fd)?;
         if !sockopt::socket_acceptconn(&fd).unwrap_or(false) {
@@ -114,6 +115,7 @@ impl Evtctl<Sockets> {
     /// # Errors
     /// When it is no socket, there is no room, or the system refuses; it is closed then.
     pub fn watch(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<Socket, Error> {
+        self.check_process()?;
         let fd = socket.into();
         kind_of_socket(&fd)?;
         self.configure(|source, _| source.adopt(fd, Role::Watched, group))
@@ -128,6 +130,7 @@ impl Evtctl<Sockets> {
     /// # Errors
     /// When it is no stream, there is no room, or the system refuses; it is closed then.
     pub fn receive(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<Socket, Error> {
+        self.check_process()?;
         let fd = socket.into();
         if kind_of_socket(&fd)? != SocketType::STREAM {
             return Err(Error::NotAStream(fd.as_raw_fd()));
@@ -141,6 +144,7 @@ impl Evtctl<Sockets> {
     /// When there is none that [receives](Evtctl::receive) under this name, or when receiving failed,
     /// which is told again and again.
     pub fn received(&mut self, socket: Socket) -> Result<Received, Error> {
+        self.check_process()?;
         self.configure(|source, _| source.next_piece(socket))
     }
 
@@ -191,6 +195,7 @@ impl Evtctl<Sockets> {
     /// When the socket is not here, or the kernel takes no order at the moment; then it stays, to be released
     /// later, and tells of an error as what was begun with it ends.
     pub fn release(&mut self, socket: Socket) -> Result<OwnedFd, Error> {
+        self.check_process()?;
         self.configure(|source, intake| source.release(socket, intake))
     }
 }

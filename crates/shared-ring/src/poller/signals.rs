@@ -8,8 +8,8 @@ use std::ptr;
 use std::time::Duration;
 
 use super::{Readiness, timespec};
-use crate::Fd;
-use crate::linux::{borrow, signal_to_this_thread};
+use crate::linux::{borrow, signal_to_this_thread, signals_to_this_thread};
+use crate::{Fd, Process};
 
 /// A bounded queue of signals that tell what happens to descriptors.
 pub trait Signals {
@@ -26,7 +26,7 @@ pub trait Signals {
     /// When the descriptor can't signal.
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()>;
 
-    /// Ends that. What is queued stays so.
+    /// Ends that, unless the descriptor was closed and its number is another's. What is queued stays so.
     fn ignore(&mut self, fd: Fd);
 
     /// The same for a descriptor that is about to be closed, which ends it by itself.
@@ -53,7 +53,8 @@ pub enum Signal {
     Overflow,
 }
 
-/// Those of the calling thread, which are blocked in it as long as this lives.
+/// Those of the calling thread, which are blocked in it as long as this lives. In a child of fork(2) there
+/// are none, as they are sent to the parent.
 pub struct Queue {
     signals: libc::sigset_t,
     /// Those that it has blocked.
@@ -61,15 +62,19 @@ pub struct Queue {
     /// The number that stands for the first mark.
     first: libc::c_int,
     system_calls: u64,
+    /// The process whose signals they are.
+    process: Process,
     /// Stays in its thread, to which signals are sent.
     here: PhantomData<*const ()>,
 }
 
 thread_local! {
-    static IN_USE: Cell<bool> = const { Cell::new(false) };
+    /// The process in which this thread has a queue; a child of fork(2) may make one of its own.
+    static IN_USE: Cell<Option<Process>> = const { Cell::new(None) };
 }
 
 const F_SETSIG: libc::c_int = 10;
+const F_GETSIG: libc::c_int = 11;
 
 /// `siginfo_t` of a signal that tells of a descriptor (sigaction(2), `si_band` and `si_fd`).
 #[repr(C)]
@@ -92,7 +97,8 @@ impl Queue {
     /// # Errors
     /// When the thread has such a queue already.
     pub(crate) fn new() -> io::Result<Self> {
-        if IN_USE.get() {
+        let process = Process::current();
+        if IN_USE.get() == Some(process) {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 "this thread takes its real-time signals elsewhere already",
@@ -116,8 +122,17 @@ impl Queue {
                 libc::sigaddset(&mut blocked, number);
             }
         }
-        IN_USE.set(true);
-        Ok(Queue { signals, blocked, first, system_calls: 0, here: PhantomData })
+        IN_USE.set(Some(process));
+        Ok(Queue { signals, blocked, first, system_calls: 0, process, here: PhantomData })
+    }
+
+    /// Whether what happens to a descriptor is told to this queue: the number may be a stranger's now.
+    fn is_watched(&mut self, fd: Fd) -> bool {
+        self.system_calls += 2;
+        // SAFETY: asks for a number.
+        let signal = unsafe { libc::fcntl(fd.raw(), F_GETSIG) };
+        let marks = self.first..self.first + libc::c_int::from(Self::MARKS);
+        marks.contains(&signal) && signals_to_this_thread(borrow(&fd)) == Ok(true)
     }
 
     fn set_async(&mut self, fd: Fd, on: bool) -> io::Result<()> {
@@ -149,8 +164,10 @@ impl Signals for Queue {
     }
 
     fn ignore(&mut self, fd: Fd) {
-        // What was watched can be left alone.
-        let _ = self.set_async(fd, false);
+        if self.is_watched(fd) {
+            // What was watched can be left alone.
+            let _ = self.set_async(fd, false);
+        }
     }
 
     fn forget(&mut self, _fd: Fd) {}
@@ -195,9 +212,13 @@ const POLL_HUP: libc::c_int = 6;
 impl Drop for Queue {
     /// What is left goes, as it would end the process once it is no longer blocked.
     fn drop(&mut self) {
+        if IN_USE.get() != Some(self.process) {
+            // The child of fork(2) in which this is a copy has made a queue of its own.
+            return;
+        }
         while let Ok(Some(_)) = self.take(Some(Duration::ZERO)) {}
         // SAFETY: a live signal set, that of signals which this thread did not block before.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &self.blocked, ptr::null_mut()) };
-        IN_USE.set(false);
+        IN_USE.set(None);
     }
 }

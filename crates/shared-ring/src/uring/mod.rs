@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::inflight::{Entry, InFlight};
 use crate::nonblocking::{self, Disk, NotSent, Part};
+use crate::process::not_its_own;
 use crate::{
     Batch, Completion, Counters, Fault, Host, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
     Posted, Refusal, Refused, Submit, System, Token, Told, Waker, Work,
@@ -208,6 +209,9 @@ impl<R: Ring> UringKernel<R> {
 
     /// Fills the submission queue with what waits for it, cancels first.
     fn fill(&mut self) -> Result<(), Fault> {
+        if self.ring.is_a_parents() {
+            return Err(not_its_own());
+        }
         loop {
             while let Some(token) = self.cancels.pop_front() {
                 // It may have ended since, and another of its name have begun.
@@ -286,6 +290,9 @@ impl<R: Ring> UringKernel<R> {
     /// Enters the kernel: submits, runs its deferred work, waits for `wanted` completions.
     /// Returns how many submissions it took.
     fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Fault> {
+        if self.ring.is_a_parents() {
+            return Err(not_its_own());
+        }
         self.counters.system_calls += 1;
         match self.ring.enter(wanted, most) {
             Ok(taken) => Ok(taken),
@@ -500,8 +507,13 @@ impl<R: Ring> Kernel for UringKernel<R> {
 
 impl<R: Ring> Drop for UringKernel<R> {
     fn drop(&mut self) {
-        if self.shut_down() {
-            self.ring.withdraw(GROUP);
+        // In a child of fork(2) the memory is a copy, which the kernel never writes to, and what is in
+        // flight is the parent's.
+        let is_a_parents = self.ring.is_a_parents();
+        if is_a_parents || self.shut_down() {
+            if !is_a_parents {
+                self.ring.withdraw(GROUP);
+            }
             // SAFETY: it is not used after this, and the kernel has let go of all operations and of
             // the ring of buffers.
             unsafe { ManuallyDrop::drop(&mut self.owned) }

@@ -14,7 +14,7 @@ use rustix::io_uring::{
 
 use super::Mode;
 use super::probe::Ability;
-use crate::{Linux, System, Token};
+use crate::{Linux, Process, System, Token};
 
 /// What the kernel reports of a submission.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +73,12 @@ pub trait Ring: Sized {
     /// # Errors
     /// Those of io_uring_setup(2).
     fn set_up(system: &Self::System, mode: Mode, entries: Entries) -> io::Result<Self>;
+
+    /// Whether it is that of a process from which this one was forked. Then it takes no submissions, hands
+    /// out no completions, and must not be entered.
+    fn is_a_parents(&self) -> bool {
+        false
+    }
 
     /// Whether the kernel can do this.
     fn can(&self, what: Ability) -> bool;
@@ -145,7 +151,12 @@ pub struct Entries {
 }
 
 /// A ring of this machine.
-pub struct LinuxRing(IoUring);
+pub struct LinuxRing {
+    ring: IoUring,
+    /// The process that made it. A child of fork(2) sees the same queues: it puts nothing in and takes
+    /// nothing out.
+    process: Process,
+}
 
 impl Ring for LinuxRing {
     type System = Linux;
@@ -164,11 +175,16 @@ impl Ring for LinuxRing {
             Mode::Cooperative => builder.setup_coop_taskrun().setup_taskrun_flag(),
             Mode::Immediate => builder,
         };
-        builder.build(entries.submissions).map(LinuxRing)
+        let ring = builder.build(entries.submissions)?;
+        Ok(LinuxRing { ring, process: Process::current() })
+    }
+
+    fn is_a_parents(&self) -> bool {
+        !self.process.is_current()
     }
 
     fn can(&self, what: Ability) -> bool {
-        let params = self.0.params();
+        let params = self.ring.params();
         match what {
             Ability::NoDrop => params.is_feature_nodrop(),
             Ability::ExtArg => params.is_feature_ext_arg(),
@@ -179,48 +195,48 @@ impl Ring for LinuxRing {
 
     fn lacks(&self, operations: &[(u8, &'static str)]) -> io::Result<Option<&'static str>> {
         let mut probe = Probe::new();
-        self.0.submitter().register_probe(&mut probe)?;
+        self.ring.submitter().register_probe(&mut probe)?;
         Ok(operations.iter().find(|(code, _)| !probe.is_supported(*code)).map(|(_, name)| *name))
     }
 
     unsafe fn provide(&mut self, address: u64, count: u16, group: u16) -> io::Result<()> {
         // SAFETY: the caller keeps the memory.
-        unsafe { self.0.submitter().register_buf_ring_with_flags(address, count, group, 0) }
+        unsafe { self.ring.submitter().register_buf_ring_with_flags(address, count, group, 0) }
     }
 
     fn withdraw(&mut self, group: u16) {
         // It was registered, and closing the queues takes it back at the latest.
-        let _ = self.0.submitter().unregister_buf_ring(group);
+        let _ = self.ring.submitter().unregister_buf_ring(group);
     }
 
     fn bound_workers(&mut self, mut most: [u32; 2]) -> io::Result<()> {
-        self.0.submitter().register_iowq_max_workers(&mut most)
+        self.ring.submitter().register_iowq_max_workers(&mut most)
     }
 
     #[inline]
     unsafe fn push(&mut self, sqe: &Sqe) -> bool {
         // SAFETY: the caller keeps what it points to.
-        unsafe { self.0.submission().push(sqe) }.is_ok()
+        self.process.is_current() && unsafe { self.ring.submission().push(sqe) }.is_ok()
     }
 
     #[inline]
     fn queued(&mut self) -> u32 {
-        self.0.submission().len() as u32
+        self.ring.submission().len() as u32
     }
 
     #[inline]
     fn is_full(&mut self) -> bool {
-        self.0.submission().is_full()
+        self.ring.submission().is_full()
     }
 
     #[inline]
     fn has_taskrun(&mut self) -> bool {
-        self.0.submission().taskrun()
+        self.ring.submission().taskrun()
     }
 
     #[inline]
     fn has_overflowed(&mut self) -> bool {
-        self.0.submission().cq_overflow()
+        self.ring.submission().cq_overflow()
     }
 
     fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Errno> {
@@ -236,7 +252,7 @@ impl Ring for LinuxRing {
         let submissions = self.queued();
         let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
         // SAFETY: the ring is open as long as `self` lives.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) };
+        let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
         // SAFETY: what submissions point to was promised at `push`, and `arg` points to a time
         // that lives until the call returns.
         unsafe { io_uring_enter_arg(fd, submissions, wanted, flags, Some(&arg)) }
@@ -245,13 +261,16 @@ impl Ring for LinuxRing {
     #[inline]
     fn landed(&self) -> u32 {
         // SAFETY: `&self` is never shared with another thread, and nobody holds the queue now.
-        unsafe { self.0.completion_shared() }.len() as u32
+        unsafe { self.ring.completion_shared() }.len() as u32
     }
 
     /// Copied out in one go, so that the queue's head moves once.
     #[inline]
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
-        into.extend(self.0.completion().map(|cqe| Cqe {
+        if self.is_a_parents() {
+            return;
+        }
+        into.extend(self.ring.completion().map(|cqe| Cqe {
             user_data: cqe.user_data(),
             result: cqe.result(),
             flags: cqe.flags(),

@@ -6,6 +6,7 @@
 use io_uring::cqueue;
 
 use super::{Cqe, Reported, Ring, UringKernel, sqe};
+use crate::process::not_its_own;
 use crate::{Fault, Fd, Kind, RxBuf, Token};
 
 impl<R: Ring> UringKernel<R> {
@@ -43,8 +44,11 @@ impl<R: Ring> UringKernel<R> {
     /// Whether all was taken. It may be called in a signal handler.
     ///
     /// # Errors
-    /// Only when the kernel can't be used any more.
+    /// Only when the kernel can't be used any more, or not in this process.
     pub fn hand_over(&mut self) -> Result<bool, Fault> {
+        if self.ring.is_a_parents() {
+            return Err(not_its_own());
+        }
         if self.ring.queued() > 0 || self.ring.has_overflowed() {
             self.enter(0, None)?;
         }

@@ -1,0 +1,293 @@
+//! A child of fork(2) has no control block, though it has a copy of its parent's: signals do to it what they
+//! did before they were events, it can make a block of its own, and what it does with the copy its parent
+//! does not feel. This program has one thread at each fork, so that a child may go on as any program does.
+
+use std::env;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use send_core::{
+    Action, Actions, Delivery, Error, EventType, Evtctl, Group, Groups, PostError, SendKernel,
+    Socket, SocketConfig, Sockets, Trigger,
+};
+use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Outcome, Submit, Token, UringConfig};
+
+/// Runs a child, which ends by itself within ten seconds; its status, in wait(2)'s format.
+fn fork(child: impl FnOnce()) -> i32 {
+    // SAFETY: the process has one thread.
+    finish(unsafe { libc::fork() }, child)
+}
+
+/// The same for a child of which the C library does not know.
+fn clone(child: impl FnOnce()) -> i32 {
+    // SAFETY: without flags it does what fork(2) does, and the process has one thread.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    finish(pid as i32, child)
+}
+
+fn finish(pid: i32, child: impl FnOnce()) -> i32 {
+    assert!(pid >= 0);
+    if pid == 0 {
+        // SAFETY: passes a number.
+        unsafe { libc::alarm(10) };
+        child();
+        // SAFETY: it ends the process without what its parent has registered to be done.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    loop {
+        // SAFETY: writes one integer. A signal may end it early.
+        if unsafe { libc::waitpid(pid, &mut status, 0) } == pid {
+            return status;
+        }
+    }
+}
+
+fn raise(signal: i32) {
+    // SAFETY: passes a number.
+    unsafe { libc::raise(signal) };
+}
+
+fn action(signal: i32) -> libc::sigaction {
+    // SAFETY: a plain C structure, which the call fills in.
+    unsafe {
+        let mut action = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action);
+        action
+    }
+}
+
+fn is_blocked(signal: i32) -> bool {
+    // SAFETY: a plain C structure, which the call fills in.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+        libc::sigismember(&set, signal) == 1
+    }
+}
+
+/// A block that counts a signal.
+fn counting(signal: i32) -> (Evtctl, Arc<AtomicU64>) {
+    let mut send = Evtctl::define(8).unwrap();
+    let seen = Arc::new(AtomicU64::new(0));
+    let kind = EventType::signal(signal).unwrap();
+    send.set_handler(Actions::new().on(kind, Action::Count(seen.clone())), Trigger::Level);
+    send.set_group(kind, Some(Group::FIRST)).unwrap();
+    send.set_notify(Groups::ALL).unwrap();
+    (send, seen)
+}
+
+fn ends_by(status: i32, signal: i32) -> bool {
+    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal
+}
+
+fn a_child_swallowed_the_signals_of_its_parent() {
+    let (_send, seen) = counting(libc::SIGTERM);
+    let status = fork(|| raise(libc::SIGTERM));
+    assert!(ends_by(status, libc::SIGTERM), "{status:#x}");
+    raise(libc::SIGTERM);
+    assert_eq!(seen.load(Ordering::Relaxed), 1, "the parent has its event");
+}
+
+fn a_child_by_clone_swallowed_them_too() {
+    let (_send, seen) = counting(libc::SIGTERM);
+    let status = clone(|| raise(libc::SIGTERM));
+    assert!(ends_by(status, libc::SIGTERM), "{status:#x}");
+    raise(libc::SIGTERM);
+    assert_eq!(seen.load(Ordering::Relaxed), 1);
+}
+
+fn a_child_does_not_ignore_or_heed_but_what_its_parent_did() {
+    // As nohup(1) does.
+    // SAFETY: nothing is called by it.
+    unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    let (send, _) = counting(libc::SIGHUP);
+    let child = || {
+        assert_eq!(action(libc::SIGHUP).sa_sigaction, libc::SIG_IGN);
+        assert_eq!(action(libc::SIGIO).sa_sigaction, libc::SIG_DFL);
+        raise(libc::SIGHUP);
+    };
+    assert_eq!(fork(child), 0);
+    let by_clone = || {
+        raise(libc::SIGHUP);
+        assert_eq!(action(libc::SIGHUP).sa_sigaction, libc::SIG_IGN);
+    };
+    assert_eq!(clone(by_clone), 0);
+    drop(send);
+    assert_eq!(action(libc::SIGHUP).sa_sigaction, libc::SIG_IGN);
+}
+
+fn notification_stayed_blocked_in_a_child() {
+    let (send, _) = counting(libc::SIGUSR1);
+    send.set_notify(Groups::NONE).unwrap();
+    raise(libc::SIGIO);
+    assert!(is_blocked(libc::SIGIO), "it has found notification off");
+    assert_eq!(fork(|| assert!(!is_blocked(libc::SIGIO))), 0);
+    assert!(is_blocked(libc::SIGIO));
+}
+
+/// What a child does with signals and a block of its own.
+fn has_its_own(parents: Evtctl) {
+    let (mut own, seen) = counting(libc::SIGTERM);
+    let ticks = Arc::new(AtomicU64::new(0));
+    let term = EventType::signal(libc::SIGTERM).unwrap();
+    let handler = Actions::new()
+        .on(term, Action::Count(seen.clone()))
+        .on(EventType::TIMER, Action::Count(ticks.clone()));
+    own.set_handler(handler, Trigger::Level);
+    own.set_group(EventType::TIMER, Some(Group::FIRST.next())).unwrap();
+    own.set_timer(Some(Duration::from_millis(1))).unwrap();
+    raise(libc::SIGTERM);
+    assert_eq!(seen.load(Ordering::Relaxed), 1);
+    // The copy takes nothing along: no signal, no stack, and no timer, which may have the same number.
+    drop(parents);
+    raise(libc::SIGTERM);
+    assert_eq!(seen.load(Ordering::Relaxed), 2);
+    let before = ticks.load(Ordering::Relaxed);
+    while ticks.load(Ordering::Relaxed) < before + 3 {
+        std::hint::spin_loop();
+    }
+    let poster = own.poster();
+    own.set_group(EventType::USER, Some(Group::FIRST)).unwrap();
+    std::thread::spawn(move || poster.post(1)).join().unwrap().unwrap();
+    drop(own);
+    assert_eq!(action(libc::SIGTERM).sa_sigaction, libc::SIG_DFL);
+}
+
+fn a_child_could_not_claim_signals_again() {
+    for make in [fork as fn(Box<dyn FnOnce()>) -> i32, clone] {
+        let (mut send, seen) = counting(libc::SIGTERM);
+        send.set_group(EventType::TIMER, Some(Group::FIRST)).unwrap();
+        send.set_timer(Some(Duration::from_secs(3600))).unwrap();
+        let mut send = Some(send);
+        // SAFETY: the copy of it is dropped in the child, whose memory is its own.
+        let copy = unsafe { std::ptr::read(&send) }.unwrap();
+        let copy = std::mem::ManuallyDrop::new(copy);
+        let child = move || has_its_own(std::mem::ManuallyDrop::into_inner(copy));
+        assert_eq!(make(Box::new(child)), 0);
+        raise(libc::SIGTERM);
+        assert_eq!(seen.load(Ordering::Relaxed), 1);
+        drop(send.take());
+    }
+}
+
+fn a_child_used_the_block_of_its_parent() {
+    let (mut send, _) = counting(libc::SIGUSR1);
+    let poster = send.poster();
+    let term = EventType::signal(libc::SIGTERM).unwrap();
+    let child = || {
+        assert_eq!(send.set_group(term, Some(Group::FIRST)), Err(Error::InChild));
+        assert_eq!(send.set_timer(Some(Duration::from_secs(1))), Err(Error::InChild));
+        assert_eq!(send.wait(Groups::ALL, None), Err(Error::InChild));
+        assert_eq!(poster.post(3), Err(PostError::Ended(3)));
+        send.look();
+        send.handle_events();
+        assert_eq!(send.next_event(), None);
+        assert_eq!(action(libc::SIGTERM).sa_sigaction, libc::SIG_DFL);
+    };
+    assert_eq!(fork(child), 0);
+}
+
+fn a_child_took_connections_and_signals_from_its_parent() {
+    let Ok(sockets) = Sockets::new(&SocketConfig { sockets: 4, buffers: 2, buffer_size: 64 })
+    else {
+        return;
+    };
+    let mut send = Evtctl::with_source(8, sockets).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let number = listener.as_raw_fd();
+    send.set_group(EventType::ACCEPT, Some(Group::FIRST)).unwrap();
+    let listening = send.auto_accept(listener, None).unwrap();
+    let _first = TcpStream::connect(address).unwrap();
+    let mut send = Some(send);
+    let child = || {
+        let inherited = send.as_mut().unwrap();
+        inherited.set_deliver(Groups::ALL);
+        assert_eq!(inherited.next_event(), None);
+        assert_eq!(inherited.release(listening).unwrap_err(), Error::InChild);
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(inherited.auto_accept(other, None).unwrap_err(), Error::InChild);
+        drop(send.take());
+    };
+    assert_eq!(fork(child), 0);
+    // SAFETY: asks for numbers.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFL) };
+    assert_ne!(flags & libc::O_ASYNC, 0);
+    let send = send.as_mut().unwrap();
+    for _ in 0..2 {
+        let until = Instant::now() + Duration::from_secs(10);
+        assert_eq!(send.wait(Groups::ALL, Some(until)), Ok(true));
+        let event = send.next_event().unwrap();
+        assert_eq!(event.kind, EventType::ACCEPT);
+        let connection = Socket::of(&event).unwrap();
+        assert_ne!(connection, listening);
+        let _next = TcpStream::connect(address).unwrap();
+    }
+}
+
+fn a_child_that_dropped_a_server_cancelled_its_parents_accept() {
+    let operations = 16;
+    for delivery in [Delivery::Preemptive, Delivery::Immediate, Delivery::Batched] {
+        let config = UringConfig { mode: delivery.mode(), operations, buffers: 1, buffer_size: 16 };
+        let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
+        let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
+        let at = "127.0.0.1:0".parse().unwrap();
+        let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
+        let token = Token::new(Kind::Accept, 0, 0);
+        kernel.submit(token, Op::Accept { listener, per_turn: None }).unwrap();
+        kernel.turn(Some(Instant::now())).unwrap();
+        let mut kernel = Some(kernel);
+        let child = || {
+            assert!(kernel.as_mut().unwrap().turn(None).is_err());
+            drop(kernel.take());
+        };
+        assert_eq!(fork(child), 0, "{delivery:?}");
+        let kernel = kernel.as_mut().unwrap();
+        let _client = TcpStream::connect(address).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        let accepted = loop {
+            if let Some(completion) = kernel.next() {
+                break completion.outcome;
+            }
+            assert!(Instant::now() < until, "{delivery:?}");
+            kernel.turn(Some(until)).unwrap();
+        };
+        let Outcome::Accepted(fd) = accepted else { panic!("{delivery:?}: {accepted:?}") };
+        kernel.host_mut().discard(fd);
+        kernel.host_mut().discard(listener);
+    }
+}
+
+const ALL: [(&str, fn()); 8] = [
+    ("a_child_swallowed_the_signals_of_its_parent", a_child_swallowed_the_signals_of_its_parent),
+    ("a_child_by_clone_swallowed_them_too", a_child_by_clone_swallowed_them_too),
+    (
+        "a_child_does_not_ignore_or_heed_but_what_its_parent_did",
+        a_child_does_not_ignore_or_heed_but_what_its_parent_did,
+    ),
+    ("notification_stayed_blocked_in_a_child", notification_stayed_blocked_in_a_child),
+    ("a_child_could_not_claim_signals_again", a_child_could_not_claim_signals_again),
+    ("a_child_used_the_block_of_its_parent", a_child_used_the_block_of_its_parent),
+    (
+        "a_child_took_connections_and_signals_from_its_parent",
+        a_child_took_connections_and_signals_from_its_parent,
+    ),
+    (
+        "a_child_that_dropped_a_server_cancelled_its_parents_accept",
+        a_child_that_dropped_a_server_cancelled_its_parents_accept,
+    ),
+];
+
+fn main() {
+    let only = env::args().nth(1);
+    for (name, test) in ALL {
+        if only.as_ref().is_none_or(|only| name.contains(only.as_str())) {
+            test();
+            println!("{name}: ok");
+        }
+    }
+}
