@@ -282,8 +282,11 @@ fn describe(meta: &fs::Metadata) -> Meta {
         kind if kind.is_dir() => FileKind::Directory,
         _ => FileKind::Other,
     };
-    let modified_ns = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
-    let changed_ns = meta.ctime() * 1_000_000_000 + meta.ctime_nsec();
+    // Not every kernel tells more than the ticks of a coarse clock.
+    const TICK_NS: i64 = 10_000_000;
+    let ticks = |seconds: i64, ns: i64| seconds * 1_000_000_000 + ns - ns % TICK_NS;
+    let modified_ns = ticks(meta.mtime(), meta.mtime_nsec());
+    let changed_ns = ticks(meta.ctime(), meta.ctime_nsec());
     Meta { kind, len: meta.len(), modified_ns, changed_ns, inode: meta.ino() }
 }
 
