@@ -188,7 +188,8 @@ pub enum Admit {
 /// It never touches a descriptor, a file, a clock or a source of chance; all of that passes
 /// through [`Commands`]. So it gives the same replies on every mechanism, and runs without any.
 ///
-/// For each connection the order is `accepted` or `connected` first, `closed` last and always.
+/// For each connection the order is `accepted` or `connected` first, `closed` last and always, but for an
+/// application that panics: it is dropped, and the panic goes on in `run`.
 /// After a failed `connected` comes `closed`.
 #[allow(unused_variables)]
 pub trait Application: Sized {

@@ -15,8 +15,9 @@ pub const LOW_WATER: usize = 16 * 1024;
 /// What an application can ask for, of any connection at any time.
 ///
 /// No command calls the application back before it returns, and none fails: what goes wrong is
-/// told by a later callback. Commands take effect when the callback has returned. Commands for a
-/// connection that is gone have no effect.
+/// told by a later callback. `send`, `receive` and `close` take effect when the callback has returned;
+/// `connect` and `file` begin their work, and `admit` and `deadline` change what they are about, before
+/// they return. Commands for a connection that is gone have no effect.
 pub trait Commands {
     /// The time, as of the beginning of this turn of the loop.
     fn now(&self) -> Instant;

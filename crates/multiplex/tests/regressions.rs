@@ -9,9 +9,13 @@ use std::time::{Duration, Instant};
 
 use multiplex::{
     Admit, Any, Application, BufferSizes, Chunk, Close, Commands, Config, Conn, Cx, File, FileDone,
-    FileOp, FilePath, Listener, Remote, Root, Rx, StartError, Stats, Why, backends,
+    FileOp, FilePath, Listener, Loop, Remote, Root, Rx, StartError, Stats, Why, backends,
 };
-use shared_ring::{Host, Linux, ListenOptions, System};
+use shared_ring::poller::Epoll;
+use shared_ring::{
+    Completion, Counters, Fault, Host, Kernel, Linux, ListenOptions, Mode, Op, Outcome,
+    PortableKernel, Posted, Refused, Submit, System, Token, UringKernel, Waker,
+};
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -870,4 +874,151 @@ fn idle_connections_kept_a_new_one_waiting() {
         drop(idle);
         assert_eq!(server.stop().idle_closed, 1, "{name}");
     });
+}
+
+/// Panics at the first byte.
+struct Panics(Sender<()>);
+
+impl Application for Panics {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, _rx: &mut Rx<'_>) {
+        self.0.send(()).unwrap();
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_panic_of_the_application_was_swallowed() {
+    side_by_side(|name| {
+        let (panics, told) = mpsc::channel();
+        let server = Server::start(name, config(), move || Panics(panics));
+        let (mut client, mut other) = (server.connect(), server.connect());
+        client.write_all(b"x").unwrap();
+        next(&told);
+        // Nothing is left open.
+        for client in [&mut client, &mut other] {
+            let end = client.read(&mut [0]);
+            assert!(matches!(&end, Ok(0)) || end.is_err_and(is_reset), "{name}: still open");
+        }
+        let panic = server.thread.join().expect_err("the panic goes on in `run`");
+        assert_eq!(panic.downcast_ref(), Some(&"on purpose"), "{name}");
+    });
+}
+
+fn is_reset(error: std::io::Error) -> bool {
+    error.kind() == ErrorKind::ConnectionReset
+}
+
+/// A kernel that can't go on once it has accepted a connection and received something.
+struct Breaks<K> {
+    kernel: K,
+    received: bool,
+    finished: bool,
+    discarded: Sender<bool>,
+}
+
+impl<K: Kernel> Submit for Breaks<K> {
+    type Host = K::Host;
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+        self.kernel.submit(token, op)
+    }
+
+    fn cancel(&mut self, token: Token) {
+        self.kernel.cancel(token);
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        self.kernel.finish();
+    }
+
+    fn host(&self) -> &K::Host {
+        self.kernel.host()
+    }
+
+    fn host_mut(&mut self) -> &mut K::Host {
+        if self.received {
+            self.discarded.send(self.finished).unwrap();
+        }
+        self.kernel.host_mut()
+    }
+
+    fn now(&self) -> Instant {
+        self.kernel.now()
+    }
+
+    fn waker(&self) -> Waker {
+        self.kernel.waker()
+    }
+
+    fn landed(&self) -> u32 {
+        self.kernel.landed()
+    }
+
+    fn counters(&self) -> Counters {
+        self.kernel.counters()
+    }
+}
+
+impl<K: Kernel> Kernel for Breaks<K> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+        if self.received {
+            let error = ErrorKind::Other.into();
+            return Err(Fault { doing: "breaking", error });
+        }
+        self.kernel.turn(until)
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        let next = self.kernel.next();
+        self.received |=
+            next.as_ref().is_some_and(|next| matches!(next.outcome, Outcome::Received(_)));
+        next
+    }
+
+    fn reap(&mut self) {
+        self.kernel.reap();
+    }
+}
+
+/// What an application and the machine saw of a kernel that broke.
+fn broken(make: impl FnOnce(&Config) -> Result<(), Fault>, told: &Receiver<Why>) -> Fault {
+    let fault = make(&config()).unwrap_err();
+    assert!(matches!(told.try_recv(), Ok(Why::Failed(_))), "it was not told of the end");
+    fault
+}
+
+fn after_a_fault<K: Kernel>(kernel: impl FnOnce(&Config) -> K) {
+    let (ended, told) = mpsc::channel();
+    let (discarded, order) = mpsc::channel();
+    let serve = |config: &Config| {
+        let kernel = Breaks { kernel: kernel(config), received: false, finished: false, discarded };
+        let server = Loop::new(kernel, config).unwrap();
+        let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
+        client.write_all(b"x").unwrap();
+        let served = server.run(Pauses(ended)).map(drop);
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(client.read(&mut [0]).ok().filter(|n| *n > 0), None);
+        served
+    };
+    assert_eq!(broken(serve, &told).doing, "breaking");
+    let order: Vec<bool> = order.iter().collect();
+    // The listener and the connection.
+    assert_eq!(order, [true; 2], "closed before what was queued for them had its end");
+}
+
+#[test]
+fn after_a_fault_the_application_was_not_told_and_descriptors_were_closed_before_their_operations()
+{
+    after_a_fault(|config| {
+        PortableKernel::new(Epoll::new().unwrap(), &config.engine().unwrap()).unwrap()
+    });
+    for mode in [Mode::Deferred, Mode::Immediate] {
+        if UringKernel::probe(mode).is_ok() {
+            after_a_fault(|config| UringKernel::new(&config.ring(mode).unwrap()).unwrap());
+        }
+    }
 }

@@ -264,6 +264,10 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
         self.steps = self.steps.min(most);
     }
 
+    fn finish(&mut self) {
+        self.evt.critically(|source| source.kernel.finish());
+    }
+
     fn host(&self) -> &R::System {
         &self.host
     }

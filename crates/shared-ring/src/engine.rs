@@ -35,7 +35,6 @@ pub struct EngineConfig {
 pub struct Engine<P, S: System = Linux> {
     poller: P,
     system: S,
-    /// Stands before the table of operations, whose files its threads use until they are joined.
     offload: S::Offload,
     /// Operations that wait, and whether their end was asked for while a thread has them.
     inflight: InFlight<bool>,
@@ -414,6 +413,15 @@ impl<P: Poller, S: System> Engine<P, S> {
     }
 }
 
+impl<P, S: System> Engine<P, S> {
+    /// Ends the threads' work. The files of what hangs are leaked, as their numbers are still used.
+    fn stop_offload(&mut self) {
+        if !self.offload.stop() {
+            mem::forget(mem::replace(&mut self.inflight, InFlight::new(0)));
+        }
+    }
+}
+
 impl<P: Poller, S: System> Submit for Engine<P, S> {
     type Host = S;
 
@@ -470,6 +478,10 @@ impl<P: Poller, S: System> Submit for Engine<P, S> {
             // A thread has it.
             _ => entry.note = true,
         }
+    }
+
+    fn finish(&mut self) {
+        self.stop_offload();
     }
 
     fn host(&self) -> &S {
@@ -534,6 +546,7 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
 impl<P, S: System> Drop for Engine<P, S> {
     /// Nothing is in flight in the kernel; sockets that were accepted and not delivered close.
     fn drop(&mut self) {
+        self.stop_offload();
         for completion in self.done.drain(..).chain(self.later.drain(..)) {
             if let Outcome::Accepted(fd) = completion.outcome {
                 self.system.discard(fd);

@@ -36,6 +36,11 @@ pub trait Submit {
     /// that is not in flight is ignored.
     fn cancel(&mut self, token: Token);
 
+    /// Ends all operations, within bounds of time: the kernel carries out nothing of theirs after this,
+    /// so what they name by number can be closed. Their completions are not seen any more, and nothing
+    /// is to be submitted.
+    fn finish(&mut self);
+
     /// The machine.
     fn host(&self) -> &Self::Host;
 

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -100,6 +101,8 @@ fn place(root: Fd, path: &CStr, links: Links) -> Place<'_> {
 pub struct Threads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Some of them hang, and are not waited for any more.
+    gave_up: bool,
     /// The process that has them. In a child of fork(2) there are none, and the lock may be held for good.
     process: Process,
 }
@@ -108,6 +111,8 @@ pub struct Threads {
 struct Shared {
     queues: Mutex<Queues>,
     posted: Condvar,
+    /// A thread has come to its end.
+    ended: Condvar,
     waker: Waker,
 }
 
@@ -116,6 +121,8 @@ struct Queues {
     todo: VecDeque<(Token, Work)>,
     done: VecDeque<(Token, Result<Done, Errno>)>,
     idle: usize,
+    /// Threads that have not come to their end.
+    running: usize,
     stop: bool,
 }
 
@@ -140,6 +147,8 @@ impl Shared {
             queues.done.push_back((token, done));
             self.waker.wake();
         }
+        queues.running -= 1;
+        self.ended.notify_all();
     }
 }
 
@@ -147,10 +156,14 @@ impl Threads {
     /// Enough to keep a disk busy; more would only queue there.
     const MOST: usize = 4;
 
+    /// How long [`stop`](Offload::stop) waits for work that hangs.
+    const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
     pub(crate) fn new(waker: Waker) -> Self {
         let queues = Mutex::default();
-        let shared = Arc::new(Shared { queues, posted: Condvar::new(), waker });
-        Threads { shared, threads: Vec::new(), process: Process::current() }
+        let (posted, ended) = (Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { queues, posted, ended, waker });
+        Threads { shared, threads: Vec::new(), gave_up: false, process: Process::current() }
     }
 }
 
@@ -166,6 +179,7 @@ impl Offload for Threads {
             let name = "file work".to_owned();
             if let Ok(thread) = thread::Builder::new().name(name).spawn(move || shared.serve()) {
                 self.threads.push(thread);
+                queues.running += 1;
             }
         }
         if self.threads.is_empty() {
@@ -185,21 +199,38 @@ impl Offload for Threads {
         Some((token, file_outcome(result)))
     }
 
-    /// Waits for the threads.
-    fn stop(&mut self) {
+    /// Waits for the threads, but not for ever: one whose file system hangs is left to itself.
+    fn stop(&mut self) -> bool {
         if !self.process.is_current() {
-            return mem::forget(mem::take(&mut self.threads));
+            mem::forget(mem::take(&mut self.threads));
+            return true;
         }
-        self.shared.queues().stop = true;
+        if self.gave_up {
+            return false;
+        }
+        let mut queues = self.shared.queues();
+        queues.stop = true;
         self.shared.posted.notify_all();
+        let until = Instant::now() + Self::STOP_TIMEOUT;
+        while queues.running > 0 {
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                self.threads.clear();
+                self.gave_up = true;
+                return false;
+            }
+            let waited = self.shared.ended.wait_timeout(queues, remaining);
+            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(queues);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        true
     }
 }
 
 impl Drop for Threads {
-    /// The descriptors that the threads use are about to be closed.
     fn drop(&mut self) {
         self.stop();
     }

@@ -115,6 +115,7 @@ pub trait Offload {
     /// Takes what is done, one at a time.
     fn take(&mut self) -> Option<(Token, Outcome)>;
 
-    /// Ends it. What was not begun is not done.
-    fn stop(&mut self);
+    /// Ends it. What was not begun is not done. Returns whether nothing is being done any more; else
+    /// the descriptors of the work must stay open.
+    fn stop(&mut self) -> bool;
 }

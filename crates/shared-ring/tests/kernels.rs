@@ -165,6 +165,10 @@ impl<K: Kernel> Submit for Tested<K> {
         self.kernel.cancel(token);
     }
 
+    fn finish(&mut self) {
+        self.kernel.finish();
+    }
+
     fn host(&self) -> &K::Host {
         self.kernel.host()
     }

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Batch, Engine, EngineConfig, Fd, Gather, Host, Kernel, Kind, Linux, Mode, Op, Outcome, Token,
-    UringConfig, UringKernel,
+    Batch, Engine, EngineConfig, Fd, Gather, Host, Kernel, Kind, Links, Linux, Mode, Op, Outcome,
+    PortableKernel, Posted, Submit, Token, UringConfig, UringKernel,
 };
 
 /// More than the submission queue holds, and more than its rest holds once it was emptied.
@@ -279,4 +279,30 @@ fn rtsig_changed_the_flags_of_a_strangers_descriptor_at_its_end() {
     drop(poller);
     assert!(is_async(&closed), "it is not the poller's");
     assert!(!is_async(&kept), "a signal that is no longer blocked would end the process");
+}
+
+#[test]
+fn file_work_that_hangs_kept_a_kernel_from_ending() {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let number = read.as_raw_fd();
+    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
+    let file = shared_ring::File::new(Fd::from_owned(read), |fd| Linux::default().discard(fd));
+    // At this offset a pipe is read where it stands (preadv2(2)): the thread waits for the writer.
+    let op = Op::Read { file, offset: u64::MAX, len: 1 };
+    let token = Token::new(Kind::File, 0, 0);
+    assert!(matches!(kernel.submit(token, op), Ok(Posted::InFlight)));
+    // Once work that was posted later is done, a thread has begun with it.
+    let root = kernel.host_mut().directory("/proc/self".as_ref()).unwrap();
+    let op = Op::List { root, path: c"task".into(), links: Links::Beneath };
+    kernel.submit(Token::new(Kind::File, 1, 0), op).unwrap();
+    let mut batch = Batch::new();
+    while !batch.iter().any(|c| matches!(c.outcome, Outcome::Listed(_))) {
+        kernel.turn_into(None, &mut batch).unwrap();
+    }
+    drop(kernel);
+    // The thread reads by the number still, so it was not closed.
+    // SAFETY: it only asks for the flags of a descriptor.
+    assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
+    drop(write);
 }

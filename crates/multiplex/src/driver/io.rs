@@ -54,12 +54,16 @@ pub(crate) struct Io<K: Submit> {
     /// When connections are next looked through for idle ones.
     pub(crate) next_search: Instant,
     pub(crate) stopping: bool,
+    /// When the time is over that a stop gives to open connections.
+    pub(crate) drained: Option<Instant>,
     pub(crate) stats: Stats,
 }
 
 impl<K: Submit> Drop for Io<K> {
     /// Closes what is open still: a server that was never run, or that ended by a fault.
     fn drop(&mut self) {
+        // What is queued still would reach whatever has the number then.
+        self.kernel.finish();
         let links = self.links.iter().filter_map(|link| link.fd);
         let gates = self.gates.iter().filter(|gate| gate.is_open()).map(|gate| gate.fd);
         let aside = self.aside.drain(..).map(|(_, fd)| fd);
@@ -162,6 +166,7 @@ impl<K: Submit> Io<K> {
             load: Load::new(config.admission, K::SCANS),
             next_search: now,
             stopping: false,
+            drained: None,
             stats: Stats::default(),
         }
     }

@@ -23,9 +23,10 @@ mod send;
 
 pub(crate) use gate::Gate;
 pub(crate) use io::{Io, operations};
+use run::GRACE;
 pub(crate) use run::{drive, gates, roots};
 
-use shared_ring::{Completion, Errno, Fd, Host, Kind, Outcome, Submit, Table, Token};
+use shared_ring::{Completion, Errno, Fault, Fd, Host, Kind, Outcome, Submit, Table, Token};
 
 use crate::{Application, Cx, LOW_WATER, Lateness, Listener, Remote, Why};
 use link::{Flags, Link, Phase};
@@ -348,8 +349,30 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Whether a stopping server has nothing left to do.
+    /// Tells the application of the end of the connections that are left, after a fault of the kernel or
+    /// when they can't end.
+    pub(crate) fn abandon(&mut self, fault: Option<&Fault>) {
+        for slot in 0..self.io.links.len() as u32 {
+            let link = self.io.link(slot);
+            if link.phase == Phase::Vacant {
+                continue;
+            }
+            let why = link.why.take().unwrap_or_else(|| match fault {
+                Some(fault) => Why::Failed(fault.error.kind().into()),
+                None => Why::Stopped,
+            });
+            // Its descriptor is closed with all else; commands for it have no effect.
+            link.phase = Phase::Ending;
+            call!(self, slot, closed, why);
+            self.io.stats.closed += 1;
+        }
+    }
+
+    /// Whether a stopping server has nothing left to do, or can't do it.
     pub(crate) fn is_done(&self) -> bool {
+        if self.io.drained.is_some_and(|at| self.io.kernel.now() >= at + GRACE) {
+            return true;
+        }
         let io = &self.io;
         let empty = io.open == 0 && io.aside.is_empty();
         io.stopping && empty && io.files_rest() && io.gates.iter().all(Gate::is_closed)

@@ -44,8 +44,11 @@ pub(crate) fn roots(host: &mut impl Host, config: &Config) -> Result<Vec<File>, 
     config.roots.iter().map(open).collect()
 }
 
-/// How long a stopping server waits for what can't end at once.
+/// How often a stopping server looks for what could not end at once.
 const REST: Duration = Duration::from_millis(100);
+
+/// How long it does so: file work on a file system that hangs does not end at all.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// Serves until stopped.
 pub(crate) fn drive<K: Kernel, A: Application>(
@@ -54,18 +57,26 @@ pub(crate) fn drive<K: Kernel, A: Application>(
     app: A,
 ) -> Result<Stats, Fault> {
     let mut driver = Driver::new(app, io, remote);
-    let mut drain_ends = None;
-    driver.end_turn();
-    while !driver.is_done() {
-        let until = driver.until(drain_ends);
-        driver.io.kernel.turn(until)?;
-        while let Some(completion) = driver.io.kernel.next() {
-            driver.complete(completion);
+    let served = driver.serve();
+    driver.abandon(served.as_ref().err());
+    served.map(|()| driver.io.stats())
+}
+
+impl<K: Kernel, A: Application> Driver<K, A> {
+    fn serve(&mut self) -> Result<(), Fault> {
+        let mut drain_ends = None;
+        self.end_turn();
+        while !self.is_done() {
+            let until = self.until(drain_ends);
+            self.io.kernel.turn(until)?;
+            while let Some(completion) = self.io.kernel.next() {
+                self.complete(completion);
+            }
+            self.end_turn();
+            self.drain(&mut drain_ends);
         }
-        driver.end_turn();
-        driver.drain(&mut drain_ends);
+        Ok(())
     }
-    Ok(driver.io.stats())
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
@@ -73,11 +84,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(crate) fn drain(&mut self, ends: &mut Option<Instant>) {
         if self.io.stopping {
             let now = self.io.kernel.now();
-            let end = after(now, self.io.config.drain);
+            let end = *self.io.drained.get_or_insert(after(now, self.io.config.drain));
             if now >= *ends.get_or_insert(end) {
                 self.stop_now();
-                // What can't end at once is looked at again then.
-                *ends = Some(end.max(now + REST));
+                *ends = Some(now + REST);
             }
         }
     }

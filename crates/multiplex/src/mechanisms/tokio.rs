@@ -3,12 +3,15 @@
 //! The task of a socket waits until it can be read or written, does the work that was posted for
 //! it, and calls the application in place. So does a tokio server written by hand.
 
-use std::cell::RefCell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Instant;
@@ -77,10 +80,18 @@ impl Multiplexer for Tokio {
 
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, Fault> {
         let driver = RefCell::new(Driver::new(app, self.io, self.remote));
-        let server = Rc::new(Server { driver, changed: Notify::new() });
+        let (changed, panic) = (Notify::new(), Cell::new(None));
+        let server = Rc::new(Server { driver, changed, panic });
         let result = LocalSet::new().block_on(&self.runtime, server.serve());
-        let stats = server.driver.borrow().io.stats();
-        result.map(|()| stats).map_err(|error| Fault { doing: "waiting for events", error })
+        // What hangs in the file system is left to itself.
+        self.runtime.shutdown_background();
+        if let Some(panic) = server.panic.take() {
+            resume_unwind(panic);
+        }
+        let result = result.map_err(|error| Fault { doing: "waiting for events", error });
+        let mut driver = server.driver.borrow_mut();
+        driver.abandon(result.as_ref().err());
+        result.map(|()| driver.io.stats())
     }
 }
 
@@ -355,6 +366,9 @@ impl Submit for Posts {
         }
     }
 
+    /// Nothing is in flight in the kernel.
+    fn finish(&mut self) {}
+
     fn host(&self) -> &Linux {
         &self.host
     }
@@ -424,6 +438,8 @@ struct Server<A: Application> {
     driver: RefCell<Driver<Posts, A>>,
     /// Tells the main task that a deadline may have come nearer, or that all is done.
     changed: Notify,
+    /// With what the application has panicked in another task.
+    panic: Cell<Option<Box<dyn Any + Send>>>,
 }
 
 impl<A: Application + 'static> Server<A> {
@@ -453,11 +469,27 @@ impl<A: Application + 'static> Server<A> {
         drop(driver);
         for birth in births {
             match birth {
-                Birth::Socket(fd) => drop(spawn_local(Rc::clone(self).socket(fd))),
-                Birth::File(token, op) => drop(spawn_local(Rc::clone(self).file(token, op))),
+                Birth::Socket(fd) => self.spawn(Rc::clone(self).socket(fd)),
+                Birth::File(token, op) => self.spawn(Rc::clone(self).file(token, op)),
             }
         }
         result
+    }
+
+    /// Runs a task, whose panic ends the main task.
+    fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let server = Rc::clone(self);
+        drop(spawn_local(async move {
+            let mut task = pin!(task);
+            let step = |cx: &mut Context<'_>| {
+                catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(cx)))
+                    .map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
+            };
+            if let Err(panic) = poll_fn(step).await {
+                server.panic.set(Some(panic));
+                server.changed.notify_one();
+            }
+        }));
     }
 
     /// The main task: deadlines, wake-ups, the end.
@@ -480,7 +512,13 @@ impl<A: Application + 'static> Server<A> {
             };
             tokio::select! {
                 () = sleep_until(until) => {}
-                () = self.changed.notified() => {}
+                () = self.changed.notified() => {
+                    let panic = self.panic.take();
+                    if panic.is_some() {
+                        self.panic.set(panic);
+                        return Ok(());
+                    }
+                }
                 ready = woken.readable() => {
                     ready?.clear_ready();
                     self.step(|driver| {
@@ -549,8 +587,11 @@ impl<A: Application + 'static> Server<A> {
     /// Waits for file work on another thread.
     async fn file(self: Rc<Self>, token: Token, op: Op) {
         let work = Work::of(&op);
+        // The thread uses the file even when this task is dropped before it is done.
+        let op = ManuallyDrop::new(op);
         let result = spawn_blocking(move || work.run(Disk::Wait)).await;
         let result = result.unwrap_or(Err(Errno::IO));
+        let op = ManuallyDrop::into_inner(op);
         self.with(|driver| driver.io.kernel.thread_done(token, op, result));
     }
 }

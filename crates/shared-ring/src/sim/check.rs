@@ -95,6 +95,10 @@ impl<K: Submit> Submit for Checked<K> {
         self.kernel.cancel(token);
     }
 
+    fn finish(&mut self) {
+        self.kernel.finish();
+    }
+
     fn host(&self) -> &K::Host {
         self.kernel.host()
     }

@@ -45,7 +45,8 @@ impl Offload for Works {
         self.done.pop_front()
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self) -> bool {
         self.under_way.clear();
+        true
     }
 }

@@ -105,6 +105,8 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     offload: <R::System as System>::Offload,
     mode: Mode,
     multishot: Multishot,
+    /// Once all operations were to end: whether they have.
+    finished: Option<bool>,
     now: Instant,
     counters: Counters,
 }
@@ -172,6 +174,7 @@ impl<R: Ring> UringKernel<R> {
             streams: 0,
             mode: config.mode,
             multishot: Multishot::Untried,
+            finished: None,
             now,
             counters: Counters::default(),
         })
@@ -342,10 +345,16 @@ impl<R: Ring> UringKernel<R> {
     /// Cancels everything but closes, and waits until the kernel has let go of all memory, within bounds.
     fn shut_down(&mut self) -> bool {
         let until = self.system.clock() + PATIENCE;
-        self.offload.stop();
+        let stopped = self.offload.stop();
         for token in self.owned.inflight.tokens() {
             match self.owned.inflight.get(token).map(|entry| &entry.op) {
-                Some(Op::List { .. }) => drop(self.owned.inflight.remove(token)),
+                Some(Op::List { .. }) => {
+                    let entry = self.owned.inflight.remove(token);
+                    if !stopped {
+                        // A thread hangs in it, and uses the descriptor still.
+                        std::mem::forget(entry);
+                    }
+                }
                 Some(Op::Close { .. }) => {}
                 _ => self.cancel(token),
             }
@@ -433,6 +442,12 @@ impl<R: Ring> Submit for UringKernel<R> {
         // Else it waits to be submitted, or a thread has it, and it ends when its turn comes.
     }
 
+    fn finish(&mut self) {
+        if self.finished.is_none() && !self.ring.is_a_parents() {
+            self.finished = Some(self.shut_down());
+        }
+    }
+
     fn host(&self) -> &R::System {
         &self.system
     }
@@ -510,7 +525,8 @@ impl<R: Ring> Drop for UringKernel<R> {
         // In a child of fork(2) the memory is a copy, which the kernel never writes to, and what is in
         // flight is the parent's.
         let is_a_parents = self.ring.is_a_parents();
-        if is_a_parents || self.shut_down() {
+        self.finish();
+        if is_a_parents || self.finished == Some(true) {
             if !is_a_parents {
                 self.ring.withdraw(GROUP);
             }
