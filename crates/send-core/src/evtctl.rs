@@ -168,7 +168,8 @@ impl<S: Source> Evtctl<S> {
     /// along, or is dropped.
     ///
     /// # Errors
-    /// When a signal is handled by another part of the program, or is another thread's event.
+    /// When a signal is handled by another part of the program, or is another thread's event; and in a child
+    /// of fork(2).
     pub fn set_group(&mut self, kind: EventType, group: Option<Group>) -> Result<(), Error> {
         self.check_process()?;
         let thread = gettid().as_raw_nonzero().get();
@@ -199,7 +200,7 @@ impl<S: Source> Evtctl<S> {
     /// `None`. What has not been taken counts on.
     ///
     /// # Errors
-    /// When the period is zero, or the system refuses.
+    /// When the period is zero, or the system refuses; and in a child of fork(2).
     pub fn set_timer(&mut self, every: Option<Duration>) -> Result<(), Error> {
         if every.is_some_and(|every| every.is_zero()) {
             return Err(Error::NoPeriod);
@@ -288,7 +289,8 @@ impl<S: Source> Evtctl<S> {
     }
 
     /// Looks at what has come, as the kernel of the thesis does at each return to the application:
-    /// delivers it, and calls the handler if it is to be called.
+    /// delivers it, and calls the handler if it is to be called. No system call, but one where the signal of
+    /// notification has blocked itself before, lest an older mask of signals has blocked it again.
     pub fn look(&self) {
         self.gate().revalidate();
         let section = self.gate().enter();
@@ -303,7 +305,8 @@ impl<S: Source> Evtctl<S> {
     }
 
     /// Sets `notify`: whose events interrupt, and are delivered whatever `deliver` says. No system
-    /// call, but one when it is raised after an event has found it down.
+    /// call, but one when it is raised after an event has found it down, and for a thread to which that has
+    /// happened one in 64 times.
     ///
     /// # Errors
     /// [`Error::NoHandler`] when there is nothing to call.
@@ -321,7 +324,7 @@ impl<S: Source> Evtctl<S> {
     /// down; with it up, what comes next may have the handler take all there is.
     ///
     /// # Errors
-    /// When the source can't be used any more.
+    /// When the source can't be used any more, and in a child of fork(2).
     pub fn wait(&mut self, mask: Groups, until: Option<Instant>) -> Result<bool, Error> {
         self.check_process()?;
         let found = self.inside(|gate, inside| sleep(gate, inside, mask, until));

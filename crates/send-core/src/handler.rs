@@ -16,7 +16,7 @@ use crate::{Event, EventType, Groups};
 /// `handle` runs in a signal handler, between any two instructions of its thread. It does only what
 /// is safe there (signal-safety(7)): no memory from the allocator, none given back, no lock, no
 /// output by way of the standard library, no access to what the interrupted code may be changing.
-/// A panic ends the process.
+/// A panic ends the process; in a signal handler it does so before the panic hook runs.
 ///
 /// Code of an application does all of that, so it has no place here, and nothing in this crate lets
 /// it in:
