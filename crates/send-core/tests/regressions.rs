@@ -1,11 +1,16 @@
 //! What went wrong once.
 
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{mem, ptr, thread};
 
-use send_core::{Alarm, EventType, Events, Evtctl, Group, Groups, Handler, Poster, Trigger};
+use send_core::{
+    Alarm, Delivery, EventType, Events, Evtctl, Group, Groups, Handler, Poster, SendKernel, Trigger,
+};
+use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Submit, Token, UringConfig};
 
 const USER: EventType = EventType::USER;
 
@@ -197,6 +202,42 @@ fn looking_at_masks_costs_those_nothing_whose_signal_was_never_blocked() {
 fn send_counts(counted: &Counted) -> (u64, u64) {
     let counts = counted.send.counts();
     (counts.masked, counts.unmasked)
+}
+
+/// Its number was that of a listener which had signalled, and was closed.
+#[test]
+fn a_listener_whose_number_was_used_before_did_not_interrupt() {
+    let delivery = Delivery::Preemptive;
+    let config = UringConfig { mode: delivery.mode(), operations: 8, buffers: 1, buffer_size: 16 };
+    let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
+    let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
+    let at = "127.0.0.1:0".parse().unwrap();
+    let (listener, _) = kernel.host_mut().listen(at, &options).unwrap();
+    let is_async = || {
+        // SAFETY: asks for numbers.
+        unsafe { libc::fcntl(listener.raw(), libc::F_GETFL) & libc::O_ASYNC != 0 }
+    };
+    let mut accept = |slot| {
+        let token = Token::new(Kind::Accept, slot, 0);
+        kernel.submit(token, Op::Accept { listener, per_turn: None }).unwrap();
+        assert!(is_async(), "listener {slot}");
+        kernel.cancel(token);
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            kernel.turn(Some(until)).unwrap();
+            if let Some(completion) = kernel.next() {
+                assert!(completion.last && completion.token == token);
+                return;
+            }
+        }
+    };
+    accept(0);
+    let another = TcpListener::bind(at).unwrap();
+    // SAFETY: the number is the first listener's, which the kernel has let go of.
+    assert!(unsafe { libc::dup2(another.as_raw_fd(), listener.raw()) } >= 0);
+    assert!(!is_async());
+    accept(1);
+    kernel.host_mut().discard(listener);
 }
 
 /// A thread that posts to itself from its own handler, and is interrupted while it posts.

@@ -177,6 +177,10 @@ impl<P: Poller, S: System> Engine<P, S> {
         want.set(Readiness::READ, P::EDGE || socket.reader.is_some());
         want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
         if socket.wanted != want {
+            if !self.process.is_current() {
+                // The set is the parent's.
+                return Err(Errno::PERM.into());
+            }
             self.poller.set(fd, want)?;
             socket.wanted = want;
         }

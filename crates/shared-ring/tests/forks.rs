@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use shared_ring::poller::{Poller, Readiness, RtSig};
 use shared_ring::{
-    Completion, Engine, EngineConfig, Fd, Host, Kernel, Kind, Links, Mode, Op, Outcome,
+    Completion, Engine, EngineConfig, Errno, Fd, Host, Kernel, Kind, Links, Mode, Op, Outcome,
     PortableKernel, Submit, Token, UringConfig, UringKernel, poller::Epoll,
 };
 
@@ -164,7 +164,17 @@ fn a_child_that_took_a_turn_took_its_parents_events() {
     let mut kernel = Engine::new(poller, &config).unwrap();
     let (_ours, mut theirs) = receiving(&mut kernel);
     theirs.write_all(b"an edge").unwrap();
-    assert_eq!(fork(|| assert!(kernel.turn(Some(Instant::now())).is_err())), 0);
+    let child = || {
+        assert!(kernel.turn(Some(Instant::now())).is_err());
+        // Nor does it change what its parent waits for.
+        let (ours, _theirs) = pair();
+        let fd = Fd::from_owned(OwnedFd::from(ours));
+        kernel.submit(Token::new(Kind::Receive, 1, 0), Op::Receive { fd }).unwrap();
+        kernel.reap();
+        let refused = kernel.next().map(|completion| completion.outcome);
+        assert!(matches!(refused, Some(Outcome::Failed(Errno::PERM, None))), "{refused:?}");
+    };
+    assert_eq!(fork(child), 0);
     let Outcome::Received(bytes) = next(&mut kernel).outcome else { panic!() };
     assert_eq!(&*bytes, b"an edge");
 }
