@@ -68,37 +68,42 @@
 //!
 //! # What it does to the process
 //!
-//! **`SIGIO`** is the signal of notification, handled for as long as the process lives. While notification is off
-//! an event finds the thread with `SIGIO` unblocked once, and from then on blocked. A library that reads the
-//! thread's mask of signals at that moment, and restores it later (`pthread_sigmask(SIG_SETMASK, ..)`), blocks
-//! `SIGIO` again. The crate sees to that by unblocking it: at each [`Evtctl::look`] and [`Evtctl::wait`], at any
-//! signal that is an event, and at every 64th time that `notify` is raised, an event is asked for
-//! ([`Evtctl::next_event`] on an empty buffer) or events are handled ([`Evtctl::handle_events`]). A thread
-//! whose `SIGIO` was never blocked so makes none of these system calls. To keep events off, lower `notify`; the
-//! crate ends a block of `SIGIO` that the application has made itself.
+//! **`SIGIO`** is the signal of notification, handled for as long as the process lives. While notification is
+//! off an event finds the thread with `SIGIO` unblocked once, and from then on blocked. A library that reads
+//! the thread's mask of signals at that moment, and restores it later (`pthread_sigmask(SIG_SETMASK, ..)`),
+//! blocks `SIGIO` again. The crate sees to that by unblocking it: at each [`Evtctl::look`] and
+//! [`Evtctl::wait`], at any signal that is an event, and at every 64th time that `notify` is raised, an event
+//! is asked for ([`Evtctl::next_event`] on an empty buffer) or events are handled
+//! ([`Evtctl::handle_events`]). A thread whose `SIGIO` was never blocked so makes none of these system calls.
+//! To keep events off, lower `notify`; the crate ends a block of `SIGIO` that the application has made
+//! itself.
 //!
-//! **Signals that are events** have the crate's handler from [`Evtctl::set_group`] on, until they are put into no
-//! group or the block is dropped; then they are handled as before. A signal with another handler is refused.
+//! **Signals that are events** have the crate's handler from [`Evtctl::set_group`] on, until they are put
+//! into no group or the block is dropped; then they are handled as before. A signal with another handler is
+//! refused.
 //!
-//! **`SIGSEGV`** gets a handler, for good, with the first block of a thread that has no alternate stack of 64 KiB: it
-//! names an event handler that overflows its stack. It calls the handler that was there before as the kernel would: with
-//! its mask (`sa_mask`, `SA_NODEFER`), once if it is to be called once (`SA_RESETHAND`), with what it wants to be
-//! told (`SA_SIGINFO`). The default action, or to ignore the signal, stays that, also when the signal was sent. What can't be kept is the
-//! stack: the former handler runs on the alternate one even without `SA_ONSTACK`.
+//! **`SIGSEGV`** gets a handler, for good, with the first block of a thread that has no alternate stack of 64
+//! KiB: it names an event handler that overflows its stack. It calls the handler that was there before as the
+//! kernel would: with its mask (`sa_mask`, `SA_NODEFER`), once if it is to be called once (`SA_RESETHAND`),
+//! with what it wants to be told (`SA_SIGINFO`). The default action, or to ignore the signal, stays that,
+//! also when the signal was sent. What can't be kept is the stack: the former handler runs on the alternate
+//! one even without `SA_ONSTACK`.
 //!
-//! **The panic hook** is wrapped with the first block. A handler that panics in a signal handler ends the process with
-//! the name of the rule and the source file, by write(2) and abort(3); the hook, whose locks the interrupted code
-//! may hold, does not run. Two things remain: a hook that is set later has to call the one that it replaces, and the
-//! standard library takes memory for a message that is formatted before it calls any hook.
+//! **The panic hook** is wrapped with the first block. A handler that panics in a signal handler ends the
+//! process with the name of the rule and the source file, by write(2) and abort(3); the hook, whose locks the
+//! interrupted code may hold, does not run. Two things remain: a hook that is set later has to call the one
+//! that it replaces, and the standard library takes memory for a message that is formatted before it calls
+//! any hook.
 //!
-//! **A child of fork(2)** has no control block. To it all these signals but `SIGSEGV` do what they did before they were
-//! claimed: at once (pthread_atfork(3)), or, in a child by a bare clone(2), as soon as one comes or the child makes a
-//! block of its own, which it may. With its copy of the parent's block it may look at what was in the buffer,
-//! and drop it, which the parent does not feel; what would change anything returns [`Error::InChild`], a poster
-//! [`PostError::Ended`], and a turn of [`SendKernel`] a fault. The stack of the copy stays mapped.
+//! **A child of fork(2)** has no control block. To it all these signals but `SIGSEGV` do what they did before
+//! they were claimed: at once (pthread_atfork(3)), or, in a child by a bare clone(2), as soon as one comes or
+//! the child makes a block of its own, which it may. With its copy of the parent's block it may look at what
+//! was in the buffer, and drop it, which the parent does not feel; what would change anything returns
+//! [`Error::InChild`], a poster [`PostError::Ended`], and a turn of [`SendKernel`] a fault. The stack of the
+//! copy stays mapped.
 //!
-//! **Threads without a block** can have any of these signals arrive. The handler uses no thread-local storage, which
-//! such a thread may not have where the crate is in a library that was loaded by dlopen(3).
+//! **Threads without a block** can have any of these signals arrive. The handler uses no thread-local
+//! storage, which such a thread may not have where the crate is in a library that was loaded by dlopen(3).
 //!
 //! What this crate does not do: it runs no application in a handler, and makes no futures.
 
