@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 export LC_ALL=C
 
 # Seconds for the tests of one mutant, and for its build: many times what they take.
-test_timeout=90
+test_timeout=180
 build_timeout=600
 
 usage() { sed -n '4,5s/^# *//p' "$0" >&2; exit 2; }

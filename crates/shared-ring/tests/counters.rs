@@ -1,14 +1,15 @@
 //! Each system call is counted once, by the poller or by the engine that makes it.
 
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
 use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, Interest, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Batch, Engine, EngineConfig, Fd, Gather, Host, Kernel, Kind, Linux, Op, Outcome, Posted,
+    Batch, Engine, EngineConfig, Fd, File, Gather, Host, Kernel, Kind, Linux, Op, Outcome, Posted,
     Submit, Token,
 };
 
@@ -75,4 +76,24 @@ fn an_engine_counts_its_calls_and_its_pollers() {
     let before = calls(&engine);
     engine.submit(token(Kind::Close), Op::Close { fd }).unwrap();
     assert_eq!(calls(&engine), before + 1);
+}
+
+/// No thread is asked, as there is nothing to wait for.
+#[test]
+fn a_file_in_memory_is_sent_at_once() {
+    let (one, other) = UnixStream::pair().unwrap();
+    other.set_nonblocking(true).unwrap();
+    let config = EngineConfig { operations: 8, buffers: 2, buffer_size: 64 };
+    let mut engine = Engine::new(Poll::default(), &config).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"contents").unwrap();
+    let file = File::new(Fd::from_owned(file.into()), |fd| Linux::default().discard(fd));
+
+    let fd = Fd::from_owned(OwnedFd::from(other));
+    let op = Op::SendFile { fd, file, offset: 0, len: 8 };
+    let sent = engine.submit(Token::new(Kind::Send, 0, 0), op).unwrap();
+    assert!(matches!(sent, Posted::Done(Outcome::SentFile(8))), "{sent:?}");
+    assert_eq!((engine.counters().cold_files, engine.counters().offloaded), (0, 0));
+    Linux::default().discard(fd);
+    assert_eq!(std::io::read_to_string(one).unwrap(), "contents");
 }
