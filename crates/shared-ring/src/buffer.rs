@@ -243,6 +243,19 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_others_keep_at_most_as_much_again() {
+        let with = |len: usize, capacity| {
+            let mut bytes = Vec::with_capacity(capacity);
+            bytes.resize(len, 7);
+            let buf = RxBuf::from(bytes);
+            assert_eq!(*buf, vec![7; len]);
+            buf.pool.size()
+        };
+        assert!(with(3, 1_000) < 100);
+        assert_eq!(with(500, 1_000), 1_000);
+    }
+
+    #[test]
     fn buffers_do_not_overlap() {
         let pool = Pool::new(3, 5);
         let mut bufs: Vec<_> = (0..3u8).map(|i| lend(&pool, &[i; 5])).collect();

@@ -236,6 +236,32 @@ impl Drop for Threads {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    /// No descriptor has this number, so that work on it fails at once.
+    const NOT_OPEN: i32 = i32::MAX;
+
+    #[test]
+    fn a_few_threads_do_the_work() {
+        let mut threads = Threads::new(Waker::new().unwrap());
+        for slot in 0..100 {
+            let work = Work::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+            threads.post(Token::new(Kind::File, slot, 0), work);
+            assert!((1..=Threads::MOST).contains(&threads.threads.len()));
+        }
+        let mut done = Vec::new();
+        while done.len() < 100 {
+            done.extend(threads.take().map(|(token, _)| token.slot()));
+            thread::yield_now();
+        }
+        done.sort_unstable();
+        assert_eq!(done, Vec::from_iter(0..100));
+    }
+}
+
 #[cfg(all(test, loom))]
 mod models {
     use super::*;

@@ -4,8 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -305,4 +306,43 @@ fn file_work_that_hangs_kept_a_kernel_from_ending() {
     // SAFETY: it only asks for the flags of a descriptor.
     assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
     drop(write);
+}
+
+/// With edges, the kernel reads a socket that may have more once in each turn, also when the application
+/// closes another that waits for the same.
+#[test]
+fn a_socket_that_is_closed_leaves_its_turn_to_nobody() {
+    let config = EngineConfig { operations: 8, buffers: 4, buffer_size: 16 };
+    let mut engine = Engine::new(EpollEdge::new().unwrap(), &config).unwrap();
+    let receive = |slot| Token::new(Kind::Receive, slot, 0);
+    let sockets = [0, 1].map(|slot| {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.write_all(&[7; 1_000]).unwrap();
+        let fd = Fd::from_owned(OwnedFd::from(near));
+        engine.submit(receive(slot), Op::Receive { fd }).unwrap();
+        (fd, far)
+    });
+    let mut batch = Batch::new();
+    engine.turn_into(None, &mut batch).unwrap();
+    assert_eq!(batch.drain(..).count(), 2, "each has filled a buffer, and may have more");
+
+    engine.cancel(receive(0));
+    engine.turn(None).unwrap();
+    let mut received = 0;
+    while let Some(completion) = engine.next() {
+        match completion.outcome {
+            Outcome::Received(_) => {
+                assert_eq!(completion.token, receive(1));
+                received += 1;
+            }
+            _ => {
+                assert!(completion.last && completion.token == receive(0));
+                let close = Token::new(Kind::Close, 0, 0);
+                engine.submit(close, Op::Close { fd: sockets[0].0 }).unwrap();
+            }
+        }
+    }
+    assert_eq!(received, 1);
+    Linux::default().discard(sockets[1].0);
 }

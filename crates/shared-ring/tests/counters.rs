@@ -1,0 +1,99 @@
+//! Each system call is counted once, by the poller or by the engine that makes it.
+
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::time::Duration;
+
+use shared_ring::poller::{
+    DevPoll, Epoll, EpollEdge, Interest, Poll, Poller, Readiness, RtSig, Select,
+};
+use shared_ring::{
+    Batch, Engine, EngineConfig, Fd, File, Gather, Host, Kernel, Kind, Linux, Op, Outcome, Posted,
+    Submit, Token,
+};
+
+/// What a poller has counted when it was told of a descriptor, and when it has said that it is ready.
+fn counted(mut poller: impl Poller) -> [u64; 2] {
+    let (one, other) = UnixDatagram::pair().unwrap();
+    one.send(b"1").unwrap();
+    let fd = Fd::from_owned(OwnedFd::from(other));
+    poller.set(fd, Readiness::READ).unwrap();
+    let told = poller.system_calls();
+    let mut ready = Vec::new();
+    poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
+    assert!(ready.iter().any(|(of, what)| *of == fd && what.contains(Readiness::READ)));
+    assert_eq!(poller.overflows(), 0);
+    let counts = [told, poller.system_calls()];
+    poller.forget(fd);
+    Linux::default().discard(fd);
+    counts
+}
+
+#[test]
+fn a_poller_counts_its_calls() {
+    // Of epoll: epoll_ctl and epoll_wait.
+    assert_eq!(counted(Epoll::new().unwrap()), [1, 2]);
+    assert_eq!(counted(EpollEdge::new().unwrap()), [1, 2]);
+    assert_eq!(counted(Poll::default()), [0, 1]);
+    assert_eq!(counted(Select::default()), [0, 1]);
+    // Of these two: epoll_ctl, and then epoll_wait for hints and poll for what is true of them.
+    assert_eq!(counted(DevPoll::new().unwrap()), [1, 3]);
+    assert_eq!(counted(Interest::new().unwrap()), [1, 3]);
+    // F_SETSIG, F_SETOWN_EX, FIOASYNC, and poll for what no signal tells; then sigtimedwait.
+    assert_eq!(counted(RtSig::new().unwrap()), [4, 5]);
+}
+
+#[test]
+fn an_engine_counts_its_calls_and_its_pollers() {
+    let (one, other) = UnixDatagram::pair().unwrap();
+    other.set_nonblocking(true).unwrap();
+    let config = EngineConfig { operations: 8, buffers: 2, buffer_size: 64 };
+    let mut engine = Engine::new(Poll::default(), &config).unwrap();
+    let fd = Fd::from_owned(OwnedFd::from(other));
+    let token = |kind| Token::new(kind, 0, 0);
+    let begin = engine.counters().system_calls;
+    let calls = |engine: &Engine<Poll>| engine.counters().system_calls - begin;
+
+    // poll and recv.
+    engine.submit(token(Kind::Receive), Op::Receive { fd }).unwrap();
+    one.send(b"1").unwrap();
+    let mut batch = Batch::new();
+    engine.turn_into(None, &mut batch).unwrap();
+    assert!(matches!(batch[0].outcome, Outcome::Received(_)));
+    assert_eq!(calls(&engine), 2);
+
+    // send.
+    let mut data = Box::new(Gather::default());
+    data.copy(b"2");
+    let sent = engine.submit(token(Kind::Send), Op::Send { fd, data }).unwrap();
+    assert!(matches!(sent, Posted::Done(Outcome::Sent(..))));
+    assert_eq!(calls(&engine), 3);
+
+    // close.
+    engine.cancel(token(Kind::Receive));
+    engine.turn_into(None, &mut batch).unwrap();
+    let before = calls(&engine);
+    engine.submit(token(Kind::Close), Op::Close { fd }).unwrap();
+    assert_eq!(calls(&engine), before + 1);
+}
+
+/// No thread is asked, as there is nothing to wait for.
+#[test]
+fn a_file_in_memory_is_sent_at_once() {
+    let (one, other) = UnixStream::pair().unwrap();
+    other.set_nonblocking(true).unwrap();
+    let config = EngineConfig { operations: 8, buffers: 2, buffer_size: 64 };
+    let mut engine = Engine::new(Poll::default(), &config).unwrap();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"contents").unwrap();
+    let file = File::new(Fd::from_owned(file.into()), |fd| Linux::default().discard(fd));
+
+    let fd = Fd::from_owned(OwnedFd::from(other));
+    let op = Op::SendFile { fd, file, offset: 0, len: 8 };
+    let sent = engine.submit(Token::new(Kind::Send, 0, 0), op).unwrap();
+    assert!(matches!(sent, Posted::Done(Outcome::SentFile(8))), "{sent:?}");
+    assert_eq!((engine.counters().cold_files, engine.counters().offloaded), (0, 0));
+    Linux::default().discard(fd);
+    assert_eq!(std::io::read_to_string(one).unwrap(), "contents");
+}
