@@ -319,6 +319,25 @@ fn a_processwide_interest_is_that_of_threads_before_and_after() {
 }
 
 #[test]
+fn a_thread_could_not_join_while_a_descriptor_was_closed() {
+    let process = Arc::new(ProcessWide::new().unwrap());
+    for _ in 0..20 {
+        let declared: Vec<_> = (0..200)
+            .map(|_| {
+                let (ours, _) = UnixStream::pair().unwrap();
+                process.declare_interest(&ours, Mask::READ, None).unwrap();
+                ours
+            })
+            .collect();
+        let closing = thread::spawn(move || drop(declared));
+        while !closing.is_finished() {
+            process.join(64).expect("what is closed is no hindrance");
+        }
+        closing.join().unwrap();
+    }
+}
+
+#[test]
 fn a_processwide_event_is_for_one_thread() {
     let process = Arc::new(ProcessWide::new().unwrap());
     one_is_told(|ours| {

@@ -101,6 +101,12 @@ pub(crate) fn watch(
     Ok(false)
 }
 
+/// Takes a descriptor out of an epoll, if it is there.
+pub(crate) fn forget(epoll: &OwnedFd, fd: BorrowedFd<'_>) {
+    // What was closed has gone by itself.
+    let _ = epoll::delete(epoll, fd);
+}
+
 /// Whether the file that a number stands for has been added to an epoll.
 pub(crate) fn is_watched(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<bool> {
     // There is no way to ask but to try.

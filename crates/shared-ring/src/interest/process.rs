@@ -59,11 +59,18 @@ impl ProcessWide {
         let epoll = interests.sets.hinting().epoll();
         for number in 0..shared.interested.len() {
             let fd = Fd::from_raw(number as i32);
-            self.check_in(&mut shared, fd);
             let wanted = shared.interested[number];
-            if wanted != 0 {
-                edges::watch(epoll, borrow(&fd), wanted, true)
-                    .map_err(Error::in_call("epoll_ctl"))?;
+            if wanted == 0 {
+                continue;
+            }
+            // Others may close it meanwhile, and its number become that of another file: so what was added
+            // is looked at after it was added.
+            let added = edges::watch(epoll, borrow(&fd), wanted, true);
+            self.check_in(&mut shared, fd);
+            match added {
+                _ if shared.interested[number] == 0 => edges::forget(epoll, borrow(&fd)),
+                Ok(_) => {}
+                Err(error) => return Err(Error::in_call("epoll_ctl")(error)),
             }
         }
         shared.joined += 1;
