@@ -3,7 +3,6 @@
 use std::fmt;
 use std::iter;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +12,7 @@ use tracing::error;
 
 use crate::body::{Body, Held};
 use crate::edge::{is_framing, trailers};
+use crate::guard::{Guarded, guard};
 use crate::handler::{self, Answer, Kind, Pieces, Response};
 use crate::reply::{self, Manner, Ready};
 use crate::request::{Expects, Request};
@@ -24,7 +24,7 @@ use crate::work::{BodyWork, Then, Work};
 
 /// A reply that is sent in pieces.
 pub(crate) struct Stream {
-    pieces: Pieces,
+    pieces: Guarded<Pieces>,
     /// What is left of the last piece.
     rest: Bytes,
     /// Bytes of the pieces still to come; unknown for a body without a length.
@@ -46,14 +46,6 @@ const PART: usize = 256 * 1024;
 
 /// Most empty pieces in a row.
 const EMPTY: u32 = 1000;
-
-/// Calls what others have written. A panic of theirs costs one reply and not the server.
-fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
-        error!("a handler panicked");
-        Status::INTERNAL
-    })
-}
 
 impl Site {
     /// Has a handler answer; true if what comes next may be looked at.
@@ -103,7 +95,7 @@ impl Site {
                     x.io.send(x.id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
                 }
                 let head = if self.tells_requests() { request.head.to_vec() } else { Vec::new() };
-                let (held, then) = (Held::of(&self.bodies), Then::Upload(upload));
+                let (held, then) = (Held::of(&self.bodies), Then::Upload(Guarded::new(upload)));
                 let work = BodyWork { body, taken: 0, manner, head, held, then };
                 x.state.work = Some(Box::new(Work::Body(work)));
                 true
@@ -156,7 +148,7 @@ impl Site {
         }
         let goes_on = match then {
             Then::Upload(upload) => {
-                let response = guard(|| upload.end(trailers(bytes)));
+                let response = guard(|| upload.into_inner().end(trailers(bytes)));
                 self.reply(x, response, manner)
             }
             Then::Answer => self.answer_head(x, &head, manner),
@@ -177,10 +169,13 @@ impl Site {
             Err(status) => return self.refuse(x, status, manner.ending()),
         };
         let (head, handler::Body(body)) = response.into_parts();
+        let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
+        drop(extensions);
         let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
         // These have no body and no length (RFC 9110, section 6.4.1). What is below 200 is no end.
         let bodiless = matches!(status.0, 204 | 304);
         if status.0 < 200 {
+            drop(Guarded::new(body));
             return self.refuse(x, Status::INTERNAL, manner.ending());
         }
         let body = match body {
@@ -221,7 +216,10 @@ impl Site {
         x.state.tell(status, if bodiless || !manner.body { 0 } else { len.unwrap_or(0) });
         let is_short = |bytes: &Bytes| bytes.len() <= Ready::SHORT;
         let body = match body {
-            _ if bodiless || !manner.body => Kind::default(),
+            body if bodiless || !manner.body => {
+                drop(Guarded::new(body));
+                Kind::default()
+            }
             Kind::Bytes(bytes) if is_short(&bytes) => {
                 out.extend_from_slice(&bytes);
                 Kind::default()
@@ -233,6 +231,7 @@ impl Site {
             Kind::Bytes(bytes) if bytes.is_empty() => {}
             Kind::Bytes(bytes) => queued = x.io.send(x.id, Chunk::Shared(bytes)),
             Kind::Pieces(left, pieces) => {
+                let pieces = Guarded::new(pieces);
                 let stream = Stream { pieces, rest: Bytes::new(), left, chunked, manner };
                 return self.stream(x, stream);
             }

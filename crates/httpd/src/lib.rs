@@ -28,6 +28,7 @@ mod edge;
 mod files;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+mod guard;
 mod handler;
 mod host;
 mod lab;

@@ -10,6 +10,7 @@ use crate::call::Stream;
 use crate::clock::Clock;
 use crate::coding::{Coding, Codings};
 use crate::conditions::Validators;
+use crate::guard::Guarded;
 use crate::handler::Upload;
 use crate::path;
 use crate::reply::{Manner, Ready};
@@ -50,7 +51,7 @@ pub(crate) enum Then {
     /// Nothing; the request is answered when it is over.
     Answer,
     /// It is handed on.
-    Upload(Box<dyn Upload>),
+    Upload(Guarded<Box<dyn Upload>>),
 }
 
 /// A request that waits for a file.

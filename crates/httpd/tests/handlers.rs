@@ -401,3 +401,40 @@ fn what_is_costly_is_refused_to_who_comes_late() {
     assert_eq!(ask(&mut stage, "/costly"), "", "nobody waits for a reply");
     assert_eq!(stage.io.close, Some(Close::Reset));
 }
+
+/// Something of a handler's whose end panics.
+#[derive(Clone)]
+struct Fragile;
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_panic_at_the_end_of_a_handlers_value_stopped_the_worker() {
+    let pieces = |_: Request| {
+        let fragile = Fragile;
+        let piece = move || {
+            let _ = &fragile;
+            ok("x")
+        };
+        Response::new(Body::pieces(std::iter::repeat_with(piece).take(2)))
+    };
+    let mut stage = stage(site("/", pieces));
+    let reply = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(reply.ends_with("0\r\n\r\n"), "{reply}");
+    // Without a body it is dropped at once.
+    let reply = text(&stage.exchange(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+
+    let extended = |_: Request| {
+        let mut response = Response::new(Body::from("text"));
+        response.extensions_mut().insert(Fragile);
+        response
+    };
+    let mut stage = self::stage(site("/", extended));
+    let reply = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(reply.ends_with("text"), "{reply}");
+}

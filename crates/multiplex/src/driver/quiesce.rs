@@ -6,7 +6,7 @@ use shared_ring::{Errno, Host, Submit};
 
 use super::Driver;
 use super::link::{Flags, Phase};
-use crate::{Application, Close, Cx, Listener};
+use crate::{Application, Close, Commands, Cx, Listener};
 
 /// How often connections are looked through for idle ones, while others wait for their room.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(10);
@@ -83,7 +83,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         if self.io.stopping {
             call!(self, slot, stopping);
-        } else if !has_more && self.is_idle(slot) {
+        } else if !has_more && self.is_idle(slot) && self.io.unsent(self.io.conn(slot)) == 0 {
             self.io.stats.idle_closed += 1;
             self.io.link(slot).close = Some(Close::Flush);
         }

@@ -115,8 +115,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return;
         }
         let wanted = match link.phase {
-            Phase::Open if link.has(Flags::RESUMED) => link.tail.len() < A::MAX_UNCONSUMED,
-            Phase::Open => !link.has(Flags::PAUSED),
+            Phase::Open if link.has(Flags::PAUSED) => false,
+            Phase::Open => !link.has(Flags::RESUMED) || link.tail.len() < A::MAX_UNCONSUMED,
             Phase::Lingering => true,
             _ => false,
         };
