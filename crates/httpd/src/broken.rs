@@ -1,7 +1,7 @@
 //! What becomes of a head that is not a whole and sound one.
 
 use crate::Limits;
-use crate::request::Parsed;
+use crate::request::{MEMORY, Parsed};
 use crate::status::Status;
 
 /// What a head is that is broken, incomplete or too long.
@@ -20,9 +20,9 @@ use crate::status::Status;
 #[cold]
 pub(crate) fn look_closer<'h, 'a>(bytes: &'a [u8], limits: &Limits) -> Parsed<'h, 'a> {
     let (within, bound) = within_bounds(bytes, limits);
-    let mut fields = [httparse::EMPTY_HEADER; Limits::FIELDS];
-    let fields = &mut fields[..limits.fields.min(Limits::FIELDS)];
-    match httparse::Request::new(fields).parse(within) {
+    let mut memory = MEMORY;
+    let fields = &mut memory[..limits.fields.min(Limits::FIELDS)];
+    match httparse::Request::new(&mut []).parse_with_uninit_headers(within, fields) {
         Err(httparse::Error::TooManyHeaders) => Parsed::Refused(Status::HEAD),
         Err(httparse::Error::Version) => {
             let start = start_of_line(within);
@@ -70,6 +70,7 @@ pub(crate) fn start_of_line(bytes: &[u8]) -> usize {
 }
 
 /// The bytes with the minor version that is at `digit` replaced by that of HTTP/1.1.
+#[cold]
 pub(crate) fn as_http_1_1(bytes: &[u8], digit: usize) -> Vec<u8> {
     let mut copy = bytes.to_vec();
     copy[digit] = b'1';

@@ -346,61 +346,35 @@ impl Site {
             if x.state.scanned > 0 && !rx.eof() && x.state.is_partial(bytes, &self.limits) {
                 return Next::More;
             }
-            let step = match request::parse(bytes, &mut { MEMORY }, &self.limits) {
-                Parsed::LaterMinor(digit) => self.answer_later_minor(x, bytes, digit),
-                parsed => self.answer_parsed(x, &parsed, bytes.len()),
-            };
-            match step {
-                Step::Answered { head, goes_on } => {
-                    rx.consume(head);
+            // What a request of a later minor version is read as.
+            let later;
+            let (mut memory, mut later_memory) = (MEMORY, MEMORY);
+            let mut parsed = request::parse(bytes, &mut memory, &self.limits);
+            if let Parsed::LaterMinor(digit) = parsed {
+                later = as_http_1_1(bytes, digit);
+                parsed = request::parse(&later, &mut later_memory, &self.limits);
+            }
+            match parsed {
+                Parsed::Request(request) => {
+                    let len = request.head.len();
+                    let rest = bytes.len() - len;
+                    x.state.scanned = 0;
+                    x.state.hurried = false;
+                    let goes_on = self.answer(x, &request, rest);
+                    self.count(x.state, Seen::Request(&request));
+                    rx.consume(len);
                     if !goes_on {
                         return Next::Nothing;
                     }
                 }
-                Step::Partial => {
+                Parsed::Partial => {
                     x.state.scanned = bytes.len() as u32;
                     return Next::More;
                 }
-                Step::Refused(status) => return self.break_off(x, rx, status),
+                Parsed::Refused(status) => return self.break_off(x, rx, status),
+                Parsed::LaterMinor(_) => return self.break_off(x, rx, Status::BAD_REQUEST),
             }
         }
-    }
-
-    /// Answers what the first of `len` bytes are, if that is a request.
-    #[inline]
-    fn answer_parsed(
-        &mut self,
-        x: &mut Cx<'_, impl Commands, State>,
-        parsed: &Parsed<'_, '_>,
-        len: usize,
-    ) -> Step {
-        match parsed {
-            Parsed::Request(request) => {
-                let head = request.head.len();
-                x.state.scanned = 0;
-                x.state.hurried = false;
-                let goes_on = self.answer(x, request, len - head);
-                self.count(x.state, Seen::Request(request));
-                Step::Answered { head, goes_on }
-            }
-            Parsed::Partial => Step::Partial,
-            Parsed::Refused(status) => Step::Refused(*status),
-            Parsed::LaterMinor(_) => Step::Refused(Status::BAD_REQUEST),
-        }
-    }
-
-    /// Answers a request of a later minor version as one of HTTP/1.1.
-    #[cold]
-    fn answer_later_minor(
-        &mut self,
-        x: &mut Cx<'_, impl Commands, State>,
-        bytes: &[u8],
-        digit: usize,
-    ) -> Step {
-        let copy = as_http_1_1(bytes, digit);
-        let mut memory = MEMORY;
-        let parsed = request::parse(&copy, &mut memory, &self.limits);
-        self.answer_parsed(x, &parsed, copy.len())
     }
 
     /// Refuses what can't be read on, and ends the connection.
@@ -518,17 +492,6 @@ impl Site {
     fn is_stalled(&self, before: u64, unsent: u64) -> bool {
         before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.least()
     }
-}
-
-/// What the bytes that were looked at turned out to be.
-enum Step {
-    /// A request, with its head's length; true if the next one may be looked at.
-    Answered {
-        head: usize,
-        goes_on: bool,
-    },
-    Partial,
-    Refused(Status),
 }
 
 /// Says which request was answered with an error.
