@@ -8,6 +8,7 @@ use std::io::BufRead;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -309,6 +310,7 @@ fn two_writes_within_a_tick_of_the_clock_had_the_same_tag() {
         for round in 0..100u8 {
             let site = Site::new(Some(Root(0))).limits(limits.clone());
             let mut stage = Stage::with(site, root.path());
+            stage.io.tick_ns = 10_000_000;
             fs::write(&path, vec![round; len]).unwrap();
             // What the client sees now may change again before the clock ticks.
             stage.io.wall = SystemTime::now();
@@ -330,6 +332,11 @@ fn two_writes_within_a_tick_of_the_clock_had_the_same_tag() {
     }
 }
 
+/// The change time of a file, but for its seconds.
+fn time(path: &Path) -> i64 {
+    fs::metadata(path).unwrap().ctime_nsec()
+}
+
 #[test]
 fn a_file_that_had_just_changed_in_place_was_resumed_from_memory() {
     let root = site(&[("small", b"before"), ("large", &[b'a'; 70_000])]);
@@ -339,12 +346,9 @@ fn a_file_that_had_just_changed_in_place_was_resumed_from_memory() {
         let tag = get(&mut stage, &target).field("ETag").unwrap().to_owned();
         assert_eq!(ask(&mut stage, &target, &resume(&tag)).status, 206);
         let path = root.path().join(name);
-        let written = fs::metadata(&path).unwrap();
-        let len = written.len();
-        // An hour ago for the server, and here in another tick of the clock.
-        while fs::metadata(&path).unwrap().ctime_nsec() / 10_000_000
-            == written.ctime_nsec() / 10_000_000
-        {
+        let (written, len) = (time(&path), fs::metadata(&path).unwrap().len());
+        // For the server that was an hour ago, so it is not to be in the same tick of the clock.
+        while time(&path) == written {
             fs::write(&path, vec![b'z'; len as usize]).unwrap();
         }
         // What is in memory is believed for a second, but not here.

@@ -34,6 +34,8 @@ pub(crate) struct Io {
     pub(crate) stopping: bool,
     pub(crate) paused: bool,
     pub(crate) lateness: Lateness,
+    /// The times of files tick; not every kernel tells more than that.
+    pub(crate) tick_ns: i64,
     /// The client takes files so slowly that they stay open, until a test lets them go.
     pub(crate) slow: bool,
     pub(crate) files: Vec<File>,
@@ -83,6 +85,7 @@ impl Stage {
             stopping: false,
             paused: false,
             lateness: Lateness::InTime,
+            tick_ns: 1,
             slow: false,
             files: Vec::new(),
             works: (0, 0, 0),
@@ -239,12 +242,13 @@ impl Io {
         match op {
             FileOp::Open(_, path) => {
                 self.works.0 += 1;
-                FileDone::Opened(open(self.locate(path.as_path())))
+                let tick_ns = self.tick_ns;
+                FileDone::Opened(open(self.locate(path.as_path()), tick_ns))
             }
             FileOp::Stat(_, path) => {
                 self.works.1 += 1;
                 let meta = fs::metadata(self.locate(path.as_path()));
-                FileDone::Stat(meta.map(|meta| describe(&meta)))
+                FileDone::Stat(meta.map(|meta| describe(&meta, self.tick_ns)))
             }
             FileOp::List(_, path) => {
                 self.works.1 += 1;
@@ -259,9 +263,9 @@ impl Io {
     }
 }
 
-fn open(path: &Path) -> io::Result<(File, Meta)> {
+fn open(path: &Path, tick_ns: i64) -> io::Result<(File, Meta)> {
     let file = fs::File::open(path)?;
-    let meta = describe(&file.metadata()?);
+    let meta = describe(&file.metadata()?, tick_ns);
     let close = |fd| Linux::default().discard(fd);
     Ok((File::new(Fd::from_owned(OwnedFd::from(file)), close), meta))
 }
@@ -269,22 +273,20 @@ fn open(path: &Path) -> io::Result<(File, Meta)> {
 fn list(path: impl AsRef<Path>) -> io::Result<Listing> {
     let entry = |entry: io::Result<fs::DirEntry>| {
         let entry = entry?;
-        Ok((entry.file_name(), describe(&entry.path().metadata()?)))
+        Ok((entry.file_name(), describe(&entry.path().metadata()?, 1)))
     };
     let entries = fs::read_dir(path.as_ref())?.map(entry).collect::<io::Result<_>>()?;
     Ok(Listing { entries, is_whole: true })
 }
 
-fn describe(meta: &fs::Metadata) -> Meta {
+fn describe(meta: &fs::Metadata, tick_ns: i64) -> Meta {
     use std::os::unix::fs::MetadataExt;
     let kind = match meta.file_type() {
         kind if kind.is_file() => FileKind::Regular,
         kind if kind.is_dir() => FileKind::Directory,
         _ => FileKind::Other,
     };
-    // Not every kernel tells more than the ticks of a coarse clock.
-    const TICK_NS: i64 = 10_000_000;
-    let ticks = |seconds: i64, ns: i64| seconds * 1_000_000_000 + ns - ns % TICK_NS;
+    let ticks = |seconds: i64, ns: i64| seconds * 1_000_000_000 + ns - ns % tick_ns;
     let modified_ns = ticks(meta.mtime(), meta.mtime_nsec());
     let changed_ns = ticks(meta.ctime(), meta.ctime_nsec());
     Meta { kind, len: meta.len(), modified_ns, changed_ns, inode: meta.ino() }
