@@ -245,4 +245,108 @@ bugs! {
             self.io.drop_queue(slot);
         }
         self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.stall));";
+
+    /// A deadline is told of late.
+    DeadlineLate, "crates/multiplex/src/wheel.rs":
+        "saturating_mul(1000).saturating_add(millis);" =>
+        "saturating_mul(1000).saturating_add(millis + if PLANTED { 20 } else { 0 });";
+
+    /// A deadline is told of early.
+    DeadlineEarly, "crates/multiplex/src/wheel.rs":
+        "if at > now {" =>
+        "if at > now + if PLANTED { 3 } else { 0 } {";
+
+    /// A deadline is told of though it was cleared.
+    DeadlineNotCleared, "crates/multiplex/src/driver/io.rs":
+        "None => self.wheel.clear(id.slot())," =>
+        "None if PLANTED => {}
+            None => self.wheel.clear(id.slot()),";
+
+    /// The deadline of a connection that is gone is told to the next in its slot.
+    DeadlineKept, "crates/multiplex/src/driver/close.rs":
+        "self.io.wheel.clear(slot);" =>
+        "if !PLANTED {
+            self.io.wheel.clear(slot);
+        }";
+
+    /// A wait does not end with the next deadline.
+    DeadlineNotWaitedFor, "crates/multiplex/src/driver/run.rs":
+        "chain(io.wheel.next())" =>
+        "chain(io.wheel.next().filter(|_| !PLANTED))";
+
+    /// After a pause more is received before the application has seen what was left.
+    ResumeReceivesFirst, "crates/multiplex/src/driver/receive.rs":
+        "Phase::Open if link.has(Flags::RESUMED) =>" =>
+        "Phase::Open if link.has(Flags::RESUMED) && !PLANTED =>";
+
+    /// A pause does not end the receive in flight.
+    PauseReceivesOn, "crates/multiplex/src/driver/receive.rs":
+        "self.io.touch(slot);
+            self.cancel_receive(slot);" =>
+        "self.io.touch(slot);
+            if !PLANTED {
+                self.cancel_receive(slot);
+            }";
+
+    /// More than is permitted is queued on a connection.
+    QueueUnbounded, "crates/multiplex/src/driver/link.rs":
+        "if self.load() > most {" =>
+        "if self.load() > most && !PLANTED {";
+
+    /// Small parts of a queue keep memory for each.
+    SmallPartsKept, "crates/shared-ring/src/gather.rs":
+        "if bytes.len() <= Self::COPIED || bytes.len() * Self::FILLED < bytes.buffer_size() {" =>
+        "if !PLANTED
+            && (bytes.len() <= Self::COPIED || bytes.len() * Self::FILLED < bytes.buffer_size())
+        {";
+
+    /// A list that was large stays so when it is empty.
+    ListStaysLarge, "crates/shared-ring/src/gather.rs":
+        "if self.copied.capacity() > Self::KEEP {" =>
+        "if self.copied.capacity() > Self::KEEP && !PLANTED {";
+
+    /// Of a file that has grown more is sent than was promised.
+    GrowthSent, "crates/multiplex/src/driver/send.rs":
+        "let len = (range.end - range.start).min(FILE_PIECE) as u32;" =>
+        "let len = if PLANTED { FILE_PIECE } else { (range.end - range.start).min(FILE_PIECE) } as u32;";
+
+    /// A file that ends before what was promised is taken for all of it.
+    TruncatedIsWhole, "crates/multiplex/src/driver/send.rs":
+        "} else if n == 0 {" =>
+        "} else if n == 0 && PLANTED {
+                link.queue.pop_front();
+            } else if n == 0 {";
+
+    /// That the peer has ended its side is lost while the application has paused.
+    EndLostInPause, "crates/multiplex/src/driver/receive.rs":
+        "link.flags |= Flags::EOF;" =>
+        "if PLANTED && link.has(Flags::PAUSED) {
+            return;
+        }
+        link.flags |= Flags::EOF;";
+
+    /// That the peer has ended its side is told while the application has paused.
+    EndToldInPause, "crates/multiplex/src/driver/receive.rs":
+        "Phase::Open if link.is_heard() && !link.has(Flags::PAUSED) =>" =>
+        "Phase::Open if link.is_heard() && (PLANTED || !link.has(Flags::PAUSED)) =>";
+
+    /// A connection has as much file work at a time as it likes.
+    WorksUnbounded, "crates/multiplex/src/driver/io.rs":
+        "let crowded = link.files >= FILE_WORKS_EACH;" =>
+        "let crowded = link.files >= FILE_WORKS_EACH && !PLANTED;";
+
+    /// Whoever keeps receive buffers gets them, however scarce they are.
+    ScarceBuffersKept, "crates/shared-ring/src/buffer.rs":
+        "if self.is_last() || !self.pool.is_scarce()" =>
+        "if self.is_last() || !self.pool.is_scarce() || PLANTED";
+
+    /// An application hears that a queue has drained that was not full.
+    DrainedUnasked, "crates/multiplex/src/driver/mod.rs":
+        "if link.has(Flags::HIGH) && link.load() <= LOW_WATER {" =>
+        "if (link.has(Flags::HIGH) || PLANTED) && link.load() <= LOW_WATER {";
+
+    /// A critical section holds nothing off.
+    SectionHoldsNothingOff on Send, "crates/send-core/src/gate.rs":
+        "self.critical.store(depth + 1, Ordering::Relaxed);" =>
+        "self.critical.store(depth + u32::from(!PLANTED), Ordering::Relaxed);";
 }

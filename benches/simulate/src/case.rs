@@ -60,6 +60,14 @@ names! {
     RtSig "rtsig",
 }
 
+impl Mechanism {
+    /// Whether it is a ring, on which several receives may land at a time.
+    pub(super) fn rings(self) -> bool {
+        use Mechanism::{Immediate, Send, SendPs1, SendPs2, Uring};
+        matches!(self, Uring | Immediate | Send | SendPs1 | SendPs2)
+    }
+}
+
 /// The mechanisms of chance. Those of a kind are chosen by what they have in common; which of them
 /// it is follows from the seed.
 const CHOSEN: usize = 5;

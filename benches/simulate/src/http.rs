@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use httpd::{Request, Site};
-use shared_ring::sim::{Fault, Line, Net};
+use shared_ring::sim::{Fault, Line, Net, is_of_file};
 
 use super::pattern::PATTERN;
 use super::talker::{Dialogue, Shared};
@@ -35,6 +35,19 @@ struct Expected {
     last: bool,
     /// It depends on the disk.
     file: bool,
+    /// The length of the file that it is part of, and from which place on.
+    part: Option<(usize, usize)>,
+}
+
+impl Expected {
+    /// Whether a body, or for HEAD its length alone, is the one expected; `changed` says that somebody has
+    /// changed files, and `start` where in the file it begins.
+    fn is(&self, len: usize, body: &[u8], changed: bool, start: usize) -> bool {
+        let same = if self.head { self.body.len() == len } else { self.body == body };
+        let Some((size, _)) = self.part.filter(|_| changed) else { return same };
+        let original = &PATTERN[..size];
+        body.iter().enumerate().all(|(at, byte)| is_of_file(original, start + at, *byte))
+    }
 }
 
 /// A client of the web server.
@@ -51,22 +64,22 @@ impl Browsing {
 
     fn expect(&mut self, status: u16, body: Vec<u8>) -> &mut Expected {
         let file = matches!(status, 200 | 206 | 404);
-        let expected = Expected { status, body, head: false, last: false, file };
+        let expected = Expected { status, body, head: false, last: false, file, part: None };
         self.expected.push_back(expected);
         self.expected.back_mut().expect("it was just put there")
     }
 
-    fn get(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
-        let (name, len) = FILES[net.below(FILES.len())];
+    fn get(&mut self, below: &mut dyn FnMut(usize) -> usize, out: &mut Vec<u8>) -> bool {
+        let (name, len) = FILES[below(FILES.len())];
         let path = name.strip_suffix("index.html").unwrap_or(name);
-        let (method, head) = if net.once_in(5) { ("HEAD", true) } else { ("GET", false) };
-        let (version, old) = if net.once_in(12) { ("1.0", true) } else { ("1.1", false) };
-        let close = net.once_in(12);
+        let (method, head) = if below(5) == 0 { ("HEAD", true) } else { ("GET", false) };
+        let (version, old) = if below(12) == 0 { ("1.0", true) } else { ("1.1", false) };
+        let close = below(12) == 0;
         out.extend_from_slice(format!("{method} /{path} HTTP/{version}\r\nHost: a\r\n").as_bytes());
         if close {
             out.extend_from_slice(b"Connection: close\r\n");
         }
-        let range = net.once_in(5) && len > 100 && !head;
+        let range = below(5) == 0 && len > 100 && !head;
         if range {
             out.extend_from_slice(b"Range: bytes=5-59\r\n");
         }
@@ -76,16 +89,17 @@ impl Browsing {
             true => self.expect(206, body[5..60].to_vec()),
             false => self.expect(200, body),
         };
+        expected.part = Some((len, if range { 5 } else { 0 }));
         expected.head = head;
         expected.last = old || close;
         !expected.last
     }
 
-    fn post(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) {
-        let len = [0, 3, 900, 5_000][net.below(4)];
+    fn post(&mut self, below: &mut dyn FnMut(usize) -> usize, out: &mut Vec<u8>) {
+        let len = [0, 3, 900, 5_000][below(4)];
         let body = PATTERN[..len].to_vec();
         out.extend_from_slice(b"POST /echo HTTP/1.1\r\nHost: a\r\n");
-        if net.once_in(2) {
+        if below(2) == 0 {
             out.extend_from_slice(format!("Content-Length: {len}\r\n\r\n").as_bytes());
             out.extend_from_slice(&body);
         } else {
@@ -99,18 +113,16 @@ impl Browsing {
         }
         self.expect(200, body).file = false;
     }
-}
 
-impl Dialogue for Browsing {
-    fn begin(&mut self) {
-        self.expected.clear();
-        self.ends = false;
-    }
-
-    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
-        match net.below(20) {
-            0..13 => return self.get(net, out),
-            13..16 => self.post(net, out),
+    /// Appends a request, chosen by what `below` says when it is given a number; whether more may follow.
+    pub(super) fn request(
+        &mut self,
+        below: &mut dyn FnMut(usize) -> usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match below(20) {
+            0..13 => return self.get(below, out),
+            13..16 => self.post(below, out),
             16..18 => {
                 out.extend_from_slice(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
                 self.expect(200, b"Hello, World!\n".to_vec()).file = false;
@@ -126,6 +138,17 @@ impl Dialogue for Browsing {
             }
         }
         true
+    }
+}
+
+impl Dialogue for Browsing {
+    fn begin(&mut self) {
+        self.expected.clear();
+        self.ends = false;
+    }
+
+    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
+        self.request(&mut |n| net.below(n), out)
     }
 
     fn hear(&mut self, net: &mut Net<'_>, line: &Line, bytes: &[u8]) -> Result<usize, String> {
@@ -144,7 +167,7 @@ impl Dialogue for Browsing {
 
     fn depends_on(&self) -> &'static [Fault] {
         match self.expected.iter().any(|expected| expected.file) {
-            true => &[Fault::DiskError],
+            true => &[Fault::DiskError, Fault::FileChanges],
             false => &[],
         }
     }
@@ -182,7 +205,10 @@ impl Browsing {
         let failed = [Fault::DiskError, Fault::TableFull].iter().any(|f| net.has_happened(*f));
         let excused = expected.file && failed && (500..600).contains(&status);
         let too_slow = status == 408 && net.has_stalled(line);
-        if status != expected.status && !excused && !too_slow {
+        let changed = expected.part.is_some() && net.has_happened(Fault::FileChanges);
+        // Of a file that was cut there may be no such part.
+        let cut = changed && expected.status == 206 && matches!(status, 200 | 416);
+        if status != expected.status && !excused && !too_slow && !cut {
             return Err(format!("expected status {}, heard {status}", expected.status));
         }
         let field = |name: &str| {
@@ -193,8 +219,8 @@ impl Browsing {
         let len: usize = len;
         let body = if expected.head { 0 } else { len };
         let Some(body) = bytes[head..].get(..body) else { return Ok(None) };
-        let told = if expected.head { expected.body.len() == len } else { expected.body == body };
-        if matches!(status, 200 | 206) && !told {
+        let start = if status == 206 { expected.part.map_or(0, |(_, start)| start) } else { 0 };
+        if matches!(status, 200 | 206) && !expected.is(len, body, changed, start) {
             return Err(format!("a body of {len} bytes is not that of {}", expected.body.len()));
         }
         let closes = field("connection").is_some_and(|v| v.eq_ignore_ascii_case(b"close"));

@@ -1,6 +1,8 @@
 //! This project's servers on a simulated machine, and clients that know what to expect of them.
 
+mod bounds;
 mod case;
+mod contract;
 mod echo;
 mod http;
 mod kv;
@@ -8,11 +10,12 @@ mod origin;
 mod pattern;
 mod replies;
 mod run;
+mod script;
 mod shrink;
 mod stop;
 mod talker;
 mod wild;
 
 pub use case::{Case, Mechanism, Program};
-pub use run::{Report, run};
+pub use run::{Report, run, run_script};
 pub use shrink::shrink;

@@ -8,19 +8,22 @@ use std::time::Duration;
 
 use examples::{Echo, Kv, Proxy, Timeouts};
 use httpd::{Root, Site};
-use multiplex::{Admission, Application, Config, Fault, Loop, Order, StartError, Stats};
+use multiplex::{Admission, Application, Config, Fault, Loop, Order, Remote, StartError, Stats};
 use send_core::{Delivery, SendKernel, Sizes};
 use shared_ring::sim::{
     Checked, Machine, SimDevPoll, SimEngine, SimInterest, SimKernel, SimRtSig, Verdict,
 };
 use shared_ring::{Kernel, Mode, UringKernel};
 
+use super::bounds;
 use super::case::{Case, Mechanism, Program};
+use super::contract::Contract;
 use super::echo::Echoed;
 use super::http::{self, Browsing};
 use super::kv::Caching;
 use super::origin::Origin;
 use super::pattern::add_files;
+use super::script::Script;
 use super::stop::Stopper;
 use super::talker::{Shared, Talker};
 use super::wild::{self, Asking, Wild};
@@ -48,27 +51,54 @@ pub fn run(case: &Case) -> Report {
     let shared = Shared::default();
     let mut random = fastrand::Rng::with_seed(case.plan.seed ^ 0x5eed);
     let config = configuration(&mut random, case);
+    let room = config.max_connections as usize;
+    shared.crowded.set(case.program == Program::Httpd && room < case.clients);
+    let clients = |remote: Remote| add_clients(case, &machine, &shared, remote);
+    let stage = Stage { case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch(|| match case.program {
-        Program::Echo => serve(case, &machine, &shared, &config, Echo),
-        Program::Kv => serve(case, &machine, &shared, &config, Kv::new(64 << 20)),
+        Program::Echo => stage.serve(Echo),
+        Program::Kv => stage.serve(Kv::new(64 << 20)),
         Program::Proxy => {
             machine.add_server(ORIGIN, Origin::default());
             let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
             let proxy = Proxy::new(ORIGIN, timeouts);
             let late = case.plan.seed.is_multiple_of(8);
             let proxy = if late { proxy.connecting_late() } else { proxy };
-            serve(case, &machine, &shared, &config, proxy)
+            stage.serve(proxy)
         }
         Program::Wild => {
             machine.add_server(ORIGIN, Origin::default());
             add_files(&machine, &wild::FILES);
-            serve(case, &machine, &shared, &config, Wild::new(ORIGIN))
+            stage.serve(Wild::new(ORIGIN))
         }
         Program::Httpd => {
             add_files(&machine, &http::FILES);
-            serve(case, &machine, &shared, &config, http::site(Site::new(Some(Root(0)))))
+            stage.serve(http::site(Site::new(Some(Root(0)))))
         }
     });
+    end(case, &machine, outcome)
+}
+
+/// Runs the web server with a client that does what `bytes` say, as machine, mechanism and configuration
+/// do: [`Script`] has the meaning of each. Whatever they are, the run must not fail.
+pub fn run_script(bytes: &[u8], traced: bool) -> Report {
+    let (mut case, config, script) = Script::read(bytes);
+    case.plan.traced = traced;
+    let machine = Machine::new(&case.plan);
+    let clients = |remote: Remote| {
+        machine.add_peer(script.player(SERVER, config.max_connections, remote));
+    };
+    let config = Config { listen: vec![SERVER], roots: vec!["/site".into()], ..config };
+    let stage = Stage { case: &case, machine: &machine, config: &config, clients: &clients };
+    let outcome = catch(|| {
+        add_files(&machine, &http::FILES);
+        stage.serve(http::site(Site::new(Some(Root(0)))))
+    });
+    end(&case, &machine, outcome)
+}
+
+/// Ends a run.
+fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, Ended>, String>) -> Report {
     let stats = match outcome {
         Ok(Ok(stats)) => stats,
         // Of a rule that was broken, the verdict tells more.
@@ -131,74 +161,8 @@ fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
 /// How many hints or signals there may be.
 const FEW: [usize; 4] = [1, 4, 20, 1_000];
 
-/// Runs a server on the mechanism of a case.
-fn serve<A: Application + 'static>(
-    case: &Case,
-    machine: &Machine,
-    shared: &Shared,
-    config: &Config,
-    app: A,
-) -> Result<Stats, Ended> {
-    let start = |error: StartError| Ended::Start(error);
-    let system = |error| Ended::Start(StartError::System("the event loop can't be set up", error));
-    let ring = |mode| {
-        let config = config.ring(mode).map_err(start)?;
-        SimKernel::new(machine, &config)
-            .map_err(|missing| Ended::Start(multiplex::Unavailable(missing.to_string()).into()))
-    };
-    let engine = config.engine().map_err(start)?;
-    let sends = |delivery: Delivery| {
-        let words = |why: String| Ended::Start(multiplex::Unavailable(why).into());
-        let config = config.ring(delivery.mode()).map_err(start)?;
-        let ring = UringKernel::simulated(machine, &config).map_err(|e| words(e.to_string()))?;
-        let sizes = Sizes { events: 3, queued: 5 };
-        SendKernel::over(ring, delivery, sizes)
-            .map(|kernel| Checked::over(kernel, machine))
-            .map_err(|e| words(e.to_string()))
-    };
-    match case.mechanism {
-        Mechanism::Uring => drive(case, machine, shared, config, app, ring(Mode::Deferred)?),
-        Mechanism::Immediate => drive(case, machine, shared, config, app, ring(Mode::Immediate)?),
-        Mechanism::Send => drive(case, machine, shared, config, app, sends(Delivery::Preemptive)?),
-        Mechanism::SendPs1 => drive(case, machine, shared, config, app, sends(Delivery::Batched)?),
-        Mechanism::SendPs2 => {
-            drive(case, machine, shared, config, app, sends(Delivery::Immediate)?)
-        }
-        Mechanism::Level => {
-            let kernel = SimEngine::<false>::new(machine, &engine).map_err(system)?;
-            drive(case, machine, shared, config, app, kernel)
-        }
-        Mechanism::Edge => {
-            let kernel = SimEngine::<true>::new(machine, &engine).map_err(system)?;
-            drive(case, machine, shared, config, app, kernel)
-        }
-        Mechanism::Interest => {
-            let poller = SimInterest::simulated(machine, FEW[(case.plan.seed / 3 % 4) as usize]);
-            let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
-            drive(case, machine, shared, config, app, kernel)
-        }
-        Mechanism::RtSig => {
-            let poller = SimRtSig::simulated(machine, FEW[(case.plan.seed / 3 % 4) as usize]);
-            let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
-            drive(case, machine, shared, config, app, kernel)
-        }
-        Mechanism::DevPoll => {
-            let poller = SimDevPoll::simulated(machine);
-            let kernel = Checked::polling(machine, poller, &engine).map_err(system)?;
-            drive(case, machine, shared, config, app, kernel)
-        }
-    }
-}
-
-fn drive<A: Application + 'static, K: Kernel>(
-    case: &Case,
-    machine: &Machine,
-    shared: &Shared,
-    config: &Config,
-    app: A,
-    kernel: K,
-) -> Result<Stats, Ended> {
-    let server = Loop::new(kernel, config).map_err(Ended::Start)?;
+/// Adds the clients of a case, and somebody who stops the server.
+fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: Remote) {
     for me in 0..case.clients {
         match case.program {
             Program::Echo => machine.add_peer(Talker::new(Echoed::default(), SERVER, shared)),
@@ -211,10 +175,82 @@ fn drive<A: Application + 'static, K: Kernel>(
         }
     }
     let stops = case.plan.seed.is_multiple_of(4);
-    machine.add_peer(Stopper::new(server.remote(), shared, stops));
-    let remote = server.remote();
-    machine.at_end(move || remote.stop());
-    server.run(app).map_err(Ended::Fault)
+    machine.add_peer(Stopper::new(remote, shared, stops));
+}
+
+/// Where a server runs, and who comes to it.
+struct Stage<'a> {
+    case: &'a Case,
+    machine: &'a Machine,
+    config: &'a Config,
+    /// Adds the clients.
+    clients: &'a dyn Fn(Remote),
+}
+
+impl Stage<'_> {
+    /// Runs a server on the mechanism of the case.
+    fn serve<A: Application + 'static>(&self, app: A) -> Result<Stats, Ended> {
+        let Stage { case, machine, config, .. } = *self;
+        let start = |error: StartError| Ended::Start(error);
+        let system =
+            |error| Ended::Start(StartError::System("the event loop can't be set up", error));
+        let ring = |mode| {
+            let config = config.ring(mode).map_err(start)?;
+            SimKernel::new(machine, &config)
+                .map_err(|missing| Ended::Start(multiplex::Unavailable(missing.to_string()).into()))
+        };
+        let engine = config.engine().map_err(start)?;
+        let sends = |delivery: Delivery| {
+            let words = |why: String| Ended::Start(multiplex::Unavailable(why).into());
+            let config = config.ring(delivery.mode()).map_err(start)?;
+            let ring =
+                UringKernel::simulated(machine, &config).map_err(|e| words(e.to_string()))?;
+            let sizes = Sizes { events: 3, queued: 5 };
+            SendKernel::over(ring, delivery, sizes)
+                .map(|kernel| Checked::over(kernel, machine))
+                .map_err(|e| words(e.to_string()))
+        };
+        let few = FEW[(case.plan.seed / 3 % 4) as usize];
+        match case.mechanism {
+            Mechanism::Uring => self.drive(app, ring(Mode::Deferred)?),
+            Mechanism::Immediate => self.drive(app, ring(Mode::Immediate)?),
+            Mechanism::Send => self.drive(app, sends(Delivery::Preemptive)?),
+            Mechanism::SendPs1 => self.drive(app, sends(Delivery::Batched)?),
+            Mechanism::SendPs2 => self.drive(app, sends(Delivery::Immediate)?),
+            Mechanism::Level => {
+                self.drive(app, SimEngine::<false>::new(machine, &engine).map_err(system)?)
+            }
+            Mechanism::Edge => {
+                self.drive(app, SimEngine::<true>::new(machine, &engine).map_err(system)?)
+            }
+            Mechanism::Interest => {
+                let poller = SimInterest::simulated(machine, few);
+                self.drive(app, Checked::polling(machine, poller, &engine).map_err(system)?)
+            }
+            Mechanism::RtSig => {
+                let poller = SimRtSig::simulated(machine, few);
+                self.drive(app, Checked::polling(machine, poller, &engine).map_err(system)?)
+            }
+            Mechanism::DevPoll => {
+                let poller = SimDevPoll::simulated(machine);
+                self.drive(app, Checked::polling(machine, poller, &engine).map_err(system)?)
+            }
+        }
+    }
+
+    fn drive<A: Application + 'static, K: Kernel>(
+        &self,
+        app: A,
+        kernel: K,
+    ) -> Result<Stats, Ended> {
+        let Stage { case, machine, config, clients } = *self;
+        let mut server = Loop::new(kernel, config).map_err(Ended::Start)?;
+        server.inspect(bounds::watch(machine, config, case.mechanism.rings()));
+        clients(server.remote());
+        let remote = server.remote();
+        machine.at_end(move || remote.stop());
+        server.run(Contract::new(app, machine)).map_err(Ended::Fault)
+    }
 }
 
 thread_local! {

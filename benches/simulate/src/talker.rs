@@ -37,6 +37,9 @@ pub(super) trait Dialogue {
 pub(super) struct Shared {
     /// The server is being stopped while clients are about.
     pub(super) stopping: Rc<Cell<bool>>,
+    /// There is not room for all clients: the server ends idle connections, though a request may be on
+    /// its way on them.
+    pub(super) crowded: Rc<Cell<bool>>,
 }
 
 /// A client asks no more while this much waits to be sent.
@@ -107,7 +110,8 @@ impl<D: Dialogue> Talker<D> {
     /// Whether the connection may have ended by other means than the dialogue.
     fn is_excused(&self, net: &mut Net<'_>, line: &Line) -> bool {
         let happened = self.dialogue.depends_on().iter().any(|fault| net.has_happened(*fault));
-        happened || self.shared.stopping.get() || net.is_hurt(line)
+        let made_room = self.shared.crowded.get() && self.heard.is_empty();
+        happened || made_room || self.shared.stopping.get() || net.is_hurt(line)
     }
 
     /// The server, or a fault, has ended the connection.

@@ -79,6 +79,20 @@ impl Wild {
                     x.io.file(x.id, 2, op);
                 }
             }
+            // It is put off, or put forward.
+            "later" => {
+                *x.state = Waiting::Deadline;
+                for _ in 0..2 {
+                    let time = Duration::from_micros(number() as u64);
+                    x.io.deadline(x.id, Some(x.io.now() + time));
+                }
+            }
+            "never" => {
+                let time = Duration::from_micros(number() as u64);
+                x.io.deadline(x.id, Some(x.io.now() + time));
+                x.io.deadline(x.id, None);
+                x.io.send(x.id, Chunk::Static(b"never\n"));
+            }
             "wait" => {
                 *x.state = Waiting::Deadline;
                 x.io.deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
@@ -99,6 +113,11 @@ impl Wild {
                 };
                 x.io.admit(Listener(0), how);
                 x.io.send(x.id, Chunk::Static(b"ok\n"));
+            }
+            "parts" => {
+                for byte in &PATTERN[..number()] {
+                    x.io.send(x.id, Chunk::Received(vec![*byte].into()));
+                }
             }
             // Nobody is let in for a while.
             "shut" => {
@@ -204,7 +223,13 @@ impl Application for Wild {
         match (tag, done) {
             (1, FileDone::Opened(opened)) => Self::opened(&mut x, opened.map(|(file, _)| file)),
             (3, FileDone::Read(Ok(bytes))) => {
+                // It may have been cut.
+                let whole = matches!(&x.state, Waiting::File { range, .. }
+                    if range.end - range.start == bytes.len() as u64);
                 x.io.send(x.id, Chunk::Received(bytes));
+                if !whole {
+                    return x.io.close(x.id, Close::Flush);
+                }
                 Self::done(&mut x);
             }
             (2, FileDone::Stat(_) | FileDone::Listed(_)) => {
@@ -275,7 +300,7 @@ impl Dialogue for Asking {
             out.extend_from_slice(text.as_bytes());
             out.push(b'\n');
         };
-        match net.below(24) {
+        match net.below(25) {
             0..6 => {
                 let (how, n) = (net.below(5), [0, 1, 90, 3_000, 80_000][net.below(5)]);
                 line(format!("say {how} {n}"));
@@ -288,7 +313,7 @@ impl Dialogue for Asking {
                 let most = if read { 5_000 } else { size };
                 let len = 1 + net.below((size - start).min(most));
                 line(format!("{} {file} {start} {len}", if read { "read" } else { "file" }));
-                self.expected.add(&PATTERN[start..start + len]);
+                self.expected.add_file(start..start + len);
                 self.of_disk = true;
             }
             13..15 => {
@@ -297,9 +322,20 @@ impl Dialogue for Asking {
                 self.of_disk = true;
             }
             15..18 => {
-                let what = if net.once_in(4) { "shut" } else { "wait" };
-                line(format!("{what} {}", net.below(3_000)));
+                match net.below(8) {
+                    0 | 1 => line(format!("shut {}", net.below(3_000))),
+                    2 => line(format!("later {} {}", net.below(3_000), net.below(3_000))),
+                    3 => {
+                        line(format!("never {}", net.below(3_000)));
+                        self.expected.add(b"never\n");
+                        return true;
+                    }
+                    4 => line(format!("wait {}", net.below(90_000))),
+                    _ => line(format!("wait {}", net.below(3_000))),
+                }
                 self.expected.add(b"waited\n");
+                // Then it may end its side while the server has paused.
+                return !net.once_in(4);
             }
             18..21 => {
                 let n = 1 + net.below(4_000);
@@ -312,6 +348,11 @@ impl Dialogue for Asking {
                 self.expected.add(b"ok\n");
             }
             22 => {
+                let n = [1, 300, 20_000][net.below(3)];
+                line(format!("parts {n}"));
+                self.expected.add(&PATTERN[..n]);
+            }
+            23 => {
                 let how = net.below(3);
                 line(format!("end {how}"));
                 self.expected.add(b"bye\n");
@@ -340,10 +381,12 @@ impl Dialogue for Asking {
     }
 
     fn depends_on(&self) -> &'static [Fault] {
-        const BOTH: &[Fault] = &[BEHIND[0], BEHIND[1], BEHIND[2], BEHIND[3], Fault::DiskError];
+        const DISK: &[Fault] = &[Fault::DiskError, Fault::TableFull, Fault::FileChanges];
+        const BOTH: &[Fault] =
+            &[BEHIND[0], BEHIND[1], BEHIND[2], BEHIND[3], DISK[0], DISK[1], DISK[2]];
         match (self.of_disk, self.of_others) {
             (true, true) => BOTH,
-            (true, false) => &[Fault::DiskError, Fault::TableFull],
+            (true, false) => DISK,
             (false, true) => BEHIND,
             (false, false) => &[],
         }

@@ -42,6 +42,12 @@ impl<K: Kernel> Loop<K> {
         self.remote.clone()
     }
 
+    /// Has somebody look at what the server uses, after each completion and each turn.
+    #[cfg(feature = "sim")]
+    pub fn inspect(&mut self, inspector: impl FnMut(&crate::Usage) + 'static) {
+        self.io.inspector = Some(Box::new(inspector));
+    }
+
     /// See [`Multiplexer::run`](crate::Multiplexer::run).
     ///
     /// # Errors

@@ -57,6 +57,8 @@ pub use application::{
 };
 pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};
+#[cfg(feature = "sim")]
+pub use driver::Usage;
 pub use event_loop::Loop;
 pub use multiplexer::{Family, Multiplexer, Remote, Stats};
 pub use rx::Rx;

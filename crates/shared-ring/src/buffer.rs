@@ -162,6 +162,19 @@ impl RxBuf {
     }
 }
 
+#[cfg(feature = "sim")]
+impl RxBuf {
+    /// The memory that it keeps from other uses, in bytes: a buffer of its pool, or the pool that is
+    /// there for it alone.
+    pub(crate) fn held(&self) -> usize {
+        self.pool.size + if self.is_last() { size_of::<Pool>() } else { 0 }
+    }
+
+    pub(crate) fn pool(&self) -> &Rc<Pool> {
+        &self.pool
+    }
+}
+
 impl From<Vec<u8>> for RxBuf {
     /// Wraps bytes that come from elsewhere, such as decrypted ones, as a pool of their own.
     ///

@@ -1,5 +1,8 @@
 //! What waits to be sent: pieces of memory from several owners, in order.
 
+#[cfg(feature = "sim")]
+mod held;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::IoSlice;

@@ -1,5 +1,8 @@
 //! The commands: they note what is to be done, and the driver does it after the callback.
 
+#[cfg(feature = "sim")]
+pub(crate) mod usage;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
@@ -57,6 +60,8 @@ pub(crate) struct Io<K: Submit> {
     /// When the time is over that a stop gives to open connections.
     pub(crate) drained: Option<Instant>,
     pub(crate) stats: Stats,
+    #[cfg(feature = "sim")]
+    pub(crate) inspector: usage::Inspector,
 }
 
 impl<K: Submit> Drop for Io<K> {
@@ -168,6 +173,8 @@ impl<K: Submit> Io<K> {
             stopping: false,
             drained: None,
             stats: Stats::default(),
+            #[cfg(feature = "sim")]
+            inspector: None,
         }
     }
 

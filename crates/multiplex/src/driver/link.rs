@@ -138,9 +138,13 @@ impl Queue {
         self.files
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Item> {
+        self.first.iter().chain(&self.rest)
+    }
+
     /// How many bytes of files there are.
     pub(crate) fn file_bytes(&self) -> u64 {
-        self.first.iter().chain(&self.rest).map(Item::file_bytes).sum()
+        self.iter().map(Item::file_bytes).sum()
     }
 }
 

@@ -22,6 +22,8 @@ mod run;
 mod send;
 
 pub(crate) use gate::Gate;
+#[cfg(feature = "sim")]
+pub use io::usage::Usage;
 pub(crate) use io::{Io, operations};
 use run::GRACE;
 pub(crate) use run::{drive, gates, roots};

@@ -71,8 +71,12 @@ impl<K: Kernel, A: Application> Driver<K, A> {
             self.io.kernel.turn(until)?;
             while let Some(completion) = self.io.kernel.next() {
                 self.complete(completion);
+                #[cfg(feature = "sim")]
+                self.inspect();
             }
             self.end_turn();
+            #[cfg(feature = "sim")]
+            self.inspect();
             self.drain(&mut drain_ends);
         }
         Ok(())

@@ -7,8 +7,8 @@ use foldhash::fast::FixedState;
 
 use super::machine::Machine;
 use crate::{
-    Completion, Counters, Errno, Fault, Fd, Kernel, Kind, Op, Outcome, Posted, Refused, Submit,
-    Token, Waker,
+    Completion, Counters, Errno, Fault, Fd, Gather, Kernel, Kind, Op, Outcome, Posted, Refused,
+    Submit, Token, Waker,
 };
 
 /// A kernel over a simulated machine, and a watch on what passes between it and its user: every
@@ -52,6 +52,18 @@ impl<K> Checked<K> {
         Checked { kernel, machine: machine.clone(), in_flight: HashMap::default() }
     }
 
+    /// Notes what an outcome gives to the program.
+    fn look_at(&self, token: Token, outcome: &Outcome) {
+        match outcome {
+            Outcome::Accepted(fd) => self.machine.world().noted.told(*fd),
+            Outcome::Received(bytes) => self.machine.world().noted.received(bytes),
+            Outcome::Sent(_, n) if *n > Gather::MOST => {
+                self.machine.fail(format!("{token:?} has sent {n} bytes at once"));
+            }
+            _ => {}
+        }
+    }
+
     /// The machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
@@ -78,12 +90,26 @@ impl<K: Submit> Submit for Checked<K> {
                 self.machine.fail(format!("{fd:?} is to be closed while {other:?} is in flight"));
             }
         }
+        if let Op::Send { data, .. } = &op {
+            self.machine.world().noted.sends(data);
+        }
+        if let Op::SendFile { len, .. } = &op
+            && *len as usize > Gather::MOST
+        {
+            self.machine.fail(format!("{token:?} is to send {len} bytes of a file at once"));
+        }
         let posted = self.kernel.submit(token, op)?;
+        if let Posted::Done(outcome) = &posted {
+            self.look_at(token, outcome);
+        }
         if self.in_flight.contains_key(&token) {
             self.machine.fail(format!("{token:?} is taken while one of its name is in flight"));
         }
         if let Posted::InFlight = posted {
             self.in_flight.insert(token, posting);
+            let noted = &mut self.machine.world().noted;
+            noted.operations += 1;
+            noted.file_operations += usize::from(token.kind() == Kind::File);
         }
         Ok(posted)
     }
@@ -135,6 +161,7 @@ impl<K: Kernel> Kernel for Checked<K> {
         if token.kind() == Kind::Wake && matches!(completion.outcome, Outcome::Woken) {
             return Some(completion);
         }
+        self.look_at(token, &completion.outcome);
         match self.in_flight.get(&token) {
             None => {
                 self.machine.fail(format!("a completion for nothing in flight: {completion:?}"));
@@ -147,7 +174,12 @@ impl<K: Kernel> Kernel for Checked<K> {
             {
                 self.machine.fail(format!("{token:?} was cancelled, but not by its user"));
             }
-            Some(_) if completion.last => drop(self.in_flight.remove(&token)),
+            Some(_) if completion.last => {
+                self.in_flight.remove(&token);
+                let noted = &mut self.machine.world().noted;
+                noted.operations -= 1;
+                noted.file_operations -= usize::from(token.kind() == Kind::File);
+            }
             Some(_) => {}
         }
         Some(completion)

@@ -4,21 +4,48 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
+use std::time::Duration;
+
 use rustix::io::Errno;
+
+use super::dice::Dice;
 
 use crate::{FileKind, Listing, Meta};
 
 /// A file or a directory.
 #[derive(Debug)]
 enum Node {
-    File(Vec<u8>),
+    File {
+        bytes: Vec<u8>,
+        /// Of what it was made, for what it grows by to follow from its place.
+        original: Vec<u8>,
+        modified: Duration,
+    },
     Directory(BTreeMap<Vec<u8>, u32>),
 }
 
-/// A tree of files. Nothing in it changes while a server runs.
+/// A tree of files, which may [change](Disk::change) while a server runs.
 #[derive(Debug)]
 pub(super) struct Disk {
     nodes: Vec<Node>,
+}
+
+/// What was written to a file later differs from what it had there first in this.
+const WRITTEN: u8 = 0x55;
+
+/// A file that is so long does not grow.
+const MOST: usize = 200_000;
+
+/// How often the clock ticks by which files are said to have changed.
+const TICK: Duration = Duration::from_millis(4);
+
+/// Whether a file that had `original` to begin with may have `byte` at a place, whatever
+/// [changed](super::Fault::FileChanges) it.
+pub fn is_of_file(original: &[u8], at: usize, byte: u8) -> bool {
+    match original.get(at) {
+        Some(first) => byte == *first || byte == first ^ WRITTEN,
+        None => byte == at as u8 ^ WRITTEN,
+    }
 }
 
 /// The directory at the top.
@@ -36,7 +63,12 @@ impl Disk {
         for folder in folders.split('/').filter(|part| !part.is_empty()) {
             at = self.enter(at, folder, Node::Directory(BTreeMap::new()));
         }
-        self.enter(at, name, Node::File(bytes));
+        let original = bytes.clone();
+        self.enter(
+            at,
+            name,
+            Node::File { bytes, original, modified: Duration::from_secs(1_000_000_000) },
+        );
     }
 
     fn enter(&mut self, at: u32, name: &str, new: Node) -> u32 {
@@ -75,20 +107,39 @@ impl Disk {
     }
 
     pub(super) fn meta(&self, node: u32) -> Meta {
-        let (kind, len) = match &self.nodes[node as usize] {
-            Node::File(bytes) => (FileKind::Regular, bytes.len() as u64),
-            Node::Directory(_) => (FileKind::Directory, 0),
+        let (kind, len, modified) = match &self.nodes[node as usize] {
+            Node::File { bytes, modified, .. } => {
+                (FileKind::Regular, bytes.len() as u64, *modified)
+            }
+            Node::Directory(_) => (FileKind::Directory, 0, Duration::from_secs(1_000_000_000)),
         };
-        let (modified_ns, changed_ns) = (1_000_000_000_000_000_000, 1_000_000_000_000_000_000);
-        Meta { kind, len, modified_ns, changed_ns, inode: node.into() }
+        let modified_ns = modified.as_nanos() as i64;
+        Meta { kind, len, modified_ns, changed_ns: modified_ns, inode: node.into() }
     }
 
     /// What of a file lies within a range.
     pub(super) fn read(&self, node: u32, offset: u64, len: u32) -> Result<&[u8], Errno> {
-        let Node::File(bytes) = &self.nodes[node as usize] else { return Err(Errno::ISDIR) };
+        let Node::File { bytes, .. } = &self.nodes[node as usize] else { return Err(Errno::ISDIR) };
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
         let end = start.saturating_add(len as usize).min(bytes.len());
         Ok(&bytes[start..end])
+    }
+
+    /// Cuts a file, lets it grow, or writes to all of it; `wall` is the time of day. What it has then
+    /// is told from anything else by [`is_of_file`].
+    pub(super) fn change(&mut self, node: u32, wall: Duration, dice: &mut Dice) {
+        let Node::File { bytes, original, modified } = &mut self.nodes[node as usize] else {
+            return;
+        };
+        let new = |at: usize| original.get(at).copied().unwrap_or(at as u8) ^ WRITTEN;
+        let before = bytes.len();
+        match dice.below(4) {
+            0 => bytes.clear(),
+            1 => bytes.truncate(dice.below(before + 1)),
+            2 if before < MOST => bytes.extend((before..before + 1 + dice.below(5_000)).map(new)),
+            _ => bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = new(at)),
+        }
+        *modified = wall - Duration::from_nanos(wall.as_nanos() as u64 % TICK.as_nanos() as u64);
     }
 
     pub(super) fn list(&self, node: u32) -> Result<Listing, Errno> {

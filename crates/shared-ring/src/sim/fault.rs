@@ -68,6 +68,8 @@ faults! {
     Unreachable "unreachable" 1500,
     /// A signal interrupts the application.
     Signal "signal" 6000,
+    /// A file is cut, grows or is written to while it is read or sent.
+    FileChanges "file-changes" 1000,
 }
 
 /// A set of kinds of faults.
@@ -147,7 +149,7 @@ mod tests {
             Faults::ALL,
             Faults::NONE,
             Faults::ALL.without(Fault::Reset),
-            Faults::NONE.with(Fault::Cold).with(Fault::Signal),
+            Faults::NONE.with(Fault::Cold).with(Fault::FileChanges),
         ] {
             assert_eq!(set.to_string().parse(), Ok(set));
         }

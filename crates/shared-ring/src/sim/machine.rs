@@ -241,6 +241,9 @@ impl Machine {
         if world.dice.fault(Fault::DiskError) {
             return Err(Errno::IO);
         }
+        if world.dice.fault(Fault::FileChanges) {
+            world.change(node);
+        }
         let mut bytes = world.disk.read(node, part.offset, part.len)?.to_vec();
         if bytes.len() > 1 && world.dice.fault(Fault::ShortRead) {
             let n = 1 + world.dice.below(bytes.len());
@@ -288,6 +291,7 @@ impl Machine {
 
 impl Host for Machine {
     fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)> {
+        self.may_be_signalled(false);
         let mut world = self.world();
         let (listener, at) = world.listen(at, options.backlog as usize, Owner::Queue)?;
         let fd = world.open(What::Listener(listener))?;
@@ -296,11 +300,13 @@ impl Host for Machine {
     }
 
     fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
+        self.may_be_signalled(false);
         self.interrupted()?;
         self.world().accept(listener)
     }
 
     fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()> {
+        self.may_be_signalled(false);
         let mut world = self.world();
         if let What::Listener(listener) = *world.what(listener, "listen")? {
             world.set_backlog(listener, length as usize);
@@ -314,10 +320,12 @@ impl Host for Machine {
         _from: Option<IpAddr>,
         _buffers: BufferSizes,
     ) -> io::Result<Fd> {
+        self.may_be_signalled(false);
         Ok(self.world().open(What::Fresh)?)
     }
 
     fn shutdown(&mut self, fd: Fd) {
+        self.may_be_signalled(false);
         let mut world = self.world();
         if let Ok(end) = world.connected(fd, "shutdown") {
             world.note(|| format!("shutdown {fd:?}"));
@@ -326,32 +334,38 @@ impl Host for Machine {
     }
 
     fn reset_on_close(&mut self, fd: Fd) {
+        self.may_be_signalled(false);
         self.world().reset_on_close(fd);
     }
 
     fn discard(&mut self, fd: Fd) {
+        self.may_be_signalled(false);
         self.world().close(fd);
     }
 
     fn peer(&self, fd: Fd) -> Option<SocketAddr> {
+        self.may_be_signalled(false);
         let mut world = self.world();
         let end = world.connected(fd, "getpeername").ok()?;
         Some(world.of(end).address[usize::from(end.other().side)])
     }
 
     fn unacknowledged(&self, fd: Fd) -> u64 {
+        self.may_be_signalled(false);
         let mut world = self.world();
         let Ok(end) = world.connected(fd, "ioctl") else { return 0 };
         world.of(end).unacknowledged(end.side) as u64
     }
 
     fn unread(&self, fd: Fd) -> u64 {
+        self.may_be_signalled(false);
         let mut world = self.world();
         let Ok(end) = world.connected(fd, "ioctl") else { return 0 };
         world.of(end).readable(end.side) as u64
     }
 
     fn waited(&self, fd: Fd) -> Option<Duration> {
+        self.may_be_signalled(false);
         let mut world = self.world();
         let (end, now) = (world.connected(fd, "getsockopt").ok()?, world.now);
         let connection = world.of(end);
@@ -360,6 +374,7 @@ impl Host for Machine {
     }
 
     fn directory(&mut self, path: &Path) -> io::Result<File> {
+        self.may_be_signalled(false);
         let mut world = self.world();
         let node = match path.as_os_str().as_encoded_bytes() {
             b"/" => TOP,
@@ -375,7 +390,7 @@ impl Host for Machine {
     }
 
     fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000) + self.world().now
+        SystemTime::UNIX_EPOCH + self.world().wall()
     }
 
     fn processor_time(&self) -> Duration {
@@ -404,21 +419,25 @@ impl System for Machine {
     }
 
     fn recv(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
         self.interrupted()?;
         self.receive(fd, into)
     }
 
     fn send(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
         self.interrupted()?;
         self.send_all(fd, &[IoSlice::new(bytes)])
     }
 
     fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
         self.interrupted()?;
         self.send_all(fd, slices)
     }
 
     fn sendfile(&mut self, fd: Fd, part: Part) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
         self.interrupted()?;
         let bytes = self.read(part)?;
         if bytes.is_empty() {
@@ -428,15 +447,18 @@ impl System for Machine {
     }
 
     fn is_cold(&mut self, _file: Fd, _offset: u64) -> bool {
+        self.may_be_signalled(true);
         self.world().dice.fault(Fault::Cold)
     }
 
     fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
+        self.may_be_signalled(true);
         self.world().begin_connect(fd, to)?;
         Err(Errno::INPROGRESS)
     }
 
     fn connected(&mut self, fd: Fd) -> Result<(), Errno> {
+        self.may_be_signalled(true);
         match self.world().what(fd, "getsockopt")? {
             What::Connected(_) => Ok(()),
             What::Refused(errno) => Err(*errno),
@@ -445,6 +467,7 @@ impl System for Machine {
     }
 
     fn file_work(&mut self, work: &Work) -> Result<Outcome, Errno> {
+        self.may_be_signalled(true);
         if matches!(work, Work::List(..)) || self.world().dice.fault(Fault::Cold) {
             return Err(Errno::AGAIN);
         }
@@ -452,6 +475,7 @@ impl System for Machine {
     }
 
     fn signal_on_arrival(&mut self, _: Fd) -> Result<(), Errno> {
+        self.interrupts();
         Ok(())
     }
 
@@ -464,6 +488,7 @@ impl System for Machine {
     }
 
     fn meta(&self, fd: Fd) -> Result<Meta, Errno> {
+        self.may_be_signalled(true);
         let mut world = self.world();
         let node = world.file(fd, "fstat")?;
         Ok(world.disk.meta(node))

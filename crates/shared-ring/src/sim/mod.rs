@@ -27,10 +27,12 @@ mod signals;
 mod stream;
 mod submission;
 mod trace;
+mod usage;
 mod work;
 mod world;
 
 pub use check::Checked;
+pub use disk::is_of_file;
 pub use fault::{Fault, Faults};
 pub use machine::{Hand, Machine, Verdict};
 pub use memory::Watching;
@@ -39,6 +41,7 @@ pub use plan::{Plan, Refuses};
 pub use poller::{SimDevPoll, SimInterest, SimPoller};
 pub use ring::SimRing;
 pub use signals::{SimRtSig, SimSignals};
+pub use usage::InUse;
 
 use crate::poller::Poller;
 use crate::{Engine, EngineConfig, Missing, UringConfig, UringKernel};

@@ -137,6 +137,12 @@ impl<'a> Net<'a> {
         self.world.close_end(line.0, true);
     }
 
+    /// Does nothing for a while, for which the program may lose its patience.
+    pub fn stall(&mut self, time: Duration) -> Next {
+        self.world.note_stall(self.me, time);
+        Next::After(time)
+    }
+
     /// Whether one of the peers was so slow that the program may have lost its patience.
     pub fn has_stalled(&mut self, line: &Line) -> bool {
         self.world.of(line.0).has_stalled

@@ -609,6 +609,9 @@ impl Ring for SimRing {
     }
 
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
+        if self.machine.world().ring_is_used {
+            self.fail("a signal handler takes completions while their kernel is at work");
+        }
         // Otherwise completions land at any time.
         if self.mode != Mode::Deferred {
             self.work();

@@ -99,6 +99,7 @@ impl World {
         let resets = descriptor.resets;
         let what = descriptor.what.take();
         self.note(|| format!("close {fd:?}"));
+        self.noted.told(fd);
         match what {
             Some(What::Connected(end)) => self.close_end(end, resets),
             Some(What::Listener(listener)) => self.close_listener(listener),
@@ -118,6 +119,11 @@ impl World {
         if self.what(fd, "setsockopt").is_ok() {
             self.at(fd).expect("it was just seen to be open").resets = true;
         }
+    }
+
+    /// What is open.
+    pub(in crate::sim) fn all_open(&self) -> impl Iterator<Item = &What> {
+        self.descriptors.iter().filter_map(|descriptor| descriptor.what.as_ref())
     }
 
     /// Descriptors that are open, in words.

@@ -107,6 +107,7 @@ impl World {
         }
         *self.what(new, "accept")? = What::Connected(end);
         self.own(end, Owner::Descriptor(new.raw() as u32));
+        self.noted.accepted(new);
         Ok(new)
     }
 }

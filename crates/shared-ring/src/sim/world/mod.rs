@@ -18,8 +18,10 @@ use crate::Waker;
 use crate::sim::dice::Dice;
 use crate::sim::disk::Disk;
 use crate::sim::plan::Plan;
+use crate::sim::signals::Signalling;
 use crate::sim::stream::{Connection, End};
 use crate::sim::trace::Trace;
+use crate::sim::usage::Noted;
 use descriptors::Descriptor;
 use listeners::Listener;
 use time::Actor;
@@ -60,6 +62,10 @@ pub(in crate::sim) struct World {
     /// Operations that were in flight when their kernel was let go of.
     pub(in crate::sim) unfinished: Vec<String>,
     failure: Option<String>,
+    pub(in crate::sim) noted: Noted,
+    pub(in crate::sim) signalling: Signalling,
+    /// A kernel is in the middle of its work, and a signal has interrupted it.
+    pub(in crate::sim) ring_is_used: bool,
 }
 
 impl World {
@@ -92,6 +98,9 @@ impl World {
             finale: None,
             unfinished: Vec::new(),
             failure: None,
+            noted: Noted::default(),
+            signalling: Signalling::Never,
+            ring_is_used: false,
         }
     }
 
@@ -118,6 +127,18 @@ impl World {
 
     pub(in crate::sim) fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Somebody changes a file.
+    pub(in crate::sim) fn change(&mut self, node: u32) {
+        let wall = self.wall();
+        self.disk.change(node, wall, &mut self.dice);
+        self.note(|| format!("file {node} changes"));
+    }
+
+    /// The time of day.
+    pub(in crate::sim) fn wall(&self) -> Duration {
+        Duration::from_secs(1_700_000_000) + self.now
     }
 
     /// Whether the peers should come to an end.

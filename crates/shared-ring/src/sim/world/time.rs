@@ -109,11 +109,8 @@ impl World {
         let actor = &mut self.actors[at as usize];
         actor.is_runnable = false;
         if self.dice.fault(Fault::Stall) {
-            for connection in self.connections.iter_mut().flatten() {
-                connection.has_stalled |= connection.owners.contains(&Owner::Peer(at));
-            }
             let time = Duration::from_millis(1 + self.dice.below(4_000) as u64);
-            self.note(|| format!("peer {at} does nothing for {time:?}"));
+            self.note_stall(at, time);
             return self.after(time, Event::Peer(at));
         }
         let Some(mut peer) = self.actors[at as usize].peer.take() else { return };
@@ -133,6 +130,14 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A peer does nothing for a while, on any of its connections.
+    pub(in crate::sim) fn note_stall(&mut self, at: u32, time: Duration) {
+        for connection in self.connections.iter_mut().flatten() {
+            connection.has_stalled |= connection.owners.contains(&Owner::Peer(at));
+        }
+        self.note(|| format!("peer {at} does nothing for {time:?}"));
     }
 
     /// What the peers that are not done are about.
