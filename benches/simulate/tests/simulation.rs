@@ -32,6 +32,7 @@ fn every_server_on_every_mechanism_holds() {
             Mechanism::Interest | Mechanism::RtSig => {
                 &["buffer_shortages", "rearmed", "interruptions"]
             }
+            Mechanism::Send => &[],
             _ => &["interruptions"],
         };
         let all = Counters::default();
