@@ -16,10 +16,11 @@ const OPEN_FILES: usize = 256;
 /// Looks at what a server on a machine uses; the run fails when that is too much.
 ///
 /// What a connection receives before a pause takes effect is one buffer; where `rings` is set it is what
-/// has landed by then, and so all buffers at most.
+/// has landed by then: all buffers, and all once more, as they are given back before the kernel takes
+/// the cancel.
 pub(super) fn watch(machine: &Machine, config: &Config, rings: bool) -> impl FnMut(&Usage) + use<> {
     let (machine, config) = (machine.clone(), config.clone());
-    let buffers = if rings { usize::from(config.buffers) } else { 1 };
+    let buffers = if rings { 2 * usize::from(config.buffers) } else { 1 };
     let landed = buffers * config.buffer_size as usize;
     move |usage| {
         let used = machine.in_use();

@@ -112,6 +112,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn receive(&mut self, slot: u32) {
         let link = self.io.link(slot);
         if link.flags.intersects(Flags::RECEIVING | Flags::EOF) {
+            if link.has(Flags::PAUSED) && link.tail.len() >= A::MAX_UNCONSUMED {
+                self.cancel_receive(slot);
+            }
             return;
         }
         let wanted = match link.phase {
