@@ -29,8 +29,6 @@ mkdir "$work/root"
 head -c 3000 /dev/zero | tr '\0' x >"$work/root/file.txt"
 gzip -k "$work/root/file.txt"
 touch -d 2001-02-03 "$work/root"/*
-# They have a Last-Modified when the second that follows their last change has begun.
-sleep 2
 
 start() {
     "$httpd" --root "$work/root" --listen 127.0.0.1:0 --max-age 60 --backend "$1" 2>"$work/log" &

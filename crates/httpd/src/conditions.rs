@@ -14,16 +14,15 @@ use crate::request::Request;
 /// so a change may have the same time as one before it, if both come within [`Validators::TICK`]. A
 /// link or a name may also lead to another file meanwhile, which its inode tells.
 ///
-/// So a file gets an entity tag when its change time was a tick ago as it was opened, before it is
-/// read. What is read from then on is either the last of all states with that change time, or
-/// a later state with another one. Before that it has no tag, not even a weak one, as a weak one that
-/// is equal later would lead to a 304 for contents that the client does not have.
+/// So the entity tag of a file whose change time was a tick ago as it was opened, before it is read,
+/// stands for one state: what is read from then on is either the last of all states with that change
+/// time, or a later state with another one. Before that, a tag is made for one reply only, and never
+/// equals a later one.
 ///
-/// Dates have seconds only, and clients without a Last-Modified send the Date of their reply in its
-/// stead. Therefore Last-Modified is the first whole second from which on the file has been as it is: a
-/// client that was told this date, or a later one, has seen no other state. While that second lies
-/// ahead, there is none. It is not the modification time that tools restore, by which two contents can
-/// be equal.
+/// Last-Modified is the modification time, as users expect. It has seconds only, and tools restore it, so
+/// it is a weak validator (RFC 9110, section 8.8.2.2): clients that know the tag, which is always sent
+/// with it, must prefer that. A range is resumed by the date only when the file has not changed since
+/// that second, which must be over.
 ///
 /// A reply from memory is no older than [`Limits::cached_time`](crate::Limits::cached_time), as for
 /// a request without conditions. A file may have changed between its opening and its reading, or while
@@ -36,6 +35,12 @@ pub(crate) struct Validators {
     pub(crate) etag: Option<String>,
     /// Last-Modified.
     pub(crate) modified: Option<SystemTime>,
+    /// Whether the tag stands for this state of the file, and not for one reply.
+    pub(crate) is_settled: bool,
+    /// Whether the second of the last change is over.
+    pub(crate) is_dated: bool,
+    /// Whether nothing has changed since the second that `modified` tells.
+    pub(crate) resumes_by_date: bool,
 }
 
 /// What follows from the preconditions of a request.
@@ -56,16 +61,27 @@ impl Validators {
     /// Those of a file in a coding, which was opened at the time `wall` and not read yet.
     pub(crate) fn of(meta: &Meta, coding: Option<Coding>, wall: SystemTime) -> Self {
         let settled = meta.changed() + Self::TICK;
-        if settled > wall {
-            return Validators::default();
-        }
+        let is_settled = settled <= wall;
         let Meta { len, changed_ns, modified_ns, inode, .. } = meta;
         let extension = coding.map_or("", Coding::extension);
         // Nothing, in general; a file system without change times has these.
         let ago = changed_ns.wrapping_sub(*modified_ns);
-        let etag = format!("\"{inode:x}-{changed_ns:x}-{ago:x}-{len:x}{extension}\"");
-        let modified = next_second(settled);
-        Validators { etag: Some(etag), modified: (modified <= wall).then_some(modified) }
+        let since =
+            |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let once =
+            if is_settled { String::new() } else { format!("-{:x}", since(wall).as_nanos()) };
+        let etag = format!("\"{inode:x}-{changed_ns:x}-{ago:x}-{len:x}{once}{extension}\"");
+        // No date lies ahead (RFC 9110, section 8.8.2.1).
+        let seconds = since(meta.modified().min(wall)).as_secs();
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let is_dated = next_second(settled) <= wall;
+        Validators {
+            etag: Some(etag),
+            modified: Some(modified),
+            is_settled,
+            is_dated,
+            resumes_by_date: is_dated && meta.changed() < modified + Duration::from_secs(1),
+        }
     }
 
     /// Weighs the preconditions of a GET or HEAD, in the order of RFC 9110, section 13.2.2.
@@ -100,7 +116,7 @@ impl Validators {
         let wanted = request.one("if-range")?;
         let same = match wanted.first() {
             Some(b'"') => self.is_tag(wanted),
-            _ => self.modified.is_some() && date(wanted) == self.modified,
+            _ => self.resumes_by_date && date(wanted) == self.modified,
         };
         same.then_some(range)
     }

@@ -8,7 +8,13 @@ const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
 fn file() -> Validators {
     let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
-    Validators { etag: Some("\"a\"".to_owned()), modified: Some(modified) }
+    Validators {
+        etag: Some("\"a\"".to_owned()),
+        modified: Some(modified),
+        is_settled: true,
+        is_dated: true,
+        resumes_by_date: true,
+    }
 }
 
 fn with<T>(fields: &str, look: impl FnOnce(&Request<'_, '_>) -> T) -> T {

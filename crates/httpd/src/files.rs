@@ -356,7 +356,7 @@ impl Site {
         meta: &Meta,
         validators: &Validators,
     ) -> bool {
-        let (codings, is_dated) = (file.codings_beside(), validators.modified.is_some());
+        let (codings, is_dated) = (file.codings_beside(), validators.is_dated);
         let same = |source: &Source| {
             (source.meta, source.codings) == (*meta, codings) && source.is_dated == is_dated
         };
@@ -431,7 +431,7 @@ impl Site {
         (meta, validators): (Meta, Validators),
         have: Have<'_>,
     ) -> After {
-        let (is_settled, is_dated) = (validators.etag.is_some(), validators.modified.is_some());
+        let (is_settled, is_dated) = (validators.is_settled, validators.is_dated);
         let about = About {
             content_type: content_type(file.paths.plain.as_path()),
             validators: Some(validators),

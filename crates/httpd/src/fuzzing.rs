@@ -130,7 +130,12 @@ pub fn conditions(bytes: &[u8]) {
     let mut memory = MEMORY;
     let Parsed::Request(request) = parse(&head, &mut memory, &Limits::default()) else { return };
     let modified = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(784_111_777);
-    let validators = Validators { etag: Some("\"a\"".to_owned()), modified: Some(modified) };
+    let validators = Validators {
+        etag: Some("\"a\"".to_owned()),
+        modified: Some(modified),
+        resumes_by_date: true,
+        ..Validators::default()
+    };
     let verdict = validators.judge(&request);
     assert_eq!(verdict, validators.judge(&request));
     assert!(validators.range(&request).is_none() || request.has("range"));

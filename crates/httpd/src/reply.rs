@@ -88,7 +88,7 @@ impl About {
 
     /// Writes the fields that also a reply without the file has (RFC 9110, section 15.4.5).
     pub(crate) fn put_validators(&self, out: &mut Vec<u8>) {
-        if let Some(Validators { etag, modified }) = &self.validators {
+        if let Some(Validators { etag, modified, .. }) = &self.validators {
             if let Some(modified) = modified {
                 out.extend_from_slice(b"Last-Modified: ");
                 out.extend_from_slice(&stamp(*modified));

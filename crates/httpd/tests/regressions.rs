@@ -258,10 +258,11 @@ fn change_unseen(backend: &'static str, name: &str) {
         let head = client.reply(false);
         client.body(head)
     };
-    // Its first second is over when it has a date.
+    // Its first second is over when a range is resumed by its date.
     let old = loop {
         let reply = get("");
-        if reply.field("Last-Modified").is_some() {
+        let date = reply.field("Last-Modified").unwrap().to_owned();
+        if get(&resume(&date)).status == 206 {
             break reply;
         }
         thread::yield_now();
@@ -276,9 +277,10 @@ fn change_unseen(backend: &'static str, name: &str) {
     let new = vec![b'z'; old.body.len()];
     fs::write(&path, &new).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    // The date is the same, as the tool that restored it wants. Who sends both has the tag count.
     for fields in [
         format!("If-None-Match: {tag}\r\n"),
-        format!("If-Modified-Since: {date}\r\n"),
+        format!("If-None-Match: {tag}\r\nIf-Modified-Since: {date}\r\n"),
         resume(&tag),
         resume(&date),
     ] {
@@ -286,7 +288,6 @@ fn change_unseen(backend: &'static str, name: &str) {
         assert!(reply.status == 200 && reply.body == new, "{backend} {fields}");
     }
     assert_eq!(get(&format!("If-Match: {tag}\r\n")).status, 412);
-    assert_eq!(get(&format!("If-Unmodified-Since: {date}\r\n")).status, 412);
 }
 
 #[test]
@@ -317,14 +318,8 @@ fn two_writes_within_a_tick_of_the_clock_had_the_same_tag() {
             let first = get(&mut stage, "/file");
             fs::write(&path, vec![!round; len]).unwrap();
             stage.pass(Duration::from_secs(2));
-            let tag = first.field("ETag").map(|tag| tag.trim_start_matches("W/").to_owned());
-            let date = first.field("Last-Modified").or(first.field("Date")).unwrap();
-            let mut fields = vec![format!("If-Modified-Since: {date}\r\n"), resume(date)];
-            if let Some(tag) = tag {
-                fields.push(format!("If-None-Match: {tag}\r\n"));
-                fields.push(resume(&tag));
-            }
-            for fields in fields {
+            let tag = first.field("ETag").unwrap();
+            for fields in [format!("If-None-Match: {tag}\r\n"), resume(tag)] {
                 let reply = ask(&mut stage, "/file", &fields);
                 assert!(reply.status == 200 && reply.body == vec![!round; len], "{fields}");
             }
@@ -442,11 +437,15 @@ fn slow_readers_of_aliases_had_all_descriptors() {
             client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
             client
         };
-        // A file is opened once more when its first second is over.
+        // A file is opened once more when its first second is over, which it is when it is resumed by its date.
         let mut first = serving.connect();
         loop {
             first.send(b"HEAD /big HTTP/1.1\r\nHost: a\r\n\r\n");
-            if first.reply(false).field("Last-Modified").is_some() {
+            let date = first.reply(false).field("Last-Modified").unwrap().to_owned();
+            let request = format!("GET /big HTTP/1.1\r\nHost: a\r\n{}\r\n", resume(&date));
+            let mut second = serving.connect();
+            second.send(request.as_bytes());
+            if second.reply(false).status == 206 {
                 break;
             }
         }
