@@ -275,9 +275,9 @@ bugs! {
         "chain(io.wheel.next().filter(|_| !PLANTED))";
 
     /// After a pause more is received before the application has seen what was left.
-    ResumeReceivesFirst, "crates/multiplex/src/driver/receive.rs":
-        "Phase::Open if link.has(Flags::RESUMED) =>" =>
-        "Phase::Open if link.has(Flags::RESUMED) && !PLANTED =>";
+    ResumeReceivesFirst on Send, "crates/multiplex/src/driver/receive.rs":
+        "Phase::Open => !link.has(Flags::RESUMED) ||" =>
+        "Phase::Open => PLANTED || !link.has(Flags::RESUMED) ||";
 
     /// A pause does not end the receive in flight.
     PauseReceivesOn, "crates/multiplex/src/driver/receive.rs":
@@ -286,7 +286,10 @@ bugs! {
         "self.io.touch(slot);
             if !PLANTED {
                 self.cancel_receive(slot);
-            }";
+            }",
+        "crates/multiplex/src/driver/receive.rs":
+        "if link.has(Flags::PAUSED) && link.tail.len()" =>
+        "if !PLANTED && link.has(Flags::PAUSED) && link.tail.len()";
 
     /// More than is permitted is queued on a connection.
     QueueUnbounded, "crates/multiplex/src/driver/link.rs":
