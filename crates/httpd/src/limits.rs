@@ -68,8 +68,8 @@ impl Limits {
         let cache =
             self.cached_files.saturating_mul(Self::OVERHEAD).saturating_add(self.cached_bytes);
         // A body that grows is there twice for a moment.
-        let bodies =
-            self.bodies.saturating_add(self.bodies.min(self.body.saturating_mul(2) as usize));
+        let growing = usize::try_from(self.body.saturating_mul(2)).unwrap_or(usize::MAX);
+        let bodies = self.bodies.saturating_add(self.bodies.min(growing));
         (connections as usize).saturating_mul(each).saturating_add(cache).saturating_add(bodies)
     }
 }

@@ -8,6 +8,7 @@ use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::thread;
 
+use httpd::Limits;
 use httpd::multiplex::backends;
 use serde_json::Value;
 use serving::Client;
@@ -213,6 +214,19 @@ fn all_clients_together_take_no_more_memory_than_was_said_at_the_start() {
 }
 
 #[test]
+fn the_memory_at_full_load_is_that_of_all_workers_and_has_no_end_where_a_bound_has_none() {
+    let of = |workers, limits| {
+        let server = httpd::Server::builder().workers(workers).limits(limits);
+        server.memory_at_full_load()
+    };
+    let usual = of(1, Limits::default());
+    assert_eq!(of(3, Limits::default()), 3 * usual);
+    let more = Limits { cached_bytes: (32 << 20) + 1000, ..Limits::default() };
+    assert_eq!(of(1, more), usual + 1000);
+    assert_eq!(of(2, Limits { bodies: usize::MAX, ..Limits::default() }), usize::MAX);
+}
+
+#[test]
 fn what_is_longer_than_its_limit_is_refused_and_ends_its_connection() {
     let arguments = [
         &["--max-line", "100", "--max-head", "400", "--max-fields", "5", "--max-body", "1000"][..],
@@ -273,7 +287,7 @@ fn clients_that_send_more_than_is_held_for_all_lose_their_connections() {
 
 #[test]
 fn a_reply_of_a_handler_that_nobody_takes_is_made_in_parts() {
-    on_every_backend(&["--lab"], |name, serving| {
+    on_every_backend(&["--lab", "--status"], |name, serving| {
         serving.connect().get("/bytes?n=1000000");
         let before = serving.resident_kb();
         let request = b"GET /bytes?n=1000000000 HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -281,6 +295,10 @@ fn a_reply_of_a_handler_that_nobody_takes_is_made_in_parts() {
         send_all(serving, &mut clients);
         let after = serving.resident_kb();
         assert!(after <= before + GROWTH_KB, "{name} grew from {before} to {after} KB");
+        // The whole of it would be more than may be queued.
+        assert_eq!(count(serving, "overruns"), 0, "{name}");
+        let begun = clients[0].stream.peek(&mut [0]);
+        assert!(begun.is_ok_and(|n| n > 0), "{name}");
     });
 }
 
