@@ -18,6 +18,10 @@ const ONCE: usize = 4 << 20;
 /// operations and sockets, its task where there are tasks.
 const CONNECTION: usize = 3 * 1024;
 
+/// Lists of a connection: what is being sent, what waits behind it, and what waits behind a file. An
+/// application that queues more files at a time has more of them.
+const LISTS: usize = 3;
+
 /// How a mechanism is set up. The defaults suit a server on a small machine.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -96,8 +100,8 @@ impl Config {
     pub fn memory_at_full_load<A: Application>(&self) -> usize {
         // While a table or a list of bytes grows, the old one is there beside the new one.
         let link = 2 * (size_of::<Link>() + size_of::<A::State>());
-        // The list that it sends from has its room from earlier uses.
-        let each = link + CONNECTION + size_of::<Gather>() + Gather::KEPT;
+        // A list has its room from earlier uses.
+        let each = link + CONNECTION + LISTS * (size_of::<Gather>() + Gather::KEPT);
         let connections = (self.max_connections as usize).saturating_mul(each);
         let buffers = usize::from(self.buffers).saturating_mul(self.buffer_size as usize + 128);
         // The last connection to have something queued for it ends when that is done.
