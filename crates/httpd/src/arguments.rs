@@ -149,6 +149,15 @@ struct Bounds {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().bodies)]
     max_bodies: usize,
 
+    /// Bytes of memory for what all connections of a worker have sent and wait to be sent, without bodies
+    /// and files; the connection that would need more ends
+    #[arg(long, value_name = "BYTES", default_value_t = Config::default().max_held)]
+    max_held: usize,
+
+    /// Bytes of files kept in memory, for each worker
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().cached_bytes)]
+    max_cached: usize,
+
     /// Files too large for memory that are open at a time, for each worker, or fewer if descriptors are
     /// short; a request for another one is answered with 503
     #[arg(long, value_name = "N", default_value_t = Limits::default().open_files as u32, value_parser = clap::value_parser!(u32).range(1..))]
@@ -231,6 +240,7 @@ impl Arguments {
             file_works: share.file_works,
             backlog: bounds.backlog,
             admission: bounds.admission(),
+            max_held: bounds.max_held,
             drain: bounds.drain,
             links: if self.follow_links { Links::Anywhere } else { Links::Beneath },
             ..Config::default()
@@ -241,6 +251,7 @@ impl Arguments {
             fields: bounds.max_fields,
             body: bounds.max_body,
             bodies: bounds.max_bodies,
+            cached_bytes: bounds.max_cached,
             open_files: share.open_files as usize,
             requests: bounds.max_requests,
             head_time: bounds.head_time,

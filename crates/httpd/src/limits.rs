@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use multiplex::{FileOp, HIGH_WATER};
+
 /// What a client may use up, and what the server keeps in memory. Everything is bounded.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -48,6 +50,28 @@ impl Limits {
     pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
     /// The most header fields a request can have.
     pub const FIELDS: usize = 64;
+
+    /// What a field of a request, or a file in memory, needs beside its bytes, at most.
+    const OVERHEAD: usize = 1024;
+
+    /// The most memory that a site holds for so many connections, beside what the mechanism holds, its
+    /// handlers and lists of directories.
+    pub(crate) fn memory(&self, connections: u32) -> usize {
+        let head = self.head.min(Self::HEAD);
+        // A request that waits for a file has its head, its target, and the file's path in each coding;
+        // one that waits for its body has its head twice, the second time as fields.
+        let file = head + 5 * self.line.min(head);
+        let body = 2 * head + self.fields.min(Self::FIELDS) * Self::OVERHEAD / 4;
+        // Files that have left the memory for others stay until the replies with them are sent.
+        let replies = HIGH_WATER + self.cached_file.min(FileOp::MOST) as usize;
+        let each = file.max(body) + replies + Self::OVERHEAD;
+        let cache =
+            self.cached_files.saturating_mul(Self::OVERHEAD).saturating_add(self.cached_bytes);
+        // A body that grows is there twice for a moment.
+        let growing = usize::try_from(self.body.saturating_mul(2)).unwrap_or(usize::MAX);
+        let bodies = self.bodies.saturating_add(self.bodies.min(growing));
+        (connections as usize).saturating_mul(each).saturating_add(cache).saturating_add(bodies)
+    }
 }
 
 impl Default for Limits {

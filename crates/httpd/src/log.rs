@@ -136,7 +136,7 @@ pub struct AccessLog {
 
 impl Writer {
     /// Bytes that each worker's lines may fill until they are written; more are lost, and counted.
-    const ROOM: usize = 1 << 20;
+    pub(crate) const ROOM: usize = 1 << 20;
 
     /// How often the lines are written.
     const PAUSE: Duration = Duration::from_millis(100);

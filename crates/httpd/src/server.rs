@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use multiplex::{Any, Config, Fault, Remote, Root, StartError, Stats};
+use tracing::info;
 
 use crate::counts::Board;
 use crate::files::Serving;
@@ -113,6 +114,36 @@ impl Builder {
         Builder { config: Config { roots: self.config.roots, ..config }, ..self }
     }
 
+    /// The most memory, in bytes, that the server holds when all its bounds are reached at once; said at
+    /// the start at `info`.
+    ///
+    /// Not counted are the program itself, the sockets' own buffers, which are the kernel's, what handlers
+    /// hold and the bytes that they share in their replies, lists of directories and the pages made of
+    /// them, and what the allocator loses between its pieces.
+    pub fn memory_at_full_load(&self) -> usize {
+        let Builder { config, limits, .. } = self;
+        let log = if self.log.is_some() { Writer::ROOM } else { 0 };
+        let mechanism = config.memory_at_full_load::<Site>();
+        let site = limits.memory(config.max_connections);
+        mechanism.saturating_add(site).saturating_add(log).saturating_mul(self.workers.into())
+    }
+
+    /// Says how much memory the server may take, and for what.
+    fn tell_memory(&self) {
+        let Builder { config, limits, workers, .. } = self;
+        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        info!(
+            "at full load this server holds at most {} MiB, beside the program itself: {workers} workers \
+             with {} connections, {} MiB received or to be sent, {} MiB of bodies and {} MiB of files \
+             each",
+            mib(self.memory_at_full_load()),
+            config.max_connections,
+            mib(config.max_held),
+            mib(limits.bodies),
+            mib(limits.cached_bytes),
+        );
+    }
+
     /// Starts the server. From then on connections are served.
     ///
     /// # Errors
@@ -132,6 +163,7 @@ impl Builder {
             let is_free = |at| patiently(|| is_free(at)).map_err(Error::Start);
             self.config.listen.iter().try_for_each(is_free)?;
         }
+        self.tell_memory();
         let stop = Handle::default();
         let board = Board::new(self.workers.into());
         board.begin(Instant::now());

@@ -145,6 +145,8 @@ fn bad_flags_are_refused() {
         &["--idle-time", "soon"],
         &["--stall-time", "0"],
         &["--max-requests", "0"],
+        &["--max-held", "-1"],
+        &["--max-cached", "much"],
         &["--least-rate", "0"],
         &["--json"],
         &["extra"],
@@ -175,6 +177,9 @@ fn the_help_tells_of_every_flag() {
         "--log-level",
         "--max-connections",
         "--max-body",
+        "--max-bodies",
+        "--max-held",
+        "--max-cached",
         "--idle-time",
         "--drain",
     ] {

@@ -6,9 +6,21 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shared_ring::{BufferSizes, Links};
+use shared_ring::{BufferSizes, Gather, Links};
 
-use crate::{Admission, NAMES};
+use crate::driver::{FILE_WORKS, Link, spares};
+use crate::{Admission, Application, FileOp, NAMES};
+
+/// Memory of an event queue, its rings and batches, and of all else that a mechanism has once.
+const ONCE: usize = 4 << 20;
+
+/// Memory of a connection beside its link and its state: its timer, its entries in the tables of
+/// operations and sockets, its task where there are tasks.
+const CONNECTION: usize = 3 * 1024;
+
+/// Lists of a connection: what is being sent, what waits behind it, and what waits behind a file. An
+/// application that queues more files at a time has more of them.
+const LISTS: usize = 3;
 
 /// How a mechanism is set up. The defaults suit a server on a small machine.
 #[derive(Clone, Debug)]
@@ -36,8 +48,8 @@ pub struct Config {
     /// Most bytes queued to be sent on one connection; a file counts as
     /// [`HIGH_WATER`](crate::HIGH_WATER) bytes.
     pub max_queued: usize,
-    /// Most bytes held for all connections together: received and not consumed, and copies queued to be
-    /// sent. The connection that would hold more ends with [`Why::Overrun`](crate::Why::Overrun).
+    /// Most bytes held for all connections together: received and not consumed, and queued to be sent, as
+    /// copies or as notes of what is shared. The connection that would hold more ends with [`Why::Overrun`](crate::Why::Overrun).
     pub max_held: usize,
     /// Most file work in flight at a time, from 1 to 256; more waits its turn. Each may have a file
     /// open, and one that lists a directory has another one now and then.
@@ -79,6 +91,27 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The most memory, in bytes, that a mechanism holds for such an application when all its bounds are
+    /// reached at once.
+    ///
+    /// Not counted are the sockets' own buffers, which are the kernel's; what the application holds beside
+    /// the states of its connections, shared bytes that it has queued to be sent with that; lists of
+    /// directories; and what the allocator loses between its pieces.
+    pub fn memory_at_full_load<A: Application>(&self) -> usize {
+        // While a table or a list of bytes grows, the old one is there beside the new one.
+        let link = 2 * (size_of::<Link>() + size_of::<A::State>());
+        // A list has its room from earlier uses.
+        let each = link + CONNECTION + LISTS * (size_of::<Gather>() + Gather::KEPT);
+        let connections = (self.max_connections as usize).saturating_mul(each);
+        let buffers = usize::from(self.buffers).saturating_mul(self.buffer_size as usize + 128);
+        // The last connection to have something queued for it ends when that is done.
+        let held = self.max_held.saturating_add(self.max_queued.min(self.max_held));
+        let files = self.file_works.clamp(1, FILE_WORKS) as usize * FileOp::MOST as usize;
+        [connections, buffers, held.saturating_mul(2), files, spares(self), ONCE]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+    }
+
     /// What a peer has to acknowledge between two looks.
     pub(crate) fn least(&self) -> u128 {
         (self.stall.as_nanos() * u128::from(self.least_rate)).div_ceil(1_000_000_000).max(1)

@@ -13,7 +13,7 @@ pub struct Tail {
 
 impl Tail {
     /// A tail that is consumed gives back the memory it does not need when it has more than this.
-    const KEPT: usize = 16 * 1024;
+    pub(crate) const KEPT: usize = 16 * 1024;
 
     /// How many bytes there are.
     pub fn len(&self) -> usize {

@@ -722,9 +722,16 @@ fn bytes_that_applications_left_had_a_bound_for_each_connection_only() {
     });
 }
 
-/// Queues more and more copies, and then more and more files, for a client that reads nothing.
+/// What is queued for a client that reads nothing.
+enum Queued {
+    Copies,
+    Pieces,
+    Files,
+}
+
+/// Queues more of it than there is room for.
 struct Queues {
-    files: bool,
+    what: Queued,
     ended: Sender<Why>,
 }
 
@@ -734,11 +741,16 @@ impl Application for Queues {
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         rx.take();
-        if self.files {
-            return x.io.file(x.id, 0, FileOp::Open(Root(0), FilePath::new("file")));
-        }
         // More than the sockets' buffers take at once.
-        x.io.send(x.id, Chunk::Copy(&vec![7; 12 << 20]));
+        match self.what {
+            Queued::Copies => drop(x.io.send(x.id, Chunk::Copy(&vec![7; 12 << 20]))),
+            Queued::Pieces => {
+                for _ in 0..120_000 {
+                    x.io.send(x.id, Chunk::Static(&[7; 100]));
+                }
+            }
+            Queued::Files => x.io.file(x.id, 0, FileOp::Open(Root(0), FilePath::new("file"))),
+        }
     }
 
     fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileDone) {
@@ -753,19 +765,27 @@ impl Application for Queues {
     }
 }
 
+/// Queues it where little memory may be held for all connections.
+fn queue_too_much(name: &'static str, what: Queued) {
+    let (ended, told) = mpsc::channel();
+    let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
+    let config = Config { max_held: 64 * 1024, sockets, ..config() };
+    let server = Server::start(name, config, move || Queues { what, ended });
+    let mut client = server.connect();
+    client.write_all(b"x").unwrap();
+    assert!(matches!(next(&told), Why::Overrun), "{name}");
+    drop(client);
+    assert_eq!(server.stop().overruns, 1);
+}
+
 #[test]
 fn copies_queued_to_be_sent_had_a_bound_for_each_connection_only() {
-    side_by_side(|name| {
-        let (ended, told) = mpsc::channel();
-        let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
-        let config = Config { max_held: 64 * 1024, sockets, ..config() };
-        let server = Server::start(name, config, move || Queues { files: false, ended });
-        let mut client = server.connect();
-        client.write_all(b"x").unwrap();
-        assert!(matches!(next(&told), Why::Overrun), "{name}");
-        drop(client);
-        assert_eq!(server.stop().overruns, 1);
-    });
+    side_by_side(|name| queue_too_much(name, Queued::Copies));
+}
+
+#[test]
+fn the_notes_of_pieces_that_are_shared_were_not_counted() {
+    side_by_side(|name| queue_too_much(name, Queued::Pieces));
 }
 
 #[test]
@@ -775,7 +795,7 @@ fn files_queued_to_be_sent_had_no_bound() {
     side_by_side(|name| {
         let (ended, told) = mpsc::channel();
         let config = Config { roots: vec![root.path().to_owned()], ..config() };
-        let server = Server::start(name, config, move || Queues { files: true, ended });
+        let server = Server::start(name, config, move || Queues { what: Queued::Files, ended });
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
         assert!(matches!(next(&told), Why::Overrun), "{name}");

@@ -64,6 +64,11 @@ impl Gather {
     const KEEP: usize = 16 * 1024;
     const KEEP_PARTS: usize = 64;
 
+    /// Bytes of memory of a piece that is not copied.
+    pub const PART: usize = size_of::<Part>();
+    /// Bytes of memory that a cleared value keeps for later use, at most.
+    pub const KEPT: usize = Self::KEEP + 2 * Self::KEEP_PARTS * Self::PART;
+
     /// An empty list with room for copies of that many bytes.
     pub fn with_room(bytes: usize) -> Self {
         Gather { copied: Vec::with_capacity(bytes), ..Gather::default() }

@@ -63,8 +63,18 @@ impl Serving {
 
     /// Its resident memory, in kilobytes.
     pub(crate) fn resident_kb(&self) -> u64 {
+        self.kilobytes("VmRSS:")
+    }
+
+    /// The most resident memory that it has had, in kilobytes.
+    pub(crate) fn peak_kb(&self) -> u64 {
+        self.kilobytes("VmHWM:")
+    }
+
+    /// What /proc says of it (proc_pid_status(5)).
+    fn kilobytes(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
     }
 

@@ -42,6 +42,7 @@ pub(crate) struct Io<K: Submit> {
     )]
     spare: Vec<Box<Gather>>,
     spare_tails: Vec<Tail>,
+    most_spare: usize,
     /// Memory held for all connections together; see [`Config::max_held`].
     held: usize,
     /// Connections that commands were given for.
@@ -132,13 +133,22 @@ pub(crate) const FILE_WORKS: u32 = 256;
 /// Most file work of one connection, in flight and waiting.
 const FILE_WORKS_EACH: u32 = 16;
 
-/// Most lists and tails kept for later use.
+/// Most lists and tails kept for later use, of as many connections.
 const SPARE: usize = 1024;
 
 /// Lists made at the start, and bytes of room in each: enough for the heads of replies to as many
 /// connections as are usually answered in one turn.
 const READY: usize = 128;
 const READY_BYTES: usize = 512;
+
+fn most_spare(config: &Config) -> usize {
+    SPARE.min((config.max_connections as usize).max(READY))
+}
+
+/// Memory of the lists and tails that are kept for later use, at most.
+pub(crate) fn spares(config: &Config) -> usize {
+    most_spare(config) * (size_of::<Gather>() + Gather::KEPT + Tail::KEPT)
+}
 
 /// How many operations the kernel of such a server has in flight at most.
 pub(crate) fn operations(config: &Config) -> u32 {
@@ -163,6 +173,7 @@ impl<K: Submit> Io<K> {
             ended_works: VecDeque::new(),
             spare: (0..READY).map(|_| Box::new(Gather::with_room(READY_BYTES))).collect(),
             spare_tails: Vec::with_capacity(READY),
+            most_spare: most_spare(config),
             held: 0,
             touched: Vec::with_capacity(READY),
             again: VecDeque::with_capacity(READY),
@@ -278,7 +289,7 @@ impl<K: Submit> Io<K> {
 
     #[inline]
     pub(crate) fn recycle(&mut self, mut list: Box<Gather>) {
-        if self.spare.len() < SPARE {
+        if self.spare.len() < self.most_spare {
             if !list.is_empty() {
                 list.clear();
             }
@@ -302,7 +313,7 @@ impl<K: Submit> Io<K> {
     }
 
     pub(crate) fn recycle_tail(&mut self, mut tail: Tail) {
-        if self.spare_tails.len() < SPARE && tail.is_reusable() {
+        if self.spare_tails.len() < self.most_spare && tail.is_reusable() {
             tail.clear();
             self.spare_tails.push(tail);
         }
@@ -448,7 +459,7 @@ impl<K: Submit> Commands for Io<K> {
                 Chunk::File(..) => {}
             }
             n = list.len() - before;
-            link.copied += if copies { n } else { 0 };
+            link.copied += if copies { n } else { n.min(Gather::PART) };
         }
         link.note_queued(n, config.max_queued);
         link.touch(to.slot(), touched);

@@ -244,11 +244,13 @@ impl Link {
         matches!(self.phase, Phase::Connecting | Phase::Open) && self.close.is_none()
     }
 
-    /// Counts bytes that were sent, or will not be.
+    /// Counts bytes that were sent, or will not be. A list keeps its memory until all of it is sent.
     #[inline]
-    pub(crate) fn note_sent(&mut self, n: usize) {
+    pub(crate) fn note_sent(&mut self, n: usize, list_ends: bool) {
         self.queued -= n;
-        self.copied = self.copied.min(self.queued);
+        if list_ends {
+            self.copied = self.copied.min(self.queued);
+        }
     }
 
     /// Memory that is held for it: bytes received and not consumed, and copies queued to be sent.
@@ -280,5 +282,20 @@ impl Link {
     /// Whether an operation on the descriptor is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.flags.intersects(Flags::RECEIVING | Flags::SENDING | Flags::CHANGING)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_in_a_list_that_was_partly_sent_were_not_counted() {
+        let mut link = Link { copied: 1_000, ..Link::default() };
+        link.note_queued(1_000, 1 << 20);
+        link.note_sent(900, false);
+        assert_eq!((link.queued, link.holds()), (100, 1_000));
+        link.note_sent(100, true);
+        assert_eq!((link.queued, link.holds()), (0, 0));
     }
 }

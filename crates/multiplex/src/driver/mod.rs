@@ -24,14 +24,15 @@ mod send;
 pub(crate) use gate::Gate;
 #[cfg(feature = "sim")]
 pub use io::usage::Usage;
-pub(crate) use io::{Io, operations};
+pub(crate) use io::{FILE_WORKS, Io, operations, spares};
+pub(crate) use link::Link;
 use run::GRACE;
 pub(crate) use run::{drive, gates, roots};
 
 use shared_ring::{Completion, Errno, Fault, Fd, Host, Kind, Outcome, Submit, Table, Token};
 
 use crate::{Application, Cx, LOW_WATER, Lateness, Listener, Remote, Why};
-use link::{Flags, Link, Phase};
+use link::{Flags, Phase};
 
 /// A server: its application, the states of its connections, and everything else.
 pub(crate) struct Driver<K: Submit, A: Application> {

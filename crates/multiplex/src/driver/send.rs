@@ -51,7 +51,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<Gather>, n: usize) {
         let link = self.io.link(slot);
-        link.note_sent(n);
+        link.note_sent(n, list.is_empty());
         self.progress(slot);
         let link = self.io.link(slot);
         if link.phase == Phase::Ending || list.is_empty() {
