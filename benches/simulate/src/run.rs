@@ -80,7 +80,7 @@ pub fn run(case: &Case) -> Report {
 }
 
 /// Runs the web server with a client that does what `bytes` say, as machine, mechanism and configuration
-/// do: [`Script`] has the meaning of each. Whatever they are, the run must not fail.
+/// do: `script.rs` has the meaning of each. Whatever they are, the run must not fail.
 pub fn run_script(bytes: &[u8], traced: bool) -> Report {
     let (mut case, config, script) = Script::read(bytes);
     case.plan.traced = traced;
