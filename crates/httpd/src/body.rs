@@ -51,6 +51,8 @@ impl Held {
 
     /// It is so much now; how much all bodies hold together.
     pub(crate) fn set(&mut self, bytes: usize) -> usize {
+        // A handler may say anything; nothing holds more.
+        let bytes = bytes.min(1 << 40);
         self.all.set(self.all.get() - self.bytes + bytes);
         self.bytes = bytes;
         self.all.get()

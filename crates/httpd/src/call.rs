@@ -267,7 +267,11 @@ impl Site {
                 }
                 // Nothing can tell a client better than a reset.
                 Ok(None) => return cut_short(x.io, x.id, "it is shorter than was said"),
-                Ok(Some(Err(error))) => return cut_short(x.io, x.id, error),
+                Ok(Some(Err(error))) => {
+                    let why = guard(|| error.to_string());
+                    drop(Guarded::new(error));
+                    return cut_short(x.io, x.id, why.as_deref().unwrap_or("its error panicked"));
+                }
                 Err(_) => return cut_short(x.io, x.id, "it panicked"),
             };
             if let Some(left) = &mut stream.left {

@@ -1,6 +1,7 @@
 //! Code of others: a panic of theirs costs one reply and not the server.
 
 use std::fmt;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,7 +14,9 @@ use crate::status::Status;
 /// # Errors
 /// 500 if it panics.
 pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|_| {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
+        // Its end may panic, too.
+        mem::forget(panic);
         error!("a handler panicked");
         Status::INTERNAL
     })

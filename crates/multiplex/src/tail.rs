@@ -56,6 +56,7 @@ impl Tail {
     /// # Panics
     /// When there are fewer.
     pub fn keep_last(&mut self, remaining: usize) {
+        assert!(remaining <= self.len(), "{remaining} bytes kept of {}", self.len());
         self.consumed = self.bytes.len() - remaining;
         if self.consumed > remaining {
             self.compact();

@@ -41,10 +41,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// listener would reset them.
     fn accept_waiting(&mut self, listener: usize) {
         let gate = &self.io.gates[listener];
-        let (fd, length, off) = (gate.fd, gate.length(), gate.is_off());
+        let (fd, length) = (gate.fd, gate.length());
         // The kernel lets one more wait than was asked for.
         for _ in 0..=length {
-            if off || !self.io.accepts() {
+            if self.io.gates[listener].is_off() || !self.io.accepts() {
                 return;
             }
             match self.io.kernel.host_mut().accept(fd) {
@@ -73,7 +73,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let receives = asks && !link.flags.intersects(Flags::PAUSED | Flags::EOF);
         let fd = link.fd.filter(|_| receives);
         let has_more = fd.is_some_and(|fd| self.io.kernel.host().unread(fd) > 0);
-        if has_more && self.io.stopping {
+        // What was left by a pause comes before, too.
+        let resumes = receives && self.io.link(slot).has(Flags::RESUMED);
+        if (has_more || resumes) && self.io.stopping {
             return;
         }
         let link = self.io.link(slot);
@@ -96,21 +98,32 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Makes room for connections that wait, by ending those that have been idle for longest.
     pub(super) fn make_room(&mut self) {
         let now = self.io.kernel.now();
-        if self.io.aside.is_empty() || self.io.has_room() || now < self.io.next_search {
+        let waits = !self.io.aside.is_empty() && !self.io.has_room() && !self.io.stopping;
+        if !waits || now < self.io.next_search {
             return;
         }
         self.io.next_search = now + SEARCH_INTERVAL;
         let wanted = self.io.aside.len().min(MAX_ENDED);
-        // An application sets its deadlines by when a connection became idle.
-        let mut idle: Vec<(Option<Instant>, u32)> = Vec::new();
+        // An application sets its deadlines by when a connection became idle. Those that have not asked for
+        // anything yet come last.
+        let mut idle: Vec<(bool, Option<Instant>, u32)> = Vec::new();
         for slot in 0..self.io.links.len() as u32 {
             if self.is_idle(slot) {
-                idle.push((self.io.wheel.deadline(slot), slot));
+                let is_new = self.io.link(slot).has(Flags::UNSERVED);
+                idle.push((is_new, self.io.wheel.deadline(slot), slot));
             }
         }
         idle.sort_unstable();
-        for (_, slot) in idle.into_iter().take(wanted) {
-            self.quiesce(slot);
+        let mut ended = 0;
+        for (_, _, slot) in idle {
+            if ended == wanted {
+                break;
+            }
+            // What its peer has not taken must not be lost.
+            if self.io.unsent(self.io.conn(slot)) == 0 {
+                self.quiesce(slot);
+                ended += 1;
+            }
         }
         self.settle();
     }

@@ -28,6 +28,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         } else {
             self.offer_with_tail(slot, bytes);
         }
+        if self.io.link(slot).has(Flags::QUIESCING) {
+            self.io.touch(slot);
+        }
     }
 
     /// Shows the application a buffer in place, and keeps what it leaves.
@@ -88,6 +91,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let over = link.has(Flags::EOF) && !paused;
         if !link.is_heard() || tail.is_empty() || over {
             self.io.recycle_tail(tail);
+            // It holds less than it was counted for.
+            self.io.touch(slot);
         } else if tail.len() >= A::MAX_UNCONSUMED && !paused {
             self.io.stats.overruns += 1;
             self.end(slot, Why::Overrun);

@@ -366,8 +366,18 @@ impl Submit for Posts {
         }
     }
 
-    /// Nothing is in flight in the kernel.
-    fn finish(&mut self) {}
+    /// Nothing is in flight in the kernel, but what tasks were to close is open still.
+    fn finish(&mut self) {
+        let closing = (0..self.sockets.len()).filter_map(|fd| self.sockets[fd].closing.take());
+        let closing: Vec<Fd> = closing.map(|(_, fd)| fd).collect();
+        let accepted = self.done.drain(..).filter_map(|completion| match completion.outcome {
+            Outcome::Accepted(fd) => Some(fd),
+            _ => None,
+        });
+        for fd in closing.into_iter().chain(accepted) {
+            self.host.discard(fd);
+        }
+    }
 
     fn host(&self) -> &Linux {
         &self.host
