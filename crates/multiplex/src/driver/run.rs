@@ -103,7 +103,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if !io.again.is_empty() || !io.ended_works.is_empty() || lets_in {
             return Some(io.kernel.now());
         }
-        let search = (!io.aside.is_empty()).then_some(io.next_search);
+        let search = (!io.aside.is_empty() && !io.stopping).then_some(io.next_search);
         let retries = io.gates.iter().filter_map(Gate::retry);
         retries.chain(search).chain(io.wheel.next()).chain(drain_ends).chain(io.load.ends()).min()
     }
