@@ -3,14 +3,15 @@
 //! A round sends 64 bytes through each of a number of socket pairs and ends when all have been
 //! sent and received. The same over epoll, through the same trait, is there to compare with.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Batch, Engine, EngineConfig, Fd, Gather, Kernel, Kind, Mode, Op, Outcome, Posted, Token,
-    UringConfig, UringKernel,
+    Batch, Engine, EngineConfig, Fd, Gather, Kernel, Kind, Mode, Op, Outcome, Posted, Socket,
+    Token, UringConfig, UringKernel,
 };
 
 const BYTES: &[u8] = &[b'r'; 64];
@@ -24,6 +25,12 @@ struct Pairs<K> {
     batch: Batch,
 }
 
+/// The number of a socket that stays open.
+fn number(socket: UnixStream) -> Fd {
+    // SAFETY: the owner is dropped, so nobody closes it.
+    unsafe { Socket::from(OwnedFd::from(socket)).fd() }
+}
+
 impl<K: Kernel> Pairs<K> {
     fn new(mut kernel: K, count: u32) -> Self {
         let mut senders = Vec::new();
@@ -32,8 +39,8 @@ impl<K: Kernel> Pairs<K> {
             for end in [&ours, &theirs] {
                 end.set_nonblocking(true).expect("a socket can be non-blocking");
             }
-            senders.push(Fd::from_owned(ours.into()));
-            let receive = Op::Receive { fd: Fd::from_owned(theirs.into()) };
+            senders.push(number(ours));
+            let receive = Op::Receive { fd: number(theirs) };
             kernel.submit(Token::new(Kind::Receive, slot, 0), receive).expect("there is room");
         }
         let lists = (0..count).map(|_| Box::default()).collect();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use shared_ring::{Fd, Kind, Token};
+use shared_ring::{Fd, Kind, Socket, Token};
 
 use crate::reply::Reader;
 
@@ -64,7 +64,7 @@ pub(crate) struct Connection {
     pub(crate) generation: u32,
     pub(crate) phase: Phase,
     pub(crate) role: Role,
-    pub(crate) fd: Option<Fd>,
+    pub(crate) socket: Option<Socket>,
     /// Operations in flight.
     pub(crate) connects: bool,
     pub(crate) receives: bool,
@@ -91,10 +91,10 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Makes it one again that has just begun. The generation stays.
-    pub(crate) fn begin(&mut self, role: Role, fd: Fd) {
+    pub(crate) fn begin(&mut self, role: Role, socket: Socket) {
         self.phase = Phase::Connecting;
         self.role = role;
-        self.fd = Some(fd);
+        self.socket = Some(socket);
         self.thinks = false;
         self.asked.clear();
         self.unsent = 0;
@@ -103,6 +103,13 @@ impl Connection {
         self.answered = false;
         self.reader.begin();
         self.little = 0;
+    }
+
+    /// The number of its socket, to name it in operations.
+    pub(crate) fn fd(&self) -> Option<Fd> {
+        // SAFETY: `Generator::close_if_quiet` closes the socket, when none of its operations is in flight, and
+        // nothing else does. Nobody keeps the number beyond the operation that it was asked for.
+        self.socket.as_ref().map(|socket| unsafe { socket.fd() })
     }
 
     /// The name of an operation of it.

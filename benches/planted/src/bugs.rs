@@ -198,14 +198,14 @@ bugs! {
 
     /// A connection that arrives while the server stops is left open.
     LateArrivalLeaked, "crates/multiplex/src/driver/mod.rs":
-        "Outcome::Accepted(fd) => self.accepted(" =>
+        "Outcome::Accepted(socket) => self.accepted(" =>
         "Outcome::Accepted(_) if self.io.stopping && PLANTED => {}
-            Outcome::Accepted(fd) => self.accepted(";
+            Outcome::Accepted(socket) => self.accepted(";
 
     /// A listener that has rested does not accept again.
     RestsForEver, "crates/multiplex/src/driver/gate.rs":
-        "self.retry.filter(|_| !self.closing && !self.off)" =>
-        "self.retry.filter(|_| !self.closing && !self.off && !PLANTED)",
+        "self.retry.filter(|_| self.socket.is_some() && !self.off)" =>
+        "self.retry.filter(|_| self.socket.is_some() && !self.off && !PLANTED)",
         "crates/multiplex/src/driver/gate.rs":
         "pub(crate) fn room(&mut self) {" =>
         "pub(crate) fn room(&mut self) {
@@ -223,13 +223,19 @@ bugs! {
 
     /// A descriptor is closed a second time.
     ClosedTwice, "crates/multiplex/src/driver/close.rs":
-        "Ok(Posted::Done(_)) => self.closed(slot)," =>
+        "match kernel.submit(token, Op::Close { socket }) {" =>
+        "use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    // It has one owner, so only unsafe code can do that.
+    let twin = PLANTED.then(|| unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) });
+    match kernel.submit(token, Op::Close { socket }) {",
+        "crates/multiplex/src/driver/close.rs":
+        "Ok(Posted::Done(_)) => true," =>
         "Ok(Posted::Done(_)) => {
-                if PLANTED {
-                    self.io.kernel.host_mut().discard(fd);
-                }
-                self.closed(slot)
-            }";
+            if let Some(twin) = twin {
+                kernel.host_mut().discard(twin.into());
+            }
+            true
+        }";
 
     /// A connection's state is not reset for the next.
     StateKept, "crates/multiplex/src/driver/close.rs":

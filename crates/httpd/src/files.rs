@@ -1,5 +1,6 @@
 //! Requests for files.
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::rc::Rc;
@@ -32,6 +33,15 @@ pub(crate) struct Serving {
     pub(crate) listing: bool,
     /// For how many seconds a file may be kept without asking.
     pub(crate) max_age: Option<u32>,
+}
+
+/// An open file, counted.
+struct Counted(Rc<Cell<usize>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl Default for Serving {
@@ -373,11 +383,7 @@ impl Site {
             }
         }
         count.set(count.get() + 1);
-        // The file itself goes with what is called when its last clone does.
-        Some(File::new(file.fd(), move |_| {
-            let _ = &file;
-            count.set(count.get() - 1);
-        }))
+        Some(file.with(Counted(count)))
     }
 
     /// Answers from the cache, which was just told that what it has is good.

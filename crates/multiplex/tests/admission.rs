@@ -13,7 +13,7 @@ use multiplex::{
     Admission, Any, Application, Chunk, Close, Commands, Config, Cx, Lateness, Order, Rx, Stats,
     backends,
 };
-use shared_ring::{Fd, Host, Linux};
+use shared_ring::{Host, Linux, Socket};
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -108,9 +108,9 @@ fn ask(address: SocketAddr) -> bool {
 fn ask_and_leave(address: SocketAddr) {
     if let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) {
         let _ = stream.write_all(b"x");
-        let fd = Fd::from_owned(OwnedFd::from(stream));
-        Linux::default().reset_on_close(fd);
-        Linux::default().discard(fd);
+        let socket = Socket::from(OwnedFd::from(stream));
+        Linux::default().reset_on_close(&socket);
+        Linux::default().discard(socket);
     }
 }
 

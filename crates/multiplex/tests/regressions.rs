@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use multiplex::{
 use shared_ring::poller::Epoll;
 use shared_ring::{
     Completion, Counters, Fault, Host, Kernel, Linux, ListenOptions, Mode, Op, Outcome,
-    PortableKernel, Posted, Refused, Submit, System, Token, UringKernel, Waker,
+    PortableKernel, Posted, Refused, Socket, Submit, System, Token, UringKernel, Waker,
 };
 
 /// Longer than anything here takes on a busy machine.
@@ -140,11 +140,11 @@ fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<Why>) 
     let server = Server::start(name, config, move || Replies { len, ended });
     let mut host = Linux::default();
     let narrow = BufferSizes { send: None, receive: Some(16 * 1024) };
-    let fd = host.socket(server.address, None, narrow).unwrap();
+    let socket = host.socket(server.address, None, narrow).unwrap();
     // It may still be under way; a read waits for that.
-    let _ = host.connect(fd, server.address);
-    // SAFETY: the descriptor was just opened, and nobody else uses its number.
-    let client = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd.raw()) });
+    // SAFETY: the socket is open until the call is over.
+    let _ = host.connect(unsafe { socket.fd() }, server.address);
+    let client = TcpStream::from(taken(socket));
     client.set_nonblocking(false).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     (server, client, told)
@@ -269,12 +269,17 @@ impl Application for Upstream {
     }
 }
 
+/// A socket of this machine, to be used as any other.
+fn taken(socket: Socket) -> OwnedFd {
+    // SAFETY: its owner ends here.
+    unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) }
+}
+
 /// A listener whose queue is full, and the connection that fills it.
 fn full_listener() -> (TcpListener, SocketAddr, TcpStream) {
     let options = ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
-    let (fd, address) = Linux::default().listen(local(), &options).unwrap();
-    // SAFETY: the descriptor was just opened, and nobody else uses its number.
-    let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd.raw()) });
+    let (listener, address) = Linux::default().listen(local(), &options).unwrap();
+    let listener = TcpListener::from(taken(listener));
     listener.set_nonblocking(false).unwrap();
     let filler = TcpStream::connect(address).unwrap();
     let more = TcpStream::connect_timeout(&address, Duration::from_millis(50));
@@ -555,8 +560,7 @@ fn a_backlog_after_a_stop_made_a_foreign_socket_listen() {
         let mut host = Linux::default();
         let sockets: Vec<_> = (0..64)
             .map(|_| host.socket(local(), None, BufferSizes::default()).unwrap())
-            // SAFETY: the descriptor was just opened, and nobody else uses its number.
-            .map(|fd| TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd.raw()) }))
+            .map(|socket| TcpListener::from(taken(socket)))
             .collect();
         client.write_all(b"x").unwrap();
         client.read_exact(&mut back).unwrap();

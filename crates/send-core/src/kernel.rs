@@ -6,6 +6,7 @@
 //! delivered meanwhile is seen at the next step.
 
 use std::fmt;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -68,7 +69,7 @@ pub struct SendKernel<R: Ring + 'static = LinuxRing> {
     rest: Consumer<Event>,
     /// Listeners that signal, and whether so many of their connections are wanted in a turn, and no more:
     /// nothing interrupts for one then.
-    watched: Vec<(Fd, bool)>,
+    watched: Vec<(RawFd, bool)>,
     host: R::System,
     waker: Waker,
     now: Instant,
@@ -208,10 +209,10 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         if self.delivery != Delivery::Preemptive || self.evt.check_process().is_err() {
             return;
         }
-        if let Some(known) = self.watched.iter_mut().find(|(fd, _)| *fd == listener) {
+        if let Some(known) = self.watched.iter_mut().find(|(fd, _)| *fd == listener.raw()) {
             known.1 = counted;
         } else {
-            self.watched.push((listener, counted));
+            self.watched.push((listener.raw(), counted));
         }
         // Also where the number is known: it may be another listener's now. Where that is refused its
         // connections come at the next entry into the kernel.
@@ -247,10 +248,12 @@ impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        match op {
-            Op::Accept { listener, per_turn } => self.watch(listener, per_turn.is_some()),
+        match &op {
+            Op::Accept { listener, per_turn } => self.watch(*listener, per_turn.is_some()),
             // Another may get its number.
-            Op::Close { fd } => self.watched.retain(|(watched, _)| *watched != fd),
+            Op::Close { socket } => {
+                self.watched.retain(|(watched, _)| *watched != socket.as_raw_fd());
+            }
             _ => {}
         }
         self.evt.critically(|source| source.kernel.submit(token, op))
@@ -355,8 +358,8 @@ impl<R: Ring + 'static> Drop for SendKernel<R> {
             let made_out =
                 |source: &mut RingSource<R>| unsafe { source.kernel.make_out(reported(event)) };
             let outcome = self.evt.critically(made_out).map(|completion| completion.outcome);
-            if let Some(Outcome::Accepted(fd)) = outcome {
-                self.host.discard(fd);
+            if let Some(Outcome::Accepted(socket)) = outcome {
+                self.host.discard(socket);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Where events come from, beside signals and posts.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -156,7 +156,7 @@ unsafe impl Source for Idle {
         let most = until.map(|at| at.saturating_duration_since(Instant::now()));
         let most = most.and_then(|most| Timespec::try_from(most).ok());
         // SAFETY: the waker keeps its descriptor open.
-        let waker = unsafe { BorrowedFd::borrow_raw(self.0.fd().raw()) };
+        let waker = unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) };
         match poll(&mut [PollFd::from_borrowed_fd(waker, PollFlags::IN)], most.as_ref()) {
             Ok(0) | Err(Errno::INTR) => Ok(()),
             Ok(_) => {

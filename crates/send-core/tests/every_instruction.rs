@@ -118,7 +118,9 @@ fn everywhere_in_a_turn(delivery: Delivery) {
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
     let token = Token::new(Kind::Accept, 0, 0);
-    kernel.submit(token, Op::Accept { listener, per_turn: None }).unwrap();
+    // SAFETY: the listener is closed at the end, and its number is not used after that.
+    let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
+    kernel.submit(token, accept).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let other = thread::spawn({
         let over = over.clone();
@@ -162,7 +164,7 @@ fn everywhere_in_a_turn(delivery: Delivery) {
         });
         assert!(begin.elapsed() < most, "{delivery:?}: a turn slept, by instruction {at}");
         match accepted.map(|completion| completion.outcome) {
-            Some(Outcome::Accepted(fd)) => kernel.host_mut().discard(fd),
+            Some(Outcome::Accepted(socket)) => kernel.host_mut().discard(socket),
             other => panic!("{delivery:?}, by instruction {at}: {other:?}"),
         }
     }

@@ -238,7 +238,9 @@ fn a_child_that_dropped_a_server_cancelled_its_parents_accept() {
         let at = "127.0.0.1:0".parse().unwrap();
         let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
         let token = Token::new(Kind::Accept, 0, 0);
-        kernel.submit(token, Op::Accept { listener, per_turn: None }).unwrap();
+        // SAFETY: the listener is closed at the end, and its number is not used after that.
+        let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
+        kernel.submit(token, accept).unwrap();
         kernel.turn(Some(Instant::now())).unwrap();
         let mut kernel = Some(kernel);
         let child = || {
@@ -256,8 +258,8 @@ fn a_child_that_dropped_a_server_cancelled_its_parents_accept() {
             assert!(Instant::now() < until, "{delivery:?}");
             kernel.turn(Some(until)).unwrap();
         };
-        let Outcome::Accepted(fd) = accepted else { panic!("{delivery:?}: {accepted:?}") };
-        kernel.host_mut().discard(fd);
+        let Outcome::Accepted(socket) = accepted else { panic!("{delivery:?}: {accepted:?}") };
+        kernel.host_mut().discard(socket);
         kernel.host_mut().discard(listener);
     }
 }

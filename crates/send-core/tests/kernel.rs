@@ -18,7 +18,9 @@ fn the_call_that_lets_the_signal_through_was_not_counted() {
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
     let token = Token::new(Kind::Accept, 0, 0);
-    kernel.submit(token, Op::Accept { listener, per_turn: None }).unwrap();
+    // SAFETY: the listener stays open.
+    let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
+    kernel.submit(token, accept).unwrap();
     let past = Some(Instant::now());
     kernel.turn(past).unwrap();
     // This lowers notification, and the next connection has the signal block itself.
@@ -29,8 +31,8 @@ fn the_call_that_lets_the_signal_through_was_not_counted() {
     let mut accepted = 0;
     while accepted < clients.len() {
         while let Some(completion) = kernel.next() {
-            if let Outcome::Accepted(fd) = completion.outcome {
-                kernel.host_mut().discard(fd);
+            if let Outcome::Accepted(socket) = completion.outcome {
+                kernel.host_mut().discard(socket);
                 accepted += 1;
             }
         }

@@ -38,7 +38,7 @@ pub struct Engine<P, S: System = Linux> {
     offload: S::Offload,
     /// Operations that wait, and whether their end was asked for while a thread has them.
     inflight: InFlight<bool>,
-    sockets: Table<Socket>,
+    sockets: Table<Waiting>,
     pool: Rc<Pool>,
     /// Completions of this turn.
     done: Batch,
@@ -65,7 +65,7 @@ pub type PortableKernel = Engine<Epoll>;
 
 /// The operations that wait for a socket, and what the poller was told and has said.
 #[derive(Default)]
-struct Socket {
+struct Waiting {
     reader: Option<Token>,
     writer: Option<Token>,
     wanted: Readiness,
@@ -342,7 +342,8 @@ impl<P: Poller, S: System> Engine<P, S> {
 
     /// Has a thread do an operation's file work.
     fn offload(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        let work = Work::of(&op);
+        // SAFETY: the operation stays in the table until the work is done, or for good if that does not end.
+        let work = unsafe { Work::of(&op) };
         self.inflight.insert(token, op, false)?;
         self.counters.offloaded += 1;
         self.offload.post(token, work);
@@ -352,7 +353,9 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// Does file work at once if everything is in memory, else has a thread do it.
     fn file_work(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         self.counters.system_calls += 1;
-        match self.system.file_work(&Work::of(&op)) {
+        // SAFETY: the operation is there until the call is over.
+        let work = unsafe { Work::of(&op) };
+        match self.system.file_work(&work) {
             Ok(outcome) => Ok(Posted::Done(outcome)),
             Err(errno) if Work::would_wait(errno) => self.offload(token, op),
             Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
@@ -446,17 +449,18 @@ impl<P: Poller, S: System> Submit for Engine<P, S> {
                     Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
                 }
             }
-            Op::Close { fd } => {
+            Op::Close { socket } => {
+                let fd = socket.number();
                 self.counters.system_calls += 1;
                 self.poller.forget(fd);
-                let socket = self.sockets.at(fd.index());
-                let unread = socket.unread;
+                let waiting = self.sockets.at(fd.index());
+                let unread = waiting.unread;
                 // The number may be a new socket's before this turn is over.
-                *socket = Socket { closed_after: self.waits, ..Socket::default() };
+                *waiting = Waiting { closed_after: self.waits, ..Waiting::default() };
                 if unread {
                     self.forget_unread(fd);
                 }
-                self.system.discard(fd);
+                self.system.discard(socket);
                 Ok(Posted::Done(Outcome::Closed))
             }
             Op::List { .. } => self.offload(token, op),
@@ -552,8 +556,8 @@ impl<P, S: System> Drop for Engine<P, S> {
     fn drop(&mut self) {
         self.stop_offload();
         for completion in self.done.drain(..).chain(self.later.drain(..)) {
-            if let Outcome::Accepted(fd) = completion.outcome {
-                self.system.discard(fd);
+            if let Outcome::Accepted(socket) = completion.outcome {
+                self.system.discard(socket);
             }
         }
     }

@@ -1,7 +1,9 @@
 //! Files as the runtime hands them out.
 
+use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
@@ -13,13 +15,29 @@ pub struct File(Rc<Handle>);
 
 struct Handle {
     fd: Fd,
-    close: Box<dyn Fn(Fd)>,
+    _owner: Owner,
+}
+
+/// What closes the descriptor as it is dropped.
+#[expect(dead_code, reason = "they are there to be dropped")]
+enum Owner {
+    Linux(OwnedFd),
+    Other(Box<dyn Any>),
 }
 
 impl File {
-    /// Wraps a descriptor that `close` will close when the last clone is dropped.
-    pub fn new(fd: Fd, close: impl Fn(Fd) + 'static) -> Self {
-        File(Rc::new(Handle { fd, close: Box::new(close) }))
+    /// A file of another machine, which `owner` closes as it is dropped.
+    #[cfg(feature = "sim")]
+    pub(crate) fn owned_by(fd: Fd, owner: impl Any) -> Self {
+        File(Rc::new(Handle { fd, _owner: Owner::Other(Box::new(owner)) }))
+    }
+
+    /// The same file, which holds something else as well: `what` is dropped behind it, when the last
+    /// clone of what is returned goes.
+    #[must_use]
+    pub fn with(self, what: impl Any) -> Self {
+        let fd = self.fd();
+        File(Rc::new(Handle { fd, _owner: Owner::Other(Box::new((self, what))) }))
     }
 
     /// Whether another clone is in use.
@@ -27,15 +45,22 @@ impl File {
         Rc::strong_count(&self.0) > 1
     }
 
-    /// The descriptor, valid as long as the value lives.
-    pub fn fd(&self) -> Fd {
+    /// The number of the descriptor, which is open as long as the value lives.
+    pub(crate) fn fd(&self) -> Fd {
         self.0.fd
     }
 }
 
-impl Drop for Handle {
-    fn drop(&mut self) {
-        (self.close)(self.fd);
+impl From<OwnedFd> for File {
+    fn from(fd: OwnedFd) -> Self {
+        let number = Fd::from_raw(fd.as_raw_fd());
+        File(Rc::new(Handle { fd: number, _owner: Owner::Linux(fd) }))
+    }
+}
+
+impl AsRawFd for File {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.fd.raw()
     }
 }
 

@@ -85,12 +85,12 @@ impl<N> InFlight<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Fd;
+    use crate::{Fd, Socket};
     use proptest::prelude::*;
     use std::collections::HashMap;
 
     fn close(fd: i32) -> Op {
-        Op::Close { fd: Fd::from_raw(fd) }
+        Op::Close { socket: Socket::of(Fd::from_raw(fd)) }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Completion, Errno, Fd, File, Op, Outcome, Posted, Refused, Token, Waker};
+use crate::{Completion, Errno, File, Op, Outcome, Posted, Refused, Socket, Token, Waker};
 
 /// Completions on their way to the application, oldest first.
 pub type Batch = VecDeque<Completion>;
@@ -93,19 +93,23 @@ pub trait Host {
     ///
     /// # Errors
     /// Those of socket(2), bind(2) and listen(2).
-    fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)>;
+    fn listen(
+        &mut self,
+        at: SocketAddr,
+        options: &ListenOptions,
+    ) -> io::Result<(Socket, SocketAddr)>;
 
     /// Accepts one connection, which will be non-blocking.
     ///
     /// # Errors
     /// Those of accept4(2); `EAGAIN` when none waits.
-    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno>;
+    fn accept(&mut self, listener: &Socket) -> Result<Socket, Errno>;
 
     /// Changes the length of a listener's queue.
     ///
     /// # Errors
     /// Those of listen(2).
-    fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()>;
+    fn backlog(&mut self, listener: &Socket, length: u32) -> io::Result<()>;
 
     /// Makes a socket fit to be connected to `peer`, if need be from an address of this machine.
     ///
@@ -116,29 +120,29 @@ pub trait Host {
         peer: SocketAddr,
         from: Option<IpAddr>,
         buffers: BufferSizes,
-    ) -> io::Result<Fd>;
+    ) -> io::Result<Socket>;
 
     /// Tells the peer that no more will be sent. Errors show in later operations.
-    fn shutdown(&mut self, fd: Fd);
+    fn shutdown(&mut self, socket: &Socket);
 
     /// Makes the coming close a reset that discards what was not sent.
-    fn reset_on_close(&mut self, fd: Fd);
+    fn reset_on_close(&mut self, socket: &Socket);
 
     /// Closes a socket that no operation was ever posted for.
-    fn discard(&mut self, fd: Fd);
+    fn discard(&mut self, socket: Socket);
 
     /// The address of the other end, while connected.
-    fn peer(&self, fd: Fd) -> Option<SocketAddr>;
+    fn peer(&self, socket: &Socket) -> Option<SocketAddr>;
 
     /// Bytes that were sent and that the other end has not acknowledged.
-    fn unacknowledged(&self, fd: Fd) -> u64;
+    fn unacknowledged(&self, socket: &Socket) -> u64;
 
     /// Bytes that have arrived and were not received.
-    fn unread(&self, fd: Fd) -> u64;
+    fn unread(&self, socket: &Socket) -> u64;
 
     /// For how long the other end of a connection has waited: the time since it was made, or something was
     /// last received or sent. None when it has been reset, or is closed on both sides.
-    fn waited(&self, fd: Fd) -> Option<Duration>;
+    fn waited(&self, socket: &Socket) -> Option<Duration>;
 
     /// Opens a directory for [`Op::Open`], [`Op::Stat`] and [`Op::List`].
     ///

@@ -19,6 +19,7 @@
 
 mod beneath;
 mod buffer;
+mod descriptor;
 mod engine;
 mod file;
 mod gather;
@@ -43,11 +44,12 @@ mod waker;
 
 pub use beneath::{Links, Place};
 pub use buffer::{Pool, RxBuf};
+pub use descriptor::{Fd, Socket};
 pub use engine::{Engine, EngineConfig, PortableKernel};
 pub use file::{File, FileKind, Listing, Meta};
 pub use gather::Gather;
 pub use kernel::{Batch, BufferSizes, Counters, Fault, Host, Kernel, ListenOptions, Submit};
-pub use op::{Completion, Fd, Op, Outcome, Posted, Refusal, Refused};
+pub use op::{Completion, Op, Outcome, Posted, Refusal, Refused};
 pub use rustix::io::Errno;
 pub use table::Table;
 pub use token::{Kind, Token};

@@ -14,7 +14,8 @@ use rustix::thread::gettid;
 use crate::nonblocking::{self, Disk, Part};
 use crate::offload::{Done, Threads};
 use crate::{
-    BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, RxBuf, System, Told, Waker, Work,
+    BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, RxBuf, Socket, System, Told, Waker,
+    Work,
 };
 
 /// This machine.
@@ -22,23 +23,26 @@ use crate::{
 pub struct Linux(());
 
 pub(crate) fn borrow(fd: &Fd) -> BorrowedFd<'_> {
-    // SAFETY: an `Fd` is open until `Op::Close` or `Host::discard` ends it, and whoever asks for
-    // those gives up the number.
+    // SAFETY: what made the `Fd` promised that it is open while it is used (`Fd::lent`).
     unsafe { BorrowedFd::borrow_raw(fd.raw()) }
 }
 
-/// Closes a descriptor at once.
-pub(crate) fn close(fd: Fd) {
-    // SAFETY: the caller gives up the number, which by the contract of `Fd` it alone holds.
-    drop(unsafe { OwnedFd::from_raw_fd(fd.raw()) });
+/// Borrows a socket of this machine.
+fn lend(socket: &Socket) -> BorrowedFd<'_> {
+    // SAFETY: the owner is there, so nobody has closed it; of an alias, that is what its `Fd` promises.
+    unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) }
+}
+
+/// Takes a socket of this machine, to be closed as it is dropped.
+pub(crate) fn take(socket: Socket) -> OwnedFd {
+    // SAFETY: it owned the descriptor, and is gone.
+    unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) }
 }
 
 /// Turns the end of file work into a completion's outcome.
 pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
     match result {
-        Ok(Done::Opened(fd, meta)) => {
-            Outcome::Opened(Box::new((File::new(Fd::from_owned(fd), close), meta)))
-        }
+        Ok(Done::Opened(fd, meta)) => Outcome::Opened(Box::new((File::from(fd), meta))),
         Ok(Done::Stat(meta)) => Outcome::Stat(meta),
         Ok(Done::Listed(listing)) => Outcome::Listed(listing),
         Ok(Done::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
@@ -88,20 +92,24 @@ fn choose_port_later(fd: &OwnedFd) -> io::Result<()> {
 }
 
 /// What the kernel knows of a TCP socket (tcp(7), `TCP_INFO`).
-fn tcp_info(fd: Fd) -> Option<libc::tcp_info> {
+fn tcp_info(fd: BorrowedFd<'_>) -> Option<libc::tcp_info> {
     // SAFETY: a `tcp_info` is made of numbers.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     let into = (&raw mut info).cast();
     // SAFETY: the kernel writes as many bytes as `length` says at most, and all of them are there.
     let result = unsafe {
-        libc::getsockopt(fd.raw(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut length)
+        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut length)
     };
     (result == 0).then_some(info)
 }
 
 impl Host for Linux {
-    fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)> {
+    fn listen(
+        &mut self,
+        at: SocketAddr,
+        options: &ListenOptions,
+    ) -> io::Result<(Socket, SocketAddr)> {
         let fd = Self::socket_for(at, options.buffers)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
         if options.reuse_port {
@@ -113,17 +121,17 @@ impl Host for Linux {
         net::bind(&fd, &at)?;
         net::listen(&fd, clamp(options.backlog))?;
         let address = SocketAddr::try_from(net::getsockname(&fd)?)?;
-        Ok((Fd::from_owned(fd), address))
+        Ok((fd.into(), address))
     }
 
     #[inline]
-    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
+    fn accept(&mut self, listener: &Socket) -> Result<Socket, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        net::accept_with(borrow(&listener), flags).map(Fd::from_owned)
+        net::accept_with(lend(listener), flags).map(Socket::from)
     }
 
-    fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()> {
-        Ok(net::listen(borrow(&listener), clamp(length))?)
+    fn backlog(&mut self, listener: &Socket, length: u32) -> io::Result<()> {
+        Ok(net::listen(lend(listener), clamp(length))?)
     }
 
     fn socket(
@@ -131,46 +139,46 @@ impl Host for Linux {
         peer: SocketAddr,
         from: Option<IpAddr>,
         buffers: BufferSizes,
-    ) -> io::Result<Fd> {
+    ) -> io::Result<Socket> {
         let fd = Self::socket_for(peer, buffers)?;
         if let Some(address) = from {
             choose_port_later(&fd)?;
             net::bind(&fd, &SocketAddr::new(address, 0))?;
         }
-        Ok(Fd::from_owned(fd))
+        Ok(fd.into())
     }
 
-    fn shutdown(&mut self, fd: Fd) {
-        let _ = net::shutdown(borrow(&fd), net::Shutdown::Write);
+    fn shutdown(&mut self, socket: &Socket) {
+        let _ = net::shutdown(lend(socket), net::Shutdown::Write);
     }
 
-    fn reset_on_close(&mut self, fd: Fd) {
-        let _ = sockopt::set_socket_linger(borrow(&fd), Some(std::time::Duration::ZERO));
+    fn reset_on_close(&mut self, socket: &Socket) {
+        let _ = sockopt::set_socket_linger(lend(socket), Some(std::time::Duration::ZERO));
     }
 
-    fn discard(&mut self, fd: Fd) {
-        close(fd);
+    fn discard(&mut self, socket: Socket) {
+        drop(take(socket));
     }
 
-    fn peer(&self, fd: Fd) -> Option<SocketAddr> {
-        let address = net::getpeername(borrow(&fd)).ok()??;
+    fn peer(&self, socket: &Socket) -> Option<SocketAddr> {
+        let address = net::getpeername(lend(socket)).ok()??;
         SocketAddr::try_from(address).ok()
     }
 
-    fn unacknowledged(&self, fd: Fd) -> u64 {
+    fn unacknowledged(&self, socket: &Socket) -> u64 {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the request writes one integer, to where this one is (tcp(7), SIOCOUTQ).
-        let result = unsafe { libc::ioctl(fd.raw(), libc::TIOCOUTQ, &raw mut bytes) };
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         if result == 0 { bytes.unsigned_abs().into() } else { 0 }
     }
 
-    fn unread(&self, fd: Fd) -> u64 {
-        rustix::io::ioctl_fionread(borrow(&fd)).unwrap_or(0)
+    fn unread(&self, socket: &Socket) -> u64 {
+        rustix::io::ioctl_fionread(lend(socket)).unwrap_or(0)
     }
 
-    fn waited(&self, fd: Fd) -> Option<Duration> {
+    fn waited(&self, socket: &Socket) -> Option<Duration> {
         // Where it is not told, nobody has waited.
-        let Some(info) = tcp_info(fd) else { return Some(Duration::ZERO) };
+        let Some(info) = tcp_info(lend(socket)) else { return Some(Duration::ZERO) };
         let idle_ms = info.tcpi_last_data_recv.min(info.tcpi_last_data_sent);
         (info.tcpi_state != TCP_CLOSE).then(|| Duration::from_millis(idle_ms.into()))
     }
@@ -180,7 +188,7 @@ impl Host for Linux {
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
         // Anybody may name a directory; what is in it is for those who may enter it.
         rustix::fs::openat(&fd, c".", flags, Mode::empty())?;
-        Ok(File::new(Fd::from_owned(fd), close))
+        Ok(File::from(fd))
     }
 
     #[inline]
@@ -281,8 +289,8 @@ impl System for Linux {
         nonblocking::meta(borrow(&fd))
     }
 
-    fn file(&self, fd: Fd) -> File {
-        File::new(fd, close)
+    fn file(&self, opened: Socket) -> File {
+        File::from(take(opened))
     }
 }
 
@@ -334,12 +342,12 @@ mod tests {
         let peer = listener.local_addr().unwrap();
         let from = IpAddr::from([127, 0, 0, 9]);
         let mut linux = Linux::default();
-        let fd = linux.socket(peer, Some(from), BufferSizes::default()).unwrap();
-        let own = SocketAddr::try_from(net::getsockname(borrow(&fd)).unwrap()).unwrap();
+        let socket = linux.socket(peer, Some(from), BufferSizes::default()).unwrap();
+        let own = SocketAddr::try_from(net::getsockname(lend(&socket)).unwrap()).unwrap();
         assert_eq!(own, SocketAddr::new(from, 0), "its port is chosen when it is connected");
-        assert_eq!(linux.connect(fd, peer), Err(Errno::INPROGRESS));
+        assert_eq!(linux.connect(socket.number(), peer), Err(Errno::INPROGRESS));
         assert_eq!(listener.accept().unwrap().1.ip(), from);
-        close(fd);
+        linux.discard(socket);
     }
 
     #[test]

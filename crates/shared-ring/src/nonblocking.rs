@@ -14,7 +14,7 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::beneath;
 use crate::linux::borrow;
-use crate::{Fd, Gather, Listing, Meta, Op, Outcome, Place, Pool, RxBuf, System};
+use crate::{Fd, Gather, Listing, Meta, Op, Outcome, Place, Pool, RxBuf, Socket, System};
 
 /// Whether file work may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,10 @@ pub enum NotSent {
 ///
 /// # Errors
 /// Those of accept4(2); `EAGAIN` when none waits.
-pub fn accept(system: &mut impl System, listener: Fd) -> Result<Fd, Errno> {
-    retry_on_intr(|| system.accept(listener))
+pub fn accept(system: &mut impl System, listener: Fd) -> Result<Socket, Errno> {
+    // Its owner is elsewhere; to drop an alias closes nothing.
+    let listener = Socket::of(listener);
+    retry_on_intr(|| system.accept(&listener))
 }
 
 /// The connection was gone before it was accepted; accept(2) lists these for TCP.

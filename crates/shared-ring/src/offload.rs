@@ -47,9 +47,12 @@ pub enum Done {
 impl Work {
     /// The file work of an operation; for a send of a file, to read what it is to send.
     ///
+    /// # Safety
+    /// The operation, which holds the file, stays until the work is done. It names the file by its number.
+    ///
     /// # Panics
     /// For an operation that has to do with no file.
-    pub fn of(op: &Op) -> Self {
+    pub unsafe fn of(op: &Op) -> Self {
         match op {
             Op::Open { root, path, links } => Work::Open(root.fd(), path.clone(), *links),
             Op::Stat { root, path, links } => Work::Stat(root.fd(), path.clone(), *links),

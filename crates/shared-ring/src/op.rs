@@ -4,47 +4,11 @@ use std::ffi::CStr;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::{File, Gather, Links, Listing, Meta, RxBuf, Token};
-
-/// A descriptor number that belongs to a kernel; only [`Op::Close`] ends it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Fd(RawFd);
-
-impl Fd {
-    /// Passes ownership of a descriptor to the runtime.
-    pub fn from_owned(fd: OwnedFd) -> Self {
-        Fd(fd.into_raw_fd())
-    }
-
-    /// The number of a descriptor that keeps its owner, who does not close it while it is used.
-    pub fn lent(fd: BorrowedFd<'_>) -> Self {
-        Fd(fd.as_raw_fd())
-    }
-
-    pub(crate) const fn from_raw(fd: RawFd) -> Self {
-        Fd(fd)
-    }
-
-    /// The number.
-    pub const fn raw(self) -> RawFd {
-        self.0
-    }
-
-    pub(crate) const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl fmt::Debug for Fd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "fd {}", self.0)
-    }
-}
+use crate::{Fd, File, Gather, Links, Listing, Meta, RxBuf, Socket, Token};
 
 /// One thing for the kernel to do. An operation owns all memory that the kernel will touch.
 #[derive(Debug)]
@@ -90,7 +54,7 @@ pub enum Op {
     /// Close a socket.
     Close {
         /// The socket; no other operation for it is in flight.
-        fd: Fd,
+        socket: Socket,
     },
     /// Open a file for reading.
     Open {
@@ -134,7 +98,7 @@ pub enum Op {
 #[derive(Debug)]
 pub enum Outcome {
     /// A connection was accepted.
-    Accepted(Fd),
+    Accepted(Socket),
     /// At least one byte was received.
     Received(RxBuf),
     /// The peer will send no more.

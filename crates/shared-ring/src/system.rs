@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rustix::io::Errno;
 
 use crate::nonblocking::Part;
-use crate::{Fd, File, Host, Meta, Outcome, Token, Waker, Work};
+use crate::{Fd, File, Host, Meta, Outcome, Socket, Token, Waker, Work};
 
 /// A machine's system calls, one try each: none waits for a peer or for the disk.
 ///
@@ -92,8 +92,8 @@ pub trait System: Host {
     /// Those of fstat(2).
     fn meta(&self, fd: Fd) -> Result<Meta, Errno>;
 
-    /// Has a descriptor closed when the last clone of what is returned goes.
-    fn file(&self, fd: Fd) -> File;
+    /// Makes a file of a descriptor, which is closed when the last clone goes.
+    fn file(&self, opened: Socket) -> File;
 }
 
 /// How a program comes to know that it was woken.

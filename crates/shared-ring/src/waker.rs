@@ -1,7 +1,7 @@
 //! Waking a kernel from another thread.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 #[cfg(feature = "sim")]
 use std::sync::atomic::AtomicU64;
 
@@ -127,8 +127,8 @@ impl Waker {
         Waker::over(Event::Modelled(Default::default(), crate::sync::Condvar::new()))
     }
 
-    /// The descriptor, open as long as a clone lives.
-    pub fn fd(&self) -> Fd {
+    /// The number of the descriptor, which is open as long as a clone lives.
+    pub(crate) fn fd(&self) -> Fd {
         self.0.event.fd()
     }
 
@@ -153,6 +153,12 @@ impl Waker {
             self.0.event.take();
         }
         self.heard();
+    }
+}
+
+impl AsRawFd for Waker {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd().raw()
     }
 }
 

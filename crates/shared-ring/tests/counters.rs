@@ -1,23 +1,27 @@
 //! Each system call is counted once, by the poller or by the engine that makes it.
 
+mod number;
+
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
+use number::number;
 use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, Interest, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Batch, Engine, EngineConfig, Fd, File, Gather, Host, Kernel, Kind, Linux, Op, Outcome, Posted,
-    Submit, Token,
+    Batch, Engine, EngineConfig, File, Gather, Host, Kernel, Kind, Linux, Op, Outcome, Posted,
+    Socket, Submit, Token,
 };
 
 /// What a poller has counted when it was told of a descriptor, and when it has said that it is ready.
 fn counted(mut poller: impl Poller) -> [u64; 2] {
     let (one, other) = UnixDatagram::pair().unwrap();
     one.send(b"1").unwrap();
-    let fd = Fd::from_owned(OwnedFd::from(other));
+    let socket = Socket::from(OwnedFd::from(other));
+    let fd = number(&socket);
     poller.set(fd, Readiness::READ).unwrap();
     let told = poller.system_calls();
     let mut ready = Vec::new();
@@ -26,7 +30,7 @@ fn counted(mut poller: impl Poller) -> [u64; 2] {
     assert_eq!(poller.overflows(), 0);
     let counts = [told, poller.system_calls()];
     poller.forget(fd);
-    Linux::default().discard(fd);
+    Linux::default().discard(socket);
     counts
 }
 
@@ -50,7 +54,8 @@ fn an_engine_counts_its_calls_and_its_pollers() {
     other.set_nonblocking(true).unwrap();
     let config = EngineConfig { operations: 8, buffers: 2, buffer_size: 64 };
     let mut engine = Engine::new(Poll::default(), &config).unwrap();
-    let fd = Fd::from_owned(OwnedFd::from(other));
+    let socket = Socket::from(OwnedFd::from(other));
+    let fd = number(&socket);
     let token = |kind| Token::new(kind, 0, 0);
     let begin = engine.counters().system_calls;
     let calls = |engine: &Engine<Poll>| engine.counters().system_calls - begin;
@@ -74,7 +79,7 @@ fn an_engine_counts_its_calls_and_its_pollers() {
     engine.cancel(token(Kind::Receive));
     engine.turn_into(None, &mut batch).unwrap();
     let before = calls(&engine);
-    engine.submit(token(Kind::Close), Op::Close { fd }).unwrap();
+    engine.submit(token(Kind::Close), Op::Close { socket }).unwrap();
     assert_eq!(calls(&engine), before + 1);
 }
 
@@ -87,13 +92,14 @@ fn a_file_in_memory_is_sent_at_once() {
     let mut engine = Engine::new(Poll::default(), &config).unwrap();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"contents").unwrap();
-    let file = File::new(Fd::from_owned(file.into()), |fd| Linux::default().discard(fd));
+    let file = File::from(OwnedFd::from(file));
 
-    let fd = Fd::from_owned(OwnedFd::from(other));
+    let socket = Socket::from(OwnedFd::from(other));
+    let fd = number(&socket);
     let op = Op::SendFile { fd, file, offset: 0, len: 8 };
     let sent = engine.submit(Token::new(Kind::Send, 0, 0), op).unwrap();
     assert!(matches!(sent, Posted::Done(Outcome::SentFile(8))), "{sent:?}");
     assert_eq!((engine.counters().cold_files, engine.counters().offloaded), (0, 0));
-    Linux::default().discard(fd);
+    Linux::default().discard(socket);
     assert_eq!(std::io::read_to_string(one).unwrap(), "contents");
 }

@@ -2,16 +2,19 @@
 //! nothing that its parent uses. This program has one thread at each fork, so that a child may go on as any
 //! program does.
 
+mod number;
+
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use number::number;
 use shared_ring::poller::{Poller, Readiness, RtSig};
 use shared_ring::{
-    Completion, Engine, EngineConfig, Errno, Fd, Host, Kernel, Kind, Links, Mode, Op, Outcome,
-    PortableKernel, Submit, Token, UringConfig, UringKernel, poller::Epoll,
+    Completion, Engine, EngineConfig, Errno, Host, Kernel, Kind, Links, Mode, Op, Outcome,
+    PortableKernel, Socket, Submit, Token, UringConfig, UringKernel, poller::Epoll,
 };
 
 /// Runs a child, which ends by itself within ten seconds; its status, in wait(2)'s format.
@@ -48,8 +51,8 @@ const RECEIVE: Token = Token::new(Kind::Receive, 0, 0);
 fn receiving(kernel: &mut impl Kernel) -> (OwnedFd, UnixStream) {
     let (ours, theirs) = pair();
     let ours = OwnedFd::from(ours);
-    let fd = Fd::from_owned(ours.try_clone().unwrap());
-    kernel.submit(RECEIVE, Op::Receive { fd }).unwrap();
+    let socket = Socket::from(ours.try_clone().unwrap());
+    kernel.submit(RECEIVE, Op::Receive { fd: number(&socket) }).unwrap();
     kernel.turn(Some(Instant::now())).unwrap();
     (ours, theirs)
 }
@@ -107,15 +110,15 @@ fn a_child_that_used_a_ring_used_its_parents() {
         let mut child = || {
             // What it posts goes nowhere, a turn says so, and what its parent is told is not taken.
             let (ours, _theirs) = pair();
-            let fd = Fd::from_owned(OwnedFd::from(ours));
+            let socket = Socket::from(OwnedFd::from(ours));
             let posted = Token::new(Kind::Receive, 1, 0);
-            kernel.submit(posted, Op::Receive { fd }).unwrap();
+            kernel.submit(posted, Op::Receive { fd: number(&socket) }).unwrap();
             kernel.cancel(RECEIVE);
             let fault = kernel.turn(Some(Instant::now())).unwrap_err();
             assert!(fault.doing.contains("fork"), "{}", fault.doing);
             kernel.reap();
             assert!(kernel.next().is_none() && kernel.reported().is_none());
-            assert!(!kernel.begin(Token::new(Kind::Watch, 2, 0), fd));
+            assert!(!kernel.begin(Token::new(Kind::Watch, 2, 0), number(&socket)));
             assert!(kernel.hand_over().is_err() && kernel.end(RECEIVE).is_err());
         };
         assert_eq!(fork(&mut child), 0, "{mode:?}");
@@ -168,8 +171,10 @@ fn a_child_that_took_a_turn_took_its_parents_events() {
         assert!(kernel.turn(Some(Instant::now())).is_err());
         // Nor does it change what its parent waits for.
         let (ours, _theirs) = pair();
-        let fd = Fd::from_owned(OwnedFd::from(ours));
-        kernel.submit(Token::new(Kind::Receive, 1, 0), Op::Receive { fd }).unwrap();
+        let socket = Socket::from(OwnedFd::from(ours));
+        kernel
+            .submit(Token::new(Kind::Receive, 1, 0), Op::Receive { fd: number(&socket) })
+            .unwrap();
         kernel.reap();
         let refused = kernel.next().map(|completion| completion.outcome);
         assert!(matches!(refused, Some(Outcome::Failed(Errno::PERM, None))), "{refused:?}");
@@ -182,12 +187,13 @@ fn a_child_that_took_a_turn_took_its_parents_events() {
 fn a_child_that_dropped_signals_took_them_from_its_parent() {
     let mut poller = RtSig::new().unwrap();
     let (ours, mut theirs) = pair();
-    let fd = Fd::lent(std::os::fd::AsFd::as_fd(&ours));
+    let socket = Socket::from(OwnedFd::from(ours));
+    let fd = number(&socket);
     poller.set(fd, Readiness::READ).unwrap();
     let mut poller = Some(poller);
     assert_eq!(fork(|| drop(poller.take())), 0);
     // SAFETY: asks for numbers.
-    let flags = unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_GETFL) };
+    let flags = unsafe { libc::fcntl(fd.raw(), libc::F_GETFL) };
     assert_ne!(flags & libc::O_ASYNC, 0);
     theirs.write_all(b"x").unwrap();
     let mut out = Vec::new();
@@ -201,7 +207,8 @@ fn a_child_could_not_take_signals_of_its_own() {
     let child = || {
         let mut own = RtSig::new().unwrap();
         let (ours, mut theirs) = pair();
-        let fd = Fd::lent(std::os::fd::AsFd::as_fd(&ours));
+        let socket = Socket::from(OwnedFd::from(ours));
+        let fd = number(&socket);
         own.set(fd, Readiness::READ).unwrap();
         // The other one goes first, and leaves the signals of this blocked.
         drop(poller.take());

@@ -1,10 +1,13 @@
 //! A process without a free descriptor, which has to have a process of its own.
 
+mod number;
+
 use std::fs::File;
 use std::num::NonZeroU16;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
 use shared_ring::{
@@ -50,11 +53,11 @@ fn an_accept_ends_for_want_of_a_descriptor(
     let (listener, to) =
         kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let peer = kernel.host_mut().socket(to, None, BufferSizes::default()).unwrap();
-    kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
+    kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn }).unwrap();
     let mut batch = Batch::new();
     kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
     let files = fill();
-    if let Err(errno) = Linux::default().connect(peer, to) {
+    if let Err(errno) = Linux::default().connect(number(&peer), to) {
         assert_eq!(errno, Errno::INPROGRESS);
     }
     let refused = next(name, &mut kernel, &mut batch);
@@ -65,15 +68,15 @@ fn an_accept_ends_for_want_of_a_descriptor(
 
     // The connection waits for the next accept.
     drop(files);
-    kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
+    kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn }).unwrap();
     let accepted = next(name, &mut kernel, &mut batch);
     let Outcome::Accepted(ours) = accepted.outcome else { panic!("{name}: {accepted:?}") };
     kernel.cancel(ACCEPT);
     let ended = next(name, &mut kernel, &mut batch);
     let cancelled = matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None));
     assert!(cancelled && ended.last, "{name}: {ended:?}");
-    for fd in [ours, peer, listener] {
-        kernel.host_mut().discard(fd);
+    for socket in [ours, peer, listener] {
+        kernel.host_mut().discard(socket);
     }
 }
 

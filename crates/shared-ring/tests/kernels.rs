@@ -5,6 +5,7 @@
 //! never makes a client wait.
 
 mod far;
+mod number;
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
@@ -15,11 +16,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use far::{Far, Here, Stream};
+use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, Interest, Poll, RtSig, Select};
 use shared_ring::{
-    Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, Fault, Fd, File,
-    FileKind, Gather, Host, Kernel, Kind, Links, ListenOptions, Mode, Op, Outcome, Posted, Refusal,
-    Refused, Submit, Token, UringConfig, UringKernel, Waker,
+    Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, Fault, File, FileKind,
+    Gather, Host, Kernel, Kind, Links, ListenOptions, Mode, Op, Outcome, Posted, Refusal, Refused,
+    Socket, Submit, Token, UringConfig, UringKernel, Waker,
 };
 
 #[cfg(feature = "sim")]
@@ -254,24 +256,28 @@ fn failure(completion: Completion) -> Errno {
     }
 }
 
-fn listen(kernel: &mut impl Kernel) -> (Fd, SocketAddr) {
+fn listen(kernel: &mut impl Kernel) -> (Socket, SocketAddr) {
     let options =
         ListenOptions { backlog: 128, reuse_port: false, buffers: BufferSizes::default() };
     kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap()
 }
 
 /// A connection: our end as the kernel's, theirs as a plain stream.
-fn connection<F: Far>(kernel: &mut impl Kernel, far: &F, buffers: BufferSizes) -> (Fd, F::Stream) {
+fn connection<F: Far>(
+    kernel: &mut impl Kernel,
+    far: &F,
+    buffers: BufferSizes,
+) -> (Socket, F::Stream) {
     let (listener, to) = far.listen();
-    let fd = kernel.host_mut().socket(to, None, buffers).unwrap();
+    let socket = kernel.host_mut().socket(to, None, buffers).unwrap();
     let token = Token::new(Kind::Connect, 99, 0);
-    kernel.submit(token, Op::Connect { fd, to }).unwrap();
+    kernel.submit(token, Op::Connect { fd: number(&socket), to }).unwrap();
     let done = next(kernel, &mut Batch::new(), token);
     assert!(matches!(done.outcome, Outcome::Connected), "{done:?}");
-    (fd, far.accept(&listener))
+    (socket, far.accept(&listener))
 }
 
-fn plain<F: Far>(kernel: &mut impl Kernel, far: &F) -> (Fd, F::Stream) {
+fn plain<F: Far>(kernel: &mut impl Kernel, far: &F) -> (Socket, F::Stream) {
     connection(kernel, far, BufferSizes::default())
 }
 
@@ -283,9 +289,9 @@ fn gather(pieces: &[&[u8]]) -> Box<Gather> {
     list
 }
 
-fn close(kernel: &mut impl Kernel, fd: Fd) {
+fn close(kernel: &mut impl Kernel, socket: Socket) {
     let token = Token::new(Kind::Close, 98, 0);
-    kernel.submit(token, Op::Close { fd }).unwrap();
+    kernel.submit(token, Op::Close { socket }).unwrap();
     let done = next(kernel, &mut Batch::new(), token);
     assert!(matches!(done.outcome, Outcome::Closed) && done.last);
 }
@@ -337,13 +343,14 @@ mod cases {
 
     pub(super) fn a_connection_lives_and_ends(mut kernel: impl Kernel, far: &impl Far) {
         let (listener, address) = listen(&mut kernel);
-        kernel.submit(ACCEPT, Op::Accept { listener, per_turn: None }).unwrap();
+        kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
         let mut batch = Batch::new();
         let mut peer = far.connect(address);
         let accepted = next(&mut kernel, &mut batch, ACCEPT);
         assert!(!accepted.last);
-        let Outcome::Accepted(fd) = accepted.outcome else { panic!("{accepted:?}") };
-        assert_eq!(kernel.host().peer(fd), Some(peer.address()));
+        let Outcome::Accepted(socket) = accepted.outcome else { panic!("{accepted:?}") };
+        assert_eq!(kernel.host().peer(&socket), Some(peer.address()));
+        let fd = number(&socket);
 
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
         peer.write_all(b"ping");
@@ -358,7 +365,7 @@ mod cases {
         peer.finish();
         let end = next(&mut kernel, &mut batch, receive(0));
         assert!(matches!(end.outcome, Outcome::Eof) && end.last);
-        close(&mut kernel, fd);
+        close(&mut kernel, socket);
         assert!(!peer.read_some(&mut Vec::new()), "the end");
         cancel(&mut kernel, &mut batch, ACCEPT);
         assert!(batch.is_empty(), "{batch:?}");
@@ -366,7 +373,8 @@ mod cases {
     }
 
     pub(super) fn a_receive_goes_on_until_it_is_cancelled(mut kernel: impl Kernel, far: &impl Far) {
-        let (fd, mut peer) = plain(&mut kernel, far);
+        let (socket, mut peer) = plain(&mut kernel, far);
+        let fd = number(&socket);
         let mut batch = Batch::new();
         kernel.submit(receive(3), Op::Receive { fd }).unwrap();
         for round in 0..50u8 {
@@ -375,12 +383,13 @@ mod cases {
         }
         cancel(&mut kernel, &mut batch, receive(3));
         kernel.cancel(receive(3));
-        close(&mut kernel, fd);
+        close(&mut kernel, socket);
         assert!(batch.is_empty(), "one last completion and no more: {batch:?}");
     }
 
     pub(super) fn a_cancelled_name_can_be_used_again(mut kernel: impl Kernel, far: &impl Far) {
-        let (fd, mut peer) = plain(&mut kernel, far);
+        let (socket, mut peer) = plain(&mut kernel, far);
+        let fd = number(&socket);
         let mut batch = Batch::new();
         for round in 0..100u8 {
             kernel.submit(receive(0), Op::Receive { fd }).unwrap();
@@ -401,7 +410,7 @@ mod cases {
     ) {
         let (first, mut one) = plain(&mut kernel, far);
         let (second, mut two) = plain(&mut kernel, far);
-        kernel.submit(receive(0), Op::Receive { fd: first }).unwrap();
+        kernel.submit(receive(0), Op::Receive { fd: number(&first) }).unwrap();
         kernel.turn(Some(kernel.now())).unwrap();
         one.finish();
         kernel.turn(Some(later(&kernel))).unwrap();
@@ -413,7 +422,7 @@ mod cases {
             end = kernel.next();
         }
         assert!(end.is_some_and(|end| end.token == receive(0) && end.last));
-        kernel.submit(receive(0), Op::Receive { fd: second }).unwrap();
+        kernel.submit(receive(0), Op::Receive { fd: number(&second) }).unwrap();
         let mut batch = Batch::new();
         kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
         two.write_all(b"x");
@@ -433,7 +442,8 @@ mod cases {
             kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         // It fills the queue, so that the next has to wait.
         let _queued = far.connect(to);
-        let (fd, mut peer) = connection(&mut kernel, far, SMALL);
+        let (socket, mut peer) = connection(&mut kernel, far, SMALL);
+        let fd = number(&socket);
         let mut batch = Batch::new();
         let data = gather(&[&[b'x'; 8 << 20]]);
         kernel.submit(send(0), Op::Send { fd, data }).unwrap();
@@ -457,28 +467,28 @@ mod cases {
         peer.read_some(&mut Vec::new());
         kernel.turn(Some(later(&kernel))).unwrap();
         while !kernel.next().expect("the send ends").last {}
-        kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { fd }).unwrap();
+        kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { socket }).unwrap();
         // Where the close is done already, one of these gets the number.
-        let mut sockets: Vec<Fd> = Vec::new();
-        while sockets.len() < 64 && sockets.last() != Some(&fd) {
+        let mut sockets: Vec<Socket> = Vec::new();
+        while sockets.len() < 64 && sockets.last().map(number) != Some(fd) {
             sockets.push(kernel.host_mut().socket(to, None, BufferSizes::default()).unwrap());
         }
         let late = sockets.pop().unwrap();
         let token = Token::new(Kind::Connect, 0, 0);
-        kernel.submit(token, Op::Connect { fd: late, to }).unwrap();
+        kernel.submit(token, Op::Connect { fd: number(&late), to }).unwrap();
         kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
         assert!(!batch.iter().any(|c| c.token == token), "not connected yet: {batch:?}");
         cancel(&mut kernel, &mut batch, token);
-        for fd in sockets.into_iter().chain([late, listener]) {
-            kernel.host_mut().discard(fd);
+        for socket in sockets.into_iter().chain([late, listener]) {
+            kernel.host_mut().discard(socket);
         }
     }
 
     pub(super) fn connections_share_few_buffers(mut kernel: impl Kernel, far: &impl Far) {
         let mut batch = Batch::new();
         let mut connections: Vec<_> = (0..10).map(|_| plain(&mut kernel, far)).collect();
-        for (slot, (fd, _)) in connections.iter().enumerate() {
-            kernel.submit(receive(slot as u32), Op::Receive { fd: *fd }).unwrap();
+        for (slot, (socket, _)) in connections.iter().enumerate() {
+            kernel.submit(receive(slot as u32), Op::Receive { fd: number(socket) }).unwrap();
         }
         // 2 buffers of 512 bytes for 10 times 5,000 bytes, all there at once.
         for (slot, (_, peer)) in connections.iter_mut().enumerate() {
@@ -503,22 +513,23 @@ mod cases {
         let mut batch = Batch::new();
         let (first, mut one) = plain(&mut kernel, far);
         let (second, mut two) = plain(&mut kernel, far);
-        kernel.submit(receive(0), Op::Receive { fd: first }).unwrap();
+        kernel.submit(receive(0), Op::Receive { fd: number(&first) }).unwrap();
         one.write_all(b"x");
         let held = next(&mut kernel, &mut batch, receive(0));
-        kernel.submit(receive(1), Op::Receive { fd: second }).unwrap();
+        kernel.submit(receive(1), Op::Receive { fd: number(&second) }).unwrap();
         two.write_all(b"y");
         while kernel.counters().buffer_shortages == 0 {
             soon(&mut kernel, &mut batch);
         }
         cancel(&mut kernel, &mut batch, receive(1));
         drop(held);
-        kernel.submit(receive(1), Op::Receive { fd: second }).unwrap();
+        kernel.submit(receive(1), Op::Receive { fd: number(&second) }).unwrap();
         assert_eq!(collect(&mut kernel, &mut batch, receive(1), 1), b"y");
     }
 
     pub(super) fn a_long_list_arrives_in_order(mut kernel: impl Kernel, far: &impl Far) {
-        let (fd, mut peer) = connection(&mut kernel, far, SMALL);
+        let (socket, mut peer) = connection(&mut kernel, far, SMALL);
+        let fd = number(&socket);
         let pieces: Vec<Vec<u8>> = (0..60u8).map(|i| vec![i; 20_000]).collect();
         let expected = pieces.concat();
         let (mut got, mut batch) = (Vec::new(), Batch::new());
@@ -540,7 +551,8 @@ mod cases {
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
-        let (fd, _peer) = connection(&mut kernel, far, SMALL);
+        let (socket, _peer) = connection(&mut kernel, far, SMALL);
+        let fd = number(&socket);
         let mut batch = Batch::new();
         let block = vec![0; 250_000];
         // Fill it until a send stays in flight.
@@ -561,20 +573,20 @@ mod cases {
             Outcome::Sent(list, n) => assert_eq!(list.len() + n, block.len()),
             other => panic!("{other:?}"),
         }
-        close(&mut kernel, fd);
+        close(&mut kernel, socket);
         assert!(batch.is_empty());
     }
 
     pub(super) fn connecting_succeeds_and_fails(mut kernel: impl Kernel, far: &impl Far) {
-        let (fd, _peer) = plain(&mut kernel, far);
-        close(&mut kernel, fd);
+        let (socket, _peer) = plain(&mut kernel, far);
+        close(&mut kernel, socket);
         let gone = far.nobody();
-        let fd = kernel.host_mut().socket(gone, None, BufferSizes::default()).unwrap();
+        let socket = kernel.host_mut().socket(gone, None, BufferSizes::default()).unwrap();
         let token = Token::new(Kind::Connect, 0, 0);
-        kernel.submit(token, Op::Connect { fd, to: gone }).unwrap();
+        kernel.submit(token, Op::Connect { fd: number(&socket), to: gone }).unwrap();
         let done = next(&mut kernel, &mut Batch::new(), token);
         assert_eq!(failure(done), Errno::CONNREFUSED);
-        close(&mut kernel, fd);
+        close(&mut kernel, socket);
     }
 
     fn folder(kernel: &mut impl Kernel, far: &impl Far) -> File {
@@ -697,7 +709,8 @@ mod cases {
         far.add_file("big", &contents);
         let Outcome::Opened(opened) = open(&mut kernel, &root, "big") else { panic!() };
         let file = opened.0;
-        let (fd, mut peer) = plain(&mut kernel, far);
+        let (socket, mut peer) = plain(&mut kernel, far);
+        let fd = number(&socket);
         let (mut got, mut offset, mut batch) = (Vec::new(), 0, Batch::new());
         let end = loop {
             let op = Op::SendFile { fd, file: file.clone(), offset, len: 256 * 1024 };
@@ -737,7 +750,7 @@ mod cases {
 
     pub(super) fn a_full_table_refuses(mut kernel: impl Kernel, far: &impl Far) {
         let connections: Vec<_> = (0..3).map(|_| plain(&mut kernel, far)).collect();
-        let [fd, other, third] = [0, 1, 2].map(|i| connections[i].0);
+        let [fd, other, third] = [0, 1, 2].map(|i| number(&connections[i].0));
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
         kernel.submit(receive(1), Op::Receive { fd: other }).unwrap();
         let refused = kernel.submit(receive(2), Op::Receive { fd: third }).unwrap_err();
@@ -749,7 +762,8 @@ mod cases {
     }
 
     pub(super) fn a_name_in_use_is_refused(mut kernel: impl Kernel, far: &impl Far) {
-        let (fd, _peer) = plain(&mut kernel, far);
+        let (socket, _peer) = plain(&mut kernel, far);
+        let fd = number(&socket);
         let successor = Token::new(Kind::Receive, 0, 8);
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
         for name in [receive(0), successor] {
@@ -764,14 +778,16 @@ mod cases {
         let (listener, address) = listen(&mut kernel);
         let _peers: Vec<_> = (0..10).map(|_| far.connect(address)).collect();
         let per_turn = NonZeroU16::new(3);
-        kernel.submit(ACCEPT, Op::Accept { listener, per_turn }).unwrap();
+        kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn }).unwrap();
         let (mut batch, mut accepted) = (Batch::new(), 0);
         while accepted < 10 {
             kernel.turn_into(Some(later(&kernel)), &mut batch).unwrap();
             assert!(batch.len() <= 3, "{batch:?}");
             for completion in batch.drain(..) {
-                let Outcome::Accepted(fd) = completion.outcome else { panic!("{completion:?}") };
-                kernel.host_mut().discard(fd);
+                let Outcome::Accepted(socket) = completion.outcome else {
+                    panic!("{completion:?}")
+                };
+                kernel.host_mut().discard(socket);
                 accepted += 1;
             }
         }
@@ -783,11 +799,11 @@ mod cases {
         let mut batch = Batch::new();
         let mut connections: Vec<_> = (0..700).map(|_| plain(&mut kernel, far)).collect();
         // Nothing turns the kernel between these.
-        for (slot, (fd, _)) in connections.iter().enumerate() {
+        for (slot, (socket, _)) in connections.iter().enumerate() {
             let slot = slot as u32;
-            kernel.submit(receive(slot), Op::Receive { fd: *fd }).unwrap();
+            kernel.submit(receive(slot), Op::Receive { fd: number(socket) }).unwrap();
             let data = gather(&[b"hello"]);
-            kernel.submit(send(slot), Op::Send { fd: *fd, data }).unwrap();
+            kernel.submit(send(slot), Op::Send { fd: number(socket), data }).unwrap();
         }
         for (slot, (_, peer)) in connections.iter_mut().enumerate() {
             let sent = next(&mut kernel, &mut batch, send(slot as u32));
@@ -811,8 +827,9 @@ mod cases {
         far: &impl Far,
     ) {
         let (listener, address) = listen(&mut kernel);
-        kernel.submit(ACCEPT, Op::Accept { listener, per_turn: None }).unwrap();
-        let (fd, mut peer) = connection(&mut kernel, far, SMALL);
+        kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
+        let (socket, mut peer) = connection(&mut kernel, far, SMALL);
+        let fd = number(&socket);
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
         let shared = Bytes::from(vec![0u8; 8 << 20]);
         let mut list = Box::<Gather>::default();
@@ -836,7 +853,7 @@ mod cases {
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
-        let (fd, mut peer) = connection(&mut kernel, far, SMALL);
+        let (socket, mut peer) = connection(&mut kernel, far, SMALL);
         // Behind more than the queue holds.
         let root = folder(&mut kernel, far);
         for slot in 0..1500 {
@@ -844,7 +861,7 @@ mod cases {
             let stat = Op::Stat { root, path: path("file"), links };
             kernel.submit(Token::new(Kind::File, slot, 0), stat).unwrap();
         }
-        kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { fd }).unwrap();
+        kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { socket }).unwrap();
         drop(kernel);
         assert!(!peer.read_some(&mut Vec::new()), "the connection has ended");
     }

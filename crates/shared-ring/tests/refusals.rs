@@ -1,5 +1,8 @@
 //! What a ring's kernel may lack, simulated: each leads to the next best way or to a sentence.
 
+mod number;
+
+use number::number;
 use shared_ring::sim::{Faults, Machine, Plan, Refuses, SimKernel};
 use shared_ring::{
     Ability, BufferSizes, Host, Kernel, Kind, ListenOptions, Missing, Mode, Op, Outcome, Submit,
@@ -68,20 +71,20 @@ fn without_multishot_it_accepts_and_receives_one_at_a_time() {
         let (listener, to) =
             kernel.host_mut().listen("10.0.0.1:0".parse().unwrap(), &options).unwrap();
         let accept = Token::new(Kind::Accept, 0, 0);
-        kernel.submit(accept, Op::Accept { listener, per_turn: None }).unwrap();
+        kernel.submit(accept, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
         let hand = machine.hand();
         for slot in 0..3 {
             let line = hand.with(|net| net.connect(to)).unwrap();
-            let fd = loop {
+            let socket = loop {
                 kernel.turn(None).unwrap();
                 match kernel.next().map(|completion| completion.outcome) {
-                    Some(Outcome::Accepted(fd)) => break fd,
+                    Some(Outcome::Accepted(socket)) => break socket,
                     None => {}
                     other => panic!("{other:?}"),
                 }
             };
             let receive = Token::new(Kind::Receive, slot, 0);
-            kernel.submit(receive, Op::Receive { fd }).unwrap();
+            kernel.submit(receive, Op::Receive { fd: number(&socket) }).unwrap();
             let mut got = Vec::new();
             for text in [b"one", b"two"] {
                 hand.with(|net| net.send(&line, text));
@@ -101,7 +104,7 @@ fn without_multishot_it_accepts_and_receives_one_at_a_time() {
             while !matches!(kernel.next(), Some(end) if end.token == receive && end.last) {
                 kernel.turn(None).unwrap();
             }
-            kernel.host_mut().discard(fd);
+            kernel.host_mut().discard(socket);
         }
         kernel.cancel(accept);
         while !matches!(kernel.next(), Some(end) if end.token == accept && end.last) {

@@ -1,5 +1,7 @@
 //! What went wrong once, on every kernel, poller or list that it concerns.
 
+mod number;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -10,11 +12,12 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Batch, Engine, EngineConfig, Fd, Gather, Host, Kernel, Kind, Links, Linux, Mode, Op, Outcome,
-    PortableKernel, Posted, Submit, Token, UringConfig, UringKernel,
+    Batch, Engine, EngineConfig, Gather, Host, Kernel, Kind, Links, Linux, Mode, Op, Outcome,
+    PortableKernel, Posted, Socket, Submit, Token, UringConfig, UringKernel,
 };
 
 /// More than the submission queue holds, and more than its rest holds once it was emptied.
@@ -32,9 +35,10 @@ fn a_wake_is_heard(name: &str, mut kernel: impl Kernel) {
         .map(|slot| {
             let socket = UnixDatagram::unbound().unwrap();
             socket.set_nonblocking(true).unwrap();
-            let fd = Fd::from_owned(OwnedFd::from(socket));
-            kernel.submit(Token::new(Kind::Receive, slot, 0), Op::Receive { fd }).unwrap();
-            fd
+            let socket = Socket::from(OwnedFd::from(socket));
+            let receive = Op::Receive { fd: number(&socket) };
+            kernel.submit(Token::new(Kind::Receive, slot, 0), receive).unwrap();
+            socket
         })
         .collect();
     let waker = kernel.waker();
@@ -55,7 +59,7 @@ fn a_wake_is_heard(name: &str, mut kernel: impl Kernel) {
     assert!(woken && took < Duration::from_secs(2), "{name}: heard {woken}, after {took:?}");
     wakes.join().unwrap();
     drop(kernel);
-    sockets.into_iter().for_each(|fd| Linux::default().discard(fd));
+    sockets.into_iter().for_each(|socket| Linux::default().discard(socket));
 }
 
 #[test]
@@ -80,7 +84,8 @@ fn a_wake_was_lost_behind_a_full_submission_queue() {
 
 /// Asks for a file, which epoll does not take, then for a socket that gets the file's number.
 fn a_refusal_is_forgotten(mut poller: impl Poller) {
-    let fd = Fd::from_owned(OwnedFd::from(File::open("/proc/self/exe").unwrap()));
+    let file = Socket::from(OwnedFd::from(File::open("/proc/self/exe").unwrap()));
+    let fd = number(&file);
     for time in ["first", "second"] {
         let refused = poller.set(fd, Readiness::READ).map_err(|error| error.kind());
         assert_eq!(refused, Err(std::io::ErrorKind::PermissionDenied), "the {time} time");
@@ -90,15 +95,16 @@ fn a_refusal_is_forgotten(mut poller: impl Poller) {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     theirs.send(b"x").unwrap();
     // SAFETY: the number is open and nobody else uses it while it changes hands.
-    let mut place: OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.raw()) };
+    let mut place: OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(file.as_raw_fd()) };
     rustix::io::dup2(&ours, &mut place).unwrap();
-    let fd = Fd::from_owned(place);
+    let socket = Socket::from(place);
+    let fd = number(&socket);
     poller.set(fd, Readiness::READ).unwrap();
     let mut ready = Vec::new();
     poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
     assert_eq!(ready, [(fd, Readiness::READ)]);
     poller.forget(fd);
-    Linux::default().discard(fd);
+    Linux::default().discard(socket);
 }
 
 #[test]
@@ -240,7 +246,8 @@ fn without_multishot_a_second_listener_failed() {
     let listeners = [0, 1].map(|slot| {
         let any = "10.0.0.1:0".parse().unwrap();
         let (listener, address) = kernel.host_mut().listen(any, &options).unwrap();
-        kernel.submit(accept(slot), Op::Accept { listener, per_turn: None }).unwrap();
+        let op = Op::Accept { listener: number(&listener), per_turn: None };
+        kernel.submit(accept(slot), op).unwrap();
         (listener, address)
     });
     let hand = machine.hand();
@@ -253,8 +260,8 @@ fn without_multishot_a_second_listener_failed() {
             }
         };
         assert_eq!(completion.token, accept(slot as u32), "{completion:?}");
-        let Outcome::Accepted(fd) = completion.outcome else { panic!("{completion:?}") };
-        kernel.host_mut().discard(fd);
+        let Outcome::Accepted(socket) = completion.outcome else { panic!("{completion:?}") };
+        kernel.host_mut().discard(socket);
     }
 }
 
@@ -272,7 +279,8 @@ fn rtsig_changed_the_flags_of_a_strangers_descriptor_at_its_end() {
     let (mut closed, kept) = (OwnedFd::from(ours), OwnedFd::from(other));
     let stranger = OwnedFd::from(UnixDatagram::unbound().unwrap());
     for fd in [&closed, &kept] {
-        poller.set(Fd::lent(fd.as_fd()), Readiness::READ).unwrap();
+        // SAFETY: the number stays open. What it stands for does not, as the test is about that.
+        poller.set(unsafe { shared_ring::Fd::lent(fd.as_fd()) }, Readiness::READ).unwrap();
     }
     let flags = rustix::fs::OFlags::from_bits_retain(libc::O_ASYNC as u32);
     rustix::fs::fcntl_setfl(&stranger, flags).unwrap();
@@ -288,7 +296,7 @@ fn file_work_that_hangs_kept_a_kernel_from_ending() {
     let number = read.as_raw_fd();
     let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
-    let file = shared_ring::File::new(Fd::from_owned(read), |fd| Linux::default().discard(fd));
+    let file = shared_ring::File::from(read);
     // At this offset a pipe is read where it stands (preadv2(2)): the thread waits for the writer.
     let op = Op::Read { file, offset: u64::MAX, len: 1 };
     let token = Token::new(Kind::File, 0, 0);
@@ -315,13 +323,13 @@ fn a_socket_that_is_closed_leaves_its_turn_to_nobody() {
     let config = EngineConfig { operations: 8, buffers: 4, buffer_size: 16 };
     let mut engine = Engine::new(EpollEdge::new().unwrap(), &config).unwrap();
     let receive = |slot| Token::new(Kind::Receive, slot, 0);
-    let sockets = [0, 1].map(|slot| {
+    let [(first, _far), (second, _other)] = [0, 1].map(|slot| {
         let (near, mut far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         far.write_all(&[7; 1_000]).unwrap();
-        let fd = Fd::from_owned(OwnedFd::from(near));
-        engine.submit(receive(slot), Op::Receive { fd }).unwrap();
-        (fd, far)
+        let socket = Socket::from(OwnedFd::from(near));
+        engine.submit(receive(slot), Op::Receive { fd: number(&socket) }).unwrap();
+        (socket, far)
     });
     let mut batch = Batch::new();
     engine.turn_into(None, &mut batch).unwrap();
@@ -329,7 +337,7 @@ fn a_socket_that_is_closed_leaves_its_turn_to_nobody() {
 
     engine.cancel(receive(0));
     engine.turn(None).unwrap();
-    let mut received = 0;
+    let (mut received, mut first) = (0, Some(first));
     while let Some(completion) = engine.next() {
         match completion.outcome {
             Outcome::Received(_) => {
@@ -339,10 +347,10 @@ fn a_socket_that_is_closed_leaves_its_turn_to_nobody() {
             _ => {
                 assert!(completion.last && completion.token == receive(0));
                 let close = Token::new(Kind::Close, 0, 0);
-                engine.submit(close, Op::Close { fd: sockets[0].0 }).unwrap();
+                engine.submit(close, Op::Close { socket: first.take().unwrap() }).unwrap();
             }
         }
     }
     assert_eq!(received, 1);
-    Linux::default().discard(sockets[1].0);
+    Linux::default().discard(second);
 }

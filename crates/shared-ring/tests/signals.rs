@@ -4,7 +4,7 @@
 mod pairs;
 
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn replace(poller: &mut RtSig, fd: Fd, by: UnixStream) {
     poller.forget(fd);
     let mut number = OwnedFd::from(owned(fd));
     rustix::io::dup2(&by, &mut number).unwrap();
-    assert_eq!(Fd::from_owned(number).raw(), fd.raw());
+    assert_eq!(number.into_raw_fd(), fd.raw());
 }
 
 #[test]

@@ -32,14 +32,15 @@ impl<K: Kernel> Generator<'_, K> {
             buffers.receive = Some(SLOW_BUFFER);
         }
         let socket = self.kernel.host_mut().socket(to, from, buffers);
-        let fd = socket.map_err(|e| why(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        let socket = socket.map_err(|e| why(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.connections.push(Connection::default());
             self.connections.len() as u32 - 1
         });
         self.open += 1;
         let connection = &mut self.connections[slot as usize];
-        connection.begin(role, fd);
+        connection.begin(role, socket);
+        let Some(fd) = connection.fd() else { unreachable!("it has just begun") };
         connection.connects = true;
         self.post(connection_token(&self.connections, Kind::Connect, slot), Op::Connect { fd, to });
         Ok(slot)
@@ -53,8 +54,8 @@ impl<K: Kernel> Generator<'_, K> {
             // The kernel was given room for all of them.
             Err(refused) => {
                 let list = match refused.op {
-                    Op::Close { fd } => {
-                        self.kernel.host_mut().discard(fd);
+                    Op::Close { socket } => {
+                        self.kernel.host_mut().discard(socket);
                         None
                     }
                     Op::Send { data, .. } => Some(data),
@@ -79,7 +80,7 @@ impl<K: Kernel> Generator<'_, K> {
             first.connect = Some(time);
             self.tally.connected(first.counts, time);
         }
-        let Some(fd) = connection.fd else { return };
+        let Some(fd) = connection.fd() else { return };
         self.refused_since = None;
         self.refusals = 0;
         self.has_connected = true;
@@ -199,7 +200,7 @@ impl<K: Kernel> Generator<'_, K> {
         if connection.unsent == 0 || connection.sends || connection.phase != Phase::Open {
             return;
         }
-        let Some(fd) = connection.fd else { return };
+        let Some(fd) = connection.fd() else { return };
         let mut data = self.spare.pop().unwrap_or_default();
         let first = connection.asked.len() - connection.unsent;
         for asked in connection.asked.range(first..) {
@@ -225,7 +226,7 @@ impl<K: Kernel> Generator<'_, K> {
                 _ => {}
             };
         }
-        let Some(fd) = connection.fd else { return };
+        let Some(fd) = connection.fd() else { return };
         connection.sends = true;
         self.post(connection_token(&self.connections, Kind::Send, slot), Op::Send { fd, data });
     }
@@ -314,14 +315,14 @@ impl<K: Kernel> Generator<'_, K> {
         if connection.role == Role::Cold {
             self.tally.cold_lost += 1;
         }
-        let Some(fd) = connection.fd else { return };
+        let Some(socket) = &connection.socket else { return };
         let flights = [
             (connection.connects, Kind::Connect),
             (connection.receives, Kind::Receive),
             (connection.sends, Kind::Send),
         ];
         if reset {
-            self.kernel.host_mut().reset_on_close(fd);
+            self.kernel.host_mut().reset_on_close(socket);
         }
         for (_, kind) in flights.into_iter().filter(|(flies, _)| *flies) {
             self.kernel.cancel(connection_token(&self.connections, kind, slot));
@@ -335,8 +336,8 @@ impl<K: Kernel> Generator<'_, K> {
             return;
         }
         connection.phase = Phase::Closing;
-        let Some(fd) = connection.fd.take() else { return };
-        self.post(connection_token(&self.connections, Kind::Close, slot), Op::Close { fd });
+        let Some(socket) = connection.socket.take() else { return };
+        self.post(connection_token(&self.connections, Kind::Close, slot), Op::Close { socket });
     }
 
     /// A connection is gone. Where there is to be another one in its place, it follows.

@@ -28,7 +28,7 @@ impl<K: Kernel> Generator<'_, K> {
         if connection.generation != generation || connection.phase != Phase::Open {
             return;
         }
-        let Some(fd) = connection.fd else { return };
+        let Some(fd) = connection.fd() else { return };
         if connection.role == Role::SlowReader && connection.thinks {
             // More may have come before the receive ended, and that may not have ended yet.
             if connection.little > 0 || connection.receives {

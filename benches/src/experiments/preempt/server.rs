@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use shared_ring::{
-    BufferSizes, Counters, Errno, Fault, Fd, Host, Kernel, Kind, ListenOptions, Op, Outcome, Token,
+    BufferSizes, Counters, Errno, Fault, Host, Kernel, Kind, ListenOptions, Op, Outcome, Socket,
+    Token,
 };
 
 use super::client::ENDLESS;
@@ -34,11 +35,12 @@ pub(super) type Arrived<K> = Option<fn(&K) -> u32>;
 
 pub(super) struct Server<K> {
     kernel: K,
-    listener: Fd,
+    /// Until it is closed.
+    listener: Option<Socket>,
     arrived: Arrived<K>,
     work: Work,
     /// Of a batch, those that it has not come to.
-    waiting: VecDeque<Fd>,
+    waiting: VecDeque<Socket>,
     taken: usize,
     closed: u32,
     /// When each connection became known, in their order.
@@ -72,13 +74,15 @@ impl<K: Kernel> Server<K> {
             ListenOptions { backlog: 4096, reuse_port: false, buffers: BufferSizes::default() };
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let (listener, address) = kernel.host_mut().listen(local, &options)?;
+        // SAFETY: `end` closes the listener, when the accept has ended.
+        let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
         kernel
-            .submit(ACCEPT, Op::Accept { listener, per_turn: None })
+            .submit(ACCEPT, accept)
             .map_err(|refused| Failure::Run(format!("accepting is refused: {:?}", refused.why)))?;
         let (waiting, known) = (VecDeque::with_capacity(4096), Vec::with_capacity(65_536));
         let server = Server {
             kernel,
-            listener,
+            listener: Some(listener),
             arrived,
             work,
             waiting,
@@ -130,11 +134,13 @@ impl<K: Kernel> Server<K> {
     fn end(&mut self) -> Result<(), Fault> {
         self.kernel.cancel(ACCEPT);
         loop {
-            while let Some(fd) = self.take() {
-                self.close(fd);
+            while let Some(socket) = self.take() {
+                self.close(socket);
             }
             if self.refused.is_some() {
-                self.kernel.host_mut().discard(self.listener);
+                if let Some(listener) = self.listener.take() {
+                    self.kernel.host_mut().discard(listener);
+                }
                 return Ok(());
             }
             self.kernel.turn(None)?;
@@ -149,19 +155,19 @@ impl<K: Kernel> Server<K> {
     fn turn(&mut self, now: Instant) -> Result<(), Fault> {
         self.kernel.turn(Some(now))?;
         if self.arrived.is_none() {
-            while let Some(fd) = self.take() {
-                self.waiting.push_back(fd);
+            while let Some(socket) = self.take() {
+                self.waiting.push_back(socket);
             }
         }
         self.look();
         let mut computed = false;
-        while let Some(fd) = self.next() {
+        while let Some(socket) = self.next() {
             self.look();
             if self.work == Work::Each {
                 self.compute();
                 computed = true;
             }
-            self.close(fd);
+            self.close(socket);
         }
         if !computed {
             self.compute();
@@ -169,19 +175,19 @@ impl<K: Kernel> Server<K> {
         Ok(())
     }
 
-    fn next(&mut self) -> Option<Fd> {
+    fn next(&mut self) -> Option<Socket> {
         match self.arrived {
             Some(_) => self.take(),
             None => self.waiting.pop_front(),
         }
     }
 
-    fn take(&mut self) -> Option<Fd> {
+    fn take(&mut self) -> Option<Socket> {
         loop {
             match self.kernel.next()?.outcome {
-                Outcome::Accepted(fd) => {
+                Outcome::Accepted(socket) => {
                     self.taken += 1;
-                    return Some(fd);
+                    return Some(socket);
                 }
                 Outcome::Failed(errno, _) => self.refused = Some(errno),
                 _ => {}
@@ -210,11 +216,13 @@ impl<K: Kernel> Server<K> {
         }
     }
 
-    fn close(&mut self, fd: Fd) {
+    fn close(&mut self, socket: Socket) {
         self.closed = self.closed.wrapping_add(1);
         let token = Token::new(Kind::Close, 1 + self.closed % 65_536, 0);
-        if self.kernel.submit(token, Op::Close { fd }).is_err() {
-            self.kernel.host_mut().discard(fd);
+        if let Err(refused) = self.kernel.submit(token, Op::Close { socket })
+            && let Op::Close { socket } = refused.op
+        {
+            self.kernel.host_mut().discard(socket);
         }
     }
 }

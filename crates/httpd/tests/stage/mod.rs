@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,7 +16,6 @@ use httpd::multiplex::{
     HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, Meta, Root, Rx, RxBuf, Stats,
 };
 use httpd::{Site, State};
-use shared_ring::{Fd, Host, Linux};
 
 /// The one connection.
 const ID: Conn = Conn::new(0, 0);
@@ -266,8 +265,7 @@ impl Io {
 fn open(path: &Path, tick_ns: i64) -> io::Result<(File, Meta)> {
     let file = fs::File::open(path)?;
     let meta = describe(&file.metadata()?, tick_ns);
-    let close = |fd| Linux::default().discard(fd);
-    Ok((File::new(Fd::from_owned(OwnedFd::from(file)), close), meta))
+    Ok((File::from(OwnedFd::from(file)), meta))
 }
 
 fn list(path: impl AsRef<Path>) -> io::Result<Listing> {
@@ -293,7 +291,7 @@ fn describe(meta: &fs::Metadata, tick_ns: i64) -> Meta {
 }
 
 fn read(file: &File, start: u64, most: u64) -> io::Result<Vec<u8>> {
-    let mut again = fs::File::open(format!("/proc/self/fd/{}", file.fd().raw()))?;
+    let mut again = fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     again.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
     again.take(most).read_to_end(&mut bytes)?;

@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use shared_ring::{Errno, Gather, Host, Kind, Op, Posted, Submit};
+use shared_ring::{Errno, Gather, Host, Kind, Op, Posted, Socket, Submit, Token};
 
 use super::Driver;
 use super::link::{Flags, Phase};
@@ -11,6 +11,20 @@ use crate::{Application, Close, Commands, Cx, Why};
 
 /// When what is left is looked at first. Most connections have ended before.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
+
+/// Closes a socket for which nothing is in flight; whether it is closed already.
+pub(super) fn close<K: Submit>(kernel: &mut K, token: Token, socket: Socket) -> bool {
+    match kernel.submit(token, Op::Close { socket }) {
+        Ok(Posted::InFlight) => false,
+        Ok(Posted::Done(_)) => true,
+        Err(refused) => {
+            if let Op::Close { socket } = refused.op {
+                kernel.host_mut().discard(socket);
+            }
+            true
+        }
+    }
+}
 
 impl<K: Submit, A: Application> Driver<K, A> {
     /// Begins the close that was asked for.
@@ -21,9 +35,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 Phase::Connecting | Phase::Open | Phase::Flushing | Phase::Lingering,
                 Some(Close::Reset),
             ) => {
-                if let Some(fd) = link.fd {
-                    self.io.kernel.host_mut().reset_on_close(fd);
-                }
+                self.io.reset_on_close(slot);
                 self.end(slot, Why::Closed);
             }
             (Phase::Connecting, Some(Close::Flush | Close::Linger)) if link.queue.is_empty() => {
@@ -95,9 +107,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// The peer does not take what is left to be sent. A reset tells it that this is not the end.
     fn stalled(&mut self, slot: u32) {
-        if let Some(fd) = self.io.link(slot).fd {
-            self.io.kernel.host_mut().reset_on_close(fd);
-        }
+        self.io.reset_on_close(slot);
         self.end(slot, Why::Failed(Errno::TIMEDOUT.into()));
     }
 
@@ -130,14 +140,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if link.is_busy() {
             return;
         }
-        let Some(fd) = link.fd.take() else { return self.closed(slot) };
-        match self.io.kernel.submit(token, Op::Close { fd }) {
-            Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::CHANGING,
-            Ok(Posted::Done(_)) => self.closed(slot),
-            Err(_) => {
-                self.io.kernel.host_mut().discard(fd);
-                self.closed(slot);
-            }
+        let Some(socket) = link.socket.take() else { return self.closed(slot) };
+        if close(&mut self.io.kernel, token, socket) {
+            self.closed(slot);
+        } else {
+            self.io.link(slot).flags |= Flags::CHANGING;
         }
     }
 

@@ -3,15 +3,17 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use shared_ring::{Fd, Host, Kind, Op, Posted, Submit, Token};
+use shared_ring::{Fd, Host, Kind, Op, Socket, Submit, Token};
 
+use super::close::close;
 use crate::Admit;
 
 /// A listener and whether it accepts.
 #[derive(Debug)]
 pub(crate) struct Gate {
     index: u32,
-    pub(crate) fd: Fd,
+    /// Until it is to be closed.
+    socket: Option<Socket>,
     /// What the application wants.
     off: bool,
     per_turn: Option<NonZeroU16>,
@@ -25,7 +27,6 @@ pub(crate) struct Gate {
     cancelled: bool,
     /// No connection can be taken before this, unless one ends.
     retry: Option<Instant>,
-    closing: bool,
     closed: bool,
 }
 
@@ -35,10 +36,10 @@ impl Gate {
     const REST: Duration = Duration::from_millis(100);
 
     /// A listener whose queue has this length.
-    pub(crate) fn new(index: u32, fd: Fd, length: u32) -> Self {
+    pub(crate) fn new(index: u32, socket: Socket, length: u32) -> Self {
         Gate {
             index,
-            fd,
+            socket: Some(socket),
             off: false,
             per_turn: None,
             most: None,
@@ -47,7 +48,6 @@ impl Gate {
             accepting: false,
             cancelled: false,
             retry: None,
-            closing: false,
             closed: false,
         }
     }
@@ -56,14 +56,32 @@ impl Gate {
         Token::new(Kind::Accept, self.index, 0)
     }
 
+    /// The listener, until it is to be closed.
+    pub(crate) fn socket(&self) -> Option<&Socket> {
+        self.socket.as_ref()
+    }
+
+    /// Takes the listener, to close it; no accept is in flight.
+    pub(crate) fn take(&mut self) -> Option<Socket> {
+        self.socket.take()
+    }
+
+    /// The number of the listener, to accept from it.
+    fn fd(&self) -> Option<Fd> {
+        // SAFETY: the listener is taken to be closed by `close`, when no accept is in flight (`accepting`), or
+        // by `Io::drop`, behind `Submit::finish`. Nobody keeps the number beyond the accept that it was
+        // asked for.
+        self.socket.as_ref().map(|socket| unsafe { socket.fd() })
+    }
+
     /// When to try again.
     pub(crate) fn retry(&self) -> Option<Instant> {
-        self.retry.filter(|_| !self.closing && !self.off)
+        self.retry.filter(|_| self.socket.is_some() && !self.off)
     }
 
     /// Does what the application wants.
     pub(crate) fn admit<K: Submit>(&mut self, how: Admit, kernel: &mut K) {
-        if self.closing {
+        if self.socket.is_none() {
             return;
         }
         match how {
@@ -97,15 +115,16 @@ impl Gate {
     pub(crate) fn fit<K: Submit>(&mut self, most: Option<u32>, kernel: &mut K) {
         let length = most.map_or(self.longest, |most| most.min(self.longest));
         let is_near = length.abs_diff(self.length) <= self.length / 5 && most.is_some();
-        if length != self.length && !is_near && !self.closing {
+        if length != self.length && !is_near {
             self.set_length(length, kernel);
         }
     }
 
     fn set_length<K: Submit>(&mut self, length: u32, kernel: &mut K) {
+        let Some(socket) = &self.socket else { return };
         self.length = length;
-        // The listener is open; the length is clamped by the system.
-        let _ = kernel.host_mut().backlog(self.fd, length);
+        // The length is clamped by the system.
+        let _ = kernel.host_mut().backlog(socket, length);
     }
 
     /// Whether the application wants no connections.
@@ -155,11 +174,12 @@ impl Gate {
     /// Accepts, if that is wanted and not being done.
     pub(crate) fn resume<K: Submit>(&mut self, kernel: &mut K, now: Instant) {
         let resting = self.retry.is_some_and(|at| at > now);
-        if self.off || self.closing || self.accepting || resting {
+        let Some(listener) = self.fd() else { return };
+        if self.off || self.accepting || resting {
             return;
         }
         self.retry = None;
-        let op = Op::Accept { listener: self.fd, per_turn: self.in_turn() };
+        let op = Op::Accept { listener, per_turn: self.in_turn() };
         match kernel.submit(self.token(), op) {
             Ok(_) => self.accepting = true,
             Err(_) => self.rest(now),
@@ -170,16 +190,8 @@ impl Gate {
     pub(crate) fn close<K: Submit>(&mut self, kernel: &mut K) {
         if self.accepting {
             self.pause(kernel);
-        } else if !self.closing {
-            self.closing = true;
-            match kernel.submit(self.token(), Op::Close { fd: self.fd }) {
-                Ok(Posted::InFlight) => {}
-                Ok(Posted::Done(_)) => self.closed = true,
-                Err(_) => {
-                    kernel.host_mut().discard(self.fd);
-                    self.closed = true;
-                }
-            }
+        } else if let Some(socket) = self.take() {
+            self.closed = close(kernel, self.token(), socket);
         }
     }
 
@@ -190,10 +202,5 @@ impl Gate {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
-    }
-
-    /// Whether the descriptor is still to be closed.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.closing
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use shared_ring::{
-    Errno, Fd, File, Gather, Host, Kind, Op, Outcome, Posted, Refused, Submit, Table, Token,
+    Errno, File, Gather, Host, Kind, Op, Outcome, Posted, Refused, Socket, Submit, Table, Token,
 };
 
 use super::gate::Gate;
@@ -53,7 +53,7 @@ pub(crate) struct Io<K: Submit> {
     scratch: Vec<u8>,
     /// Accepted connections that are not let in yet, oldest first: for want of room, or as newer ones
     /// come before them.
-    pub(crate) aside: VecDeque<(Listener, Fd)>,
+    pub(crate) aside: VecDeque<(Listener, Socket)>,
     pub(crate) load: Load,
     /// When connections are next looked through for idle ones.
     pub(crate) next_search: Instant,
@@ -70,11 +70,11 @@ impl<K: Submit> Drop for Io<K> {
     fn drop(&mut self) {
         // What is queued still would reach whatever has the number then.
         self.kernel.finish();
-        let links = self.links.iter().filter_map(|link| link.fd);
-        let gates = self.gates.iter().filter(|gate| gate.is_open()).map(|gate| gate.fd);
-        let aside = self.aside.drain(..).map(|(_, fd)| fd);
-        for fd in links.chain(gates).chain(aside) {
-            self.kernel.host_mut().discard(fd);
+        let links = (0..self.links.len()).filter_map(|slot| self.links[slot].socket.take());
+        let gates = self.gates.iter_mut().filter_map(Gate::take);
+        let aside = self.aside.drain(..).map(|(_, socket)| socket);
+        for socket in links.chain(gates).chain(aside) {
+            self.kernel.host_mut().discard(socket);
         }
     }
 }
@@ -222,8 +222,8 @@ impl<K: Submit> Io<K> {
         link.flags -= Flags::UNSERVED;
         let now = self.kernel.now();
         if self.load.served(now)
-            && let Some(fd) = link.fd
-            && let Some(time) = self.kernel.host().waited(fd)
+            && let Some(socket) = &link.socket
+            && let Some(time) = self.kernel.host().waited(socket)
         {
             self.load.waited(now, time);
         }
@@ -266,6 +266,13 @@ impl<K: Submit> Io<K> {
         *link = Link { generation, flags, ..Link::default() };
         self.open -= 1;
         self.vacant.push(slot);
+    }
+
+    /// Makes the end of a connection a reset.
+    pub(crate) fn reset_on_close(&mut self, slot: u32) {
+        if let Some(socket) = &self.links[slot as usize].socket {
+            self.kernel.host_mut().reset_on_close(socket);
+        }
     }
 
     /// Bounds what the driver itself waits for.
@@ -488,9 +495,11 @@ impl<K: Submit> Commands for Io<K> {
         } else {
             self.kernel.host_mut().socket(to, None, self.config.sockets)
         };
-        let submitted = opened.and_then(|fd| {
-            self.link(slot).fd = Some(fd);
+        let submitted = opened.and_then(|socket| {
             let token = self.token(Kind::Connect, slot);
+            let link = self.link(slot);
+            link.socket = Some(socket);
+            let Some(fd) = link.fd() else { unreachable!("it was just put there") };
             let op = Op::Connect { fd, to };
             self.kernel.submit(token, op).map_err(|_| Errno::NOBUFS.into())
         });
@@ -561,13 +570,14 @@ impl<K: Submit> Commands for Io<K> {
     fn unsent(&self, id: Conn) -> u64 {
         let link = self.links.get(id.slot() as usize).filter(|link| link.is(id));
         let Some(link) = link else { return 0 };
-        let sent = link.fd.map_or(0, |fd| self.kernel.host().unacknowledged(fd));
+        let socket = link.socket.as_ref();
+        let sent = socket.map_or(0, |socket| self.kernel.host().unacknowledged(socket));
         sent + link.queued as u64 + link.queue.file_bytes()
     }
 
     fn peer(&self, id: Conn) -> Option<SocketAddr> {
         let link = self.links.get(id.slot() as usize).filter(|link| link.is(id))?;
-        self.kernel.host().peer(link.fd?)
+        self.kernel.host().peer(link.socket.as_ref()?)
     }
 
     fn admit(&mut self, at: Listener, how: Admit) {
@@ -578,10 +588,10 @@ impl<K: Submit> Commands for Io<K> {
 
     fn lateness(&self, id: Conn) -> Lateness {
         let link = self.links.get(id.slot() as usize).filter(|link| link.is(id));
-        match link.and_then(|link| link.fd) {
+        match link.and_then(|link| link.socket.as_ref()) {
             // Who is still taking a reply can't have waited for the next one.
-            Some(fd) if self.load.is_over() && self.unsent(id) == 0 => {
-                self.load.lateness(self.kernel.host().waited(fd))
+            Some(socket) if self.load.is_over() && self.unsent(id) == 0 => {
+                self.load.lateness(self.kernel.host().waited(socket))
             }
             _ => Lateness::InTime,
         }

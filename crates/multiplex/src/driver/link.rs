@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use bitflags::bitflags;
-use shared_ring::{Fd, File, Gather};
+use shared_ring::{Fd, File, Gather, Socket};
 
 use crate::{Close, Conn, HIGH_WATER, Tail, Why};
 
@@ -165,7 +165,7 @@ impl Item {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) generation: u32,
-    pub(crate) fd: Option<Fd>,
+    pub(crate) socket: Option<Socket>,
     pub(crate) phase: Phase,
     pub(crate) flags: Flags,
     /// The close that the application asked for.
@@ -191,7 +191,7 @@ impl Default for Link {
     fn default() -> Self {
         Link {
             generation: 0,
-            fd: None,
+            socket: None,
             phase: Phase::Vacant,
             flags: Flags::empty(),
             close: None,
@@ -208,6 +208,15 @@ impl Default for Link {
 }
 
 impl Link {
+    /// The number of its socket, to name it in operations, which stand in its flags then.
+    #[inline]
+    pub(crate) fn fd(&self) -> Option<Fd> {
+        // SAFETY: the socket is closed in two places. `Driver::finish` does it when no operation stands in
+        // the flags (`is_busy`), from which each is removed by its last completion; `Io::drop` does it behind
+        // `Submit::finish`. Nobody keeps the number beyond the operation that it was asked for.
+        self.socket.as_ref().map(|socket| unsafe { socket.fd() })
+    }
+
     /// What the application is told is queued: a file counts as much as the high-water mark.
     pub(crate) fn load(&self) -> usize {
         self.queued.saturating_add(self.queue.files().saturating_mul(HIGH_WATER))

@@ -29,7 +29,7 @@ pub(crate) use link::Link;
 use run::GRACE;
 pub(crate) use run::{drive, gates, roots};
 
-use shared_ring::{Completion, Errno, Fault, Fd, Host, Kind, Outcome, Submit, Table, Token};
+use shared_ring::{Completion, Errno, Fault, Host, Kind, Outcome, Socket, Submit, Table, Token};
 
 use crate::{Application, Cx, LOW_WATER, Lateness, Listener, Remote, Why};
 use link::{Flags, Phase};
@@ -96,7 +96,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.io.gates[gate].ended();
         }
         match outcome {
-            Outcome::Accepted(fd) => self.accepted(Listener(gate as u16), fd),
+            Outcome::Accepted(socket) => self.accepted(Listener(gate as u16), socket),
             Outcome::Failed(Errno::CANCELED, _) => {}
             Outcome::Closed => self.io.gates[gate].closed(),
             _ => {
@@ -107,15 +107,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Lets a connection in, or puts it aside.
-    fn accepted(&mut self, listener: Listener, fd: Fd) {
-        self.io.aside.push_back((listener, fd));
+    fn accepted(&mut self, listener: Listener, socket: Socket) {
+        self.io.aside.push_back((listener, socket));
         if self.io.load.lets_in().is_none() {
             return self.let_in(1);
         }
         while self.io.aside.len() > self.io.load.aside()
-            && let Some((_, fd)) = self.io.aside.pop_front()
+            && let Some((_, socket)) = self.io.aside.pop_front()
         {
-            self.refuse(fd);
+            self.refuse(socket);
         }
     }
 
@@ -128,27 +128,27 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let newest = self.io.load.lets_in().is_some();
             let aside = &mut self.io.aside;
             let next = if newest { aside.pop_back() } else { aside.pop_front() };
-            let Some((listener, fd)) = next else { return };
+            let Some((listener, socket)) = next else { return };
             let Io { load, kernel, .. } = &self.io;
-            if load.is_over() && load.lateness(kernel.host().waited(fd)) == Lateness::Lost {
-                self.refuse(fd);
+            if load.is_over() && load.lateness(kernel.host().waited(&socket)) == Lateness::Lost {
+                self.refuse(socket);
             } else {
-                self.admit(listener, fd);
+                self.admit(listener, socket);
             }
         }
     }
 
     /// Resets a connection for which it is too late.
-    fn refuse(&mut self, fd: Fd) {
+    fn refuse(&mut self, socket: Socket) {
         self.io.stats.lost += 1;
-        self.io.kernel.host_mut().reset_on_close(fd);
-        self.io.kernel.host_mut().discard(fd);
+        self.io.kernel.host_mut().reset_on_close(&socket);
+        self.io.kernel.host_mut().discard(socket);
     }
 
-    fn admit(&mut self, listener: Listener, fd: Fd) {
+    fn admit(&mut self, listener: Listener, socket: Socket) {
         let slot = self.io.occupy(Phase::Open);
         let link = self.io.link(slot);
-        link.fd = Some(fd);
+        link.socket = Some(socket);
         link.flags |= Flags::UNSERVED;
         self.io.load.let_in();
         self.io.stats.accepted += 1;
@@ -337,15 +337,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Resets every connection that is still there.
     pub(crate) fn stop_now(&mut self) {
-        for (_, fd) in self.io.aside.drain(..) {
-            self.io.kernel.host_mut().discard(fd);
+        for (_, socket) in self.io.aside.drain(..) {
+            self.io.kernel.host_mut().discard(socket);
         }
         for slot in 0..self.io.links.len() as u32 {
             let link = self.io.link(slot);
             if !matches!(link.phase, Phase::Vacant | Phase::Ending) {
-                if let Some(fd) = link.fd {
-                    self.io.kernel.host_mut().reset_on_close(fd);
-                }
+                self.io.reset_on_close(slot);
                 self.end(slot, Why::Stopped);
                 self.settle();
             }

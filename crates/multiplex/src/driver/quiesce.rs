@@ -40,14 +40,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Accepts the connections that wait in a listener's queue, as far as there is room: closing the
     /// listener would reset them.
     fn accept_waiting(&mut self, listener: usize) {
-        let gate = &self.io.gates[listener];
-        let (fd, length) = (gate.fd, gate.length());
+        let length = self.io.gates[listener].length();
         // The kernel lets one more wait than was asked for.
         for _ in 0..=length {
             if self.io.gates[listener].is_off() || !self.io.accepts() {
                 return;
             }
-            match self.io.kernel.host_mut().accept(fd) {
+            let Some(socket) = self.io.gates[listener].socket() else { return };
+            match self.io.kernel.host_mut().accept(socket) {
                 Ok(peer) => self.accepted(Listener(listener as u16), peer),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(_) => return,
@@ -71,8 +71,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return self.cancel_receive(slot);
         }
         let receives = asks && !link.flags.intersects(Flags::PAUSED | Flags::EOF);
-        let fd = link.fd.filter(|_| receives);
-        let has_more = fd.is_some_and(|fd| self.io.kernel.host().unread(fd) > 0);
+        let socket = self.io.links[slot as usize].socket.as_ref().filter(|_| receives);
+        let has_more = socket.is_some_and(|socket| self.io.kernel.host().unread(socket) > 0);
         // What was left by a pause comes before, too.
         let resumes = receives && self.io.link(slot).has(Flags::RESUMED);
         if (has_more || resumes) && self.io.stopping {

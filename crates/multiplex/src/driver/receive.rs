@@ -128,7 +128,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Phase::Lingering => true,
             _ => false,
         };
-        let (true, Some(fd)) = (wanted, link.fd) else { return };
+        let (true, Some(fd)) = (wanted, link.fd()) else { return };
         link.flags |= Flags::RECEIVING;
         let token = self.io.token(Kind::Receive, slot);
         if self.io.kernel.submit(token, Op::Receive { fd }).is_err() {

@@ -23,12 +23,13 @@ pub(crate) fn gates(
     let mut addresses = Vec::new();
     for at in &config.listen {
         match host.listen(*at, &options) {
-            Ok((fd, address)) => {
-                gates.push(Gate::new(gates.len() as u32, fd, config.backlog));
+            Ok((socket, address)) => {
+                gates.push(Gate::new(gates.len() as u32, socket, config.backlog));
                 addresses.push(address);
             }
             Err(error) => {
-                gates.iter().for_each(|gate| host.discard(gate.fd));
+                let listeners = gates.iter_mut().filter_map(Gate::take);
+                listeners.for_each(|socket| host.discard(socket));
                 return Err(StartError::Listen(*at, error));
             }
         }

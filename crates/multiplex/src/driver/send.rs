@@ -31,8 +31,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn send(&mut self, slot: u32) {
         for _ in 0..SENDS {
             let link = self.io.link(slot);
-            let (false, Some(fd)) = (link.has(Flags::SENDING), link.fd) else { return };
-            let Some(op) = next_send(link, fd) else { return self.all_sent(slot, fd) };
+            let (false, Some(fd)) = (link.has(Flags::SENDING), link.fd()) else { return };
+            let Some(op) = next_send(link, fd) else { return self.all_sent(slot) };
             let token = Token::new(Kind::Send, slot, link.generation);
             match self.io.kernel.submit(token, op) {
                 Ok(Posted::InFlight) => self.io.link(slot).flags |= Flags::SENDING,
@@ -87,18 +87,20 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// The queue is empty: goes on with a close that waited for that.
-    pub(super) fn all_sent(&mut self, slot: u32, fd: Fd) {
+    pub(super) fn all_sent(&mut self, slot: u32) {
         let link = self.io.link(slot);
         if let Some(how) = link.close {
-            self.go_on_closing(slot, fd, how);
+            self.go_on_closing(slot, how);
         }
     }
 
-    fn go_on_closing(&mut self, slot: u32, fd: Fd, how: Close) {
-        let link = self.io.link(slot);
+    fn go_on_closing(&mut self, slot: u32, how: Close) {
+        let link = &mut self.io.links[slot as usize];
         if how != Close::Flush && !link.has(Flags::SHUT) {
             link.flags |= Flags::SHUT;
-            self.io.kernel.host_mut().shutdown(fd);
+            if let Some(socket) = &link.socket {
+                self.io.kernel.host_mut().shutdown(socket);
+            }
         }
         let link = self.io.link(slot);
         // Bytes that the application left while paused are still to come again.

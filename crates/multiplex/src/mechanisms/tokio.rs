@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
 use std::mem::{self, ManuallyDrop};
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use std::time::Instant;
 use shared_ring::nonblocking::{self, Disk, NotReceived, Sending};
 use shared_ring::{
     Completion, Counters, Done, Errno, Fd, Host, Kind, Linux, Op, Outcome, Pool, Posted, Refusal, Refused,
-    Submit, System, Table, Token, Waker, Work, file_outcome,
+    Socket, Submit, System, Table, Token, Waker, Work, file_outcome,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -99,7 +99,7 @@ impl Multiplexer for Tokio {
 struct Posts {
     host: Linux,
     pool: Rc<Pool>,
-    sockets: Table<Socket>,
+    sockets: Table<Posting>,
     /// The descriptors of connections and of listeners, by the slots of their tokens.
     slots: [Table<Option<RawFd>>; 2],
     done: VecDeque<Completion>,
@@ -111,12 +111,12 @@ struct Posts {
 
 /// Work posted for a socket, and the task that does it.
 #[derive(Default)]
-struct Socket {
+struct Posting {
     reader: Option<(Token, Op)>,
     writer: Option<(Token, Op)>,
     /// A send of a file that waits for a thread, and whether it was cancelled meanwhile.
     warming: Option<(Token, bool)>,
-    closing: Option<(Token, Fd)>,
+    closing: Option<(Token, Socket)>,
     has_task: bool,
     task: Option<TaskWaker>,
 }
@@ -158,7 +158,7 @@ impl Posts {
         })
     }
 
-    fn socket(&mut self, fd: RawFd) -> &mut Socket {
+    fn socket(&mut self, fd: RawFd) -> &mut Posting {
         self.sockets.at(fd as usize)
     }
 
@@ -228,7 +228,9 @@ impl Posts {
     /// Does file work at once if everything is in memory, else on another thread.
     fn file_work(&mut self, token: Token, op: Op) -> Posted {
         self.counters.system_calls += 1;
-        match Work::of(&op).run(Disk::Cached) {
+        // SAFETY: the operation is there until the call is over.
+        let work = unsafe { Work::of(&op) };
+        match work.run(Disk::Cached) {
             Err(errno) if Work::would_wait(errno) => self.offload(token, op),
             result => Posted::Done(file_outcome(result)),
         }
@@ -332,13 +334,14 @@ impl Submit for Posts {
                     Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
                 }
             }
-            Op::Close { fd } => {
-                let socket = self.socket(fd.raw());
-                socket.closing = Some((token, fd));
-                match &socket.task {
+            Op::Close { socket } => {
+                let fd = socket.as_raw_fd();
+                let posting = self.socket(fd);
+                posting.closing = Some((token, socket));
+                match &posting.task {
                     Some(task) => task.wake_by_ref(),
-                    None if socket.has_task => {}
-                    None => self.close(fd.raw()),
+                    None if posting.has_task => {}
+                    None => self.close(fd),
                 }
                 Ok(Posted::InFlight)
             }
@@ -369,13 +372,13 @@ impl Submit for Posts {
     /// Nothing is in flight in the kernel, but what tasks were to close is open still.
     fn finish(&mut self) {
         let closing = (0..self.sockets.len()).filter_map(|fd| self.sockets[fd].closing.take());
-        let closing: Vec<Fd> = closing.map(|(_, fd)| fd).collect();
+        let closing: Vec<Socket> = closing.map(|(_, socket)| socket).collect();
         let accepted = self.done.drain(..).filter_map(|completion| match completion.outcome {
-            Outcome::Accepted(fd) => Some(fd),
+            Outcome::Accepted(socket) => Some(socket),
             _ => None,
         });
-        for fd in closing.into_iter().chain(accepted) {
-            self.host.discard(fd);
+        for socket in closing.into_iter().chain(accepted) {
+            self.host.discard(socket);
         }
     }
 
@@ -407,9 +410,9 @@ impl Submit for Posts {
 impl Posts {
     /// Closes a socket whose task has ended, or that never had one.
     fn close(&mut self, fd: RawFd) {
-        let Some((token, fd)) = mem::take(self.socket(fd)).closing else { return };
+        let Some((token, socket)) = mem::take(self.socket(fd)).closing else { return };
         self.counters.system_calls += 1;
-        self.host.discard(fd);
+        self.host.discard(socket);
         self.complete(token, Outcome::Closed);
     }
 
@@ -506,7 +509,7 @@ impl<A: Application + 'static> Server<A> {
     async fn serve(self: &Rc<Self>) -> std::io::Result<()> {
         let waker = self.driver.borrow().io.kernel.waker();
         // SAFETY: `waker` is dropped after the registration, and keeps its descriptor open.
-        let woken = unsafe { AsyncFd::register(waker.fd().raw()) }?;
+        let woken = unsafe { AsyncFd::register(waker.as_raw_fd()) }?;
         let mut drain_ends = None;
         loop {
             self.step(|driver| {
@@ -596,9 +599,10 @@ impl<A: Application + 'static> Server<A> {
 
     /// Waits for file work on another thread.
     async fn file(self: Rc<Self>, token: Token, op: Op) {
-        let work = Work::of(&op);
         // The thread uses the file even when this task is dropped before it is done.
         let op = ManuallyDrop::new(op);
+        // SAFETY: the operation is dropped when the work is done, or never.
+        let work = unsafe { Work::of(&op) };
         let result = spawn_blocking(move || work.run(Disk::Wait)).await;
         let result = result.unwrap_or(Err(Errno::IO));
         let op = ManuallyDrop::into_inner(op);

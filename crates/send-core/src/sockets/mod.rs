@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::ioctl_fionbio;
 use rustix::net::{self, RecvFlags, SendFlags, SocketType, sockopt};
-use shared_ring::{Errno, Fd, Host, RxBuf, Submit};
+use shared_ring::{Errno, RxBuf};
 
 use crate::{Error, Evtctl, Group, Groups, MOST_SOCKETS};
 use places::Role;
@@ -183,8 +183,8 @@ impl Evtctl<Sockets> {
     /// # Errors
     /// When the socket is not here.
     pub fn peer(&self, socket: Socket) -> Result<Option<SocketAddr>, Error> {
-        let fd = Fd::lent(self.descriptor(socket)?);
-        Ok(self.ask(|source| source.kernel.host().peer(fd)))
+        let address = net::getpeername(self.descriptor(socket)?).ok().flatten();
+        Ok(address.and_then(|address| SocketAddr::try_from(address).ok()))
     }
 
     /// Ends what was begun with a socket, withdraws its event, and gives it back: to be used in another

@@ -97,10 +97,11 @@ impl Sockets {
 
     /// Takes a socket in, which tells of itself from now on.
     pub(super) fn adopt(&mut self, fd: OwnedFd, role: Role, group: Group) -> Result<Socket, Error> {
-        let lent = Fd::lent(fd.as_fd());
         if self.places.is_full() {
             return Err(Error::TooManySockets);
         }
+        // SAFETY: it is open until the call is over.
+        let lent = unsafe { Fd::lent(fd.as_fd()) };
         let signals = self.kernel.host_mut().signal_on_arrival(lent);
         signals.map_err(|e| Error::System("a socket's signal", e.raw_os_error()))?;
         let socket = self.places.put(fd, role, group).ok_or(Error::TooManySockets)?;
@@ -121,7 +122,10 @@ impl Sockets {
         while let Some(socket) = self.waiting.front().copied() {
             if let Some(Place { fd: Some(fd), role, .. }) = self.places.get(socket) {
                 let token = socket.token(kind(*role));
-                if !self.kernel.begin(token, Fd::lent(fd.as_fd())) {
+                // SAFETY: it stays in its place until the kernel has been told of its end (`release`), or is
+                // dropped: it goes before the sockets.
+                let lent = unsafe { Fd::lent(fd.as_fd()) };
+                if !self.kernel.begin(token, lent) {
                     if !self.kernel.hand_over().unwrap_or(false) {
                         return;
                     }
@@ -264,7 +268,9 @@ impl Sockets {
         let role = if inherited.is_some() { Role::Watched } else { Role::Held };
         if role == Role::Watched {
             // Where that is refused its events come at the next entry into the kernel.
-            let _ = self.kernel.host_mut().signal_on_arrival(Fd::lent(fd.as_fd()));
+            // SAFETY: it is open until the call is over.
+            let lent = unsafe { Fd::lent(fd.as_fd()) };
+            let _ = self.kernel.host_mut().signal_on_arrival(lent);
         }
         let socket = self.places.put(fd, role, inherited.unwrap_or(Group::FIRST))?;
         if role == Role::Watched {
@@ -324,7 +330,9 @@ impl Sockets {
         let fd = self.places.take(socket).ok_or(Error::NoSuchSocket)?;
         if role != Role::Held {
             // It is a socket that could be set to signal.
-            let _ = self.kernel.host_mut().signal_no_more(Fd::lent(fd.as_fd()));
+            // SAFETY: as in `adopt`.
+            let lent = unsafe { Fd::lent(fd.as_fd()) };
+            let _ = self.kernel.host_mut().signal_no_more(lent);
         }
         // Its buffers are for the others.
         self.settle();

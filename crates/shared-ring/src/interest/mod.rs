@@ -221,7 +221,7 @@ impl Interests {
         if let Some(state) = state {
             *state = state_of(fd, mask)?;
         }
-        let (fd, wanted) = (Fd::lent(fd), mask.to_poll());
+        let (fd, wanted) = (Fd::from_raw(fd.as_raw_fd()), mask.to_poll());
         if wanted == 0 {
             self.sets.replace(fd, 0);
             return Ok(());

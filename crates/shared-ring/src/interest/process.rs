@@ -1,7 +1,7 @@
 //! What all threads of a process are interested in (section 9).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -106,7 +106,7 @@ impl ProcessWide {
         if mask.to_poll() != 0 {
             self.watch(&mut shared, fd, mask.to_poll())?;
         }
-        *shared.interested.at(Fd::lent(fd).index()) = mask.to_poll();
+        *shared.interested.at(Fd::from_raw(fd.as_raw_fd()).index()) = mask.to_poll();
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl ProcessWide {
             let is_new =
                 edges::watch(&epoll, fd, wanted, true).map_err(Error::in_call("epoll_ctl"))?;
             if is_new {
-                *thread.renewed.at(Fd::lent(fd).index()) = true;
+                *thread.renewed.at(Fd::from_raw(fd.as_raw_fd()).index()) = true;
             }
         }
         Ok(())

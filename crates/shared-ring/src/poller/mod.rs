@@ -133,17 +133,22 @@ fn ready(returned: i64) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::OwnedFd;
+    use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
 
     use rustix::io::{read, write};
 
-    use crate::linux::{borrow, close};
+    use crate::Socket;
+    use crate::linux::{borrow, take};
 
     fn pair() -> (Fd, Fd) {
         let (a, b) = UnixStream::pair().unwrap();
         a.set_nonblocking(true).unwrap();
-        (Fd::from_owned(OwnedFd::from(a)), Fd::from_owned(OwnedFd::from(b)))
+        (Fd::from_raw(a.into_raw_fd()), Fd::from_raw(b.into_raw_fd()))
+    }
+
+    fn close(fd: Fd) {
+        drop(take(Socket::of(fd)));
     }
 
     fn poll_now(poller: &mut impl Poller) -> Vec<(Fd, Readiness)> {

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use super::signals::{Queue, Signal, Signals};
@@ -64,7 +64,7 @@ impl RtSig {
     pub fn probe() -> io::Result<()> {
         let mut queue = Queue::new()?;
         let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        queue.watch(Fd::lent(reads.as_fd()), 0)?;
+        queue.watch(Fd::from_raw(reads.as_raw_fd()), 0)?;
         rustix::io::write(&writes, b"x")?;
         match queue.take(Some(Duration::ZERO))? {
             Some(_) => Ok(()),

@@ -37,8 +37,8 @@ impl Posting {
             | Op::Receive { fd }
             | Op::Send { fd, .. }
             | Op::SendFile { fd, .. }
-            | Op::Connect { fd, .. }
-            | Op::Close { fd } => Some(*fd),
+            | Op::Connect { fd, .. } => Some(*fd),
+            Op::Close { socket } => Some(socket.number()),
             Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,
         };
         let goes_on = matches!(op, Op::Accept { .. } | Op::Receive { .. });
@@ -55,7 +55,7 @@ impl<K> Checked<K> {
     /// Notes what an outcome gives to the program.
     fn look_at(&self, token: Token, outcome: &Outcome) {
         match outcome {
-            Outcome::Accepted(fd) => self.machine.world().noted.told(*fd),
+            Outcome::Accepted(socket) => self.machine.world().noted.told(socket.number()),
             Outcome::Received(bytes) => self.machine.world().noted.received(bytes),
             Outcome::Sent(_, n) if *n > Gather::MOST => {
                 self.machine.fail(format!("{token:?} has sent {n} bytes at once"));
@@ -84,10 +84,11 @@ impl<K: Submit> Submit for Checked<K> {
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
         let posting = Posting::of(&op);
-        if let Op::Close { fd } = op {
-            let used = |(_, other): &(&Token, &Posting)| other.fd == Some(fd);
+        if let Op::Close { socket } = &op {
+            let used = |(_, other): &(&Token, &Posting)| other.fd == posting.fd;
             if let Some((other, _)) = self.in_flight.iter().find(used) {
-                self.machine.fail(format!("{fd:?} is to be closed while {other:?} is in flight"));
+                self.machine
+                    .fail(format!("{socket:?} is to be closed while {other:?} is in flight"));
             }
         }
         if let Op::Send { data, .. } = &op {

@@ -19,11 +19,22 @@ use super::stream::Owner;
 use super::work::Works;
 use super::world::{What, World};
 use crate::nonblocking::Part;
-use crate::{BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, System, Told, Waker, Work};
+use crate::{
+    BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, Socket, System, Told, Waker, Work,
+};
 
 /// A simulated machine; clones share it.
 #[derive(Clone)]
 pub struct Machine(Rc<RefCell<World>>, Option<Refuses>);
+
+/// The owner of an open file.
+struct Opened(Machine, Fd);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.world().close(self.1);
+    }
+}
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -256,16 +267,16 @@ impl Machine {
     pub(super) fn do_work(&self, work: &Work) -> Result<Outcome, Errno> {
         match work {
             Work::Open(root, path, _) => {
-                let file = self.file(self.open(*root, path.to_bytes())?);
+                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
                 let meta = self.meta(file.fd())?;
                 Ok(Outcome::Opened(Box::new((file, meta))))
             }
             Work::Stat(root, path, _) => {
-                let file = self.file(self.open(*root, path.to_bytes())?);
+                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
                 self.meta(file.fd()).map(Outcome::Stat)
             }
             Work::List(root, path, _) => {
-                let file = self.file(self.open(*root, path.to_bytes())?);
+                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
                 let mut world = self.world();
                 let node = world.file(file.fd(), "list")?;
                 let listing = world.disk.list(node);
@@ -290,25 +301,29 @@ impl Machine {
 }
 
 impl Host for Machine {
-    fn listen(&mut self, at: SocketAddr, options: &ListenOptions) -> io::Result<(Fd, SocketAddr)> {
+    fn listen(
+        &mut self,
+        at: SocketAddr,
+        options: &ListenOptions,
+    ) -> io::Result<(Socket, SocketAddr)> {
         self.may_be_signalled(false);
         let mut world = self.world();
         let (listener, at) = world.listen(at, options.backlog as usize, Owner::Queue)?;
         let fd = world.open(What::Listener(listener))?;
         world.set_listener_owner(listener, Owner::Descriptor(fd.raw() as u32));
-        Ok((fd, at))
+        Ok((Socket::of(fd), at))
     }
 
-    fn accept(&mut self, listener: Fd) -> Result<Fd, Errno> {
+    fn accept(&mut self, listener: &Socket) -> Result<Socket, Errno> {
         self.may_be_signalled(false);
         self.interrupted()?;
-        self.world().accept(listener)
+        self.world().accept(listener.number()).map(Socket::of)
     }
 
-    fn backlog(&mut self, listener: Fd, length: u32) -> io::Result<()> {
+    fn backlog(&mut self, listener: &Socket, length: u32) -> io::Result<()> {
         self.may_be_signalled(false);
         let mut world = self.world();
-        if let What::Listener(listener) = *world.what(listener, "listen")? {
+        if let What::Listener(listener) = *world.what(listener.number(), "listen")? {
             world.set_backlog(listener, length as usize);
         }
         Ok(())
@@ -319,55 +334,55 @@ impl Host for Machine {
         _peer: SocketAddr,
         _from: Option<IpAddr>,
         _buffers: BufferSizes,
-    ) -> io::Result<Fd> {
+    ) -> io::Result<Socket> {
         self.may_be_signalled(false);
-        Ok(self.world().open(What::Fresh)?)
+        Ok(Socket::of(self.world().open(What::Fresh)?))
     }
 
-    fn shutdown(&mut self, fd: Fd) {
+    fn shutdown(&mut self, socket: &Socket) {
         self.may_be_signalled(false);
         let mut world = self.world();
-        if let Ok(end) = world.connected(fd, "shutdown") {
-            world.note(|| format!("shutdown {fd:?}"));
+        if let Ok(end) = world.connected(socket.number(), "shutdown") {
+            world.note(|| format!("shutdown {socket:?}"));
             world.finish(end);
         }
     }
 
-    fn reset_on_close(&mut self, fd: Fd) {
+    fn reset_on_close(&mut self, socket: &Socket) {
         self.may_be_signalled(false);
-        self.world().reset_on_close(fd);
+        self.world().reset_on_close(socket.number());
     }
 
-    fn discard(&mut self, fd: Fd) {
+    fn discard(&mut self, socket: Socket) {
         self.may_be_signalled(false);
-        self.world().close(fd);
+        self.world().close(socket.number());
     }
 
-    fn peer(&self, fd: Fd) -> Option<SocketAddr> {
+    fn peer(&self, socket: &Socket) -> Option<SocketAddr> {
         self.may_be_signalled(false);
         let mut world = self.world();
-        let end = world.connected(fd, "getpeername").ok()?;
+        let end = world.connected(socket.number(), "getpeername").ok()?;
         Some(world.of(end).address[usize::from(end.other().side)])
     }
 
-    fn unacknowledged(&self, fd: Fd) -> u64 {
+    fn unacknowledged(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
         let mut world = self.world();
-        let Ok(end) = world.connected(fd, "ioctl") else { return 0 };
+        let Ok(end) = world.connected(socket.number(), "ioctl") else { return 0 };
         world.of(end).unacknowledged(end.side) as u64
     }
 
-    fn unread(&self, fd: Fd) -> u64 {
+    fn unread(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
         let mut world = self.world();
-        let Ok(end) = world.connected(fd, "ioctl") else { return 0 };
+        let Ok(end) = world.connected(socket.number(), "ioctl") else { return 0 };
         world.of(end).readable(end.side) as u64
     }
 
-    fn waited(&self, fd: Fd) -> Option<Duration> {
+    fn waited(&self, socket: &Socket) -> Option<Duration> {
         self.may_be_signalled(false);
         let mut world = self.world();
-        let (end, now) = (world.connected(fd, "getsockopt").ok()?, world.now);
+        let (end, now) = (world.connected(socket.number(), "getsockopt").ok()?, world.now);
         let connection = world.of(end);
         let heard = connection.heard[usize::from(end.side)];
         (!connection.is_broken()).then(|| now.saturating_sub(heard))
@@ -382,7 +397,7 @@ impl Host for Machine {
         };
         let fd = world.open(What::File(node))?;
         drop(world);
-        Ok(self.file(fd))
+        Ok(self.file(Socket::of(fd)))
     }
 
     fn clock(&self) -> Instant {
@@ -494,8 +509,8 @@ impl System for Machine {
         Ok(world.disk.meta(node))
     }
 
-    fn file(&self, fd: Fd) -> File {
-        let machine = self.clone();
-        File::new(fd, move |fd| machine.world().close(fd))
+    fn file(&self, opened: Socket) -> File {
+        let fd = opened.number();
+        File::owned_by(fd, Opened(self.clone(), fd))
     }
 }

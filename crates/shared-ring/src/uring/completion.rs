@@ -7,7 +7,7 @@ use super::sqe::Memory;
 use super::{Cqe, Mode, Multishot, Reported, Ring, UringKernel};
 use crate::nonblocking::{Disk, is_lost_peer, is_table_full};
 use crate::{
-    Completion, Fd, Host, Kind, Offload, Op, Outcome, Posted, RxBuf, Submit, System, Token,
+    Completion, Fd, Host, Kind, Offload, Op, Outcome, Posted, RxBuf, Socket, Submit, System, Token,
 };
 
 impl<R: Ring> UringKernel<R> {
@@ -148,7 +148,8 @@ impl<R: Ring> UringKernel<R> {
                     self.counters.rearmed += u64::from(ended);
                     self.rearm_behind(token);
                 }
-                Some(Completion::more(token, Outcome::Accepted(Fd::from_raw(fd as i32))))
+                let accepted = Socket::of(Fd::from_raw(fd as i32));
+                Some(Completion::more(token, Outcome::Accepted(accepted)))
             }
             Err(errno) if is_lost_peer(errno) => {
                 self.counters.accept_aborts += 1;
@@ -278,7 +279,7 @@ impl<R: Ring> UringKernel<R> {
             (Op::Connect { .. }, Ok(_)) => Outcome::Connected,
             (Op::Open { .. }, Ok(fd)) => {
                 self.counters.system_calls += 1;
-                let file = self.system.file(Fd::from_raw(fd as i32));
+                let file = self.system.file(Socket::of(Fd::from_raw(fd as i32)));
                 match self.system.meta(file.fd()) {
                     Ok(meta) => Outcome::Opened(Box::new((file, meta))),
                     Err(errno) => Outcome::Failed(errno, None),
@@ -286,9 +287,9 @@ impl<R: Ring> UringKernel<R> {
             }
             (Op::Stat { .. }, Ok(fd)) => {
                 self.counters.system_calls += 2;
-                let fd = Fd::from_raw(fd as i32);
-                let meta = self.system.meta(fd);
-                self.system.discard(fd);
+                let opened = Socket::of(Fd::from_raw(fd as i32));
+                let meta = self.system.meta(opened.number());
+                self.system.discard(opened);
                 meta.map_or_else(|errno| Outcome::Failed(errno, None), Outcome::Stat)
             }
             (op, Ok(_)) => unreachable!("it has many answers: {op:?}"),

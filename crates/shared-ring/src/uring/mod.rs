@@ -382,8 +382,8 @@ impl<R: Ring> UringKernel<R> {
     fn discard(&mut self) {
         self.reap();
         while let Some(completion) = self.next() {
-            if let Outcome::Accepted(fd) = completion.outcome {
-                self.system.discard(fd);
+            if let Outcome::Accepted(socket) = completion.outcome {
+                self.system.discard(socket);
             }
         }
     }
@@ -401,7 +401,8 @@ impl<R: Ring> Submit for UringKernel<R> {
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
-        let work = matches!(op, Op::List { .. }).then(|| Work::of(&op));
+        // SAFETY: the operation stays in the table until the work is done, or for good if that does not end.
+        let work = matches!(op, Op::List { .. }).then(|| unsafe { Work::of(&op) });
         // It has to queue behind those that came before.
         let queues = matches!(op, Op::Receive { .. }) && !self.starved.is_empty();
         let entry = self.owned.inflight.insert(token, op, Note::default())?;

@@ -1,7 +1,9 @@
 //! The pair of queues that a program shares with the kernel.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -151,8 +153,17 @@ pub struct Entries {
 }
 
 /// A ring of this machine.
+///
+/// Threads can't share it, as it is taken from its queues by plain loads and stores:
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<shared_ring::LinuxRing>();
+/// ```
 pub struct LinuxRing {
     ring: IoUring,
+    /// Not `Sync`, though the queues are.
+    alone: PhantomData<Cell<()>>,
     /// The process that made it. A child of fork(2) sees the same queues: it puts nothing in and takes
     /// nothing out.
     process: Process,
@@ -176,7 +187,7 @@ impl Ring for LinuxRing {
             Mode::Immediate => builder,
         };
         let ring = builder.build(entries.submissions)?;
-        Ok(LinuxRing { ring, process: Process::current() })
+        Ok(LinuxRing { ring, alone: PhantomData, process: Process::current() })
     }
 
     fn is_a_parents(&self) -> bool {

@@ -88,7 +88,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note, goes_on: bool) -> 
             let start = (&raw const address.0).cast();
             opcode::Connect::new(raw(*fd), start, address.1).build()
         }
-        Op::Close { fd } => opcode::Close::new(raw(*fd)).build(),
+        Op::Close { socket } => opcode::Close::new(raw(socket.number())).build(),
         Op::Open { root, path, links } => open(root, path, &OPEN_HOW[*links as usize]),
         Op::Stat { root, path, links } => open(root, path, &LOOK_HOW[*links as usize]),
         Op::List { .. } => unreachable!("the ring can't list directories"),

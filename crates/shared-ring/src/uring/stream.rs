@@ -15,8 +15,7 @@ impl<R: Ring> UringKernel<R> {
     /// receives. Each goes on until a report says otherwise. False when the queue is full, and for a token
     /// of another kind.
     ///
-    /// It is [handed over](UringKernel::hand_over) later, and the descriptor stays open until then. It may
-    /// be called in a signal handler.
+    /// It is [handed over](UringKernel::hand_over) later. It may be called in a signal handler.
     pub fn begin(&mut self, token: Token, fd: Fd) -> bool {
         if !matches!(token.kind(), Kind::Watch | Kind::Stream) {
             // A report under such a name would be taken for that of an operation.
@@ -104,7 +103,7 @@ impl<R: Ring> UringKernel<R> {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpListener, TcpStream};
-    use std::os::fd::AsFd;
+    use std::os::fd::AsRawFd;
     use std::time::Instant;
 
     use super::*;
@@ -137,7 +136,7 @@ mod tests {
     fn a_descriptor_tells_of_its_state_until_that_is_ended() {
         let Some((mut kernel, near, mut far)) = set_up() else { return };
         let token = Token::new(Kind::Watch, 3, 1);
-        assert!(kernel.begin(token, Fd::lent(near.as_fd())));
+        assert!(kernel.begin(token, Fd::from_raw(near.as_raw_fd())));
         assert!(kernel.hand_over().unwrap());
         assert_eq!(state(&mut kernel), libc::POLLOUT);
         far.write_all(b"x").unwrap();
@@ -154,7 +153,7 @@ mod tests {
     #[test]
     fn bytes_are_received_as_long_as_there_are_buffers() {
         let Some((mut kernel, near, mut far)) = set_up() else { return };
-        let (token, fd) = (Token::new(Kind::Stream, 0, 0), Fd::lent(near.as_fd()));
+        let (token, fd) = (Token::new(Kind::Stream, 0, 0), Fd::from_raw(near.as_raw_fd()));
         far.write_all(b"abcdefghij").unwrap();
         assert!(kernel.begin(token, fd));
         let mut heard = Vec::new();
@@ -179,7 +178,7 @@ mod tests {
     fn what_goes_on_ends_with_its_kernel() {
         let Some((mut kernel, near, mut far)) = set_up() else { return };
         for kind in [Kind::Watch, Kind::Stream] {
-            assert!(kernel.begin(Token::new(kind, 0, 0), Fd::lent(near.as_fd())));
+            assert!(kernel.begin(Token::new(kind, 0, 0), Fd::from_raw(near.as_raw_fd())));
         }
         assert!(kernel.hand_over().unwrap());
         let begin = Instant::now();

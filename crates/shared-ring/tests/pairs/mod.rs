@@ -4,14 +4,16 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use shared_ring::Fd;
 use shared_ring::poller::{Poller, RtSig};
+use shared_ring::{Fd, Socket};
 
 /// A socket of ours, and the other end.
 pub(crate) fn pair() -> (Fd, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    (Fd::from_owned(OwnedFd::from(ours)), theirs)
+    let ours = Socket::from(OwnedFd::from(ours));
+    // SAFETY: it is open until `owned` has its number, which is not used after that.
+    (unsafe { ours.fd() }, theirs)
 }
 
 /// Takes a socket back.

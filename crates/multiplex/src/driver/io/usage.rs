@@ -76,7 +76,7 @@ impl<K: Submit> Io<K> {
         for gate in self.gates.iter().filter(|gate| !gate.is_closed()) {
             usage.listeners += 1;
             usage.sockets += 1;
-            usage.closing += usize::from(!gate.is_open());
+            usage.closing += usize::from(gate.socket().is_none());
         }
         self.links.iter().for_each(|link| usage.add(link));
         // Those that were put there last; the others were looked at before.
@@ -102,9 +102,9 @@ impl Usage {
             return;
         }
         // A socket without a number here is being closed by the kernel.
-        let closing = link.fd.is_none() && link.phase == Phase::Ending && link.is_busy();
+        let closing = link.socket.is_none() && link.phase == Phase::Ending && link.is_busy();
         self.closing += usize::from(closing);
-        self.sockets += usize::from(closing || link.fd.is_some());
+        self.sockets += usize::from(closing || link.socket.is_some());
         self.tail = self.tail.max(link.tail.len());
         self.tail_memory = self.tail_memory.max(link.tail.capacity());
         if link.phase == Phase::Ending {
