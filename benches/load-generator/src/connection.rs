@@ -108,7 +108,7 @@ impl Connection {
     /// The number of its socket, to name it in operations.
     pub(crate) fn fd(&self) -> Option<Fd> {
         // SAFETY: `Generator::close_if_quiet` closes the socket, when none of its operations is in flight, and
-        // nothing else does. Nobody keeps the number beyond the operation that it was asked for.
+        // nothing else does. Nothing keeps the number beyond the operation that it was asked for.
         self.socket.as_ref().map(|socket| unsafe { socket.fd() })
     }
 

@@ -226,13 +226,14 @@ bugs! {
         "match kernel.submit(token, Op::Close { socket }) {" =>
         "use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     // It has one owner, so only unsafe code can do that.
-    let twin = PLANTED.then(|| unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) });
+    let twin = || Socket::from(unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) });
+    let twin = PLANTED.then(twin);
     match kernel.submit(token, Op::Close { socket }) {",
         "crates/multiplex/src/driver/close.rs":
         "Ok(Posted::Done(_)) => true," =>
         "Ok(Posted::Done(_)) => {
             if let Some(twin) = twin {
-                kernel.host_mut().discard(twin.into());
+                kernel.host_mut().discard(twin);
             }
             true
         }";

@@ -128,7 +128,8 @@ pub trait Host {
     /// Makes the coming close a reset that discards what was not sent.
     fn reset_on_close(&mut self, socket: &Socket);
 
-    /// Closes a socket that no operation was ever posted for.
+    /// Closes a socket at once. One that operations were posted for ends by [`Op::Close`], or so behind
+    /// [`Submit::finish`]: else a kernel over a poller would not hear of it.
     fn discard(&mut self, socket: Socket);
 
     /// The address of the other end, while connected.

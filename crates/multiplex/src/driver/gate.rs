@@ -68,9 +68,9 @@ impl Gate {
 
     /// The number of the listener, to accept from it.
     fn fd(&self) -> Option<Fd> {
-        // SAFETY: the listener is taken to be closed by `close`, when no accept is in flight (`accepting`), or
-        // by `Io::drop`, behind `Submit::finish`. Nobody keeps the number beyond the accept that it was
-        // asked for.
+        // SAFETY: the listener is taken to be closed by `close`, when no accept is in flight (`accepting`), by
+        // `Io::drop`, behind `Submit::finish`, or by `gates`, before there is an accept. Nothing keeps the
+        // number beyond the accept that it was asked for.
         self.socket.as_ref().map(|socket| unsafe { socket.fd() })
     }
 

@@ -213,7 +213,7 @@ impl Link {
     pub(crate) fn fd(&self) -> Option<Fd> {
         // SAFETY: the socket is closed in two places. `Driver::finish` does it when no operation stands in
         // the flags (`is_busy`), from which each is removed by its last completion; `Io::drop` does it behind
-        // `Submit::finish`. Nobody keeps the number beyond the operation that it was asked for.
+        // `Submit::finish`. Nothing keeps the number beyond the operation that it was asked for.
         self.socket.as_ref().map(|socket| unsafe { socket.fd() })
     }
 

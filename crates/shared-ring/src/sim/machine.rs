@@ -24,6 +24,9 @@ use crate::{
 };
 
 /// A simulated machine; clones share it.
+///
+/// Its sockets and its numbers of descriptors are for itself and its clones. They are no descriptors of this
+/// process, where the same numbers may stand for others.
 #[derive(Clone)]
 pub struct Machine(Rc<RefCell<World>>, Option<Refuses>);
 

@@ -271,7 +271,7 @@ impl Ring for LinuxRing {
 
     #[inline]
     fn landed(&self) -> u32 {
-        // SAFETY: `&self` is never shared with another thread, and nobody holds the queue now.
+        // SAFETY: `&self` is not shared with another thread, as it is not `Sync`, and nothing holds the queue now.
         unsafe { self.ring.completion_shared() }.len() as u32
     }
 
