@@ -943,7 +943,8 @@ struct Breaks<K> {
     discarded: Sender<bool>,
 }
 
-impl<K: Kernel> Submit for Breaks<K> {
+// SAFETY: it hands on what its kernel says.
+unsafe impl<K: Kernel> Submit for Breaks<K> {
     type Host = K::Host;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {

@@ -244,7 +244,8 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
     }
 }
 
-impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
+// SAFETY: it hands on what the ring's kernel says. Of a listener it keeps the number, to compare it only.
+unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {

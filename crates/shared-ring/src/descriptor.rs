@@ -116,12 +116,15 @@ impl Fd {
     ///
     /// # Safety
     /// The descriptor stays open until everything that was given this number has let go of it, and the
-    /// number is not used after that. An operation lets go of it by its last completion, by being
-    /// refused, or by [`Submit::finish`](crate::Submit::finish); a poller by
-    /// [`forget`](crate::poller::Poller::forget), or when it is dropped; what
-    /// [`UringKernel::begin`](crate::UringKernel::begin) has begun, when
-    /// [`UringKernel::end`](crate::UringKernel::end) says that the kernel has been told. What is done at
-    /// once, such as one system call, has let go when it returns.
+    /// number is not used after that.
+    ///
+    /// - An operation lets go of it by its last completion, by being refused, or when
+    ///   [`Submit::finish`](crate::Submit::finish) has returned and its kernel takes no turn any more.
+    /// - A poller lets go of it by [`forget`](crate::poller::Poller::forget), or as it is dropped.
+    /// - What [`UringKernel::begin`](crate::UringKernel::begin) has begun lets go of it when
+    ///   [`UringKernel::end`](crate::UringKernel::end) says that the kernel has been told, or as the kernel
+    ///   is dropped.
+    /// - What is done at once, such as a system call, has let go of it when it returns.
     pub unsafe fn lent(fd: BorrowedFd<'_>) -> Self {
         Fd(fd.as_raw_fd())
     }

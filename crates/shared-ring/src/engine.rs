@@ -429,7 +429,9 @@ impl<P, S: System> Engine<P, S> {
     }
 }
 
-impl<P: Poller, S: System> Submit for Engine<P, S> {
+// SAFETY: an operation is tried as it is posted, and in turns, while it stands in the table, which it leaves with
+// its last completion. Threads have the numbers of files only, whose operations own them.
+unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     type Host = S;
 
     const SCANS: bool = P::SCANS;

@@ -14,7 +14,12 @@ use crate::{Completion, Errno, File, Op, Outcome, Posted, Refused, Socket, Token
 pub type Batch = VecDeque<Completion>;
 
 /// Where operations are posted.
-pub trait Submit {
+///
+/// # Safety
+/// What an operation names by its number ([`Fd`](crate::Fd)) is used until the operation ends, and then no
+/// more: until its last completion is handed out, or it is handed back, or [`finish`](Submit::finish) has
+/// returned and no turn is taken after that.
+pub unsafe trait Submit {
     /// The machine that the descriptors live on.
     type Host: Host;
 

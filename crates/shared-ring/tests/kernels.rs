@@ -153,7 +153,8 @@ impl<K: Kernel> Tested<K> {
     }
 }
 
-impl<K: Kernel> Submit for Tested<K> {
+// SAFETY: it hands on what its kernel says.
+unsafe impl<K: Kernel> Submit for Tested<K> {
     type Host = K::Host;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {

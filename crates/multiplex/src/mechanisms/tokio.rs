@@ -317,7 +317,9 @@ impl Posts {
     }
 }
 
-impl Submit for Posts {
+// SAFETY: an operation is tried as it is posted, and by the task that has it, from which it is taken with its last
+// completion. Threads have the numbers of files only, whose operations own them.
+unsafe impl Submit for Posts {
     type Host = Linux;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {

@@ -107,7 +107,9 @@ impl<H: Poller, A: Ask> DevPoll<H, A> {
     }
 }
 
-impl<H: Poller, A: Ask> Poller for DevPoll<H, A> {
+// SAFETY: `forget` takes the number out of the set, of which alone states are asked for and reported, and has
+// the poller beneath forget it.
+unsafe impl<H: Poller, A: Ask> Poller for DevPoll<H, A> {
     const EDGE: bool = false;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {

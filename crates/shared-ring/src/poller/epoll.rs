@@ -51,7 +51,8 @@ impl<const EDGE: bool> Set<EDGE> {
     }
 }
 
-impl<const EDGE: bool> Poller for Set<EDGE> {
+// SAFETY: only `set` makes calls about a number; the kernel reports those that were added.
+unsafe impl<const EDGE: bool> Poller for Set<EDGE> {
     const EDGE: bool = EDGE;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {

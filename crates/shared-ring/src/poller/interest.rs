@@ -32,7 +32,8 @@ impl<H: Hinting, A: Ask> Interest<H, A> {
     }
 }
 
-impl<H: Hinting, A: Ask> Poller for Interest<H, A> {
+// SAFETY: `forget` revokes the interest, without which no state of a number is asked for or reported.
+unsafe impl<H: Hinting, A: Ask> Poller for Interest<H, A> {
     /// An event is reported once, as it is in the paper.
     const EDGE: bool = true;
 

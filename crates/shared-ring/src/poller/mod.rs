@@ -63,7 +63,11 @@ impl Readiness {
 }
 
 /// An interest set and a wait.
-pub trait Poller {
+///
+/// # Safety
+/// It does nothing with the number of a descriptor once [`forget`](Poller::forget) was given it, until it is
+/// set again, and reports no numbers but those that were set.
+pub unsafe trait Poller {
     /// Whether readiness is reported once, when it begins, rather than as long as it lasts.
     const EDGE: bool;
 

@@ -175,7 +175,9 @@ fn entry(fd: Fd, want: Readiness) -> libc::pollfd {
     libc::pollfd { fd: fd.raw(), events: want.to_poll() | libc::POLLRDHUP, revents: 0 }
 }
 
-impl<S: Signals, A: Ask> Poller for RtSig<S, A> {
+// SAFETY: `forget` notes that nothing is wanted of the number, and that it does not signal; without that no
+// state is asked for or reported, and nothing is undone at the end.
+unsafe impl<S: Signals, A: Ask> Poller for RtSig<S, A> {
     const EDGE: bool = true;
     const BY_SIGNALS: bool = true;
 

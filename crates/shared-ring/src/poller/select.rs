@@ -51,7 +51,8 @@ impl Map {
     }
 }
 
-impl Poller for Select {
+// SAFETY: `forget` takes the number out of the bit maps, which are all that is asked for and reported.
+unsafe impl Poller for Select {
     const EDGE: bool = false;
     const SCANS: bool = true;
 

@@ -77,7 +77,8 @@ impl<K> Drop for Checked<K> {
     }
 }
 
-impl<K: Submit> Submit for Checked<K> {
+// SAFETY: it hands on what its kernel says, and keeps numbers to compare them only.
+unsafe impl<K: Submit> Submit for Checked<K> {
     type Host = K::Host;
 
     const SCANS: bool = K::SCANS;

@@ -187,7 +187,8 @@ impl Hinting for SimPoller<true> {
     }
 }
 
-impl<const EDGE: bool> Poller for SimPoller<EDGE> {
+// SAFETY: `forget` takes the number out of all lists. Besides, it is one of a simulated machine.
+unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
     const EDGE: bool = EDGE;
     /// As poll and select do.
     const SCANS: bool = !EDGE;

@@ -389,7 +389,10 @@ impl<R: Ring> UringKernel<R> {
     }
 }
 
-impl<R: Ring> Submit for UringKernel<R> {
+// SAFETY: a submission is made of an operation in the table, which leaves it with its last completion. What a
+// submission that was taken refers to, the ring holds itself; those that are not taken when `finish` returns are
+// handed over by turns only.
+unsafe impl<R: Ring> Submit for UringKernel<R> {
     type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
