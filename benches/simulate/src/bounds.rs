@@ -68,6 +68,7 @@ fn exceeded(
         ("work on files of a connection", usage.works_each, WORKS_EACH),
         ("work on files in the kernel", used.file_operations, usage.works),
         ("operations in flight", used.operations, operations),
+        ("memory counted wrongly", usage.miscounted, 0),
         ("files open", used.files, files),
         ("receive buffers lent", used.lent.into(), buffers),
     ];

@@ -813,6 +813,50 @@ fn files_queued_to_be_sent_had_no_bound() {
 /// More than a narrow client's socket takes.
 static LARGE: [u8; 200_000] = [7; 200_000];
 
+/// Sends some bytes that it copies and more that it shares at each byte.
+struct Mixes;
+
+impl Mixes {
+    const COPIED: usize = 8 * 1024;
+    const LEN: usize = Self::COPIED + LARGE.len();
+}
+
+impl Application for Mixes {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        for _ in rx.take().iter() {
+            x.io.send(x.id, Chunk::Copy(&[7; Self::COPIED]));
+            x.io.send(x.id, Chunk::Static(&LARGE));
+        }
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+#[test]
+fn copies_that_were_sent_counted_for_as_long_as_anything_was_queued() {
+    // Room for a few copies at a time.
+    const MAX_HELD: usize = 8 * Mixes::COPIED;
+    side_by_side(|name| {
+        let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
+        let config = Config { max_held: MAX_HELD, sockets, ..config() };
+        let server = Server::start(name, config, || Mixes);
+        let mut client = connect_narrow(&server);
+        // The next reply is queued before the last one is taken.
+        client.write_all(b"x").unwrap();
+        for round in 0..20 {
+            client.write_all(b"x").unwrap();
+            let taken = client.read_exact(&mut [0; Mixes::LEN]);
+            assert!(taken.is_ok(), "{name}: round {round}: {taken:?}");
+        }
+        drop(client);
+        assert_eq!(server.stop().overruns, 0, "{name}");
+    });
+}
+
 /// Answers each message, and is idle in between. Asked to wait, it does so until the test lets it go on.
 struct Answers {
     waiting: Sender<()>,

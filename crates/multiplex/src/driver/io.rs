@@ -448,7 +448,6 @@ impl<K: Submit> Commands for Io<K> {
                 link.queue.push_back(Item::File(file, range));
             }
         } else {
-            let copies = matches!(chunk, Chunk::Copy(_) | Chunk::Received(_));
             let list = link.queue.list(|| spare.pop().unwrap_or_default());
             let before = list.len();
             match chunk {
@@ -459,7 +458,6 @@ impl<K: Submit> Commands for Io<K> {
                 Chunk::File(..) => {}
             }
             n = list.len() - before;
-            link.copied += if copies { n } else { n.min(Gather::PART) };
         }
         link.note_queued(n, config.max_queued);
         link.touch(to.slot(), touched);
@@ -473,7 +471,6 @@ impl<K: Submit> Commands for Io<K> {
             *scratch = vec![0; n];
             return scratch;
         };
-        link.copied += n;
         link.note_queued(n, config.max_queued);
         link.touch(to.slot(), touched);
         link.queue.list(|| spare.pop().unwrap_or_default()).reserve(n)

@@ -32,6 +32,8 @@ pub struct Usage {
     pub queued: usize,
     /// Most memory that a queue holds, without the send in flight.
     pub queue_memory: usize,
+    /// Bytes by which the memory that is counted for all connections differs from what they hold.
+    pub miscounted: usize,
     /// Most files that wait to be sent on a connection, and on all together.
     pub queued_files: usize,
     /// See [`queued_files`](Usage::queued_files).
@@ -79,6 +81,7 @@ impl<K: Submit> Io<K> {
             usage.closing += usize::from(!gate.is_open());
         }
         self.links.iter().for_each(|link| usage.add(link));
+        usage.miscounted = self.held.abs_diff(self.links.iter().map(Link::holds).sum());
         // Those that were put there last; the others were looked at before.
         let lists = self.spare.iter().rev().take(RECENT).map(|list| list.held());
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
