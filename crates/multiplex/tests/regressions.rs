@@ -1143,6 +1143,71 @@ fn a_panic_of_the_application_was_swallowed() {
     });
 }
 
+/// Bytes whose owner panics when they are let go of.
+struct Fragile(Vec<u8>, Sender<()>);
+
+impl AsRef<[u8]> for Fragile {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        self.1.send(()).unwrap();
+        panic!("on purpose");
+    }
+}
+
+/// Sends as many of them as the byte says at each byte, each with so many bytes.
+struct SendsFragile(usize, Sender<()>);
+
+impl Application for SendsFragile {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        for count in rx.take().iter() {
+            for _ in 0..*count {
+                let fragile = Fragile(vec![7; self.0], self.1.clone());
+                x.io.send(x.id, Chunk::Shared(bytes::Bytes::from_owner(fragile)));
+            }
+        }
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+#[test]
+fn a_panic_at_the_end_of_shared_bytes_ended_the_server() {
+    side_by_side(|name| {
+        for len in [10, 1_000, 300_000] {
+            let (dropped, drops) = mpsc::channel();
+            let server = Server::start(name, config(), move || SendsFragile(len, dropped));
+            // All of it is sent, or it is given up: by a reset, and at a stop.
+            let (mut taken, mut reset, mut left) =
+                (server.connect(), server.connect(), server.connect());
+            taken.write_all(&[3]).unwrap();
+            taken.read_exact(&mut vec![0; 3 * len]).unwrap();
+            (0..3).for_each(|_| next(&drops));
+            reset.write_all(&[40]).unwrap();
+            reset.read_exact(&mut [0]).unwrap();
+            // With bytes unread, it is a reset.
+            drop(reset);
+            (0..40).for_each(|_| next(&drops));
+            left.write_all(&[40]).unwrap();
+            left.read_exact(&mut [0]).unwrap();
+            taken.write_all(&[1]).unwrap();
+            taken.read_exact(&mut vec![0; len]).unwrap();
+            drop((taken, left));
+            let stats = server.stop();
+            assert_eq!((stats.accepted, stats.closed), (3, 3), "{name}");
+            assert_eq!(drops.iter().count(), 41, "{name}");
+        }
+    });
+}
+
 fn is_reset(error: std::io::Error) -> bool {
     error.kind() == ErrorKind::ConnectionReset
 }

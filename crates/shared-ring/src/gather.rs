@@ -6,9 +6,11 @@ mod held;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::IoSlice;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 use crate::RxBuf;
 
@@ -35,8 +37,23 @@ pub struct Gather {
 enum Part {
     Copied(Range<usize>),
     Static(&'static [u8]),
-    Shared(Bytes),
+    Shared(Shared),
     Received(RxBuf),
+}
+
+/// Bytes of somebody else. Their owner's end may panic; it has come too late to concern the connection,
+/// and happens wherever a list ends, so it costs nothing else. The panic hook has told of it.
+struct Shared(ManuallyDrop<Bytes>);
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the value is not used again.
+        let bytes = unsafe { ManuallyDrop::take(&mut self.0) };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(bytes))) {
+            // Its end may panic, too.
+            mem::forget(panic);
+        }
+    }
 }
 
 /// The form in which the ring wants a gather list; it must not move while the kernel reads it.
@@ -48,7 +65,7 @@ pub(crate) struct Wire {
 impl Default for Wire {
     fn default() -> Self {
         // SAFETY: both are plain C structures for which all zero bytes are a valid value.
-        unsafe { std::mem::zeroed() }
+        unsafe { mem::zeroed() }
     }
 }
 
@@ -138,10 +155,11 @@ impl Gather {
 
     /// Appends shared bytes, without copying them unless they are few.
     pub fn shared(&mut self, bytes: Bytes) {
-        if bytes.len() <= Self::COPIED {
-            return self.copy(&bytes);
+        let bytes = Shared(ManuallyDrop::new(bytes));
+        if bytes.0.len() <= Self::COPIED {
+            return self.copy(&bytes.0);
         }
-        self.append(bytes.len(), Part::Shared(bytes));
+        self.append(bytes.0.len(), Part::Shared(bytes));
     }
 
     /// Appends a receive buffer, without copying it unless it holds little.
@@ -257,7 +275,7 @@ impl Part {
         match self {
             Part::Copied(range) => range.len(),
             Part::Static(bytes) => bytes.len(),
-            Part::Shared(bytes) => bytes.len(),
+            Part::Shared(bytes) => bytes.0.len(),
             Part::Received(bytes) => bytes.len(),
         }
     }
@@ -274,7 +292,7 @@ impl Part {
         match self {
             Part::Copied(range) => &copied[range.clone()],
             Part::Static(bytes) => bytes,
-            Part::Shared(bytes) => bytes,
+            Part::Shared(bytes) => &bytes.0,
             Part::Received(bytes) => bytes,
         }
     }
@@ -283,7 +301,7 @@ impl Part {
         match self {
             Part::Copied(range) => range.start += n,
             Part::Static(bytes) => *bytes = &bytes[n..],
-            Part::Shared(bytes) => *bytes = bytes.slice(n..),
+            Part::Shared(bytes) => bytes.0.advance(n),
             Part::Received(bytes) => bytes.advance(n),
         }
     }
