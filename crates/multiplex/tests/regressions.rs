@@ -929,6 +929,37 @@ fn requests_that_were_sent_before_a_stop_were_reset() {
 }
 
 #[test]
+fn connections_that_a_stop_had_no_room_for_were_not_counted() {
+    const CLIENTS: usize = 10;
+    side_by_side(|name| {
+        let (server, is_waiting, lets_go) =
+            answers(name, Config { max_connections: 1, ..config() });
+        let mut busy = server.connect();
+        busy.write_all(b"wait").unwrap();
+        next(&is_waiting);
+        let mut new: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        for client in &mut new {
+            client.write_all(b"x").unwrap();
+        }
+        server.remote.stop();
+        lets_go.send(()).unwrap();
+        expect_ok(name, &mut busy);
+        // What was accepted in time has its turn; a ring may have accepted more.
+        let served = |client: &mut TcpStream| match client.read_exact(&mut [0; 2]) {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(is_reset(error), "{name}");
+                false
+            }
+        };
+        let served = new.iter_mut().map(served).filter(|served| *served).count();
+        let stats = server.stop();
+        assert_eq!(stats.accepted, 1 + served as u64, "{name}");
+        assert_eq!(stats.reset_at_stop, (CLIENTS - served) as u64, "{name}");
+    });
+}
+
+#[test]
 fn idle_connections_kept_a_new_one_waiting() {
     side_by_side(|name| {
         let (server, ..) = answers(name, Config { max_connections: 3, ..config() });

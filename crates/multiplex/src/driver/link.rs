@@ -6,6 +6,7 @@ use std::ops::Range;
 use bitflags::bitflags;
 use shared_ring::{Fd, File, Gather};
 
+use super::shares::Source;
 use crate::{Close, Conn, HIGH_WATER, Tail, Why};
 
 /// Where a connection stands between its beginning and its end.
@@ -179,6 +180,8 @@ impl Item {
 pub(crate) struct Link {
     pub(crate) generation: u32,
     pub(crate) fd: Option<Fd>,
+    /// The address that it takes a place of.
+    pub(crate) from: Option<Source>,
     pub(crate) phase: Phase,
     pub(crate) flags: Flags,
     /// The close that the application asked for.
@@ -205,6 +208,7 @@ impl Default for Link {
         Link {
             generation: 0,
             fd: None,
+            from: None,
             phase: Phase::Vacant,
             flags: Flags::empty(),
             close: None,
