@@ -4,12 +4,13 @@ mod serving;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread;
 
 use httpd::Limits;
 use httpd::multiplex::backends;
+use rustix::net::{self, AddressFamily, SocketType};
 use serde_json::Value;
 use serving::Client;
 use serving::program::Serving;
@@ -348,6 +349,31 @@ fn a_directory_of_more_entries_than_are_listed_says_so() {
             assert!(page.contains("more than 4096 entries"), "{name}");
         },
     );
+}
+
+/// A client at another of this machine's own addresses.
+fn connect_from(last: u8, serving: &Serving) -> Client {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+    net::connect(&socket, &serving.address).unwrap();
+    Client::new(TcpStream::from(socket))
+}
+
+#[test]
+fn an_address_that_has_its_share_of_connections_gets_no_more() {
+    let arguments = ["--max-connections-per-address", "3", "--status"];
+    on_every_backend(&arguments, |name, serving| {
+        let mut greedy: Vec<_> = (0..20).map(|_| connect_from(2, serving)).collect();
+        for (at, client) in greedy.iter_mut().enumerate() {
+            if at < 3 {
+                assert_eq!(client.get("/none").status, 404, "{name}");
+            } else {
+                client.expect_reset();
+            }
+        }
+        assert_eq!(connect_from(3, serving).get("/none").status, 404, "{name}");
+        assert_eq!(count(serving, "refused_addresses"), 17, "{name}");
+    });
 }
 
 #[test]
