@@ -2,11 +2,13 @@
 
 mod serving;
 
+use std::env;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use httpd::Limits;
 use httpd::multiplex::backends;
@@ -17,6 +19,9 @@ use serving::program::Serving;
 
 /// The most kilobytes by which a server may grow beside a hostile client.
 const GROWTH_KB: u64 = 2 * 1024;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts the program on each mechanism, with one worker and a directory of its own.
 fn on_every_backend(arguments: &[&str], test: impl Fn(&'static str, &Serving)) {
@@ -138,10 +143,12 @@ impl Replies {
     }
 }
 
+/// With EVRING_BOUNDS_SECONDS the client goes on for that long.
 #[test]
 fn a_client_that_pipelines_requests_for_missing_files_made_the_server_grow() {
     const WARM: u64 = 2_000;
     const MEASURED: u64 = 20_000;
+    let seconds = env::var("EVRING_BOUNDS_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
     on_every_backend(&[], |name, serving| {
         let stream = TcpStream::connect(serving.address).unwrap();
         let mut requests = stream.try_clone().unwrap();
@@ -152,9 +159,14 @@ fn a_client_that_pipelines_requests_for_missing_files_made_the_server_grow() {
         });
         let mut replies = Replies::new(stream);
         replies.read(WARM);
-        let before = serving.resident_kb();
-        replies.read(MEASURED);
+        let (before, begun) = (serving.resident_kb(), Instant::now());
+        let mut count = 0;
+        while count < MEASURED || begun.elapsed() < Duration::from_secs(seconds) {
+            replies.read(WARM);
+            count += WARM;
+        }
         let after = serving.resident_kb();
+        println!("{name} grew from {before} to {after} KB in {count} replies");
         replies.stream.shutdown(Shutdown::Both).unwrap();
         writer.join().unwrap();
         assert!(after <= before + GROWTH_KB, "{name} grew from {before} to {after} KB");
@@ -347,6 +359,44 @@ fn a_directory_of_more_entries_than_are_listed_says_so() {
             let page = String::from_utf8(serving.connect().get("/").body).unwrap();
             assert_eq!(page.matches("<tr>").count(), MOST, "{name}");
             assert!(page.contains("more than 4096 entries"), "{name}");
+        },
+    );
+}
+
+#[test]
+fn listings_that_nobody_takes_count_as_what_is_held() {
+    const CLIENTS: usize = 20;
+    const MAX_HELD: &str = "4000000";
+    let root = tempfile::tempdir().unwrap();
+    let long = "a".repeat(100);
+    for n in 0..20_000 {
+        fs::write(root.path().join(format!("{long}{n}")), "").unwrap();
+    }
+    let arguments = ["--listing", "--max-held", MAX_HELD, "--status"];
+    on_backends(
+        |_| true,
+        root.path(),
+        &arguments,
+        |name, serving| {
+            let page = serving.connect().get("/").body.len();
+            let before = serving.resident_kb();
+            let requests = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(8).into_bytes();
+            let mut clients: Vec<_> =
+                (0..CLIENTS).map(|_| Sender::new(serving, requests.clone())).collect();
+            send_all(serving, &mut clients);
+            // The sockets take some pages; then some wait, until they are too many.
+            let until = Instant::now() + PATIENCE;
+            while count(serving, "overruns") == 0 {
+                assert!(Instant::now() < until, "{name}: {CLIENTS} clients with {page} bytes each");
+            }
+            let grown = serving.peak_kb().saturating_sub(before);
+            println!("{name}: {grown} KB by {CLIENTS} clients, for pages of {page} bytes");
+            // As much as is held, the page that was too much, one that is made, and for each client the
+            // list that it is made from.
+            let most = 4_000 + 4 * 1_100 + CLIENTS as u64 * 1_000;
+            assert!(grown <= most, "{name} has taken {grown} KB, and {most} are enough");
+            drop(clients);
+            assert_eq!(serving.connect().get("/").body.len(), page, "{name}");
         },
     );
 }
