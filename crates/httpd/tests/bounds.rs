@@ -451,3 +451,34 @@ fn heads_and_bodies_that_do_not_come_to_their_end_are_refused_and_end_their_conn
         client.expect_end();
     }
 }
+
+/// Adds the text of all sources below a directory.
+fn add_sources(directory: &Path, text: &mut String) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+            add_sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *text += &fs::read_to_string(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn each_row_of_the_table_of_bounds_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut sources = String::new();
+    for directory in ["crates", "benches", "examples"] {
+        add_sources(&root.join(directory), &mut sources);
+    }
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let table = text.split_once("| what | bound | at the bound | test |\n|---|---|---|---|\n");
+    let table = table.unwrap().1.split_once("\n\n").unwrap().0;
+    for row in table.lines() {
+        let tests = row.trim_end_matches(" |").rsplit_once(" | ").unwrap().1;
+        for test in tests.split(", ") {
+            let name = test.trim_matches('`');
+            assert!(sources.contains(&format!("fn {name}()")), "no such test: {name} in {row}");
+        }
+    }
+}
