@@ -149,7 +149,8 @@ fn a_client_that_pipelines_requests_for_missing_files_made_the_server_grow() {
     const WARM: u64 = 2_000;
     const MEASURED: u64 = 20_000;
     let seconds = env::var("EVRING_BOUNDS_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
-    on_every_backend(&[], |name, serving| {
+    // As many requests as it likes.
+    on_every_backend(&["--max-requests", "4294967295"], |name, serving| {
         let stream = TcpStream::connect(serving.address).unwrap();
         let mut requests = stream.try_clone().unwrap();
         let writer = thread::spawn(move || {
