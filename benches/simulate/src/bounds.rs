@@ -53,6 +53,7 @@ fn exceeded(
         + usage.connections
         + OPEN_FILES;
     let buffers = usize::from(used.buffers) * 3 / 4;
+    let of_an_address = config.max_per_address.map_or(0, |most| most as usize);
     let operations = 3 * usage.connections + usage.works + usage.listeners;
     let bounds = [
         ("connections", usage.connections, connections),
@@ -68,6 +69,10 @@ fn exceeded(
         ("work on files of a connection", usage.works_each, WORKS_EACH),
         ("work on files in the kernel", used.file_operations, usage.works),
         ("operations in flight", used.operations, operations),
+        ("memory counted wrongly", usage.miscounted, 0),
+        ("connections of one address", usage.largest_share, of_an_address),
+        ("places of addresses", usage.shares, usage.with_share),
+        ("connections without their place", usage.with_share, usage.shares),
         ("files open", used.files, files),
         ("receive buffers lent", used.lent.into(), buffers),
     ];

@@ -138,6 +138,8 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         // Who has no room for connections of its own drops its clients.
         max_connections: if connects { 1_000 } else { most },
         max_queued: wild::MOST_QUEUED,
+        // All clients have one address, and take a refusal for a failure.
+        max_per_address: [None, Some(1_000)][random.usize(..2)],
         backlog,
         buffers: of(random, [1, 4, 16, 64]) as u16,
         buffer_size: of(random, [16, 64, 512, 2_048]),

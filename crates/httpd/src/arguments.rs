@@ -106,6 +106,12 @@ struct Bounds {
     #[arg(long, value_name = "N", default_value_t = Config::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     max_connections: u32,
 
+    /// Connections of one address at a time for each worker; one more is reset. A network of 2^64 IPv6
+    /// addresses (/64) counts as one. Without it there is no such bound, as many clients may share an
+    /// address
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections_per_address: Option<u32>,
+
     /// Length of the listener's queue
     #[arg(long, value_name = "N", default_value_t = Config::default().backlog)]
     backlog: u32,
@@ -237,6 +243,7 @@ impl Arguments {
         let bounds = &self.bounds;
         let config = Config {
             max_connections: share.connections,
+            max_per_address: bounds.max_connections_per_address,
             file_works: share.file_works,
             backlog: bounds.backlog,
             admission: bounds.admission(),

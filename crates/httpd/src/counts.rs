@@ -73,6 +73,10 @@ counts! {
     reset_late,
     /// Connections that were reset before anything was done for them, as they came too late.
     connections_lost,
+    /// Connections that were reset as their address had its share.
+    refused_addresses,
+    /// Connections that waited to be accepted at a stop, and were reset for want of room.
+    reset_at_stop,
     /// The length of the listeners' queues of all workers together, and how many connections they can
     /// serve in a second, as far as that is known.
     backlog,
@@ -131,6 +135,8 @@ impl Counts {
         }
         self.accept_pauses.set(accept_pauses);
         self.connections_lost.set(stats.lost);
+        self.refused_addresses.set(stats.refused_addresses);
+        self.reset_at_stop.set(stats.reset_at_stop);
         self.backlog.set(stats.backlog.into());
         self.service_rate.set(stats.service_rate.into());
         self.overruns.set(overruns);

@@ -325,7 +325,7 @@ impl Site {
                 let about =
                     About { caching: Caching::Not, ..About::plain("text/html; charset=utf-8") };
                 let page = listing::page(file.name(), listing);
-                let mut ready = Ready::new(about, &page, &self.clock);
+                let mut ready = Ready::once(about, &page, &self.clock);
                 After::Answered(give(&mut ready, x, &self.clock, file.manner))
             }
             (Step::List, FileDone::Listed(Err(error))) => {

@@ -15,7 +15,7 @@ use clap::Parser;
 use httpd::Server;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use tracing::info;
+use tracing::{info, warn};
 
 use arguments::Arguments;
 use stderr::Stderr;
@@ -67,7 +67,13 @@ fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::erro
         info!("stopping; replies under way are sent first, a second signal ends this at once");
         handle.stop();
     })?;
-    server.wait()?;
+    let reset: u64 = server.wait()?.iter().map(|stats| stats.reset_at_stop).sum();
+    if reset > 0 {
+        warn!(
+            "{reset} connections that waited to be accepted were reset at the stop, as there was no room for \
+             them; --max-connections makes room"
+        );
+    }
     Ok(())
 }
 

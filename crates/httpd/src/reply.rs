@@ -164,7 +164,7 @@ pub(crate) fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 /// What a reply has to give.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// It is short and stands behind the head.
+    /// It is short, or made for one client, and stands behind the head.
     Short,
     /// To be sent from where it is.
     Memory(Bytes),
@@ -197,6 +197,12 @@ impl Ready {
             let content = Content::Memory(Bytes::copy_from_slice(body));
             return Self::with(about, content, body.len() as u64, clock);
         }
+        Self::once(about, body, clock)
+    }
+
+    /// Prepares a reply that is sent to one client only. It is copied, so what waits of it counts as held
+    /// for its connection.
+    pub(crate) fn once(about: About, body: &[u8], clock: &Clock) -> Self {
         let mut ready = Self::with(about, Content::Short, body.len() as u64, clock);
         ready.bytes.extend_from_slice(body);
         ready.bytes.shrink_to_fit();

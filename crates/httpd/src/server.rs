@@ -118,8 +118,8 @@ impl Builder {
     /// the start at `info`.
     ///
     /// Not counted are the program itself, the sockets' own buffers, which are the kernel's, what handlers
-    /// hold and the bytes that they share in their replies, lists of directories and the pages made of
-    /// them, and what the allocator loses between its pieces.
+    /// hold and the bytes that they share in their replies, lists of directories, and what the allocator
+    /// loses between its pieces.
     pub fn memory_at_full_load(&self) -> usize {
         let Builder { config, limits, .. } = self;
         let log = if self.log.is_some() { Writer::ROOM } else { 0 };

@@ -2,20 +2,26 @@
 
 mod serving;
 
+use std::env;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use httpd::Limits;
 use httpd::multiplex::backends;
+use rustix::net::{self, AddressFamily, SocketType};
 use serde_json::Value;
 use serving::Client;
 use serving::program::Serving;
 
 /// The most kilobytes by which a server may grow beside a hostile client.
 const GROWTH_KB: u64 = 2 * 1024;
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts the program on each mechanism, with one worker and a directory of its own.
 fn on_every_backend(arguments: &[&str], test: impl Fn(&'static str, &Serving)) {
@@ -137,11 +143,14 @@ impl Replies {
     }
 }
 
+/// With EVRING_BOUNDS_SECONDS the client goes on for that long.
 #[test]
 fn a_client_that_pipelines_requests_for_missing_files_made_the_server_grow() {
     const WARM: u64 = 2_000;
     const MEASURED: u64 = 20_000;
-    on_every_backend(&[], |name, serving| {
+    let seconds = env::var("EVRING_BOUNDS_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
+    // As many requests as it likes.
+    on_every_backend(&["--max-requests", "4294967295"], |name, serving| {
         let stream = TcpStream::connect(serving.address).unwrap();
         let mut requests = stream.try_clone().unwrap();
         let writer = thread::spawn(move || {
@@ -151,9 +160,14 @@ fn a_client_that_pipelines_requests_for_missing_files_made_the_server_grow() {
         });
         let mut replies = Replies::new(stream);
         replies.read(WARM);
-        let before = serving.resident_kb();
-        replies.read(MEASURED);
+        let (before, begun) = (serving.resident_kb(), Instant::now());
+        let mut count = 0;
+        while count < MEASURED || begun.elapsed() < Duration::from_secs(seconds) {
+            replies.read(WARM);
+            count += WARM;
+        }
         let after = serving.resident_kb();
+        println!("{name} grew from {before} to {after} KB in {count} replies");
         replies.stream.shutdown(Shutdown::Both).unwrap();
         writer.join().unwrap();
         assert!(after <= before + GROWTH_KB, "{name} grew from {before} to {after} KB");
@@ -351,6 +365,62 @@ fn a_directory_of_more_entries_than_are_listed_says_so() {
 }
 
 #[test]
+fn listings_that_nobody_takes_count_as_what_is_held() {
+    const CLIENTS: usize = 20;
+    const MAX_HELD: &str = "4000000";
+    let root = tempfile::tempdir().unwrap();
+    let long = "a".repeat(100);
+    for n in 0..20_000 {
+        fs::write(root.path().join(format!("{long}{n}")), "").unwrap();
+    }
+    let arguments = ["--listing", "--max-held", MAX_HELD, "--status"];
+    on_backends(
+        |_| true,
+        root.path(),
+        &arguments,
+        |name, serving| {
+            let page = serving.connect().get("/").body.len();
+            let requests = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(8).into_bytes();
+            let mut clients: Vec<_> =
+                (0..CLIENTS).map(|_| Sender::new(serving, requests.clone())).collect();
+            send_all(serving, &mut clients);
+            // The sockets take some pages; then some wait, until they are too many.
+            let until = Instant::now() + PATIENCE;
+            while count(serving, "overruns") == 0 {
+                assert!(Instant::now() < until, "{name}: {CLIENTS} clients with {page} bytes each");
+            }
+            drop(clients);
+            assert_eq!(serving.connect().get("/").body.len(), page, "{name}");
+        },
+    );
+}
+
+/// A client at another of this machine's own addresses.
+fn connect_from(last: u8, serving: &Serving) -> Client {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+    net::connect(&socket, &serving.address).unwrap();
+    Client::new(TcpStream::from(socket))
+}
+
+#[test]
+fn an_address_that_has_its_share_of_connections_gets_no_more() {
+    let arguments = ["--max-connections-per-address", "3", "--status"];
+    on_every_backend(&arguments, |name, serving| {
+        let mut greedy: Vec<_> = (0..20).map(|_| connect_from(2, serving)).collect();
+        for (at, client) in greedy.iter_mut().enumerate() {
+            if at < 3 {
+                assert_eq!(client.get("/none").status, 404, "{name}");
+            } else {
+                client.expect_reset();
+            }
+        }
+        assert_eq!(connect_from(3, serving).get("/none").status, 404, "{name}");
+        assert_eq!(count(serving, "refused_addresses"), 17, "{name}");
+    });
+}
+
+#[test]
 fn heads_and_bodies_that_do_not_come_to_their_end_are_refused_and_end_their_connections() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().to_str().unwrap();
@@ -373,5 +443,36 @@ fn heads_and_bodies_that_do_not_come_to_their_end_are_refused_and_end_their_conn
     for (name, client) in &mut clients {
         assert_eq!(client.reply(true).status, 408, "{name}");
         client.expect_end();
+    }
+}
+
+/// Adds the text of all sources below a directory.
+fn add_sources(directory: &Path, text: &mut String) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_none_or(|name| name != "target") {
+            add_sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *text += &fs::read_to_string(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn each_row_of_the_table_of_bounds_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut sources = String::new();
+    for directory in ["crates", "benches", "examples"] {
+        add_sources(&root.join(directory), &mut sources);
+    }
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let table = text.split_once("| what | bound | at the bound | test |\n|---|---|---|---|\n");
+    let table = table.unwrap().1.split_once("\n\n").unwrap().0;
+    for row in table.lines() {
+        let tests = row.trim_end_matches(" |").rsplit_once(" | ").unwrap().1;
+        for test in tests.split(", ") {
+            let name = test.trim_matches('`');
+            assert!(sources.contains(&format!("fn {name}()")), "no such test: {name} in {row}");
+        }
     }
 }

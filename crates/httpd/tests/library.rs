@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use httpd::{Body, Request, Response, Server};
+use httpd::{Body, Config, Request, Response, Server};
 use serving::{Client, on_every_backend};
 
 fn client(server: &Server) -> Client {
@@ -52,6 +52,66 @@ fn files_and_handlers_of_one_server() {
         assert_eq!(stats.len(), 2);
         assert_eq!(stats.iter().map(|stats| stats.accepted).sum::<u64>(), 21);
         first.expect_end();
+    });
+}
+
+/// The clients are more than there are buffers, and each has bytes of its own wait in one as long as it
+/// can.
+#[test]
+fn with_few_receive_buffers_nobody_starves() {
+    const CLIENTS: usize = 60;
+    const LARGE: usize = 1 << 20;
+    on_every_backend(|backend| {
+        for buffers in [1, 4] {
+            let config = Config { buffers, buffer_size: 1024, ..Config::default() };
+            let server = Server::builder()
+                .config(config)
+                .listen("127.0.0.1:0")
+                .backend(backend)
+                .route("/echo", |request: Request| request.body().to_vec())
+                .route("/large", |_: Request| vec![b'x'; LARGE])
+                .start()
+                .unwrap();
+            let post = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 8000\r\n\r\n";
+            let body = [b'y'; 8_000];
+            let get = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
+            let mut clients: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
+            for (at, client) in clients.iter_mut().enumerate() {
+                match at % 3 {
+                    // A part of a body, and of a head.
+                    0 => client.send(&[&post[..], &body[..5_000]].concat()),
+                    1 => client.send(&post[..20]),
+                    // Replies that are not taken, so that what follows has to wait.
+                    _ if at < 6 => client.send(&get.repeat(20)),
+                    _ => client.send(b"G"),
+                }
+            }
+            for _ in 0..10 {
+                let mut witness = client(&server);
+                witness.send(&[&post[..], &body].concat());
+                assert_eq!(witness.reply(true).body, body, "{backend}");
+            }
+            for (at, client) in clients.iter_mut().enumerate() {
+                match at % 3 {
+                    0 => client.send(&body[5_000..]),
+                    1 => client.send(&[&post[20..], &body].concat()),
+                    _ if at < 6 => continue,
+                    _ => client.send(b"ET /none HTTP/1.1\r\nHost: a\r\n\r\n"),
+                }
+            }
+            for (at, client) in clients.iter_mut().enumerate() {
+                let reply = client.reply(true);
+                match at % 3 {
+                    0 | 1 => assert_eq!(reply.body, body, "{backend}"),
+                    _ if at < 6 => assert_eq!(reply.body.len(), LARGE, "{backend}"),
+                    _ => assert_eq!(reply.status, 404, "{backend}"),
+                }
+            }
+            drop(clients);
+            server.handle().stop();
+            let stats = server.wait().unwrap();
+            assert_eq!(stats[0].overruns, 0, "{backend}");
+        }
     });
 }
 

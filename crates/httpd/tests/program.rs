@@ -2,7 +2,7 @@
 
 mod serving;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::Output;
@@ -436,6 +436,26 @@ fn requests_sent_before_a_sigterm_were_reset() {
             client.expect_end();
         }
         serving.expect_success();
+    }
+}
+
+#[test]
+fn connections_that_a_stop_has_no_room_for_are_told_of() {
+    const WAITING: usize = 5;
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        let arguments = ["--max-connections", "1", "--drain", "0.3", "--backend", backend.name];
+        let mut serving = Serving::start(&[&["--listen", "127.0.0.1:0"], &arguments[..]].concat());
+        // A head that does not end has all the room.
+        let mut busy = serving.connect();
+        busy.get("/");
+        busy.send(b"GET / HT");
+        let waiting: Vec<_> = (0..WAITING).map(|_| serving.connect()).collect();
+        serving.signal(Signal::TERM);
+        let mut said = String::new();
+        serving.errors.read_to_string(&mut said).unwrap();
+        let line = format!("{WAITING} connections that waited to be accepted were reset");
+        assert!(said.contains(&line), "{}: {said}", backend.name);
+        drop((busy, waiting));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{Admission, Application, FileOp, NAMES};
 const ONCE: usize = 4 << 20;
 
 /// Memory of a connection beside its link and its state: its timer, its entries in the tables of
-/// operations and sockets, its task where there are tasks.
+/// operations, sockets and addresses, its task where there are tasks.
 const CONNECTION: usize = 3 * 1024;
 
 /// Lists of a connection: what is being sent, what waits behind it, and what waits behind a file. An
@@ -33,6 +33,11 @@ pub struct Config {
     pub links: Links,
     /// Most connections at a time. Further ones wait in the listener's queue.
     pub max_connections: u32,
+    /// Most connections of one address at a time, those included that are ending and those that wait to be
+    /// let in; one more is reset at once. A network of 2^64 IPv6 addresses (/64) counts as one address.
+    /// Each worker counts its own connections, so where several listen at an address it may have as many
+    /// on each. Without a number, the default, addresses are not asked for.
+    pub max_per_address: Option<u32>,
     /// Length of the listener's queue.
     pub backlog: u32,
     /// How much is let in when more comes than can be served; all of it with `None`.
@@ -73,6 +78,7 @@ impl Default for Config {
             roots: Vec::new(),
             links: Links::Beneath,
             max_connections: 10_000,
+            max_per_address: None,
             backlog: 1024,
             admission: Some(Admission::default()),
             reuse_port: false,
@@ -121,6 +127,8 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let wrong = if self.max_connections == 0 || self.max_connections > 1 << 22 {
             "max_connections must lie between 1 and 4194304"
+        } else if self.max_per_address == Some(0) {
+            "max_per_address must be at least 1, or None for no bound"
         } else if !self.buffers.is_power_of_two() || self.buffers > 1 << 15 {
             "the number of receive buffers must be a power of two up to 32768"
         } else if self.buffer_size == 0 || self.buffer_size > 1 << 24 {

@@ -133,6 +133,11 @@ pub struct Stats {
     /// Connections that the server can serve in a second, when it was last asked for more; 0 if it
     /// never was.
     pub service_rate: u32,
+    /// Connections that were reset as their address had its share ([`Config::max_per_address`]).
+    pub refused_addresses: u64,
+    /// Connections that waited to be let in when the server stopped, and were reset as there was no room
+    /// for them.
+    pub reset_at_stop: u64,
     /// Idle connections that were closed to make room for others.
     pub idle_closed: u64,
     /// Connections that ended as [`Why::Overrun`](crate::Why::Overrun).

@@ -138,6 +138,12 @@ fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<Why>) 
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
     let config = Config { stall: STALL, least_rate: 1, sockets, ..config() };
     let server = Server::start(name, config, move || Replies { len, ended });
+    let client = connect_narrow(&server);
+    (server, client, told)
+}
+
+/// A client whose socket takes little.
+fn connect_narrow(server: &Server) -> TcpStream {
     let mut host = Linux::default();
     let narrow = BufferSizes { send: None, receive: Some(16 * 1024) };
     let socket = host.socket(server.address, None, narrow).unwrap();
@@ -147,7 +153,7 @@ fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<Why>) 
     let client = TcpStream::from(taken(socket));
     client.set_nonblocking(false).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
-    (server, client, told)
+    client
 }
 
 #[test]
@@ -808,6 +814,53 @@ fn files_queued_to_be_sent_had_no_bound() {
     });
 }
 
+/// More than a narrow client's socket takes.
+static LARGE: [u8; 200_000] = [7; 200_000];
+
+/// Sends some bytes that it copies and more that it shares at each byte.
+struct Mixes;
+
+impl Mixes {
+    const COPIED: usize = 8 * 1024;
+    const LEN: usize = Self::COPIED + LARGE.len();
+}
+
+impl Application for Mixes {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        for _ in rx.take().iter() {
+            x.io.send(x.id, Chunk::Copy(&[7; Self::COPIED]));
+            x.io.send(x.id, Chunk::Static(&LARGE));
+        }
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+#[test]
+fn copies_that_were_sent_counted_for_as_long_as_anything_was_queued() {
+    // Room for a few copies at a time.
+    const MAX_HELD: usize = 8 * Mixes::COPIED;
+    side_by_side(|name| {
+        let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
+        let config = Config { max_held: MAX_HELD, sockets, ..config() };
+        let server = Server::start(name, config, || Mixes);
+        let mut client = connect_narrow(&server);
+        // The next reply is queued before the last one is taken.
+        client.write_all(b"x").unwrap();
+        for round in 0..20 {
+            client.write_all(b"x").unwrap();
+            let taken = client.read_exact(&mut [0; Mixes::LEN]);
+            assert!(taken.is_ok(), "{name}: round {round}: {taken:?}");
+        }
+        drop(client);
+        assert_eq!(server.stop().overruns, 0, "{name}");
+    });
+}
+
 /// Answers each message, and is idle in between. Asked to wait, it does so until the test lets it go on.
 struct Answers {
     waiting: Sender<()>,
@@ -823,8 +876,10 @@ impl Application for Answers {
             self.waiting.send(()).unwrap();
             self.go_on.recv_timeout(PATIENCE).expect("the test lets it go on");
         }
-        if !rx.take().is_empty() {
-            x.io.send(x.id, Chunk::Static(b"ok"));
+        match rx.take().as_ref() {
+            [] => {}
+            b"large" => drop(x.io.send(x.id, Chunk::Static(&LARGE))),
+            _ => drop(x.io.send(x.id, Chunk::Static(b"ok"))),
         }
         if rx.eof() || x.io.stopping() {
             x.io.close(x.id, Close::Flush);
@@ -878,6 +933,37 @@ fn requests_that_were_sent_before_a_stop_were_reset() {
 }
 
 #[test]
+fn connections_that_a_stop_had_no_room_for_were_not_counted() {
+    const CLIENTS: usize = 10;
+    side_by_side(|name| {
+        let (server, is_waiting, lets_go) =
+            answers(name, Config { max_connections: 1, ..config() });
+        let mut busy = server.connect();
+        busy.write_all(b"wait").unwrap();
+        next(&is_waiting);
+        let mut new: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        for client in &mut new {
+            client.write_all(b"x").unwrap();
+        }
+        server.remote.stop();
+        lets_go.send(()).unwrap();
+        expect_ok(name, &mut busy);
+        // What was accepted in time has its turn; a ring may have accepted more.
+        let served = |client: &mut TcpStream| match client.read_exact(&mut [0; 2]) {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(is_reset(error), "{name}");
+                false
+            }
+        };
+        let served = new.iter_mut().map(served).filter(|served| *served).count();
+        let stats = server.stop();
+        assert_eq!(stats.accepted, 1 + served as u64, "{name}");
+        assert_eq!(stats.reset_at_stop, (CLIENTS - served) as u64, "{name}");
+    });
+}
+
+#[test]
 fn idle_connections_kept_a_new_one_waiting() {
     side_by_side(|name| {
         let (server, ..) = answers(name, Config { max_connections: 3, ..config() });
@@ -897,6 +983,167 @@ fn idle_connections_kept_a_new_one_waiting() {
         drop(new);
         drop(idle);
         assert_eq!(server.stop().idle_closed, 1, "{name}");
+    });
+}
+
+#[test]
+fn an_idle_connection_whose_peer_had_not_taken_all_ended_to_make_room() {
+    side_by_side(|name| {
+        // The socket takes the whole reply, so nothing is left to do but for the peer.
+        let sockets = BufferSizes { send: Some(1 << 20), receive: None };
+        let (server, ..) = answers(name, Config { max_connections: 2, sockets, ..config() });
+        let mut slow = connect_narrow(&server);
+        slow.write_all(b"large").unwrap();
+        slow.read_exact(&mut [0; 2]).unwrap();
+        let mut idle = server.connect();
+        idle.write_all(b"x").unwrap();
+        expect_ok(name, &mut idle);
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "{name}: it was idle for less long");
+        slow.read_exact(&mut vec![0; LARGE.len() - 2]).unwrap();
+        slow.write_all(b"x").unwrap();
+        expect_ok(name, &mut slow);
+        drop((slow, new));
+        assert_eq!(server.stop().idle_closed, 1, "{name}");
+    });
+}
+
+#[test]
+fn a_connection_that_had_asked_for_nothing_yet_ended_before_idle_ones() {
+    side_by_side(|name| {
+        let (server, ..) = answers(name, Config { max_connections: 2, ..config() });
+        let mut unserved = server.connect();
+        let mut idle = server.connect();
+        idle.write_all(b"x").unwrap();
+        expect_ok(name, &mut idle);
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "{name}: only this one was served");
+        unserved.write_all(b"x").unwrap();
+        expect_ok(name, &mut unserved);
+        drop((unserved, new));
+        assert_eq!(server.stop().idle_closed, 1, "{name}");
+    });
+}
+
+/// Leaves the first bytes and pauses until it is woken; at the message `wait` does what the test lets it
+/// do. Tells what it was called for.
+struct Leaves {
+    paused: Option<Conn>,
+    woken: bool,
+    waits: Answers,
+    told: Sender<&'static str>,
+}
+
+/// More than an application may leave while it is not paused.
+static LEFT: [u8; 100] = [7; 100];
+
+impl Application for Leaves {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.bytes() == b"wait" {
+            return self.waits.received(x, rx);
+        }
+        if self.paused.is_none() {
+            self.paused = Some(x.id);
+            x.io.receive(x.id, false);
+            x.io.send(x.id, Chunk::Static(b"ok"));
+        } else if self.paused == Some(x.id) && rx.take().as_ref() == LEFT {
+            self.told.send("received").unwrap();
+        }
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, _tag: u64) {
+        self.woken = true;
+        io.receive(self.paused.unwrap(), true);
+    }
+
+    fn stopping(&mut self, x: Cx<'_, impl Commands, ()>) {
+        let is_paused = self.paused == Some(x.id);
+        if is_paused {
+            self.told.send("stopping").unwrap();
+        }
+        if !is_paused || self.woken {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+#[test]
+fn what_a_pause_had_left_came_after_the_stop() {
+    side_by_side(|name| {
+        for is_woken_first in [true, false] {
+            let (waiting, is_waiting) = mpsc::channel();
+            let (lets_go, go_on) = mpsc::channel();
+            let (told, calls) = mpsc::channel();
+            let waits = Answers { waiting, go_on };
+            let app = move || Leaves { paused: None, woken: false, waits, told };
+            let server = Server::start(name, config(), app);
+            let (mut client, mut busy) = (server.connect(), server.connect());
+            client.write_all(&LEFT).unwrap();
+            expect_ok(name, &mut client);
+            if is_woken_first {
+                // Both are seen in one turn.
+                busy.write_all(b"wait").unwrap();
+                next(&is_waiting);
+                assert!(server.remote.wake(0));
+                server.remote.stop();
+                lets_go.send(()).unwrap();
+            } else {
+                server.remote.stop();
+                assert_eq!(next(&calls), "stopping", "{name}");
+                assert!(server.remote.wake(0));
+            }
+            assert_eq!((next(&calls), next(&calls)), ("received", "stopping"), "{name}");
+            server.stop();
+        }
+    });
+}
+
+#[test]
+fn a_stop_forgot_a_connection_that_said_nothing_to_what_it_was_sent() {
+    /// Takes what comes and says nothing.
+    struct Silent(Answers);
+
+    impl Application for Silent {
+        type State = ();
+        const MAX_UNCONSUMED: usize = 64;
+
+        fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+            if rx.bytes() == b"wait" {
+                self.0.received(x, rx);
+            } else {
+                rx.take();
+            }
+        }
+    }
+
+    side_by_side(|name| {
+        let (waiting, is_waiting) = mpsc::channel();
+        let (lets_go, go_on) = mpsc::channel();
+        // Longer than anyone waits here for a stop.
+        let config = Config { drain: 3 * PATIENCE, ..config() };
+        let server = Server::start(name, config, move || Silent(Answers { waiting, go_on }));
+        let mut busy = server.connect();
+        let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        busy.write_all(b"wait").unwrap();
+        next(&is_waiting);
+        // They are in the sockets when the stop is seen.
+        for client in &mut clients {
+            client.write_all(b"x").unwrap();
+        }
+        server.remote.stop();
+        lets_go.send(()).unwrap();
+        for client in &mut clients {
+            assert_eq!(client.read(&mut [0]).unwrap(), 0, "{name}");
+        }
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.closed), (21, 21), "{name}");
     });
 }
 
@@ -928,6 +1175,71 @@ fn a_panic_of_the_application_was_swallowed() {
         }
         let panic = server.thread.join().expect_err("the panic goes on in `run`");
         assert_eq!(panic.downcast_ref(), Some(&"on purpose"), "{name}");
+    });
+}
+
+/// Bytes whose owner panics when they are let go of.
+struct Fragile(Vec<u8>, Sender<()>);
+
+impl AsRef<[u8]> for Fragile {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        self.1.send(()).unwrap();
+        panic!("on purpose");
+    }
+}
+
+/// Sends as many of them as the byte says at each byte, each with so many bytes.
+struct SendsFragile(usize, Sender<()>);
+
+impl Application for SendsFragile {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        for count in rx.take().iter() {
+            for _ in 0..*count {
+                let fragile = Fragile(vec![7; self.0], self.1.clone());
+                x.io.send(x.id, Chunk::Shared(bytes::Bytes::from_owner(fragile)));
+            }
+        }
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+#[test]
+fn a_panic_at_the_end_of_shared_bytes_ended_the_server() {
+    side_by_side(|name| {
+        for len in [10, 1_000, 300_000] {
+            let (dropped, drops) = mpsc::channel();
+            let server = Server::start(name, config(), move || SendsFragile(len, dropped));
+            // All of it is sent, or it is given up: by a reset, and at a stop.
+            let (mut taken, mut reset, mut left) =
+                (server.connect(), server.connect(), server.connect());
+            taken.write_all(&[3]).unwrap();
+            taken.read_exact(&mut vec![0; 3 * len]).unwrap();
+            (0..3).for_each(|_| next(&drops));
+            reset.write_all(&[40]).unwrap();
+            reset.read_exact(&mut [0]).unwrap();
+            // With bytes unread, it is a reset.
+            drop(reset);
+            (0..40).for_each(|_| next(&drops));
+            left.write_all(&[40]).unwrap();
+            left.read_exact(&mut [0]).unwrap();
+            taken.write_all(&[1]).unwrap();
+            taken.read_exact(&mut vec![0; len]).unwrap();
+            drop((taken, left));
+            let stats = server.stop();
+            assert_eq!((stats.accepted, stats.closed), (3, 3), "{name}");
+            assert_eq!(drops.iter().count(), 41, "{name}");
+        }
     });
 }
 

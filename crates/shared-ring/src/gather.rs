@@ -6,9 +6,11 @@ mod held;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::IoSlice;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 use crate::RxBuf;
 
@@ -24,6 +26,9 @@ pub struct Gather {
     first: Option<Part>,
     rest: VecDeque<Part>,
     len: usize,
+    /// Bytes of memory that parts take: the notes of those behind the first one, whose room stays until
+    /// the list is cleared, and the receive buffers that they hold.
+    parts: usize,
     /// Part of it was sent.
     started: bool,
     pub(crate) wire: Wire,
@@ -32,8 +37,23 @@ pub struct Gather {
 enum Part {
     Copied(Range<usize>),
     Static(&'static [u8]),
-    Shared(Bytes),
+    Shared(Shared),
     Received(RxBuf),
+}
+
+/// Bytes of somebody else. Their owner's end may panic; it has come too late to concern the connection,
+/// and happens wherever a list ends, so it costs nothing else. The panic hook has told of it.
+struct Shared(ManuallyDrop<Bytes>);
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the value is not used again.
+        let bytes = unsafe { ManuallyDrop::take(&mut self.0) };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(bytes))) {
+            // Its end may panic, too.
+            mem::forget(panic);
+        }
+    }
 }
 
 /// The form in which the ring wants a gather list; it must not move while the kernel reads it.
@@ -45,7 +65,7 @@ pub(crate) struct Wire {
 impl Default for Wire {
     fn default() -> Self {
         // SAFETY: both are plain C structures for which all zero bytes are a valid value.
-        unsafe { std::mem::zeroed() }
+        unsafe { mem::zeroed() }
     }
 }
 
@@ -64,8 +84,8 @@ impl Gather {
     const KEEP: usize = 16 * 1024;
     const KEEP_PARTS: usize = 64;
 
-    /// Bytes of memory of a piece that is not copied.
-    pub const PART: usize = size_of::<Part>();
+    /// Bytes of memory of the note of a piece.
+    const PART: usize = size_of::<Part>();
     /// Bytes of memory that a cleared value keeps for later use, at most.
     pub const KEPT: usize = Self::KEEP + 2 * Self::KEEP_PARTS * Self::PART;
 
@@ -82,6 +102,13 @@ impl Gather {
     /// Whether everything has been sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Bytes of memory that it takes for what is queued: copies, which stay until all is sent, notes of
+    /// pieces, and receive buffers. Shared bytes are their owners'.
+    #[inline]
+    pub fn cost(&self) -> usize {
+        self.copied.len() + self.parts
     }
 
     /// Whether part of it was sent. What is appended then finds no memory of what was sent to use
@@ -128,10 +155,11 @@ impl Gather {
 
     /// Appends shared bytes, without copying them unless they are few.
     pub fn shared(&mut self, bytes: Bytes) {
-        if bytes.len() <= Self::COPIED {
-            return self.copy(&bytes);
+        let bytes = Shared(ManuallyDrop::new(bytes));
+        if bytes.0.len() <= Self::COPIED {
+            return self.copy(&bytes.0);
         }
-        self.append(bytes.len(), Part::Shared(bytes));
+        self.append(bytes.0.len(), Part::Shared(bytes));
     }
 
     /// Appends a receive buffer, without copying it unless it holds little.
@@ -149,9 +177,11 @@ impl Gather {
             return;
         }
         self.len += len;
+        self.parts += part.buffer();
         if self.first.is_none() {
             self.first = Some(part);
         } else {
+            self.parts += Self::PART;
             self.rest.push_back(part);
         }
     }
@@ -176,6 +206,7 @@ impl Gather {
                 return;
             }
             n -= here;
+            self.parts -= part.buffer();
             self.first = self.rest.pop_front();
         }
     }
@@ -193,6 +224,7 @@ impl Gather {
             self.rest.shrink_to(Self::KEEP_PARTS);
         }
         self.len = 0;
+        self.parts = 0;
         self.started = false;
     }
 
@@ -243,8 +275,16 @@ impl Part {
         match self {
             Part::Copied(range) => range.len(),
             Part::Static(bytes) => bytes.len(),
-            Part::Shared(bytes) => bytes.len(),
+            Part::Shared(bytes) => bytes.0.len(),
             Part::Received(bytes) => bytes.len(),
+        }
+    }
+
+    /// The bytes of memory of a receive buffer that it holds.
+    fn buffer(&self) -> usize {
+        match self {
+            Part::Received(bytes) => bytes.buffer_size(),
+            _ => 0,
         }
     }
 
@@ -252,7 +292,7 @@ impl Part {
         match self {
             Part::Copied(range) => &copied[range.clone()],
             Part::Static(bytes) => bytes,
-            Part::Shared(bytes) => bytes,
+            Part::Shared(bytes) => &bytes.0,
             Part::Received(bytes) => bytes,
         }
     }
@@ -261,7 +301,7 @@ impl Part {
         match self {
             Part::Copied(range) => range.start += n,
             Part::Static(bytes) => *bytes = &bytes[n..],
-            Part::Shared(bytes) => *bytes = bytes.slice(n..),
+            Part::Shared(bytes) => bytes.0.advance(n),
             Part::Received(bytes) => bytes.advance(n),
         }
     }
@@ -286,6 +326,14 @@ mod tests {
         slices[..used].iter().flat_map(|slice| slice.iter().copied()).collect()
     }
 
+    /// Whether its cost is that of what it holds, and of the notes of at most so many pieces.
+    fn costs_what_it_holds(gather: &Gather, pieces: usize) -> bool {
+        let parts = gather.first.iter().chain(&gather.rest);
+        let held = gather.copied.len() + parts.map(Part::buffer).sum::<usize>();
+        let notes = gather.rest.len() * Gather::PART..=pieces * Gather::PART;
+        gather.cost().checked_sub(held).is_some_and(|cost| notes.contains(&cost))
+    }
+
     proptest! {
         /// Against the obvious model: one long vector.
         #[test]
@@ -295,6 +343,7 @@ mod tests {
         ) {
             static CONSTANT: [u8; 200] = [7; 200];
             let (mut gather, mut model) = (Gather::default(), Vec::new());
+            let count = pieces.len();
             for (i, (how, n)) in pieces.into_iter().enumerate() {
                 let bytes = vec![i as u8; n];
                 match how {
@@ -309,12 +358,14 @@ mod tests {
             for cut in cuts {
                 prop_assert_eq!(gather.len(), model.len());
                 prop_assert_eq!(contents(&gather), model.clone());
+                prop_assert!(costs_what_it_holds(&gather, count));
                 let cut = cut.min(model.len());
                 gather.advance(cut);
                 model.drain(..cut);
             }
             gather.clear();
             prop_assert!(gather.is_empty() && contents(&gather).is_empty());
+            prop_assert_eq!(gather.cost(), 0);
         }
     }
 

@@ -59,7 +59,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         list: Option<Box<Gather>>,
     ) {
         if let Some(list) = list {
-            self.io.link(slot).note_sent(list.len(), true);
+            self.io.link(slot).note_sent(list.len());
             self.io.recycle(list);
         }
         let link = self.io.link(slot);

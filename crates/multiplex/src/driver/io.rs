@@ -13,6 +13,7 @@ use shared_ring::{
 
 use super::gate::Gate;
 use super::link::{Flags, Item, Link, Phase};
+use super::shares::{Shares, Source};
 use crate::admission::Load;
 use crate::{
     Admit, Chunk, Close, Commands, Config, Conn, FileDone, FileOp, FilePath, Lateness, Listener,
@@ -53,7 +54,9 @@ pub(crate) struct Io<K: Submit> {
     scratch: Vec<u8>,
     /// Accepted connections that are not let in yet, oldest first: for want of room, or as newer ones
     /// come before them.
-    pub(crate) aside: VecDeque<(Listener, Socket)>,
+    pub(crate) aside: VecDeque<(Listener, Socket, Option<Source>)>,
+    /// How many connections each address has; see [`Config::max_per_address`].
+    pub(crate) shares: Option<Shares>,
     pub(crate) load: Load,
     /// When connections are next looked through for idle ones.
     pub(crate) next_search: Instant,
@@ -72,7 +75,7 @@ impl<K: Submit> Drop for Io<K> {
         self.kernel.finish();
         let links = (0..self.links.len()).filter_map(|slot| self.links[slot].socket.take());
         let gates = self.gates.iter_mut().filter_map(Gate::take);
-        let aside = self.aside.drain(..).map(|(_, socket)| socket);
+        let aside = self.aside.drain(..).map(|(_, socket, _)| socket);
         for socket in links.chain(gates).chain(aside) {
             self.kernel.host_mut().discard(socket);
         }
@@ -179,6 +182,7 @@ impl<K: Submit> Io<K> {
             again: VecDeque::with_capacity(READY),
             scratch: Vec::new(),
             aside: VecDeque::new(),
+            shares: config.max_per_address.map(Shares::new),
             load: Load::new(config.admission, K::SCANS),
             next_search: now,
             stopping: false,
@@ -214,6 +218,20 @@ impl<K: Submit> Io<K> {
     /// Whether another one may be accepted. One more than there is room for: it has an idle one ended.
     pub(crate) fn accepts(&self) -> bool {
         self.open as usize + self.aside.len() <= self.config.max_connections as usize
+    }
+
+    /// Takes a place of the address that an accepted connection comes from, where that is bounded; an
+    /// error if it has none left. A connection that has broken already takes none.
+    pub(crate) fn take_share(&mut self, socket: &Socket) -> Result<Option<Source>, ()> {
+        let Some(shares) = &mut self.shares else { return Ok(None) };
+        let Some(from) = self.kernel.host().peer(socket).map(Source::of) else { return Ok(None) };
+        if shares.take(from) { Ok(Some(from)) } else { Err(()) }
+    }
+
+    pub(crate) fn give_back_share(&mut self, from: Option<Source>) {
+        if let (Some(shares), Some(from)) = (&mut self.shares, from) {
+            shares.give_back(from);
+        }
     }
 
     /// Something is done for the first time for a connection that came in.
@@ -259,6 +277,8 @@ impl<K: Submit> Io<K> {
 
     /// Frees the slot of a connection that has ended.
     pub(crate) fn vacate(&mut self, slot: u32) {
+        let from = self.links[slot as usize].from;
+        self.give_back_share(from);
         let link = &mut self.links[slot as usize];
         self.held -= link.held;
         let generation = link.generation.wrapping_add(1);
@@ -455,7 +475,6 @@ impl<K: Submit> Commands for Io<K> {
                 link.queue.push_back(Item::File(file, range));
             }
         } else {
-            let copies = matches!(chunk, Chunk::Copy(_) | Chunk::Received(_));
             let list = link.queue.list(|| spare.pop().unwrap_or_default());
             let before = list.len();
             match chunk {
@@ -466,7 +485,6 @@ impl<K: Submit> Commands for Io<K> {
                 Chunk::File(..) => {}
             }
             n = list.len() - before;
-            link.copied += if copies { n } else { n.min(Gather::PART) };
         }
         link.note_queued(n, config.max_queued);
         link.touch(to.slot(), touched);
@@ -480,7 +498,6 @@ impl<K: Submit> Commands for Io<K> {
             *scratch = vec![0; n];
             return scratch;
         };
-        link.copied += n;
         link.note_queued(n, config.max_queued);
         link.touch(to.slot(), touched);
         link.queue.list(|| spare.pop().unwrap_or_default()).reserve(n)

@@ -6,6 +6,7 @@ use std::ops::Range;
 use bitflags::bitflags;
 use shared_ring::{Fd, File, Gather, Socket};
 
+use super::shares::Source;
 use crate::{Close, Conn, HIGH_WATER, Tail, Why};
 
 /// Where a connection stands between its beginning and its end.
@@ -146,6 +147,12 @@ impl Queue {
     pub(crate) fn file_bytes(&self) -> u64 {
         self.iter().map(Item::file_bytes).sum()
     }
+
+    /// Memory that its lists take for what is queued.
+    #[inline]
+    pub(crate) fn cost(&self) -> usize {
+        self.iter().map(Item::cost).sum()
+    }
 }
 
 impl Item {
@@ -159,6 +166,13 @@ impl Item {
             Item::Memory(_) => 0,
         }
     }
+
+    fn cost(&self) -> usize {
+        match self {
+            Item::Memory(list) => list.cost(),
+            Item::File(..) => 0,
+        }
+    }
 }
 
 /// One connection.
@@ -166,6 +180,8 @@ impl Item {
 pub(crate) struct Link {
     pub(crate) generation: u32,
     pub(crate) socket: Option<Socket>,
+    /// The address that it takes a place of.
+    pub(crate) from: Option<Source>,
     pub(crate) phase: Phase,
     pub(crate) flags: Flags,
     /// The close that the application asked for.
@@ -176,8 +192,8 @@ pub(crate) struct Link {
     pub(crate) files: u32,
     /// Bytes queued, and in the send in flight, without those of files.
     pub(crate) queued: usize,
-    /// How many of them, at most, are in memory of the driver's own.
-    pub(crate) copied: usize,
+    /// Memory of the list in the send in flight, as it was handed over.
+    pub(crate) sending: usize,
     /// What it was last counted for in [`Io::held`](super::Io::held).
     pub(crate) held: usize,
     pub(crate) queue: Queue,
@@ -192,13 +208,14 @@ impl Default for Link {
         Link {
             generation: 0,
             socket: None,
+            from: None,
             phase: Phase::Vacant,
             flags: Flags::empty(),
             close: None,
             unsent: None,
             files: 0,
             queued: 0,
-            copied: 0,
+            sending: 0,
             held: 0,
             queue: Queue::default(),
             tail: Tail::default(),
@@ -253,18 +270,34 @@ impl Link {
         matches!(self.phase, Phase::Connecting | Phase::Open) && self.close.is_none()
     }
 
-    /// Counts bytes that were sent, or will not be. A list keeps its memory until all of it is sent.
+    /// Takes the list at the front of the queue, to send it.
     #[inline]
-    pub(crate) fn note_sent(&mut self, n: usize, list_ends: bool) {
-        self.queued -= n;
-        if list_ends {
-            self.copied = self.copied.min(self.queued);
+    pub(crate) fn take_list(&mut self) -> Option<Box<Gather>> {
+        match self.queue.pop_front()? {
+            Item::Memory(list) => {
+                self.sending = list.cost();
+                Some(list)
+            }
+            file => {
+                self.queue.push_front(file);
+                None
+            }
         }
     }
 
-    /// Memory that is held for it: bytes received and not consumed, and copies queued to be sent.
+    /// Counts bytes of the list in flight that were sent, or will not be. What memory it takes now is
+    /// counted with the queue again.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, n: usize) {
+        self.queued -= n;
+        self.sending = 0;
+    }
+
+    /// Memory that is held for it: bytes received and not consumed, copies queued to be sent, and notes of
+    /// what is shared.
+    #[inline]
     pub(crate) fn holds(&self) -> usize {
-        self.tail.capacity() + self.copied
+        self.tail.capacity() + self.sending + self.queue.cost()
     }
 
     /// Whether received bytes are the application's business.
@@ -298,13 +331,40 @@ impl Link {
 mod tests {
     use super::*;
 
+    fn copy(link: &mut Link, n: usize) {
+        link.queue.list(Box::default).copy(&vec![7; n]);
+        link.note_queued(n, 1 << 20);
+    }
+
+    /// Hands the first list over, and gets it back with `n` bytes of it sent.
+    fn send(link: &mut Link, n: usize) {
+        let mut list = link.take_list().unwrap();
+        list.advance(n);
+        link.note_sent(n);
+        if !list.is_empty() {
+            link.queue.push_front(Item::Memory(list));
+        }
+    }
+
     #[test]
     fn copies_in_a_list_that_was_partly_sent_were_not_counted() {
-        let mut link = Link { copied: 1_000, ..Link::default() };
-        link.note_queued(1_000, 1 << 20);
-        link.note_sent(900, false);
+        let mut link = Link::default();
+        copy(&mut link, 1_000);
+        send(&mut link, 900);
         assert_eq!((link.queued, link.holds()), (100, 1_000));
-        link.note_sent(100, true);
+        send(&mut link, 100);
         assert_eq!((link.queued, link.holds()), (0, 0));
+    }
+
+    #[test]
+    fn what_a_send_in_flight_holds_is_counted() {
+        let mut link = Link::default();
+        copy(&mut link, 1_000);
+        let list = link.take_list().unwrap();
+        copy(&mut link, 10);
+        assert_eq!((link.queued, link.holds()), (1_010, 1_010));
+        drop(list);
+        link.note_sent(1_000);
+        assert_eq!((link.queued, link.holds()), (10, 10));
     }
 }

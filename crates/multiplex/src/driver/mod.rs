@@ -20,6 +20,7 @@ mod quiesce;
 mod receive;
 mod run;
 mod send;
+mod shares;
 
 pub(crate) use gate::Gate;
 #[cfg(feature = "sim")]
@@ -33,6 +34,7 @@ use shared_ring::{Completion, Errno, Fault, Host, Kind, Outcome, Socket, Submit,
 
 use crate::{Application, Cx, LOW_WATER, Lateness, Listener, Remote, Why};
 use link::{Flags, Phase};
+use shares::Source;
 
 /// A server: its application, the states of its connections, and everything else.
 pub(crate) struct Driver<K: Submit, A: Application> {
@@ -106,16 +108,20 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Lets a connection in, or puts it aside.
+    /// Lets a connection in, or puts it aside. It is reset if its address has its share.
     fn accepted(&mut self, listener: Listener, socket: Socket) {
-        self.io.aside.push_back((listener, socket));
+        let Ok(from) = self.io.take_share(&socket) else {
+            self.io.stats.refused_addresses += 1;
+            return self.reset(socket, None);
+        };
+        self.io.aside.push_back((listener, socket, from));
         if self.io.load.lets_in().is_none() {
             return self.let_in(1);
         }
         while self.io.aside.len() > self.io.load.aside()
-            && let Some((_, socket)) = self.io.aside.pop_front()
+            && let Some((_, socket, from)) = self.io.aside.pop_front()
         {
-            self.refuse(socket);
+            self.refuse(socket, from);
         }
     }
 
@@ -128,27 +134,34 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let newest = self.io.load.lets_in().is_some();
             let aside = &mut self.io.aside;
             let next = if newest { aside.pop_back() } else { aside.pop_front() };
-            let Some((listener, socket)) = next else { return };
+            let Some((listener, socket, from)) = next else { return };
             let Io { load, kernel, .. } = &self.io;
             if load.is_over() && load.lateness(kernel.host().waited(&socket)) == Lateness::Lost {
-                self.refuse(socket);
+                self.refuse(socket, from);
             } else {
-                self.admit(listener, socket);
+                self.admit(listener, socket, from);
             }
         }
     }
 
     /// Resets a connection for which it is too late.
-    fn refuse(&mut self, socket: Socket) {
+    fn refuse(&mut self, socket: Socket, from: Option<Source>) {
         self.io.stats.lost += 1;
+        self.reset(socket, from);
+    }
+
+    /// Resets a connection that was not let in.
+    fn reset(&mut self, socket: Socket, from: Option<Source>) {
+        self.io.give_back_share(from);
         self.io.kernel.host_mut().reset_on_close(&socket);
         self.io.kernel.host_mut().discard(socket);
     }
 
-    fn admit(&mut self, listener: Listener, socket: Socket) {
+    fn admit(&mut self, listener: Listener, socket: Socket, from: Option<Source>) {
         let slot = self.io.occupy(Phase::Open);
         let link = self.io.link(slot);
         link.socket = Some(socket);
+        link.from = from;
         link.flags |= Flags::UNSERVED;
         self.io.load.let_in();
         self.io.stats.accepted += 1;
@@ -337,8 +350,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Resets every connection that is still there.
     pub(crate) fn stop_now(&mut self) {
-        for (_, socket) in self.io.aside.drain(..) {
-            self.io.kernel.host_mut().discard(socket);
+        while let Some((_, socket, from)) = self.io.aside.pop_front() {
+            self.io.stats.reset_at_stop += 1;
+            self.reset(socket, from);
         }
         for slot in 0..self.io.links.len() as u32 {
             let link = self.io.link(slot);

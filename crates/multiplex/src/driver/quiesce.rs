@@ -37,17 +37,20 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Accepts the connections that wait in a listener's queue, as far as there is room: closing the
-    /// listener would reset them.
+    /// Accepts the connections that wait in a listener's queue: closing the listener would reset them. Those
+    /// for which there is no room are reset, and counted.
     fn accept_waiting(&mut self, listener: usize) {
         let length = self.io.gates[listener].length();
         // The kernel lets one more wait than was asked for.
         for _ in 0..=length {
-            if self.io.gates[listener].is_off() || !self.io.accepts() {
-                return;
-            }
-            let Some(socket) = self.io.gates[listener].socket() else { return };
+            let gate = &self.io.gates[listener];
+            let has_room = !gate.is_off() && self.io.accepts();
+            let Some(socket) = gate.socket() else { return };
             match self.io.kernel.host_mut().accept(socket) {
+                Ok(peer) if !has_room => {
+                    self.io.stats.reset_at_stop += 1;
+                    self.reset(peer, None);
+                }
                 Ok(peer) => self.accepted(Listener(listener as u16), peer),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(_) => return,

@@ -19,10 +19,7 @@ fn next_send(link: &mut Link, fd: Fd) -> Option<Op> {
         let len = (range.end - range.start).min(FILE_PIECE) as u32;
         return Some(Op::SendFile { fd, file: file.clone(), offset: range.start, len });
     }
-    match link.queue.pop_front()? {
-        Item::Memory(data) => Some(Op::Send { fd, data }),
-        Item::File(..) => unreachable!("it was just seen to be none"),
-    }
+    link.take_list().map(|data| Op::Send { fd, data })
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
@@ -51,7 +48,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<Gather>, n: usize) {
         let link = self.io.link(slot);
-        link.note_sent(n, list.is_empty());
+        link.note_sent(n);
         self.progress(slot);
         let link = self.io.link(slot);
         if link.phase == Phase::Ending || list.is_empty() {

@@ -31,10 +31,22 @@ use crate::{Application, Commands, Config, Family, Fault, Multiplexer, Remote, S
 
 /// A task per connection on tokio's current-thread runtime.
 pub struct Tokio {
-    runtime: Runtime,
+    runtime: Unjoined,
     io: Io<Posts>,
     addresses: Vec<SocketAddr>,
     remote: Remote,
+}
+
+/// A runtime that is dropped without waiting for its threads, also by a panic: what hangs in the file
+/// system is left to itself.
+struct Unjoined(Option<Runtime>);
+
+impl Drop for Unjoined {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Most threads that wait for the disk.
@@ -61,6 +73,7 @@ impl Multiplexer for Tokio {
             .max_blocking_threads(DISK_THREADS)
             .build()
             .map_err(system)?;
+        let runtime = Unjoined(Some(runtime));
         let mut posts = Posts::new(config).map_err(system)?;
         let roots = roots(posts.host_mut(), config)?;
         let (gates, addresses) = gates(posts.host_mut(), config)?;
@@ -82,9 +95,9 @@ impl Multiplexer for Tokio {
         let driver = RefCell::new(Driver::new(app, self.io, self.remote));
         let (changed, panic) = (Notify::new(), Cell::new(None));
         let server = Rc::new(Server { driver, changed, panic });
-        let result = LocalSet::new().block_on(&self.runtime, server.serve());
-        // What hangs in the file system is left to itself.
-        self.runtime.shutdown_background();
+        let runtime = self.runtime.0.as_ref().expect("it is taken only when it is dropped");
+        let result = LocalSet::new().block_on(runtime, server.serve());
+        drop(self.runtime);
         if let Some(panic) = server.panic.take() {
             resume_unwind(panic);
         }
@@ -104,6 +117,8 @@ struct Posts {
     slots: [Table<Option<RawFd>>; 2],
     done: VecDeque<Completion>,
     births: Vec<Birth>,
+    /// Sockets whose tasks wait for a receive buffer, in order.
+    starved: VecDeque<RawFd>,
     waker: Waker,
     now: Instant,
     counters: Counters,
@@ -119,6 +134,8 @@ struct Posting {
     closing: Option<(Token, Socket)>,
     has_task: bool,
     task: Option<TaskWaker>,
+    /// It stands in the list of those that wait for a buffer.
+    is_starved: bool,
 }
 
 /// What came of a try to read.
@@ -126,7 +143,9 @@ enum Tried {
     Done(Completion, Rest),
     /// The socket has nothing.
     Empty,
-    /// Something else is short; try again later.
+    /// There is no buffer to receive into; it is tried again when one was given back.
+    NoBuffer,
+    /// Nothing came of it; try again later.
     Later,
 }
 
@@ -135,6 +154,14 @@ enum Tried {
 enum Rest {
     None,
     Perhaps,
+}
+
+/// What a task does after a try to read.
+enum Read {
+    More,
+    Empty,
+    NoBuffer,
+    Later,
 }
 
 /// A task to be spawned.
@@ -152,6 +179,7 @@ impl Posts {
             slots: Default::default(),
             done: VecDeque::new(),
             births: Vec::new(),
+            starved: VecDeque::new(),
             waker: Waker::new()?,
             now: Instant::now(),
             counters: Counters::default(),
@@ -275,10 +303,32 @@ impl Posts {
             Err(NotReceived::Failed(errno)) => (Outcome::Failed(errno, None), true, Rest::Perhaps),
             Err(NotReceived::NoBuffer) => {
                 self.counters.buffer_shortages += 1;
-                return Tried::Later;
+                return self.starve(fd.raw());
             }
         };
         Tried::Done(Completion { token, outcome, last }, rest)
+    }
+
+    /// Has a socket's task wait until a buffer is given back.
+    fn starve(&mut self, fd: RawFd) -> Tried {
+        if !mem::replace(&mut self.socket(fd).is_starved, true) {
+            self.starved.push_back(fd);
+        }
+        Tried::NoBuffer
+    }
+
+    /// Wakes as many of the tasks that wait for a buffer as there are buffers. Buffers are given back in
+    /// steps only, so this is done after each; so it does not matter if one does not need it any more.
+    fn feed(&mut self) {
+        let free = self.pool.count() - self.pool.lent();
+        for _ in 0..self.starved.len().min(free.into()) {
+            let Some(fd) = self.starved.pop_front() else { break };
+            let socket = self.socket(fd);
+            socket.is_starved = false;
+            if let Some(task) = &socket.task {
+                task.wake_by_ref();
+            }
+        }
     }
 
     fn accept(&mut self, fd: Fd, token: Token) -> Tried {
@@ -412,7 +462,11 @@ unsafe impl Submit for Posts {
 impl Posts {
     /// Closes a socket whose task has ended, or that never had one.
     fn close(&mut self, fd: RawFd) {
-        let Some((token, socket)) = mem::take(self.socket(fd)).closing else { return };
+        let state = mem::take(self.socket(fd));
+        if state.is_starved {
+            self.starved.retain(|starved| *starved != fd);
+        }
+        let Some((token, socket)) = state.closing else { return };
         self.counters.system_calls += 1;
         self.host.discard(socket);
         self.complete(token, Outcome::Closed);
@@ -480,6 +534,7 @@ impl<A: Application + 'static> Server<A> {
             driver.io.kernel.counters.completions += 1;
             driver.complete(completion);
         }
+        driver.io.kernel.feed();
         let births = mem::take(&mut driver.io.kernel.births);
         drop(driver);
         for birth in births {
@@ -562,18 +617,22 @@ impl<A: Application + 'static> Server<A> {
     /// Does what was posted for a socket, as far as it is ready; done when it is to be closed.
     fn poll(self: &Rc<Self>, ready: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> Poll<()> {
         let fd = *ready.get_ref();
+        let mut starved = false;
         for _ in 0..TURNS {
             let todo = self.driver.borrow_mut().io.kernel.todo(fd, cx.waker());
             if todo.close {
                 return Poll::Ready(());
             }
             let mut waits = true;
-            if todo.read && let Poll::Ready(Ok(mut guard)) = ready.poll_read_ready(cx) {
+            let reads = todo.read && !starved;
+            if reads && let Poll::Ready(Ok(mut guard)) = ready.poll_read_ready(cx) {
                 waits = false;
                 match self.with(|driver| driver.read(fd)) {
-                    Some(Rest::Perhaps) => {}
-                    Some(Rest::None) => guard.clear_ready(),
-                    None => break,
+                    Read::More => {}
+                    Read::Empty => guard.clear_ready(),
+                    // It stays ready.
+                    Read::NoBuffer => starved = true,
+                    Read::Later => break,
                 }
             }
             if todo.write && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx) {
@@ -613,16 +672,17 @@ impl<A: Application + 'static> Server<A> {
 }
 
 impl<A: Application> Driver<Posts, A> {
-    /// Reads once and uses what came; none when that has to be tried again later.
-    fn read(&mut self, fd: RawFd) -> Option<Rest> {
+    /// Reads once and uses what came.
+    fn read(&mut self, fd: RawFd) -> Read {
         match self.io.kernel.try_to_read(fd) {
             Tried::Done(completion, rest) => {
                 self.io.kernel.counters.completions += 1;
                 self.complete(completion);
-                Some(rest)
+                if rest == Rest::Perhaps { Read::More } else { Read::Empty }
             }
-            Tried::Empty => Some(Rest::None),
-            Tried::Later => None,
+            Tried::Empty => Read::Empty,
+            Tried::NoBuffer => Read::NoBuffer,
+            Tried::Later => Read::Later,
         }
     }
 }
@@ -633,5 +693,128 @@ async fn sleep_until(at: Option<Instant>) {
         Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use shared_ring::{File, RxBuf};
+
+    use super::*;
+    use crate::{Chunk, Close, Cx, FileDone, FileOp, FilePath, Listener, Root, Rx};
+
+    /// Has all receive buffers, and gives them back some time after a connection was accepted.
+    struct Hoards(Vec<RxBuf>);
+
+    impl Application for Hoards {
+        type State = ();
+        const MAX_UNCONSUMED: usize = 64;
+
+        fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+            let soon = x.io.now() + Duration::from_millis(100);
+            x.io.deadline(x.id, Some(soon));
+        }
+
+        fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+            assert!(self.0.is_empty(), "there was no buffer");
+            x.io.send(x.id, Chunk::Received(rx.take()));
+            x.io.close(x.id, Close::Flush);
+        }
+
+        fn expired(&mut self, _x: Cx<'_, impl Commands, ()>) {
+            self.0.clear();
+        }
+    }
+
+    #[test]
+    fn a_task_that_found_no_buffer_tried_again_and_again() {
+        const BUFFERS: u16 = 4;
+        const CLIENTS: u64 = 3;
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let config = Config { listen, buffers: BUFFERS, ..Config::default() };
+        let server = Tokio::new(&config).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let hoard = (0..BUFFERS).map(|_| {
+            peer.write_all(b"x").unwrap();
+            socket.peek(&mut [0]).unwrap();
+            // SAFETY: the socket is open until the test ends.
+            let fd = unsafe { Fd::lent(socket.as_fd()) };
+            nonblocking::receive(&mut Linux::default(), fd, &server.io.kernel.pool).ok().unwrap()
+        });
+        let hoard = hoard.collect();
+        let (at, remote) = (server.addresses()[0], server.remote());
+        let clients = thread::spawn(move || {
+            let mut clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(at).unwrap()).collect();
+            for client in &mut clients {
+                client.write_all(b"hello").unwrap();
+            }
+            for client in &mut clients {
+                let mut reply = Vec::new();
+                client.read_to_end(&mut reply).unwrap();
+                assert_eq!(reply, b"hello");
+            }
+            remote.stop();
+        });
+        let stats = server.run(Hoards(hoard)).unwrap();
+        clients.join().unwrap();
+        let shortages = stats.kernel.buffer_shortages;
+        assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} tries");
+    }
+
+    /// Lists a directory for whoever connects; when that is done, it panics in the main task.
+    struct PanicsLate;
+
+    impl Application for PanicsLate {
+        type State = ();
+        const MAX_UNCONSUMED: usize = 64;
+
+        fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+            x.io.file(x.id, 0, FileOp::List(Root(0), FilePath::new("task")));
+        }
+
+        fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, _done: FileDone) {
+            let now = x.io.now();
+            x.io.deadline(x.id, Some(now));
+        }
+
+        fn received(&mut self, _x: Cx<'_, impl Commands, ()>, _rx: &mut Rx<'_>) {}
+
+        fn expired(&mut self, _x: Cx<'_, impl Commands, ()>) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn after_a_panic_of_the_main_task_file_work_that_hangs_was_waited_for() {
+        let (read, write) = std::io::pipe().unwrap();
+        let (tell, told) = mpsc::channel();
+        let server = thread::spawn(move || {
+            let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+            let config = Config { listen, roots: vec!["/proc/self".into()], ..Config::default() };
+            let mut server = Tokio::new(&config).unwrap();
+            let file = File::from(OwnedFd::from(read));
+            // At this offset a pipe is read where it stands (preadv2(2)): the thread waits for the writer.
+            let op = Op::Read { file, offset: u64::MAX, len: 1 };
+            let token = Token::new(Kind::File, 200, 0);
+            assert!(matches!(server.io.kernel.submit(token, op), Ok(Posted::InFlight)));
+            tell.send(server.addresses()[0]).unwrap();
+            let panic = catch_unwind(AssertUnwindSafe(|| server.run(PanicsLate))).unwrap_err();
+            tell.send(SocketAddr::from(([0; 4], 0))).unwrap();
+            resume_unwind(panic);
+        });
+        let _client = TcpStream::connect(told.recv().unwrap()).unwrap();
+        let ended = told.recv_timeout(Duration::from_secs(10));
+        drop(write);
+        assert!(ended.is_ok(), "it waits for the thread");
+        assert_eq!(server.join().unwrap_err().downcast_ref(), Some(&"on purpose"));
     }
 }

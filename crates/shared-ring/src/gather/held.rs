@@ -16,7 +16,7 @@ impl Part {
     fn held(&self) -> usize {
         match self {
             Part::Copied(_) | Part::Static(_) => 0,
-            Part::Shared(bytes) => bytes.len(),
+            Part::Shared(bytes) => bytes.0.len(),
             Part::Received(bytes) => bytes.held(),
         }
     }

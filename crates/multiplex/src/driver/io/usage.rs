@@ -32,6 +32,15 @@ pub struct Usage {
     pub queued: usize,
     /// Most memory that a queue holds, without the send in flight.
     pub queue_memory: usize,
+    /// Bytes by which the memory that is counted for all connections differs from what they hold.
+    pub miscounted: usize,
+    /// Places taken by all addresses together, the most of one, and those of the connections that there are;
+    /// see [`Config::max_per_address`](crate::Config::max_per_address).
+    pub shares: usize,
+    /// See [`shares`](Usage::shares).
+    pub largest_share: usize,
+    /// See [`shares`](Usage::shares).
+    pub with_share: usize,
     /// Most files that wait to be sent on a connection, and on all together.
     pub queued_files: usize,
     /// See [`queued_files`](Usage::queued_files).
@@ -79,6 +88,14 @@ impl<K: Submit> Io<K> {
             usage.closing += usize::from(gate.socket().is_none());
         }
         self.links.iter().for_each(|link| usage.add(link));
+        if let Some(shares) = &self.shares {
+            let (all, largest) = shares.in_use();
+            (usage.shares, usage.largest_share) = (all as usize, largest as usize);
+        }
+        let of_links = self.links.iter().map(|link| link.from);
+        let sources = of_links.chain(self.aside.iter().map(|(_, _, from)| *from));
+        usage.with_share = sources.flatten().count();
+        usage.miscounted = self.held.abs_diff(self.links.iter().map(Link::holds).sum());
         // Those that were put there last; the others were looked at before.
         let lists = self.spare.iter().rev().take(RECENT).map(|list| list.held());
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
