@@ -7,6 +7,9 @@ use shared_ring::sim::{InUse, Machine};
 const WORKS: usize = 256;
 const WORKS_EACH: usize = 16;
 
+/// Most lists of directories at a time.
+const LISTS: usize = 4;
+
 /// Memory that is kept for later use in one piece at most, and that a list has beside what it holds.
 const KEPT: usize = 64 * 1024;
 
@@ -67,6 +70,7 @@ fn exceeded(
         ("work on files", usage.works, WORKS.min(config.file_works.max(1) as usize)),
         ("work on files that waits", usage.waiting_works, connections),
         ("work on files of a connection", usage.works_each, WORKS_EACH),
+        ("lists of directories", usage.lists, LISTS),
         ("work on files in the kernel", used.file_operations, usage.works),
         ("operations in flight", used.operations, operations),
         ("memory counted wrongly", usage.miscounted, 0),

@@ -58,9 +58,19 @@ fn start(backend: &'static str, root: &str, arguments: &[&str]) -> Serving {
 
 /// What the program, which shows it, has counted.
 fn count(serving: &Serving, name: &str) -> u64 {
+    counts(serving, [name])[0]
+}
+
+fn counts<const N: usize>(serving: &Serving, names: [&str; N]) -> [u64; N] {
     let status: Value =
         serde_json::from_slice(&serving.connect().get("/.httpd/status.json").body).unwrap();
-    status[name].as_u64().unwrap()
+    names.map(|name| status[name].as_u64().unwrap())
+}
+
+/// Connections that are open, the one that asks among them.
+fn open_connections(serving: &Serving) -> u64 {
+    let [accepted, closed] = counts(serving, ["connections_accepted", "connections_closed"]);
+    accepted - closed
 }
 
 /// A client that sends as much as it gets rid of, and reads nothing.
@@ -380,6 +390,7 @@ fn listings_that_nobody_takes_count_as_what_is_held() {
         &arguments,
         |name, serving| {
             let page = serving.connect().get("/").body.len();
+            let before = serving.resident_kb();
             let requests = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(8).into_bytes();
             let mut clients: Vec<_> =
                 (0..CLIENTS).map(|_| Sender::new(serving, requests.clone())).collect();
@@ -389,7 +400,17 @@ fn listings_that_nobody_takes_count_as_what_is_held() {
             while count(serving, "overruns") == 0 {
                 assert!(Instant::now() < until, "{name}: {CLIENTS} clients with {page} bytes each");
             }
+            let grown = serving.peak_kb().saturating_sub(before);
+            println!("{name}: {grown} KB by {CLIENTS} clients, for pages of {page} bytes");
+            // As much as is held, the page that was too much, one that is made, the lists that there may be,
+            // and what the allocator loses.
+            let max = 4_000 + 4 * 1_100 + 4 * 1_800 + 4_000;
+            assert!(grown <= max, "{name} has taken {grown} KB, and {max} are enough");
             drop(clients);
+            // Their pages are held until the server has seen their ends.
+            while open_connections(serving) > 1 {
+                assert!(Instant::now() < until, "{name} has not seen its clients go");
+            }
             assert_eq!(serving.connect().get("/").body.len(), page, "{name}");
         },
     );

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shared_ring::{BufferSizes, Gather, Links};
+use shared_ring::{BufferSizes, Gather, Links, Listing};
 
-use crate::driver::{FILE_WORKS, Link, spares};
+use crate::driver::{FILE_WORKS, Link, MAX_LISTS, MIN_HELD, spares};
 use crate::{Admission, Application, FileOp, NAMES};
 
 /// Memory of an event queue, its rings and batches, and of all else that a mechanism has once.
@@ -54,7 +54,8 @@ pub struct Config {
     /// [`HIGH_WATER`](crate::HIGH_WATER) bytes.
     pub max_queued: usize,
     /// Most bytes held for all connections together: received and not consumed, and queued to be sent, as
-    /// copies or as notes of what is shared. The connection that would hold more ends with [`Why::Overrun`](crate::Why::Overrun).
+    /// copies or as notes of what is shared. The connection that would hold more ends with [`Why::Overrun`](crate::Why::Overrun),
+    /// unless it holds 1 KiB or less.
     pub max_held: usize,
     /// Most file work in flight at a time, from 1 to 256; more waits its turn. Each may have a file
     /// open, and one that lists a directory has another one now and then.
@@ -101,19 +102,20 @@ impl Config {
     /// reached at once.
     ///
     /// Not counted are the sockets' own buffers, which are the kernel's; what the application holds beside
-    /// the states of its connections, shared bytes that it has queued to be sent with that; lists of
-    /// directories; and what the allocator loses between its pieces.
+    /// the states of its connections, shared bytes that it has queued to be sent with that; and what the
+    /// allocator loses between its pieces.
     pub fn memory_at_full_load<A: Application>(&self) -> usize {
         // While a table or a list of bytes grows, the old one is there beside the new one.
         let link = 2 * (size_of::<Link>() + size_of::<A::State>());
         // A list has its room from earlier uses.
-        let each = link + CONNECTION + LISTS * (size_of::<Gather>() + Gather::KEPT);
+        let each = link + CONNECTION + MIN_HELD + LISTS * (size_of::<Gather>() + Gather::KEPT);
         let connections = (self.max_connections as usize).saturating_mul(each);
         let buffers = usize::from(self.buffers).saturating_mul(self.buffer_size as usize + 128);
         // The last connection to have something queued for it ends when that is done.
         let held = self.max_held.saturating_add(self.max_queued.min(self.max_held));
         let files = self.file_works.clamp(1, FILE_WORKS) as usize * FileOp::MOST as usize;
-        [connections, buffers, held.saturating_mul(2), files, spares(self), ONCE]
+        let lists = MAX_LISTS * Listing::MAX_BYTES;
+        [connections, buffers, held.saturating_mul(2), files, lists, spares(self), ONCE]
             .into_iter()
             .fold(0, usize::saturating_add)
     }

@@ -110,6 +110,10 @@ pub struct Listing {
 impl Listing {
     /// The most entries of a directory that are listed.
     pub const MOST: usize = 4096;
+
+    /// The most memory of a list, in bytes: its names have up to 255 bytes, and while it grows its old half is
+    /// there beside it.
+    pub const MAX_BYTES: usize = Self::MOST * (2 * size_of::<(OsString, Meta)>() + 255 + 17);
 }
 
 impl Meta {

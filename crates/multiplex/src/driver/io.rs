@@ -34,6 +34,8 @@ pub(crate) struct Io<K: Submit> {
     works: Table<Option<FileWork>>,
     vacant_works: Vec<u32>,
     waiting_works: VecDeque<(FileWork, Op)>,
+    /// Lists of directories that wait for others to end.
+    waiting_lists: VecDeque<(FileWork, Op)>,
     /// File work that ended as it was begun.
     pub(crate) ended_works: VecDeque<(FileWork, Outcome)>,
     /// Cleared lists to send, to be used again.
@@ -133,8 +135,15 @@ impl FileKind {
 /// Most file work in flight at a time; more waits its turn.
 pub(crate) const FILE_WORKS: u32 = 256;
 
+/// Most lists of directories that are made at a time, or that the application has not been given. Each may
+/// take [`Listing::MAX_BYTES`](shared_ring::Listing::MAX_BYTES).
+pub(crate) const MAX_LISTS: usize = 4;
+
 /// Most file work of one connection, in flight and waiting.
 const FILE_WORKS_EACH: u32 = 16;
+
+/// Bytes that a connection may hold also when all together hold too much: enough for a short reply.
+pub(crate) const MIN_HELD: usize = 1024;
 
 /// Most lists and tails kept for later use, of as many connections.
 const SPARE: usize = 1024;
@@ -173,6 +182,7 @@ impl<K: Submit> Io<K> {
             works: Table::default(),
             vacant_works: (0..FILE_WORKS).rev().collect(),
             waiting_works: VecDeque::new(),
+            waiting_lists: VecDeque::new(),
             ended_works: VecDeque::new(),
             spare: (0..READY).map(|_| Box::new(Gather::with_room(READY_BYTES))).collect(),
             spare_tails: Vec::with_capacity(READY),
@@ -324,15 +334,15 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Counts the memory that is held for a connection; whether that has grown beyond what all may
-    /// have together.
+    /// Counts the memory that is held for a connection; whether it has to end, as that has grown beyond what
+    /// all may have together. One that holds little never has to: others hold too much.
     #[inline]
     pub(crate) fn account(&mut self, slot: u32) -> bool {
         let link = &mut self.links[slot as usize];
         let (before, now) = (link.held, link.holds());
         link.held = now;
         self.held = self.held - before + now;
-        now > before && self.held > self.config.max_held
+        now > before && now > MIN_HELD && self.held > self.config.max_held
     }
 
     pub(crate) fn spare_tail(&mut self) -> Tail {
@@ -356,7 +366,11 @@ impl<K: Submit> Io<K> {
 
     /// Begins file work, or lets it wait for its turn.
     fn begin_work(&mut self, work: FileWork, op: Op) {
-        if !self.has_room_for_work() {
+        let has_room = match work.kind {
+            FileKind::List => self.has_room_for_list(),
+            _ => self.has_room_for_work(),
+        };
+        if !has_room {
             return self.let_wait(work, op);
         }
         let Some(at) = self.vacant_works.pop() else {
@@ -380,13 +394,15 @@ impl<K: Submit> Io<K> {
     #[cold]
     fn let_wait(&mut self, work: FileWork, op: Op) {
         let most = self.config.max_connections as usize;
-        if self.waiting_works.len() >= most {
-            let links = &self.links;
+        let Io { links, waiting_works, waiting_lists, .. } = self;
+        if waiting_works.len() + waiting_lists.len() >= most {
             let alive = |on: Conn| links.get(on.slot() as usize).is_some_and(|link| link.is(on));
-            self.waiting_works.retain(|(work, _)| alive(work.on));
+            waiting_works.retain(|(work, _)| alive(work.on));
+            waiting_lists.retain(|(work, _)| alive(work.on));
         }
-        if self.waiting_works.len() < most {
-            self.waiting_works.push_back((work, op));
+        if waiting_works.len() + waiting_lists.len() < most {
+            let is_list = matches!(work.kind, FileKind::List);
+            if is_list { waiting_lists } else { waiting_works }.push_back((work, op));
         } else {
             self.ended_works.push_back((work, Outcome::Failed(Errno::BUSY, None)));
         }
@@ -406,14 +422,37 @@ impl<K: Submit> Io<K> {
         in_flight + self.ended_works.len() < self.config.file_works.clamp(1, FILE_WORKS) as usize
     }
 
+    /// Whether another list may be made.
+    fn has_room_for_list(&self) -> bool {
+        self.has_room_for_work() && self.lists() < MAX_LISTS
+    }
+
+    /// Lists that are being made, or that the application has not been given.
+    fn lists(&self) -> usize {
+        let in_flight =
+            self.works.iter().flatten().filter(|work| matches!(work.kind, FileKind::List));
+        let made =
+            self.ended_works.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Listed(_)));
+        in_flight.count() + made.count()
+    }
+
     /// Begins file work that waits, as far as there is room. It comes after the application was told
     /// what has ended, so that the next work on a file that is open comes before another is opened.
     pub(crate) fn begin_waiting_works(&mut self) {
+        // Lists come first: there are few at a time, so other work is not kept waiting by them.
+        while !self.waiting_lists.is_empty() && self.has_room_for_list() {
+            let Some((next, op)) = self.waiting_lists.pop_front() else { break };
+            self.begin_waiting_work(next, op);
+        }
         while self.has_room_for_work() {
             let Some((next, op)) = self.waiting_works.pop_front() else { break };
-            if self.alive(next.on).is_some() {
-                self.begin_work(next, op);
-            }
+            self.begin_waiting_work(next, op);
+        }
+    }
+
+    fn begin_waiting_work(&mut self, work: FileWork, op: Op) {
+        if self.alive(work.on).is_some() {
+            self.begin_work(work, op);
         }
     }
 

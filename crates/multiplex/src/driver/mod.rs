@@ -25,7 +25,7 @@ mod shares;
 pub(crate) use gate::Gate;
 #[cfg(feature = "sim")]
 pub use io::usage::Usage;
-pub(crate) use io::{FILE_WORKS, Io, operations, spares};
+pub(crate) use io::{FILE_WORKS, Io, MAX_LISTS, MIN_HELD, operations, spares};
 pub(crate) use link::Link;
 use run::GRACE;
 pub(crate) use run::{drive, gates, roots};

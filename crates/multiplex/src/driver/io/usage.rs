@@ -51,6 +51,8 @@ pub struct Usage {
     pub waiting_works: usize,
     /// See [`works`](Usage::works).
     pub works_each: usize,
+    /// Lists of directories that are being made, or that the application has not been given.
+    pub lists: usize,
     /// Lists and tails kept for later, and the most memory of one of the latest.
     pub spare: usize,
     /// See [`spare`](Usage::spare).
@@ -79,7 +81,8 @@ impl<K: Submit> Io<K> {
             aside: self.aside.len(),
             sockets: self.aside.len(),
             spare: self.spare.len() + self.spare_tails.len(),
-            waiting_works: self.waiting_works.len(),
+            waiting_works: self.waiting_works.len() + self.waiting_lists.len(),
+            lists: self.lists(),
             ..Usage::default()
         };
         for gate in self.gates.iter().filter(|gate| !gate.is_closed()) {
@@ -104,7 +107,8 @@ impl<K: Submit> Io<K> {
             let mut each = BTreeMap::new();
             let works = self.works.iter().flatten();
             usage.works = works.clone().count();
-            for work in works.chain(self.waiting_works.iter().map(|(work, _)| work)) {
+            let waiting = self.waiting_works.iter().chain(&self.waiting_lists);
+            for work in works.chain(waiting.map(|(work, _)| work)) {
                 *each.entry((work.on.slot(), work.on.generation())).or_insert(0) += 1;
             }
             usage.works_each = each.into_values().max().unwrap_or(0);
