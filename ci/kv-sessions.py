@@ -61,10 +61,10 @@ class Session:
             return self.random.choice(VALUES)
         if r < 0.97:
             n = self.random.choice([3, 20, 75, 80, 130, 500, 1000, 5000])
-        elif r < 0.998:
-            n = self.random.choice([8000, 20_000, 100_000, 400_000])
+        elif r < 0.999:
+            n = self.random.choice([8000, 20_000, 70_000])
         else:
-            n = self.random.choice([1_048_000, 1_048_517, 1_048_576, 1_200_000])
+            n = self.random.choice([200_000, 1_048_000, 1_048_510, 1_048_576, 1_200_000])
         return bytes([self.random.randrange(97, 123)]) * n
 
     def store(self):

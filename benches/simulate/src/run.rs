@@ -36,6 +36,8 @@ pub struct Report {
     pub verdict: Verdict,
     /// What the server did, if it came to its end.
     pub stats: Stats,
+    /// How many requests its clients made; of a script, none are counted.
+    pub requests: u64,
 }
 
 /// Where the server listens, and where the one behind a proxy does.
@@ -77,7 +79,7 @@ pub fn run(case: &Case) -> Report {
             stage.serve(http::site(Site::new(Some(Root(0)))))
         }
     });
-    end(case, &machine, outcome)
+    Report { requests: shared.requests.get(), ..end(case, &machine, outcome) }
 }
 
 /// Runs the web server with a client that does what `bytes` say, as machine, mechanism and configuration
@@ -118,7 +120,7 @@ fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, Ended>, Str
             Stats::default()
         }
     };
-    Report { verdict: machine.verdict(), stats }
+    Report { verdict: machine.verdict(), stats, requests: 0 }
 }
 
 /// A cache with room for what its clients store. In every fourth run its values are in several stores, as

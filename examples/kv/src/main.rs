@@ -16,6 +16,12 @@ use options::Options;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
+    if options.list_backends {
+        for backend in multiplex::backends().iter().filter(|backend| backend.available.is_ok()) {
+            println!("{}", backend.name);
+        }
+        return Ok(());
+    }
     let limits = options.limits()?;
     let threads = usize::from(options.threads);
     let config = Config {

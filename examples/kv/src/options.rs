@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// Event mechanism; `auto` takes the best one here
     #[arg(long, default_value = "auto")]
     pub(crate) backend: String,
+    /// Print the mechanisms that can run here
+    #[arg(long)]
+    pub(crate) list_backends: bool,
 }
 
 impl Options {
