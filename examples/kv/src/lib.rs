@@ -42,5 +42,6 @@ mod store;
 
 pub use application::Kv;
 pub use database::{Database, Limits};
+pub use reply::VERSION;
 pub use session::{Next, Session};
 pub use store::Clock;

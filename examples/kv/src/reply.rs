@@ -10,7 +10,9 @@ use crate::store::{Clock, Counted, Found, Usage};
 pub(crate) const OK: &[u8] = b"OK\r\n";
 pub(crate) const END: &[u8] = b"END\r\n";
 pub(crate) const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
-pub(crate) const VERSION: &[u8] = concat!("VERSION ", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
+
+/// The version of memcached that the server agrees with. Clients choose by it what they may send.
+pub const VERSION: &str = "1.6.18-kv";
 
 /// The line that precedes a value.
 #[inline]
@@ -76,7 +78,7 @@ fn general(database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
     stat(out, "pid", std::process::id());
     stat(out, "uptime", clock.elapsed().as_secs());
     stat(out, "time", clock.unix().as_secs());
-    stat(out, "version", env!("CARGO_PKG_VERSION"));
+    stat(out, "version", VERSION);
     stat(out, "pointer_size", usize::BITS);
     stat(out, "max_connections", database.limits.connections);
     stat(out, "curr_connections", common.connections.load(Ordering::Relaxed));

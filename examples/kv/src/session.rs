@@ -260,7 +260,11 @@ impl Session {
                 say(quiet, reply::OK);
             }
             Command::Stats { what } => reply::stats(what, database, clock, out),
-            Command::Version => say(false, reply::VERSION),
+            Command::Version => {
+                say(false, b"VERSION ");
+                say(false, reply::VERSION.as_bytes());
+                say(false, LINE_END);
+            }
             Command::Verbosity { quiet } => say(quiet, reply::OK),
             Command::Quit | Command::Hangup => return Step::Close,
             Command::Wrong { reply, quiet } => say(quiet, reply),
