@@ -15,7 +15,8 @@ EXPTIMES = [b'0'] * 8 + [b'100', b'2592000', b'2592001', b'-1', b'2147483647', b
 BAD_NUMBERS = [b'', b'x', b'-1', b'1x', b'0x10', b'+7', b'007', b'18446744073709551616', b'99999999999999999999',
                b'9223372036854775808', b'-9223372036854775808', b'-9223372036854775809', b'4294967296', b'\t5',
                b'5\t', b'-18446744073709551615', b'2147483646', b'-', b'noreply', b'1.5']
-VALUES = [b'', b'0', b'7', b'99', b'100', b' 5', b'5 apples', b'-3', b'18446744073709551615', b'18446744073709551616',
+# None has a minus: behind a number above 2^63 memcached looks for one, also in what memory held before.
+VALUES = [b'', b'0', b'7', b'99', b'100', b' 5', b'5 apples', b'18446744073709551615', b'18446744073709551616',
           b'000000000000000000000000000009', b'abc', b'\r\nx', b'END\r\n', b'\0', b'1\x002', b'12\t', b'+4']
 LINES = [b'', b' ', b'a', b'bogus', b'get', b'gets', b'gat', b'gats', b'gat 0', b'gat x', b'gat x a', b'set', b'set a',
          b'set a 0 0', b'set a 0 0 1 2 3', b'cas a 0 0 1', b'cas a 0 0 1 2 3 4', b'incr', b'incr a', b'incr a 1 2 3', b'touch',
@@ -134,7 +135,7 @@ class Session:
         if self.random.random() < 0.05 and max(map(len, all.split(b'\n'))) < 600:
             all = bytearray(all)
             for _ in range(self.random.randrange(1, 4)):
-                all[self.random.randrange(len(all))] = self.random.randrange(256)
+                all[self.random.randrange(len(all))] = self.random.choice(OTHERS)
             all = UNWANTED.sub(b'zz', bytes(all))
         # Ends a value that lacks a byte, as memcached forgets replies when a connection ends within one.
         return self.pieces(all + b'\r\nversion\r\n')
@@ -149,6 +150,7 @@ class Session:
         return [all[a:b] for a, b in zip([0] + cuts, cuts + [len(all)])]
 
 
+OTHERS = [byte for byte in range(256) if byte != ord('-')]
 # What memcached knows and the other does not, and what a delay would bring back.
 UNWANTED = re.compile(rb'(?i)\bm[a-z]\b|watch|lru_crawler|cache_memlimit|slabs |flush_all [0-9]|HTTP')
 VERSION = re.compile(rb'^VERSION [^\r\n]*', re.M)

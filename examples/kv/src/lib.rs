@@ -28,6 +28,9 @@
 //! - Replies that precede a line by which a connection ends are sent first.
 //! - A delayed `flush_all` does not bring back what an earlier one has taken.
 //! - Connections beyond the limit wait, and are not answered by an error.
+//! - A `get` with an overlong key does not take the replies to earlier requests along.
+//! - A number is changed in place unless the value is just being sent in pieces; memcached also makes a
+//!   new one, without spaces behind it, while a reply with a small one is on its way.
 //! - There is one class of items (`stats slabs`), and all have a place in one order of use.
 
 mod application;
