@@ -238,12 +238,14 @@ impl Model {
         let Some(old) = self.values.get(&number).cloned() else {
             return say(reply, quiet, "NOT_FOUND");
         };
-        let Some(value) = decimal(&old.bytes) else {
+        let counted = counted(&self.key(number), old.flags, old.bytes.len());
+        let Some(value) = decimal(&old.bytes).filter(|_| counted <= MAX_ITEM / 2) else {
             let error = "CLIENT_ERROR cannot increment or decrement non-numeric value";
             return say(reply, quiet, error);
         };
         let value = if up { value.wrapping_add(delta) } else { value.saturating_sub(delta) };
-        let bytes = format!("{value:<0$}", old.bytes.len()).into_bytes();
+        let mut bytes = value.to_string().into_bytes();
+        bytes.resize(bytes.len().max(old.bytes.len()), b' ');
         self.put(number, Value { bytes, ..old }, true);
         say(reply, quiet, &value.to_string());
     }
@@ -277,7 +279,11 @@ impl Model {
 }
 
 fn is_large(key: &str, flags: u32, len: usize) -> bool {
-    key.len() + len + COUNTED + if flags == 0 { 0 } else { 4 } > MAX_ITEM
+    counted(key, flags, len) > MAX_ITEM
+}
+
+fn counted(key: &str, flags: u32, len: usize) -> usize {
+    key.len() + len + COUNTED + if flags == 0 { 0 } else { 4 }
 }
 
 /// The number that a value begins with, if it does.

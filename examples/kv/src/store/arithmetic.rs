@@ -1,6 +1,7 @@
 //! `incr` and `decr`: a value that is a number, in decimal.
 
 use super::blocks::Blocks;
+use super::write::counted;
 use super::{Arriving, Key, Store};
 use crate::number::parse_u64;
 
@@ -15,7 +16,7 @@ pub(crate) enum Counted {
     NoMemory,
 }
 
-/// A value that is longer is no number, whatever it begins with.
+/// The value of an item that is larger, as memcached counts items, is no number, whatever it begins with.
 const MAX_NUMBER: usize = 512 * 1024;
 
 impl Store {
@@ -39,7 +40,8 @@ impl Store {
 
     fn number(&self, item: u32) -> Option<u64> {
         let len = self.blocks.value_len(item) as usize;
-        if len > MAX_NUMBER {
+        let key_len = self.blocks.key_len(item).into();
+        if counted(key_len, self.blocks.flags(item), len) > MAX_NUMBER {
             return None;
         }
         parse_u64(self.blocks.bytes(self.value(item), len))

@@ -60,6 +60,11 @@ const ITEM_HEADER: usize = 59;
 /// What it adds for flags other than 0.
 const FLAGS: usize = 4;
 
+/// An item's size as memcached counts it.
+pub(super) fn counted(key_len: usize, flags: u32, len: usize) -> usize {
+    key_len + len + ITEM_HEADER + if flags == 0 { 0 } else { FLAGS }
+}
+
 impl Store {
     /// Sets memory aside for a value.
     pub(crate) fn allocate(
@@ -88,12 +93,10 @@ impl Store {
         expires: u32,
         len: usize,
     ) -> Result<Arriving, Refusal> {
-        let bytes = key.len() + len;
-        let counted = bytes + ITEM_HEADER + if flags == 0 { 0 } else { FLAGS };
-        if counted > self.max_item {
+        if counted(key.len(), flags, len) > self.max_item {
             return Err(Refusal::TooLarge);
         }
-        let n = Blocks::count_for(bytes);
+        let n = Blocks::count_for(key.len() + len);
         self.make_room(n)?;
         let (item, last) = self.blocks.take(n);
         let blocks = &mut self.blocks;
