@@ -12,6 +12,8 @@ for features in multiplex/epoll tls,multiplex/epoll programs; do
     echo "examples with $features"
     cargo check --quiet -p examples --no-default-features --features "$features"
 done
+echo "kv without its program"
+cargo check --quiet -p kv --no-default-features --features multiplex/epoll
 for mechanism in $mechanisms; do
     echo "multiplex with $mechanism"
     cargo check --quiet -p multiplex --no-default-features --features "$mechanism"

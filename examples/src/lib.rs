@@ -1,17 +1,16 @@
 //! Small applications that show and test the runtime.
 //!
 //! Each is free of input and output: it is told what happened and answers with commands, so it
-//! runs unchanged on every mechanism of `multiplex`.
+//! runs unchanged on every mechanism of `multiplex`. A larger one has a package of its own: `kv`, a
+//! memcached server.
 //!
 //! | application | what it presses on |
 //! |---|---|
 //! | [`Echo`] | answers from the buffer in which the bytes arrived; back-pressure |
 //! | [`Proxy`] | two connections that depend on each other; half-close |
-//! | [`Kv`] | requests that span many buffers; replies from shared memory |
 //! | [`Layer`] | an application around an application: [`Tls`], [`Xor`] |
 
 mod echo;
-mod kv;
 mod layer;
 mod proxy;
 #[cfg(feature = "programs")]
@@ -21,7 +20,6 @@ mod tls;
 mod xor;
 
 pub use echo::Echo;
-pub use kv::{Kv, KvState};
 pub use layer::{Layer, Transform};
 pub use proxy::{Proxy, Timeouts};
 #[cfg(feature = "programs")]

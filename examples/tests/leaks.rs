@@ -9,7 +9,8 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use examples::{Echo, Kv, Layer, Proxy, Timeouts, Tls, Xor, server_config};
+use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
+use kv::Kv;
 use multiplex::{Application, Config};
 use support::client::Client;
 use support::{Server, config, on_each, pattern};
@@ -20,6 +21,10 @@ fn open_descriptors() -> Vec<PathBuf> {
     let mut open: Vec<_> = all.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
     open.sort_unstable();
     open
+}
+
+fn kv() -> Kv {
+    Kv::with_memory(1 << 20, 0).unwrap()
 }
 
 /// What bad peers do.
@@ -101,10 +106,10 @@ fn no_descriptor_and_no_connection_is_left_over() {
     let tls = server_config(vec![made.cert.der().clone()], key).unwrap();
     on_each(|backend| {
         run(backend, "echo", || Echo, misbehave);
-        run(backend, "kv", || Kv::new(1 << 20), misbehave);
-        run(backend, "xor", || Layer::<_, Xor>::new(1, Kv::new(1 << 20)).unwrap(), misbehave);
+        run(backend, "kv", kv, misbehave);
+        run(backend, "xor", || Layer::<_, Xor>::new(1, kv()).unwrap(), misbehave);
         let tls = Arc::clone(&tls);
-        run(backend, "tls", || Tls::new(tls, Kv::new(1 << 20)).unwrap(), misbehave);
+        run(backend, "tls", || Tls::new(tls, kv()).unwrap(), misbehave);
 
         let before = open_descriptors();
         let behind = Server::start(backend, config(), || Echo);

@@ -6,7 +6,8 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 
-use examples::{Echo, Kv, Layer, Proxy, Timeouts, Tls, Xor, server_config};
+use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
+use kv::Kv;
 use multiplex::{Application, Chunk, Close, Commands, Config, Cx, FileDone, FileOp, Root, Rx};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
@@ -94,8 +95,9 @@ fn kv_under_tls_through_tiny_buffers() {
     on_each(|backend| {
         for settings in [config(), Config { buffer_size: 7, ..tiny() }] {
             let tls = Arc::clone(&serves);
-            let server =
-                Server::start(backend, settings, || Tls::new(tls, Kv::new(1 << 22)).unwrap());
+            let server = Server::start(backend, settings, || {
+                Tls::new(tls, Kv::with_memory(1 << 22, 0).unwrap()).unwrap()
+            });
             let mut stream = secure(&trusts, Client::narrow(server.address).0);
             let value = pattern(60_000);
             write!(stream, "set k 0 0 {}\r\n", value.len()).unwrap();

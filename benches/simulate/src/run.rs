@@ -6,8 +6,9 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::Duration;
 
-use examples::{Echo, Kv, Proxy, Timeouts};
+use examples::{Echo, Proxy, Timeouts};
 use httpd::{Root, Site};
+use kv::{Database, Kv, Limits};
 use multiplex::{Admission, Application, Config, Fault, Loop, Order, Remote, StartError, Stats};
 use send_core::{Delivery, SendKernel, Sizes};
 use shared_ring::sim::{
@@ -35,6 +36,8 @@ pub struct Report {
     pub verdict: Verdict,
     /// What the server did, if it came to its end.
     pub stats: Stats,
+    /// How many requests its clients made; of a script, none are counted.
+    pub requests: u64,
 }
 
 /// Where the server listens, and where the one behind a proxy does.
@@ -57,7 +60,7 @@ pub fn run(case: &Case) -> Report {
     let stage = Stage { case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch(|| match case.program {
         Program::Echo => stage.serve(Echo),
-        Program::Kv => stage.serve(Kv::new(64 << 20)),
+        Program::Kv => stage.serve(cache(case.plan.seed)),
         Program::Proxy => {
             machine.add_server(ORIGIN, Origin::default());
             let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
@@ -76,7 +79,7 @@ pub fn run(case: &Case) -> Report {
             stage.serve(http::site(Site::new(Some(Root(0)))))
         }
     });
-    end(case, &machine, outcome)
+    Report { requests: shared.requests.get(), ..end(case, &machine, outcome) }
 }
 
 /// Runs the web server with a client that does what `bytes` say, as machine, mechanism and configuration
@@ -117,7 +120,18 @@ fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, Ended>, Str
             Stats::default()
         }
     };
-    Report { verdict: machine.verdict(), stats }
+    Report { verdict: machine.verdict(), stats, requests: 0 }
+}
+
+/// A cache with room for what its clients store. In every fourth run its values are in several stores, as
+/// they are if workers share them.
+fn cache(seed: u64) -> Kv {
+    let limits = Limits::default();
+    let database = match seed % 4 {
+        0 => Database::shared(limits, seed, 2),
+        _ => Database::new(limits, seed),
+    };
+    Kv::new(database.expect("a test has that much memory"))
 }
 
 /// Why a server ended early.

@@ -40,6 +40,8 @@ pub(super) struct Shared {
     /// There is not room for all clients: the server ends idle connections, though a request may be on
     /// its way on them.
     pub(super) crowded: Rc<Cell<bool>>,
+    /// Requests that clients have made.
+    pub(super) requests: Rc<Cell<u64>>,
 }
 
 /// A client asks no more while this much waits to be sent.
@@ -138,6 +140,7 @@ impl<D: Dialogue> Talker<D> {
         let mut moved = false;
         if self.requests > 0 && self.out.len() < MOST && !net.once_in(3) {
             let more = self.dialogue.ask(net, &mut self.out);
+            self.shared.requests.update(|n| n + 1);
             self.requests = if more && !net.is_late() { self.requests - 1 } else { 0 };
             moved = true;
         }

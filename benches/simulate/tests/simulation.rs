@@ -57,6 +57,22 @@ fn without_faults_every_client_is_served_to_the_end() {
 }
 
 /// Nothing but the case decides what happens.
+/// Twenty thousand requests, or as many as the environment says.
+#[test]
+fn operations_of_the_cache_agree_with_a_model() {
+    let wanted: u64 =
+        std::env::var("KV_OPERATIONS").map_or(20_000, |n| n.parse().expect("a number"));
+    let (mut seed, mut made) = (0, 0);
+    while made < wanted {
+        seed += 1;
+        let case = Case { program: Program::Kv, ..Case::of(seed, 3_000) };
+        let report = run(&case);
+        assert_eq!(report.verdict.failure, None, "{case}");
+        made += report.requests;
+    }
+    println!("{made} requests in {seed} runs");
+}
+
 #[test]
 fn a_run_can_be_had_again() {
     let mut lines = 0;

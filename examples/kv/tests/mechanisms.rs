@@ -1,23 +1,23 @@
-//! The cache on every mechanism.
+//! The server on every mechanism.
 
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
-use std::collections::HashMap;
 use std::time::Instant;
 
-use examples::Kv;
+use kv::model::Model;
+use kv::{Database, Kv, Limits};
 use multiplex::Config;
-use proptest::collection::vec;
-use proptest::prelude::*;
-use proptest::test_runner::{Config as Cases, TestRunner};
 use support::client::{Client, End};
 use support::{PATIENCE, Server, config, on_each, on_each_at_once, pattern, tiny};
 
 const MEMORY: usize = 16 << 20;
-const VERSION: &str = concat!("VERSION ", env!("CARGO_PKG_VERSION"), "\r\n");
+/// The largest value of a key of five bytes or fewer.
+const MAX_VALUE: usize = (1 << 20) - 64 - 5;
+const VERSION: &str = "VERSION 1.6.18-kv\r\n";
 
 fn kv(backend: &'static str, config: Config) -> Server {
-    Server::start(backend, config, || Kv::new(MEMORY))
+    Server::start(backend, config, || Kv::with_memory(MEMORY, 0).unwrap())
 }
 
 fn set(key: &str, value: &[u8]) -> Vec<u8> {
@@ -48,9 +48,17 @@ const TALK: &[(&str, &str)] = &[
     ("set a 0 0 3\r\nabcdefgh\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n"),
     ("set a 0 0 3 noreply\r\nabcd\r\n", "ERROR\r\n"),
     ("get a\r\n", "VALUE a 0 0\r\n\r\nEND\r\n"),
+    ("append a 9 0 2 noreply\r\n99\r\nincr a 1\r\ndecr a 1\r\n", "100\r\n99\r\n"),
+    ("gats 100 a x\r\n", "VALUE a 0 3 6\r\n99 \r\nEND\r\n"),
+    ("cas a 0 0 1 5\r\nx\r\ncas a 0 0 1 6\r\ny\r\n", "EXISTS\r\nSTORED\r\n"),
+    ("add a 0 0 1\r\nz\r\nreplace a 0 0 1\r\nz\r\n", "NOT_STORED\r\nSTORED\r\n"),
+    ("prepend a 0 0 2\r\nxy\r\nget a\r\n", "STORED\r\nVALUE a 0 3\r\nxyz\r\nEND\r\n"),
+    ("touch a 0\r\ntouch none 0\r\nverbosity 1\r\n", "TOUCHED\r\nNOT_FOUND\r\nOK\r\n"),
+    ("flush_all\r\nget a b\r\n", "OK\r\nEND\r\n"),
     ("set a 0 -1 1\r\nx\r\nget a\r\n", "STORED\r\nEND\r\n"),
     ("set a 0 2592001 1\r\nx\r\nget a\r\n", "STORED\r\nEND\r\n"),
-    ("set a 0 99999999999 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n"),
+    ("set a 0 99999999999 1\r\nx\r\nget a\r\n", "STORED\r\nEND\r\n"),
+    ("set a 0 100 1\r\nx\r\nget a\r\n", "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n"),
     ("delete a\r\ndelete a\r\n", "DELETED\r\nNOT_FOUND\r\n"),
     ("set a 0 0 1\r\nx\r\ndelete a noreply\r\nget a\r\n", "STORED\r\nEND\r\n"),
     ("set a x 0 1\r\n", "CLIENT_ERROR bad command line format\r\n"),
@@ -115,7 +123,7 @@ fn a_value_may_span_many_buffers() {
     on_each(|backend| {
         let server = kv(backend, config());
         let mut client = Client::connect(server.address);
-        let large = pattern(Kv::MAX_VALUE);
+        let large = pattern(MAX_VALUE);
         client.ask(set("large", &large), b"STORED\r\n");
         client.ask(b"get large\r\n", value("large", &large));
 
@@ -132,7 +140,7 @@ fn too_large_a_value_is_swallowed_and_the_old_one_goes() {
         let server = kv(backend, config());
         let mut client = Client::connect(server.address);
         client.ask(set("k", b"old"), b"STORED\r\n");
-        let large = pattern(Kv::MAX_VALUE + 1);
+        let large = pattern(1 << 20);
         let reply = b"SERVER_ERROR object too large for cache\r\n";
         client.sending(&set("k", &large), |client| client.expect(reply));
         client.ask(b"get k\r\n", b"END\r\n");
@@ -147,7 +155,7 @@ fn a_get_of_many_large_values_waits_for_its_reader() {
         // Far more than may be queued for one connection.
         let server = kv(backend, Config { max_queued: 3 << 20, ..config() });
         let mut client = Client::connect(server.address);
-        let large = pattern(Kv::MAX_VALUE);
+        let large = pattern(MAX_VALUE);
         client.ask(set("large", &large), b"STORED\r\n");
         client.send(format!("get{}\r\nversion\r\n", " large".repeat(12)).as_bytes());
         let one = value("large", &large);
@@ -161,10 +169,23 @@ fn a_get_of_many_large_values_waits_for_its_reader() {
     });
 }
 
+/// The value of a counter.
+fn stat(client: &mut Client, name: &str) -> u64 {
+    client.send(b"stats\r\n");
+    let mut text = String::new();
+    while !text.ends_with("END\r\n") {
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut client.0, &mut byte).unwrap();
+        text.push(byte[0].into());
+    }
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+}
+
 #[test]
 fn memory_is_bounded_and_what_is_evicted_is_counted() {
     on_each(|backend| {
-        let server = Server::start(backend, config(), || Kv::new(1 << 20));
+        let server = Server::start(backend, config(), || Kv::with_memory(1 << 20, 0).unwrap());
         let mut client = Client::connect(server.address);
         let large = pattern(300_000);
         for i in 0..10 {
@@ -172,14 +193,12 @@ fn memory_is_bounded_and_what_is_evicted_is_counted() {
         }
         client.ask(b"get k6\r\n", b"END\r\n");
         client.ask(b"get k9\r\n", value("k9", &large));
-        let cost = 3 * (large.len() + 2 + 2 + 200);
-        client.ask(
-            b"stats\r\n",
-            format!(
-                "STAT curr_items 3\r\nSTAT bytes {cost}\r\nSTAT limit_maxbytes 1048576\r\n\
-                 STAT evictions 7\r\nEND\r\n"
-            ),
-        );
+        let counts = ["curr_items", "evictions", "get_hits", "get_misses", "limit_maxbytes"];
+        let counts = counts.map(|name| stat(&mut client, name));
+        assert_eq!(counts, [3, 7, 1, 1, 1 << 20]);
+        let bytes = stat(&mut client, "bytes");
+        assert!((900_000..1 << 20).contains(&bytes), "{bytes}");
+        assert_eq!(stat(&mut client, "curr_connections"), 1);
         drop(client);
         server.stop();
     });
@@ -188,7 +207,7 @@ fn memory_is_bounded_and_what_is_evicted_is_counted() {
 #[test]
 fn values_on_their_way_count_and_are_given_back() {
     on_each(|backend| {
-        let server = Server::start(backend, config(), || Kv::new(1 << 20));
+        let server = Server::start(backend, config(), || Kv::with_memory(1 << 20, 0).unwrap());
         let begun = b"version\r\nset half 0 0 600000\r\nthe first bytes";
         let mut first = Client::connect(server.address);
         first.ask(begun, VERSION);
@@ -199,18 +218,33 @@ fn values_on_their_way_count_and_are_given_back() {
         first.reset();
         // The reset and the next set race; as soon as the reset was seen, there is room.
         let begin = Instant::now();
-        loop {
-            second.send(&set("k", &value));
-            let mut word = [0; 6];
-            std::io::Read::read_exact(&mut second.0, &mut word).unwrap();
-            if &word == b"STORED" {
-                break;
-            }
-            assert_eq!(&word, b"SERVER");
-            second.expect(&reply[6..]);
+        while stat(&mut second, "bytes") > 0 {
             assert!(begin.elapsed() < PATIENCE, "the memory never comes back");
         }
+        second.ask(set("k", &value), b"STORED\r\n");
         drop(second);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_value_that_changes_while_it_is_sent_arrives_as_it_was() {
+    on_each(|backend| {
+        let server = kv(backend, config());
+        let mut other = Client::connect(server.address);
+        let large = pattern(MAX_VALUE);
+        other.ask(set("large", &large), b"STORED\r\n");
+        let mut slow = Client::narrow(server.address);
+        slow.send(b"get large large\r\n");
+        // What it has received shows that the reply has begun.
+        let reply = value("large", &large);
+        slow.expect(&reply[..10]);
+        other.ask(set("large", b"new"), b"STORED\r\n");
+        let (first, end) = reply[10..].split_at(reply.len() - 10 - 5);
+        slow.expect(first);
+        assert_eq!(end, b"END\r\n");
+        slow.expect(&value("large", b"new"));
+        drop((slow, other));
         server.stop();
     });
 }
@@ -246,7 +280,7 @@ fn garbage_gets_an_error_or_the_end() {
         client.expect_last(b"", End::Eof);
 
         let mut client = Client::connect(server.address);
-        let key = "k".repeat(Kv::MAX_KEY + 1);
+        let key = "k".repeat(251);
         let reply = "CLIENT_ERROR bad command line format\r\n";
         client.ask(format!("get {key}{key} and more\r\n"), reply);
         client.ask(b"get \r\nVERSION\r\n", b"ERROR\r\nERROR\r\n");
@@ -255,99 +289,77 @@ fn garbage_gets_an_error_or_the_end() {
     });
 }
 
-/// A step of the model.
-#[derive(Clone, Debug)]
-enum Step {
-    Set { key: u8, flags: u32, len: usize, fill: u8, exptime: i64, quiet: bool },
-    Get { keys: Vec<u8> },
-    Delete { key: u8, quiet: bool },
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let len = prop_oneof![40 => 0..40usize, 8 => 1000..1100usize, 2 => 0..70_000usize];
-    let exptime = prop_oneof![8 => Just(0), 1 => Just(-1), 1 => Just(2_592_001), 2 => Just(1000)];
-    prop_oneof![
-        4 => (0..12u8, any::<u32>(), len, any::<u8>(), exptime, any::<bool>()).prop_map(
-            |(key, flags, len, fill, exptime, quiet)| Step::Set {
-                key, flags, len, fill, exptime, quiet
-            }
-        ),
-        5 => vec(0..12u8, 1..5).prop_map(|keys| Step::Get { keys }),
-        2 => (0..12u8, any::<bool>()).prop_map(|(key, quiet)| Step::Delete { key, quiet }),
-    ]
-}
-
-/// What the cache should hold.
-#[derive(Default)]
-struct Model {
-    values: HashMap<u8, (u32, Vec<u8>)>,
-    requests: Vec<u8>,
-    replies: Vec<u8>,
-}
-
-impl Model {
-    fn step(&mut self, step: &Step) {
-        match step {
-            Step::Set { key, flags, len, fill, exptime, quiet } => {
-                let value = vec![*fill; *len];
-                let word = if *quiet { " noreply" } else { "" };
-                let line = format!("set key{key} {flags} {exptime} {len}{word}\r\n");
-                self.requests.extend_from_slice(line.as_bytes());
-                self.requests.extend_from_slice(&value);
-                self.requests.extend_from_slice(b"\r\n");
-                match exptime {
-                    0 | 1000 => self.values.insert(*key, (*flags, value)),
-                    _ => self.values.remove(key),
-                };
-                self.reply(*quiet, "STORED\r\n");
-            }
-            Step::Get { keys } => {
-                let words: String = keys.iter().map(|key| format!(" key{key}")).collect();
-                self.requests.extend_from_slice(format!("get{words}\r\n").as_bytes());
-                for key in keys {
-                    if let Some((flags, value)) = self.values.get(key) {
-                        let line = format!("VALUE key{key} {flags} {}\r\n", value.len());
-                        self.replies.extend_from_slice(line.as_bytes());
-                        self.replies.extend_from_slice(value);
-                        self.replies.extend_from_slice(b"\r\n");
-                    }
-                }
-                self.reply(false, "END\r\n");
-            }
-            Step::Delete { key, quiet } => {
-                let word = if *quiet { " noreply" } else { "" };
-                self.requests.extend_from_slice(format!("delete key{key}{word}\r\n").as_bytes());
-                let found = self.values.remove(key).is_some();
-                self.reply(*quiet, if found { "DELETED\r\n" } else { "NOT_FOUND\r\n" });
-            }
-        }
+/// Steps of a model as requests, and the replies to them.
+fn steps(model: &mut Model, random: &mut fastrand::Rng, n: usize) -> (Vec<u8>, Vec<u8>) {
+    let (mut requests, mut replies) = (Vec::new(), Vec::new());
+    for _ in 0..n {
+        model.step(&mut |n| random.usize(..n), &mut requests, &mut replies);
     }
-
-    fn reply(&mut self, quiet: bool, line: &str) {
-        if !quiet {
-            self.replies.extend_from_slice(line.as_bytes());
-        }
-    }
+    (requests, replies)
 }
 
+/// Two thousand on each mechanism, or as many as the environment says.
 #[test]
-fn ten_thousand_pipelined_steps_match_a_model() {
+fn pipelined_operations_agree_with_a_model() {
+    let operations: usize =
+        std::env::var("KV_OPERATIONS").map_or(2_000, |n| n.parse().expect("a number"));
     on_each(|backend| {
-        // No shrinking by replay: a failure prints the backend and the first bytes that differ.
-        let cases = Cases { cases: 10, failure_persistence: None, ..Cases::default() };
-        let strategy = (vec(step(), 1000), proptest::bool::weighted(0.3), 1..4000u32);
-        let result = TestRunner::new(cases).run(&strategy, |(steps, narrow, buffer_size)| {
-            let mut model = Model::default();
-            steps.iter().for_each(|step| model.step(step));
-            let base = if narrow { Config { buffer_size, ..tiny() } } else { config() };
+        for round in 0..operations.div_ceil(1_000) {
+            let mut random = fastrand::Rng::with_seed(round as u64);
+            let buffer_size = random.u32(1..4_000);
+            let base = match random.u32(..3) {
+                0 => Config { buffer_size, ..tiny() },
+                _ => config(),
+            };
             let server = kv(backend, base);
             let mut client = Client::connect(server.address);
-            client.sending(&model.requests, |client| client.expect(&model.replies));
+            let mut model = Model::new("key".to_owned(), 70_000, true);
+            for _ in 0..5 {
+                let (requests, replies) = steps(&mut model, &mut random, 200);
+                client.sending(&requests, |client| client.expect(&replies));
+            }
             client.end();
             client.expect_last(b"", End::Eof);
             server.stop();
-            Ok(())
+        }
+    });
+}
+
+#[test]
+fn workers_share_what_their_clients_store() {
+    on_each(|backend| {
+        let database = Database::shared(Limits::default(), 7, 2).unwrap();
+        let start = || {
+            let database = database.share().unwrap();
+            Server::start(backend, config(), || Kv::new(database))
+        };
+        let servers = [start(), start()];
+        let mut clients = servers.each_ref().map(|server| Client::connect(server.address));
+        for n in 0..20 {
+            clients[n % 2].ask(set(&format!("k{n}"), b"x"), b"STORED\r\n");
+        }
+        for n in 0..20 {
+            clients[1 - n % 2].ask(format!("get k{n}\r\n"), value(&format!("k{n}"), b"x"));
+        }
+        clients[0].ask(b"set n 0 0 1\r\n0\r\n", b"STORED\r\n");
+        std::thread::scope(|scope| {
+            for client in &mut clients {
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        client.send("incr n 1 noreply\r\n".repeat(50).as_bytes());
+                    }
+                    client.ask(b"version\r\n", VERSION);
+                });
+            }
         });
-        result.unwrap();
+        clients[1].ask(b"incr n 0\r\n", b"2000\r\n");
+        assert_eq!(stat(&mut clients[0], "threads"), 2);
+        assert_eq!(stat(&mut clients[0], "curr_connections"), 2);
+        clients[0].ask(b"flush_all\r\n", b"OK\r\n");
+        clients[1].ask(b"get n k1 k2 k3 k4\r\n", b"END\r\n");
+        drop(clients);
+        for server in servers {
+            server.stop();
+        }
     });
 }

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# The memcached server beside memcached: 10,000 sessions, byte for byte the same, and the clients that
+# people use. ci/kv.sh --model first has 10 million random operations
+# agree with a model, without a network and on the simulated machine, and a million on each mechanism: an hour.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+. ci/need.sh
+need memcached memcached
+need memccapable libmemcached-tools
+# Debian's own interpreter has Debian's packages, whatever else is installed.
+python=/usr/bin/python3
+$python -c 'import pymemcache' 2>/dev/null || need python3-pymemcache python3-pymemcache
+
+if [ "${1:-}" = --model ]; then
+    KV_OPERATIONS=10000000 cargo test --release --quiet -p kv --test session random_operations
+    KV_OPERATIONS=10000000 cargo test --release --quiet -p simulate --test simulation operations_of_the_cache
+    KV_OPERATIONS=1000000 cargo test --release --quiet -p kv --test mechanisms pipelined_operations
+fi
+
+cargo build --release --quiet -p kv
+kv=$PWD/target/release/kv
+work=$(mktemp -d)
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
+
+# start OPTION...: runs our server on a free port, sets $port.
+start() {
+    "$kv" -p 0 "$@" >"$work/log" 2>&1 &
+    pids+=($!)
+    for _ in $(seq 100); do
+        port=$(sed -n 's|^listening on [0-9.]*:\([0-9]*\).*|\1|p' "$work/log" | head -n 1)
+        [ -n "$port" ] && return
+        kill -0 "${pids[-1]}" 2>/dev/null || break
+        sleep 0.05
+    done
+    cat "$work/log" >&2
+    exit 1
+}
+
+stop() {
+    kill "${pids[-1]}"
+    wait "${pids[-1]}" 2>/dev/null || true
+    unset 'pids[-1]'
+}
+
+# Without threads of its own that look at values: whether one does shows in what `decr` leaves behind.
+memcached_port=18111
+as=()
+[ "$(id -u)" = 0 ] && as=(-u nobody)
+memcached "${as[@]}" -l 127.0.0.1 -p $memcached_port -B ascii -m 1024 -t 1 -o no_lru_maintainer,no_lru_crawler &
+pids+=($!)
+until (exec 3<>"/dev/tcp/127.0.0.1/$memcached_port") 2>/dev/null; do
+    kill -0 "${pids[-1]}" || exit 1
+    sleep 0.05
+done
+start -m 1024
+$python ci/kv-sessions.py "$port" $memcached_port "${KV_SESSIONS:-10000}"
+stop
+
+# How memcached's threads share values does not show.
+start -m 1024 -t 2
+memccapable -a -h 127.0.0.1 -p "$port" >"$work/capable" || { cat "$work/capable" >&2; exit 1; }
+echo "memccapable, two threads: $(grep -c '\[pass\]' "$work/capable") tests passed"
+stop
+
+for backend in $("$kv" --list-backends); do
+    start --backend "$backend"
+    memccapable -a -h 127.0.0.1 -p "$port" >"$work/capable" || { cat "$work/capable" >&2; exit 1; }
+    if ! grep -q '\[pass\]' "$work/capable" || grep -q '\[FAIL\]' "$work/capable"; then
+        cat "$work/capable" >&2
+        exit 1
+    fi
+    echo "some bytes of $backend" >"$work/file"
+    memccp --servers="127.0.0.1:$port" "$work/file"
+    [ "$(memccat --servers="127.0.0.1:$port" file)" = "some bytes of $backend" ]
+    memcrm --servers="127.0.0.1:$port" file
+    ! memccat --servers="127.0.0.1:$port" file >/dev/null 2>&1
+    memcslap --servers="127.0.0.1:$port" --concurrency=4 --execute-number=200 --test=get >"$work/slap"
+    $python ci/kv-client.py "$port"
+    echo "kv $backend: memccapable ($(grep -c '\[pass\]' "$work/capable") passed), memccat, memcslap, pymemcache"
+    stop
+done
+echo "ok"

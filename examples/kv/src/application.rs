@@ -1,0 +1,99 @@
+//! The server on the runtime.
+
+use std::collections::TryReserveError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use multiplex::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Listener, Rx, Why};
+
+use crate::database::{Database, Limits};
+use crate::session::{Next, Session};
+use crate::store::Clock;
+
+/// A memcached server: a worker's [`Application`].
+#[derive(Debug)]
+pub struct Kv {
+    database: Database,
+    /// Where replies are put together; kept for its memory.
+    out: Vec<u8>,
+}
+
+impl Kv {
+    /// Makes a server with these values.
+    pub fn new(database: Database) -> Self {
+        database.common.workers.fetch_add(1, Ordering::Relaxed);
+        Kv { database, out: Vec::new() }
+    }
+
+    /// Makes a server that has `memory` bytes for values.
+    ///
+    /// # Errors
+    /// When there is not that much memory.
+    pub fn with_memory(memory: usize, seed: u64) -> Result<Self, TryReserveError> {
+        Ok(Kv::new(Database::new(Limits { memory, ..Limits::default() }, seed)?))
+    }
+}
+
+/// The mechanism's time.
+struct Time<'a, C> {
+    io: &'a C,
+    started: Instant,
+}
+
+impl<C: Commands> Clock for Time<'_, C> {
+    fn elapsed(&self) -> Duration {
+        self.io.now().saturating_duration_since(self.started)
+    }
+
+    fn unix(&self) -> Duration {
+        self.io.wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    }
+}
+
+impl Application for Kv {
+    type State = Session;
+    const MAX_UNCONSUMED: usize = Session::MAX_UNUSED + 1;
+
+    fn accepted(&mut self, _: Cx<'_, impl Commands, Session>, _: Listener) {
+        self.database.connected();
+    }
+
+    fn received(&mut self, x: Cx<'_, impl Commands, Session>, rx: &mut Rx<'_>) {
+        let Kv { database, out } = self;
+        let started = database.common.started(x.io.now());
+        loop {
+            let time = Time { io: &*x.io, started };
+            let (used, next) = x.state.serve(database, &time, rx.bytes(), out);
+            rx.consume(used);
+            let mut queued = 0;
+            if !out.is_empty() {
+                queued = x.io.send(x.id, Chunk::Copy(out));
+                out.clear();
+            }
+            match next {
+                Next::Input => break,
+                Next::Output if queued >= HIGH_WATER => return x.io.receive(x.id, false),
+                Next::Output => {}
+                Next::Close => return x.io.close(x.id, Close::Linger),
+            }
+        }
+        if rx.eof() || x.io.stopping() && x.state.is_idle() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn drained(&mut self, x: Cx<'_, impl Commands, Session>) {
+        x.io.receive(x.id, true);
+    }
+
+    fn stopping(&mut self, x: Cx<'_, impl Commands, Session>) {
+        if x.state.is_idle() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn closed(&mut self, x: Cx<'_, impl Commands, Session>, _: Why) {
+        x.state.end(&mut self.database);
+        self.database.disconnected();
+    }
+}

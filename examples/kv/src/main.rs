@@ -1,0 +1,104 @@
+//! A memcached server as a program.
+
+mod options;
+
+use std::collections::hash_map::RandomState;
+use std::error::Error;
+use std::hash::BuildHasher as _;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use clap::Parser as _;
+use kv::{Database, Kv};
+use multiplex::{Any, Config};
+use options::Options;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    if options.list_backends {
+        for backend in multiplex::backends().iter().filter(|backend| backend.available.is_ok()) {
+            println!("{}", backend.name);
+        }
+        return Ok(());
+    }
+    let limits = options.limits()?;
+    let threads = usize::from(options.threads);
+    let config = Config {
+        listen: options.addresses()?,
+        max_connections: options.connections.div_ceil(options.threads.into()),
+        reuse_port: threads > 1,
+        ..Config::default()
+    };
+    let no_memory = |_| {
+        format!("there are no {} MiB of memory for values; use a smaller -m", limits.memory >> 20)
+    };
+    let seed = RandomState::new().hash_one(0);
+    if threads == 1 {
+        let database = Database::new(limits, seed).map_err(no_memory)?;
+        let mechanism = Any::new(&options.backend, &config)?;
+        say(mechanism.addresses(), mechanism.name());
+        mechanism.run(Kv::new(database))?;
+        return Ok(());
+    }
+    let database = Database::shared(limits, seed, threads).map_err(no_memory)?;
+    serve_in_threads(options, config, &database)
+}
+
+fn say(addresses: &[SocketAddr], backend: &str) {
+    for address in addresses {
+        println!("listening on {address} (backend {backend})");
+    }
+}
+
+/// What a worker tells: the addresses it listens at, and the mechanism; later, why it ended.
+type Told = Result<(Vec<SocketAddr>, &'static str), String>;
+
+/// Starts workers that listen at the same addresses, and waits until one of them ends.
+fn serve_in_threads(
+    options: Options,
+    mut config: Config,
+    database: &Database,
+) -> Result<(), Box<dyn Error>> {
+    // Workers may share a port, so another server that does would not be noticed.
+    for at in &config.listen {
+        TcpListener::bind(at).map_err(|error| format!("can't listen at {at}: {error}"))?;
+    }
+    let (tell, told) = channel();
+    let mut started = None;
+    for _ in 0..options.threads {
+        let (backend, config_of_worker) = (options.backend.clone(), config.clone());
+        let database = database.share().ok_or("the database is not shared")?;
+        let tell = tell.clone();
+        thread::Builder::new().name("worker".to_owned()).spawn(move || {
+            if let Err(error) = work(&backend, &config_of_worker, database, &tell) {
+                // The program ends already if nobody listens.
+                let _ = tell.send(Err(error.to_string()));
+            }
+        })?;
+        let (addresses, name) = told.recv()??;
+        // With port 0, the first worker found a port for all.
+        config.listen.clone_from(&addresses);
+        started = Some((addresses, name));
+    }
+    if let Some((addresses, name)) = started {
+        say(&addresses, name);
+    }
+    drop(tell);
+    match told.recv() {
+        Ok(Err(error)) => Err(error.into()),
+        _ => Err("a worker has ended".into()),
+    }
+}
+
+fn work(
+    backend: &str,
+    config: &Config,
+    database: Database,
+    tell: &Sender<Told>,
+) -> Result<(), Box<dyn Error>> {
+    let mechanism = Any::new(backend, config)?;
+    tell.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))?;
+    mechanism.run(Kv::new(database))?;
+    Ok(())
+}

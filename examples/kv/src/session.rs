@@ -1,0 +1,450 @@
+//! A connection's side of the protocol, free of input and output: bytes in, bytes out.
+
+use std::mem;
+
+use memchr::{memchr, memchr3};
+
+use crate::database::Database;
+use crate::protocol::{self, BAD_FORMAT, Command, Get, StoreLine};
+use crate::reply;
+use crate::store::{Arriving, Clock, Found, Outcome, Reading, Refusal, Store, Verb};
+
+/// What a connection is in the middle of.
+///
+/// Before it is dropped, [`Session::end`] has to be called.
+#[derive(Debug, Default)]
+pub struct Session {
+    phase: Phase,
+}
+
+#[derive(Debug, Default)]
+enum Phase {
+    /// A line with a command comes next.
+    #[default]
+    Line,
+    /// Keys come next, up to the end of the line. Each is answered before the next one is looked at, so
+    /// a line may name more values than there is memory to queue them.
+    Keys(Get),
+    /// A value is being sent, then more keys come.
+    Send { reading: Reading, hash: u64, get: Get },
+    /// The bytes of a value come next.
+    Value(Incoming),
+    /// So many bytes are of no use.
+    Swallow(usize),
+    /// The remaining line is of no use; then this is the reply.
+    SkipLine(&'static [u8]),
+}
+
+/// A value on its way in.
+#[derive(Debug)]
+struct Incoming {
+    arriving: Arriving,
+    hash: u64,
+    verb: Verb,
+    quiet: bool,
+    /// Bytes that are still to come, without the line end.
+    missing: usize,
+    /// How many bytes of the line end have come.
+    end: usize,
+    /// Those were the right ones.
+    valid: bool,
+}
+
+/// What a [`Session`] wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// More bytes.
+    Input,
+    /// To be called again, once the replies that there are have been sent.
+    Output,
+    /// The end of the connection.
+    Close,
+}
+
+const LINE_END: &[u8] = b"\r\n";
+
+/// What one step came to.
+enum Step {
+    /// So many bytes were used; go on.
+    Used(usize),
+    /// It takes more bytes.
+    Wait,
+    /// This was the last step.
+    Close,
+}
+
+impl Session {
+    /// The longest line in bytes, its end not counted. One that is longer, and no `get`, ends the
+    /// connection.
+    pub const MAX_LINE: usize = 2048;
+
+    /// Replies are handed over when there are so many bytes of them.
+    pub const OUTPUT: usize = 64 * 1024;
+
+    /// The most bytes that one call leaves unused and still wants more.
+    pub const MAX_UNUSED: usize = Self::MAX_LINE;
+
+    /// Whether it waits for nothing but another request.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Line)
+    }
+
+    /// Works on received bytes, and appends replies to `out`. Returns how many bytes it has used, and
+    /// what it wants next.
+    pub fn serve(
+        &mut self,
+        database: &mut Database,
+        clock: &impl Clock,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let mut used = 0;
+        loop {
+            if out.len() >= Self::OUTPUT {
+                return (used, Next::Output);
+            }
+            match self.step(database, clock, &input[used..], out) {
+                Step::Used(n) => used += n,
+                Step::Wait => return (used, Next::Input),
+                Step::Close => return (used, Next::Close),
+            }
+        }
+    }
+
+    /// Lets go of what the connection holds.
+    pub fn end(&mut self, database: &mut Database) {
+        match mem::take(&mut self.phase) {
+            Phase::Value(value) => {
+                database.store_as_of_before(value.hash).abandon(&value.arriving);
+            }
+            Phase::Send { reading, hash, .. } => {
+                database.store_as_of_before(hash).release_reading(&reading);
+            }
+            Phase::Line | Phase::Keys(_) | Phase::Swallow(_) | Phase::SkipLine(_) => {}
+        }
+    }
+
+    fn step(
+        &mut self,
+        database: &mut Database,
+        clock: &impl Clock,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Step {
+        if input.is_empty() && !matches!(self.phase, Phase::Send { .. }) {
+            return Step::Wait;
+        }
+        match &mut self.phase {
+            Phase::Line => self.line(database, clock, input, out),
+            Phase::Keys(get) => {
+                let get = *get;
+                self.key(get, database, clock, input, out)
+            }
+            Phase::Send { reading, hash, get } => {
+                let (hash, get) = (*hash, *get);
+                let mut store = database.store_as_of_before(hash);
+                if store.read(reading, Self::OUTPUT - out.len(), out) {
+                    store.release_reading(reading);
+                    out.extend_from_slice(LINE_END);
+                    self.phase = Phase::Keys(get);
+                }
+                Step::Used(0)
+            }
+            Phase::Value(value) => {
+                let used = value.fill(database, input);
+                if value.end == LINE_END.len() {
+                    self.arrived(database, clock, out);
+                }
+                Step::Used(used)
+            }
+            Phase::Swallow(remaining) => {
+                let n = input.len().min(*remaining);
+                *remaining -= n;
+                if *remaining == 0 {
+                    self.phase = Phase::Line;
+                }
+                Step::Used(n)
+            }
+            Phase::SkipLine(reply) => match memchr(b'\n', input) {
+                None => Step::Used(input.len()),
+                Some(end) => {
+                    out.extend_from_slice(reply);
+                    self.phase = Phase::Line;
+                    Step::Used(end + 1)
+                }
+            },
+        }
+    }
+
+    fn line(
+        &mut self,
+        database: &mut Database,
+        clock: &impl Clock,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let within = &input[..input.len().min(Self::MAX_LINE + 1)];
+        let Some(end) = memchr(b'\n', within) else {
+            return self.long_line(within);
+        };
+        let line = &within[..end];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let command = protocol::parse(line);
+        if let Command::Get { get, keys_at } = command {
+            if line.len() > Store::MAX_KEY && has_long_key(&line[keys_at..]) {
+                touch_before_long_key(get, &line[keys_at..], database, clock);
+                out.extend_from_slice(BAD_FORMAT);
+                return Step::Used(end + 1);
+            }
+            self.phase = Phase::Keys(get);
+            return Step::Used(keys_at);
+        }
+        match self.command(command, database, clock, out) {
+            Step::Used(_) => Step::Used(end + 1),
+            other => other,
+        }
+    }
+
+    /// A line that has no end yet.
+    fn long_line(&mut self, line: &[u8]) -> Step {
+        if line.len() <= Self::MAX_LINE {
+            return Step::Wait;
+        }
+        match protocol::parse_long(line) {
+            Some(Command::Get { get, keys_at }) => {
+                self.phase = Phase::Keys(get);
+                Step::Used(keys_at)
+            }
+            Some(Command::Wrong { reply, .. }) => {
+                self.phase = Phase::SkipLine(reply);
+                Step::Used(0)
+            }
+            _ => Step::Close,
+        }
+    }
+
+    fn command(
+        &mut self,
+        command: Command<'_>,
+        database: &mut Database,
+        clock: &impl Clock,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let mut say = |quiet: bool, reply: &[u8]| {
+            if !quiet {
+                out.extend_from_slice(reply);
+            }
+        };
+        match command {
+            Command::Get { .. } => unreachable!("its keys are taken from the line"),
+            Command::Store(line) => self.begin_value(&line, database, clock, out),
+            Command::Delete { key, quiet } => {
+                let key = database.key(key);
+                let found = database.store(key.hash, clock).delete(key);
+                say(quiet, if found { b"DELETED\r\n" } else { reply::NOT_FOUND });
+            }
+            Command::Count { key, delta, up, quiet } => {
+                let key = database.key(key);
+                let counted = database.store(key.hash, clock).count(key, delta, up);
+                if !quiet {
+                    reply::counted(counted, out);
+                }
+            }
+            Command::Touch { key, exptime, quiet } => {
+                let key = database.key(key);
+                let found = database.store(key.hash, clock).touch(key, exptime, clock);
+                say(quiet, if found.is_some() { b"TOUCHED\r\n" } else { reply::NOT_FOUND });
+            }
+            Command::Flush { delay, quiet } => {
+                database.each(clock, |store| store.flush(delay, clock));
+                say(quiet, reply::OK);
+            }
+            Command::Stats { what } => reply::stats(what, database, clock, out),
+            Command::Version => {
+                say(false, b"VERSION ");
+                say(false, reply::VERSION.as_bytes());
+                say(false, LINE_END);
+            }
+            Command::Verbosity { quiet } => say(quiet, reply::OK),
+            Command::Quit | Command::Hangup => return Step::Close,
+            Command::Wrong { reply, quiet } => say(quiet, reply),
+        }
+        Step::Used(0)
+    }
+
+    /// Prepares for the bytes of a value.
+    fn begin_value(
+        &mut self,
+        line: &StoreLine<'_>,
+        database: &mut Database,
+        clock: &impl Clock,
+        out: &mut Vec<u8>,
+    ) {
+        let StoreLine { verb, key, attributes, len, quiet } = *line;
+        let key = database.key(key);
+        let mut store = database.store(key.hash, clock);
+        match store.allocate(key, attributes, len, clock) {
+            Ok(arriving) => {
+                let hash = key.hash;
+                let (missing, end, valid) = (len, 0, true);
+                let value = Incoming { arriving, hash, verb, quiet, missing, end, valid };
+                self.phase = Phase::Value(value);
+            }
+            Err(refusal) => {
+                if verb == Verb::Set {
+                    // The old value must not outlive a set that failed.
+                    store.discard(key);
+                }
+                if !quiet {
+                    out.extend_from_slice(match refusal {
+                        Refusal::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+                        Refusal::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
+                    });
+                }
+                self.phase = Phase::Swallow(len + LINE_END.len());
+            }
+        }
+    }
+
+    /// A value has arrived, with its line end.
+    fn arrived(&mut self, database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
+        let Phase::Value(value) = mem::take(&mut self.phase) else { return };
+        let mut store = database.store(value.hash, clock);
+        let reply: &[u8] = if value.valid {
+            match store.store(value.verb, &value.arriving, value.hash) {
+                Outcome::Stored => b"STORED\r\n",
+                Outcome::NotStored => b"NOT_STORED\r\n",
+                Outcome::Exists => b"EXISTS\r\n",
+                Outcome::NotFound => reply::NOT_FOUND,
+            }
+        } else {
+            store.abandon(&value.arriving);
+            b"CLIENT_ERROR bad data chunk\r\n"
+        };
+        if !value.quiet {
+            out.extend_from_slice(reply);
+        }
+    }
+
+    /// Answers the next key of a `get`, or ends it.
+    fn key(
+        &mut self,
+        get: Get,
+        database: &mut Database,
+        clock: &impl Clock,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let spaces = input.iter().position(|byte| *byte != b' ').unwrap_or(input.len());
+        let word = &input[spaces..];
+        // A zero byte is the end of a line's words, though not of the line.
+        let Some(len) = memchr3(b' ', b'\n', 0, word) else {
+            // One more may be the first half of a line end.
+            if word.len() > Store::MAX_KEY + 1 {
+                self.phase = Phase::SkipLine(BAD_FORMAT);
+                return Step::Used(spaces);
+            }
+            return if spaces > 0 { Step::Used(spaces) } else { Step::Wait };
+        };
+        let key = match word[len] {
+            b'\n' => word[..len].strip_suffix(b"\r").unwrap_or(&word[..len]),
+            _ => &word[..len],
+        };
+        if key.len() > Store::MAX_KEY {
+            self.phase = Phase::SkipLine(BAD_FORMAT);
+            return Step::Used(spaces);
+        }
+        if !key.is_empty()
+            && let Some((reading, hash)) = answer(get, key, database, clock, out)
+        {
+            self.phase = Phase::Send { reading, hash, get };
+            // What ends the key is looked at again, when the value was sent.
+            return Step::Used(spaces + key.len());
+        }
+        match word[len] {
+            b' ' => Step::Used(spaces + len + 1),
+            b'\n' => {
+                out.extend_from_slice(reply::END);
+                self.phase = Phase::Line;
+                Step::Used(spaces + len + 1)
+            }
+            _ => {
+                self.phase = Phase::SkipLine(reply::END);
+                Step::Used(spaces + len)
+            }
+        }
+    }
+}
+
+/// Values up to this many bytes are sent as a whole; larger ones, piece by piece.
+const WHOLE: usize = 4 * 1024;
+
+/// Appends the reply for a key. A large value's bytes are left to be sent piece by piece.
+fn answer(
+    get: Get,
+    key: &[u8],
+    database: &mut Database,
+    clock: &impl Clock,
+    out: &mut Vec<u8>,
+) -> Option<(Reading, u64)> {
+    let name = database.key(key);
+    let mut store = database.store(name.hash, clock);
+    let found: Option<Found> = match get.exptime {
+        None => store.get(name),
+        Some(exptime) => {
+            let found = store.touch(name, exptime, clock);
+            store.count_get(found.is_some());
+            found
+        }
+    };
+    let found = found?;
+    reply::value_header(key, &found, get.unique, out);
+    if found.len > WHOLE
+        && let Some(reading) = store.begin_reading(found)
+    {
+        return Some((reading, name.hash));
+    }
+    // Of a value that too many connections read, this one gets a copy at once.
+    store.read_whole(found, out);
+    out.extend_from_slice(LINE_END);
+    None
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let line = &line[..memchr(0, line).unwrap_or(line.len())];
+    line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+}
+
+fn has_long_key(keys: &[u8]) -> bool {
+    words(keys).any(|key| key.len() > Store::MAX_KEY)
+}
+
+/// A line with a key that is too long gets an error for its only reply, but what comes before that
+/// key was done.
+fn touch_before_long_key(get: Get, keys: &[u8], database: &mut Database, clock: &impl Clock) {
+    let Some(exptime) = get.exptime else { return };
+    for key in words(keys).take_while(|key| key.len() <= Store::MAX_KEY) {
+        let key = database.key(key);
+        database.store(key.hash, clock).touch(key, exptime, clock);
+    }
+}
+
+impl Incoming {
+    /// Takes the bytes that are missing, as far as they are there; returns how many.
+    fn fill(&mut self, database: &mut Database, input: &[u8]) -> usize {
+        let n = self.missing.min(input.len());
+        if n > 0 {
+            let mut store = database.store_as_of_before(self.hash);
+            store.fill(&mut self.arriving, &input[..n]);
+            self.missing -= n;
+        }
+        if self.missing > 0 {
+            return n;
+        }
+        let end = &input[n..];
+        let end = &end[..end.len().min(LINE_END.len() - self.end)];
+        self.valid &= LINE_END[self.end..].starts_with(end);
+        self.end += end.len();
+        n + end.len()
+    }
+}

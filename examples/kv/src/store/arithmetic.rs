@@ -1,0 +1,86 @@
+//! `incr` and `decr`: a value that is a number, in decimal.
+
+use super::blocks::Blocks;
+use super::write::counted;
+use super::{Arriving, Key, Store};
+use crate::number::parse_u64;
+
+/// What came of counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// The new number.
+    Now(u64),
+    NotFound,
+    /// The value is no number.
+    NonNumeric,
+    NoMemory,
+}
+
+/// The value of an item that is larger, as memcached counts items, is no number, whatever it begins with.
+const MAX_NUMBER: usize = 512 * 1024;
+
+impl Store {
+    /// Adds to a number, or subtracts from it. Above, it wraps around; below, it stays at 0.
+    pub(crate) fn count(&mut self, key: Key<'_>, delta: u64, up: bool) -> Counted {
+        let Ok(item) = self.look_up(key) else {
+            let stats = &mut self.stats;
+            *(if up { &mut stats.incr_misses } else { &mut stats.decr_misses }) += 1;
+            return Counted::NotFound;
+        };
+        let Some(value) = self.number(item) else { return Counted::NonNumeric };
+        let value = if up { value.wrapping_add(delta) } else { value.saturating_sub(delta) };
+        let mut digits = itoa::Buffer::new();
+        if !self.write_number(item, key, digits.format(value).as_bytes()) {
+            return Counted::NoMemory;
+        }
+        let stats = &mut self.stats;
+        *(if up { &mut stats.incr_hits } else { &mut stats.decr_hits }) += 1;
+        Counted::Now(value)
+    }
+
+    fn number(&self, item: u32) -> Option<u64> {
+        let len = self.blocks.value_len(item) as usize;
+        let key_len = self.blocks.key_len(item).into();
+        if counted(key_len, self.blocks.flags(item), len) > MAX_NUMBER {
+            return None;
+        }
+        parse_u64(self.blocks.bytes(self.value(item), len))
+    }
+
+    /// Writes a number in place, with spaces behind it as far as the old one went; or, where it has
+    /// become longer, or is being read, into an item of its own.
+    fn write_number(&mut self, item: u32, key: Key<'_>, digits: &[u8]) -> bool {
+        let len = self.blocks.value_len(item) as usize;
+        if digits.len() <= len && self.blocks.holders(item) == 0 {
+            let mut cursor = self.value(item);
+            self.blocks.write(&mut cursor, digits);
+            for _ in digits.len()..len {
+                self.blocks.write(&mut cursor, b" ");
+            }
+            self.unique += 1;
+            self.blocks.set_unique(item, self.unique);
+            self.index.used(&mut self.blocks, item);
+            return true;
+        }
+        let (flags, expires) = (self.blocks.flags(item), self.blocks.expires(item));
+        // What makes room must not take this one first.
+        self.index.used(&mut self.blocks, item);
+        let Ok(Arriving { item: new, mut cursor }) =
+            self.new_item(key.bytes, flags, expires, digits.len())
+        else {
+            return false;
+        };
+        self.blocks.write(&mut cursor, digits);
+        let old = self.index.find(&self.blocks, key);
+        self.put(new, old, key.hash);
+        self.release(new);
+        true
+    }
+
+    /// Where an item's value begins.
+    pub(super) fn value(&self, item: u32) -> super::Cursor {
+        let mut cursor = Blocks::cursor(item);
+        self.blocks.advance(&mut cursor, self.blocks.key_len(item).into());
+        cursor
+    }
+}

@@ -1,0 +1,334 @@
+//! Values under a limit of memory; the least recently used make room.
+//!
+//! A store is a data structure and nothing more: it knows neither sockets nor the protocol, and is
+//! given the time. All its memory is that of its blocks and its table.
+
+mod arithmetic;
+mod blocks;
+mod index;
+mod item;
+mod stats;
+mod sweep;
+mod time;
+mod write;
+
+use std::collections::TryReserveError;
+use std::fmt;
+use std::hash::BuildHasher as _;
+
+use foldhash::fast::FixedState;
+
+pub(crate) use blocks::Cursor;
+use blocks::{BLOCK, Blocks};
+use index::Index;
+pub(crate) use index::Key;
+use item::{FETCHED, LINKED};
+pub(crate) use stats::{Stats, Usage};
+pub use time::Clock;
+pub(crate) use write::{Arriving, Attributes, Outcome, Refusal, Verb};
+
+pub(crate) use arithmetic::Counted;
+
+/// Values by their keys.
+pub(crate) struct Store {
+    blocks: Blocks,
+    index: Index,
+    hasher: FixedState,
+    max_item: usize,
+    /// The current second.
+    now: u32,
+    /// The number of the newest value.
+    unique: u64,
+    /// Values with smaller numbers are gone.
+    flushed: u64,
+    /// The second in which all values will be gone; 0 if none.
+    flush_at: u32,
+    /// The bucket that is looked at next for values that are gone.
+    swept: usize,
+    /// How many buckets have to be looked at since a flush.
+    to_sweep: usize,
+    pub(crate) stats: Stats,
+}
+
+/// A value that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    item: u32,
+    pub(crate) flags: u32,
+    pub(crate) len: usize,
+    pub(crate) unique: u64,
+}
+
+/// A value that is being read. It stays as it is until it is [released](Store::release_reading).
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Reading {
+    item: u32,
+    cursor: Cursor,
+    remaining: usize,
+}
+
+/// Why a value is gone that is still in the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    Expired,
+    Flushed,
+}
+
+impl Store {
+    /// The longest key in bytes.
+    pub(crate) const MAX_KEY: usize = 250;
+
+    /// Makes a store that takes at most `memory` bytes.
+    pub(crate) fn new(
+        memory: usize,
+        max_item: usize,
+        hasher: FixedState,
+    ) -> Result<Self, TryReserveError> {
+        // A block has at most one bucket.
+        let capacity = memory / (BLOCK + size_of::<u32>());
+        Ok(Store {
+            blocks: Blocks::new(capacity)?,
+            index: Index::new(capacity)?,
+            hasher,
+            max_item,
+            now: 1,
+            unique: 0,
+            flushed: 0,
+            flush_at: 0,
+            swept: 0,
+            to_sweep: 0,
+            stats: Stats::default(),
+        })
+    }
+
+    /// Tells the time. It never goes back.
+    #[inline]
+    pub(crate) fn tick(&mut self, clock: &impl Clock) {
+        let now = time::second(clock.elapsed());
+        if now > self.now {
+            self.now = now;
+            self.next_second();
+        }
+    }
+
+    fn next_second(&mut self) {
+        if self.flush_at != 0 && self.flush_at <= self.now {
+            self.flush_at = 0;
+            self.flush_older_than(self.unique + 1);
+        }
+        self.sweep(Self::SWEPT_A_SECOND);
+    }
+
+    /// Looks a value up for a client that wants it.
+    pub(crate) fn get(&mut self, key: Key<'_>) -> Option<Found> {
+        self.stats.cmd_get += 1;
+        match self.look_up(key) {
+            Ok(item) => {
+                self.stats.get_hits += 1;
+                Some(self.fetch(item))
+            }
+            Err(gone) => {
+                self.stats.get_misses += 1;
+                self.stats.get_expired += u64::from(gone == Some(Gone::Expired));
+                self.stats.get_flushed += u64::from(gone == Some(Gone::Flushed));
+                None
+            }
+        }
+    }
+
+    /// Looks a value up and changes when it expires.
+    pub(crate) fn touch(
+        &mut self,
+        key: Key<'_>,
+        exptime: i32,
+        clock: &impl Clock,
+    ) -> Option<Found> {
+        self.stats.cmd_touch += 1;
+        let Ok(item) = self.look_up(key) else {
+            self.stats.touch_misses += 1;
+            return None;
+        };
+        self.stats.touch_hits += 1;
+        let found = self.fetch(item);
+        self.index.set_expires(&mut self.blocks, item, time::expiry(exptime, clock));
+        Some(found)
+    }
+
+    /// Counts a `touch` with its value as a `get`, too.
+    pub(crate) fn count_get(&mut self, hit: bool) {
+        self.stats.cmd_get += 1;
+        self.stats.get_hits += u64::from(hit);
+        self.stats.get_misses += u64::from(!hit);
+    }
+
+    fn fetch(&mut self, item: u32) -> Found {
+        let Store { blocks, index, .. } = self;
+        index.used(blocks, item);
+        let state = blocks.state(item);
+        if state & FETCHED == 0 {
+            blocks.set_state(item, state | FETCHED);
+        }
+        Found {
+            item,
+            flags: blocks.flags(item),
+            len: blocks.value_len(item) as usize,
+            unique: blocks.unique(item),
+        }
+    }
+
+    /// Removes a value; whether there was one.
+    pub(crate) fn delete(&mut self, key: Key<'_>) -> bool {
+        let found = self.look_up(key);
+        match found {
+            Ok(item) => {
+                self.stats.delete_hits += 1;
+                self.remove(item, key.hash);
+            }
+            Err(_) => self.stats.delete_misses += 1,
+        }
+        found.is_ok()
+    }
+
+    /// Removes a value, if there is one, without counting.
+    pub(crate) fn discard(&mut self, key: Key<'_>) {
+        if let Ok(item) = self.look_up(key) {
+            self.remove(item, key.hash);
+        }
+    }
+
+    /// Makes all values go, at once or after a delay.
+    pub(crate) fn flush(&mut self, delay: i32, clock: &impl Clock) {
+        self.stats.cmd_flush += 1;
+        if delay > 0 {
+            self.flush_at = time::expiry(delay, clock);
+            if self.flush_at > self.now {
+                return;
+            }
+        }
+        self.flush_at = 0;
+        self.unique += 1;
+        self.flush_older_than(self.unique);
+    }
+
+    fn flush_older_than(&mut self, unique: u64) {
+        self.flushed = unique;
+        self.to_sweep = self.index.buckets();
+    }
+
+    /// Begins to read a value; none if too many connections do.
+    pub(crate) fn begin_reading(&mut self, found: Found) -> Option<Reading> {
+        let Found { item, len, .. } = found;
+        let holders = self.blocks.holders(item).checked_add(1)?;
+        self.blocks.set_holders(item, holders);
+        Some(Reading { item, cursor: self.value(item), remaining: len })
+    }
+
+    /// Appends at most `max` bytes of a value; whether these were the last.
+    pub(crate) fn read(&self, reading: &mut Reading, max: usize, to: &mut Vec<u8>) -> bool {
+        let n = reading.remaining.min(max);
+        self.blocks.read(&mut reading.cursor, n, to);
+        reading.remaining -= n;
+        reading.remaining == 0
+    }
+
+    /// Appends a whole value that was just found.
+    pub(crate) fn read_whole(&self, found: Found, to: &mut Vec<u8>) {
+        self.blocks.read(&mut self.value(found.item), found.len, to);
+    }
+
+    /// Ends reading a value.
+    pub(crate) fn release_reading(&mut self, reading: &Reading) {
+        self.release(reading.item);
+    }
+
+    /// What it holds.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage {
+            items: self.index.items as u64,
+            blocks: self.blocks.used() as u64,
+            max_blocks: self.blocks.capacity() as u64,
+            buckets: self.index.buckets() as u64,
+        }
+    }
+
+    /// Forgets what was counted.
+    pub(crate) fn reset_stats(&mut self) {
+        self.stats = Stats::default();
+    }
+
+    /// The hash of a key that a client names.
+    pub(crate) fn hash(hasher: &FixedState, key: &[u8]) -> u64 {
+        hasher.hash_one(key)
+    }
+
+    fn hash_of(&self, item: u32) -> u64 {
+        Self::hash(&self.hasher, self.key(item).bytes())
+    }
+
+    /// Finds a value that is not gone. One that is gone is removed, and its reason returned.
+    fn look_up(&mut self, key: Key<'_>) -> Result<u32, Option<Gone>> {
+        let item = self.index.find(&self.blocks, key).ok_or(None)?;
+        let Some(gone) = self.gone(item) else { return Ok(item) };
+        self.count_unfetched(item);
+        self.remove(item, key.hash);
+        Err(Some(gone))
+    }
+
+    /// Whether a value is gone, and why.
+    fn gone(&self, item: u32) -> Option<Gone> {
+        let expires = self.blocks.expires(item);
+        if expires != 0 && expires <= self.now {
+            Some(Gone::Expired)
+        } else if self.blocks.unique(item) < self.flushed {
+            Some(Gone::Flushed)
+        } else {
+            None
+        }
+    }
+
+    fn count_unfetched(&mut self, item: u32) {
+        self.stats.expired_unfetched += u64::from(self.blocks.state(item) & FETCHED == 0);
+    }
+
+    /// Removes an item; its memory is free as soon as nobody holds it.
+    fn remove(&mut self, item: u32, hash: u64) {
+        self.index.unlink(&mut self.blocks, item, hash);
+        if self.blocks.holders(item) == 0 {
+            self.free(item);
+        }
+    }
+
+    /// Lets go of an item that a connection has held.
+    fn release(&mut self, item: u32) {
+        let holders = self.blocks.holders(item) - 1;
+        self.blocks.set_holders(item, holders);
+        if holders == 0 && self.blocks.state(item) & LINKED == 0 {
+            self.free(item);
+        }
+    }
+
+    fn free(&mut self, item: u32) {
+        let len = usize::from(self.blocks.key_len(item)) + self.blocks.value_len(item) as usize;
+        self.blocks.give(item, self.blocks.last(item), Blocks::count_for(len));
+    }
+}
+
+impl Usage {
+    /// The bytes of its blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.blocks * BLOCK as u64
+    }
+
+    /// The bytes of a block.
+    pub(crate) const BLOCK: u64 = BLOCK as u64;
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

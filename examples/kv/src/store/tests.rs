@@ -1,0 +1,233 @@
+use std::time::Duration;
+
+use super::*;
+
+/// A clock that stands still until it is set.
+struct At(u64);
+
+impl Clock for At {
+    fn elapsed(&self) -> Duration {
+        Duration::from_secs(self.0)
+    }
+
+    fn unix(&self) -> Duration {
+        Duration::from_secs(1_700_000_000 + self.0)
+    }
+}
+
+const HASHER: FixedState = FixedState::with_seed(7);
+
+fn store(blocks: usize) -> Store {
+    Store::new(blocks * (BLOCK + 4), 1 << 20, HASHER).unwrap()
+}
+
+fn key(bytes: &[u8]) -> Key<'_> {
+    Key { bytes, hash: Store::hash(&HASHER, bytes) }
+}
+
+fn put_until(store: &mut Store, name: &str, value: &[u8], exptime: i32) -> Result<(), Refusal> {
+    let key = key(name.as_bytes());
+    let attributes = Attributes { flags: 0, exptime };
+    let mut arriving = store.allocate(key, attributes, value.len(), &At(0))?;
+    store.fill(&mut arriving, value);
+    assert_eq!(store.store(Verb::Set, &arriving, key.hash), Outcome::Stored);
+    Ok(())
+}
+
+fn put(store: &mut Store, name: &str, value: &[u8]) -> Result<(), Refusal> {
+    put_until(store, name, value, 0)
+}
+
+fn get(store: &mut Store, name: &str) -> Option<Vec<u8>> {
+    let found = store.get(key(name.as_bytes()))?;
+    let mut value = Vec::new();
+    store.read_whole(found, &mut value);
+    Some(value)
+}
+
+#[test]
+fn the_least_recently_used_makes_room() {
+    let mut store = store(3);
+    for name in ["a", "b", "c"] {
+        put(&mut store, name, b"x").unwrap();
+    }
+    assert!(get(&mut store, "a").is_some());
+    put(&mut store, "d", b"x").unwrap();
+    let kept = ["a", "b", "c", "d"].map(|name| get(&mut store, name).is_some());
+    assert_eq!(kept, [true, false, true, true]);
+    assert_eq!((store.stats.evictions, store.usage().items), (1, 3));
+}
+
+#[test]
+fn what_was_used_within_three_quarters_of_the_order_is_not_evicted() {
+    let mut store = store(100);
+    for n in 0..100 {
+        put(&mut store, &n.to_string(), b"x").unwrap();
+    }
+    for n in 100..1_000 {
+        // It is asked for once in 70 puts of 100 that there is room for.
+        if (n - 100) % 70 == 0 {
+            assert!(get(&mut store, "7").is_some(), "{n}");
+        }
+        put(&mut store, &n.to_string(), b"x").unwrap();
+    }
+    assert!(get(&mut store, "8").is_none());
+}
+
+#[test]
+fn memory_is_given_back_to_the_last_block() {
+    let mut store = store(100);
+    for len in [10, 2_000, 10, 300] {
+        put(&mut store, "a", &vec![b'x'; len]).unwrap();
+    }
+    assert_eq!(store.blocks.used(), Blocks::count_for(301));
+    assert!(store.delete(key(b"a")));
+    assert!(!store.delete(key(b"a")));
+    assert_eq!((store.blocks.used(), store.usage().items), (0, 0));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_evicts_nothing() {
+    let mut store = store(10);
+    put(&mut store, "a", b"x").unwrap();
+    assert_eq!(put(&mut store, "b", &[b'x'; 2_000]), Err(Refusal::NoMemory));
+    assert_eq!(put(&mut store, "b", &vec![b'x'; 1 << 20]), Err(Refusal::TooLarge));
+    assert_eq!((store.usage().items, store.stats.evictions), (1, 0));
+}
+
+#[test]
+fn the_largest_value_is_that_of_memcached() {
+    for (name, flags, max) in
+        [("a", 0, 1_048_516), ("a", 5, 1_048_512), ("0123456789", 5, 1_048_503)]
+    {
+        let mut store = store(10_000);
+        let attributes = Attributes { flags, exptime: 0 };
+        let allocate = |store: &mut Store, len| {
+            store.allocate(key(name.as_bytes()), attributes, len, &At(0)).map(|arriving| {
+                store.abandon(&arriving);
+            })
+        };
+        assert_eq!(allocate(&mut store, max), Ok(()));
+        assert_eq!(allocate(&mut store, max + 1), Err(Refusal::TooLarge));
+        assert_eq!(store.blocks.used(), 0);
+    }
+}
+
+#[test]
+fn values_on_their_way_are_not_evicted() {
+    let mut store = store(10);
+    let arriving =
+        store.allocate(key(b"a"), Attributes { flags: 0, exptime: 0 }, 900, &At(0)).unwrap();
+    assert_eq!(put(&mut store, "b", &[b'x'; 900]), Err(Refusal::NoMemory));
+    store.abandon(&arriving);
+    put(&mut store, "b", &[b'x'; 900]).unwrap();
+}
+
+#[test]
+fn a_value_that_is_read_stays_as_it_was() {
+    let mut store = store(100);
+    let old = [b'o'; 1_000];
+    put(&mut store, "a", &old).unwrap();
+    let found = store.get(key(b"a")).unwrap();
+    let mut reading = store.begin_reading(found).unwrap();
+    let mut read = Vec::new();
+    assert!(!store.read(&mut reading, 400, &mut read));
+    put(&mut store, "a", b"1").unwrap();
+    assert!(store.delete(key(b"a")));
+    for n in 0..1_000 {
+        put(&mut store, &n.to_string(), b"x").unwrap();
+    }
+    assert!(store.read(&mut reading, 1_000, &mut read));
+    assert_eq!(read, old);
+    let used = store.blocks.used();
+    store.release_reading(&reading);
+    assert_eq!(store.blocks.used(), used - Blocks::count_for(1_001));
+}
+
+#[test]
+fn a_number_that_is_read_is_not_changed_in_place() {
+    let mut store = store(100);
+    put(&mut store, "a", b"100").unwrap();
+    let found = store.get(key(b"a")).unwrap();
+    let mut reading = store.begin_reading(found).unwrap();
+    assert_eq!(store.count(key(b"a"), 1, false), Counted::Now(99));
+    let mut read = Vec::new();
+    assert!(store.read(&mut reading, 10, &mut read));
+    store.release_reading(&reading);
+    assert_eq!((&read[..], &get(&mut store, "a").unwrap()[..]), (&b"100"[..], &b"99"[..]));
+}
+
+#[test]
+fn what_has_expired_is_gone_before_it_is_asked_for() {
+    let mut store = store(1_000);
+    for n in 0..100 {
+        put_until(&mut store, &n.to_string(), b"x", 10).unwrap();
+    }
+    put(&mut store, "stays", b"x").unwrap();
+    store.tick(&At(9));
+    assert_eq!(store.usage().items, 101);
+    // 512 buckets, 256 of them in each second.
+    store.tick(&At(10));
+    store.tick(&At(11));
+    assert_eq!((store.usage().items, store.blocks.used()), (1, 1));
+    assert_eq!((store.stats.crawler_reclaimed, store.stats.expired_unfetched), (100, 100));
+    assert_eq!(store.index.expiring, 0);
+}
+
+#[test]
+fn time_does_not_go_back() {
+    let mut store = store(10);
+    put_until(&mut store, "a", b"x", 10).unwrap();
+    store.tick(&At(10));
+    store.tick(&At(5));
+    assert_eq!(get(&mut store, "a"), None);
+}
+
+#[test]
+fn a_flush_takes_what_was_stored_before_it_and_its_memory_comes_back() {
+    let mut store = store(1_000);
+    for n in 0..100 {
+        put(&mut store, &n.to_string(), b"x").unwrap();
+    }
+    store.flush(0, &At(0));
+    put(&mut store, "new", b"x").unwrap();
+    assert_eq!((get(&mut store, "7"), get(&mut store, "new")), (None, Some(b"x".to_vec())));
+    store.tick(&At(1));
+    store.tick(&At(2));
+    assert_eq!(store.usage().items, 1);
+}
+
+#[test]
+fn a_flush_may_be_delayed_and_replaced() {
+    let mut store = store(1_000);
+    put(&mut store, "a", b"x").unwrap();
+    store.flush(10, &At(0));
+    store.flush(20, &At(0));
+    store.tick(&At(10));
+    put(&mut store, "b", b"x").unwrap();
+    assert!(get(&mut store, "a").is_some());
+    store.tick(&At(20));
+    put(&mut store, "c", b"x").unwrap();
+    let kept = ["a", "b", "c"].map(|name| get(&mut store, name).is_some());
+    assert_eq!(kept, [false, false, true]);
+}
+
+#[test]
+fn an_append_that_has_to_make_room_keeps_the_value_it_appends_to() {
+    let mut store = store(20);
+    put(&mut store, "a", &[b'a'; 900]).unwrap();
+    for n in 0..5 {
+        put(&mut store, &n.to_string(), b"x").unwrap();
+    }
+    let attributes = Attributes { flags: 0, exptime: 0 };
+    let append = |store: &mut Store, len| {
+        let mut arriving = store.allocate(key(b"a"), attributes, len, &At(0)).unwrap();
+        store.fill(&mut arriving, &vec![b'b'; len]);
+        store.store(Verb::Append, &arriving, key(b"a").hash)
+    };
+    assert_eq!(append(&mut store, 10), Outcome::Stored);
+    assert_eq!(get(&mut store, "a"), Some([&[b'a'; 900][..], &[b'b'; 10]].concat()));
+    // Twice the value is more than there is room for.
+    assert_eq!(append(&mut store, 500), Outcome::NotStored);
+    assert!(store.blocks.used() <= 20);
+}

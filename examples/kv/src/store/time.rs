@@ -1,0 +1,92 @@
+//! Time as a store sees it.
+
+use std::time::Duration;
+
+/// Where the time comes from. Nothing else in this crate asks for it.
+pub trait Clock {
+    /// The time since the server's start.
+    fn elapsed(&self) -> Duration;
+
+    /// The time since the beginning of 1970.
+    fn unix(&self) -> Duration;
+}
+
+/// Expiry times up to this many seconds are relative, larger ones are Unix times.
+const MAX_RELATIVE: i32 = 30 * 24 * 60 * 60;
+
+/// An expiry that lies in the past.
+const PAST: u32 = 1;
+
+/// The number of the current second. The first is 1.
+pub(super) fn second(elapsed: Duration) -> u32 {
+    u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX - 1).saturating_add(1)
+}
+
+/// The number of the second that begins at a time or next after it.
+fn next_second(elapsed: Duration) -> u32 {
+    second(elapsed.saturating_add(Duration::from_nanos(999_999_999)))
+}
+
+/// The second in which something expires that a client gave this expiry time; 0 if never. It lives
+/// for as long as was asked for, and less than a second more.
+pub(super) fn expiry(exptime: i32, clock: &impl Clock) -> u32 {
+    let elapsed = clock.elapsed();
+    match exptime {
+        0 => 0,
+        ..0 => PAST,
+        1..=MAX_RELATIVE => next_second(elapsed + Duration::from_secs(exptime as u64)),
+        _ => match Duration::from_secs(exptime as u64).checked_sub(clock.unix()) {
+            Some(remaining) if !remaining.is_zero() => next_second(elapsed + remaining),
+            _ => PAST,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct At(f64);
+
+    /// When the server was started.
+    const START: u64 = 1_700_000_000;
+
+    impl Clock for At {
+        fn elapsed(&self) -> Duration {
+            Duration::from_secs_f64(self.0)
+        }
+
+        fn unix(&self) -> Duration {
+            Duration::from_secs(START) + self.elapsed()
+        }
+    }
+
+    /// How long something lives that gets an expiry time `at` a time, in seconds.
+    fn life(at: f64, exptime: i32) -> f64 {
+        let expires = expiry(exptime, &At(at));
+        // It is dead from the beginning of this second on.
+        f64::from(expires) - 1.0 - at
+    }
+
+    #[test]
+    fn a_value_lives_as_long_as_was_asked_for_and_less_than_a_second_more() {
+        for at in [0.0, 0.001, 0.5, 0.999, 1.0, 7.25] {
+            for exptime in [1, 2, 100, MAX_RELATIVE] {
+                let over = life(at, exptime) - f64::from(exptime);
+                assert!((-1e-6..1.0).contains(&over), "{at} {exptime}: {over}");
+            }
+            let over = life(at, (START + 100) as i32) - (100.0 - at);
+            assert!((-1e-6..1.0).contains(&over), "{at}: {over}");
+        }
+    }
+
+    #[test]
+    fn what_is_negative_or_past_expires_at_once_and_zero_never() {
+        let dead = |exptime| expiry(exptime, &At(5.0)) <= second(Duration::ZERO);
+        for exptime in [-1, i32::MIN, MAX_RELATIVE + 1, START as i32, (START + 5) as i32] {
+            assert!(dead(exptime), "{exptime}");
+        }
+        assert!(!dead((START + 6) as i32));
+        assert_eq!(expiry(0, &At(5.0)), 0);
+    }
+}

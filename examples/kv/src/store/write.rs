@@ -1,0 +1,261 @@
+//! How values come into a store: their memory is set aside, they arrive in place, they are stored.
+
+use super::blocks::{Blocks, NONE};
+use super::{Clock, Cursor, Gone, Key, Store, time};
+
+/// What a value has besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) flags: u32,
+    pub(crate) exptime: i32,
+}
+
+/// Under which condition a value is stored, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// In any case.
+    Set,
+    /// If there is none yet.
+    Add,
+    /// If there is one.
+    Replace,
+    /// Behind the one there is.
+    Append,
+    /// Before the one there is.
+    Prepend,
+    /// If the one there is has this number.
+    Cas(u64),
+}
+
+/// What came of storing a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Stored,
+    NotStored,
+    Exists,
+    NotFound,
+}
+
+/// Why no memory was set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The value is larger than any may be.
+    TooLarge,
+    /// Everything else is in use, or there is not that much.
+    NoMemory,
+}
+
+/// A value that is arriving. It has to be [stored](Store::store) or [abandoned](Store::abandon).
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Arriving {
+    pub(super) item: u32,
+    pub(super) cursor: Cursor,
+}
+
+/// What memcached adds to an item's bytes before it compares them with the largest size; the same
+/// here, so that the same values are refused.
+const ITEM_HEADER: usize = 59;
+
+/// What it adds for flags other than 0.
+const FLAGS: usize = 4;
+
+/// An item's size as memcached counts it.
+pub(super) fn counted(key_len: usize, flags: u32, len: usize) -> usize {
+    key_len + len + ITEM_HEADER + if flags == 0 { 0 } else { FLAGS }
+}
+
+impl Store {
+    /// Sets memory aside for a value.
+    pub(crate) fn allocate(
+        &mut self,
+        key: Key<'_>,
+        attributes: Attributes,
+        len: usize,
+        clock: &impl Clock,
+    ) -> Result<Arriving, Refusal> {
+        let expires = time::expiry(attributes.exptime, clock);
+        let allocated = self.new_item(key.bytes, attributes.flags, expires, len);
+        match allocated {
+            Err(Refusal::TooLarge) => self.stats.store_too_large += 1,
+            Err(Refusal::NoMemory) => self.stats.store_no_memory += 1,
+            Ok(_) => {}
+        }
+        self.sweep(Self::SWEPT_A_STORE);
+        allocated
+    }
+
+    /// Makes an item that one connection holds, with its key; the cursor is where its value begins.
+    pub(super) fn new_item(
+        &mut self,
+        key: &[u8],
+        flags: u32,
+        expires: u32,
+        len: usize,
+    ) -> Result<Arriving, Refusal> {
+        if counted(key.len(), flags, len) > self.max_item {
+            return Err(Refusal::TooLarge);
+        }
+        let n = Blocks::count_for(key.len() + len);
+        self.make_room(n)?;
+        let (item, last) = self.blocks.take(n);
+        let blocks = &mut self.blocks;
+        blocks.set_last(item, last);
+        blocks.set_chained(item, NONE);
+        blocks.set_flags(item, flags);
+        blocks.set_expires(item, expires);
+        blocks.set_value_len(item, len as u32);
+        blocks.set_unique(item, 0);
+        blocks.set_holders(item, 1);
+        blocks.set_key_len(item, key.len() as u8);
+        blocks.set_state(item, 0);
+        let mut cursor = Blocks::cursor(item);
+        blocks.write(&mut cursor, key);
+        Ok(Arriving { item, cursor })
+    }
+
+    /// Evicts what was not used for the longest time, until there are so many blocks.
+    fn make_room(&mut self, n: usize) -> Result<(), Refusal> {
+        if n > self.blocks.capacity() {
+            return Err(Refusal::NoMemory);
+        }
+        while self.blocks.available() < n {
+            let oldest = self.index.oldest().ok_or(Refusal::NoMemory)?;
+            self.evict(oldest);
+        }
+        Ok(())
+    }
+
+    fn evict(&mut self, item: u32) {
+        if self.gone(item).is_some() {
+            self.stats.reclaimed += 1;
+            self.count_unfetched(item);
+        } else {
+            self.stats.evictions += 1;
+            let fetched = self.blocks.state(item) & super::FETCHED != 0;
+            self.stats.evicted_unfetched += u64::from(!fetched);
+        }
+        let hash = self.hash_of(item);
+        self.remove(item, hash);
+    }
+
+    /// Appends to a value that is arriving. The caller appends no more than it has asked for.
+    pub(crate) fn fill(&mut self, arriving: &mut Arriving, bytes: &[u8]) {
+        self.blocks.write(&mut arriving.cursor, bytes);
+    }
+
+    /// Frees the memory of a value that will not be stored.
+    pub(crate) fn abandon(&mut self, arriving: &Arriving) {
+        self.release(arriving.item);
+    }
+
+    /// Stores a value that has arrived, if its verb allows it.
+    pub(crate) fn store(&mut self, verb: Verb, arriving: &Arriving, hash: u64) -> Outcome {
+        let new = arriving.item;
+        let key = self.key(new);
+        let old = self.look_up(Key { bytes: key.bytes(), hash });
+        let stored = match (verb, old) {
+            (Verb::Set, old) => self.put(new, old.ok(), hash),
+            (Verb::Replace, Ok(old)) => self.put(new, Some(old), hash),
+            (Verb::Add, Err(_)) => self.put(new, None, hash),
+            (Verb::Add, Ok(old)) => {
+                self.index.used(&mut self.blocks, old);
+                Outcome::NotStored
+            }
+            (Verb::Append | Verb::Prepend, Ok(old)) => {
+                self.extend(new, old, key.bytes(), hash, verb == Verb::Append)
+            }
+            (Verb::Replace | Verb::Append | Verb::Prepend, Err(_)) => Outcome::NotStored,
+            (Verb::Cas(unique), old) => self.compare_and_swap(new, old, unique, hash),
+        };
+        self.stats.cmd_set += 1;
+        self.release(new);
+        stored
+    }
+
+    fn compare_and_swap(
+        &mut self,
+        new: u32,
+        old: Result<u32, Option<Gone>>,
+        unique: u64,
+        hash: u64,
+    ) -> Outcome {
+        match old {
+            Err(_) => {
+                self.stats.cas_misses += 1;
+                Outcome::NotFound
+            }
+            Ok(old) if self.blocks.unique(old) == unique => {
+                self.stats.cas_hits += 1;
+                self.put(new, Some(old), hash)
+            }
+            Ok(_) => {
+                self.stats.cas_badval += 1;
+                Outcome::Exists
+            }
+        }
+    }
+
+    /// Makes an item findable, in the place of the old one if there is one.
+    pub(super) fn put(&mut self, new: u32, old: Option<u32>, hash: u64) -> Outcome {
+        if let Some(old) = old {
+            self.remove(old, hash);
+        }
+        self.unique += 1;
+        self.blocks.set_unique(new, self.unique);
+        self.index.link(&mut self.blocks, new, hash);
+        self.stats.total_items += 1;
+        Outcome::Stored
+    }
+
+    /// Puts two values together in a third item, which takes the old one's place.
+    fn extend(&mut self, new: u32, old: u32, key: &[u8], hash: u64, append: bool) -> Outcome {
+        let (flags, expires) = (self.blocks.flags(old), self.blocks.expires(old));
+        let len = |item| self.blocks.value_len(item) as usize;
+        let (old_len, new_len) = (len(old), len(new));
+        // What makes room must not free it.
+        let Some(holders) = self.blocks.holders(old).checked_add(1) else {
+            return Outcome::NotStored;
+        };
+        self.blocks.set_holders(old, holders);
+        let whole = self.new_item(key, flags, expires, old_len + new_len);
+        let stored = match whole {
+            Err(_) => Outcome::NotStored,
+            Ok(mut whole) => {
+                let parts = [(old, old_len), (new, new_len)];
+                let parts = if append { parts } else { [parts[1], parts[0]] };
+                for (part, len) in parts {
+                    let mut from = Blocks::cursor(part);
+                    self.blocks.advance(&mut from, key.len());
+                    self.blocks.copy(&mut from, &mut whole.cursor, len);
+                }
+                let linked = self.blocks.state(old) & super::LINKED != 0;
+                let stored = self.put(whole.item, linked.then_some(old), hash);
+                self.release(whole.item);
+                stored
+            }
+        };
+        self.release(old);
+        stored
+    }
+
+    /// An item's key, as a copy.
+    pub(super) fn key(&self, item: u32) -> KeyCopy {
+        let mut copy =
+            KeyCopy { bytes: [0; Store::MAX_KEY], len: self.blocks.key_len(item).into() };
+        self.blocks.read_into(Blocks::cursor(item), &mut copy.bytes[..copy.len]);
+        copy
+    }
+}
+
+/// A key on the stack.
+pub(super) struct KeyCopy {
+    bytes: [u8; Store::MAX_KEY],
+    len: usize,
+}
+
+impl KeyCopy {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}

@@ -1,0 +1,84 @@
+//! The program's memory stays within its limit, whatever it is filled with.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What the program may hold besides values, in MiB: itself, and what connections need.
+const BESIDES: usize = 16;
+const LIMIT: usize = 24;
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn resident_mib(child: &Child) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() / 1024
+}
+
+#[test]
+fn resident_memory_stays_within_the_limit() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kv"))
+        .args(["-p", "0", "-m", &LIMIT.to_string(), "--backend", "epoll"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let child = Running(child);
+    let address = line.strip_prefix("listening on ").unwrap().split(' ').next().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut number = 0;
+    // Each time twice what there is room for.
+    for sizes in [10..11, 1_000..1_001, 0..100_000, 900_000..1_000_000, 1..300] {
+        let mut sent = 0;
+        while sent < (2 * LIMIT) << 20 {
+            let mut batch = Vec::new();
+            while batch.len() < 1 << 20 {
+                let len = random.usize(sizes.clone());
+                // Some stay, by being asked for, and some are replaced or go.
+                let line = format!(
+                    "get key{}\r\ndelete key{} noreply\r\nset key{number} 0 0 {len} noreply\r\n",
+                    number / 2,
+                    number / 3
+                );
+                batch.extend_from_slice(line.as_bytes());
+                batch.resize(batch.len() + len, b'v');
+                batch.extend_from_slice(b"\r\n");
+                number += 1;
+                // What it costs besides.
+                sent += len + 128;
+            }
+            batch.extend_from_slice(b"version\r\n");
+            let mut reader = stream.try_clone().unwrap();
+            std::thread::scope(|scope| {
+                let read = scope.spawn(move || {
+                    let (mut piece, mut last) = (vec![0; 1 << 16], Vec::new());
+                    while !last.windows(9).any(|part| part == b"\nVERSION ") {
+                        let n = reader.read(&mut piece).expect("the server answers");
+                        assert!(n > 0, "the server has ended the connection");
+                        let keep = last.len().min(8);
+                        last.drain(..last.len() - keep);
+                        last.extend_from_slice(&piece[..n]);
+                    }
+                });
+                stream.write_all(&batch).unwrap();
+                read.join().unwrap();
+            });
+        }
+        let resident = resident_mib(&child.0);
+        assert!(resident <= LIMIT + BESIDES, "{resident} MiB with values of {sizes:?}");
+        assert!(resident >= LIMIT * 3 / 4, "only {resident} MiB are used with values of {sizes:?}");
+    }
+}

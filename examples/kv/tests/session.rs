@@ -1,0 +1,285 @@
+//! A session without a network: bytes in, bytes out.
+
+use std::time::Duration;
+
+use kv::model::Model;
+use kv::{Clock, Database, Limits, Next, Session};
+use proptest::prelude::*;
+
+struct Still;
+
+impl Clock for Still {
+    fn elapsed(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    fn unix(&self) -> Duration {
+        Duration::from_secs(1_700_000_000)
+    }
+}
+
+fn database() -> Database {
+    Database::new(Limits { memory: 8 << 20, ..Limits::default() }, 7).unwrap()
+}
+
+/// One connection.
+struct Talk<'a> {
+    database: &'a mut Database,
+    session: Session,
+    unused: Vec<u8>,
+    out: Vec<u8>,
+    closed: bool,
+}
+
+impl<'a> Talk<'a> {
+    fn new(database: &'a mut Database) -> Self {
+        let (session, unused, out) = Default::default();
+        Talk { database, session, unused, out, closed: false }
+    }
+
+    /// Receives bytes, appends replies to `replies`.
+    fn receive(&mut self, bytes: &[u8], replies: &mut Vec<u8>) {
+        self.unused.extend_from_slice(bytes);
+        while !self.closed {
+            let (used, next) =
+                self.session.serve(self.database, &Still, &self.unused, &mut self.out);
+            self.unused.drain(..used);
+            assert!(self.out.len() <= Session::OUTPUT + 8 * 1024, "{} bytes", self.out.len());
+            replies.append(&mut self.out);
+            self.closed = next == Next::Close;
+            if next == Next::Input {
+                assert!(self.unused.len() <= Session::MAX_UNUSED);
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Talk<'_> {
+    fn drop(&mut self) {
+        self.session.end(self.database);
+    }
+}
+
+fn talk_to(database: &mut Database, bytes: &[u8]) -> (Vec<u8>, bool) {
+    let (mut talk, mut replies) = (Talk::new(database), Vec::new());
+    talk.receive(bytes, &mut replies);
+    (replies, talk.closed)
+}
+
+#[track_caller]
+fn compare(round: usize, got: &[u8], expected: &[u8]) {
+    let differs = got.iter().zip(expected).position(|(a, b)| a != b);
+    if let Some(at) =
+        differs.or((got.len() != expected.len()).then(|| got.len().min(expected.len())))
+    {
+        let part = |bytes: &[u8]| {
+            bytes[at.saturating_sub(200)..bytes.len().min(at + 80)].escape_ascii().to_string()
+        };
+        panic!(
+            "round {round} differs at {at}:\n     got {}\nexpected {}",
+            part(got),
+            part(expected)
+        );
+    }
+}
+
+/// 200,000 operations, or as many as the environment says. They are the same each time: a failure names
+/// the round.
+#[test]
+fn random_operations_agree_with_a_model() {
+    let operations: usize =
+        std::env::var("KV_OPERATIONS").map_or(200_000, |n| n.parse().expect("a number"));
+    let rounds = operations.div_ceil(10_000);
+    for round in 0..rounds {
+        let mut random = fastrand::Rng::with_seed(round as u64);
+        let mut database = match round % 4 {
+            0 => Database::shared(Limits::default(), round as u64, 2).unwrap(),
+            _ => Database::new(Limits::default(), round as u64).unwrap(),
+        };
+        // The numbers of values are those of one store.
+        let alone = round % 4 != 0;
+        let max_value = if round % 8 == 1 { 1 << 20 } else { 1_000 };
+        let mut model = Model::new("key".to_owned(), max_value, alone);
+        let mut talk = Talk::new(&mut database);
+        for _ in 0..20 {
+            let (mut requests, mut expected, mut replies) = Default::default();
+            for _ in 0..500 {
+                model.step(&mut |n| random.usize(..n), &mut requests, &mut expected);
+            }
+            let mut bytes = &requests[..];
+            while !bytes.is_empty() {
+                let most = [1, 10, 100, 4096, 1 << 20][random.usize(..5)];
+                let (piece, rest) = bytes.split_at(random.usize(1..=most).min(bytes.len()));
+                talk.receive(piece, &mut replies);
+                bytes = rest;
+            }
+            compare(round, &replies, &expected);
+        }
+    }
+}
+
+/// What is no line of memcached's, and what it says. `true` if the connection ends.
+const BAD: &[(&str, &str, bool)] = &[
+    ("\r\n\n \r\na\r\n", "ERROR\r\nERROR\r\nERROR\r\nERROR\r\n", false),
+    ("mn\r\nmg a\r\nms a 2\r\nxx\r\n", "ERROR\r\nERROR\r\nERROR\r\nERROR\r\n", false),
+    ("\u{80}\u{1}bin\r\n", "ERROR\r\n", false),
+    ("version\r\nGET / HTTP/1.1\r\nversion\r\n", "VERSION 1.6.18-kv\r\n", true),
+    ("get / HTTP/1.1\r\nsx HTTP/1.1\r\n", "END\r\nERROR\r\n", false),
+    ("quit\r\nversion\r\n", "", true),
+    (
+        "set a 0 0 1\0 zero\r\nx\r\nget a\0b\r\nget a b\0 a\r\n",
+        "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nVALUE a 0 1\r\nx\r\nEND\r\n",
+        false,
+    ),
+    (
+        "set b -1 0 1\r\nset b 0 0 2147483646\r\n",
+        "CLIENT_ERROR bad command line format\r\nCLIENT_ERROR bad command line format\r\n",
+        false,
+    ),
+    (
+        "set b 4294967297 0 4294967297\r\nx\r\nget b\r\n",
+        "STORED\r\nVALUE b 1 1\r\nx\r\nEND\r\n",
+        false,
+    ),
+    ("set b 0 0 3\r\nabcdefgh\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n", false),
+    ("set b 0 0 3\r\nabc\n\r\n", "CLIENT_ERROR bad data chunk\r\nERROR\r\n", false),
+    ("set b 0 0 3 noreply\r\nabcd\r\n", "ERROR\r\n", false),
+    (
+        "delete b 1\r\ndelete b 1 noreply\r\ndelete b c d e\r\n",
+        "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\nERROR\r\n",
+        false,
+    ),
+    (
+        "flush_all 1 2 3\r\nflush_all -1\r\nverbosity x\r\nverbosity noreply\r\n",
+        "ERROR\r\nOK\r\nCLIENT_ERROR bad command line format\r\n",
+        false,
+    ),
+    (
+        "incr a -1\r\nincr a 0x10\r\nincr a x noreply\r\n",
+        "CLIENT_ERROR invalid numeric delta argument\r\nCLIENT_ERROR invalid numeric delta argument\r\n",
+        false,
+    ),
+    ("shutdown\r\nstats bogus\r\n", "ERROR: shutdown not enabled\r\nERROR\r\n", false),
+];
+
+#[test]
+fn bad_lines_get_the_errors_of_memcached() {
+    for (bytes, replies, closes) in BAD {
+        let (got, closed) = talk_to(&mut database(), bytes.as_bytes());
+        assert_eq!(
+            (got.escape_ascii().to_string(), closed),
+            (replies.as_bytes().escape_ascii().to_string(), *closes),
+            "{bytes:?}"
+        );
+    }
+}
+
+#[test]
+fn a_key_that_is_too_long_gets_one_error_and_what_precedes_it_was_done() {
+    let long = "k".repeat(251);
+    let error = "CLIENT_ERROR bad command line format\r\n";
+    let mut database = database();
+    let mut ask =
+        |request: String| String::from_utf8(talk_to(&mut database, request.as_bytes()).0).unwrap();
+    for line in
+        ["get #", "get a # a", "gat 0 #", "delete #", "incr # 1", "touch # 0", "set # 0 0 1"]
+    {
+        assert_eq!(ask(line.replace('#', &long) + "\r\n"), error, "{line}");
+    }
+    assert_eq!(ask(format!("set {long} 0 0 1 noreply\r\nx\r\n")), "ERROR\r\n");
+    let longest = "k".repeat(250);
+    assert_eq!(
+        ask(format!("set {longest} 0 0 1\r\nx\r\nget {longest}\r\n")),
+        format!("STORED\r\nVALUE {longest} 0 1\r\nx\r\nEND\r\n")
+    );
+    assert_eq!(
+        ask(format!("set a 0 0 1\r\nx\r\ngat -1 a {long}\r\nget a\r\n")),
+        format!("STORED\r\n{error}END\r\n")
+    );
+}
+
+#[test]
+fn a_line_without_an_end_closes_unless_it_is_a_get() {
+    let closes = |line: &[u8]| talk_to(&mut database(), line).1;
+    assert!(!closes(&[b'x'; 2048]));
+    assert!(closes(&[b'x'; 2049]));
+    assert!(closes(&[b' '; 2049]));
+    let spaces = " ".repeat(101);
+    let keys = " b".repeat(2_000);
+    assert!(closes(format!("{spaces}get{keys}").as_bytes()));
+    for name in ["get", "gets", "gat 5", "gats 5", "  get"] {
+        let (replies, closed) = talk_to(&mut database(), format!("{name}{keys}\r\n").as_bytes());
+        assert_eq!((&replies[..], closed), (&b"END\r\n"[..], false), "{name}");
+    }
+    let (replies, closed) =
+        talk_to(&mut database(), format!("gat x{keys}\r\nversion\r\n").as_bytes());
+    assert!(replies.starts_with(b"CLIENT_ERROR invalid exptime argument\r\nVERSION") && !closed);
+    let long = "k".repeat(251);
+    let (replies, _) =
+        talk_to(&mut database(), format!("get{keys} {long}{keys}\r\nmg\r\n").as_bytes());
+    assert_eq!(replies, b"CLIENT_ERROR bad command line format\r\nERROR\r\n");
+}
+
+#[test]
+fn a_value_that_is_too_large_is_swallowed_and_a_set_takes_the_old_one_along() {
+    let large = "v".repeat(1 << 20);
+    let mut database = database();
+    let mut ask =
+        |request: String| String::from_utf8(talk_to(&mut database, request.as_bytes()).0).unwrap();
+    let error = "SERVER_ERROR object too large for cache\r\n";
+    let line = |name: &str, word: &str| {
+        format!("{name} a 0 0 {}{word}\r\n{large}\r\nget a\r\n", large.len())
+    };
+    assert_eq!(ask("set a 0 0 1\r\nx\r\n".to_owned()), "STORED\r\n");
+    assert_eq!(ask(line("add", "")), format!("{error}VALUE a 0 1\r\nx\r\nEND\r\n"));
+    assert_eq!(ask(line("set", " noreply")), "END\r\n");
+}
+
+#[test]
+fn memory_is_given_back_when_connections_end_in_the_middle() {
+    let mut database = database();
+    let used = |database: &mut Database| {
+        let stats = String::from_utf8(talk_to(database, b"stats slabs\r\n").0).unwrap();
+        let used = stats.lines().find_map(|line| line.strip_prefix("STAT 1:used_chunks "));
+        used.unwrap().parse::<usize>().unwrap()
+    };
+    let value = "v".repeat(500_000);
+    talk_to(&mut database, format!("set a 0 0 500000\r\n{value}\r\n").as_bytes());
+    let before = used(&mut database);
+    assert!(before > 500_000 / 128);
+    {
+        // One begins to send, two are being read.
+        let mut sends = Talk::new(&mut database);
+        sends.receive(b"set b 0 0 500000\r\nthe first bytes", &mut Vec::new());
+    }
+    assert_eq!(used(&mut database), before);
+    let mut reads = Session::default();
+    let (used_bytes, next) = reads.serve(&mut database, &Still, b"get a a\r\n", &mut Vec::new());
+    assert_eq!((used_bytes, next), (5, Next::Output));
+    talk_to(&mut database, b"delete a\r\n");
+    assert_eq!(used(&mut database), before, "it is still being read");
+    reads.end(&mut database);
+    assert_eq!(used(&mut database), 0);
+}
+
+proptest! {
+    /// Whatever comes, nothing panics, bounds hold, and it does not matter how the bytes were split.
+    #[test]
+    fn splits_do_not_matter(
+        words in prop::collection::vec(prop_oneof![
+            Just("get"), Just("gats"), Just("set"), Just("cas"), Just("incr"), Just("delete"), Just("a"),
+            Just("b"), Just("0"), Just("5"), Just("-1"), Just(" "), Just(" "), Just("\r\n"), Just("\r\n"),
+            Just("noreply"), Just("\0"), Just("\n"), Just("flush_all"), Just("touch"), Just("append"),
+            Just("\r"), Just("gat"), Just("zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz"),
+        ], 0..200),
+        step in 1..50usize,
+    ) {
+        let bytes = words.concat().into_bytes();
+        let (mut one, mut other) = (database(), database());
+        let (whole, closed) = talk_to(&mut one, &bytes);
+        let (mut talk, mut replies) = (Talk::new(&mut other), Vec::new());
+        bytes.chunks(step).for_each(|piece| talk.receive(piece, &mut replies));
+        prop_assert_eq!((replies, talk.closed), (whole, closed));
+    }
+}

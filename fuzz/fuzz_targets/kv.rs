@@ -1,0 +1,50 @@
+//! Sessions of the memcached server: whatever comes, bounds hold, and it does not matter how the bytes
+//! were split.
+#![no_main]
+
+use std::time::Duration;
+
+use kv::{Clock, Database, Limits, Next, Session};
+
+struct Still;
+
+impl Clock for Still {
+    fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn unix(&self) -> Duration {
+        Duration::from_secs(1_700_000_000)
+    }
+}
+
+/// What a server with little memory answers to bytes that come in pieces of a size.
+fn replies(bytes: &[u8], size: usize) -> Vec<u8> {
+    let limits = Limits { memory: 64 << 10, max_item: 16 << 10, ..Limits::default() };
+    let mut database = Database::new(limits, 7).expect("so little memory is there");
+    let (mut session, mut unused, mut out) = (Session::default(), Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    'session: for piece in bytes.chunks(size) {
+        unused.extend_from_slice(piece);
+        loop {
+            let (used, next) = session.serve(&mut database, &Still, &unused, &mut out);
+            unused.drain(..used);
+            assert!(out.len() <= Session::OUTPUT + (8 << 10));
+            all.append(&mut out);
+            match next {
+                Next::Output => {}
+                Next::Input => break,
+                Next::Close => break 'session,
+            }
+        }
+        assert!(unused.len() <= Session::MAX_UNUSED);
+    }
+    session.end(&mut database);
+    all
+}
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let Some((size, bytes)) = bytes.split_first() else { return };
+    let pieces = replies(bytes, usize::from(*size) + 1);
+    assert_eq!(pieces, replies(bytes, bytes.len().max(1)));
+});
