@@ -1,0 +1,236 @@
+//! Vectors of AVX2.
+
+use std::arch::x86_64::*;
+
+use super::Function;
+use super::fused::fused;
+use super::select::Instances;
+use super::vector::{BLOCK_VECTORS, Crc, Slots, Stage, Sum, VECTOR_BYTES, Vector};
+use crate::ilp::Gauge;
+use crate::ilp::castagnoli::power_of_x;
+
+// SAFETY, for all of this file: the functions are unsafe as they need AVX2, SSE 4.2 and PCLMULQDQ; they
+// are called by `run` only, which is called after these were detected. They are always inlined into it,
+// and so compiled for these features. Where there is more to say it is said.
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(__m256i);
+
+impl Vector for Avx2 {
+    type Sum = Avx2Sum;
+    type Crc = Avx2Crc;
+    type Order = __m256i;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Avx2 {
+        // SAFETY: the caller says that 32 bytes can be read.
+        Avx2(unsafe { _mm256_loadu_si256(from.cast()) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller says that 32 bytes can be written.
+        unsafe { _mm256_storeu_si256(to.cast(), self.0) };
+    }
+    #[inline(always)]
+    unsafe fn splat(word: u64) -> Avx2 {
+        // SAFETY: see above.
+        Avx2(unsafe { _mm256_set1_epi64x(word as i64) })
+    }
+    #[inline(always)]
+    unsafe fn xor(self, other: Avx2) -> Avx2 {
+        // SAFETY: see above.
+        Avx2(unsafe { _mm256_xor_si256(self.0, other.0) })
+    }
+    #[inline(always)]
+    unsafe fn order(gauge: Gauge) -> __m256i {
+        // Byte `place` of a lane comes from the mirrored place within its word.
+        static ORDERS: [[u8; 16]; 4] = {
+            let mut orders = [[0; 16]; 4];
+            let mut number = 0;
+            while number < 4 {
+                let mut place = 0;
+                while place < 16 {
+                    orders[number][place] = (place ^ ((1 << number) - 1)) as u8;
+                    place += 1;
+                }
+                number += 1;
+            }
+            orders
+        };
+        // SAFETY: see above; an order has 16 bytes.
+        unsafe {
+            _mm256_broadcastsi128_si256(_mm_loadu_si128(ORDERS[gauge as usize].as_ptr().cast()))
+        }
+    }
+    #[inline(always)]
+    unsafe fn swap(self, order: __m256i) -> Avx2 {
+        // SAFETY: see above.
+        Avx2(unsafe { _mm256_shuffle_epi8(self.0, order) })
+    }
+    #[inline(always)]
+    unsafe fn first_equal(self, other: Avx2) -> Option<u32> {
+        // SAFETY: see above.
+        let equal = unsafe { _mm256_movemask_epi8(_mm256_cmpeq_epi8(self.0, other.0)) } as u32;
+        (equal != 0).then(|| equal.trailing_zeros())
+    }
+}
+
+/// Sums of signed words, 32 bits each. Words are made signed by subtracting 2^15, which
+/// [`take`](Sum::take) adds again; so a pair is within 2^16, and 2^14 vectors fit twice.
+pub(crate) struct Avx2Sum([__m256i; 2]);
+
+impl Sum<Avx2> for Avx2Sum {
+    #[inline(always)]
+    unsafe fn new() -> Avx2Sum {
+        // SAFETY: see above.
+        Avx2Sum(unsafe { [_mm256_setzero_si256(); 2] })
+    }
+    #[inline(always)]
+    unsafe fn add(&mut self, vector: Avx2, place: usize) {
+        // SAFETY: see above.
+        unsafe {
+            let signed = _mm256_xor_si256(vector.0, _mm256_set1_epi16(i16::MIN));
+            let pairs = _mm256_madd_epi16(signed, _mm256_set1_epi16(1));
+            self.0[place % 2] = _mm256_add_epi32(self.0[place % 2], pairs);
+        }
+    }
+    #[inline(always)]
+    unsafe fn take(&mut self, vectors: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe {
+            // Each lane of both is at most 2^16 times MAX_BLOCKS * BLOCK_VECTORS and some: 2^30.
+            let lanes = _mm256_add_epi32(self.0[0], self.0[1]);
+            let high = _mm256_cvtepi32_epi64(_mm256_extracti128_si256::<1>(lanes));
+            let sums = _mm256_add_epi64(_mm256_cvtepi32_epi64(_mm256_castsi256_si128(lanes)), high);
+            let high = _mm256_extracti128_si256::<1>(sums);
+            let sums = _mm_add_epi64(_mm256_castsi256_si128(sums), high);
+            let sum = _mm_cvtsi128_si64(sums) + _mm_extract_epi64::<1>(sums);
+            self.0 = [_mm256_setzero_si256(); 2];
+            let words = vectors * (VECTOR_BYTES / 2) as u64;
+            (sum as u64).wrapping_add(words << 15)
+        }
+    }
+}
+
+/// A CRC32C: of words by the instruction, of blocks by carry-less products, eight lanes of 128 bits at
+/// a time. (V. Gopal et al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ.)
+pub(crate) struct Avx2Crc {
+    crc: u32,
+    /// Whether the lanes have the CRC, and not `crc`.
+    in_lanes: bool,
+    lanes: [__m128i; 8],
+}
+
+/// What moves a lane by a block: the low half by 1,024 bits and 32, the high half by 32 less. Products
+/// of reversed bits come out shifted by one, which is made up for here.
+const BY_A_BLOCK: [u64; 2] =
+    [(power_of_x(1024 + 32) as u64) << 1, (power_of_x(1024 - 32) as u64) << 1];
+
+impl Crc<Avx2> for Avx2Crc {
+    #[inline(always)]
+    unsafe fn new(crc: u32) -> Avx2Crc {
+        // SAFETY: see above.
+        Avx2Crc { crc, in_lanes: false, lanes: unsafe { [_mm_setzero_si128(); 8] } }
+    }
+    #[inline(always)]
+    unsafe fn add_block(&mut self, block: &[Avx2; BLOCK_VECTORS]) {
+        // SAFETY: see above.
+        unsafe {
+            if !self.in_lanes {
+                self.in_lanes = true;
+                // The CRC so far belongs to the first bytes.
+                let crc = _mm_cvtsi32_si128(self.crc as i32);
+                let first = halves(block[0]);
+                self.lanes[0] = _mm_xor_si128(first[0], crc);
+                self.lanes[1] = first[1];
+                [self.lanes[2], self.lanes[3]] = halves(block[1]);
+                [self.lanes[4], self.lanes[5]] = halves(block[2]);
+                [self.lanes[6], self.lanes[7]] = halves(block[3]);
+                return;
+            }
+            let by = _mm_set_epi64x(BY_A_BLOCK[1] as i64, BY_A_BLOCK[0] as i64);
+            for (lanes, vector) in self.lanes.as_chunks_mut::<2>().0.iter_mut().zip(block) {
+                let [low, high] = halves(*vector);
+                *lanes = [fold(lanes[0], by, low), fold(lanes[1], by, high)];
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn end_blocks(&mut self) {
+        if self.in_lanes {
+            self.in_lanes = false;
+            let mut crc = 0;
+            for lane in self.lanes {
+                // SAFETY: see above.
+                unsafe {
+                    crc = _mm_crc32_u64(crc, _mm_cvtsi128_si64(lane) as u64);
+                    crc = _mm_crc32_u64(crc, _mm_extract_epi64::<1>(lane) as u64);
+                }
+            }
+            self.crc = crc as u32;
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(&mut self, vector: Avx2) {
+        // SAFETY: see above.
+        unsafe {
+            for half in halves(vector) {
+                self.add_word(_mm_cvtsi128_si64(half) as u64);
+                self.add_word(_mm_extract_epi64::<1>(half) as u64);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_word(&mut self, word: u64) {
+        // SAFETY: see above.
+        self.crc = unsafe { _mm_crc32_u64(self.crc.into(), word) } as u32;
+    }
+    #[inline(always)]
+    unsafe fn add_byte(&mut self, byte: u8) {
+        // SAFETY: see above.
+        self.crc = unsafe { _mm_crc32_u8(self.crc, byte) };
+    }
+    #[inline(always)]
+    fn value(&self) -> u32 {
+        self.crc
+    }
+}
+
+#[inline(always)]
+unsafe fn halves(vector: Avx2) -> [__m128i; 2] {
+    // SAFETY: see above.
+    unsafe { [_mm256_castsi256_si128(vector.0), _mm256_extracti128_si256::<1>(vector.0)] }
+}
+
+/// Moves a lane by a block, and adds what is there.
+#[inline(always)]
+unsafe fn fold(lane: __m128i, by: __m128i, data: __m128i) -> __m128i {
+    // SAFETY: see above.
+    unsafe {
+        let low = _mm_clmulepi64_si128::<0x00>(lane, by);
+        let high = _mm_clmulepi64_si128::<0x11>(lane, by);
+        _mm_xor_si128(_mm_xor_si128(low, high), data)
+    }
+}
+
+impl Instances for Avx2 {
+    fn instance<A: Stage<Avx2>, M: Stage<Avx2>, B: Stage<Avx2>, const WRITE: bool>() -> Function {
+        run::<A, M, B, WRITE>
+    }
+}
+
+/// # Safety
+///
+/// As for [`fused`].
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+unsafe fn run<A: Stage<Avx2>, M: Stage<Avx2>, B: Stage<Avx2>, const WRITE: bool>(
+    slots: &Slots,
+    registers: &mut [u64],
+    source: *const u8,
+    destination: *mut u8,
+    len: usize,
+    keystream: *const u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { fused::<Avx2, A, M, B, WRITE>(slots, registers, source, destination, len, keystream) };
+}
