@@ -12,8 +12,10 @@ pub enum Prefer {
     /// The fastest that there is for the list on this machine.
     #[default]
     Fastest,
-    /// A ready-made kernel, of the widest vectors that the processor has.
+    /// The fastest ready-made kernel that the processor can run.
     Kernel,
+    /// A ready-made kernel that needs AVX2, and not AVX-VNNI.
+    Avx2Kernel,
     /// A ready-made kernel that needs no processor feature beyond the target's.
     PortableKernel,
     /// Generated code.
@@ -26,7 +28,9 @@ pub enum Prefer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Execution {
-    /// A ready-made kernel on vectors of AVX2, carry-less products for CRC32C included.
+    /// A ready-made kernel on vectors of AVX2, which adds by the dot products of AVX-VNNI.
+    Avx2VnniKernel,
+    /// A ready-made kernel on vectors of AVX2.
     Avx2Kernel,
     /// A ready-made kernel that needs no processor feature beyond the target's.
     PortableKernel,
@@ -53,12 +57,14 @@ pub(crate) enum Code {
 impl Code {
     pub(crate) fn compile(program: &Program, prefer: Prefer) -> Result<Code, CompileError> {
         let kernel = |tier| Kernel::select(program, tier).map(Code::Kernel);
+        let fastest = || Tier::available().find_map(kernel);
         match prefer {
-            Prefer::Fastest => Ok(kernel(Tier::widest()).unwrap_or_else(|| {
+            Prefer::Fastest => Ok(fastest().unwrap_or_else(|| {
                 Generated::new(program)
                     .map_or_else(|error| Code::Interpreted(Some(error)), Code::Generated)
             })),
-            Prefer::Kernel => kernel(Tier::widest()).ok_or(CompileError::NoKernel),
+            Prefer::Kernel => fastest().ok_or(CompileError::NoKernel),
+            Prefer::Avx2Kernel => kernel(Tier::Avx2).ok_or(CompileError::NoKernel),
             Prefer::PortableKernel => kernel(Tier::Portable).ok_or(CompileError::NoKernel),
             Prefer::Generated => {
                 Generated::new(program).map(Code::Generated).map_err(CompileError::Generator)
@@ -70,6 +76,7 @@ impl Code {
     pub(crate) fn execution(&self) -> Execution {
         match self {
             Code::Kernel(kernel) => match kernel.tier() {
+                Tier::Avx2Vnni => Execution::Avx2VnniKernel,
                 Tier::Avx2 => Execution::Avx2Kernel,
                 Tier::Portable => Execution::PortableKernel,
             },

@@ -147,7 +147,7 @@ pub enum CompileError {
     TooManyPipes,
     /// The list is empty.
     NoPipes,
-    /// No ready-made kernel does what this list does.
+    /// No ready-made kernel does what this list does, or the processor cannot run it.
     NoKernel,
     /// The code generator cannot make code here.
     Generator(GeneratorError),
@@ -163,7 +163,8 @@ impl fmt::Display for CompileError {
                 f.write_str("the pipe list is empty; add a pipe, such as copy::pipe()")
             }
             CompileError::NoKernel => f.write_str(
-                "no ready-made kernel does what this pipe list does; compile it for any execution",
+                "no ready-made kernel that this processor can run does what this pipe list does; \
+                 compile it for any execution",
             ),
             CompileError::Generator(error) => write!(f, "cannot generate code: {error}"),
         }

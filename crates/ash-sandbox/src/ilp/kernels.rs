@@ -22,6 +22,8 @@ use vector::Slots;
 /// What the processor has to have for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tier {
+    /// AVX2, SSE 4.2, carry-less products and the dot products of AVX-VNNI.
+    Avx2Vnni,
     /// AVX2, SSE 4.2 and carry-less products.
     Avx2,
     /// What the target has anyway.
@@ -29,16 +31,25 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    /// The widest that this processor has.
-    pub(crate) fn widest() -> Tier {
+    /// Those that this processor has, the fastest first.
+    pub(crate) fn available() -> impl Iterator<Item = Tier> {
+        [Tier::Avx2Vnni, Tier::Avx2, Tier::Portable].into_iter().filter(|tier| tier.is_available())
+    }
+
+    pub(crate) fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2")
+        let has_avx2 = std::arch::is_x86_feature_detected!("avx2")
             && std::arch::is_x86_feature_detected!("sse4.2")
-            && std::arch::is_x86_feature_detected!("pclmulqdq")
-        {
-            return Tier::Avx2;
+            && std::arch::is_x86_feature_detected!("pclmulqdq");
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2Vnni => has_avx2 && std::arch::is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => has_avx2,
+            #[cfg(not(target_arch = "x86_64"))]
+            Tier::Avx2Vnni | Tier::Avx2 => false,
+            Tier::Portable => true,
         }
-        Tier::Portable
     }
 }
 
@@ -57,6 +68,9 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// The kernel that does what a list does, if there is one.
     pub(crate) fn select(program: &Program, tier: Tier) -> Option<Kernel> {
+        if !tier.is_available() {
+            return None;
+        }
         let Shape { before, change, after, slots, counts } = Shape::of(program)?;
         let function = select::function(tier, program.mode, before, change, after)?;
         Some(Kernel { function, slots, counts, tier })

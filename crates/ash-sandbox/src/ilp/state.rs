@@ -36,10 +36,16 @@ impl State {
     }
 
     /// Begins another message: registers have their initial values, and no keystream has a key.
+    #[inline]
     pub fn reset(&mut self) {
-        self.registers.copy_from_slice(&self.program.initial);
+        // A few words, once for each message: too few for a call of memcpy.
+        for (register, initial) in self.registers.iter_mut().zip(&self.program.initial) {
+            *register = *initial;
+        }
         self.ended = false;
-        self.ciphers.fill_with(|| None);
+        for cipher in &mut self.ciphers {
+            *cipher = None;
+        }
     }
 
     /// Puts a value into a pipe's persistent register, as before a message.

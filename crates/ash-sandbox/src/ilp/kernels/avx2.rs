@@ -1,6 +1,7 @@
 //! Vectors of AVX2.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use super::Function;
 use super::fused::fused;
@@ -9,22 +10,39 @@ use super::vector::{BLOCK_VECTORS, Crc, Slots, Stage, Sum, VECTOR_BYTES, Vector}
 use crate::ilp::Gauge;
 use crate::ilp::castagnoli::power_of_x;
 
-// SAFETY, for all of this file: the functions are unsafe as they need AVX2, SSE 4.2 and PCLMULQDQ; they
-// are called by `run` only, which is called after these were detected. They are always inlined into it,
-// and so compiled for these features. Where there is more to say it is said.
+// SAFETY, for all of this file: the functions are unsafe as they need AVX2, SSE 4.2 and PCLMULQDQ, those
+// of `DotSum` AVX-VNNI too; they are called by `run` and `run_vnni` only, which are called after these
+// were detected. They are always inlined into them, and so compiled for these features. Where there is
+// more to say it is said.
 
-#[derive(Clone, Copy)]
-pub(crate) struct Avx2(__m256i);
+/// A vector, and the way in which its words are added.
+pub(crate) struct Avx2<S>(__m256i, PhantomData<S>);
 
-impl Vector for Avx2 {
-    type Sum = Avx2Sum;
+impl<S> Clone for Avx2<S> {
+    #[inline(always)]
+    fn clone(&self) -> Avx2<S> {
+        *self
+    }
+}
+
+impl<S> Copy for Avx2<S> {}
+
+impl<S> Avx2<S> {
+    #[inline(always)]
+    fn new(vector: __m256i) -> Avx2<S> {
+        Avx2(vector, PhantomData)
+    }
+}
+
+impl<S: Sum<Avx2<S>>> Vector for Avx2<S> {
+    type Sum = S;
     type Crc = Avx2Crc;
     type Order = __m256i;
 
     #[inline(always)]
-    unsafe fn load(from: *const u8) -> Avx2 {
+    unsafe fn load(from: *const u8) -> Avx2<S> {
         // SAFETY: the caller says that 32 bytes can be read.
-        Avx2(unsafe { _mm256_loadu_si256(from.cast()) })
+        Avx2::new(unsafe { _mm256_loadu_si256(from.cast()) })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
@@ -32,14 +50,14 @@ impl Vector for Avx2 {
         unsafe { _mm256_storeu_si256(to.cast(), self.0) };
     }
     #[inline(always)]
-    unsafe fn splat(word: u64) -> Avx2 {
+    unsafe fn splat(word: u64) -> Avx2<S> {
         // SAFETY: see above.
-        Avx2(unsafe { _mm256_set1_epi64x(word as i64) })
+        Avx2::new(unsafe { _mm256_set1_epi64x(word as i64) })
     }
     #[inline(always)]
-    unsafe fn xor(self, other: Avx2) -> Avx2 {
+    unsafe fn xor(self, other: Avx2<S>) -> Avx2<S> {
         // SAFETY: see above.
-        Avx2(unsafe { _mm256_xor_si256(self.0, other.0) })
+        Avx2::new(unsafe { _mm256_xor_si256(self.0, other.0) })
     }
     #[inline(always)]
     unsafe fn order(gauge: Gauge) -> __m256i {
@@ -63,52 +81,95 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn swap(self, order: __m256i) -> Avx2 {
+    unsafe fn swap(self, order: __m256i) -> Avx2<S> {
         // SAFETY: see above.
-        Avx2(unsafe { _mm256_shuffle_epi8(self.0, order) })
+        Avx2::new(unsafe { _mm256_shuffle_epi8(self.0, order) })
     }
     #[inline(always)]
-    unsafe fn first_equal(self, other: Avx2) -> Option<u32> {
+    unsafe fn first_equal(self, other: Avx2<S>) -> Option<u32> {
         // SAFETY: see above.
         let equal = unsafe { _mm256_movemask_epi8(_mm256_cmpeq_epi8(self.0, other.0)) } as u32;
         (equal != 0).then(|| equal.trailing_zeros())
     }
 }
 
-/// Sums of signed words, 32 bits each. Words are made signed by subtracting 2^15, which
-/// [`take`](Sum::take) adds again; so a pair is within 2^16, and 2^14 vectors fit twice.
-pub(crate) struct Avx2Sum([__m256i; 2]);
+/// Sums of 64-bit words, which may overflow, and of their upper halves, which tell by how much.
+pub(crate) struct WideSum {
+    words: [__m256i; 2],
+    upper: [__m256i; 2],
+}
 
-impl Sum<Avx2> for Avx2Sum {
+impl Sum<Avx2<WideSum>> for WideSum {
     #[inline(always)]
-    unsafe fn new() -> Avx2Sum {
+    unsafe fn new() -> WideSum {
         // SAFETY: see above.
-        Avx2Sum(unsafe { [_mm256_setzero_si256(); 2] })
+        let zeros = unsafe { [_mm256_setzero_si256(); 2] };
+        WideSum { words: zeros, upper: zeros }
     }
     #[inline(always)]
-    unsafe fn add(&mut self, vector: Avx2, place: usize) {
+    unsafe fn add(&mut self, vector: Avx2<WideSum>, place: usize) {
+        let (words, upper) = (&mut self.words[place % 2], &mut self.upper[place % 2]);
+        // SAFETY: see above.
+        unsafe {
+            *words = _mm256_add_epi64(*words, vector.0);
+            *upper = _mm256_add_epi64(*upper, _mm256_srli_epi64::<32>(vector.0));
+        }
+    }
+    #[inline(always)]
+    unsafe fn take(&mut self, _: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe {
+            let words = _mm256_add_epi64(self.words[0], self.words[1]);
+            let upper = _mm256_add_epi64(self.upper[0], self.upper[1]);
+            let lower = _mm256_sub_epi64(words, _mm256_slli_epi64::<32>(upper));
+            *self = WideSum::new();
+            sum_of_lanes(_mm256_add_epi64(lower, upper)) as u64
+        }
+    }
+}
+
+/// Sums of signed words, 32 bits each, by dot products of AVX-VNNI. Words are made signed by
+/// subtracting 2^15, which `take` adds again; so a pair is within 2^16, and 2^15 vectors fit.
+pub(crate) struct DotSum([__m256i; BLOCK_VECTORS]);
+
+impl Sum<Avx2<DotSum>> for DotSum {
+    #[inline(always)]
+    unsafe fn new() -> DotSum {
+        // SAFETY: see above.
+        DotSum(unsafe { [_mm256_setzero_si256(); BLOCK_VECTORS] })
+    }
+    #[inline(always)]
+    unsafe fn add(&mut self, vector: Avx2<DotSum>, place: usize) {
         // SAFETY: see above.
         unsafe {
             let signed = _mm256_xor_si256(vector.0, _mm256_set1_epi16(i16::MIN));
-            let pairs = _mm256_madd_epi16(signed, _mm256_set1_epi16(1));
-            self.0[place % 2] = _mm256_add_epi32(self.0[place % 2], pairs);
+            let ones = _mm256_set1_epi16(1);
+            self.0[place] = _mm256_dpwssd_avx_epi32(self.0[place], signed, ones);
         }
     }
     #[inline(always)]
     unsafe fn take(&mut self, vectors: u64) -> u64 {
+        let [a, b, c, d] = self.0;
         // SAFETY: see above.
         unsafe {
-            // Each lane of both is at most 2^16 times MAX_BLOCKS * BLOCK_VECTORS and some: 2^30.
-            let lanes = _mm256_add_epi32(self.0[0], self.0[1]);
+            *self = DotSum::new();
+            // Each lane is at most 2^16 times MAX_BLOCKS * BLOCK_VECTORS and three: less than 2^31.
+            let lanes = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
+            let low = _mm256_cvtepi32_epi64(_mm256_castsi256_si128(lanes));
             let high = _mm256_cvtepi32_epi64(_mm256_extracti128_si256::<1>(lanes));
-            let sums = _mm256_add_epi64(_mm256_cvtepi32_epi64(_mm256_castsi256_si128(lanes)), high);
-            let high = _mm256_extracti128_si256::<1>(sums);
-            let sums = _mm_add_epi64(_mm256_castsi256_si128(sums), high);
-            let sum = _mm_cvtsi128_si64(sums) + _mm_extract_epi64::<1>(sums);
-            self.0 = [_mm256_setzero_si256(); 2];
             let words = vectors * (VECTOR_BYTES / 2) as u64;
-            (sum as u64).wrapping_add(words << 15)
+            (sum_of_lanes(_mm256_add_epi64(low, high)) as u64).wrapping_add(words << 15)
         }
+    }
+}
+
+#[inline(always)]
+unsafe fn sum_of_lanes(lanes: __m256i) -> i64 {
+    // SAFETY: see above.
+    unsafe {
+        let high = _mm256_extracti128_si256::<1>(lanes);
+        let pair = _mm_add_epi64(_mm256_castsi256_si128(lanes), high);
+        _mm_cvtsi128_si64(pair) + _mm_extract_epi64::<1>(pair)
     }
 }
 
@@ -126,14 +187,14 @@ pub(crate) struct Avx2Crc {
 const BY_A_BLOCK: [u64; 2] =
     [(power_of_x(1024 + 32) as u64) << 1, (power_of_x(1024 - 32) as u64) << 1];
 
-impl Crc<Avx2> for Avx2Crc {
+impl<S> Crc<Avx2<S>> for Avx2Crc {
     #[inline(always)]
     unsafe fn new(crc: u32) -> Avx2Crc {
         // SAFETY: see above.
         Avx2Crc { crc, in_lanes: false, lanes: unsafe { [_mm_setzero_si128(); 8] } }
     }
     #[inline(always)]
-    unsafe fn add_block(&mut self, block: &[Avx2; BLOCK_VECTORS]) {
+    unsafe fn add_block(&mut self, block: &[Avx2<S>; BLOCK_VECTORS]) {
         // SAFETY: see above.
         unsafe {
             if !self.in_lanes {
@@ -171,12 +232,12 @@ impl Crc<Avx2> for Avx2Crc {
         }
     }
     #[inline(always)]
-    unsafe fn add(&mut self, vector: Avx2) {
+    unsafe fn add(&mut self, vector: Avx2<S>) {
         // SAFETY: see above.
         unsafe {
             for half in halves(vector) {
-                self.add_word(_mm_cvtsi128_si64(half) as u64);
-                self.add_word(_mm_extract_epi64::<1>(half) as u64);
+                <Avx2Crc as Crc<Avx2<S>>>::add_word(self, _mm_cvtsi128_si64(half) as u64);
+                <Avx2Crc as Crc<Avx2<S>>>::add_word(self, _mm_extract_epi64::<1>(half) as u64);
             }
         }
     }
@@ -197,7 +258,7 @@ impl Crc<Avx2> for Avx2Crc {
 }
 
 #[inline(always)]
-unsafe fn halves(vector: Avx2) -> [__m128i; 2] {
+unsafe fn halves<S>(vector: Avx2<S>) -> [__m128i; 2] {
     // SAFETY: see above.
     unsafe { [_mm256_castsi256_si128(vector.0), _mm256_extracti128_si256::<1>(vector.0)] }
 }
@@ -213,8 +274,8 @@ unsafe fn fold(lane: __m128i, by: __m128i, data: __m128i) -> __m128i {
     }
 }
 
-impl Instances for Avx2 {
-    fn instance<A: Stage<Avx2>, M: Stage<Avx2>, B: Stage<Avx2>, const WRITE: bool>() -> Function {
+impl Instances for Avx2<WideSum> {
+    fn instance<A: Stage<Self>, M: Stage<Self>, B: Stage<Self>, const WRITE: bool>() -> Function {
         run::<A, M, B, WRITE>
     }
 }
@@ -223,14 +284,55 @@ impl Instances for Avx2 {
 ///
 /// As for [`fused`].
 #[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
-unsafe fn run<A: Stage<Avx2>, M: Stage<Avx2>, B: Stage<Avx2>, const WRITE: bool>(
+unsafe fn run<A, M, B, const WRITE: bool>(
     slots: &Slots,
     registers: &mut [u64],
     source: *const u8,
     destination: *mut u8,
     len: usize,
     keystream: *const u8,
-) {
+) where
+    A: Stage<Avx2<WideSum>>,
+    M: Stage<Avx2<WideSum>>,
+    B: Stage<Avx2<WideSum>>,
+{
     // SAFETY: the caller's promise.
-    unsafe { fused::<Avx2, A, M, B, WRITE>(slots, registers, source, destination, len, keystream) };
+    unsafe {
+        fused::<Avx2<WideSum>, A, M, B, WRITE>(
+            slots,
+            registers,
+            source,
+            destination,
+            len,
+            keystream,
+        )
+    };
+}
+
+impl Instances for Avx2<DotSum> {
+    fn instance<A: Stage<Self>, M: Stage<Self>, B: Stage<Self>, const WRITE: bool>() -> Function {
+        run_vnni::<A, M, B, WRITE>
+    }
+}
+
+/// # Safety
+///
+/// As for [`fused`].
+#[target_feature(enable = "avx2,avxvnni,sse4.2,pclmulqdq")]
+unsafe fn run_vnni<A, M, B, const WRITE: bool>(
+    slots: &Slots,
+    registers: &mut [u64],
+    source: *const u8,
+    destination: *mut u8,
+    len: usize,
+    keystream: *const u8,
+) where
+    A: Stage<Avx2<DotSum>>,
+    M: Stage<Avx2<DotSum>>,
+    B: Stage<Avx2<DotSum>>,
+{
+    // SAFETY: the caller's promise.
+    unsafe {
+        fused::<Avx2<DotSum>, A, M, B, WRITE>(slots, registers, source, destination, len, keystream)
+    };
 }

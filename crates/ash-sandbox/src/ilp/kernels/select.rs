@@ -24,7 +24,9 @@ pub(crate) fn function(
 ) -> Option<Function> {
     match tier {
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 => by_change::<avx2::Avx2>(mode, before, change, after),
+        Tier::Avx2Vnni => by_change::<avx2::Avx2<avx2::DotSum>>(mode, before, change, after),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 => by_change::<avx2::Avx2<avx2::WideSum>>(mode, before, change, after),
         _ => by_change::<portable::Portable>(mode, before, change, after),
     }
 }

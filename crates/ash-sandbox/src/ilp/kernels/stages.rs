@@ -3,7 +3,6 @@
 use super::fused::tail_mask;
 use super::vector::{BLOCK_VECTORS, Crc, Slots, Stage, Sum, VECTOR_BYTES, Vector};
 use crate::ilp::Gauge;
-use crate::ilp::checksum::fold16;
 use crate::ilp::search::NOT_FOUND;
 
 // SAFETY, for all of this file: the functions are unsafe as the vectors' are, and what they call is
@@ -89,7 +88,8 @@ impl<V: Vector, A: Stage<V>, B: Stage<V>> Stage<V> for (A, B) {
 
 /// The pipe `checksum`.
 pub(crate) struct Checksum<V: Vector> {
-    /// What words have added, in parts of 32 bits.
+    /// The sum but for what is in `vectors`. It cannot overflow: it begins below 2^34, and a flush of
+    /// half a megabyte, and each word, add less than that.
     words: u64,
     vectors: V::Sum,
 }
@@ -99,7 +99,8 @@ impl<V: Vector> Stage<V> for Checksum<V> {
     unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
         // SAFETY: see above.
         let vectors = unsafe { V::Sum::new() };
-        Checksum { words: fold16(registers[slots.sum]).into(), vectors }
+        let sum = registers[slots.sum];
+        Checksum { words: (sum & 0xffff_ffff) + (sum >> 32), vectors }
     }
     #[inline(always)]
     unsafe fn vector(&mut self, vector: V, place: usize) -> V {
@@ -109,8 +110,9 @@ impl<V: Vector> Stage<V> for Checksum<V> {
     }
     #[inline(always)]
     unsafe fn flush(&mut self, vectors: u64) {
-        // SAFETY: see above. A flush adds less than 2^40, and 2^24 of them would be 2^43 bytes.
-        self.words = u64::from(fold16(self.words)) + unsafe { self.vectors.take(vectors) };
+        // SAFETY: see above.
+        let sum = unsafe { self.vectors.take(vectors) };
+        self.words += (sum & 0xffff_ffff) + (sum >> 32);
     }
     #[inline(always)]
     unsafe fn word(&mut self, word: u64) -> u64 {
@@ -124,7 +126,7 @@ impl<V: Vector> Stage<V> for Checksum<V> {
     }
     #[inline(always)]
     unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
-        registers[slots.sum] = fold16(self.words).into();
+        registers[slots.sum] = self.words;
     }
 }
 

@@ -26,19 +26,15 @@ pub const fn seed(sum: u16) -> u64 {
 
 /// The sum of the 16-bit words of the message, in the order of the network, with all carries added.
 pub const fn fold(sum: u64) -> u16 {
-    fold16(sum).swap_bytes()
+    // With end-around carry; only of 0 it makes 0.
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 16) + (sum & 0xffff);
+    (sum as u16).swap_bytes()
 }
 
 /// The checksum as it is put into a header: the complement of [`fold`].
 pub const fn finish(sum: u64) -> u16 {
     !fold(sum)
-}
-
-/// Adds the 16-bit parts of a sum with end-around carry. Only of 0 it makes 0.
-pub(crate) const fn fold16(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    sum as u16
 }
