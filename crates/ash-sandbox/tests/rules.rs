@@ -395,3 +395,24 @@ fn a_loop_says_which_execution_it_has() {
     let code = execution(both, Prefer::Fastest);
     assert!(matches!(code, Execution::Generated { .. }), "{code:?}");
 }
+
+#[test]
+fn threads_share_a_loop_and_each_has_a_state() {
+    fn is_shared<T: Send + Sync>(_: &T) {}
+    let mut list = PipeList::new();
+    let sum = list.add(checksum::pipe()).unwrap();
+    for prefer in [Prefer::Fastest, Prefer::Generated, Prefer::Interpreted] {
+        let ilp = list.compile_with(Mode::Read, prefer).unwrap();
+        is_shared(&ilp);
+        let sums: Vec<u16> = std::thread::scope(|scope| {
+            let apply = || {
+                let mut state = ilp.state();
+                ilp.read(&mut state, &[1; 1000]).unwrap();
+                checksum::fold(state.import(sum, checksum::SUM).unwrap())
+            };
+            let threads = [scope.spawn(apply), scope.spawn(apply)];
+            threads.map(|thread| thread.join().unwrap()).to_vec()
+        });
+        assert_eq!(sums, [(0x0101 * 500 % 0xffff) as u16; 2]);
+    }
+}

@@ -74,7 +74,8 @@ impl State {
     }
 
     /// Gives a pipe's keystream a key, a nonce, and the block at which it begins (RFC 8439, 2.4).
-    /// Each message needs this once after a reset.
+    /// Each message needs this once after a reset. The key is wiped from memory at the next reset, or
+    /// with the state; bytes of the keystream stay until others take their place.
     ///
     /// # Errors
     ///
