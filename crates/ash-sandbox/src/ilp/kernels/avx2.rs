@@ -155,10 +155,13 @@ impl Sum<Avx2<DotSum>> for DotSum {
             *self = DotSum::new();
             // Each lane is at most 2^16 times MAX_BLOCKS * BLOCK_VECTORS and three: less than 2^31.
             let lanes = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
-            let low = _mm256_cvtepi32_epi64(_mm256_castsi256_si128(lanes));
-            let high = _mm256_cvtepi32_epi64(_mm256_extracti128_si256::<1>(lanes));
+            // Made unsigned by adding 2^31, they can be widened without crossing lanes.
+            let lanes = _mm256_xor_si256(lanes, _mm256_set1_epi32(i32::MIN));
+            let low = _mm256_and_si256(lanes, _mm256_set1_epi64x(0xffff_ffff));
+            let high = _mm256_srli_epi64::<32>(lanes);
+            let sum = sum_of_lanes(_mm256_add_epi64(low, high)) - (8 << 31);
             let words = vectors * (VECTOR_BYTES / 2) as u64;
-            (sum_of_lanes(_mm256_add_epi64(low, high)) as u64).wrapping_add(words << 15)
+            (sum as u64).wrapping_add(words << 15)
         }
     }
 }
@@ -179,7 +182,7 @@ pub(crate) struct Avx2Crc {
     crc: u32,
     /// Whether the lanes have the CRC, and not `crc`.
     in_lanes: bool,
-    lanes: [__m128i; 8],
+    lanes: [[__m128i; 2]; BLOCK_VECTORS],
 }
 
 /// What moves a lane by a block: the low half by 1,024 bits and 32, the high half by 32 less. Products
@@ -191,7 +194,8 @@ impl<S> Crc<Avx2<S>> for Avx2Crc {
     #[inline(always)]
     unsafe fn new(crc: u32) -> Avx2Crc {
         // SAFETY: see above.
-        Avx2Crc { crc, in_lanes: false, lanes: unsafe { [_mm_setzero_si128(); 8] } }
+        let zeros = unsafe { _mm_setzero_si128() };
+        Avx2Crc { crc, in_lanes: false, lanes: [[zeros; 2]; BLOCK_VECTORS] }
     }
     #[inline(always)]
     unsafe fn add_block(&mut self, block: &[Avx2<S>; BLOCK_VECTORS]) {
@@ -201,19 +205,17 @@ impl<S> Crc<Avx2<S>> for Avx2Crc {
                 self.in_lanes = true;
                 // The CRC so far belongs to the first bytes.
                 let crc = _mm_cvtsi32_si128(self.crc as i32);
-                let first = halves(block[0]);
-                self.lanes[0] = _mm_xor_si128(first[0], crc);
-                self.lanes[1] = first[1];
-                [self.lanes[2], self.lanes[3]] = halves(block[1]);
-                [self.lanes[4], self.lanes[5]] = halves(block[2]);
-                [self.lanes[6], self.lanes[7]] = halves(block[3]);
+                self.lanes =
+                    [halves(block[0]), halves(block[1]), halves(block[2]), halves(block[3])];
+                self.lanes[0][0] = _mm_xor_si128(self.lanes[0][0], crc);
                 return;
             }
             let by = _mm_set_epi64x(BY_A_BLOCK[1] as i64, BY_A_BLOCK[0] as i64);
-            for (lanes, vector) in self.lanes.as_chunks_mut::<2>().0.iter_mut().zip(block) {
-                let [low, high] = halves(*vector);
-                *lanes = [fold(lanes[0], by, low), fold(lanes[1], by, high)];
-            }
+            // Not a loop, so that the lanes stay in registers.
+            self.lanes[0] = fold_halves(self.lanes[0], by, block[0]);
+            self.lanes[1] = fold_halves(self.lanes[1], by, block[1]);
+            self.lanes[2] = fold_halves(self.lanes[2], by, block[2]);
+            self.lanes[3] = fold_halves(self.lanes[3], by, block[3]);
         }
     }
     #[inline(always)]
@@ -221,7 +223,7 @@ impl<S> Crc<Avx2<S>> for Avx2Crc {
         if self.in_lanes {
             self.in_lanes = false;
             let mut crc = 0;
-            for lane in self.lanes {
+            for lane in self.lanes.into_iter().flatten() {
                 // SAFETY: see above.
                 unsafe {
                     crc = _mm_crc32_u64(crc, _mm_cvtsi128_si64(lane) as u64);
@@ -261,6 +263,15 @@ impl<S> Crc<Avx2<S>> for Avx2Crc {
 unsafe fn halves<S>(vector: Avx2<S>) -> [__m128i; 2] {
     // SAFETY: see above.
     unsafe { [_mm256_castsi256_si128(vector.0), _mm256_extracti128_si256::<1>(vector.0)] }
+}
+
+#[inline(always)]
+unsafe fn fold_halves<S>(lanes: [__m128i; 2], by: __m128i, vector: Avx2<S>) -> [__m128i; 2] {
+    // SAFETY: see above.
+    unsafe {
+        let [low, high] = halves(vector);
+        [fold(lanes[0], by, low), fold(lanes[1], by, high)]
+    }
 }
 
 /// Moves a lane by a block, and adds what is there.
