@@ -1,0 +1,128 @@
+//! What integrated loops are measured against: separate passes, and loops that were integrated by
+//! hand, with vectors of the same width.
+
+#![allow(unreachable_pub, reason = "shared by a benchmark and an example")]
+
+use std::arch::x86_64::*;
+
+use ash_sandbox::ilp::{Gauge, Ilp, Mode, Pipe, PipeList, Prefer, State, byte_swap, checksum};
+
+/// The sizes of messages: an acknowledgement, a small request, a frame, a page, a large read.
+pub const SIZES: [usize; 5] = [40, 256, 1500, 4096, 65536];
+
+/// Compiles a list.
+pub fn compile(pipes: impl IntoIterator<Item = Pipe>, mode: Mode, prefer: Prefer) -> (Ilp, State) {
+    let mut list = PipeList::new();
+    for pipe in pipes {
+        list.add(pipe).expect("a short list");
+    }
+    let ilp = list.compile_with(mode, prefer).expect("a list that this execution has");
+    let state = ilp.state();
+    (ilp, state)
+}
+
+/// A message and its destination, both at the beginning of a cache line.
+///
+/// They are half a page apart, modulo pages: processors take a load for one that depends on a store
+/// before it when the addresses agree in the low 12 bits, and where an allocator puts two buffers would
+/// decide what is measured.
+pub struct Buffers {
+    memory: Vec<u8>,
+    size: usize,
+}
+
+impl Buffers {
+    pub fn new(size: usize) -> Buffers {
+        let memory = (0..2 * size + 4 * 4096).map(|byte| (byte * 7) as u8).collect();
+        Buffers { memory, size }
+    }
+
+    pub fn split(&mut self) -> (&[u8], &mut [u8]) {
+        let (size, begin) = (self.size, self.memory.as_ptr().align_offset(4096));
+        let second = begin + size.next_multiple_of(4096) + 2048;
+        let (first, second) = self.memory.split_at_mut(second);
+        (&first[begin..begin + size], &mut second[..size])
+    }
+}
+
+/// The same as three loops: copy, then checksum, then swap in place.
+pub struct Separate {
+    checksum: (Ilp, State),
+    swap: (Ilp, State),
+}
+
+impl Separate {
+    pub fn new() -> Separate {
+        Separate {
+            checksum: compile([checksum::pipe()], Mode::Read, Prefer::Fastest),
+            swap: compile([byte_swap::pipe(Gauge::Bits32)], Mode::Write, Prefer::Fastest),
+        }
+    }
+
+    pub fn copy_checksum(&mut self, source: &[u8], destination: &mut [u8]) {
+        destination.copy_from_slice(source);
+        let (ilp, state) = &mut self.checksum;
+        state.reset();
+        ilp.read(state, destination).expect("a loop that reads");
+    }
+
+    pub fn copy_checksum_swap(&mut self, source: &[u8], destination: &mut [u8]) {
+        self.copy_checksum(source, destination);
+        let (ilp, state) = &mut self.swap;
+        state.reset();
+        ilp.write_in_place(state, destination).expect("a loop that writes");
+    }
+}
+
+/// Copies, adds 16-bit words and, if `SWAP`, swaps the bytes of 32-bit words, as somebody writes it who
+/// wants just this: AVX2, sums of 32-bit words in lanes of 64 bits, two vectors at a time.
+///
+/// # Safety
+///
+/// The processor has AVX2.
+#[target_feature(enable = "avx2")]
+pub unsafe fn by_hand<const SWAP: bool>(source: &[u8], destination: &mut [u8]) -> u64 {
+    assert!(destination.len() >= source.len(), "no room");
+    let order = _mm256_broadcastsi128_si256(_mm_set_epi8(
+        12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3,
+    ));
+    let low = _mm256_set1_epi64x(0xffff_ffff);
+    let (mut even, mut odd) = (_mm256_setzero_si256(), _mm256_setzero_si256());
+    let pairs = source.len() / 64;
+    let (mut from, mut to) = (source.as_ptr(), destination.as_mut_ptr());
+    for _ in 0..pairs {
+        // SAFETY: `pairs` times 64 bytes are in both slices.
+        unsafe {
+            let first = _mm256_loadu_si256(from.cast());
+            let second = _mm256_loadu_si256(from.add(32).cast());
+            even = _mm256_add_epi64(even, _mm256_and_si256(first, low));
+            odd = _mm256_add_epi64(odd, _mm256_srli_epi64::<32>(first));
+            even = _mm256_add_epi64(even, _mm256_and_si256(second, low));
+            odd = _mm256_add_epi64(odd, _mm256_srli_epi64::<32>(second));
+            let swap = |vector| if SWAP { _mm256_shuffle_epi8(vector, order) } else { vector };
+            _mm256_storeu_si256(to.cast(), swap(first));
+            _mm256_storeu_si256(to.add(32).cast(), swap(second));
+            from = from.add(64);
+            to = to.add(64);
+        }
+    }
+    let sums = _mm256_add_epi64(even, odd);
+    let sums = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+    let mut sum = (_mm_cvtsi128_si64(sums) as u64) + (_mm_extract_epi64::<1>(sums) as u64);
+    let (source, destination) = (&source[pairs * 64..], &mut destination[pairs * 64..]);
+    let mut words = source.chunks_exact(4);
+    let mut places = destination.chunks_exact_mut(4);
+    for (word, place) in (&mut words).zip(&mut places) {
+        let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        sum += u64::from(word);
+        let word = if SWAP { word.swap_bytes() } else { word };
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    let rest = words.remainder();
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    sum += u64::from(u32::from_le_bytes(last));
+    let at = source.len() - rest.len();
+    destination[at..source.len()].copy_from_slice(rest);
+    sum
+}

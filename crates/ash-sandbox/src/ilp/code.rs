@@ -1,0 +1,142 @@
+use super::CompileError;
+use super::error::GeneratorError;
+use super::generator::Generated;
+use super::interpreter;
+use super::kernels::{Kernel, Tier};
+use super::list::Program;
+use super::{Mode, UNIT_BYTES};
+
+/// Which execution to compile for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Prefer {
+    /// The fastest that there is for the list on this machine.
+    #[default]
+    Fastest,
+    /// The fastest ready-made kernel that the processor can run.
+    Kernel,
+    /// A ready-made kernel that needs AVX2, and not AVX-VNNI.
+    Avx2Kernel,
+    /// A ready-made kernel that needs no processor feature beyond the target's.
+    PortableKernel,
+    /// Generated code.
+    Generated,
+    /// The interpreter.
+    Interpreted,
+}
+
+/// Which execution was chosen for a list: [`Ilp::execution`](super::Ilp::execution).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Execution {
+    /// A ready-made kernel on vectors of AVX2, which adds by the dot products of AVX-VNNI.
+    Avx2VnniKernel,
+    /// A ready-made kernel on vectors of AVX2.
+    Avx2Kernel,
+    /// A ready-made kernel that needs no processor feature beyond the target's.
+    PortableKernel,
+    /// Code generated for this list.
+    Generated {
+        /// The size of the code.
+        code_bytes: usize,
+    },
+    /// The interpreter.
+    Interpreted {
+        /// Why no code was generated; `None` if none was asked for.
+        reason: Option<GeneratorError>,
+    },
+}
+
+/// A compiled list, ready to run.
+#[derive(Debug)]
+pub(crate) enum Code {
+    Kernel(Kernel),
+    Generated(Generated),
+    Interpreted(Option<GeneratorError>),
+}
+
+impl Code {
+    pub(crate) fn compile(program: &Program, prefer: Prefer) -> Result<Code, CompileError> {
+        let kernel = |tier| Kernel::select(program, tier).map(Code::Kernel);
+        let fastest = || Tier::available().find_map(kernel);
+        match prefer {
+            Prefer::Fastest => Ok(fastest().unwrap_or_else(|| {
+                Generated::new(program)
+                    .map_or_else(|error| Code::Interpreted(Some(error)), Code::Generated)
+            })),
+            Prefer::Kernel => fastest().ok_or(CompileError::NoKernel),
+            Prefer::Avx2Kernel => kernel(Tier::Avx2).ok_or(CompileError::NoKernel),
+            Prefer::PortableKernel => kernel(Tier::Portable).ok_or(CompileError::NoKernel),
+            Prefer::Generated => {
+                Generated::new(program).map(Code::Generated).map_err(CompileError::Generator)
+            }
+            Prefer::Interpreted => Ok(Code::Interpreted(None)),
+        }
+    }
+
+    pub(crate) fn execution(&self) -> Execution {
+        match self {
+            Code::Kernel(kernel) => match kernel.tier() {
+                Tier::Avx2Vnni => Execution::Avx2VnniKernel,
+                Tier::Avx2 => Execution::Avx2Kernel,
+                Tier::Portable => Execution::PortableKernel,
+            },
+            Code::Generated(generated) => {
+                Execution::Generated { code_bytes: generated.code_bytes() }
+            }
+            Code::Interpreted(reason) => Execution::Interpreted { reason: reason.clone() },
+        }
+    }
+
+    /// Applies the program to `len` bytes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`interpreter::run`]; the program is the one that was compiled, and there are as many
+    /// registers as it has.
+    #[inline]
+    pub(crate) unsafe fn run(
+        &self,
+        program: &Program,
+        registers: &mut [u64],
+        source: *const u8,
+        destination: *mut u8,
+        len: usize,
+        keystream: &[u8],
+    ) {
+        match self {
+            // SAFETY: the caller's promise is the kernel's.
+            Code::Kernel(kernel) => unsafe {
+                kernel.run(registers, source, destination, len, keystream);
+            },
+            Code::Generated(generated) => {
+                let whole = len - len % UNIT_BYTES;
+                // SAFETY: the caller's promise, for the units and then for the tail. In mode Read the
+                // destination is not touched, so no pointer into it is made.
+                unsafe {
+                    generated.run(registers, source, destination, whole, keystream);
+                    if whole < len {
+                        let destination = match program.mode {
+                            Mode::Read => destination,
+                            Mode::Write => destination.add(whole),
+                        };
+                        let source = source.add(whole);
+                        let rest = len - whole;
+                        interpreter::run(
+                            program,
+                            registers,
+                            source,
+                            destination,
+                            rest,
+                            keystream,
+                            whole,
+                        );
+                    }
+                }
+            }
+            // SAFETY: the caller's promise.
+            Code::Interpreted(_) => unsafe {
+                interpreter::run(program, registers, source, destination, len, keystream, 0);
+            },
+        }
+    }
+}

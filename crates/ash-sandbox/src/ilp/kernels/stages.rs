@@ -1,0 +1,344 @@
+//! The stages that kernels are composed of.
+
+use super::fused::tail_mask;
+use super::vector::{BLOCK_VECTORS, Crc, Slots, Stage, Sum, VECTOR_BYTES, Vector};
+use crate::ilp::Gauge;
+use crate::ilp::search::NOT_FOUND;
+
+// SAFETY, for all of this file: the functions are unsafe as the vectors' are, and what they call is
+// the same tier's. Where there is more to say it is said.
+
+/// Nothing happens.
+pub(crate) struct Nothing;
+
+impl<V: Vector> Stage<V> for Nothing {
+    #[inline(always)]
+    unsafe fn begin(_: &Slots, _: &[u64], _: *const u8) -> Nothing {
+        Nothing
+    }
+    #[inline(always)]
+    unsafe fn vector(&mut self, vector: V, _: usize) -> V {
+        vector
+    }
+    #[inline(always)]
+    unsafe fn word(&mut self, word: u64) -> u64 {
+        word
+    }
+    #[inline(always)]
+    unsafe fn tail(&mut self, word: u64, _: usize) -> u64 {
+        word
+    }
+}
+
+/// One stage after another.
+impl<V: Vector, A: Stage<V>, B: Stage<V>> Stage<V> for (A, B) {
+    #[inline(always)]
+    unsafe fn begin(slots: &Slots, registers: &[u64], keystream: *const u8) -> (A, B) {
+        // SAFETY: see above.
+        unsafe { (A::begin(slots, registers, keystream), B::begin(slots, registers, keystream)) }
+    }
+    #[inline(always)]
+    unsafe fn vector(&mut self, vector: V, place: usize) -> V {
+        // SAFETY: see above.
+        unsafe { self.1.vector(self.0.vector(vector, place), place) }
+    }
+    #[inline(always)]
+    unsafe fn block(&mut self, block: &mut [V; BLOCK_VECTORS]) {
+        // SAFETY: see above.
+        unsafe {
+            self.0.block(block);
+            self.1.block(block);
+        }
+    }
+    #[inline(always)]
+    unsafe fn end_blocks(&mut self) {
+        // SAFETY: see above.
+        unsafe {
+            self.0.end_blocks();
+            self.1.end_blocks();
+        }
+    }
+    #[inline(always)]
+    unsafe fn flush(&mut self, vectors: u64) {
+        // SAFETY: see above.
+        unsafe {
+            self.0.flush(vectors);
+            self.1.flush(vectors);
+        }
+    }
+    #[inline(always)]
+    unsafe fn word(&mut self, word: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { self.1.word(self.0.word(word)) }
+    }
+    #[inline(always)]
+    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+        // SAFETY: see above.
+        unsafe { self.1.tail(self.0.tail(word, bytes), bytes) }
+    }
+    #[inline(always)]
+    unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
+        // SAFETY: see above.
+        unsafe {
+            self.0.end(slots, registers);
+            self.1.end(slots, registers);
+        }
+    }
+}
+
+/// The pipe `checksum`.
+pub(crate) struct Checksum<V: Vector> {
+    /// The sum but for what is in `vectors`. It cannot overflow: it begins below 2^34, and a flush of
+    /// half a megabyte, and each word, add less than that.
+    words: u64,
+    vectors: V::Sum,
+}
+
+impl<V: Vector> Stage<V> for Checksum<V> {
+    #[inline(always)]
+    unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
+        // SAFETY: see above.
+        let vectors = unsafe { V::Sum::new() };
+        let sum = registers[slots.sum];
+        Checksum { words: (sum & 0xffff_ffff) + (sum >> 32), vectors }
+    }
+    #[inline(always)]
+    unsafe fn vector(&mut self, vector: V, place: usize) -> V {
+        // SAFETY: see above.
+        unsafe { self.vectors.add(vector, place) };
+        vector
+    }
+    #[inline(always)]
+    unsafe fn flush(&mut self, vectors: u64) {
+        // SAFETY: see above.
+        let sum = unsafe { self.vectors.take(vectors) };
+        self.words += (sum & 0xffff_ffff) + (sum >> 32);
+    }
+    #[inline(always)]
+    unsafe fn word(&mut self, word: u64) -> u64 {
+        self.words += (word & 0xffff_ffff) + (word >> 32);
+        word
+    }
+    #[inline(always)]
+    unsafe fn tail(&mut self, word: u64, _: usize) -> u64 {
+        self.words += (word & 0xffff_ffff) + (word >> 32);
+        word
+    }
+    #[inline(always)]
+    unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
+        registers[slots.sum] = self.words;
+    }
+}
+
+/// The pipe `crc32c`.
+pub(crate) struct Crc32c<V: Vector> {
+    crc: V::Crc,
+}
+
+impl<V: Vector> Stage<V> for Crc32c<V> {
+    #[inline(always)]
+    unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
+        // SAFETY: see above.
+        Crc32c { crc: unsafe { V::Crc::new(registers[slots.crc] as u32) } }
+    }
+    #[inline(always)]
+    unsafe fn vector(&mut self, vector: V, _: usize) -> V {
+        // SAFETY: see above.
+        unsafe { self.crc.add(vector) };
+        vector
+    }
+    #[inline(always)]
+    unsafe fn block(&mut self, block: &mut [V; BLOCK_VECTORS]) {
+        // SAFETY: see above.
+        unsafe { self.crc.add_block(block) };
+    }
+    #[inline(always)]
+    unsafe fn end_blocks(&mut self) {
+        // SAFETY: see above.
+        unsafe { self.crc.end_blocks() };
+    }
+    #[inline(always)]
+    unsafe fn word(&mut self, word: u64) -> u64 {
+        // SAFETY: see above.
+        unsafe { self.crc.add_word(word) };
+        word
+    }
+    #[inline(always)]
+    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+        for place in 0..bytes {
+            // SAFETY: see above.
+            unsafe { self.crc.add_byte((word >> (place * 8)) as u8) };
+        }
+        word
+    }
+    #[inline(always)]
+    unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
+        registers[slots.crc] = self.crc.value().into();
+    }
+}
+
+/// The pipe `search`.
+pub(crate) struct Search<V: Vector> {
+    found: u64,
+    searched: u64,
+    byte: u64,
+    bytes: V,
+}
+
+impl<V: Vector> Search<V> {
+    #[inline(always)]
+    fn words(&mut self, word: u64, bytes: usize) {
+        if self.found == NOT_FOUND {
+            let places = (word ^ self.byte).to_le_bytes();
+            if let Some(place) = places[..bytes].iter().position(|other| *other == 0) {
+                self.found = self.searched.wrapping_add(place as u64);
+            }
+        }
+        self.searched = self.searched.wrapping_add(bytes as u64);
+    }
+}
+
+impl<V: Vector> Stage<V> for Search<V> {
+    #[inline(always)]
+    unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
+        let [found, searched, byte] =
+            [registers[slots.search], registers[slots.search + 1], registers[slots.search + 2]];
+        // SAFETY: see above.
+        Search { found, searched, byte, bytes: unsafe { V::splat(byte) } }
+    }
+    #[inline(always)]
+    unsafe fn vector(&mut self, vector: V, _: usize) -> V {
+        if self.found == NOT_FOUND {
+            // SAFETY: see above.
+            if let Some(place) = unsafe { vector.first_equal(self.bytes) } {
+                self.found = self.searched.wrapping_add(place.into());
+            }
+        }
+        self.searched = self.searched.wrapping_add(VECTOR_BYTES as u64);
+        vector
+    }
+    #[inline(always)]
+    unsafe fn word(&mut self, word: u64) -> u64 {
+        self.words(word, 8);
+        word
+    }
+    #[inline(always)]
+    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+        self.words(word, bytes);
+        word
+    }
+    #[inline(always)]
+    unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
+        registers[slots.search] = self.found;
+        registers[slots.search + 1] = self.searched;
+    }
+}
+
+/// The pipe `byte_swap`, of 16, 32 or 64 bits.
+pub(crate) struct Swap<V: Vector> {
+    gauge: Gauge,
+    order: V::Order,
+}
+
+impl<V: Vector> Stage<V> for Swap<V> {
+    #[inline(always)]
+    unsafe fn begin(slots: &Slots, _: &[u64], _: *const u8) -> Self {
+        // SAFETY: see above.
+        Swap { gauge: slots.swap, order: unsafe { V::order(slots.swap) } }
+    }
+    #[inline(always)]
+    unsafe fn vector(&mut self, vector: V, _: usize) -> V {
+        // SAFETY: see above.
+        unsafe { vector.swap(self.order) }
+    }
+    #[inline(always)]
+    unsafe fn word(&mut self, word: u64) -> u64 {
+        swap_word(self.gauge, word)
+    }
+    #[inline(always)]
+    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+        // Words that are complete are swapped, the bytes behind them stay.
+        let complete = tail_mask(bytes - bytes % self.gauge.bytes());
+        swap_word(self.gauge, word) & complete | word & !complete
+    }
+}
+
+/// Swaps the bytes within each part of a word.
+#[inline(always)]
+pub(crate) fn swap_word(gauge: Gauge, word: u64) -> u64 {
+    match gauge {
+        Gauge::Bits8 => word,
+        Gauge::Bits16 => {
+            let low = 0x00ff_00ff_00ff_00ff;
+            (word & low) << 8 | word >> 8 & low
+        }
+        Gauge::Bits32 => word.swap_bytes().rotate_left(32),
+        Gauge::Bits64 => word.swap_bytes(),
+    }
+}
+
+/// The pipe `xor`.
+pub(crate) struct Xor<V> {
+    stream: u64,
+    vector: V,
+}
+
+impl<V: Vector> Stage<V> for Xor<V> {
+    #[inline(always)]
+    unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
+        let stream = registers[slots.xor];
+        // SAFETY: see above.
+        Xor { stream, vector: unsafe { V::splat(stream) } }
+    }
+    #[inline(always)]
+    unsafe fn vector(&mut self, vector: V, _: usize) -> V {
+        // SAFETY: see above.
+        unsafe { vector.xor(self.vector) }
+    }
+    #[inline(always)]
+    unsafe fn word(&mut self, word: u64) -> u64 {
+        word ^ self.stream
+    }
+    #[inline(always)]
+    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+        (word ^ self.stream) & tail_mask(bytes)
+    }
+}
+
+/// The pipe `chacha20`: XORs with a keystream that was made before.
+pub(crate) struct Keystream {
+    next: *const u8,
+}
+
+impl<V: Vector> Stage<V> for Keystream {
+    #[inline(always)]
+    unsafe fn begin(_: &Slots, _: &[u64], keystream: *const u8) -> Keystream {
+        Keystream { next: keystream }
+    }
+    #[inline(always)]
+    unsafe fn vector(&mut self, vector: V, _: usize) -> V {
+        // SAFETY: `begin` was promised as many bytes as pass.
+        unsafe {
+            let stream = V::load(self.next);
+            self.next = self.next.add(VECTOR_BYTES);
+            vector.xor(stream)
+        }
+    }
+    #[inline(always)]
+    unsafe fn word(&mut self, word: u64) -> u64 {
+        // SAFETY: `begin` was promised as many bytes as pass.
+        unsafe {
+            let stream = u64::from_le(self.next.cast::<u64>().read_unaligned());
+            self.next = self.next.add(8);
+            word ^ stream
+        }
+    }
+    #[inline(always)]
+    unsafe fn tail(&mut self, mut word: u64, bytes: usize) -> u64 {
+        for place in 0..bytes {
+            // SAFETY: `begin` was promised as many bytes as pass.
+            word ^= u64::from(unsafe { self.next.add(place).read() }) << (place * 8);
+        }
+        word
+    }
+}

@@ -1,0 +1,121 @@
+//! What a kernel is made of: vectors, and stages through which they pass.
+
+use crate::ilp::Gauge;
+
+/// The bytes of a vector, on every tier.
+pub(crate) const VECTOR_BYTES: usize = 32;
+/// The vectors of a block.
+pub(crate) const BLOCK_VECTORS: usize = 4;
+/// So many blocks at most pass between two flushes: what sums can hold.
+pub(crate) const MAX_BLOCKS: usize = 4096;
+
+/// Where a list has the registers of its pipes, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots {
+    pub(crate) sum: usize,
+    pub(crate) crc: usize,
+    pub(crate) search: usize,
+    pub(crate) xor: usize,
+    pub(crate) swap: Gauge,
+}
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots { sum: 0, crc: 0, search: 0, xor: 0, swap: Gauge::Bits64 }
+    }
+}
+
+/// 32 bytes of the message.
+///
+/// # Safety
+///
+/// Of all functions: the processor has what the tier needs.
+pub(crate) trait Vector: Copy {
+    /// Sums of 16-bit words.
+    type Sum: Sum<Self>;
+    /// A CRC32C.
+    type Crc: Crc<Self>;
+    /// Which bytes [`swap`](Vector::swap) swaps.
+    type Order: Copy;
+
+    /// # Safety
+    ///
+    /// 32 bytes can be read there.
+    unsafe fn load(from: *const u8) -> Self;
+    /// # Safety
+    ///
+    /// 32 bytes can be written there.
+    unsafe fn store(self, to: *mut u8);
+    unsafe fn splat(word: u64) -> Self;
+    unsafe fn xor(self, other: Self) -> Self;
+    unsafe fn order(gauge: Gauge) -> Self::Order;
+    unsafe fn swap(self, order: Self::Order) -> Self;
+    /// The place of the first byte that is equal to the other vector's.
+    unsafe fn first_equal(self, other: Self) -> Option<u32>;
+}
+
+/// Adds 16-bit words. What it gives is right modulo 65,535, and 0 only if all words were 0.
+///
+/// # Safety
+///
+/// Of all functions: the processor has what the tier needs.
+pub(crate) trait Sum<V> {
+    unsafe fn new() -> Self;
+    /// Adds a vector; `place` is its number in a block.
+    unsafe fn add(&mut self, vector: V, place: usize);
+    /// The sum of the vectors that were added since the last time, of which there were so many.
+    unsafe fn take(&mut self, vectors: u64) -> u64;
+}
+
+/// Computes a CRC32C.
+///
+/// # Safety
+///
+/// Of all functions: the processor has what the tier needs.
+pub(crate) trait Crc<V> {
+    unsafe fn new(crc: u32) -> Self;
+    unsafe fn add_block(&mut self, block: &[V; BLOCK_VECTORS]);
+    /// Ends a run of blocks; vectors and words may follow.
+    unsafe fn end_blocks(&mut self);
+    unsafe fn add(&mut self, vector: V);
+    unsafe fn add_word(&mut self, word: u64);
+    unsafe fn add_byte(&mut self, byte: u8);
+    fn value(&self) -> u32;
+}
+
+/// What happens to the data on their way: one pipe, or several.
+///
+/// # Safety
+///
+/// Of all functions: the processor has what the tier needs.
+pub(crate) trait Stage<V: Vector>: Sized {
+    /// Takes the registers.
+    ///
+    /// # Safety
+    ///
+    /// There are as many bytes of keystream as will pass.
+    unsafe fn begin(slots: &Slots, registers: &[u64], keystream: *const u8) -> Self;
+    unsafe fn vector(&mut self, vector: V, place: usize) -> V;
+    #[inline(always)]
+    unsafe fn block(&mut self, block: &mut [V; BLOCK_VECTORS]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            block[0] = self.vector(block[0], 0);
+            block[1] = self.vector(block[1], 1);
+            block[2] = self.vector(block[2], 2);
+            block[3] = self.vector(block[3], 3);
+        }
+    }
+    /// Ends a run of blocks; vectors and words may follow.
+    #[inline(always)]
+    unsafe fn end_blocks(&mut self) {}
+    /// Ends a run of so many vectors, those of blocks included.
+    #[inline(always)]
+    unsafe fn flush(&mut self, _vectors: u64) {}
+    unsafe fn word(&mut self, word: u64) -> u64;
+    /// The last 1 to 7 bytes, with zeros above them; what is returned has zeros there, too.
+    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64;
+    /// Puts the registers back.
+    #[inline(always)]
+    unsafe fn end(self, _slots: &Slots, _registers: &mut [u64]) {}
+}

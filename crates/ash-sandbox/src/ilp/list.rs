@@ -1,0 +1,113 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::code::{Code, Prefer};
+use super::{CompileError, Ilp, MAX_PIPES, Pipe};
+
+/// What an integrated loop does with the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// It leaves the data as they are (`ae_rapply` of table 5-1). What the last pipe gives is dropped.
+    Read,
+    /// It writes what the last pipe gives, to a destination or in place (`ae_wapply`).
+    Write,
+}
+
+/// Names a pipe of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PipeId {
+    pub(crate) list: u64,
+    pub(crate) index: usize,
+}
+
+/// A pipe in its place in a list.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub(crate) pipe: Pipe,
+    /// Its first persistent register among those of the list.
+    pub(crate) first_register: usize,
+    /// Its keystream among those of the list.
+    pub(crate) keystream: Option<usize>,
+}
+
+/// A list of pipes as it is compiled: what executions and states share.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) list: u64,
+    pub(crate) mode: Mode,
+    pub(crate) pipes: Vec<Placed>,
+    pub(crate) initial: Box<[u64]>,
+    pub(crate) keystreams: usize,
+}
+
+/// Pipes that are to be composed, in the order in which the data pass through them (figure 3-2).
+#[derive(Clone, Debug)]
+pub struct PipeList {
+    id: u64,
+    pipes: Vec<Placed>,
+    initial: Vec<u64>,
+    keystreams: usize,
+}
+
+impl Default for PipeList {
+    fn default() -> PipeList {
+        PipeList::new()
+    }
+}
+
+impl PipeList {
+    /// An empty list.
+    pub fn new() -> PipeList {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        PipeList { id, pipes: Vec::new(), initial: Vec::new(), keystreams: 0 }
+    }
+
+    /// Adds a pipe at the end, and returns the name by which its registers are reached.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError::TooManyPipes`] beyond [`MAX_PIPES`].
+    pub fn add(&mut self, pipe: Pipe) -> Result<PipeId, CompileError> {
+        let index = self.pipes.len();
+        if index == MAX_PIPES {
+            return Err(CompileError::TooManyPipes);
+        }
+        let first_register = self.initial.len();
+        self.initial.extend(&pipe.initial);
+        let keystream = pipe.keystream.then_some(self.keystreams);
+        self.keystreams += usize::from(pipe.keystream);
+        self.pipes.push(Placed { pipe, first_register, keystream });
+        Ok(PipeId { list: self.id, index })
+    }
+
+    /// Compiles the list to one loop, by the fastest execution that there is: a ready-made kernel if
+    /// one does what the list does, else generated code, else the interpreter.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError::NoPipes`] for an empty list.
+    pub fn compile(&self, mode: Mode) -> Result<Ilp, CompileError> {
+        self.compile_with(mode, Prefer::Fastest)
+    }
+
+    /// Compiles the list to one loop of a certain execution, to compare them.
+    ///
+    /// # Errors
+    ///
+    /// That execution cannot be had, or the list is empty.
+    pub fn compile_with(&self, mode: Mode, prefer: Prefer) -> Result<Ilp, CompileError> {
+        if self.pipes.is_empty() {
+            return Err(CompileError::NoPipes);
+        }
+        let program = Arc::new(Program {
+            list: self.id,
+            mode,
+            pipes: self.pipes.clone(),
+            initial: self.initial.clone().into(),
+            keystreams: self.keystreams,
+        });
+        let code = Code::compile(&program, prefer)?;
+        Ok(Ilp { program, code })
+    }
+}
