@@ -62,7 +62,7 @@ passes() {
 suite() {
     case $1:$2 in
         shared-ring:own) echo "--package shared-ring --features sim --lib $(for_each --test counters \
-            interest refusals regressions)" ;;
+            interest memory refusals regressions)" ;;
         # All but every_instruction.
         send-core:own) echo "--package send-core --lib $(for_each --test critical descriptors kernel masks \
             notifier sockets wrong broken_rules)" ;;

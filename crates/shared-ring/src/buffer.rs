@@ -296,6 +296,15 @@ mod tests {
         assert_eq!(&*buf, b"still here");
     }
 
+    #[cfg(feature = "sim")]
+    #[test]
+    fn it_holds_its_buffer_or_the_pool_that_is_there_for_it_alone() {
+        let pool = Pool::new(2, 100);
+        assert_eq!(lend(&pool, b"x").held(), 100);
+        let alone = RxBuf::from(vec![7; 100]);
+        assert_eq!(alone.held(), 100 + size_of::<Pool>());
+    }
+
     #[test]
     fn kept_copies_only_when_buffers_are_scarce() {
         let pool = Pool::new(4, 8);

@@ -251,8 +251,8 @@ pub fn read(file: Fd, offset: u64, len: u32, disk: Disk) -> Result<Vec<u8>, Errn
         Disk::Wait => ReadWriteFlags::empty(),
         Disk::Cached => ReadWriteFlags::NOWAIT,
     };
-    while filled < bytes.len() {
-        let mut into = [IoSliceMut::new(&mut bytes[filled..])];
+    while let rest @ [_, ..] = &mut bytes[filled..] {
+        let mut into = [IoSliceMut::new(rest)];
         let from = offset + filled as u64;
         match retry_on_intr(|| rustix::io::preadv2(borrow(&file), &mut into, from, flags))? {
             0 => break,

@@ -48,6 +48,34 @@ fn a_poller_counts_its_calls() {
     assert_eq!(counted(RtSig::new().unwrap()), [4, 5]);
 }
 
+/// What a poller does to be told of less, and then of more again.
+fn changed(mut poller: impl Poller) -> [u64; 2] {
+    let (_one, other) = UnixDatagram::pair().unwrap();
+    let socket = Socket::from(OwnedFd::from(other));
+    let fd = number(&socket);
+    let mut calls = |want| {
+        let before = poller.system_calls();
+        poller.set(fd, want).unwrap();
+        poller.system_calls() - before
+    };
+    calls(Readiness::READ | Readiness::WRITE);
+    let counts = [calls(Readiness::READ), calls(Readiness::READ | Readiness::WRITE)];
+    poller.forget(fd);
+    Linux::default().discard(socket);
+    counts
+}
+
+#[test]
+fn only_epoll_and_signals_take_calls_to_be_told_of_less() {
+    assert_eq!(changed(Epoll::new().unwrap()), [1, 1]);
+    assert_eq!(changed(EpollEdge::new().unwrap()), [1, 1]);
+    assert_eq!(changed(Poll::default()), [0, 0]);
+    assert_eq!(changed(Select::default()), [0, 0]);
+    assert_eq!(changed(DevPoll::new().unwrap()), [0, 0]);
+    assert_eq!(changed(Interest::new().unwrap()), [0, 1]);
+    assert_eq!(changed(RtSig::new().unwrap()), [1, 1]);
+}
+
 #[test]
 fn an_engine_counts_its_calls_and_its_pollers() {
     let (one, other) = UnixDatagram::pair().unwrap();

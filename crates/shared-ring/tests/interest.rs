@@ -1,6 +1,7 @@
 //! Banga, Mogul and Druschel's interface, rule by rule, on the real kernel.
 
-use std::io::{Read, Write};
+use std::error::Error as _;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -454,5 +455,8 @@ fn what_makes_no_sense_is_refused() {
     let file = tempfile::tempfile().unwrap();
     let refused = interests.declare_interest(&file, Mask::READ, None).unwrap_err();
     assert!(refused.to_string().starts_with("epoll_ctl: "), "{refused}");
+    let reason = refused.source().and_then(|error| error.downcast_ref::<io::Error>()).unwrap();
+    assert_eq!(reason.raw_os_error(), Some(libc::EPERM));
+    assert!(Error::NoRoom.source().is_none(), "it has no other reason");
     assert_eq!(events(&mut interests, 4), [], "and the process goes on");
 }

@@ -1,9 +1,8 @@
 //! What went wrong once, on every kernel, poller or list that it concerns.
 
+mod held;
 mod number;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write as _;
@@ -12,6 +11,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use held::held;
 use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
@@ -113,35 +113,6 @@ fn epoll_took_a_descriptor_that_it_had_refused_for_set() {
     a_refusal_is_forgotten(EpollEdge::new().unwrap());
 }
 
-/// Counts the bytes that each thread holds.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
-}
-
-// SAFETY: everything is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 #[test]
 fn a_list_that_was_never_empty_grew_without_bound() {
     const ROUNDS: usize = 100;
@@ -156,7 +127,7 @@ fn a_list_that_was_never_empty_grew_without_bound() {
     };
     append(&mut queue, &piece[..4096]);
     append(&mut queue, &piece);
-    let before = HELD.get();
+    let before = held();
     for _ in 0..ROUNDS {
         // There is always something left to be sent.
         let front = queue.front_mut().unwrap();
@@ -169,7 +140,7 @@ fn a_list_that_was_never_empty_grew_without_bound() {
     }
     let left: usize = queue.iter().map(Gather::len).sum();
     assert_eq!(left, Gather::MOST + 4096);
-    let grown = HELD.get() - before;
+    let grown = held() - before;
     assert!(grown < 4 * Gather::MOST as isize, "{grown} bytes more for as much to send");
 }
 

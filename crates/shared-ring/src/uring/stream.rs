@@ -183,6 +183,7 @@ mod tests {
         assert!(kernel.hand_over().unwrap());
         let begin = Instant::now();
         assert!(kernel.shut_down());
+        assert_eq!(kernel.streams, 0, "it waits for their last reports");
         assert!(begin.elapsed() < super::super::PATIENCE);
         drop(kernel);
         // Nothing holds the socket any more.

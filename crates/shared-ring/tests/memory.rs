@@ -1,0 +1,106 @@
+//! A kernel that is dropped gives back what it holds: the memory of its operations, its receive buffers, and
+//! what files keep.
+
+mod held;
+mod number;
+
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::time::Instant;
+
+use held::held;
+use number::number;
+use shared_ring::poller::{DevPoll, Epoll, EpollEdge, Interest, Poll, RtSig, Select};
+use shared_ring::{
+    Engine, EngineConfig, File, Gather, Host, Kernel, Kind, Linux, Mode, Op, Outcome, Posted,
+    Socket, Token, UringConfig, UringKernel,
+};
+
+const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
+const ENGINE: EngineConfig = EngineConfig { operations: 8, buffers: 4, buffer_size: 4096 };
+
+/// A socket of ours that takes no more, and the other end.
+fn full() -> (Socket, UnixStream) {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let end = loop {
+        if let Err(error) = ours.write(&[0; 4096]) {
+            break error;
+        }
+    };
+    assert_eq!(end.kind(), ErrorKind::WouldBlock);
+    (Socket::from(OwnedFd::from(ours)), theirs)
+}
+
+/// Drops a kernel with operations of each kind in flight, and then what it has lent.
+fn drop_in_the_middle(mut kernel: impl Kernel) {
+    let (socket, mut theirs) = full();
+    let fd = number(&socket);
+    let (other, _its) = full();
+    let token = |kind, slot| Token::new(kind, slot, 0);
+
+    kernel.submit(token(Kind::Receive, 0), Op::Receive { fd }).unwrap();
+    let mut data = Box::<Gather>::default();
+    data.copy(&[1; 10_000]);
+    let sent = kernel.submit(token(Kind::Send, 0), Op::Send { fd, data }).unwrap();
+    assert!(matches!(sent, Posted::InFlight), "{sent:?}");
+    let mut contents = tempfile::tempfile().unwrap();
+    contents.write_all(b"contents").unwrap();
+    let kept = Rc::new(());
+    let file = File::from(OwnedFd::from(contents)).with(Rc::clone(&kept));
+    let send_file = Op::SendFile { fd: number(&other), file, offset: 0, len: 8 };
+    let sent = kernel.submit(token(Kind::Send, 1), send_file).unwrap();
+    assert!(matches!(sent, Posted::InFlight), "{sent:?}");
+
+    theirs.write_all(b"received").unwrap();
+    let bytes = loop {
+        match kernel.next().map(|completion| completion.outcome) {
+            Some(Outcome::Received(bytes)) => break bytes,
+            Some(other) => panic!("{other:?}"),
+            None => kernel.turn(None).unwrap(),
+        }
+    };
+    kernel.turn(Some(Instant::now())).unwrap();
+    assert_eq!(Rc::strong_count(&kept), 2, "the file is in use");
+    drop(kernel);
+    assert_eq!(Rc::strong_count(&kept), 1, "nobody uses the file any more");
+    assert_eq!(&*bytes, b"received", "what was lent stays");
+    Linux::default().discard(socket);
+    Linux::default().discard(other);
+}
+
+fn gives_back<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
+    println!("{name}");
+    // What a process makes once, it makes now.
+    drop_in_the_middle(kernel());
+    let before = held();
+    drop_in_the_middle(kernel());
+    assert_eq!(held() - before, 0, "{name}: bytes that are left");
+}
+
+#[test]
+fn a_dropped_kernel_gives_back_all_memory() {
+    gives_back("engine over epoll", || Engine::new(Epoll::new().unwrap(), &ENGINE).unwrap());
+    gives_back("engine over edge-triggered epoll", || {
+        Engine::new(EpollEdge::new().unwrap(), &ENGINE).unwrap()
+    });
+    gives_back("engine over poll", || Engine::new(Poll::default(), &ENGINE).unwrap());
+    gives_back("engine over select", || Engine::new(Select::default(), &ENGINE).unwrap());
+    gives_back("engine over /dev/poll", || Engine::new(DevPoll::new().unwrap(), &ENGINE).unwrap());
+    gives_back("engine over declared interests", || {
+        Engine::new(Interest::new().unwrap(), &ENGINE).unwrap()
+    });
+    gives_back("engine over real-time signals", || {
+        Engine::new(RtSig::new().unwrap(), &ENGINE).unwrap()
+    });
+    for mode in MODES {
+        let EngineConfig { operations, buffers, buffer_size } = ENGINE;
+        let config = UringConfig { mode, operations, buffers, buffer_size };
+        match UringKernel::probe(mode) {
+            Ok(()) => gives_back(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap()),
+            Err(missing) => println!("ring, {mode:?}: {missing}"),
+        }
+    }
+}
