@@ -204,3 +204,33 @@ impl Gate {
         self.closed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use shared_ring::poller::Poll;
+    use shared_ring::{BufferSizes, Engine, EngineConfig, ListenOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_queue_that_is_nearly_right_is_let_be() {
+        let config = EngineConfig { operations: 1, buffers: 1, buffer_size: 1 };
+        let mut kernel = Engine::new(Poll::default(), &config).unwrap();
+        let options =
+            ListenOptions { backlog: 100, reuse_port: false, buffers: BufferSizes::default() };
+        let address = "127.0.0.1:0".parse().unwrap();
+        let (listener, _) = kernel.host_mut().listen(address, &options).unwrap();
+        let mut gate = Gate::new(0, listener, 100);
+        let mut fit = |most| {
+            gate.fit(most, &mut kernel);
+            gate.length()
+        };
+        // A fifth more or less.
+        assert_eq!([Some(80), Some(79)].map(&mut fit), [100, 79]);
+        assert_eq!([Some(94), Some(95)].map(&mut fit), [79, 95]);
+        // Never more than is wanted; and all of that, however near, once there is no bound.
+        assert_eq!([Some(1_000), None].map(&mut fit), [95, 100]);
+        let listener = gate.take().unwrap();
+        kernel.host_mut().discard(listener);
+    }
+}

@@ -329,6 +329,8 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use super::*;
 
     fn copy(link: &mut Link, n: usize) {
@@ -366,5 +368,18 @@ mod tests {
         drop(list);
         link.note_sent(1_000);
         assert_eq!((link.queued, link.holds()), (10, 10));
+    }
+    #[test]
+    fn a_file_at_the_front_stays_there_and_is_counted_once() {
+        let mut link = Link::default();
+        let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        link.queue.push_back(Item::File(file, 0..1));
+        copy(&mut link, 10);
+        assert!(link.take_list().is_none());
+        assert_eq!((link.queue.files(), link.load()), (1, HIGH_WATER + 10));
+        assert!(matches!(link.queue.pop_front(), Some(Item::File(..))));
+        assert_eq!((link.queue.files(), link.load()), (0, 10));
+        send(&mut link, 10);
+        assert!(link.queue.is_empty());
     }
 }
