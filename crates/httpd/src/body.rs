@@ -295,6 +295,21 @@ mod tests {
     }
 
     #[test]
+    fn bodies_are_counted_together_and_none_is_counted_twice() {
+        let all = Rc::default();
+        let (mut one, mut other) = (Held::of(&all), Held::of(&all));
+        assert_eq!([one.set(5), other.set(7), one.set(2), one.set(4)], [5, 12, 9, 11]);
+        drop(one);
+        assert_eq!(all.get(), 7);
+        // What a handler says is not to be believed without limit.
+        let mut boaster = Held::of(&all);
+        assert_eq!(boaster.set(usize::MAX), (1 << 40) + 7);
+        assert_eq!(other.set(usize::MAX), 2 << 40);
+        drop((boaster, other));
+        assert_eq!(all.get(), 0);
+    }
+
+    #[test]
     fn sound_chunks() {
         for (input, content) in [
             ("0||", ""),

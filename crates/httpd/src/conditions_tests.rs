@@ -1,3 +1,5 @@
+use multiplex::FileKind;
+
 use super::*;
 use crate::Limits;
 use crate::request::{MEMORY, Parsed, parse};
@@ -23,6 +25,39 @@ fn with<T>(fields: &str, look: impl FnOnce(&Request<'_, '_>) -> T) -> T {
         Parsed::Request(request) => look(&request),
         other => panic!("{other:?}: {head}"),
     }
+}
+
+/// What is known of a file that was changed at one time and modified at another, and looked at later; in
+/// milliseconds after some second.
+fn looked_at(changed: u64, modified: u64, wall: u64) -> [bool; 3] {
+    let since = |ms| Duration::from_secs(784_111_777) + Duration::from_millis(ms);
+    let ns = |ms| since(ms).as_nanos() as i64;
+    let meta = Meta {
+        kind: FileKind::Regular,
+        len: 3,
+        modified_ns: ns(modified),
+        changed_ns: ns(changed),
+        inode: 7,
+    };
+    let of = Validators::of(&meta, None, SystemTime::UNIX_EPOCH + since(wall));
+    [of.is_settled, of.is_dated, of.resumes_by_date]
+}
+
+#[test]
+fn validators_are_as_good_as_the_clocks_that_made_them() {
+    // Within a tick the file may have changed again, and nothing shows it.
+    assert_eq!(looked_at(300, 300, 319), [false, false, false]);
+    assert_eq!(looked_at(300, 300, 320), [true, false, false]);
+    // Nor does the date show a change within the rest of the second.
+    assert_eq!(looked_at(300, 300, 999), [true, false, false]);
+    assert_eq!(looked_at(300, 300, 1000), [true, true, true]);
+    // The tick may end in the next second, or with this one.
+    assert_eq!(looked_at(981, 981, 1001), [true, false, false]);
+    assert_eq!(looked_at(981, 981, 2000), [true, true, true]);
+    assert_eq!(looked_at(980, 980, 1000), [true, true, true]);
+    // A file that was changed after the second that its date tells is not the same for certain.
+    assert_eq!(looked_at(999, 0, 2000), [true, true, true]);
+    assert_eq!(looked_at(1000, 999, 2000), [true, true, false]);
 }
 
 #[test]

@@ -159,6 +159,30 @@ fn hidden_and_missing_files_look_alike() {
 }
 
 #[test]
+fn each_method_is_carried_out_or_refused_by_its_own_status() {
+    let root = site();
+    let known = ["POST", "PUT", "DELETE", "TRACE", "PATCH"].map(|method| (method, "/", 405));
+    let others = [
+        ("GET", "/", 200),
+        ("HEAD", "/", 200),
+        ("OPTIONS", "/", 204),
+        ("OPTIONS", "*", 204),
+        ("CONNECT", "a:80", 405),
+        ("BREW", "/", 501),
+        ("get", "/", 501),
+    ];
+    for (method, target, status) in known.into_iter().chain(others) {
+        let mut stage = Stage::new(root.path());
+        let request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        stage.feed(request.as_bytes());
+        let (reply, _) = reply(&stage.io.sent, false);
+        assert_eq!(reply.status, status, "{method} {target}");
+        let allow = [204, 405].contains(&status).then_some("GET, HEAD, OPTIONS");
+        assert_eq!(reply.field("Allow"), allow, "{method} {target}");
+    }
+}
+
+#[test]
 fn bad_requests_are_refused_however_they_arrive() {
     let root = site();
     let mut stage = Stage::new(root.path());
