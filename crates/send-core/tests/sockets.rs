@@ -472,6 +472,37 @@ fn accepted_sockets_inherit_what_their_listener_was_told() {
 }
 
 #[test]
+fn accepted_sockets_interrupt_again_and_again_though_their_listener_does_not() {
+    let Some(mut send) = block() else { return };
+    let come = Arc::new(AtomicBool::new(false));
+    send.set_handler(Alarm(come.clone()), Trigger::Edge);
+    send.set_notify(REST.into()).unwrap();
+    let (listener, address) = listen();
+    // Two with the same to inherit.
+    for listener in [listener, listen().0] {
+        send.auto_accept(listener, Some(REST)).unwrap();
+    }
+    let mut client = connect(address);
+    let accepted = await_event(&mut send, ACCEPTS.into(), EventType::ACCEPT);
+    let socket = Socket::of(&accepted).unwrap();
+    // What it can do at the beginning.
+    assert_eq!(await_event(&mut send, REST.into(), EventType::READY).state, OUT);
+    come.store(false, Ordering::Release);
+    for round in 0..10 {
+        let writing = thread::spawn(move || client.write_all(&[round; 8]).map(|()| client));
+        // No system call is made here.
+        let far = Instant::now() + Duration::from_secs(60);
+        while !come.swap(false, Ordering::Acquire) {
+            assert!(Instant::now() < far, "round {round}: nothing interrupts");
+            std::hint::spin_loop();
+        }
+        client = writing.join().unwrap().unwrap();
+        assert_eq!(send.next_event().map(|event| event.state), Some(IN | OUT));
+        assert_eq!(send.recv(socket, &mut [0; 64]), Ok(Some(8)));
+    }
+}
+
+#[test]
 fn accepted_sockets_tell_nothing_when_there_is_nothing_to_inherit() {
     let Some(mut send) = block() else { return };
     let (listener, address) = listen();
