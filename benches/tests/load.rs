@@ -81,8 +81,12 @@ fn an_open_loop_makes_what_was_asked_for() {
         let output = load(&[&[url.as_str()], &words[..], busy].concat());
         assert!(output.status.success(), "{}", sentence(&output));
         let seen = seen(&output);
-        assert_eq!((&seen["due"], &seen["replies"]), (&200.into(), &200.into()), "{seen}");
-        assert_eq!((&seen["connects"], &seen["body_bytes"]), (&100.into(), &2400.into()));
+        assert_eq!(seen["connects"], 100, "{seen}");
+        // The second request of a session is due when the first is answered: in time or not for those that
+        // began just before the measurement (20 at most), or just before its end.
+        let due = seen["due"].as_u64().unwrap();
+        assert!((100..=220).contains(&due), "{seen}");
+        assert_eq!((&seen["replies"], &seen["body_bytes"]), (&due.into(), &(12 * due).into()));
         assert_eq!(seen["failed"], serde_json::json!({}));
         assert_eq!(seen["partial"], Value::Null);
     }
