@@ -153,7 +153,7 @@ impl Replies {
     }
 }
 
-/// With EVRING_BOUNDS_SECONDS the client goes on for that long.
+/// EVRING_BOUNDS_SECONDS sets how long the client keeps sending, in seconds.
 #[test]
 fn a_client_that_pipelines_requests_for_missing_files_made_the_server_grow() {
     const WARM: u64 = 2_000;

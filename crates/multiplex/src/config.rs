@@ -33,10 +33,10 @@ pub struct Config {
     pub links: Links,
     /// Most connections at a time. Further ones wait in the listener's queue.
     pub max_connections: u32,
-    /// Most connections of one address at a time, those included that are ending and those that wait to be
-    /// let in; one more is reset at once. A network of 2^64 IPv6 addresses (/64) counts as one address.
-    /// Each worker counts its own connections, so where several listen at an address it may have as many
-    /// on each. Without a number, the default, addresses are not asked for.
+    /// Maximum number of connections from one client address, including those that are closing or not admitted
+    /// yet; the driver resets one more at once. An IPv6 /64 network counts as one address. Each worker counts
+    /// its own connections, so an address may have this many on each worker. With `None`, the default, the
+    /// driver does not ask for client addresses.
     pub max_per_address: Option<u32>,
     /// Length of the listener's queue.
     pub backlog: u32,

@@ -135,8 +135,7 @@ pub struct Stats {
     pub service_rate: u32,
     /// Connections that were reset as their address had its share ([`Config::max_per_address`]).
     pub refused_addresses: u64,
-    /// Connections that waited to be let in when the server stopped, and were reset as there was no room
-    /// for them.
+    /// Accepted connections that the server reset at its stop, for lack of room.
     pub reset_at_stop: u64,
     /// Idle connections that were closed to make room for others.
     pub idle_closed: u64,

@@ -108,7 +108,7 @@ fn next<T>(told: &Receiver<T>) -> T {
 /// How long a peer may take nothing.
 const STALL: Duration = Duration::from_millis(300);
 
-/// Sends a reply to whoever connects, closes, and tells how that ended.
+/// Sends a reply to each client, closes, and reports how the connection ended.
 struct Replies {
     len: usize,
     ended: Sender<Why>,
@@ -432,7 +432,7 @@ fn file_work_that_waited_for_a_place_had_no_bound() {
     });
 }
 
-/// Begins so much file work at once for whoever connects, and tells how each ended.
+/// Begins this much file work at once for each client, and reports how each ended.
 struct Crowd {
     works: u32,
     ended: Sender<Result<(), ErrorKind>>,

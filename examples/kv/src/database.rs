@@ -134,7 +134,7 @@ impl Database {
         Key { bytes, hash: Store::hash(&self.hasher, bytes) }
     }
 
-    /// The store of a key, by its hash. The current time is told to it.
+    /// Returns the store that has the keys of this hash, set to the current time.
     pub(crate) fn store(&mut self, hash: u64, clock: &impl Clock) -> Access<'_> {
         let mut store = self.store_as_of_before(hash);
         store.tick(clock);

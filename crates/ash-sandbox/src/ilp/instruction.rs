@@ -194,7 +194,7 @@ pub(crate) enum Instruction {
         then: Operand,
         otherwise: Operand,
     },
-    /// The CRC32C in `to` goes on by the bytes of the word, the lowest first.
+    /// Updates the CRC32C in `to` with the bytes of the word, the lowest first.
     Crc32c {
         gauge: Gauge,
         to: Register,

@@ -369,6 +369,7 @@ mod tests {
         link.note_sent(1_000);
         assert_eq!((link.queued, link.holds()), (10, 10));
     }
+
     #[test]
     fn a_file_at_the_front_stays_there_and_is_counted_once() {
         let mut link = Link::default();

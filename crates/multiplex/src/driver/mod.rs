@@ -150,7 +150,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.reset(socket, from);
     }
 
-    /// Resets a connection that was not let in.
+    /// Resets an accepted connection that has not been admitted.
     fn reset(&mut self, socket: Socket, from: Option<Source>) {
         self.io.give_back_share(from);
         self.io.kernel.host_mut().reset_on_close(&socket);

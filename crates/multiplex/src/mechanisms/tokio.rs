@@ -770,7 +770,7 @@ mod tests {
         assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} tries");
     }
 
-    /// Lists a directory for whoever connects; when that is done, it panics in the main task.
+    /// Lists a directory for each client; when the list is made, it panics in the main task.
     struct PanicsLate;
 
     impl Application for PanicsLate {

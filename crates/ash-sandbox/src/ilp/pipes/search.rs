@@ -54,7 +54,7 @@ pub fn pipe(byte: u8) -> Pipe {
     pipe.build_as(Kind::Search)
 }
 
-/// Notes the place if the byte is there and has not been found before, and goes on by some bytes.
+/// Records the position if the byte is there and was not found before, and advances the position by `bytes`.
 fn note(pipe: &mut PipeBuilder, is_there: Register, place: impl Into<Operand>, bytes: u64) {
     let (at, first) = (pipe.temporary(), pipe.temporary());
     pipe.binary(Binary::Add, Gauge::Bits64, at, SEARCHED, place);
