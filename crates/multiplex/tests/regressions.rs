@@ -1,15 +1,17 @@
 //! What went wrong once, on every mechanism.
 
+mod server;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use multiplex::{
     Admit, Any, Application, BufferSizes, Chunk, Close, Commands, Config, Conn, Cx, File, FileDone,
-    FileOp, FilePath, Listener, Loop, Remote, Root, Rx, StartError, Stats, Why, backends,
+    FileOp, FilePath, Listener, Loop, Root, Rx, StartError, Why,
 };
 use shared_ring::poller::Epoll;
 use shared_ring::{
@@ -17,19 +19,7 @@ use shared_ring::{
     PortableKernel, Posted, Refused, Socket, Submit, System, Token, UringKernel, Waker,
 };
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The mechanisms that can run here; says which can't.
-fn mechanisms() -> impl Iterator<Item = &'static str> {
-    backends().into_iter().filter_map(|backend| match backend.available {
-        Ok(()) => Some(backend.name),
-        Err(why) => {
-            println!("{} is not available: {why}", backend.name);
-            None
-        }
-    })
-}
+use server::{PATIENCE, Server, mechanisms, side_by_side};
 
 /// Runs a test on every mechanism, one after the other.
 fn one_by_one(test: impl Fn(&'static str)) {
@@ -39,66 +29,12 @@ fn one_by_one(test: impl Fn(&'static str)) {
     }
 }
 
-/// Runs a test on every mechanism at the same time: for tests that mostly wait.
-fn side_by_side(test: impl Fn(&'static str) + Sync) {
-    let test = &test;
-    thread::scope(|scope| {
-        let running: Vec<_> =
-            mechanisms().map(|name| (name, scope.spawn(move || test(name)))).collect();
-        for (name, thread) in running {
-            assert!(thread.join().is_ok(), "failed on {name}");
-            println!("{name}: passed");
-        }
-    });
-}
-
 fn local() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
 fn config() -> Config {
     Config { listen: vec![local()], ..Config::default() }
-}
-
-/// A server in a thread of its own.
-struct Server {
-    address: SocketAddr,
-    remote: Remote,
-    thread: JoinHandle<Stats>,
-}
-
-impl Server {
-    fn start<A: Application + 'static>(
-        name: &'static str,
-        config: Config,
-        app: impl FnOnce() -> A + Send + 'static,
-    ) -> Server {
-        let (sender, receiver) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            let server = Any::new(name, &config).unwrap();
-            sender.send((server.addresses()[0], server.remote())).unwrap();
-            server.run(app()).unwrap()
-        });
-        let (address, remote) = receiver.recv().unwrap();
-        Server { address, remote, thread }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
-    }
-
-    /// Stops the server and waits for its end, but not for ever.
-    fn stop(self) -> Stats {
-        self.remote.stop();
-        let until = Instant::now() + PATIENCE;
-        while !self.thread.is_finished() {
-            assert!(Instant::now() < until, "the server does not stop");
-            thread::sleep(Duration::from_millis(1));
-        }
-        self.thread.join().expect("the server panicked")
-    }
 }
 
 fn next<T>(told: &Receiver<T>) -> T {
