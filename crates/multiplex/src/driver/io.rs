@@ -525,9 +525,8 @@ impl<K: Submit> Commands for Io<K> {
             }
             n = list.len() - before;
         }
-        link.note_queued(n, config.max_queued);
         link.touch(to.slot(), touched);
-        link.load()
+        link.note_queued(n, config.max_queued)
     }
 
     fn reserve(&mut self, to: Conn, n: usize) -> &mut [u8] {

@@ -130,6 +130,18 @@ impl Queue {
         Some(item)
     }
 
+    /// Takes the list at the front, if it is one.
+    #[inline]
+    fn pop_list(&mut self) -> Option<Box<Gather>> {
+        match self.first.take_if(|item| !item.is_file())? {
+            Item::Memory(list) => {
+                self.first = self.rest.pop_front();
+                Some(list)
+            }
+            Item::File(..) => unreachable!("files stay"),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -151,7 +163,8 @@ impl Queue {
     /// Memory that its lists take for what is queued.
     #[inline]
     pub(crate) fn cost(&self) -> usize {
-        self.iter().map(Item::cost).sum()
+        let Some(first) = &self.first else { return 0 };
+        first.cost() + self.rest.iter().map(Item::cost).sum::<usize>()
     }
 }
 
@@ -239,16 +252,18 @@ impl Link {
         self.queued.saturating_add(self.queue.files().saturating_mul(HIGH_WATER))
     }
 
-    /// Counts bytes that were queued.
+    /// Counts bytes that were queued. Returns the load that this makes.
     #[inline]
-    pub(crate) fn note_queued(&mut self, n: usize, most: usize) {
+    pub(crate) fn note_queued(&mut self, n: usize, most: usize) -> usize {
         self.queued += n;
-        if self.load() >= HIGH_WATER {
+        let load = self.load();
+        if load >= HIGH_WATER {
             self.flags |= Flags::HIGH;
         }
-        if self.load() > most {
+        if load > most {
             self.flags |= Flags::OVERRUN;
         }
+        load
     }
 
     /// Puts it on the list of connections to tend.
@@ -270,19 +285,12 @@ impl Link {
         matches!(self.phase, Phase::Connecting | Phase::Open) && self.close.is_none()
     }
 
-    /// Takes the list at the front of the queue, to send it.
+    /// Takes the list at the front of the queue, to send it; none if a file is there.
     #[inline]
     pub(crate) fn take_list(&mut self) -> Option<Box<Gather>> {
-        match self.queue.pop_front()? {
-            Item::Memory(list) => {
-                self.sending = list.cost();
-                Some(list)
-            }
-            file => {
-                self.queue.push_front(file);
-                None
-            }
-        }
+        let list = self.queue.pop_list()?;
+        self.sending = list.cost();
+        Some(list)
     }
 
     /// Counts bytes of the list in flight that were sent, or will not be. What memory it takes now is

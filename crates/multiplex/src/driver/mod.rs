@@ -207,15 +207,28 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Does what a connection is due for.
+    #[inline]
     fn tend(&mut self, slot: u32) {
-        self.carry_out(slot);
-        if self.io.account(slot) {
+        let link = self.io.link(slot);
+        if link.close.is_some() || link.flags.intersects(Flags::QUIESCING | Flags::OVERRUN) {
+            self.go_on_ending(slot);
+        }
+        match self.io.link(slot).phase {
+            Phase::Vacant | Phase::Connecting => {}
+            Phase::Ending => self.finish(slot),
+            Phase::Open | Phase::Flushing | Phase::Lingering => {
+                self.send(slot);
+                self.receive(slot);
+            }
+        }
+        let link = self.io.link(slot);
+        if link.holds() != link.held && self.io.account(slot) {
             self.overrun(slot);
-            self.carry_out(slot);
         }
     }
 
-    fn carry_out(&mut self, slot: u32) {
+    /// Goes on with what leads to the end of a connection.
+    fn go_on_ending(&mut self, slot: u32) {
         if self.io.link(slot).has(Flags::QUIESCING) {
             self.go_on_quiescing(slot);
         }
@@ -224,15 +237,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         let link = self.io.link(slot);
         if link.has(Flags::OVERRUN) && link.phase != Phase::Ending {
-            return self.overrun(slot);
-        }
-        match link.phase {
-            Phase::Vacant | Phase::Connecting => {}
-            Phase::Ending => self.finish(slot),
-            Phase::Open | Phase::Flushing | Phase::Lingering => {
-                self.send(slot);
-                self.receive(slot);
-            }
+            self.overrun(slot);
         }
     }
 
