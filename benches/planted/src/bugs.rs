@@ -300,7 +300,7 @@ bugs! {
 
     /// More than is permitted is queued on a connection.
     QueueUnbounded, "crates/multiplex/src/driver/link.rs":
-        "if self.load() > most {" =>
+        "if load > most {" =>
         "if self.load() > most && !PLANTED {";
 
     /// Small parts of a queue keep memory for each.
