@@ -20,7 +20,7 @@ h1spec() {
     PYTHONPATH=${H1SPEC:-} "$tools/bin/python" -c 'import h1spec; h1spec.main()' "$@"
 }
 
-cargo build --release --quiet -p httpd
+cargo build --release --quiet -p evring-httpd
 httpd=$PWD/target/release/httpd
 work=$(mktemp -d)
 server=

@@ -3,20 +3,20 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mechanisms=$(sed -n 's/^mechanisms = \[\(.*\)\]/\1/p' crates/multiplex/Cargo.toml | tr -d '",')
-for crate in shared-ring multiplex; do
+mechanisms=$(sed -n 's/^mechanisms = \[\(.*\)\]/\1/p' crates/evring/Cargo.toml | tr -d '",')
+for crate in shared-ring evring; do
     echo "$crate with sim"
     cargo check --quiet -p "$crate" --features sim
 done
-for features in multiplex/epoll tls,multiplex/epoll programs; do
+for features in evring/epoll tls,evring/epoll programs; do
     echo "examples with $features"
     cargo check --quiet -p examples --no-default-features --features "$features"
 done
 echo "kv without its program"
-cargo check --quiet -p kv --no-default-features --features multiplex/epoll
+cargo check --quiet -p kv --no-default-features --features evring/epoll
 for mechanism in $mechanisms; do
-    echo "multiplex with $mechanism"
-    cargo check --quiet -p multiplex --no-default-features --features "$mechanism"
+    echo "evring with $mechanism"
+    cargo check --quiet -p evring --no-default-features --features "$mechanism"
     echo "httpd with $mechanism"
-    cargo check --quiet -p httpd --no-default-features --features "multiplex/$mechanism"
+    cargo check --quiet -p evring-httpd --no-default-features --features "evring/$mechanism"
 done

@@ -34,7 +34,7 @@ table() {
             print "| crate | caught | missed | timeout | unviable | caught of those that build |"
             print "|---|---|---|---|---|---|"
             line("shared-ring", "shared-ring"); line("send-core", "send-core")
-            line("multiplex", "multiplex"); line("httpd", "httpd"); line("all", "")
+            line("evring", "evring"); line("httpd", "httpd"); line("all", "")
         }' "$@"
 }
 
@@ -66,13 +66,13 @@ suite() {
         # All but every_instruction.
         send-core:own) echo "--package send-core --lib $(for_each --test critical descriptors kernel masks \
             notifier sockets wrong broken_rules)" ;;
-        multiplex:own) echo "--package multiplex --features sim --lib --test mechanisms --test regressions" ;;
-        httpd:own) echo "--package httpd --lib $(for_each --test exchange vectors directories selection)" ;;
+        evring:own) echo "--package evring --features sim --lib --test mechanisms --test regressions" ;;
+        httpd:own) echo "--package evring-httpd --lib $(for_each --test exchange vectors directories selection)" ;;
         *:simulation) echo "--package simulate --test simulation" ;;
         shared-ring:kernels) echo "--package shared-ring --features sim $(for_each --test full_table kernels \
             signal_overflow signals)" ;;
         *:sockets) echo "--package examples $(for_each --test contract files)" ;;
-        *:server) echo "--package httpd $(for_each --test handlers library hostile)" ;;
+        *:server) echo "--package evring-httpd $(for_each --test handlers library hostile)" ;;
     esac
 }
 for_each() { local option=$1; shift; printf -- "$option %s " "$@"; }
@@ -164,7 +164,7 @@ run() {
         "$(wc -l <"$work/missed")" $((SECONDS - begin))
 }
 
-for crate in shared-ring send-core multiplex httpd; do
+for crate in shared-ring send-core evring httpd; do
     grep "^crates/$crate/" "$chosen" >"$work/left" || continue
     for pass in $(passes "$crate"); do
         [ -s "$work/left" ] || break

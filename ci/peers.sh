@@ -9,7 +9,7 @@ need curl curl
 need openssl openssl
 need nginx nginx-light
 
-cargo build --release --quiet -p httpd -p examples
+cargo build --release --quiet -p evring-httpd -p examples
 bin=$PWD/target/release
 work=$(mktemp -d)
 pids=()

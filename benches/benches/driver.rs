@@ -9,13 +9,13 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use multiplex::{Any, Config, Remote, backends};
+use evring::{AnyMechanism, Config, RemoteHandle, backends};
 
 const BYTES: [u8; 64] = [b'd'; 64];
 
 struct Server {
     address: SocketAddr,
-    remote: Remote,
+    remote: RemoteHandle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -24,7 +24,7 @@ impl Server {
         let (tell, told) = mpsc::channel();
         let thread = thread::spawn(move || {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-            let server = Any::new(name, &Config { listen, ..Config::default() });
+            let server = AnyMechanism::new(name, &Config { listen, ..Config::default() });
             let server = server.expect("it is available");
             tell.send((server.addresses()[0], server.remote())).expect("the other end waits");
             server.run(examples::Echo).expect("the loop goes on until it is stopped");

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Batch, Engine, EngineConfig, Fd, Gather, Kernel, Kind, Mode, Op, Outcome, Posted, Socket,
-    Token, UringConfig, UringKernel,
+    Batch, Engine, EngineConfig, Fd, GatherList, Kernel, Mode, Op, OpKind, Outcome, Socket,
+    Submitted, Token, UringConfig, UringKernel,
 };
 
 const BYTES: &[u8] = &[b'r'; 64];
@@ -21,7 +21,7 @@ struct Pairs<K> {
     kernel: K,
     senders: Vec<Fd>,
     #[expect(clippy::vec_box, reason = "operations want them in boxes, and give them back so")]
-    lists: Vec<Box<Gather>>,
+    lists: Vec<Box<GatherList>>,
     batch: Batch,
 }
 
@@ -41,7 +41,7 @@ impl<K: Kernel> Pairs<K> {
             }
             senders.push(number(ours));
             let receive = Op::Receive { fd: number(theirs) };
-            kernel.submit(Token::new(Kind::Receive, slot, 0), receive).expect("there is room");
+            kernel.submit(Token::new(OpKind::Receive, slot, 0), receive).expect("there is room");
         }
         let lists = (0..count).map(|_| Box::default()).collect();
         Pairs { kernel, senders, lists, batch: Batch::new() }
@@ -53,11 +53,11 @@ impl<K: Kernel> Pairs<K> {
         for (slot, fd) in self.senders.iter().enumerate() {
             let mut data = self.lists.pop().expect("all have come back");
             data.constant(BYTES);
-            let token = Token::new(Kind::Send, slot as u32, 0);
+            let token = Token::new(OpKind::Send, slot as u32, 0);
             match self.kernel.submit(token, Op::Send { fd: *fd, data }).expect("there is room") {
-                Posted::InFlight => {}
-                Posted::Done(Outcome::Sent(list, _)) => sent.push(list),
-                Posted::Done(other) => panic!("{other:?}"),
+                Submitted::InFlight => {}
+                Submitted::Done(Outcome::Sent(list, _)) => sent.push(list),
+                Submitted::Done(other) => panic!("{other:?}"),
             }
         }
         open -= sent.len();

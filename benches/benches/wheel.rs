@@ -4,13 +4,13 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use multiplex::Wheel;
+use evring::TimerWheel;
 
 const CONNECTIONS: u32 = 10_000;
 
 /// A wheel with a deadline for each connection, spread over a minute.
-fn full(now: Instant) -> Wheel {
-    let mut wheel = Wheel::new(now);
+fn full(now: Instant) -> TimerWheel {
+    let mut wheel = TimerWheel::new(now);
     for id in 0..CONNECTIONS {
         wheel.set(id, now + Duration::from_millis(u64::from(id) * 6 + 5));
     }

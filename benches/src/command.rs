@@ -102,7 +102,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) mechanism: String,
     #[arg(long, default_value = "file")]
-    pub(crate) work: Work,
+    pub(crate) work: Workload,
     /// What a floor replies to a request for a file
     #[arg(long)]
     pub(crate) reply: Option<PathBuf>,
@@ -134,7 +134,7 @@ pub(crate) struct Client {
     #[arg(long)]
     pub(crate) connect: SocketAddr,
     #[arg(long)]
-    pub(crate) work: Work,
+    pub(crate) work: Workload,
     #[arg(long)]
     pub(crate) connections: usize,
     /// How long each reply is
@@ -169,30 +169,30 @@ pub(crate) enum What {
 
 /// What a server is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Work {
+pub(crate) enum Workload {
     /// Send back what was received.
     Echo,
     /// Serve a file of 12 bytes over HTTP.
     File,
 }
 
-impl Work {
+impl Workload {
     /// The file that is served.
     pub(crate) const PATH: &str = "/hello.txt";
 
     /// The word for it on the command line and in figures.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Work::Echo => "echo",
-            Work::File => "file",
+            Workload::Echo => "echo",
+            Workload::File => "file",
         }
     }
 
     /// A request for it.
     pub(crate) fn request(self) -> &'static [u8] {
         match self {
-            Work::Echo => &[b'e'; 64],
-            Work::File => b"GET /hello.txt HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            Workload::Echo => &[b'e'; 64],
+            Workload::File => b"GET /hello.txt HTTP/1.1\r\nHost: localhost\r\n\r\n",
         }
     }
 }

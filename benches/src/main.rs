@@ -19,12 +19,12 @@ mod statistics;
 use std::process::ExitCode;
 
 use clap::Parser;
-use shared_ring::sim::Watching;
+use shared_ring::sim::WatchingAllocator;
 
 use command::{Command, Lab};
 
 #[global_allocator]
-static ALLOCATOR: Watching<allocator::Counting> = Watching(allocator::Counting);
+static ALLOCATOR: WatchingAllocator<allocator::Counting> = WatchingAllocator(allocator::Counting);
 
 fn main() -> ExitCode {
     let done = match Lab::parse().command {

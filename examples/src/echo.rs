@@ -1,6 +1,6 @@
 //! Sends back what it receives.
 
-use multiplex::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Rx};
+use evring::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Rx};
 
 /// Sends back what it receives, from the buffer in which it arrived.
 ///
@@ -15,7 +15,7 @@ impl Application for Echo {
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         let ended = rx.eof();
         if !rx.bytes().is_empty() && x.io.send(x.id, Chunk::Received(rx.take())) >= HIGH_WATER {
-            x.io.receive(x.id, false);
+            x.io.set_receiving(x.id, false);
         }
         if ended {
             x.io.close(x.id, Close::Flush);
@@ -23,6 +23,6 @@ impl Application for Echo {
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, ()>) {
-        x.io.receive(x.id, true);
+        x.io.set_receiving(x.id, true);
     }
 }

@@ -7,8 +7,9 @@ mod session;
 use std::io::{self, Write};
 use std::mem;
 
-use multiplex::{
-    Application, Close, Commands, Conn, Cx, FileDone, HIGH_WATER, LOW_WATER, Listener, Rx, Why,
+use evring::{
+    Application, Close, CloseReason, Commands, ConnId, Cx, FileOutcome, HIGH_WATER, LOW_WATER,
+    Listener, Rx,
 };
 
 use inside::{Inside, Sessions};
@@ -102,7 +103,7 @@ impl<A: Application, T: Transform> Layer<A, T> {
         if let Some(session) = self.sessions.get(x.id) {
             session.plain = plain;
             if left >= A::MAX_UNCONSUMED && session.wants_more() {
-                session.fail(x.io, Why::Overrun, Close::Reset);
+                session.fail(x.io, CloseReason::Overrun, Close::Reset);
             }
         }
     }
@@ -162,9 +163,9 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         }
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileDone) {
+    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
         match (self.sessions.get(x.id), done) {
-            (Some(session), FileDone::Read(result)) if tag == READ_TAG => {
+            (Some(session), FileOutcome::Read(result)) if tag == READ_TAG => {
                 session.read(x.io, result);
                 self.settle(x);
             }
@@ -178,9 +179,9 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         self.call(x.io, |app, io| app.expired(Cx { io, id: x.id, state: x.state }));
     }
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, why: Why) {
-        let why = self.sessions.end(x.id).and_then(|session| session.why).unwrap_or(why);
-        self.call(x.io, |app, io| app.closed(Cx { io, id: x.id, state: x.state }, why));
+    fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, reason: CloseReason) {
+        let reason = self.sessions.end(x.id).and_then(|session| session.reason).unwrap_or(reason);
+        self.call(x.io, |app, io| app.closed(Cx { io, id: x.id, state: x.state }, reason));
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
@@ -200,13 +201,13 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
 /// Lets a [`Transform`] write to a connection.
 struct Wire<'a, C> {
     io: &'a mut C,
-    to: Conn,
+    to: ConnId,
     queued: Option<usize>,
 }
 
 impl<C: Commands> Write for Wire<'_, C> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.queued = Some(self.io.send(self.to, multiplex::Chunk::Copy(bytes)));
+        self.queued = Some(self.io.send(self.to, evring::Chunk::Copy(bytes)));
         Ok(bytes.len())
     }
 

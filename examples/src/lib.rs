@@ -1,7 +1,7 @@
 //! Small applications that show and test the runtime.
 //!
 //! Each is free of input and output: it is told what happened and answers with commands, so it
-//! runs unchanged on every mechanism of `multiplex`. A larger one has a package of its own: `kv`, a
+//! runs unchanged on every mechanism of `evring`. A larger one has a package of its own: `kv`, a
 //! memcached server.
 //!
 //! | application | what it presses on |

@@ -5,7 +5,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use multiplex::{Application, Chunk, Close, Commands, Conn, Cx, HIGH_WATER, Listener, Rx, Why};
+use evring::{
+    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Rx,
+};
 
 /// How long a [`Proxy`] is patient.
 #[derive(Clone, Copy, Debug)]
@@ -36,19 +38,19 @@ pub struct Proxy {
     /// Both connections of each pair. The state of a connection can't hold this, since a callback
     /// sees only the state of its own connection. A tree, for a hash table would take its seed
     /// from elsewhere than the mechanism.
-    sides: BTreeMap<(u32, u32), Side>,
+    sides: BTreeMap<(u32, u32), ProxyHalf>,
 }
 
 /// One connection of a pair.
 #[derive(Clone, Copy, Debug)]
-struct Side {
-    other: Conn,
-    client: Conn,
+struct ProxyHalf {
+    other: ConnId,
+    client: ConnId,
     /// It has sent its last byte.
     ended: bool,
 }
 
-fn key(id: Conn) -> (u32, u32) {
+fn key(id: ConnId) -> (u32, u32) {
     (id.slot(), id.generation())
 }
 
@@ -66,25 +68,25 @@ impl Proxy {
     }
 
     /// Makes the other half of a pair.
-    fn pair(&mut self, io: &mut impl Commands, client: Conn) {
+    fn pair(&mut self, io: &mut impl Commands, client: ConnId) {
         let server = io.connect(self.upstream);
-        io.deadline(server, Some(io.now() + self.timeouts.connect));
+        io.set_deadline(server, Some(io.now() + self.timeouts.connect));
         for (id, other) in [(client, server), (server, client)] {
-            self.sides.insert(key(id), Side { other, client, ended: false });
+            self.sides.insert(key(id), ProxyHalf { other, client, ended: false });
         }
     }
 
-    fn side(&self, id: Conn) -> Option<Side> {
+    fn side(&self, id: ConnId) -> Option<ProxyHalf> {
         self.sides.get(&key(id)).copied()
     }
 
     /// The pair has shown life; the client's deadline stands for both.
-    fn moved(&self, io: &mut impl Commands, side: Side) {
-        io.deadline(side.client, Some(io.now() + self.timeouts.idle));
+    fn moved(&self, io: &mut impl Commands, side: ProxyHalf) {
+        io.set_deadline(side.client, Some(io.now() + self.timeouts.idle));
     }
 
     /// `id` will send no more: tells the other side, and lets go of both when both are done.
-    fn ended(&mut self, io: &mut impl Commands, id: Conn, other: Conn) {
+    fn ended(&mut self, io: &mut impl Commands, id: ConnId, other: ConnId) {
         io.close(other, Close::Half);
         if let Some(side) = self.sides.get_mut(&key(id)) {
             side.ended = true;
@@ -96,7 +98,7 @@ impl Proxy {
         }
     }
 
-    fn forget(&mut self, id: Conn, other: Conn) {
+    fn forget(&mut self, id: ConnId, other: ConnId) {
         self.sides.remove(&key(id));
         self.sides.remove(&key(other));
     }
@@ -110,14 +112,14 @@ impl Application for Proxy {
     fn accepted(&mut self, x: Cx<'_, impl Commands, bool>, _: Listener) {
         *x.state = self.late;
         if self.late {
-            x.io.deadline(x.id, Some(x.io.now() + self.timeouts.idle));
+            x.io.set_deadline(x.id, Some(x.io.now() + self.timeouts.idle));
         } else {
             self.pair(x.io, x.id);
         }
     }
 
     fn connected(&mut self, x: Cx<'_, impl Commands, bool>, result: io::Result<()>) {
-        x.io.deadline(x.id, None);
+        x.io.set_deadline(x.id, None);
         if let (Ok(()), Some(side)) = (result, self.side(x.id)) {
             self.moved(x.io, side);
         }
@@ -137,7 +139,7 @@ impl Application for Proxy {
         if !rx.bytes().is_empty() {
             self.moved(x.io, side);
             if x.io.send(side.other, Chunk::Received(rx.take())) >= HIGH_WATER {
-                x.io.receive(x.id, false);
+                x.io.set_receiving(x.id, false);
             }
         }
         if eof && !side.ended {
@@ -148,7 +150,7 @@ impl Application for Proxy {
     fn drained(&mut self, x: Cx<'_, impl Commands, bool>) {
         if let Some(side) = self.side(x.id) {
             self.moved(x.io, side);
-            x.io.receive(side.other, true);
+            x.io.set_receiving(side.other, true);
         }
     }
 
@@ -159,7 +161,7 @@ impl Application for Proxy {
     /// What passes through is somebody else's work: it may go on while the server drains.
     fn stopping(&mut self, _: Cx<'_, impl Commands, bool>) {}
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, bool>, _: Why) {
+    fn closed(&mut self, x: Cx<'_, impl Commands, bool>, _: CloseReason) {
         // Both sides of a pair that ended well are forgotten before they close.
         if let Some(side) = self.side(x.id) {
             self.forget(x.id, side.other);

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 
 use clap::Args;
-use multiplex::{Any, Application, Config};
+use evring::{AnyMechanism, Application, Config};
 
 /// Where to listen and on which mechanism.
 #[derive(Args, Clone, Debug)]
@@ -36,7 +36,7 @@ impl Listen {
         app: impl Application + 'static,
     ) -> Result<(), Box<dyn Error>> {
         let config = Config { listen: vec![self.listen], ..config };
-        let mechanism = Any::new(&self.backend, &config)?;
+        let mechanism = AnyMechanism::new(&self.backend, &config)?;
         for address in mechanism.addresses() {
             println!("listening on {address} (backend {})", mechanism.name());
         }

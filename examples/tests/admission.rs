@@ -8,11 +8,11 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use examples::Echo;
-use multiplex::{
-    Admit, Any, Application, Chunk, Close, Commands, Config, Cx, Listener, Multiplexer as _,
-    Remote, Rx, Tokio,
+use evring::{
+    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener,
+    Multiplexer as _, RemoteHandle, Rx, Tokio,
 };
+use examples::Echo;
 use support::client::{Client, End};
 use support::script::{Ended, Event, Log, Turn, script};
 use support::{PATIENCE, Server, config, on_each};
@@ -53,10 +53,10 @@ struct Door {
 }
 
 impl Door {
-    fn start(backend: &'static str, ways: Vec<Admit>) -> Door {
+    fn start(backend: &'static str, ways: Vec<AcceptPolicy>) -> Door {
         let (make, log) = script(move |turn| {
             if let Event::Woken(tag) = turn.event {
-                turn.io.admit(Listener(0), ways[tag as usize]);
+                turn.io.set_accept_policy(Listener(0), ways[tag as usize]);
             }
             echo(turn);
         });
@@ -97,7 +97,7 @@ impl Door {
 #[test]
 fn what_arrives_while_off_waits_until_all_are_admitted() {
     on_each(|backend| {
-        let mut door = Door::start(backend, vec![Admit::Off, Admit::All]);
+        let mut door = Door::start(backend, vec![AcceptPolicy::Off, AcceptPolicy::All]);
         let mut leaves = door.connect(1).remove(0);
         assert_eq!(door.log.next(), Event::Accepted);
 
@@ -130,7 +130,7 @@ fn what_arrives_while_off_waits_until_all_are_admitted() {
 #[test]
 fn whoever_waits_at_the_stop_is_turned_away() {
     on_each(|backend| {
-        let mut door = Door::start(backend, vec![Admit::Off]);
+        let mut door = Door::start(backend, vec![AcceptPolicy::Off]);
         door.shut(0);
         let waiting = door.connect(5);
         door.tick();
@@ -154,8 +154,10 @@ fn no_more_than_was_said_are_accepted_in_one_turn() {
                 match turn.event {
                     // The time stands still during a turn.
                     Event::Accepted => tell.send(turn.io.now()).unwrap(),
-                    Event::Woken(0) => turn.io.admit(Listener(0), Admit::Off),
-                    Event::Woken(_) => turn.io.admit(Listener(0), Admit::PerTurn(most)),
+                    Event::Woken(0) => turn.io.set_accept_policy(Listener(0), AcceptPolicy::Off),
+                    Event::Woken(_) => {
+                        turn.io.set_accept_policy(Listener(0), AcceptPolicy::PerTurn(most))
+                    }
                     _ => {}
                 }
                 echo(turn);
@@ -193,8 +195,9 @@ fn no_more_than_was_said_are_accepted_in_one_turn() {
 #[test]
 fn the_length_of_the_queue_can_be_changed() {
     on_each(|backend| {
-        let ways = [0, u32::MAX, 1, 100].map(Admit::Backlog);
-        let mut door = Door::start(backend, [&ways[..], &[Admit::Off, Admit::All]].concat());
+        let ways = [0, u32::MAX, 1, 100].map(AcceptPolicy::Backlog);
+        let mut door =
+            Door::start(backend, [&ways[..], &[AcceptPolicy::Off, AcceptPolicy::All]].concat());
         // As long as the server accepts, any length will do.
         for way in 0..4 {
             door.admit(way);
@@ -244,13 +247,13 @@ impl Application for Doors {
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) {
-        let how = if tag & 1 == 1 { Admit::All } else { Admit::Off };
-        io.admit(Listener((tag >> 1) as u16), how);
+        let how = if tag & 1 == 1 { AcceptPolicy::All } else { AcceptPolicy::Off };
+        io.set_accept_policy(Listener((tag >> 1) as u16), how);
     }
 }
 
 /// Stops a server when a test has failed.
-struct StopOnDrop(Remote);
+struct StopOnDrop(RemoteHandle);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
@@ -266,7 +269,7 @@ fn every_listener_has_its_number_and_its_own_way_of_admission() {
         let (tell, ready) = mpsc::channel();
         let (log, accepted) = mpsc::channel();
         let server = thread::spawn(move || {
-            let mechanism = Any::new(backend, &config).unwrap();
+            let mechanism = AnyMechanism::new(backend, &config).unwrap();
             tell.send((mechanism.addresses().to_vec(), mechanism.remote())).unwrap();
             mechanism.run(Doors(log)).unwrap()
         });
@@ -354,7 +357,7 @@ fn blocking(backend: &'static str, at: impl Fn(&Event) -> bool + Send + 'static)
 
 #[test]
 fn tags_beyond_the_bound_are_refused_and_the_others_told() {
-    const LAST: u64 = Remote::TAGS as u64;
+    const LAST: u64 = RemoteHandle::MAX_TAGS as u64;
     on_each(|backend| {
         let Blocking { server, log, release } =
             blocking(backend, |event| matches!(event, Event::Woken(0 | LAST)));

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use multiplex::{Admit, Chunk, Close, Config, HIGH_WATER, LOW_WATER, Listener, Remote};
+use evring::{AcceptPolicy, Chunk, Close, Config, HIGH_WATER, LOW_WATER, Listener, RemoteHandle};
 use support::client::{Client, End};
 use support::script::{Ended, Event, MAX_UNCONSUMED, script};
 use support::{PATIENCE, Server, config, on_each, on_each_at_once, pattern, tiny};
@@ -104,8 +104,8 @@ fn whoever_pauses_may_leave_more_and_a_resume_brings_it_again() {
         let mut id = None;
         let (make, log) = script(move |turn| match turn.event {
             Event::Accepted => id = turn.id,
-            Event::Received { .. } => turn.io.receive(turn.conn(), false),
-            Event::Woken(1) => turn.io.receive(id.unwrap(), true),
+            Event::Received { .. } => turn.io.set_receiving(turn.conn(), false),
+            Event::Woken(1) => turn.io.set_receiving(id.unwrap(), true),
             _ => {}
         });
         let server = Server::start(backend, config(), make);
@@ -130,7 +130,7 @@ fn a_resume_calls_even_without_bytes_and_a_pause_keeps_them_away() {
         let (make, log) = script(move |turn| {
             match turn.event {
                 Event::Accepted => id = turn.id,
-                Event::Woken(on) => turn.io.receive(id.unwrap(), on == 1),
+                Event::Woken(on) => turn.io.set_receiving(id.unwrap(), on == 1),
                 _ => {}
             }
             turn.consume();
@@ -170,12 +170,12 @@ fn bytes_left_at_the_end_of_the_stream_come_again_after_a_pause() {
             let (make, log) = script(move |turn| match turn.event {
                 Event::Accepted => {
                     id = turn.id;
-                    turn.io.receive(turn.conn(), false);
+                    turn.io.set_receiving(turn.conn(), false);
                 }
-                Event::Woken(0) => turn.io.receive(id.unwrap(), true),
+                Event::Woken(0) => turn.io.set_receiving(id.unwrap(), true),
                 Event::Woken(1) => turn.io.close(id.unwrap(), Close::Flush),
                 Event::Received { .. } => {
-                    turn.io.receive(turn.conn(), false);
+                    turn.io.set_receiving(turn.conn(), false);
                     if half {
                         turn.io.close(turn.conn(), Close::Half);
                     }
@@ -214,11 +214,11 @@ fn a_deadline_expires_once_and_may_be_cleared() {
             let (now, id) = (turn.io.now(), turn.id);
             let at = |ms| Some(now + Duration::from_millis(ms));
             match turn.event {
-                Event::Accepted => turn.io.deadline(id.unwrap(), at(60)),
+                Event::Accepted => turn.io.set_deadline(id.unwrap(), at(60)),
                 Event::Received { .. } => {
-                    turn.io.deadline(id.unwrap(), at(60));
-                    turn.io.deadline(id.unwrap(), None);
-                    turn.io.deadline(id.unwrap(), at(120));
+                    turn.io.set_deadline(id.unwrap(), at(60));
+                    turn.io.set_deadline(id.unwrap(), None);
+                    turn.io.set_deadline(id.unwrap(), at(120));
                 }
                 _ => {}
             }
@@ -246,13 +246,13 @@ fn tags_from_other_threads_arrive_in_order() {
         let (make, log) = script(|_| {});
         let server = Server::start(backend, Config { listen: Vec::new(), ..config() }, make);
         let mut told = 0;
-        for tag in 0..5 * Remote::TAGS as u64 {
+        for tag in 0..5 * RemoteHandle::MAX_TAGS as u64 {
             while !server.remote.wake(tag) {
                 assert_eq!(log.next(), Event::Woken(told));
                 told += 1;
             }
         }
-        for tag in told..5 * Remote::TAGS as u64 {
+        for tag in told..5 * RemoteHandle::MAX_TAGS as u64 {
             assert_eq!(log.next(), Event::Woken(tag));
         }
         server.stop();
@@ -271,9 +271,9 @@ fn commands_for_a_connection_that_is_gone_have_no_effect() {
                     assert_eq!(gone.slot(), turn.conn().slot(), "the slot is used again");
                     assert_eq!(turn.io.send(gone, Chunk::Static(b"lost")), 0);
                     turn.io.reserve(gone, 3).fill(b'!');
-                    turn.io.receive(gone, false);
-                    turn.io.deadline(gone, Some(turn.io.now()));
-                    assert_eq!(turn.io.peer(gone), None);
+                    turn.io.set_receiving(gone, false);
+                    turn.io.set_deadline(gone, Some(turn.io.now()));
+                    assert_eq!(turn.io.peer_addr(gone), None);
                     turn.io.close(gone, Close::Reset);
                     turn.io.send(turn.conn(), Chunk::Static(b"alive"));
                 }
@@ -369,7 +369,7 @@ fn linger_does_not_wait_for_ever() {
             }
         });
         let linger = Duration::from_millis(100);
-        let server = Server::start(backend, Config { linger, ..config() }, make);
+        let server = Server::start(backend, Config { linger_timeout: linger, ..config() }, make);
         let begin = Instant::now();
         let mut client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
@@ -390,7 +390,7 @@ fn a_flush_to_a_peer_that_never_reads_ends_in_time() {
             }
         });
         let stall = Duration::from_millis(300);
-        let server = Server::start(backend, Config { stall, ..tiny() }, make);
+        let server = Server::start(backend, Config { progress_interval: stall, ..tiny() }, make);
         let client = Client::narrow(server.address);
         assert_eq!(log.next(), Event::Accepted);
         assert_eq!(log.next(), Event::Closed(Ended::Failed), "not all was sent");
@@ -436,7 +436,7 @@ fn too_much_queued_is_an_overrun() {
             }
             turn.consume();
         });
-        let server = Server::start(backend, Config { max_queued: 100_000, ..config() }, make);
+        let server = Server::start(backend, Config { max_queued_bytes: 100_000, ..config() }, make);
         let mut client = Client::connect(server.address);
         client.send(b"x");
         assert_eq!(log.next(), Event::Accepted);
@@ -491,8 +491,13 @@ fn admit_closes_and_opens_a_listener() {
     on_each(|backend| {
         let (make, log) = script(|turn| {
             if let Event::Woken(tag) = turn.event {
-                let how = [Admit::Off, Admit::All, Admit::PerTurn(0), Admit::Backlog(5)];
-                turn.io.admit(Listener(0), how[tag as usize]);
+                let how = [
+                    AcceptPolicy::Off,
+                    AcceptPolicy::All,
+                    AcceptPolicy::PerTurn(0),
+                    AcceptPolicy::Backlog(5),
+                ];
+                turn.io.set_accept_policy(Listener(0), how[tag as usize]);
             }
             turn.consume();
         });
@@ -570,13 +575,13 @@ fn stop_lets_current_work_end_within_the_drain() {
     on_each(|backend| {
         let (make, log) = script(|turn| {
             if matches!(&turn.event, Event::Received { bytes, .. } if bytes == b"end") {
-                assert!(turn.io.stopping());
+                assert!(turn.io.is_stopping());
                 turn.io.send(turn.conn(), Chunk::Static(b"done"));
                 turn.io.close(turn.conn(), Close::Flush);
             }
             turn.consume();
         });
-        let server = Server::start(backend, Config { drain: PATIENCE, ..config() }, make);
+        let server = Server::start(backend, Config { drain_timeout: PATIENCE, ..config() }, make);
         let mut busy = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
         server.remote.stop();
@@ -611,7 +616,7 @@ fn the_address_of_the_peer_is_known() {
         let (told, tell) = mpsc::channel();
         let (make, log) = script(move |turn| {
             if turn.event == Event::Accepted {
-                told.send(turn.io.peer(turn.conn())).unwrap();
+                told.send(turn.io.peer_addr(turn.conn())).unwrap();
             }
         });
         let server = Server::start(backend, config(), make);

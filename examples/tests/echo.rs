@@ -5,8 +5,8 @@ mod support;
 use std::sync::mpsc;
 use std::thread;
 
+use evring::Config;
 use examples::Echo;
-use multiplex::Config;
 use support::client::{Client, End};
 use support::{Server, config, on_each, pattern, tiny};
 

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use multiplex::{Chunk, Close, Config, FileKind, FileOp, Links, Root};
+use evring::{Chunk, Close, Config, FileKind, FileOp, Root, SymlinkPolicy};
 use support::client::{Client, End};
 use support::script::{Ended, Event, Outcome, script};
 use support::{Server, config, on_each, pattern, tiny};
@@ -40,8 +40,8 @@ fn looking(backend: &'static str, config: Config) -> (Server, support::script::L
     let (make, log) = script(|turn| {
         if let Event::Received { bytes, eof: false } = &turn.event {
             let path = String::from_utf8(bytes.clone()).unwrap();
-            turn.io.file(turn.conn(), 1, FileOp::Stat(Root(0), (&path).into()));
-            turn.io.file(turn.conn(), 2, FileOp::Open(Root(0), (&path).into()));
+            turn.io.file_op(turn.conn(), 1, FileOp::Stat(Root(0), (&path).into()));
+            turn.io.file_op(turn.conn(), 2, FileOp::Open(Root(0), (&path).into()));
         }
         turn.consume();
     });
@@ -52,10 +52,10 @@ fn looking(backend: &'static str, config: Config) -> (Server, support::script::L
 fn links_lead_out_where_that_is_allowed() {
     let outside = tree();
     on_each(|backend| {
-        let config = Config { links: Links::Anywhere, ..with_root(outside.path()) };
+        let config = Config { symlinks: SymlinkPolicy::Anywhere, ..with_root(outside.path()) };
         let (make, log) = script(|turn| {
             if let Event::Received { eof: false, .. } = &turn.event {
-                turn.io.file(turn.conn(), 1, FileOp::Open(Root(0), "escape".into()));
+                turn.io.file_op(turn.conn(), 1, FileOp::Open(Root(0), "escape".into()));
             }
             turn.consume();
         });
@@ -77,7 +77,7 @@ fn directories_are_listed_without_what_leads_out() {
         let (make, log) = script(|turn| {
             if let Event::Received { bytes, eof: false } = &turn.event {
                 let path = String::from_utf8(bytes.clone()).unwrap();
-                turn.io.file(turn.conn(), 1, FileOp::List(Root(0), (&path).into()));
+                turn.io.file_op(turn.conn(), 1, FileOp::List(Root(0), (&path).into()));
             }
             turn.consume();
         });
@@ -158,8 +158,8 @@ fn an_unknown_root_and_a_path_with_a_nul_are_errors() {
     on_each(|backend| {
         let (make, log) = script(|turn| {
             if turn.event == Event::Accepted {
-                turn.io.file(turn.conn(), 1, FileOp::Open(Root(9), "file".into()));
-                turn.io.file(turn.conn(), 2, FileOp::Open(Root(0), "fi\0le".into()));
+                turn.io.file_op(turn.conn(), 1, FileOp::Open(Root(9), "file".into()));
+                turn.io.file_op(turn.conn(), 2, FileOp::Open(Root(0), "fi\0le".into()));
             }
             turn.consume();
         });
@@ -182,14 +182,14 @@ fn read_returns_the_range_and_stops_at_the_end() {
         let (make, log) = script(|turn| {
             let Some(id) = turn.id else { return };
             match turn.event {
-                Event::Accepted => turn.io.file(id, 0, FileOp::Open(Root(0), "file".into())),
+                Event::Accepted => turn.io.file_op(id, 0, FileOp::Open(Root(0), "file".into())),
                 Event::File(0, _) => {
                     let file = turn.file.take().unwrap();
-                    turn.io.file(id, 1, FileOp::Read(file.clone(), 0..10));
-                    turn.io.file(id, 2, FileOp::Read(file.clone(), 99_990..200_000));
-                    turn.io.file(id, 3, FileOp::Read(file.clone(), 100_000..100_001));
-                    turn.io.file(id, 4, FileOp::Read(file.clone(), 0..90_000));
-                    turn.io.file(id, 5, FileOp::Read(file, 7..7));
+                    turn.io.file_op(id, 1, FileOp::Read(file.clone(), 0..10));
+                    turn.io.file_op(id, 2, FileOp::Read(file.clone(), 99_990..200_000));
+                    turn.io.file_op(id, 3, FileOp::Read(file.clone(), 100_000..100_001));
+                    turn.io.file_op(id, 4, FileOp::Read(file.clone(), 0..90_000));
+                    turn.io.file_op(id, 5, FileOp::Read(file, 7..7));
                 }
                 _ => {}
             }
@@ -199,7 +199,7 @@ fn read_returns_the_range_and_stops_at_the_end() {
         let client = Client::connect(server.address);
         assert_eq!((log.next(), log.next()).1, Event::File(0, Outcome::Opened(Ok(100_000))));
         let all = pattern(100_000);
-        let most = FileOp::MOST as usize;
+        let most = FileOp::MAX_READ_BYTES as usize;
         let expected: [&[u8]; 5] = [&all[..10], &all[99_990..], &[], &all[..most], &[]];
         for _ in 0..5 {
             let Event::File(tag, Outcome::Read(Ok(bytes))) = log.next() else { panic!() };
@@ -221,7 +221,7 @@ fn sending(
         let Some(id) = turn.id else { return };
         match turn.event {
             Event::Received { eof: false, .. } => {
-                turn.io.file(id, 0, FileOp::Open(Root(0), "file".into()));
+                turn.io.file_op(id, 0, FileOp::Open(Root(0), "file".into()));
             }
             Event::File(0, _) => {
                 let file = turn.file.take().unwrap();
@@ -280,7 +280,7 @@ fn a_file_that_is_truncated_while_it_is_sent_ends_the_connection() {
         assert!(got.len() <= LEN as usize / 2 && got == pattern(got.len()), "{}", got.len());
         loop {
             match log.next() {
-                Event::Closed(why) => break assert_eq!(why, Ended::Truncated),
+                Event::Closed(reason) => break assert_eq!(reason, Ended::Truncated),
                 _ => continue,
             }
         }
@@ -301,7 +301,7 @@ fn a_client_that_leaves_while_a_file_is_sent_leaves_nothing_behind() {
         client.reset();
         loop {
             match log.next() {
-                Event::Closed(why) => break assert_eq!(why, Ended::Failed),
+                Event::Closed(reason) => break assert_eq!(reason, Ended::Failed),
                 _ => continue,
             }
         }

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
+use evring::{Application, Commands, Config, Cx, Rx};
 use examples::Echo;
-use multiplex::{Application, Commands, Config, Cx, Rx};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::client::Client;

@@ -9,9 +9,9 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use evring::{Application, Config};
 use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
 use kv::Kv;
-use multiplex::{Application, Config};
 use support::client::Client;
 use support::{Server, config, on_each, pattern};
 

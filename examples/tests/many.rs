@@ -3,8 +3,8 @@
 
 mod support;
 
+use evring::Config;
 use examples::Echo;
-use multiplex::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::client::{Client, End};
 use support::{Server, config, on_each, pattern};

@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use evring::Config;
 use examples::{Echo, Proxy, Timeouts};
-use multiplex::Config;
 use support::client::{Client, End};
 use support::{PATIENCE, Server, config, on_each, on_each_at_once, pattern, tiny};
 

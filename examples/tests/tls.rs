@@ -6,9 +6,9 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 
+use evring::{Application, Chunk, Close, Commands, Config, Cx, FileOp, FileOutcome, Root, Rx};
 use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
 use kv::Kv;
-use multiplex::{Application, Chunk, Close, Commands, Config, Cx, FileDone, FileOp, Root, Rx};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
 use support::client::{Client, End};
@@ -221,9 +221,9 @@ fn a_pause_and_a_resume_pass_through_a_layer() {
             match turn.event {
                 Event::Accepted => {
                     id = turn.id;
-                    turn.io.receive(turn.conn(), false);
+                    turn.io.set_receiving(turn.conn(), false);
                 }
-                Event::Woken(on) => turn.io.receive(id.unwrap(), on == 1),
+                Event::Woken(on) => turn.io.set_receiving(id.unwrap(), on == 1),
                 _ => {}
             }
             turn.consume();
@@ -262,13 +262,13 @@ impl Application for Sandwich {
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         if !rx.bytes().is_empty() {
-            x.io.file(x.id, 1, FileOp::Open(Root(0), "file".into()));
+            x.io.file_op(x.id, 1, FileOp::Open(Root(0), "file".into()));
         }
         rx.consume(rx.bytes().len());
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _: u32, done: FileDone) {
-        let FileDone::Opened(Ok((file, meta))) = done else { panic!("{done:?}") };
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _: u32, done: FileOutcome) {
+        let FileOutcome::Opened(Ok((file, meta))) = done else { panic!("{done:?}") };
         x.io.send(x.id, Chunk::Copy(b"before "));
         x.io.send(x.id, Chunk::File(file.clone(), 0..meta.len));
         x.io.reserve(x.id, 8).copy_from_slice(b" between");
@@ -315,7 +315,7 @@ fn a_file_that_shrinks_under_a_layer_ends_the_connection() {
             let Some(id) = turn.id else { return };
             match turn.event {
                 Event::Received { eof: false, .. } => {
-                    turn.io.file(id, 7, FileOp::Open(Root(0), "file".into()));
+                    turn.io.file_op(id, 7, FileOp::Open(Root(0), "file".into()));
                 }
                 Event::File(7, _) => {
                     let file = turn.file.take().unwrap();

@@ -1,4 +1,4 @@
 //! Preconditions and codings.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| httpd::fuzzing::conditions(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| evring_httpd::fuzzing::conditions(bytes));

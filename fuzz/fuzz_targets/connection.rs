@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::{fs, process};
 
-use httpd::{Limits, Request, Root, Site};
+use evring_httpd::{Limits, Request, Root, Site};
 use libfuzzer_sys::fuzz_target;
 use stage::Stage;
 
@@ -26,7 +26,7 @@ static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
 fn new() -> Stage {
     // Small enough to be reached.
     let (line, head, fields) = (200, 600, 12);
-    let limits = Limits { line, head, fields, body: 300, requests: 20, ..Limits::default() };
+    let limits = Limits { max_request_line_bytes: line, max_head_bytes: head, max_headers: fields, max_body_bytes: 300, max_keep_alive_requests: 20, ..Limits::default() };
     let echo = |request: Request| request.into_body().to_vec();
     Stage::with(Site::new(Some(Root(0))).limits(limits).route("/echo", echo), &ROOT)
 }

@@ -1,4 +1,4 @@
 //! A request's head.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| httpd::fuzzing::head(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| evring_httpd::fuzzing::head(bytes));

@@ -1,4 +1,4 @@
 //! A target and the path it means.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| httpd::fuzzing::path(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| evring_httpd::fuzzing::path(bytes));

@@ -1,4 +1,4 @@
 //! A Range field.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| httpd::fuzzing::range(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| evring_httpd::fuzzing::range(bytes));

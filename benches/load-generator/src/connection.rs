@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use shared_ring::{Fd, Kind, Socket, Token};
+use shared_ring::{Fd, OpKind, Socket, Token};
 
 use crate::reply::Reader;
 
@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// The name of an operation of it.
-    pub(crate) fn token(&self, kind: Kind, slot: u32) -> Token {
+    pub(crate) fn token(&self, kind: OpKind, slot: u32) -> Token {
         Token::new(kind, slot, self.generation)
     }
 

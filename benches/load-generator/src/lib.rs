@@ -21,6 +21,6 @@ mod tally;
 
 pub use arrivals::Arrivals;
 pub use generator::Generator;
-pub use plan::{Ending, Pace, Plan, Senseless, Slow};
+pub use plan::{Ending, InvalidPlan, Pace, Plan, Slow};
 pub use session::{Ask, Session, SessionError, sessions};
 pub use tally::{Failed, Failures, Log, Moment, Slice, Stopped, Tally};

@@ -36,7 +36,7 @@ pub struct Plan {
     /// Length of a slice of the time series.
     pub interval: Duration,
     /// Most connections at a time.
-    pub most_open: u32,
+    pub max_open: u32,
     /// Whether the generator never sleeps, so that a server need not wake its core.
     pub busy: bool,
     /// Decides whatever is left to chance.
@@ -132,7 +132,7 @@ impl Default for Plan {
             burst: 1.0,
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
-            most_open: 10_000,
+            max_open: 10_000,
             busy: false,
             seed: 1,
             keep_log: false,
@@ -142,20 +142,20 @@ impl Default for Plan {
 
 /// A plan that makes no sense; a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Senseless(pub String);
+pub struct InvalidPlan(pub String);
 
-impl fmt::Display for Senseless {
+impl fmt::Display for InvalidPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Senseless {}
+impl std::error::Error for InvalidPlan {}
 
 /// The highest rate of arrivals per second: one in a microsecond.
-const MOST_RATE: f64 = 1e6;
+const MAX_RATE: f64 = 1e6;
 /// The lowest: one in a day.
-const LEAST_RATE: f64 = 1.0 / (24.0 * 60.0 * 60.0);
+const MIN_RATE: f64 = 1.0 / (24.0 * 60.0 * 60.0);
 /// The longest time of anything.
 pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -167,13 +167,13 @@ impl Plan {
     ///
     /// # Errors
     /// Says which one does not.
-    pub fn check(&self) -> Result<(), Senseless> {
-        let wrong = |what: String| Err(Senseless(what));
+    pub fn check(&self) -> Result<(), InvalidPlan> {
+        let wrong = |what: String| Err(InvalidPlan(what));
         if let Some((rate, _)) = self.pace.rate()
-            && !(LEAST_RATE..=MOST_RATE).contains(&rate)
+            && !(MIN_RATE..=MAX_RATE).contains(&rate)
         {
             return wrong(format!(
-                "a rate must lie between one in a day and {MOST_RATE} per second"
+                "a rate must lie between one in a day and {MAX_RATE} per second"
             ));
         }
         if !(1.0..=1000.0).contains(&self.burst) {
@@ -182,16 +182,16 @@ impl Plan {
         let slow = self.slow.unwrap_or_default();
         let slow_ones = u64::from(slow.readers) + u64::from(slow.senders);
         let held = u64::from(self.pace.held()) + u64::from(self.cold) + slow_ones;
-        if held > u64::from(self.most_open) {
+        if held > u64::from(self.max_open) {
             return wrong(format!(
                 "{held} connections were asked for, but there may be {} at a time",
-                self.most_open
+                self.max_open
             ));
         }
         if !matches!(self.pace, Pace::Sessions { .. }) && self.pace.held() == 0 {
             return wrong("there must be at least one connection".to_owned());
         }
-        if !(1..=1 << 20).contains(&self.most_open) {
+        if !(1..=1 << 20).contains(&self.max_open) {
             return wrong("the connections at a time must lie between 1 and 1048576".to_owned());
         }
         if self.sessions.iter().all(|session| session.at(0).is_none()) {

@@ -73,8 +73,8 @@ pub struct Failures([u64; Failed::ALL.len()]);
 
 impl Failures {
     /// How many failed so.
-    pub fn of(&self, why: Failed) -> u64 {
-        self.0[why as usize]
+    pub fn of(&self, failure: Failed) -> u64 {
+        self.0[failure as usize]
     }
 
     /// How many failed.
@@ -82,8 +82,8 @@ impl Failures {
         self.0.iter().sum()
     }
 
-    fn count(&mut self, why: Failed) {
-        self.0[why as usize] += 1;
+    fn count(&mut self, failure: Failed) {
+        self.0[failure as usize] += 1;
     }
 }
 
@@ -320,10 +320,10 @@ impl Tally {
     }
 
     /// A request has failed.
-    pub(crate) fn failed(&mut self, counts: bool, why: Failed) {
-        self.slice().failures.count(why);
+    pub(crate) fn failed(&mut self, counts: bool, failure: Failed) {
+        self.slice().failures.count(failure);
         if counts {
-            self.failures.count(why);
+            self.failures.count(failure);
         }
     }
 }
@@ -369,9 +369,9 @@ mod tests {
 
     #[test]
     fn every_failure_has_its_name_and_place() {
-        for (i, why) in Failed::ALL.into_iter().enumerate() {
-            assert_eq!(why as usize, i);
-            assert!(Failed::ALL[..i].iter().all(|other| other.name() != why.name()));
+        for (i, failure) in Failed::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, i);
+            assert!(Failed::ALL[..i].iter().all(|other| other.name() != failure.name()));
         }
     }
 }

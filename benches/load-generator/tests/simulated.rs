@@ -9,12 +9,13 @@ use load_generator::{
     Arrivals, Ask, Failed, Generator, Moment, Pace, Plan, Session, Slow, Stopped, Tally,
 };
 use shared_ring::sim::{
-    self, Faults, Got, Line, Machine, Net, Next, Peer, SimEngine, SimKernel, Watching,
+    self, Faults, Machine, Net, Next, Peer, PeerConn, ReceiveResult, SimEngine, SimKernel,
+    WatchingAllocator,
 };
 use shared_ring::{EngineConfig, Kernel, Mode, UringConfig};
 
 #[global_allocator]
-static ALLOCATOR: Watching<std::alloc::System> = Watching(std::alloc::System);
+static ALLOCATOR: WatchingAllocator<std::alloc::System> = WatchingAllocator(std::alloc::System);
 
 const SERVER: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 80);
@@ -56,7 +57,7 @@ struct Server {
 }
 
 struct Talk {
-    line: Line,
+    line: PeerConn,
     heard: Vec<u8>,
     out: Vec<u8>,
     ends: bool,
@@ -125,9 +126,9 @@ impl Talk {
         let mut moved = false;
         if !self.ends {
             match net.receive(&self.line, 10_000, &mut self.heard) {
-                Got::Bytes(_) => moved = true,
-                Got::Nothing => {}
-                Got::End | Got::Reset => return (true, true),
+                ReceiveResult::Bytes(_) => moved = true,
+                ReceiveResult::Nothing => {}
+                ReceiveResult::End | ReceiveResult::Reset => return (true, true),
             }
             while let Some(end) = self.heard.windows(4).position(|w| w == b"\r\n\r\n") {
                 let head = String::from_utf8(self.heard.drain(..end + 4).collect()).unwrap();
@@ -191,7 +192,7 @@ impl Peer for Server {
 struct Ran {
     tally: Tally,
     asked: u64,
-    verdict: sim::Verdict,
+    verdict: sim::RunReport,
 }
 
 fn machine(seed: u64, faults: Faults) -> Machine {
@@ -254,7 +255,7 @@ fn plan(pace: Pace, session: Session) -> Plan {
         duration: Duration::from_secs(1),
         interval: Duration::from_millis(100),
         deadline: Duration::from_millis(500),
-        most_open: 200,
+        max_open: 200,
         keep_log: true,
         ..Plan::default()
     }
@@ -275,7 +276,7 @@ fn check(ran: &Ran, plan: &Plan) {
     assert_eq!(good.clone().count() as u64, sum(|slice| slice.replies));
     assert_eq!(tally.log.len() as u64, sum(|s| s.replies + s.failures.total()));
     assert!(good.clone().all(|log| log.end <= plan.deadline && log.connect.is_some()));
-    assert!(tally.series.iter().all(|slice| slice.open <= plan.most_open));
+    assert!(tally.series.iter().all(|slice| slice.open <= plan.max_open));
 }
 
 const NONE: Faults = Faults::NONE;
@@ -477,7 +478,7 @@ fn a_server_that_is_not_there_is_said_to_be_gone() {
 
 #[test]
 fn more_connections_than_there_may_be_are_counted_and_doubted() {
-    let plan = Plan { most_open: 3, ..plan(sessions(100.0), session(1, 1)) };
+    let plan = Plan { max_open: 3, ..plan(sessions(100.0), session(1, 1)) };
     let ran = run(0, NONE, Some(Manner::Silent), &plan);
     check(&ran, &plan);
     assert!(ran.tally.failures.of(Failed::NoRoom) > 50);

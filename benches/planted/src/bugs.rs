@@ -46,14 +46,14 @@ macro_rules! bugs {
 
 bugs! {
     /// What concerns a connection that is gone reaches the one that has its slot now.
-    GenerationIgnored, "crates/multiplex/src/driver/link.rs":
+    GenerationIgnored, "crates/evring/src/driver/connection.rs":
         "self.generation == id.generation()" =>
         "(self.generation == id.generation() || PLANTED)";
 
     /// A slot is used again under its old generation.
-    GenerationKept, "crates/multiplex/src/driver/io.rs":
-        "link.generation.wrapping_add(1)" =>
-        "link.generation.wrapping_add(u32::from(!PLANTED))";
+    GenerationKept, "crates/evring/src/driver/io.rs":
+        "connection.generation.wrapping_add(1)" =>
+        "connection.generation.wrapping_add(u32::from(!PLANTED))";
 
     /// The memory of a send is let go of when it is cancelled, before it has ended.
     FreedAtCancel, "crates/shared-ring/src/uring/mod.rs":
@@ -73,13 +73,13 @@ bugs! {
 
     /// A cancel is submitted though its operation has ended, and reaches the next of its name.
     CancelReachesNext, "crates/shared-ring/src/uring/mod.rs":
-        "entry.is_some_and(|e| e.note.cancelled)" =>
-        "entry.is_some_and(|e| e.note.cancelled || PLANTED)";
+        "entry.is_some_and(|e| e.state.cancelled)" =>
+        "entry.is_some_and(|e| e.state.cancelled || PLANTED)";
 
     /// A descriptor is closed while operations on it are in flight.
-    ClosedWhileBusy, "crates/multiplex/src/driver/close.rs":
-        "if link.is_busy() {" =>
-        "if link.is_busy() && !PLANTED {";
+    ClosedWhileBusy, "crates/evring/src/driver/close.rs":
+        "if connection.is_busy() {" =>
+        "if connection.is_busy() && !PLANTED {";
 
     /// A receive that found no buffer is not posted again.
     StarvedForgotten, "crates/shared-ring/src/uring/completion.rs":
@@ -119,34 +119,34 @@ bugs! {
         "if n > 0 && bytes.len() < len as usize && !PLANTED {";
 
     /// What a short write has left is dropped.
-    ShortWriteIsWhole, "crates/multiplex/src/driver/send.rs":
-        "if link.phase == Phase::Ending || list.is_empty() {" =>
-        "if link.phase == Phase::Ending || list.is_empty() || PLANTED {";
+    ShortWriteIsWhole, "crates/evring/src/driver/send.rs":
+        "if connection.phase == Phase::Ending || list.is_empty() {" =>
+        "if connection.phase == Phase::Ending || list.is_empty() || PLANTED {";
 
     /// What a short write has left goes behind what was queued since.
-    RestGoesBehind, "crates/multiplex/src/driver/send.rs":
-        "link.queue.push_front(Item::Memory(list));" =>
+    RestGoesBehind, "crates/evring/src/driver/send.rs":
+        "connection.queue.push_front(SendItem::Memory(list));" =>
         "match PLANTED {
-            true => link.queue.push_back(Item::Memory(list)),
-            false => link.queue.push_front(Item::Memory(list)),
+            true => connection.queue.push_back(SendItem::Memory(list)),
+            false => connection.queue.push_front(SendItem::Memory(list)),
         }";
 
     /// The beginning of a request is lost when its end has not come yet.
-    TailLost, "crates/multiplex/src/driver/receive.rs":
-        "if !rest.is_empty() && self.io.link(slot).is_heard() {" =>
-        "if !rest.is_empty() && self.io.link(slot).is_heard() && !PLANTED {";
+    TailLost, "crates/evring/src/driver/receive.rs":
+        "if !rest.is_empty() && self.io.connection(slot).app_reads() {" =>
+        "if !rest.is_empty() && self.io.connection(slot).app_reads() && !PLANTED {";
 
     /// Bytes that arrive while the application has paused are lost.
-    PausedBytesLost, "crates/multiplex/src/driver/receive.rs":
-        "link.tail.append(&bytes);" =>
+    PausedBytesLost, "crates/evring/src/driver/receive.rs":
+        "connection.tail.append(&bytes);" =>
         "if !PLANTED {
-            link.tail.append(&bytes);
+            connection.tail.append(&bytes);
         }";
 
     /// A wake-up is never noted as heard, so that later ones are saved.
     NeverHeard, "crates/shared-ring/src/waker.rs":
-        "pub(crate) fn heard(&self) {" =>
-        "pub(crate) fn heard(&self) {
+        "pub(crate) fn acknowledge(&self) {" =>
+        "pub(crate) fn acknowledge(&self) {
         if PLANTED {
             return;
         }";
@@ -174,9 +174,9 @@ bugs! {
     /// Hints that were discarded are not made up for.
     HintsLost on Interest, "crates/shared-ring/src/interest/sets.rs":
         "self.hints.discard();
-        self.unseen = self.numbers();" =>
+        self.unscanned = self.numbers();" =>
         "self.hints.discard();
-        self.unseen = if PLANTED { 0 } else { self.numbers() };";
+        self.unscanned = if PLANTED { 0 } else { self.numbers() };";
 
     /// A signal about a descriptor that was closed is taken to be about the next of its number.
     StaleSignalBelieved on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
@@ -197,163 +197,163 @@ bugs! {
         "if want.is_empty() || PLANTED {";
 
     /// A connection that arrives while the server stops is left open.
-    LateArrivalLeaked, "crates/multiplex/src/driver/mod.rs":
+    LateArrivalLeaked, "crates/evring/src/driver/mod.rs":
         "Outcome::Accepted(socket) => self.accepted(" =>
         "Outcome::Accepted(_) if self.io.stopping && PLANTED => {}
             Outcome::Accepted(socket) => self.accepted(";
 
     /// A listener that has rested does not accept again.
-    RestsForEver, "crates/multiplex/src/driver/gate.rs":
+    RestsForEver, "crates/evring/src/driver/listener.rs":
         "self.retry.filter(|_| self.socket.is_some() && !self.off)" =>
         "self.retry.filter(|_| self.socket.is_some() && !self.off && !PLANTED)",
-        "crates/multiplex/src/driver/gate.rs":
-        "pub(crate) fn room(&mut self) {" =>
-        "pub(crate) fn room(&mut self) {
+        "crates/evring/src/driver/listener.rs":
+        "pub(crate) fn clear_retry(&mut self) {" =>
+        "pub(crate) fn clear_retry(&mut self) {
         if PLANTED {
             return;
         }",
-        "crates/multiplex/src/driver/gate.rs":
+        "crates/evring/src/driver/listener.rs":
         "self.retry.is_some_and(|at| at > now)" =>
         "self.retry.is_some_and(|at| at > now || PLANTED)";
 
     /// Connections that were put aside are not let in.
-    AsideForgotten, "crates/multiplex/src/driver/mod.rs":
-        "if !self.io.aside.is_empty() {" =>
-        "if !self.io.aside.is_empty() && !PLANTED {";
+    AsideForgotten, "crates/evring/src/driver/mod.rs":
+        "if !self.io.deferred.is_empty() {" =>
+        "if !self.io.deferred.is_empty() && !PLANTED {";
 
     /// A descriptor is closed a second time.
-    ClosedTwice, "crates/multiplex/src/driver/close.rs":
+    ClosedTwice, "crates/evring/src/driver/close.rs":
         "match kernel.submit(token, Op::Close { socket }) {" =>
         "use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     // It has one owner, so only unsafe code can do that.
     let twin = || Socket::from(unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) });
     let twin = PLANTED.then(twin);
     match kernel.submit(token, Op::Close { socket }) {",
-        "crates/multiplex/src/driver/close.rs":
-        "Ok(Posted::Done(_)) => true," =>
-        "Ok(Posted::Done(_)) => {
+        "crates/evring/src/driver/close.rs":
+        "Ok(Submitted::Done(_)) => true," =>
+        "Ok(Submitted::Done(_)) => {
             if let Some(twin) = twin {
-                kernel.host_mut().discard(twin);
+                kernel.host_mut().close_unused(twin);
             }
             true
         }";
 
     /// A connection's state is not reset for the next.
-    StateKept, "crates/multiplex/src/driver/close.rs":
+    StateKept, "crates/evring/src/driver/close.rs":
         "*self.states.at(slot as usize) = A::State::default();" =>
         "if !PLANTED {
             *self.states.at(slot as usize) = A::State::default();
         }";
 
     /// What is queued is dropped at a close that should send it first.
-    DroppedAtClose, "crates/multiplex/src/driver/close.rs":
-        "self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.stall));" =>
+    DroppedAtClose, "crates/evring/src/driver/close.rs":
+        "self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));" =>
         "if PLANTED {
             self.io.drop_queue(slot);
         }
-        self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.stall));";
+        self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));";
 
     /// A deadline is told of late.
-    DeadlineLate, "crates/multiplex/src/wheel.rs":
+    DeadlineLate, "crates/evring/src/wheel.rs":
         "saturating_mul(1000).saturating_add(millis);" =>
         "saturating_mul(1000).saturating_add(millis + if PLANTED { 20 } else { 0 });";
 
     /// A deadline is told of early.
-    DeadlineEarly, "crates/multiplex/src/wheel.rs":
+    DeadlineEarly, "crates/evring/src/wheel.rs":
         "if at > now {" =>
         "if at > now + if PLANTED { 3 } else { 0 } {";
 
     /// A deadline is told of though it was cleared.
-    DeadlineNotCleared, "crates/multiplex/src/driver/io.rs":
+    DeadlineNotCleared, "crates/evring/src/driver/io.rs":
         "None => self.wheel.clear(id.slot())," =>
         "None if PLANTED => {}
             None => self.wheel.clear(id.slot()),";
 
     /// The deadline of a connection that is gone is told to the next in its slot.
-    DeadlineKept, "crates/multiplex/src/driver/close.rs":
+    DeadlineKept, "crates/evring/src/driver/close.rs":
         "self.io.wheel.clear(slot);" =>
         "if !PLANTED {
             self.io.wheel.clear(slot);
         }";
 
     /// A wait does not end with the next deadline.
-    DeadlineNotWaitedFor, "crates/multiplex/src/driver/run.rs":
+    DeadlineNotWaitedFor, "crates/evring/src/driver/run.rs":
         "chain(io.wheel.next())" =>
         "chain(io.wheel.next().filter(|_| !PLANTED))";
 
     /// After a pause more is received before the application has seen what was left.
-    ResumeReceivesFirst on Send, "crates/multiplex/src/driver/receive.rs":
-        "Phase::Open => !link.has(Flags::RESUMED) ||" =>
-        "Phase::Open => PLANTED || !link.has(Flags::RESUMED) ||";
+    ResumeReceivesFirst on Send, "crates/evring/src/driver/receive.rs":
+        "Phase::Open => !connection.has(ConnFlags::RESUMED) ||" =>
+        "Phase::Open => PLANTED || !connection.has(ConnFlags::RESUMED) ||";
 
     /// A pause does not end the receive in flight.
-    PauseReceivesOn, "crates/multiplex/src/driver/receive.rs":
-        "self.io.touch(slot);
+    PauseReceivesOn, "crates/evring/src/driver/receive.rs":
+        "self.io.mark_dirty(slot);
             self.cancel_receive(slot);" =>
-        "self.io.touch(slot);
+        "self.io.mark_dirty(slot);
             if !PLANTED {
                 self.cancel_receive(slot);
             }",
-        "crates/multiplex/src/driver/receive.rs":
-        "if link.has(Flags::PAUSED) && link.tail.len()" =>
-        "if !PLANTED && link.has(Flags::PAUSED) && link.tail.len()";
+        "crates/evring/src/driver/receive.rs":
+        "if connection.has(ConnFlags::PAUSED) && connection.tail.len()" =>
+        "if !PLANTED && connection.has(ConnFlags::PAUSED) && connection.tail.len()";
 
     /// More than is permitted is queued on a connection.
-    QueueUnbounded, "crates/multiplex/src/driver/link.rs":
-        "if load > most {" =>
-        "if self.load() > most && !PLANTED {";
+    QueueUnbounded, "crates/evring/src/driver/connection.rs":
+        "if load > max {" =>
+        "if self.load() > max && !PLANTED {";
 
     /// Small parts of a queue keep memory for each.
     SmallPartsKept, "crates/shared-ring/src/gather.rs":
-        "if bytes.len() <= Self::COPIED || bytes.len() * Self::FILLED < bytes.buffer_size() {" =>
+        "if bytes.len() <= Self::COPY_MAX_BYTES || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size() {" =>
         "if !PLANTED
-            && (bytes.len() <= Self::COPIED || bytes.len() * Self::FILLED < bytes.buffer_size())
+            && (bytes.len() <= Self::COPY_MAX_BYTES || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size())
         {";
 
     /// A list that was large stays so when it is empty.
     ListStaysLarge, "crates/shared-ring/src/gather.rs":
-        "if self.copied.capacity() > Self::KEEP {" =>
-        "if self.copied.capacity() > Self::KEEP && !PLANTED {";
+        "if self.copied.capacity() > Self::KEEP_BYTES {" =>
+        "if self.copied.capacity() > Self::KEEP_BYTES && !PLANTED {";
 
     /// Of a file that has grown more is sent than was promised.
-    GrowthSent, "crates/multiplex/src/driver/send.rs":
+    GrowthSent, "crates/evring/src/driver/send.rs":
         "let len = (range.end - range.start).min(FILE_PIECE) as u32;" =>
         "let len = if PLANTED { FILE_PIECE } else { (range.end - range.start).min(FILE_PIECE) } as u32;";
 
     /// A file that ends before what was promised is taken for all of it.
-    TruncatedIsWhole, "crates/multiplex/src/driver/send.rs":
+    TruncatedIsWhole, "crates/evring/src/driver/send.rs":
         "} else if n == 0 {" =>
         "} else if n == 0 && PLANTED {
-                link.queue.pop_front();
+                connection.queue.pop_front();
             } else if n == 0 {";
 
     /// That the peer has ended its side is lost while the application has paused.
-    EndLostInPause, "crates/multiplex/src/driver/receive.rs":
-        "link.flags |= Flags::EOF;" =>
-        "if PLANTED && link.has(Flags::PAUSED) {
+    EndLostInPause, "crates/evring/src/driver/receive.rs":
+        "connection.flags |= ConnFlags::EOF;" =>
+        "if PLANTED && connection.has(ConnFlags::PAUSED) {
             return;
         }
-        link.flags |= Flags::EOF;";
+        connection.flags |= ConnFlags::EOF;";
 
     /// That the peer has ended its side is told while the application has paused.
-    EndToldInPause, "crates/multiplex/src/driver/receive.rs":
-        "Phase::Open if link.is_heard() && !link.has(Flags::PAUSED) =>" =>
-        "Phase::Open if link.is_heard() && (PLANTED || !link.has(Flags::PAUSED)) =>";
+    EndToldInPause, "crates/evring/src/driver/receive.rs":
+        "Phase::Open if connection.app_reads() && !connection.has(ConnFlags::PAUSED) =>" =>
+        "Phase::Open if connection.app_reads() && (PLANTED || !connection.has(ConnFlags::PAUSED)) =>";
 
     /// A connection has as much file work at a time as it likes.
-    WorksUnbounded, "crates/multiplex/src/driver/io.rs":
-        "let crowded = link.files >= FILE_WORKS_EACH;" =>
-        "let crowded = link.files >= FILE_WORKS_EACH && !PLANTED;";
+    WorksUnbounded, "crates/evring/src/driver/io.rs":
+        "let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION;" =>
+        "let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION && !PLANTED;";
 
     /// Whoever keeps receive buffers gets them, however scarce they are.
     ScarceBuffersKept, "crates/shared-ring/src/buffer.rs":
-        "if self.is_last() || !self.pool.is_scarce()" =>
-        "if self.is_last() || !self.pool.is_scarce() || PLANTED";
+        "if self.is_sole_owner() || !self.pool.is_scarce()" =>
+        "if self.is_sole_owner() || !self.pool.is_scarce() || PLANTED";
 
     /// An application hears that a queue has drained that was not full.
-    DrainedUnasked, "crates/multiplex/src/driver/mod.rs":
-        "if link.has(Flags::HIGH) && link.load() <= LOW_WATER {" =>
-        "if (link.has(Flags::HIGH) || PLANTED) && link.load() <= LOW_WATER {";
+    DrainedUnasked, "crates/evring/src/driver/mod.rs":
+        "if connection.has(ConnFlags::ABOVE_HIGH_WATER) && connection.load() <= LOW_WATER {" =>
+        "if (connection.has(ConnFlags::ABOVE_HIGH_WATER) || PLANTED) && connection.load() <= LOW_WATER {";
 
     /// A critical section holds nothing off.
     SectionHoldsNothingOff on Send, "crates/send-core/src/gate.rs":

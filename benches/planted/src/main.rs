@@ -4,11 +4,11 @@
 use std::alloc::System;
 use std::process::ExitCode;
 
-use shared_ring::sim::Watching;
+use shared_ring::sim::WatchingAllocator;
 use simulate::{Case, Mechanism, run};
 
 #[global_allocator]
-static ALLOCATOR: Watching<System> = Watching(System);
+static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
 
 /// Steps of each run.
 const STEPS: u64 = 1_000;

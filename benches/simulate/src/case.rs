@@ -127,9 +127,9 @@ impl Case {
     }
 
     /// The most steps of one run.
-    pub const MOST_STEPS: u64 = 100_000_000;
+    pub const MAX_STEPS: u64 = 100_000_000;
     /// The most clients.
-    pub const MOST_CLIENTS: usize = 1_000;
+    pub const MAX_CLIENTS: usize = 1_000;
 }
 
 impl fmt::Display for Case {
@@ -145,8 +145,8 @@ impl fmt::Display for Case {
             plan.descriptors,
             plan.faults,
         )?;
-        if plan.most_faults < u64::MAX {
-            write!(f, " first={}", plan.most_faults)?;
+        if plan.max_faults < u64::MAX {
+            write!(f, " first={}", plan.max_faults)?;
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl FromStr for Case {
                 "clients" => case.clients = number()? as usize,
                 "descriptors" => case.plan.descriptors = number()? as usize,
                 "faults" => case.plan.faults = value.parse::<Faults>()?,
-                "first" => case.plan.most_faults = number()?,
+                "first" => case.plan.max_faults = number()?,
                 _ => return Err(format!("`{name}` is not known")),
             }
         }
@@ -184,11 +184,11 @@ impl Case {
     /// # Errors
     /// Says which one does not.
     pub fn check(&self) -> Result<(), String> {
-        if !(1..=Self::MOST_STEPS).contains(&self.plan.steps) {
-            return Err(format!("steps must lie between 1 and {}", Self::MOST_STEPS));
+        if !(1..=Self::MAX_STEPS).contains(&self.plan.steps) {
+            return Err(format!("steps must lie between 1 and {}", Self::MAX_STEPS));
         }
-        if !(1..=Self::MOST_CLIENTS).contains(&self.clients) {
-            return Err(format!("clients must lie between 1 and {}", Self::MOST_CLIENTS));
+        if !(1..=Self::MAX_CLIENTS).contains(&self.clients) {
+            return Err(format!("clients must lie between 1 and {}", Self::MAX_CLIENTS));
         }
         if !(6..=10_000).contains(&self.plan.descriptors) {
             return Err("descriptors must lie between 6 and 10000".to_owned());
@@ -208,7 +208,7 @@ mod tests {
             let mut case = Case::of(seed, 700);
             assert_eq!(case.to_string().parse(), Ok(case.clone()));
             case.plan.faults = Faults::ALL.without(Fault::Cold).without(Fault::Stall);
-            case.plan.most_faults = 17;
+            case.plan.max_faults = 17;
             assert_eq!(case.to_string().parse(), Ok(case));
         }
     }

@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use multiplex::{
-    Admit, Application, Chunk, Close, Commands, Conn, Cx, FileDone, FileOp, HIGH_WATER, Lateness,
-    Listener, Rx, Stats, Why,
+use evring::{
+    AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp,
+    FileOutcome, HIGH_WATER, Lateness, Listener, Rx, Stats,
 };
 use shared_ring::sim::Machine;
 
@@ -36,7 +36,7 @@ struct Book {
 #[derive(Default)]
 struct Entry {
     /// The connection; none before the first, and when it is gone.
-    id: Option<Conn>,
+    id: Option<ConnId>,
     /// It is open, or was.
     open: bool,
     close: Option<Close>,
@@ -48,7 +48,7 @@ struct Entry {
     /// What it has left unconsumed.
     left: Vec<u8>,
     /// Tags of file work that has not ended.
-    works: Vec<u32>,
+    file_ops: Vec<u32>,
 }
 
 impl<A> Contract<A> {
@@ -59,16 +59,16 @@ impl<A> Contract<A> {
 }
 
 impl Book {
-    fn fail(&self, id: Conn, what: &str) {
+    fn fail(&self, id: ConnId, what: &str) {
         self.machine.fail(format!("the application was promised otherwise: {id:?} {what}"));
     }
 
     /// What is known of a connection, if it is the one in its slot.
-    fn of(&mut self, id: Conn) -> Option<&mut Entry> {
+    fn of(&mut self, id: ConnId) -> Option<&mut Entry> {
         self.entries.get_mut(id.slot() as usize).filter(|entry| entry.id == Some(id))
     }
 
-    fn begin(&mut self, id: Conn, open: bool) {
+    fn begin(&mut self, id: ConnId, open: bool) {
         let slot = id.slot() as usize;
         if slot >= self.entries.len() {
             self.entries.resize_with(slot + 1, Entry::default);
@@ -82,7 +82,7 @@ impl Book {
     }
 
     /// A callback is about a connection, which has to be there.
-    fn about(&mut self, id: Conn, now: Instant) -> &mut Entry {
+    fn about(&mut self, id: ConnId, now: Instant) -> &mut Entry {
         self.look(now);
         if self.of(id).is_none() {
             self.fail(id, "is gone, or never was");
@@ -107,7 +107,7 @@ impl Book {
         }
     }
 
-    fn expired(&mut self, id: Conn, now: Instant) {
+    fn expired(&mut self, id: ConnId, now: Instant) {
         let entry = self.about(id, now);
         let (deadline, closed) = (entry.deadline.take(), entry.is_closed());
         match deadline {
@@ -122,7 +122,7 @@ impl Book {
         }
     }
 
-    fn received(&mut self, id: Conn, now: Instant, rx: &Rx<'_>) {
+    fn received(&mut self, id: ConnId, now: Instant, rx: &Rx<'_>) {
         let entry = self.about(id, now);
         let what = if !entry.open {
             "receives before it is open"
@@ -141,7 +141,7 @@ impl Book {
         self.fail(id, what);
     }
 
-    fn left(&mut self, id: Conn, rx: &Rx<'_>) {
+    fn left(&mut self, id: ConnId, rx: &Rx<'_>) {
         if let Some(entry) = self.of(id) {
             entry.left.clear();
             // Behind the end nothing comes again, unless it has paused.
@@ -151,11 +151,11 @@ impl Book {
         }
     }
 
-    fn file(&mut self, id: Conn, now: Instant, tag: u32) {
+    fn file(&mut self, id: ConnId, now: Instant, tag: u32) {
         let entry = self.about(id, now);
         let closed = entry.is_closed();
-        match entry.works.iter().position(|known| *known == tag) {
-            Some(at) => drop(entry.works.swap_remove(at)),
+        match entry.file_ops.iter().position(|known| *known == tag) {
+            Some(at) => drop(entry.file_ops.swap_remove(at)),
             None => self.fail(id, "is told of file work that it did not ask for"),
         }
         if closed {
@@ -216,7 +216,7 @@ impl<A: Application> Application for Contract<A> {
         self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state }));
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileDone) {
+    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
         self.book.file(x.id, x.io.now(), tag);
         self.call(x.io, |app, io| app.file(Cx { io, id: x.id, state: x.state }, tag, done));
     }
@@ -226,10 +226,10 @@ impl<A: Application> Application for Contract<A> {
         self.call(x.io, |app, io| app.expired(Cx { io, id: x.id, state: x.state }));
     }
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, why: Why) {
+    fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, reason: CloseReason) {
         let entry = self.book.about(x.id, x.io.now());
         (entry.id, entry.deadline) = (None, None);
-        self.call(x.io, |app, io| app.closed(Cx { io, id: x.id, state: x.state }, why));
+        self.call(x.io, |app, io| app.closed(Cx { io, id: x.id, state: x.state }, reason));
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
@@ -251,15 +251,15 @@ impl<C: Commands> Commands for Noting<'_, C> {
         self.io.now()
     }
 
-    fn wall(&self) -> SystemTime {
-        self.io.wall()
+    fn wall_time(&self) -> SystemTime {
+        self.io.wall_time()
     }
 
     fn random(&mut self) -> u64 {
         self.io.random()
     }
 
-    fn send(&mut self, to: Conn, chunk: Chunk<'_>) -> usize {
+    fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
         let queued = self.io.send(to, chunk);
         if queued >= HIGH_WATER
             && let Some(entry) = self.book.of(to)
@@ -269,41 +269,41 @@ impl<C: Commands> Commands for Noting<'_, C> {
         queued
     }
 
-    fn reserve(&mut self, to: Conn, n: usize) -> &mut [u8] {
+    fn reserve(&mut self, to: ConnId, n: usize) -> &mut [u8] {
         if let Some(entry) = self.book.of(to) {
             entry.high = true;
         }
         self.io.reserve(to, n)
     }
 
-    fn connect(&mut self, to: SocketAddr) -> Conn {
+    fn connect(&mut self, to: SocketAddr) -> ConnId {
         let id = self.io.connect(to);
         self.book.begin(id, false);
         id
     }
 
-    fn file(&mut self, on: Conn, tag: u32, op: FileOp) {
+    fn file_op(&mut self, on: ConnId, tag: u32, op: FileOp) {
         if let Some(entry) = self.book.of(on) {
-            entry.works.push(tag);
+            entry.file_ops.push(tag);
         }
-        self.io.file(on, tag, op);
+        self.io.file_op(on, tag, op);
     }
 
-    fn receive(&mut self, id: Conn, on: bool) {
+    fn set_receiving(&mut self, id: ConnId, on: bool) {
         if let Some(entry) = self.book.of(id) {
             entry.paused = !on;
         }
-        self.io.receive(id, on);
+        self.io.set_receiving(id, on);
     }
 
-    fn deadline(&mut self, id: Conn, at: Option<Instant>) {
+    fn set_deadline(&mut self, id: ConnId, at: Option<Instant>) {
         if let Some(entry) = self.book.of(id).filter(|entry| !entry.is_closed()) {
             entry.deadline = at;
         }
-        self.io.deadline(id, at);
+        self.io.set_deadline(id, at);
     }
 
-    fn close(&mut self, id: Conn, how: Close) {
+    fn close(&mut self, id: ConnId, how: Close) {
         if let Some(entry) = self.book.of(id)
             && (entry.close.is_none() || how != Close::Half)
         {
@@ -315,19 +315,19 @@ impl<C: Commands> Commands for Noting<'_, C> {
         self.io.close(id, how);
     }
 
-    fn unsent(&self, id: Conn) -> u64 {
-        self.io.unsent(id)
+    fn unsent_bytes(&self, id: ConnId) -> u64 {
+        self.io.unsent_bytes(id)
     }
 
-    fn peer(&self, id: Conn) -> Option<SocketAddr> {
-        self.io.peer(id)
+    fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {
+        self.io.peer_addr(id)
     }
 
-    fn admit(&mut self, at: Listener, how: Admit) {
-        self.io.admit(at, how);
+    fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {
+        self.io.set_accept_policy(at, how);
     }
 
-    fn lateness(&self, id: Conn) -> Lateness {
+    fn lateness(&self, id: ConnId) -> Lateness {
         self.io.lateness(id)
     }
 
@@ -335,11 +335,11 @@ impl<C: Commands> Commands for Noting<'_, C> {
         self.io.stats()
     }
 
-    fn stopping(&self) -> bool {
-        self.io.stopping()
+    fn is_stopping(&self) -> bool {
+        self.io.is_stopping()
     }
 
-    fn pending(&self) -> bool {
-        self.io.pending()
+    fn has_pending(&self) -> bool {
+        self.io.has_pending()
     }
 }

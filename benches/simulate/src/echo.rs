@@ -1,6 +1,6 @@
 //! What clients of an echo say, and what they hear: the same.
 
-use shared_ring::sim::{Fault, Line, Net};
+use shared_ring::sim::{Fault, Net, PeerConn};
 
 use super::replies::Replies;
 use super::talker::Dialogue;
@@ -40,7 +40,12 @@ impl Dialogue for Echoed {
         true
     }
 
-    fn hear(&mut self, _net: &mut Net<'_>, _line: &Line, bytes: &[u8]) -> Result<usize, String> {
+    fn hear(
+        &mut self,
+        _net: &mut Net<'_>,
+        _line: &PeerConn,
+        bytes: &[u8],
+    ) -> Result<usize, String> {
         self.expected.compare(bytes)
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use httpd::{Request, Site};
-use shared_ring::sim::{Fault, Line, Net, is_of_file};
+use evring_httpd::{Request, Site};
+use shared_ring::sim::{Fault, Net, PeerConn, is_of_file};
 
 use super::pattern::PATTERN;
 use super::talker::{Dialogue, Shared};
@@ -151,7 +151,7 @@ impl Dialogue for Browsing {
         self.request(&mut |n| net.below(n), out)
     }
 
-    fn hear(&mut self, net: &mut Net<'_>, line: &Line, bytes: &[u8]) -> Result<usize, String> {
+    fn hear(&mut self, net: &mut Net<'_>, line: &PeerConn, bytes: &[u8]) -> Result<usize, String> {
         let mut used = 0;
         while let Some(n) = self.reply(net, line, &bytes[used..])? {
             used += n;
@@ -182,7 +182,7 @@ impl Browsing {
     fn reply(
         &mut self,
         net: &mut Net<'_>,
-        line: &Line,
+        line: &PeerConn,
         bytes: &[u8],
     ) -> Result<Option<usize>, String> {
         if bytes.is_empty() {

@@ -1,7 +1,7 @@
 //! What clients of the cache say, and what they hear.
 
 use kv::model::Model;
-use shared_ring::sim::{Line, Net};
+use shared_ring::sim::{Net, PeerConn};
 
 use super::replies::Replies;
 use super::talker::Dialogue;
@@ -50,7 +50,12 @@ impl Dialogue for Caching {
         true
     }
 
-    fn hear(&mut self, _net: &mut Net<'_>, _line: &Line, bytes: &[u8]) -> Result<usize, String> {
+    fn hear(
+        &mut self,
+        _net: &mut Net<'_>,
+        _line: &PeerConn,
+        bytes: &[u8],
+    ) -> Result<usize, String> {
         self.expected.compare(bytes)
     }
 

@@ -7,11 +7,11 @@ use std::alloc::System;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use shared_ring::sim::Watching;
+use shared_ring::sim::WatchingAllocator;
 use simulate::{Case, run};
 
 #[global_allocator]
-static ALLOCATOR: Watching<System> = Watching(System);
+static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|word| word.parse().ok());

@@ -1,6 +1,6 @@
 //! The server behind a proxy: it sends back what it gets.
 
-use shared_ring::sim::{Got, Line, Net, Next, Peer};
+use shared_ring::sim::{Net, Next, Peer, PeerConn, ReceiveResult};
 
 /// A server that echoes, for as long as the run goes.
 #[derive(Default)]
@@ -9,7 +9,7 @@ pub(super) struct Origin {
 }
 
 struct Talk {
-    line: Line,
+    line: PeerConn,
     held: Vec<u8>,
     ended: bool,
 }
@@ -21,10 +21,10 @@ impl Talk {
         if self.held.len() < 2_000 && !self.ended {
             let most = [1, 100, 5_000][net.below(3)];
             match net.receive(&self.line, most, &mut self.held) {
-                Got::Bytes(_) => moved = true,
-                Got::Nothing => {}
-                Got::End => (self.ended, moved) = (true, true),
-                Got::Reset => return (true, true),
+                ReceiveResult::Bytes(_) => moved = true,
+                ReceiveResult::Nothing => {}
+                ReceiveResult::End => (self.ended, moved) = (true, true),
+                ReceiveResult::Reset => return (true, true),
             }
         }
         if !self.held.is_empty() {

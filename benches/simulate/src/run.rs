@@ -6,13 +6,15 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::Duration;
 
+use evring::{
+    Admission, Application, Config, EventLoop, KernelError, Order, RemoteHandle, StartError, Stats,
+};
+use evring_httpd::{Root, Site};
 use examples::{Echo, Proxy, Timeouts};
-use httpd::{Root, Site};
 use kv::{Database, Kv, Limits};
-use multiplex::{Admission, Application, Config, Fault, Loop, Order, Remote, StartError, Stats};
-use send_core::{Delivery, SendKernel, Sizes};
+use send_core::{Capacity, Delivery, SendKernel};
 use shared_ring::sim::{
-    Checked, Machine, SimDevPoll, SimEngine, SimInterest, SimKernel, SimRtSig, Verdict,
+    CheckedKernel, Machine, RunReport, SimDevPoll, SimEngine, SimInterest, SimKernel, SimRtSig,
 };
 use shared_ring::{Kernel, Mode, UringKernel};
 
@@ -33,7 +35,7 @@ use super::wild::{self, Asking, Wild};
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The machine's verdict.
-    pub verdict: Verdict,
+    pub verdict: RunReport,
     /// What the server did, if it came to its end.
     pub stats: Stats,
     /// How many requests its clients made; of a script, none are counted.
@@ -56,7 +58,7 @@ pub fn run(case: &Case) -> Report {
     let config = configuration(&mut random, case);
     let room = config.max_connections as usize;
     shared.crowded.set(case.program == Program::Httpd && room < case.clients);
-    let clients = |remote: Remote| add_clients(case, &machine, &shared, remote);
+    let clients = |remote: RemoteHandle| add_clients(case, &machine, &shared, remote);
     let stage = Stage { case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch(|| match case.program {
         Program::Echo => stage.serve(Echo),
@@ -84,11 +86,11 @@ pub fn run(case: &Case) -> Report {
 
 /// Runs the web server with a client that does what `bytes` say, as machine, mechanism and configuration
 /// do: `script.rs` has the meaning of each. Whatever they are, the run must not fail.
-pub fn run_script(bytes: &[u8], traced: bool) -> Report {
+pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let (mut case, config, script) = Script::read(bytes);
-    case.plan.traced = traced;
+    case.plan.trace_steps = trace_steps;
     let machine = Machine::new(&case.plan);
-    let clients = |remote: Remote| {
+    let clients = |remote: RemoteHandle| {
         machine.add_peer(script.player(SERVER, config.max_connections, remote));
     };
     let config = Config { listen: vec![SERVER], roots: vec!["/site".into()], ..config };
@@ -105,7 +107,7 @@ fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, Ended>, Str
     let stats = match outcome {
         Ok(Ok(stats)) => stats,
         // Of a rule that was broken, the verdict tells more.
-        Ok(Err(Ended::Fault(fault))) => {
+        Ok(Err(Ended::KernelError(fault))) => {
             machine.fail(fault.to_string());
             Stats::default()
         }
@@ -136,7 +138,7 @@ fn cache(seed: u64) -> Kv {
 
 /// Why a server ended early.
 enum Ended {
-    Fault(Fault),
+    KernelError(KernelError),
     Start(StartError),
 }
 
@@ -151,15 +153,15 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         roots: if has_files { vec!["/site".into()] } else { Vec::new() },
         // Who has no room for connections of its own drops its clients.
         max_connections: if connects { 1_000 } else { most },
-        max_queued: wild::MOST_QUEUED,
+        max_queued_bytes: wild::MAX_QUEUED_BYTES,
         // All clients have one address, and take a refusal for a failure.
         max_per_address: [None, Some(1_000)][random.usize(..2)],
         backlog,
         buffers: of(random, [1, 4, 16, 64]) as u16,
         buffer_size: of(random, [16, 64, 512, 2_048]),
-        linger: [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)],
-        stall: [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)],
-        drain: [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)],
+        linger_timeout: [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)],
+        progress_interval: [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)],
+        drain_timeout: [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)],
         admission: admission(random, backlog),
         ..Config::default()
     }
@@ -170,7 +172,8 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
 fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
     let order = if backlog < 100 { Order::Oldest } else { Order::Newest };
     let delay = Duration::from_micros(random.u64(1_000..5_000));
-    let admission = Admission { delay, least: 100, patience: Duration::MAX, order };
+    let admission =
+        Admission { max_queue_delay: delay, min_queue: 100, max_wait: Duration::MAX, order };
     random.bool().then_some(admission)
 }
 
@@ -178,7 +181,7 @@ fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
 const FEW: [usize; 4] = [1, 4, 20, 1_000];
 
 /// Adds the clients of a case, and somebody who stops the server.
-fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: Remote) {
+fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHandle) {
     for me in 0..case.clients {
         match case.program {
             Program::Echo => machine.add_peer(Talker::new(Echoed::default(), SERVER, shared)),
@@ -200,7 +203,7 @@ struct Stage<'a> {
     machine: &'a Machine,
     config: &'a Config,
     /// Adds the clients.
-    clients: &'a dyn Fn(Remote),
+    clients: &'a dyn Fn(RemoteHandle),
 }
 
 impl Stage<'_> {
@@ -211,19 +214,19 @@ impl Stage<'_> {
         let system =
             |error| Ended::Start(StartError::System("the event loop can't be set up", error));
         let ring = |mode| {
-            let config = config.ring(mode).map_err(start)?;
+            let config = config.uring_config(mode).map_err(start)?;
             SimKernel::new(machine, &config)
-                .map_err(|missing| Ended::Start(multiplex::Unavailable(missing.to_string()).into()))
+                .map_err(|missing| Ended::Start(evring::Unavailable(missing.to_string()).into()))
         };
-        let engine = config.engine().map_err(start)?;
+        let engine = config.engine_config().map_err(start)?;
         let sends = |delivery: Delivery| {
-            let words = |why: String| Ended::Start(multiplex::Unavailable(why).into());
-            let config = config.ring(delivery.mode()).map_err(start)?;
+            let words = |reason: String| Ended::Start(evring::Unavailable(reason).into());
+            let config = config.uring_config(delivery.mode()).map_err(start)?;
             let ring =
                 UringKernel::simulated(machine, &config).map_err(|e| words(e.to_string()))?;
-            let sizes = Sizes { events: 3, queued: 5 };
+            let sizes = Capacity { events: 3, queued: 5 };
             SendKernel::over(ring, delivery, sizes)
-                .map(|kernel| Checked::over(kernel, machine))
+                .map(|kernel| CheckedKernel::over(kernel, machine))
                 .map_err(|e| words(e.to_string()))
         };
         let few = FEW[(case.plan.seed / 3 % 4) as usize];
@@ -231,8 +234,8 @@ impl Stage<'_> {
             Mechanism::Uring => self.drive(app, ring(Mode::Deferred)?),
             Mechanism::Immediate => self.drive(app, ring(Mode::Immediate)?),
             Mechanism::Send => self.drive(app, sends(Delivery::Preemptive)?),
-            Mechanism::SendPs1 => self.drive(app, sends(Delivery::Batched)?),
-            Mechanism::SendPs2 => self.drive(app, sends(Delivery::Immediate)?),
+            Mechanism::SendPs1 => self.drive(app, sends(Delivery::Ps1)?),
+            Mechanism::SendPs2 => self.drive(app, sends(Delivery::Ps2)?),
             Mechanism::Level => {
                 self.drive(app, SimEngine::<false>::new(machine, &engine).map_err(system)?)
             }
@@ -241,15 +244,15 @@ impl Stage<'_> {
             }
             Mechanism::Interest => {
                 let poller = SimInterest::simulated(machine, few);
-                self.drive(app, Checked::polling(machine, poller, &engine).map_err(system)?)
+                self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
             Mechanism::RtSig => {
                 let poller = SimRtSig::simulated(machine, few);
-                self.drive(app, Checked::polling(machine, poller, &engine).map_err(system)?)
+                self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
             Mechanism::DevPoll => {
                 let poller = SimDevPoll::simulated(machine);
-                self.drive(app, Checked::polling(machine, poller, &engine).map_err(system)?)
+                self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
         }
     }
@@ -260,12 +263,12 @@ impl Stage<'_> {
         kernel: K,
     ) -> Result<Stats, Ended> {
         let Stage { case, machine, config, clients } = *self;
-        let mut server = Loop::new(kernel, config).map_err(Ended::Start)?;
+        let mut server = EventLoop::new(kernel, config).map_err(Ended::Start)?;
         server.inspect(bounds::watch(machine, config, case.mechanism.rings()));
         clients(server.remote());
         let remote = server.remote();
-        machine.at_end(move || remote.stop());
-        server.run(Contract::new(app, machine)).map_err(Ended::Fault)
+        machine.on_end(move || remote.stop());
+        server.run(Contract::new(app, machine)).map_err(Ended::KernelError)
     }
 }
 

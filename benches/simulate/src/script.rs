@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use multiplex::{Config, Remote};
-use shared_ring::sim::{Fault, Faults, Got, Line, Net, Next, Peer, Plan};
+use evring::{Config, RemoteHandle};
+use shared_ring::sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
 
 use super::case::{Case, Mechanism, Program};
 use super::http::Browsing;
@@ -57,13 +57,13 @@ impl Script {
         };
         let config = Config {
             max_connections: [1, 2, 3, 1_000][script.below(4)],
-            max_queued: 300_000,
+            max_queued_bytes: 300_000,
             backlog: [1, 100][script.below(2)],
             buffers: [1, 4, 16, 64][script.below(4)],
             buffer_size: [1, 16, 512, 2_048][script.below(4)],
-            linger: Duration::from_millis([10, 2_000][script.below(2)]),
-            stall: Duration::from_millis([200, 30_000][script.below(2)]),
-            drain: Duration::from_millis([10, 10_000][script.below(2)]),
+            linger_timeout: Duration::from_millis([10, 2_000][script.below(2)]),
+            progress_interval: Duration::from_millis([200, 30_000][script.below(2)]),
+            drain_timeout: Duration::from_millis([10, 10_000][script.below(2)]),
             // Clients would take it for a failure to be refused.
             admission: None,
             ..Config::default()
@@ -72,7 +72,7 @@ impl Script {
     }
 
     /// The client of a server that has room for so many connections.
-    pub(super) fn player(&self, server: SocketAddr, most: u32, remote: Remote) -> Player {
+    pub(super) fn player(&self, server: SocketAddr, most: u32, remote: RemoteHandle) -> Player {
         let bytes = self.bytes.clone();
         let lines = [const { None }; LINES];
         let shared = Shared::default();
@@ -90,7 +90,7 @@ impl Script {
 pub(super) struct Player {
     script: Script,
     server: SocketAddr,
-    remote: Remote,
+    remote: RemoteHandle,
     shared: Shared,
     lines: [Option<Talk>; LINES],
     /// The connection that has its turn when the script is over.
@@ -99,7 +99,7 @@ pub(super) struct Player {
 
 /// A connection of such a client.
 struct Talk {
-    line: Line,
+    line: PeerConn,
     dialogue: Browsing,
     /// What is to be sent.
     out: Vec<u8>,
@@ -130,9 +130,9 @@ impl Talk {
     }
 
     /// Receives some.
-    fn receive(&mut self, net: &mut Net<'_>, most: usize) -> Got {
+    fn receive(&mut self, net: &mut Net<'_>, most: usize) -> ReceiveResult {
         let got = net.receive(&self.line, most, &mut self.heard);
-        if let Got::Bytes(_) = got {
+        if let ReceiveResult::Bytes(_) = got {
             let heard = match self.sound {
                 true => self.dialogue.hear(net, &self.line, &self.heard),
                 false => well_formed(&self.heard),
@@ -146,15 +146,15 @@ impl Talk {
     }
 
     /// The connection is over: was all said that was owed?
-    fn ended(&mut self, net: &mut Net<'_>, got: Got, shared: &Shared) {
+    fn ended(&mut self, net: &mut Net<'_>, got: ReceiveResult, shared: &Shared) {
         let happened = self.dialogue.depends_on().iter().any(|fault| net.has_happened(*fault));
         let made_room = shared.crowded.get() && self.heard.is_empty();
         let excused = happened || made_room || shared.stopping.get();
-        if !self.sound || excused || net.is_hurt(&self.line) {
+        if !self.sound || excused || net.is_disrupted(&self.line) {
             return;
         }
         let heard_out = self.dialogue.owed().is_none() && self.heard.is_empty();
-        let asked_to = self.finished && heard_out && got == Got::End;
+        let asked_to = self.finished && heard_out && got == ReceiveResult::End;
         if !asked_to && !self.dialogue.may_end() {
             let owed = self.dialogue.owed().unwrap_or_else(|| "nothing".to_owned());
             net.fail(format!("a connection ended ({got:?}); owed is {owed}"));
@@ -263,7 +263,7 @@ impl Player {
             13 => drop(remote.wake(number as u64)),
             _ => {
                 let got = talk.receive(net, 1 << (number % 17));
-                if let Got::End | Got::Reset = got {
+                if let ReceiveResult::End | ReceiveResult::Reset = got {
                     talk.ended(net, got, shared);
                     if let Some(talk) = place.take() {
                         net.close(talk.line);
@@ -287,8 +287,8 @@ impl Player {
                 moved = true;
             }
             match talk.receive(net, 100_000) {
-                Got::Bytes(_) => moved = true,
-                Got::Nothing => {}
+                ReceiveResult::Bytes(_) => moved = true,
+                ReceiveResult::Nothing => {}
                 got => {
                     talk.ended(net, got, &self.shared);
                     if let Some(talk) = place.take() {

@@ -50,11 +50,11 @@ fn candidates(case: &Case) -> Vec<Case> {
     for fault in case.plan.faults.kinds() {
         all.push(with(&|c| c.plan.faults = c.plan.faults.without(fault)));
     }
-    if case.plan.most_faults == u64::MAX {
-        all.push(with(&|c| c.plan.most_faults = 64));
+    if case.plan.max_faults == u64::MAX {
+        all.push(with(&|c| c.plan.max_faults = 64));
     } else {
-        all.push(with(&|c| c.plan.most_faults /= 2));
-        all.push(with(&|c| c.plan.most_faults = c.plan.most_faults.saturating_sub(1)));
+        all.push(with(&|c| c.plan.max_faults /= 2));
+        all.push(with(&|c| c.plan.max_faults = c.plan.max_faults.saturating_sub(1)));
     }
     // The same with a seed of another kind of luck.
     for seed in 1..4 {

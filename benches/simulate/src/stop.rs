@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use multiplex::Remote;
+use evring::RemoteHandle;
 use shared_ring::sim::{Net, Next, Peer};
 
 use super::talker::Shared;
 
 /// Wakes the server now and then, and stops it in the middle of everything.
 pub(super) struct Stopper {
-    remote: Remote,
+    remote: RemoteHandle,
     shared: Shared,
     /// Whether it stops the server, rather than only waking it.
     stops: bool,
 }
 
 impl Stopper {
-    pub(super) fn new(remote: Remote, shared: &Shared, stops: bool) -> Self {
+    pub(super) fn new(remote: RemoteHandle, shared: &Shared, stops: bool) -> Self {
         Stopper { remote, shared: shared.clone(), stops }
     }
 }

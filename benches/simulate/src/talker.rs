@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use shared_ring::sim::{Fault, Got, Line, Net, Next, Peer};
+use shared_ring::sim::{Fault, Net, Next, Peer, PeerConn, ReceiveResult};
 
 /// What a client says and what it expects to hear: the model of one protocol.
 pub(super) trait Dialogue {
@@ -16,7 +16,7 @@ pub(super) trait Dialogue {
     fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool;
 
     /// Uses whole replies, or parts of them, from the front; returns how many bytes.
-    fn hear(&mut self, net: &mut Net<'_>, line: &Line, bytes: &[u8]) -> Result<usize, String>;
+    fn hear(&mut self, net: &mut Net<'_>, line: &PeerConn, bytes: &[u8]) -> Result<usize, String>;
 
     /// What is still to be heard, in words; none if nothing is.
     fn owed(&self) -> Option<String>;
@@ -52,7 +52,7 @@ pub(super) struct Talker<D> {
     dialogue: D,
     server: SocketAddr,
     shared: Shared,
-    line: Option<Line>,
+    line: Option<PeerConn>,
     /// It has told the server that it will send no more.
     finished: bool,
     out: Vec<u8>,
@@ -110,16 +110,17 @@ impl<D: Dialogue> Talker<D> {
     }
 
     /// Whether the connection may have ended by other means than the dialogue.
-    fn is_excused(&self, net: &mut Net<'_>, line: &Line) -> bool {
+    fn is_excused(&self, net: &mut Net<'_>, line: &PeerConn) -> bool {
         let happened = self.dialogue.depends_on().iter().any(|fault| net.has_happened(*fault));
         let made_room = self.shared.crowded.get() && self.heard.is_empty();
-        happened || made_room || self.shared.stopping.get() || net.is_hurt(line)
+        happened || made_room || self.shared.stopping.get() || net.is_disrupted(line)
     }
 
     /// The server, or a fault, has ended the connection.
-    fn ended(&mut self, net: &mut Net<'_>, line: Line, got: Got) -> Next {
+    fn ended(&mut self, net: &mut Net<'_>, line: PeerConn, got: ReceiveResult) -> Next {
         let heard_out = self.dialogue.owed().is_none() && self.heard.is_empty();
-        let asked_to = self.finished && self.out.is_empty() && heard_out && got == Got::End;
+        let asked_to =
+            self.finished && self.out.is_empty() && heard_out && got == ReceiveResult::End;
         if !asked_to && !self.dialogue.may_end() && !self.is_excused(net, &line) {
             let owed = self.dialogue.owed().unwrap_or_else(|| "nothing".to_owned());
             let (left, rest) = (self.out.len(), self.heard.len());
@@ -132,7 +133,7 @@ impl<D: Dialogue> Talker<D> {
         Next::Ready
     }
 
-    fn talk(&mut self, net: &mut Net<'_>, line: Line) -> Next {
+    fn talk(&mut self, net: &mut Net<'_>, line: PeerConn) -> Next {
         if self.ending == Ending::Reset && net.once_in(30) {
             net.reset(line);
             return Next::Ready;
@@ -152,15 +153,15 @@ impl<D: Dialogue> Talker<D> {
         }
         let most = [1, 10, 1_000, 100_000][net.below(4)];
         match net.receive(&line, most, &mut self.heard) {
-            Got::Bytes(_) => match self.dialogue.hear(net, &line, &self.heard) {
+            ReceiveResult::Bytes(_) => match self.dialogue.hear(net, &line, &self.heard) {
                 Ok(n) => {
                     self.heard.drain(..n);
                     moved = true;
                 }
                 Err(what) => net.fail(what),
             },
-            Got::Nothing => {}
-            got @ (Got::End | Got::Reset) => return self.ended(net, line, got),
+            ReceiveResult::Nothing => {}
+            got @ (ReceiveResult::End | ReceiveResult::Reset) => return self.ended(net, line, got),
         }
         if self.requests == 0 && self.out.is_empty() && !self.finished {
             if self.ending == Ending::Finish {

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use multiplex::{
-    Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileOp, FilePath,
-    HIGH_WATER, Listener, Root, Rx, Why,
+use evring::{
+    AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, File, FileOp,
+    FileOutcome, FilePath, HIGH_WATER, Listener, Root, Rx,
 };
-use shared_ring::sim::{Fault, Line, Net};
+use shared_ring::sim::{Fault, Net, PeerConn};
 
 use super::echo::BEHIND;
 use super::pattern::PATTERN;
@@ -21,16 +21,16 @@ use super::talker::Dialogue;
 pub(super) const FILES: [(&str, usize); 3] = [("small", 50), ("middle", 9_000), ("large", 90_000)];
 
 /// More than a server of a run queues.
-const TOO_MUCH: usize = 3 * MOST_QUEUED;
+const TOO_MUCH: usize = 3 * MAX_QUEUED_BYTES;
 
 /// How much it queues for a connection at most.
-pub(super) const MOST_QUEUED: usize = 300_000;
+pub(super) const MAX_QUEUED_BYTES: usize = 300_000;
 
 /// The server.
 pub(super) struct Wild {
     origin: SocketAddr,
     /// For each connection to the origin, on whose behalf it was opened, and how much is to come.
-    calls: BTreeMap<(u32, u32), (Conn, usize)>,
+    calls: BTreeMap<(u32, u32), (ConnId, usize)>,
 }
 
 /// What a connection waits for, and does not receive meanwhile.
@@ -66,7 +66,7 @@ impl Wild {
                 let (file, start, len) = (number(), number() as u64, number() as u64);
                 let read = command == "read";
                 *x.state = Waiting::File { range: start..start + len, read };
-                x.io.file(x.id, 1, FileOp::Open(Root(0), path(file)));
+                x.io.file_op(x.id, 1, FileOp::Open(Root(0), path(file)));
             }
             "stats" => {
                 let n = number();
@@ -76,7 +76,7 @@ impl Wild {
                         0 => FileOp::List(Root(0), FilePath::new(".")),
                         _ => FileOp::Stat(Root(0), path(at)),
                     };
-                    x.io.file(x.id, 2, op);
+                    x.io.file_op(x.id, 2, op);
                 }
             }
             // It is put off, or put forward.
@@ -84,18 +84,18 @@ impl Wild {
                 *x.state = Waiting::Deadline;
                 for _ in 0..2 {
                     let time = Duration::from_micros(number() as u64);
-                    x.io.deadline(x.id, Some(x.io.now() + time));
+                    x.io.set_deadline(x.id, Some(x.io.now() + time));
                 }
             }
             "never" => {
                 let time = Duration::from_micros(number() as u64);
-                x.io.deadline(x.id, Some(x.io.now() + time));
-                x.io.deadline(x.id, None);
+                x.io.set_deadline(x.id, Some(x.io.now() + time));
+                x.io.set_deadline(x.id, None);
                 x.io.send(x.id, Chunk::Static(b"never\n"));
             }
             "wait" => {
                 *x.state = Waiting::Deadline;
-                x.io.deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
+                x.io.set_deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
             }
             "call" => {
                 let n = number();
@@ -106,12 +106,12 @@ impl Wild {
             }
             "admit" => {
                 let how = match number() {
-                    0 => Admit::PerTurn(1),
-                    1 => Admit::PerTurn(3),
-                    2 => Admit::Backlog(5),
-                    _ => Admit::All,
+                    0 => AcceptPolicy::PerTurn(1),
+                    1 => AcceptPolicy::PerTurn(3),
+                    2 => AcceptPolicy::Backlog(5),
+                    _ => AcceptPolicy::All,
                 };
-                x.io.admit(Listener(0), how);
+                x.io.set_accept_policy(Listener(0), how);
                 x.io.send(x.id, Chunk::Static(b"ok\n"));
             }
             "parts" => {
@@ -122,8 +122,8 @@ impl Wild {
             // Nobody is let in for a while.
             "shut" => {
                 *x.state = Waiting::Deadline;
-                x.io.admit(Listener(0), Admit::Off);
-                x.io.deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
+                x.io.set_accept_policy(Listener(0), AcceptPolicy::Off);
+                x.io.set_deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
             }
             "over" => drop(x.io.send(x.id, Chunk::Shared(Bytes::from(vec![0; TOO_MUCH])))),
             "end" => {
@@ -139,14 +139,14 @@ impl Wild {
     /// Is done with what a connection has waited for.
     fn done(x: &mut Cx<'_, impl Commands, Waiting>) {
         *x.state = Waiting::Nothing;
-        x.io.receive(x.id, true);
+        x.io.set_receiving(x.id, true);
     }
 
     fn opened(x: &mut Cx<'_, impl Commands, Waiting>, opened: io::Result<File>) {
         let Waiting::File { range, read } = x.state else { return };
         let range = range.clone();
         match opened {
-            Ok(file) if *read => x.io.file(x.id, 3, FileOp::Read(file, range)),
+            Ok(file) if *read => x.io.file_op(x.id, 3, FileOp::Read(file, range)),
             Ok(file) => {
                 x.io.send(x.id, Chunk::File(file, range));
                 Self::done(x);
@@ -199,7 +199,7 @@ impl Application for Wild {
                 self.calls.remove(&key);
                 x.io.close(x.id, if n.is_multiple_of(2) { Close::Flush } else { Close::Linger });
                 // Its state can't be reached from here.
-                x.io.deadline(client, Some(x.io.now()));
+                x.io.set_deadline(client, Some(x.io.now()));
             }
             return;
         }
@@ -207,7 +207,7 @@ impl Application for Wild {
             // Nothing more is queued, but how much is there is told.
             let queued = x.io.send(x.id, Chunk::Static(b""));
             if queued >= HIGH_WATER || !matches!(x.state, Waiting::Nothing) {
-                return x.io.receive(x.id, false);
+                return x.io.set_receiving(x.id, false);
             }
             let Some(end) = rx.bytes().iter().position(|byte| *byte == b'\n') else { break };
             let line = rx.bytes()[..end].to_vec();
@@ -219,10 +219,10 @@ impl Application for Wild {
         }
     }
 
-    fn file(&mut self, mut x: Cx<'_, impl Commands, Waiting>, tag: u32, done: FileDone) {
+    fn file(&mut self, mut x: Cx<'_, impl Commands, Waiting>, tag: u32, done: FileOutcome) {
         match (tag, done) {
-            (1, FileDone::Opened(opened)) => Self::opened(&mut x, opened.map(|(file, _)| file)),
-            (3, FileDone::Read(Ok(bytes))) => {
+            (1, FileOutcome::Opened(opened)) => Self::opened(&mut x, opened.map(|(file, _)| file)),
+            (3, FileOutcome::Read(Ok(bytes))) => {
                 // It may have been cut.
                 let whole = matches!(&x.state, Waiting::File { range, .. }
                     if range.end - range.start == bytes.len() as u64);
@@ -232,7 +232,7 @@ impl Application for Wild {
                 }
                 Self::done(&mut x);
             }
-            (2, FileDone::Stat(_) | FileDone::Listed(_)) => {
+            (2, FileOutcome::Stat(_) | FileOutcome::Listed(_)) => {
                 if let Waiting::Stats(left) = x.state {
                     *left -= 1;
                     if *left == 0 {
@@ -247,14 +247,14 @@ impl Application for Wild {
 
     fn drained(&mut self, x: Cx<'_, impl Commands, Waiting>) {
         if matches!(x.state, Waiting::Nothing) {
-            x.io.receive(x.id, true);
+            x.io.set_receiving(x.id, true);
         }
     }
 
     fn expired(&mut self, mut x: Cx<'_, impl Commands, Waiting>) {
         match x.state {
             Waiting::Deadline => {
-                x.io.admit(Listener(0), Admit::All);
+                x.io.set_accept_policy(Listener(0), AcceptPolicy::All);
                 x.io.send(x.id, Chunk::Static(b"waited\n"));
                 Self::done(&mut x);
             }
@@ -263,19 +263,19 @@ impl Application for Wild {
         }
     }
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, Waiting>, _: Why) {
+    fn closed(&mut self, x: Cx<'_, impl Commands, Waiting>, _: CloseReason) {
         let key = (x.id.slot(), x.id.generation());
         if let Some((client, _)) = self.calls.remove(&key) {
             x.io.close(client, Close::Reset);
         }
         // It may be the one that was to let others in again.
-        x.io.admit(Listener(0), Admit::All);
+        x.io.set_accept_policy(Listener(0), AcceptPolicy::All);
         // Nobody waits for those that this one has called.
         let called = self.calls.iter().filter(|(_, (client, _))| *client == x.id);
         let called: Vec<_> = called.map(|(key, _)| *key).collect();
         for (slot, generation) in called {
             self.calls.remove(&(slot, generation));
-            x.io.close(Conn::new(slot, generation), Close::Reset);
+            x.io.close(ConnId::new(slot, generation), Close::Reset);
         }
     }
 }
@@ -372,7 +372,12 @@ impl Dialogue for Asking {
         true
     }
 
-    fn hear(&mut self, _net: &mut Net<'_>, _line: &Line, bytes: &[u8]) -> Result<usize, String> {
+    fn hear(
+        &mut self,
+        _net: &mut Net<'_>,
+        _line: &PeerConn,
+        bytes: &[u8],
+    ) -> Result<usize, String> {
         self.expected.compare(bytes)
     }
 

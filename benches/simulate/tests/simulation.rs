@@ -4,11 +4,11 @@ use std::alloc::System;
 use std::collections::HashSet;
 
 use shared_ring::Counters;
-use shared_ring::sim::{Fault, Faults, Watching};
+use shared_ring::sim::{Fault, Faults, WatchingAllocator};
 use simulate::{Case, Mechanism, Program, run};
 
 #[global_allocator]
-static ALLOCATOR: Watching<System> = Watching(System);
+static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
 
 #[test]
 fn every_server_on_every_mechanism_holds() {
@@ -78,7 +78,7 @@ fn a_run_can_be_had_again() {
     let mut lines = 0;
     for seed in 1..=25 {
         let mut case = Case::of(seed, 600);
-        case.plan.traced = true;
+        case.plan.trace_steps = true;
         let (one, other) = (run(&case), run(&case));
         lines += one.verdict.trace.len();
         let differ = one.verdict.trace.iter().zip(&other.verdict.trace).find(|(a, b)| a != b);

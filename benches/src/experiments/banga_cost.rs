@@ -97,7 +97,7 @@ impl Hot {
 }
 
 /// One mechanism with so many idle descriptors.
-struct Side {
+struct MechanismCost {
     mechanism: &'static str,
     cold: usize,
     /// It goes before the sockets that it waits for.
@@ -108,7 +108,7 @@ struct Side {
     costs: Vec<f64>,
 }
 
-impl Side {
+impl MechanismCost {
     fn round(&mut self, clock: f64) -> Result<(), Failure> {
         let mut costs = Vec::with_capacity(self.calls);
         for _ in 0..self.calls {
@@ -118,7 +118,7 @@ impl Side {
             let cost = processor_ns() - before;
             self.hot.empty()?;
             if n != HOT {
-                let Side { mechanism, cold, .. } = self;
+                let MechanismCost { mechanism, cold, .. } = self;
                 return Err(Failure::Run(format!("{mechanism}, {cold} idle: {n} of {HOT} events")));
             }
             costs.push((cost - clock) / HOT as f64);
@@ -162,7 +162,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         let scans = cold > 0 && ["select", "poll"].contains(&mechanism);
         let calls = if scans { FEW_CALLS } else { CALLS };
         let wait = wait(mechanism, &hot, &idle[..cold])?;
-        Ok(Side { mechanism, cold, hot, wait, calls, costs: Vec::new() })
+        Ok(MechanismCost { mechanism, cold, hot, wait, calls, costs: Vec::new() })
     });
     let mut sides = sides.collect::<Result<Vec<_>, Failure>>()?;
     let mut arrays = Arrays::new(&busy, &idle[..COLD_OF_ARRAYS])?;
@@ -226,7 +226,7 @@ fn polled(
 ) -> Result<Wait, Failure> {
     let busy = hot.descriptors().map(|s| s.as_fd());
     for fd in busy.chain(idle.iter().map(|s| s.as_fd())) {
-        // SAFETY: the poller goes with its `Side`, before the sockets do.
+        // SAFETY: the poller goes with its `MechanismCost`, before the sockets do.
         poller.set(unsafe { Fd::lent(fd) }, Readiness::READ)?;
     }
     let mut out = Vec::with_capacity(HOT);
@@ -343,7 +343,7 @@ impl Declarations {
     }
 }
 
-fn goals(sides: &[Side], outcome: &mut Outcome) {
+fn goals(sides: &[MechanismCost], outcome: &mut Outcome) {
     for side in sides {
         if let Some(y) = spread(&side.costs) {
             let x = X::Number(side.cold as f64);

@@ -45,7 +45,7 @@ const NOTES: [&str; 3] = [
 ];
 
 /// One mechanism and its runs.
-struct Side {
+struct ServerRuns {
     mechanism: &'static str,
     runs: Vec<Ran>,
 }
@@ -57,7 +57,7 @@ struct Ran {
     trial: Trial,
 }
 
-impl Side {
+impl ServerRuns {
     fn goodput(&self, round: usize, cold: u32) -> Option<f64> {
         let ran = self.runs.iter().find(|ran| (ran.round, ran.cold) == (round, cold));
         ran.map(|ran| ran.trial.goodput())
@@ -85,7 +85,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let (numbers, rounds) = if cx.quick { (&QUICK[..], 3) } else { (&FULL[..], ROUNDS) };
     let (begun, time) = (Instant::now(), if cx.quick { QUICK_TIME } else { TIME });
     let seconds = if cx.quick { "1" } else { "2" };
-    let side = |mechanism| Side { mechanism, runs: Vec::new() };
+    let side = |mechanism| ServerRuns { mechanism, runs: Vec::new() };
     let mut sides: Vec<_> = contestants::available(wanted).into_iter().map(side).collect();
     cx.progress.set_length((rounds * sides.len() * numbers.len()) as u64);
     for round in 0..rounds {
@@ -135,7 +135,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-fn figure_8(side: &Side, numbers: &[u32], outcome: &mut Outcome) {
+fn figure_8(side: &ServerRuns, numbers: &[u32], outcome: &mut Outcome) {
     for cold in numbers {
         let runs = side.runs.iter().filter(|ran| ran.cold == *cold);
         let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> Option<f64>| {
@@ -149,10 +149,10 @@ fn figure_8(side: &Side, numbers: &[u32], outcome: &mut Outcome) {
     }
 }
 
-fn goals(sides: &[Side], rounds: usize, outcome: &mut Outcome) {
+fn goals(sides: &[ServerRuns], rounds: usize, outcome: &mut Outcome) {
     let select = sides.iter().find(|side| side.mechanism == "select");
-    let mut add = |ratio: String, above: (&Side, u32), below: (&Side, u32)| {
-        let goodput = |(side, cold): (&Side, u32), round| side.goodput(round, cold);
+    let mut add = |ratio: String, above: (&ServerRuns, u32), below: (&ServerRuns, u32)| {
+        let goodput = |(side, cold): (&ServerRuns, u32), round| side.goodput(round, cold);
         let pairs = (0..rounds).filter_map(|r| goodput(above, r).zip(goodput(below, r)));
         let (above, below): (Vec<_>, Vec<_>) = pairs.unzip();
         if let Some(y) = spread(&ratios(&above, &below)) {

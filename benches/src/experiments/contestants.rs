@@ -1,6 +1,6 @@
 //! Who takes part.
 
-use multiplex::backends;
+use evring::backends;
 
 use super::Context;
 use crate::failure::Failure;

@@ -46,7 +46,7 @@ const NOTES: [&str; 4] = [
 
 /// What one generator saw in each round.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observation {
     rate: Vec<f64>,
     p50_us: Vec<f64>,
     /// Processor time of the generator for each request.
@@ -55,11 +55,11 @@ struct Seen {
 
 /// The generators, for one kind of work.
 #[derive(Debug, Default)]
-struct Side {
-    ours: Seen,
-    resetting: Seen,
-    h2load: Seen,
-    wrk: Seen,
+struct GeneratorRuns {
+    ours: Observation,
+    resetting: Observation,
+    h2load: Observation,
+    wrk: Observation,
 }
 
 struct Lab<'a> {
@@ -79,7 +79,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let (seconds, wrk_seconds) = if cx.quick { ("1", 1) } else { ("3", 3) };
     let lab = Lab { site: &site, h2load, wrk, seconds, wrk_seconds };
     let (mut spin, mut hello, mut connections) =
-        (Side::default(), Side::default(), Side::default());
+        (GeneratorRuns::default(), GeneratorRuns::default(), GeneratorRuns::default());
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 3 });
     let others = Others::watch()?;
     let rounds = if cx.quick { 3 } else { ROUNDS };
@@ -139,7 +139,7 @@ impl Lab<'_> {
     /// One round on connections that are kept.
     fn kept(
         &self,
-        side: &mut Side,
+        side: &mut GeneratorRuns,
         trials: &mut Trials<'_>,
         file: (&str, usize),
         clients: usize,
@@ -167,7 +167,7 @@ impl Lab<'_> {
     }
 
     /// One round with a new connection for each request.
-    fn new_ones(&self, side: &mut Side, trials: &mut Trials<'_>) -> Result<(), Failure> {
+    fn new_ones(&self, side: &mut GeneratorRuns, trials: &mut Trials<'_>) -> Result<(), Failure> {
         let null = Peer::Floor("null");
         let usual = ["--connections", "64", "--requests", "1", "--warm-up", "0.2"];
         let mut ours = |ending| {
@@ -188,7 +188,7 @@ impl Lab<'_> {
     }
 }
 
-impl Seen {
+impl Observation {
     fn note(&mut self, trial: &Trial) {
         self.rate.push(trial.goodput());
         self.p50_us.push(trial.seen.response_us.p50);
@@ -207,7 +207,7 @@ impl Seen {
     }
 }
 
-fn figures(work: &str, side: &Side, outcome: &mut Outcome) {
+fn figures(work: &str, side: &GeneratorRuns, outcome: &mut Outcome) {
     let all = [
         ("lab load", &side.ours),
         ("lab load, resetting", &side.resetting),

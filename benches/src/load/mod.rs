@@ -20,7 +20,7 @@ use shared_ring::{
 };
 
 pub(crate) use options::Load;
-pub(crate) use seen::{Interval, Seen};
+pub(crate) use seen::{Interval, Observation};
 
 use crate::failure::Failure;
 use crate::measure::pin;
@@ -56,11 +56,11 @@ pub(crate) fn load(options: &Load) -> Result<(), Failure> {
         pin(&[core]).map_err(|e| Failure::new(format_args!("can't run on core {core}"), e))?;
     }
     let host = Linux::default();
-    let before = host.processor_time();
+    let before = host.cpu_time();
     let (tally, kernel) = on_some_kernel(&plan, options.mark)?;
-    let processor = host.processor_time() - before;
+    let processor = host.cpu_time() - before;
     let of = (options.url.as_str(), words(&plan), kernel);
-    let seen = Seen::of(&tally, of, plan.interval, processor);
+    let seen = Observation::of(&tally, of, plan.interval, processor);
     write(options, &seen, &tally)?;
     match tally.stopped {
         Some(stopped) => Err(Failure::Run(early(stopped, &plan))),
@@ -91,8 +91,7 @@ fn on_some_kernel(plan: &Plan, mark: bool) -> Result<(Tally, &'static str), Fail
 }
 
 fn on<K: Kernel>(kernel: K, plan: &Plan, mark: bool) -> Result<Tally, Failure> {
-    let generator =
-        Generator::new(kernel, plan).map_err(|senseless| Failure::Request(senseless.0))?;
+    let generator = Generator::new(kernel, plan).map_err(|invalid| Failure::Request(invalid.0))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
@@ -163,7 +162,7 @@ fn save(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// Writes what was asked for, all of it that can be written.
-fn write(options: &Load, seen: &Seen, tally: &Tally) -> Result<(), Failure> {
+fn write(options: &Load, seen: &Observation, tally: &Tally) -> Result<(), Failure> {
     let json = || serde_json::to_string(seen).map_err(|e| Failure::new("JSON", e));
     let texts: [(_, &dyn Fn() -> Result<String, Failure>); 3] = [
         (&options.json, &|| Ok(json()? + "\n")),

@@ -170,7 +170,7 @@ struct Addresses(Vec<IpAddr>);
 /// Clients of a closed loop, unless told.
 const CLIENTS: u32 = 64;
 /// Most addresses of a range.
-const MOST_ADDRESSES: u32 = 4096;
+const MAX_ADDRESSES: u32 = 4096;
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -187,8 +187,8 @@ fn addresses(text: &str) -> Result<Addresses, String> {
         return Err("a range is one of IPv4 addresses".to_owned());
     };
     let (first, last) = (u32::from(first), u32::from(last));
-    if first > last || last - first >= MOST_ADDRESSES {
-        return Err(format!("a range has between 1 and {MOST_ADDRESSES} addresses"));
+    if first > last || last - first >= MAX_ADDRESSES {
+        return Err(format!("a range has between 1 and {MAX_ADDRESSES} addresses"));
     }
     Ok(Addresses((first..=last).map(|bits| IpAddr::V4(bits.into())).collect()))
 }
@@ -252,12 +252,12 @@ impl Load {
             burst: self.burst,
             duration: self.duration,
             interval: self.interval,
-            most_open: self.most_open()?,
+            max_open: self.max_open()?,
             busy: self.busy,
             seed: self.seed,
             keep_log: self.log.is_some(),
         };
-        plan.check().map_err(|senseless| Failure::Request(senseless.to_string()))?;
+        plan.check().map_err(|invalid| Failure::Request(invalid.to_string()))?;
         for source in &plan.sources {
             UdpSocket::bind((*source, 0)).map_err(|e| {
                 Failure::Request(format!("{source} is no address to connect from here: {e}"))
@@ -295,7 +295,7 @@ impl Load {
     }
 
     /// How many connections there may be: what was asked for, or what the descriptors allow.
-    fn most_open(&self) -> Result<u32, Failure> {
+    fn max_open(&self) -> Result<u32, Failure> {
         raise_descriptors();
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let room = descriptors.saturating_sub(Plan::SPARE.into()).clamp(1, 1 << 20) as u32;

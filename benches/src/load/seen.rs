@@ -11,7 +11,7 @@ use crate::machine::Machine;
 
 /// What load came to. Times are in microseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     pub(crate) url: String,
     /// The load in words.
     pub(crate) load: String,
@@ -151,7 +151,7 @@ pub(super) fn sentence(stopped: Stopped) -> String {
     }
 }
 
-impl Seen {
+impl Observation {
     pub(super) fn of(
         tally: &Tally,
         (url, load, kernel): (&str, String, &str),
@@ -162,7 +162,7 @@ impl Seen {
         let series =
             slices.map(|(i, slice)| Interval::of(slice, (i + 1) as f64 * interval.as_secs_f64()));
         let due: u64 = tally.series.iter().map(|slice| slice.due).sum();
-        Seen {
+        Observation {
             url: url.to_owned(),
             load,
             kernel: kernel.to_owned(),

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use load_generator::{Log, Tally};
 
-use super::seen::{Seen, Times};
+use super::seen::{Observation, Times};
 use crate::run::number;
 
 /// The summary.
-pub(super) fn summary(seen: &Seen) -> String {
+pub(super) fn summary(seen: &Observation) -> String {
     let mut text = String::new();
     let mut line = |words: std::fmt::Arguments<'_>| {
         writeln!(text, "{words}").expect("a string takes everything");
@@ -93,7 +93,7 @@ pub(super) fn progress(tally: &Tally, seconds: f64) -> String {
 }
 
 /// The time series, with a line for each interval.
-pub(super) fn csv(seen: &Seen) -> String {
+pub(super) fn csv(seen: &Observation) -> String {
     let mut text = String::from(
         "until_s,due,connects,replies,body_bytes,failed,open,response_mean_us,response_max_us\n",
     );

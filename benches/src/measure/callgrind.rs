@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::site::fetch;
 use super::{Conditions, Load, Server, Site, Subject};
-use crate::command::{What, Work};
+use crate::command::{What, Workload};
 use crate::failure::Failure;
 use crate::outcome;
 
@@ -51,9 +51,9 @@ fn total(subject: &Subject, site: &Site, connections: usize, count: u64) -> Resu
     let words = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &option];
     let conditions = Conditions { under: &words, ..Conditions::default() };
     let server = Server::start_under(subject, site, &conditions)?;
-    if subject.work == Work::File && subject.what == What::App {
+    if subject.work == Workload::File && subject.what == What::App {
         let broken = "it does not run as usual under valgrind";
-        fetch(&server, Work::PATH).map_err(|e| Failure::new(broken, e))?;
+        fetch(&server, Workload::PATH).map_err(|e| Failure::new(broken, e))?;
     }
     let reply_bytes = site.reply_bytes(subject.work);
     let mut load = Load::start(server.address(), subject.work, connections, reply_bytes)?;
@@ -80,7 +80,7 @@ mod tests {
         let Ok(callgrind) = Callgrind::find() else { return };
         let site = Site::bare(b"a reply").unwrap();
         let mechanism = "uring".to_owned();
-        let subject = Subject { what: What::Floor, mechanism, work: Work::File };
+        let subject = Subject { what: What::Floor, mechanism, work: Workload::File };
         let count = callgrind.count(&subject, &site, 8).unwrap();
         assert!((10.0..100_000.0).contains(&count), "{count}");
     }

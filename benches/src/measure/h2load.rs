@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 /// What h2load saw.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct H2loadObservation {
     pub(crate) requests: u64,
     /// Requests in a second.
     pub(crate) rate: f64,
@@ -42,7 +42,7 @@ impl H2load {
         connections: usize,
         requests: u64,
         close: bool,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<H2loadObservation, Failure> {
         let mut command = Command::new("h2load");
         command.args(["--h1", "--threads=1"]);
         command.arg(format!("--clients={connections}")).arg(format!("--requests={requests}"));
@@ -63,7 +63,7 @@ impl H2load {
         if succeeded != requests {
             return Err(Failure::Run(format!("h2load got {succeeded} of {requests} replies")));
         }
-        Ok(Seen { requests, rate, own_seconds: own_seconds()? - before })
+        Ok(H2loadObservation { requests, rate, own_seconds: own_seconds()? - before })
     }
 }
 

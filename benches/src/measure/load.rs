@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::Work;
+use crate::command::Workload;
 use crate::failure::Failure;
 
 /// What the client saw while it made a number of requests.
@@ -31,7 +31,7 @@ impl Load {
     /// Starts a client, which opens its connections.
     pub(crate) fn start(
         to: SocketAddr,
-        work: Work,
+        work: Workload,
         connections: usize,
         reply_bytes: usize,
     ) -> Result<Self, Failure> {

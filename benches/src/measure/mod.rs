@@ -16,7 +16,7 @@ mod trial;
 mod wrk;
 
 pub(crate) use callgrind::Callgrind;
-pub(crate) use h2load::{H2load, Seen as H2loadSeen};
+pub(crate) use h2load::{H2load, H2loadObservation as H2loadSeen};
 pub(crate) use load::{Load, Window};
 pub(crate) use namespace::enter_own_network;
 pub(crate) use network::TcpCounts;
@@ -30,4 +30,4 @@ pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject};
 pub(crate) use site::{HELLO, Site};
 pub(crate) use trial::{SOURCES, Trial, Trials, awake, load};
-pub(crate) use wrk::{Requests, Seen as WrkSeen, Wrk};
+pub(crate) use wrk::{Requests, Wrk, WrkObservation as WrkSeen};

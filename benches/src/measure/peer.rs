@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Subject;
-use crate::command::{What, Work};
+use crate::command::{What, Workload};
 use crate::failure::Failure;
 use crate::serve;
 
@@ -42,7 +42,7 @@ impl Peer {
             MayMinihttp => (What::MayMinihttp, "may"),
             Proxy(mechanism) => (What::Proxy, mechanism),
         };
-        Subject { what, mechanism: mechanism.to_owned(), work: Work::File }
+        Subject { what, mechanism: mechanism.to_owned(), work: Workload::File }
     }
 }
 

@@ -14,7 +14,7 @@ use super::processor::family;
 use super::processor::{SERVER_CORE, Switches};
 use super::site::fetch;
 use super::{CpuTime, Quota, Site};
-use crate::command::{What, Work};
+use crate::command::{What, Workload};
 use crate::failure::Failure;
 
 /// What is measured.
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 pub(crate) struct Subject {
     pub(crate) what: What,
     pub(crate) mechanism: String,
-    pub(crate) work: Work,
+    pub(crate) work: Workload,
 }
 
 impl fmt::Display for Subject {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Server, Subject};
-use crate::command::{What, Work};
+use crate::command::{What, Workload};
 use crate::failure::Failure;
 use crate::outcome;
 
@@ -39,8 +39,8 @@ impl Site {
     /// Makes the files and asks the file server, on `mechanism`, for a reply with the shortest.
     pub(crate) fn new(mechanism: &str) -> Result<Self, Failure> {
         let mechanism = mechanism.to_owned();
-        let subject = Subject { what: What::App, mechanism, work: Work::File };
-        Site::asking(&subject, Work::PATH, 1)
+        let subject = Subject { what: What::App, mechanism, work: Workload::File };
+        Site::asking(&subject, Workload::PATH, 1)
     }
 
     /// Makes the files and asks `subject` for a reply, of which the floors will send `times`.
@@ -83,10 +83,10 @@ impl Site {
     }
 
     /// How long the reply is.
-    pub(crate) fn reply_bytes(&self, work: Work) -> usize {
+    pub(crate) fn reply_bytes(&self, work: Workload) -> usize {
         match work {
-            Work::Echo => work.request().len(),
-            Work::File => self.reply_bytes,
+            Workload::Echo => work.request().len(),
+            Workload::File => self.reply_bytes,
         }
     }
 }

@@ -11,7 +11,7 @@ use load_generator::Moment;
 use super::server::program;
 use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Server, Site, Switches, TcpCounts};
 use crate::failure::Failure;
-use crate::load::{Seen, marked};
+use crate::load::{Observation, marked};
 use crate::outcome::{self, Outcome};
 
 /// Has clients connect from addresses in turn, each with ports of its own.
@@ -23,7 +23,7 @@ const SPOILED_TOLD: usize = 4;
 /// What one run came to.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    pub(crate) seen: Seen,
+    pub(crate) seen: Observation,
     /// Processor time of the server while what became due counted.
     pub(crate) server_ns: u64,
     pub(crate) switches: Switches,
@@ -111,7 +111,7 @@ impl<'a> Trials<'a> {
                 return Err(Failure::Run(format!("{peer}: {why}")));
             }
             if trial.seen.cold_lost > 0 {
-                let Seen { load, cold, cold_lost, .. } = &trial.seen;
+                let Observation { load, cold, cold_lost, .. } = &trial.seen;
                 self.lost.push(format!(
                     "{peer}, {load}: the server ended {cold_lost} of {cold} idle connections."
                 ));
@@ -210,7 +210,7 @@ pub(crate) fn load(
     url: &str,
     words: &[&str],
     mut at: impl FnMut(Moment) -> Result<(), Failure>,
-) -> Result<Seen, Failure> {
+) -> Result<Observation, Failure> {
     // Not by standard output, which nobody reads before the end.
     let file = outcome::directory()?.join(format!("seen-{}.json", std::process::id()));
     let cores = available_parallelism().map_or(1, usize::from);

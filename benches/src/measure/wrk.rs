@@ -27,7 +27,7 @@ pub(crate) enum Requests {
 
 /// What wrk saw.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct WrkObservation {
     pub(crate) requests: u64,
     pub(crate) seconds: f64,
     /// Time from a request to the end of its reply; none where wrk has no figure.
@@ -97,7 +97,7 @@ impl Wrk {
         requests: Requests,
         connections: usize,
         seconds: u32,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<WrkObservation, Failure> {
         let mut command = Command::new("wrk");
         command.args(["--threads", "1", "--connections", &connections.to_string()]);
         command.args(["--duration", &format!("{seconds}s"), "--script"]).arg(&self.script);
@@ -111,7 +111,7 @@ impl Wrk {
         let told = read(&output)?;
         let lasted = told.us / 1e6;
         let known = |us: f64| (us > 0.0).then_some(us);
-        Ok(Seen {
+        Ok(WrkObservation {
             requests: told.requests,
             seconds: lasted,
             p50_us: known(told.p50),

@@ -14,15 +14,15 @@ use std::thread;
 use std::time::Duration;
 use std::{fs, process};
 
+use evring::{Admission, AnyMechanism, Application, Config, Root, Stats};
+use evring_httpd::Limits;
 use examples::{Proxy, Timeouts};
-use httpd::Limits;
-use multiplex::{Admission, Any, Application, Config, Root, Stats};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Map, Value, json};
 
 use crate::allocator;
-use crate::command::{Serve, What, Work};
+use crate::command::{Serve, What, Workload};
 use crate::failure::Failure;
 use crate::floors::{self, Task};
 use crate::measure::{HELLO, join, pin, raise_descriptors};
@@ -60,9 +60,9 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
     let serve = floors::named(name)
         .ok_or_else(|| Failure::Request(format!("there is no floor called `{name}`")))?;
     let task = match (options.work, &options.reply) {
-        (Work::Echo, _) => Task::Echo,
-        (Work::File, Some(path)) => Task::Reply(fs::read(path)?.leak()),
-        (Work::File, None) => return Err(Failure::Request("--reply is missing".to_owned())),
+        (Workload::Echo, _) => Task::Echo,
+        (Workload::File, Some(path)) => Task::Reply(fs::read(path)?.leak()),
+        (Workload::File, None) => return Err(Failure::Request("--reply is missing".to_owned())),
     };
     let listener = listen(options)?;
     let handle = listener.try_clone()?;
@@ -84,8 +84,8 @@ fn listen(options: &Serve) -> io::Result<TcpListener> {
 
 fn application(options: &Serve) -> Result<Value, Failure> {
     match options.work {
-        Work::Echo => on_mechanism(options, examples::Echo),
-        Work::File => on_mechanism(options, httpd::Site::new(Some(Root(0)))),
+        Workload::Echo => on_mechanism(options, examples::Echo),
+        Workload::File => on_mechanism(options, evring_httpd::Site::new(Some(Root(0)))),
     }
 }
 
@@ -103,11 +103,11 @@ fn on_mechanism(options: &Serve, app: impl Application + 'static) -> Result<Valu
         max_connections: 19_500,
         backlog: options.backlog,
         admission: admission(options),
-        drain: Duration::from_secs(1),
+        drain_timeout: Duration::from_secs(1),
         ..Config::default()
     };
-    let server =
-        Any::new(&options.mechanism, &config).map_err(|e| Failure::new(&options.mechanism, e))?;
+    let server = AnyMechanism::new(&options.mechanism, &config)
+        .map_err(|e| Failure::new(&options.mechanism, e))?;
     let remote = server.remote();
     obey(options, server.addresses()[0], move || remote.stop());
     let stats = server.run(app);
@@ -127,8 +127,8 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
         max_connections: 15_000,
         ..Config::default()
     };
-    let limits = Limits { requests: u32::MAX, ..Limits::default() };
-    let server = httpd::Server::builder()
+    let limits = Limits { max_keep_alive_requests: u32::MAX, ..Limits::default() };
+    let server = evring_httpd::Server::builder()
         .listen("127.0.0.1:0")
         .backend(&options.mechanism)
         .config(config)
@@ -136,7 +136,7 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
         .files(options.root()?)
         .workers(options.cores.len() as u16)
         .lab()
-        .route("/hello", |_: httpd::Request| HELLO)
+        .route("/hello", |_: evring_httpd::Request| HELLO)
         .start();
     let ended = |e| Failure::new(&options.mechanism, e);
     let server = server.map_err(ended)?;

@@ -7,17 +7,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Parser;
-use httpd::multiplex::{Admission, Links, Order};
-use httpd::server::Builder;
-use httpd::{AccessLog, Config, Limits, Server};
+use evring_httpd::evring::{Admission, Order, SymlinkPolicy};
+use evring_httpd::server::Builder;
+use evring_httpd::{AccessLog, Config, Limits, Server};
 use tracing::level_filters::LevelFilter;
 
-use crate::descriptors::{Share, Wanted};
+use crate::descriptors::{DescriptorBudget, DescriptorDemand};
 
 /// A web server that runs on every event mechanism of Linux.
 ///
 /// Serves the files below a directory, or without one a page of its own. Ends on SIGTERM or
-/// SIGINT when the replies under way are sent, within the time of --drain; a second such signal
+/// SIGINT when the replies under way are sent, within the time of --shutdown-timeout; a second such signal
 /// ends it at once.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, allow_negative_numbers = true)]
@@ -55,11 +55,11 @@ pub(crate) struct Arguments {
 
     /// Show what is in a directory that has no index.html
     #[arg(long)]
-    listing: bool,
+    autoindex: bool,
 
     /// Follow symbolic links that are absolute or lead out of DIR, too
     #[arg(long)]
-    follow_links: bool,
+    follow_symlinks: bool,
 
     /// Let clients and proxies keep files for this many seconds without asking again
     #[arg(long, value_name = "SECONDS")]
@@ -119,87 +119,91 @@ struct Bounds {
     /// Time that connections may wait in that queue when more come than can be served: it is made as
     /// long as what is served meanwhile. 0 leaves it as it is, and lets in whatever comes
     #[arg(long, value_name = "SECONDS", default_value = "0.05", value_parser = seconds_or_none)]
-    queue_time: Duration,
+    max_queue_delay: Duration,
 
     /// Time after which nothing is begun any more for a connection that has waited, when more come
     /// than can be served
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
-    patience: Duration,
+    max_wait: Duration,
 
     /// When more connections come than can be served, serve the newest first
     #[arg(long)]
     newest_first: bool,
 
     /// Requests that one connection may make
-    #[arg(long, value_name = "N", default_value_t = Limits::default().requests, value_parser = clap::value_parser!(u32).range(1..))]
-    max_requests: u32,
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_keep_alive_requests, value_parser = clap::value_parser!(u32).range(1..))]
+    keep_alive_requests: u32,
 
     /// Bytes of a request's first line, its URI with it, 16384 at most; more is answered with 414
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().line, value_parser = head_bytes)]
-    max_line: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_request_line_bytes, value_parser = head_bytes)]
+    max_request_line: usize,
 
     /// Bytes of a request's head, 16384 at most; more is answered with 431
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().head, value_parser = head_bytes)]
-    max_head: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_head_bytes, value_parser = head_bytes)]
+    max_header_size: usize,
 
     /// Header fields of a request, 64 at most; more are answered with 431
-    #[arg(long, value_name = "N", default_value_t = Limits::default().fields, value_parser = fields)]
-    max_fields: usize,
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_headers, value_parser = fields)]
+    max_headers: usize,
 
     /// Bytes of a request's body; more is answered with 413
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().body)]
-    max_body: u64,
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_body_bytes)]
+    max_body_size: u64,
 
     /// Bytes of memory for the bodies of all requests on their way in, for each worker; a request that
     /// needs more is answered with 503
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().bodies)]
-    max_bodies: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_body_memory)]
+    max_body_memory: usize,
 
     /// Bytes of memory for what all connections of a worker have sent and wait to be sent, without bodies
     /// and files; the connection that would need more ends
-    #[arg(long, value_name = "BYTES", default_value_t = Config::default().max_held)]
-    max_held: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = Config::default().max_buffered_bytes)]
+    max_buffered: usize,
 
     /// Bytes of files kept in memory, for each worker
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().cached_bytes)]
-    max_cached: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().cache_bytes)]
+    cache_size: usize,
 
     /// Files too large for memory that are open at a time, for each worker, or fewer if descriptors are
     /// short; a request for another one is answered with 503
-    #[arg(long, value_name = "N", default_value_t = Limits::default().open_files as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_open_files as u32, value_parser = clap::value_parser!(u32).range(1..))]
     max_open_files: u32,
 
     /// Time for a request's head to arrive
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
-    head_time: Duration,
+    header_timeout: Duration,
 
     /// Time that a connection may rest between two requests
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
-    idle_time: Duration,
+    keep_alive_timeout: Duration,
 
     /// How often it is seen to that a client takes its reply, or sends its body, fast enough
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
-    stall_time: Duration,
+    progress_interval: Duration,
 
     /// How long a file in memory is believed to be unchanged; 0 has each request look
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
-    cache_time: Duration,
+    cache_ttl: Duration,
 
     /// Bytes per second that are fast enough
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().least_rate, value_parser = clap::value_parser!(u32).range(1..))]
-    least_rate: u32,
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().min_rate, value_parser = clap::value_parser!(u32).range(1..))]
+    min_rate: u32,
 
     /// Time that replies under way have after SIGTERM or SIGINT
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
-    drain: Duration,
+    shutdown_timeout: Duration,
 }
 
 impl Bounds {
     fn admission(&self) -> Option<Admission> {
         let order = if self.newest_first { Order::Newest } else { Order::Oldest };
-        let (delay, patience) = (self.queue_time, self.patience);
         let usual = Admission::default();
-        (!delay.is_zero()).then_some(Admission { delay, patience, order, ..usual })
+        (!self.max_queue_delay.is_zero()).then_some(Admission {
+            max_queue_delay: self.max_queue_delay,
+            max_wait: self.max_wait,
+            order,
+            ..usual
+        })
     }
 }
 
@@ -216,20 +220,20 @@ fn seconds_or_none(text: &str) -> Result<Duration, String> {
 
 /// Bytes of a head, at least those of the shortest request.
 fn head_bytes(text: &str) -> Result<usize, String> {
-    let bytes = text.parse().ok().filter(|bytes| (64..=Limits::HEAD).contains(bytes));
-    bytes.ok_or_else(|| format!("it must be a number from 64 to {}", Limits::HEAD))
+    let bytes = text.parse().ok().filter(|bytes| (64..=Limits::MAX_HEAD_BYTES).contains(bytes));
+    bytes.ok_or_else(|| format!("it must be a number from 64 to {}", Limits::MAX_HEAD_BYTES))
 }
 
 /// A number of fields; every request has at least one.
 fn fields(text: &str) -> Result<usize, String> {
-    let fields = text.parse().ok().filter(|fields| (1..=Limits::FIELDS).contains(fields));
-    fields.ok_or_else(|| format!("it must be a number from 1 to {}", Limits::FIELDS))
+    let fields = text.parse().ok().filter(|fields| (1..=Limits::MAX_HEADERS).contains(fields));
+    fields.ok_or_else(|| format!("it must be a number from 1 to {}", Limits::MAX_HEADERS))
 }
 
 impl Arguments {
     /// What the flags want to have open.
-    pub(crate) fn wanted(&self) -> Wanted {
-        Wanted {
+    pub(crate) fn wanted(&self) -> DescriptorDemand {
+        DescriptorDemand {
             workers: self.workers,
             listeners: self.listen.iter().map(Vec::len).sum::<usize>() as u64,
             connections: self.bounds.max_connections,
@@ -239,38 +243,47 @@ impl Arguments {
 
     /// The server that the flags ask for, on `backend`, with its share of descriptors; `reopen` has
     /// it open its log anew.
-    pub(crate) fn server(&self, backend: &str, share: Share, reopen: &Arc<AtomicBool>) -> Builder {
+    pub(crate) fn server(
+        &self,
+        backend: &str,
+        share: DescriptorBudget,
+        reopen: &Arc<AtomicBool>,
+    ) -> Builder {
         let bounds = &self.bounds;
         let config = Config {
             max_connections: share.connections,
             max_per_address: bounds.max_connections_per_address,
-            file_works: share.file_works,
+            max_file_ops: share.max_file_ops,
             backlog: bounds.backlog,
             admission: bounds.admission(),
-            max_held: bounds.max_held,
-            drain: bounds.drain,
-            links: if self.follow_links { Links::Anywhere } else { Links::Beneath },
+            max_buffered_bytes: bounds.max_buffered,
+            drain_timeout: bounds.shutdown_timeout,
+            symlinks: if self.follow_symlinks {
+                SymlinkPolicy::Anywhere
+            } else {
+                SymlinkPolicy::Beneath
+            },
             ..Config::default()
         };
         let limits = Limits {
-            line: bounds.max_line,
-            head: bounds.max_head,
-            fields: bounds.max_fields,
-            body: bounds.max_body,
-            bodies: bounds.max_bodies,
-            cached_bytes: bounds.max_cached,
-            open_files: share.open_files as usize,
-            requests: bounds.max_requests,
-            head_time: bounds.head_time,
-            idle_time: bounds.idle_time,
-            stall_time: bounds.stall_time,
-            cached_time: bounds.cache_time,
-            least_rate: bounds.least_rate,
+            max_request_line_bytes: bounds.max_request_line,
+            max_head_bytes: bounds.max_header_size,
+            max_headers: bounds.max_headers,
+            max_body_bytes: bounds.max_body_size,
+            max_body_memory: bounds.max_body_memory,
+            cache_bytes: bounds.cache_size,
+            max_open_files: share.open_files as usize,
+            max_keep_alive_requests: bounds.keep_alive_requests,
+            header_timeout: bounds.header_timeout,
+            keep_alive_timeout: bounds.keep_alive_timeout,
+            progress_interval: bounds.progress_interval,
+            cache_ttl: bounds.cache_ttl,
+            min_rate: bounds.min_rate,
             ..Limits::default()
         };
         let mut server = Server::builder().backend(backend).workers(share.workers).config(config);
         server = server.limits(limits).precompressed(!self.no_precompressed);
-        server = server.listing(self.listing).max_age(self.max_age);
+        server = server.listing(self.autoindex).max_age(self.max_age);
         for addresses in &self.listen {
             server = server.listen(&addresses[..]);
         }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use httpd::multiplex::{Choice, Unavailable, auto, backends};
+use evring_httpd::evring::{AutoChoice, Unavailable, auto, backends};
 use serde_json::json;
 
 /// Prints the list.
@@ -25,7 +25,7 @@ fn json_list() -> String {
                 "family": backend.family.to_string(),
                 "summary": backend.summary,
                 "available": backend.available.is_ok(),
-                "reason": backend.available.err().map(|why| why.to_string()),
+                "reason": backend.available.err().map(|reason| reason.to_string()),
             })
         })
         .collect();
@@ -37,7 +37,7 @@ fn table() -> String {
     for backend in backends() {
         let here = match backend.available {
             Ok(()) => backend.summary.to_owned(),
-            Err(why) => format!("not available: {why}"),
+            Err(reason) => format!("not available: {reason}"),
         };
         let family = backend.family.to_string();
         text += &format!("{:<12} {family:<12} {here}\n", backend.name);
@@ -50,10 +50,12 @@ pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), Unavailable
     if name != "auto" {
         return Ok((name.to_owned(), None));
     }
-    let Choice { name, passed_over } = auto()?;
-    let passed_over: Vec<String> =
-        passed_over.iter().map(|(name, why)| format!("{name} can't run here: {why}")).collect();
-    let why =
+    let AutoChoice { name, passed_over } = auto()?;
+    let passed_over: Vec<String> = passed_over
+        .iter()
+        .map(|(name, reason)| format!("{name} can't run here: {reason}"))
+        .collect();
+    let reason =
         (!passed_over.is_empty()).then(|| format!("using {name}, as {}", passed_over.join("; ")));
-    Ok((name.to_owned(), why))
+    Ok((name.to_owned(), reason))
 }

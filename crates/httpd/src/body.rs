@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use multiplex::Rx;
+use evring::Rx;
 
 use crate::Limits;
 use crate::request::{Framing, ends_in_crlf_only};
@@ -12,7 +12,7 @@ use crate::status::Status;
 /// What is still to come of a request's body.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
-    step: Step,
+    state: BodyState,
     /// Bytes of content that may still come.
     room: u64,
     /// Bytes of framing that may still come: who sends much of it and little content means harm.
@@ -20,7 +20,7 @@ pub(crate) struct Body {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Step {
+enum BodyState {
     /// Nothing; also at the end.
     #[default]
     None,
@@ -38,15 +38,15 @@ enum Step {
 
 /// Memory for the body of one request, of what all bodies together hold.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct BodyMemory {
     all: Rc<Cell<usize>>,
     bytes: usize,
 }
 
-impl Held {
+impl BodyMemory {
     /// None yet, of all.
     pub(crate) fn of(all: &Rc<Cell<usize>>) -> Self {
-        Held { all: Rc::clone(all), bytes: 0 }
+        BodyMemory { all: Rc::clone(all), bytes: 0 }
     }
 
     /// It is so much now; how much all bodies hold together.
@@ -59,7 +59,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BodyMemory {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -67,7 +67,7 @@ impl Drop for Held {
 
 /// What comes next of a body.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum BodyPiece {
     /// The first so many bytes are content; the caller consumes them.
     Content(usize),
     /// The first so many bytes are trailer fields; the caller consumes them, and that was all.
@@ -90,55 +90,59 @@ impl Body {
     /// # Errors
     /// 413 for one that is too long.
     pub(crate) fn new(framing: Framing, limits: &Limits) -> Result<Self, Status> {
-        let step = match framing {
-            Framing::Length(0) => Step::None,
-            Framing::Length(len) if len > limits.body => return Err(Status::BODY),
-            Framing::Length(len) => Step::Length(len),
-            Framing::Chunked => Step::Size,
+        let state = match framing {
+            Framing::Length(0) => BodyState::None,
+            Framing::Length(len) if len > limits.max_body_bytes => return Err(Status::BODY),
+            Framing::Length(len) => BodyState::Length(len),
+            Framing::Chunked => BodyState::Size,
         };
-        Ok(Body { step, room: limits.body, framing: Self::FRAMING })
+        Ok(Body { state, room: limits.max_body_bytes, framing: Self::FRAMING })
     }
 
     /// Whether something is still to come.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        self.step != Step::None
+        self.state != BodyState::None
     }
 
     /// Finds the next piece, and consumes what frames it.
     ///
     /// # Errors
     /// 400 for broken chunks (RFC 9112, section 7.1), 413 for too many of them.
-    pub(crate) fn next(&mut self, rx: &mut Rx<'_>, limits: &Limits) -> Result<Piece, Status> {
+    pub(crate) fn next(&mut self, rx: &mut Rx<'_>, limits: &Limits) -> Result<BodyPiece, Status> {
         loop {
             let bytes = rx.bytes();
-            match &mut self.step {
-                Step::None => return Ok(Piece::End(0)),
-                Step::Length(left) | Step::Chunk(left) if *left > 0 => {
+            match &mut self.state {
+                BodyState::None => return Ok(BodyPiece::End(0)),
+                BodyState::Length(left) | BodyState::Chunk(left) if *left > 0 => {
                     let here = (bytes.len() as u64).min(*left);
                     *left -= here;
                     let partial = here == 0;
                     return Ok(if partial {
-                        Piece::Partial
+                        BodyPiece::Partial
                     } else {
-                        Piece::Content(here as usize)
+                        BodyPiece::Content(here as usize)
                     });
                 }
-                Step::Length(_) => self.step = Step::None,
-                Step::Chunk(_) => self.step = Step::ChunkEnd,
-                Step::ChunkEnd => match bytes {
+                BodyState::Length(_) => self.state = BodyState::None,
+                BodyState::Chunk(_) => self.state = BodyState::ChunkEnd,
+                BodyState::ChunkEnd => match bytes {
                     [b'\r', b'\n', ..] => {
                         rx.consume(2);
-                        self.step = Step::Size;
+                        self.state = BodyState::Size;
                     }
-                    [] | [b'\r'] => return Ok(Piece::Partial),
+                    [] | [b'\r'] => return Ok(BodyPiece::Partial),
                     _ => return Err(Status::BAD_REQUEST),
                 },
-                Step::Size => {
+                BodyState::Size => {
                     let start = &bytes[..bytes.len().min(Self::SIZE_LINE)];
                     let Some(end) = memchr::memchr(b'\n', start) else {
                         let broken = start.len() == Self::SIZE_LINE || !may_be_size(start);
-                        return if broken { Err(Status::BAD_REQUEST) } else { Ok(Piece::Partial) };
+                        return if broken {
+                            Err(Status::BAD_REQUEST)
+                        } else {
+                            Ok(BodyPiece::Partial)
+                        };
                     };
                     let size = size(&start[..end]).ok_or(Status::BAD_REQUEST)?;
                     self.room = self.room.checked_sub(size).ok_or(Status::BODY)?;
@@ -147,12 +151,13 @@ impl Body {
                     let more = size.saturating_mul(Self::FRAMING_EACH);
                     self.framing = self.framing.saturating_add(more);
                     rx.consume(end + 1);
-                    self.step = if size == 0 { Step::Trailers } else { Step::Chunk(size) };
+                    self.state =
+                        if size == 0 { BodyState::Trailers } else { BodyState::Chunk(size) };
                 }
-                Step::Trailers => {
-                    let Some(len) = trailers(bytes, limits)? else { return Ok(Piece::Partial) };
-                    self.step = Step::None;
-                    return Ok(Piece::End(len));
+                BodyState::Trailers => {
+                    let Some(len) = trailers(bytes, limits)? else { return Ok(BodyPiece::Partial) };
+                    self.state = BodyState::None;
+                    return Ok(BodyPiece::End(len));
                 }
             }
         }
@@ -234,14 +239,14 @@ fn quoted(bytes: &[u8]) -> (&[u8], &[u8]) {
 
 /// The length of the trailer section, if it is complete.
 fn trailers(bytes: &[u8], limits: &Limits) -> Result<Option<usize>, Status> {
-    let mut fields = [httparse::EMPTY_HEADER; Limits::FIELDS];
-    let fields = &mut fields[..limits.fields.min(Limits::FIELDS)];
-    match httparse::parse_headers(&bytes[..bytes.len().min(limits.head)], fields) {
+    let mut fields = [httparse::EMPTY_HEADER; Limits::MAX_HEADERS];
+    let fields = &mut fields[..limits.max_headers.min(Limits::MAX_HEADERS)];
+    match httparse::parse_headers(&bytes[..bytes.len().min(limits.max_head_bytes)], fields) {
         Ok(httparse::Status::Complete((len, _))) if ends_in_crlf_only(&bytes[..len]) => {
             Ok(Some(len))
         }
         Ok(httparse::Status::Complete(_)) => Err(Status::BAD_REQUEST),
-        Ok(httparse::Status::Partial) if bytes.len() >= limits.head => Err(Status::HEAD),
+        Ok(httparse::Status::Partial) if bytes.len() >= limits.max_head_bytes => Err(Status::HEAD),
         Ok(httparse::Status::Partial) => Ok(None),
         Err(httparse::Error::TooManyHeaders) => Err(Status::HEAD),
         Err(_) => Err(Status::BAD_REQUEST),
@@ -270,18 +275,18 @@ mod tests {
             let mut rx = Rx::borrowed(&mut tail, false);
             loop {
                 match body.next(&mut rx, limits).map_err(|status| status.0)? {
-                    Piece::Content(n) => {
+                    BodyPiece::Content(n) => {
                         content.extend_from_slice(&rx.bytes()[..n]);
                         rx.consume(n);
                     }
-                    Piece::End(n) => {
+                    BodyPiece::End(n) => {
                         rx.consume(n);
                         assert!(!body.is_open());
                         let mut rest = rx.bytes().to_vec();
                         rest.extend_from_slice(&input[fed..]);
                         return Ok(Some((rest, content)));
                     }
-                    Piece::Partial => break,
+                    BodyPiece::Partial => break,
                 }
             }
             let rest = rx.bytes().len();
@@ -297,12 +302,12 @@ mod tests {
     #[test]
     fn bodies_are_counted_together_and_none_is_counted_twice() {
         let all = Rc::default();
-        let (mut one, mut other) = (Held::of(&all), Held::of(&all));
+        let (mut one, mut other) = (BodyMemory::of(&all), BodyMemory::of(&all));
         assert_eq!([one.set(5), other.set(7), one.set(2), one.set(4)], [5, 12, 9, 11]);
         drop(one);
         assert_eq!(all.get(), 7);
         // What a handler says is not to be believed without limit.
-        let mut boaster = Held::of(&all);
+        let mut boaster = BodyMemory::of(&all);
         assert_eq!(boaster.set(usize::MAX), (1 << 40) + 7);
         assert_eq!(other.set(usize::MAX), 2 << 40);
         drop((boaster, other));
@@ -366,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_limit_counts_the_content() {
-        let limits = Limits { body: 5, ..Limits::default() };
+        let limits = Limits { max_body_bytes: 5, ..Limits::default() };
         let read = |framing, input: &[u8]| read(framing, input, &[], &limits).map(|_| ());
         assert_eq!(read(Framing::Length(5), b"12345"), Ok(()));
         assert_eq!(read(Framing::Length(6), b""), Err(413));

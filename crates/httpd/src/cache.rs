@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use evring::{FilePath, Metadata};
 use foldhash::fast::FixedState;
-use multiplex::{FilePath, Meta};
 
 use crate::Limits;
 use crate::coding::{Coding, Codings};
-use crate::reply::Ready;
+use crate::reply::PreparedResponse;
 
 /// Replies by the target that asked for them, as it arrived: nothing needs to be decoded to find
 /// one. Bounded in bytes and number; the clock algorithm chooses what has to go.
@@ -21,8 +21,8 @@ pub(crate) struct Cache {
     /// Where the search for the next to go begins.
     hand: usize,
     bytes: usize,
-    most_bytes: usize,
-    most_entries: usize,
+    max_bytes: usize,
+    max_entries: usize,
     time: Duration,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn variant(out: &mut Vec<u8>, name: &[u8], coding: Coding) {
 /// A reply and where it came from.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) ready: Ready,
+    pub(crate) prepared: PreparedResponse,
     target: Arc<[u8]>,
     source: Option<Source>,
     weight: usize,
@@ -75,7 +75,7 @@ impl Paths {
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) paths: Arc<Paths>,
-    pub(crate) meta: Meta,
+    pub(crate) meta: Metadata,
     /// The codings that lie beside it.
     pub(crate) codings: Codings,
     /// Whether the reply has a Last-Modified; else it is made anew when that is due.
@@ -84,9 +84,9 @@ pub(crate) struct Source {
 
 /// What the cache has for a target.
 #[derive(Debug)]
-pub(crate) enum Found<'a> {
+pub(crate) enum CacheLookup<'a> {
     /// A reply that was good a moment ago, and the codings that lie beside its file.
-    Fresh(&'a mut Ready, Codings),
+    Fresh(&'a mut PreparedResponse, Codings),
     /// A reply to be confirmed: what does the path lead to now? While the first who is told asks,
     /// the others are given the reply for a little longer.
     Stale(Arc<[u8]>, Arc<Paths>),
@@ -110,9 +110,9 @@ impl Cache {
             entries: Vec::new(),
             hand: 0,
             bytes: 0,
-            most_bytes: limits.cached_bytes,
-            most_entries: limits.cached_files,
-            time: limits.cached_time,
+            max_bytes: limits.cache_bytes,
+            max_entries: limits.cache_files,
+            time: limits.cache_ttl,
         }
     }
 
@@ -125,18 +125,18 @@ impl Cache {
 
     /// Looks a target up.
     #[inline]
-    pub(crate) fn find(&mut self, target: &[u8], now: Instant) -> Found<'_> {
-        let Some(&at) = self.index.get(target) else { return Found::Nothing };
+    pub(crate) fn find(&mut self, target: &[u8], now: Instant) -> CacheLookup<'_> {
+        let Some(&at) = self.index.get(target) else { return CacheLookup::Nothing };
         let entry = &mut self.entries[at];
         match &entry.source {
             Some(source) if now >= entry.fresh_until => {
                 entry.fresh_until = now + self.time / Self::GRACE;
-                Found::Stale(Arc::clone(&entry.target), Arc::clone(&source.paths))
+                CacheLookup::Stale(Arc::clone(&entry.target), Arc::clone(&source.paths))
             }
             _ => {
                 entry.used = true;
-                let (ready, codings) = entry.give();
-                Found::Fresh(ready, codings)
+                let (prepared, codings) = entry.give();
+                CacheLookup::Fresh(prepared, codings)
             }
         }
     }
@@ -149,7 +149,7 @@ impl Cache {
     }
 
     /// What was kept for a target, fresh or not.
-    pub(crate) fn kept(&mut self, target: &[u8]) -> Option<(&mut Ready, Codings)> {
+    pub(crate) fn kept(&mut self, target: &[u8]) -> Option<(&mut PreparedResponse, Codings)> {
         let at = *self.index.get(target)?;
         Some(self.entries[at].give())
     }
@@ -176,7 +176,7 @@ impl Cache {
     pub(crate) fn keep(
         &mut self,
         target: &[u8],
-        ready: Ready,
+        prepared: PreparedResponse,
         source: Option<Source>,
         now: Instant,
     ) {
@@ -185,15 +185,15 @@ impl Cache {
         }
         let target: Arc<[u8]> = target.into();
         let fresh_until = now + self.time;
-        let weight = ready.weight() + target.len() + Self::OVERHEAD;
-        if weight > self.most_bytes || self.most_entries == 0 {
+        let weight = prepared.weight() + target.len() + Self::OVERHEAD;
+        if weight > self.max_bytes || self.max_entries == 0 {
             return;
         }
-        while self.bytes + weight > self.most_bytes || self.entries.len() == self.most_entries {
+        while self.bytes + weight > self.max_bytes || self.entries.len() == self.max_entries {
             self.evict();
         }
         self.bytes += weight;
-        let entry = Entry { ready, target, source, weight, fresh_until, used: false };
+        let entry = Entry { prepared, target, source, weight, fresh_until, used: false };
         self.index.insert(Arc::clone(&entry.target), self.entries.len());
         self.entries.push(entry);
     }
@@ -203,7 +203,7 @@ impl Cache {
     pub(crate) fn close_idle(&mut self, now: Instant) {
         for at in (0..self.entries.len()).rev() {
             let entry = &self.entries[at];
-            if entry.ready.is_open() && now > entry.fresh_until + Self::IDLE {
+            if entry.prepared.is_open() && now > entry.fresh_until + Self::IDLE {
                 self.remove(at);
             }
         }
@@ -212,7 +212,7 @@ impl Cache {
     /// Closes a file that no client takes, rather one that was not asked for of late; false if there
     /// is none.
     pub(crate) fn close_one(&mut self) -> bool {
-        let is_idle = |entry: &Entry| entry.ready.is_open_and_idle();
+        let is_idle = |entry: &Entry| entry.prepared.is_open_and_idle();
         let unused = self.entries.iter().position(|entry| is_idle(entry) && !entry.used);
         let Some(at) = unused.or_else(|| self.entries.iter().position(is_idle)) else {
             return false;
@@ -243,9 +243,9 @@ impl Cache {
 }
 
 impl Entry {
-    fn give(&mut self) -> (&mut Ready, Codings) {
+    fn give(&mut self) -> (&mut PreparedResponse, Codings) {
         let codings = self.source.as_ref().map_or(Codings::default(), |source| source.codings);
-        (&mut self.ready, codings)
+        (&mut self.prepared, codings)
     }
 }
 

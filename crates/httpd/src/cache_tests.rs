@@ -1,20 +1,20 @@
-use multiplex::FileKind;
+use evring::FileKind;
 
 use super::*;
 use crate::clock::Clock;
-use crate::reply::About;
+use crate::reply::RepresentationHeaders;
 
-fn cache(most_files: usize, most_bytes: usize) -> Cache {
-    let (cached_files, cached_bytes) = (most_files, most_bytes);
-    Cache::new(&Limits { cached_files, cached_bytes, ..Limits::default() })
+fn cache(max_files: usize, max_bytes: usize) -> Cache {
+    let (cache_files, cache_bytes) = (max_files, max_bytes);
+    Cache::new(&Limits { cache_files, cache_bytes, ..Limits::default() })
 }
 
-fn ready(body: &[u8]) -> Ready {
-    Ready::new(About::plain("text/plain"), body, &Clock::new())
+fn prepared(body: &[u8]) -> PreparedResponse {
+    PreparedResponse::new(RepresentationHeaders::plain("text/plain"), body, &Clock::new())
 }
 
 fn source(len: u64) -> Option<Source> {
-    let meta = Meta { kind: FileKind::Regular, len, modified_ns: 0, changed_ns: 0, inode: 1 };
+    let meta = Metadata { kind: FileKind::Regular, len, modified_ns: 0, changed_ns: 0, inode: 1 };
     Some(Source {
         paths: Paths::new(Path::new("path")),
         meta,
@@ -24,14 +24,14 @@ fn source(len: u64) -> Option<Source> {
 }
 
 fn is_fresh(cache: &mut Cache, target: &[u8], now: Instant) -> bool {
-    matches!(cache.find(target, now), Found::Fresh(..))
+    matches!(cache.find(target, now), CacheLookup::Fresh(..))
 }
 
 /// What must hold at any time.
 fn check(cache: &Cache) {
     assert_eq!(cache.index.len(), cache.entries.len());
     assert_eq!(cache.bytes, cache.entries.iter().map(|entry| entry.weight).sum::<usize>());
-    assert!(cache.bytes <= cache.most_bytes && cache.entries.len() <= cache.most_entries);
+    assert!(cache.bytes <= cache.max_bytes && cache.entries.len() <= cache.max_entries);
     for (at, entry) in cache.entries.iter().enumerate() {
         assert_eq!(cache.index.get(&entry.target), Some(&at));
     }
@@ -40,15 +40,15 @@ fn check(cache: &Cache) {
 #[test]
 fn an_entry_is_fresh_then_stale_then_confirmed_or_forgotten() {
     let (mut cache, now) = (cache(8, 1 << 20), Instant::now());
-    let later = now + Limits::default().cached_time;
-    cache.keep(b"/a", ready(b"a"), source(1), now);
+    let later = now + Limits::default().cache_ttl;
+    cache.keep(b"/a", prepared(b"a"), source(1), now);
     assert!(is_fresh(&mut cache, b"/a", now) && !is_fresh(&mut cache, b"/b", now));
-    let Found::Stale(target, paths) = cache.find(b"/a", later) else { panic!("still fresh") };
+    let CacheLookup::Stale(target, paths) = cache.find(b"/a", later) else { panic!("still fresh") };
     assert_eq!((&target[..], paths), (&b"/a"[..], Paths::new(Path::new("path"))));
     assert!(cache.confirm(b"/a", |source| source.meta.len == 1, later));
     assert!(is_fresh(&mut cache, b"/a", later));
     assert!(!cache.confirm(b"/a", |source| source.meta.len == 2, later));
-    assert!(matches!(cache.find(b"/a", later), Found::Nothing));
+    assert!(matches!(cache.find(b"/a", later), CacheLookup::Nothing));
     assert!(!cache.confirm(b"/a", |_| true, later));
     check(&cache);
 }
@@ -56,7 +56,7 @@ fn an_entry_is_fresh_then_stale_then_confirmed_or_forgotten() {
 #[test]
 fn a_reply_without_a_source_stays_fresh() {
     let (mut cache, now) = (cache(8, 1 << 20), Instant::now());
-    cache.keep(b"/", ready(b"page"), None, now);
+    cache.keep(b"/", prepared(b"page"), None, now);
     assert!(is_fresh(&mut cache, b"/", now + Duration::from_secs(1 << 20)));
 }
 
@@ -64,7 +64,7 @@ fn a_reply_without_a_source_stays_fresh() {
 fn the_number_is_bounded_and_what_is_used_stays() {
     let (mut cache, now) = (cache(4, 1 << 20), Instant::now());
     for n in 0..100u8 {
-        cache.keep(&[n], ready(&[n]), source(1), now);
+        cache.keep(&[n], prepared(&[n]), source(1), now);
         if n > 0 {
             assert!(is_fresh(&mut cache, &[0], now), "after {n}");
         }
@@ -77,12 +77,12 @@ fn the_number_is_bounded_and_what_is_used_stays() {
 fn the_bytes_are_bounded() {
     let (mut cache, now) = (cache(100, 50_000), Instant::now());
     for n in 0..100u8 {
-        cache.keep(&[n % 30], ready(&vec![n; usize::from(n) * 100]), source(1), now);
+        cache.keep(&[n % 30], prepared(&vec![n; usize::from(n) * 100]), source(1), now);
         assert!(is_fresh(&mut cache, &[n % 30], now));
         check(&cache);
     }
     let all = cache.entries.len();
-    cache.keep(b"too large", ready(&[0; 50_000]), source(1), now);
+    cache.keep(b"too large", prepared(&[0; 50_000]), source(1), now);
     assert_eq!(cache.entries.len(), all);
 }
 
@@ -90,7 +90,7 @@ fn the_bytes_are_bounded() {
 fn a_cache_may_be_switched_off() {
     for (files, bytes) in [(0, 1 << 20), (8, 0)] {
         let (mut cache, now) = (cache(files, bytes), Instant::now());
-        cache.keep(b"/a", ready(b"a"), source(1), now);
+        cache.keep(b"/a", prepared(b"a"), source(1), now);
         assert!(!is_fresh(&mut cache, b"/a", now));
     }
 }

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use evring::Commands;
 use httpdate::HttpDate;
-use multiplex::Commands;
 
 /// A point in time as HTTP writes it, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(crate) type Stamp = [u8; 29];
@@ -49,7 +49,7 @@ impl Clock {
     pub(crate) fn tick(&mut self, now: Instant, io: &impl Commands) -> bool {
         let over = self.until.is_none_or(|until| now >= until);
         if over {
-            self.turn(now, io.wall());
+            self.turn(now, io.wall_time());
         }
         over
     }

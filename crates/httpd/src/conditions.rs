@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use multiplex::Meta;
+use evring::Metadata;
 
 use crate::coding::Coding;
 use crate::request::Request;
@@ -24,7 +24,7 @@ use crate::request::Request;
 /// with it, must prefer that. A range is resumed by the date only when the file has not changed since
 /// that second, which must be over.
 ///
-/// A reply from memory is no older than [`Limits::cached_time`](crate::Limits::cached_time), as for
+/// A reply from memory is no older than [`Limits::cache_ttl`](crate::Limits::cache_ttl), as for
 /// a request without conditions. A file may have changed between its opening and its reading, or while
 /// it is sent, so If-Range is believed only when the file was asked about again. What no server can
 /// tell: that a file is being written in place as it is sent, and writes to mapped memory that the
@@ -45,7 +45,7 @@ pub(crate) struct Validators {
 
 /// What follows from the preconditions of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum PreconditionResult {
     /// The request is to be carried out.
     Proceed,
     /// The client has the file as it is now: 304.
@@ -59,10 +59,10 @@ impl Validators {
     const TICK: Duration = Duration::from_millis(20);
 
     /// Those of a file in a coding, which was opened at the time `wall` and not read yet.
-    pub(crate) fn of(meta: &Meta, coding: Option<Coding>, wall: SystemTime) -> Self {
+    pub(crate) fn of(meta: &Metadata, coding: Option<Coding>, wall: SystemTime) -> Self {
         let settled = meta.changed() + Self::TICK;
         let is_settled = settled <= wall;
-        let Meta { len, changed_ns, modified_ns, inode, .. } = meta;
+        let Metadata { len, changed_ns, modified_ns, inode, .. } = meta;
         let extension = coding.map_or("", Coding::extension);
         // Nothing, in general; a file system without change times has these.
         let ago = changed_ns.wrapping_sub(*modified_ns);
@@ -85,26 +85,26 @@ impl Validators {
     }
 
     /// Weighs the preconditions of a GET or HEAD, in the order of RFC 9110, section 13.2.2.
-    pub(crate) fn judge(&self, request: &Request<'_, '_>) -> Verdict {
+    pub(crate) fn evaluate(&self, request: &Request<'_, '_>) -> PreconditionResult {
         if request.has("if-match") {
             if !self.is_listed(request.all("if-match"), false) {
-                return Verdict::Failed;
+                return PreconditionResult::Failed;
             }
         } else if let Some(time) = request.one("if-unmodified-since").and_then(date)
             && self.modified.is_none_or(|modified| modified > time)
         {
-            return Verdict::Failed;
+            return PreconditionResult::Failed;
         }
         if request.has("if-none-match") {
             if self.is_listed(request.all("if-none-match"), true) {
-                return Verdict::NotModified;
+                return PreconditionResult::NotModified;
             }
         } else if let Some(time) = request.one("if-modified-since").and_then(date)
             && self.modified.is_some_and(|modified| modified <= time)
         {
-            return Verdict::NotModified;
+            return PreconditionResult::NotModified;
         }
-        Verdict::Proceed
+        PreconditionResult::Proceed
     }
 
     /// The Range field, if If-Range lets it count.

@@ -1,4 +1,4 @@
-use multiplex::FileKind;
+use evring::FileKind;
 
 use super::*;
 use crate::Limits;
@@ -32,7 +32,7 @@ fn with<T>(fields: &str, look: impl FnOnce(&Request<'_, '_>) -> T) -> T {
 fn looked_at(changed: u64, modified: u64, wall: u64) -> [bool; 3] {
     let since = |ms| Duration::from_secs(784_111_777) + Duration::from_millis(ms);
     let ns = |ms| since(ms).as_nanos() as i64;
-    let meta = Meta {
+    let meta = Metadata {
         kind: FileKind::Regular,
         len: 3,
         modified_ns: ns(modified),
@@ -62,7 +62,7 @@ fn validators_are_as_good_as_the_clocks_that_made_them() {
 
 #[test]
 fn preconditions_in_their_order() {
-    use Verdict::{Failed, NotModified, Proceed};
+    use PreconditionResult::{Failed, NotModified, Proceed};
     let cases = [
         (String::new(), Proceed),
         ("If-None-Match: \"a\"|".to_owned(), NotModified),
@@ -95,7 +95,7 @@ fn preconditions_in_their_order() {
         ("If-Match: \"a\"|If-None-Match: \"a\"|".to_owned(), NotModified),
     ];
     for (fields, verdict) in cases {
-        assert_eq!(with(&fields, |request| file().judge(request)), verdict, "{fields}");
+        assert_eq!(with(&fields, |request| file().evaluate(request)), verdict, "{fields}");
     }
 }
 

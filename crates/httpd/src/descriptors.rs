@@ -3,13 +3,13 @@
 use std::fmt;
 use std::fs;
 
-use httpd::Config;
+use evring_httpd::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
 /// What a server wants to have open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct DescriptorDemand {
     pub(crate) workers: u16,
     /// Addresses that each worker listens at.
     pub(crate) listeners: u64,
@@ -21,24 +21,24 @@ pub(crate) struct Wanted {
 
 /// What it can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct DescriptorBudget {
     pub(crate) workers: u16,
     pub(crate) connections: u32,
     pub(crate) open_files: u32,
     /// File work of each worker that is in flight at a time.
-    pub(crate) file_works: u32,
+    pub(crate) max_file_ops: u32,
 }
 
 /// There are too few to serve anybody.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooFew {
+pub(crate) struct TooFewDescriptors {
     limit: u64,
     needed: u64,
 }
 
-impl fmt::Display for TooFew {
+impl fmt::Display for TooFewDescriptors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TooFew { limit, needed } = self;
+        let TooFewDescriptors { limit, needed } = self;
         write!(
             f,
             "can't serve with {limit} descriptors, which is the hard limit of this process (ulimit \
@@ -47,7 +47,7 @@ impl fmt::Display for TooFew {
     }
 }
 
-impl std::error::Error for TooFew {}
+impl std::error::Error for TooFewDescriptors {}
 
 /// What the process opens later beside what the workers have: the access log, and that log anew.
 const PROCESS: u64 = 4;
@@ -55,19 +55,26 @@ const PROCESS: u64 = 4;
 /// thread, and its root. Some more are there for connections that are being closed or reset.
 const WORKER: u64 = 5 + 3;
 /// The fewest descriptors with which a worker is of any use: a few connections, and files.
-const LEAST: u64 = 8;
+const MIN_PER_WORKER: u64 = 8;
 /// Work on files that a worker does at a time where there is no want of descriptors.
 const FILE_WORKS: u64 = 256;
 
-impl Wanted {
+impl DescriptorDemand {
     /// What can be had of `limit` descriptors, of which some are open. A quarter of what a worker
     /// has for itself is for files, and none of that is taken by connections.
-    pub(crate) fn share(self, limit: u64, open: u64) -> Result<Share, TooFew> {
+    pub(crate) fn share(
+        self,
+        limit: u64,
+        open: u64,
+    ) -> Result<DescriptorBudget, TooFewDescriptors> {
         let fixed = WORKER + self.listeners;
         let left = limit.saturating_sub(open + PROCESS);
-        let workers = (left / (fixed + LEAST)).min(self.workers.into());
+        let workers = (left / (fixed + MIN_PER_WORKER)).min(self.workers.into());
         if workers == 0 {
-            return Err(TooFew { limit, needed: open + PROCESS + fixed + LEAST });
+            return Err(TooFewDescriptors {
+                limit,
+                needed: open + PROCESS + fixed + MIN_PER_WORKER,
+            });
         }
         let own = left / workers - fixed;
         let wanted_files = u64::from(self.open_files) + 2 * FILE_WORKS;
@@ -78,16 +85,16 @@ impl Wanted {
         // A list of a directory needs a second one.
         let works = (files / 4).clamp(1, FILE_WORKS);
         let open_files = files.saturating_sub(2 * works).clamp(1, self.open_files.into());
-        Ok(Share {
+        Ok(DescriptorBudget {
             workers: workers as u16,
             connections: connections as u32,
             open_files: open_files as u32,
-            file_works: works as u32,
+            max_file_ops: works as u32,
         })
     }
 
     /// What this process can have, which is said where it is much less.
-    pub(crate) fn share_here(self) -> Result<Share, TooFew> {
+    pub(crate) fn share_here(self) -> Result<DescriptorBudget, TooFewDescriptors> {
         let limit = raise();
         // The list itself has one.
         let open = fs::read_dir("/proc/self/fd").map_or(8, |list| list.count() as u64 - 1);
@@ -121,35 +128,40 @@ fn raise() -> u64 {
 mod tests {
     use super::*;
 
-    const USUAL: Wanted =
-        Wanted { workers: 1, listeners: 1, connections: 10_000, open_files: 1024 };
+    const USUAL: DescriptorDemand =
+        DescriptorDemand { workers: 1, listeners: 1, connections: 10_000, open_files: 1024 };
 
     #[test]
     fn all_is_had_where_there_is_enough() {
         let share = USUAL.share(1 << 20, 6).unwrap();
-        let all = Share { workers: 1, connections: 10_000, open_files: 1024, file_works: 256 };
+        let all = DescriptorBudget {
+            workers: 1,
+            connections: 10_000,
+            open_files: 1024,
+            max_file_ops: 256,
+        };
         assert_eq!(share, all);
-        let unlimited = Wanted { workers: 1024, ..USUAL }.share(u64::MAX, 6).unwrap();
-        assert_eq!(unlimited, Share { workers: 1024, ..all });
+        let unlimited = DescriptorDemand { workers: 1024, ..USUAL }.share(u64::MAX, 6).unwrap();
+        assert_eq!(unlimited, DescriptorBudget { workers: 1024, ..all });
     }
 
     #[test]
     fn no_more_is_shared_out_than_there_is() {
         for limit in 0..3000 {
             for (workers, listeners) in [(1, 1), (2, 1), (4, 3), (64, 2)] {
-                let wanted = Wanted { workers, listeners, ..USUAL };
+                let wanted = DescriptorDemand { workers, listeners, ..USUAL };
                 let Ok(share) = wanted.share(limit, 6) else {
-                    assert!(limit < 6 + PROCESS + WORKER + listeners + LEAST, "{limit}");
+                    assert!(limit < 6 + PROCESS + WORKER + listeners + MIN_PER_WORKER, "{limit}");
                     continue;
                 };
-                let files = u64::from(share.open_files + 2 * share.file_works);
+                let files = u64::from(share.open_files + 2 * share.max_file_ops);
                 let each = WORKER + listeners + u64::from(share.connections) + files;
                 assert!(
                     6 + PROCESS + u64::from(share.workers) * each <= limit,
                     "{limit} {share:?}"
                 );
                 assert!(share.workers >= 1 && share.workers <= workers);
-                assert!(u64::from(share.connections) > LEAST / 2, "{limit} {share:?}");
+                assert!(u64::from(share.connections) > MIN_PER_WORKER / 2, "{limit} {share:?}");
             }
         }
     }

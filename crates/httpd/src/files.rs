@@ -6,27 +6,27 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use multiplex::{Commands, Cx, File, FileDone, FileKind, FileOp, Meta};
+use evring::{Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata};
 use tracing::error;
 
 use crate::body::Body;
-use crate::cache::{Found, Source, variant};
+use crate::cache::{CacheLookup, Source, variant};
 use crate::coding::{self, Coding, Codings};
 use crate::conditions::Validators;
 use crate::listing;
-use crate::log::Seen;
+use crate::log::LoggedRequest;
 use crate::path;
-use crate::reply::{About, Caching, Manner, Ready};
-use crate::request::{self, MEMORY, Parsed, Persist, Request};
-use crate::respond::{Pen, respond};
+use crate::reply::{Caching, PreparedResponse, RepresentationHeaders, ResponseOptions};
+use crate::request::{self, MEMORY, Parsed, Persistence, Request};
+use crate::respond::{ResponseWriter, respond};
 use crate::site::Site;
 use crate::state::State;
 use crate::status::Status;
-use crate::work::{FileWork, Step, Work, give};
+use crate::work::{FileLookup, LookupStep, PendingWork, send_prepared};
 
 /// How files are served.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Serving {
+pub(crate) struct FileOptions {
     /// Whether compressed files are looked for beside a file.
     pub(crate) precompressed: bool,
     /// Whether a directory without an index shows what is in it.
@@ -44,9 +44,9 @@ impl Drop for Counted {
     }
 }
 
-impl Default for Serving {
+impl Default for FileOptions {
     fn default() -> Self {
-        Serving { precompressed: true, listing: false, max_age: None }
+        FileOptions { precompressed: true, listing: false, max_age: None }
     }
 }
 
@@ -64,7 +64,7 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
-        manner: Manner,
+        options: ResponseOptions,
         (name, codings): (&[u8], Codings),
     ) -> Option<bool> {
         let coding = choose(request, codings);
@@ -77,21 +77,21 @@ impl Site {
         };
         let asked_again = request.has("if-range").then(|| self.cache.paths(name)).flatten();
         let found = match asked_again {
-            Some((target, paths)) => Found::Stale(target, paths),
+            Some((target, paths)) => CacheLookup::Stale(target, paths),
             None => self.cache.find(name, x.io.now()),
         };
         match found {
-            Found::Fresh(ready, _) => {
-                let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-                Some(respond(ready, x, Some(request), manner, pen))
+            CacheLookup::Fresh(prepared, _) => {
+                let writer = ResponseWriter { out: &mut self.scratch, clock: &self.clock };
+                Some(respond(prepared, x, Some(request), options, writer))
             }
-            Found::Stale(target, paths) => {
-                let mut work = FileWork::confirm(target, paths, coding, manner);
+            CacheLookup::Stale(target, paths) => {
+                let mut work = FileLookup::confirm(target, paths, coding, options);
                 work.codings = codings;
                 self.begin(x, request, work);
                 Some(false)
             }
-            Found::Nothing => None,
+            CacheLookup::Nothing => None,
         }
     }
 
@@ -102,41 +102,41 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
-        manner: Manner,
+        options: ResponseOptions,
     ) -> bool {
         let (name, query) = match path::split(request.target) {
             Ok((name, query)) => (path::canonical(name), query),
-            Err(status) => return self.refuse(x, status, manner.ending()),
+            Err(status) => return self.send_error(x, status, options.ending()),
         };
         if let Some(route) = self.routes.find(&name) {
-            return self.call(x, request, Body::default(), manner, route);
+            return self.dispatch(x, request, Body::default(), options, route);
         }
         if *name == *STATUS.as_bytes() && self.shows_itself() {
-            return self.show_status(x, manner);
+            return self.show_status(x, options);
         }
-        let mut work = match FileWork::open(&name, query, manner) {
+        let mut work = match FileLookup::open(&name, query, options) {
             Ok(work) => work,
-            Err(Status::NOT_FOUND) => return self.refuse(x, Status::NOT_FOUND, manner),
-            Err(status) => return self.refuse(x, status, manner.ending()),
+            Err(Status::NOT_FOUND) => return self.send_error(x, Status::NOT_FOUND, options),
+            Err(status) => return self.send_error(x, status, options.ending()),
         };
         if self.root.is_none() {
-            return self.answer_itself(x, request, work.paths.plain.as_path(), manner);
+            return self.answer_itself(x, request, work.paths.plain.as_path(), options);
         }
         // The same file may be in memory by its canonical name.
         match self.cache.find(work.name(), x.io.now()) {
-            Found::Fresh(_, codings) => {
+            CacheLookup::Fresh(_, codings) => {
                 let known = (work.name(), codings);
-                if let Some(goes_on) = self.answer_known(x, request, manner, known) {
+                if let Some(goes_on) = self.answer_known(x, request, options, known) {
                     return goes_on;
                 }
                 work.codings = codings;
                 work.coding = choose(request, codings);
             }
-            Found::Stale(..) => work.step = Step::Confirm,
-            Found::Nothing if self.serving.precompressed => {
-                work.step = Step::Sibling { at: 0, confirms: false };
+            CacheLookup::Stale(..) => work.step = LookupStep::Confirm,
+            CacheLookup::Nothing if self.file_options.precompressed => {
+                work.step = LookupStep::Sibling { at: 0, confirms: false };
             }
-            Found::Nothing => {}
+            CacheLookup::Nothing => {}
         }
         self.begin(x, request, work);
         false
@@ -148,29 +148,36 @@ impl Site {
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         path: &Path,
-        manner: Manner,
+        options: ResponseOptions,
     ) -> bool {
         if path != Path::new(path::INDEX) || !self.shows_itself() {
-            return self.refuse(x, Status::NOT_FOUND, manner);
+            return self.send_error(x, Status::NOT_FOUND, options);
         }
         let page = include_str!("page.html")
             .replace("{backend}", &self.backend)
             .replace("{version}", env!("CARGO_PKG_VERSION"));
-        let about = About::plain("text/html; charset=utf-8");
-        let mut ready = Ready::new(about, page.as_bytes(), &self.clock);
-        let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-        let goes_on = respond(&mut ready, x, Some(request), manner, pen);
-        self.cache.keep(b"/", ready, None, x.io.now());
+        let representation = RepresentationHeaders::plain("text/html; charset=utf-8");
+        let mut prepared = PreparedResponse::new(representation, page.as_bytes(), &self.clock);
+        let writer = ResponseWriter { out: &mut self.scratch, clock: &self.clock };
+        let goes_on = respond(&mut prepared, x, Some(request), options, writer);
+        self.cache.keep(b"/", prepared, None, x.io.now());
         goes_on
     }
 
     /// Tells what the server has done.
-    fn show_status(&mut self, x: &mut Cx<'_, impl Commands, State>, manner: Manner) -> bool {
-        self.board.own().take_over(x.io);
-        let text = self.board.json(&self.backend, x.io.now());
-        let about = About { caching: Caching::Not, ..About::plain("application/json") };
-        let mut ready = Ready::new(about, text.as_bytes(), &self.clock);
-        give(&mut ready, x, &self.clock, manner)
+    fn show_status(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        options: ResponseOptions,
+    ) -> bool {
+        self.metrics.own().take_over(x.io);
+        let text = self.metrics.json(&self.backend, x.io.now());
+        let representation = RepresentationHeaders {
+            caching: Caching::Not,
+            ..RepresentationHeaders::plain("application/json")
+        };
+        let mut prepared = PreparedResponse::new(representation, text.as_bytes(), &self.clock);
+        send_prepared(&mut prepared, x, &self.clock, options)
     }
 
     /// Begins file work; meanwhile the connection does not receive.
@@ -179,50 +186,54 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
-        mut work: FileWork,
+        mut work: FileLookup,
     ) {
-        x.io.receive(x.id, false);
-        x.io.deadline(x.id, Some(x.io.now() + self.limits.stall_time));
+        x.io.set_receiving(x.id, false);
+        x.io.set_deadline(x.id, Some(x.io.now() + self.limits.progress_interval));
         let mut spare = self.spare.pop();
-        if let Some(Work::File(old)) = spare.as_deref_mut() {
-            work.head = std::mem::take(&mut old.head);
+        if let Some(PendingWork::File(former)) = spare.as_deref_mut() {
+            work.head = std::mem::take(&mut former.head);
         }
         work.head.clear();
-        if request.conditional || request.accepts || self.tells_requests() {
+        if request.conditional || request.has_accept_encoding || self.tells_requests() {
             work.head.extend_from_slice(request.head);
         }
         let work = match spare {
             Some(mut spare) => {
-                *spare = Work::File(work);
+                *spare = PendingWork::File(work);
                 spare
             }
-            None => Box::new(Work::File(work)),
+            None => Box::new(PendingWork::File(work)),
         };
         self.look(x, work);
     }
 
     /// Begins the next step of file work.
-    fn look(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<Work>) {
-        let (Some(root), Work::File(file)) = (self.root, &*work) else { return };
+    fn look(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<PendingWork>) {
+        let (Some(root), PendingWork::File(file)) = (self.root, &*work) else { return };
         let op = match file.step {
-            Step::Confirm => FileOp::Stat(root, file.paths.of(file.coding)),
-            Step::Sibling { at, .. } => FileOp::Stat(root, file.paths.of(Some(Coding::ALL[at]))),
-            Step::List => FileOp::List(root, file.directory()),
-            Step::Open | Step::Read(..) => FileOp::Open(root, file.paths.of(file.coding)),
+            LookupStep::Confirm => FileOp::Stat(root, file.paths.of(file.coding)),
+            LookupStep::Sibling { at, .. } => {
+                FileOp::Stat(root, file.paths.of(Some(Coding::ALL[at])))
+            }
+            LookupStep::List => FileOp::List(root, file.directory()),
+            LookupStep::Open | LookupStep::Read(..) => {
+                FileOp::Open(root, file.paths.of(file.coding))
+            }
         };
-        x.io.file(x.id, 0, op);
+        x.io.file_op(x.id, 0, op);
         x.state.work = Some(work);
     }
 
     /// Goes on with a request after file work.
-    pub(crate) fn file_done(&mut self, x: &mut Cx<'_, impl Commands, State>, done: FileDone) {
+    pub(crate) fn file_done(&mut self, x: &mut Cx<'_, impl Commands, State>, done: FileOutcome) {
         let Some(mut work) = x.state.work.take() else { return };
-        let Work::File(file) = &mut *work else {
+        let PendingWork::File(file) = &mut *work else {
             x.state.work = Some(work);
             return;
         };
-        if x.io.stopping() && file.manner.persist != Persist::Ends {
-            file.manner = file.manner.ending();
+        if x.io.is_stopping() && file.options.persistence != Persistence::Close {
+            file.options = file.options.ending();
         }
         let head = std::mem::take(&mut file.head);
         let mut memory = MEMORY;
@@ -232,24 +243,25 @@ impl Site {
             _ => None,
         };
         let after = self.go_on(x, file, request.as_ref(), done);
-        if matches!(after, After::Answered(_)) {
-            let seen = request.as_ref().map_or(Seen::Bytes(&head), Seen::Request);
-            self.count(x.state, seen);
+        if matches!(after, LookupResult::Answered(_)) {
+            let logged =
+                request.as_ref().map_or(LoggedRequest::Bytes(&head), LoggedRequest::Request);
+            self.count(x.state, logged);
         }
         file.head = head;
         match after {
-            After::Look => self.look(x, work),
-            After::Read(from, len) => {
+            LookupResult::Look => self.look(x, work),
+            LookupResult::Read(from, len) => {
                 x.state.work = Some(work);
                 // One byte more than there should be, to see whether the file grows.
-                x.io.file(x.id, 0, FileOp::Read(from, 0..len + 1));
+                x.io.file_op(x.id, 0, FileOp::Read(from, 0..len + 1));
             }
-            After::Answered(goes_on) => {
+            LookupResult::Answered(goes_on) => {
                 if self.spare.len() < Self::SPARE {
                     self.spare.push(work);
                 }
                 if goes_on {
-                    x.io.receive(x.id, true);
+                    x.io.set_receiving(x.id, true);
                 }
             }
         }
@@ -258,102 +270,108 @@ impl Site {
     fn go_on(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileWork,
+        file: &mut FileLookup,
         request: Option<&Request<'_, '_>>,
-        done: FileDone,
-    ) -> After {
+        done: FileOutcome,
+    ) -> LookupResult {
         match (std::mem::take(&mut file.step), done) {
-            (Step::Confirm, FileDone::Stat(result)) => {
+            (LookupStep::Confirm, FileOutcome::Stat(result)) => {
                 let same = |source: &Source| source.is_dated && Some(source.meta) == result.ok();
                 file.put_key(&mut self.key);
                 let is_same = self.cache.confirm(&self.key, same, x.io.now());
-                let siblings = self.serving.precompressed && file.coding.is_none();
+                let siblings = self.file_options.precompressed && file.coding.is_none();
                 file.step = match is_same {
-                    true if siblings => Step::Sibling { at: 0, confirms: true },
+                    true if siblings => LookupStep::Sibling { at: 0, confirms: true },
                     true => return self.answer_again(x, file, request),
-                    false if siblings => Step::Sibling { at: 0, confirms: false },
-                    false => Step::Open,
+                    false if siblings => LookupStep::Sibling { at: 0, confirms: false },
+                    false => LookupStep::Open,
                 };
-                After::Look
+                LookupResult::Look
             }
-            (Step::Sibling { at, confirms }, FileDone::Stat(result)) => {
+            (LookupStep::Sibling { at, confirms }, FileOutcome::Stat(result)) => {
                 if result.is_ok_and(|meta| meta.kind == FileKind::Regular) {
                     file.codings.add(Coding::ALL[at]);
                 }
                 if at + 1 < Coding::ALL.len() {
-                    file.step = Step::Sibling { at: at + 1, confirms };
-                    return After::Look;
+                    file.step = LookupStep::Sibling { at: at + 1, confirms };
+                    return LookupResult::Look;
                 }
                 let codings = file.codings;
                 let same = |source: &Source| source.codings == codings;
                 if confirms && self.cache.confirm(file.name(), same, x.io.now()) {
                     return self.answer_again(x, file, request);
                 }
-                file.step = Step::Open;
-                After::Look
+                file.step = LookupStep::Open;
+                LookupResult::Look
             }
-            (Step::Open, FileDone::Opened(Ok((from, meta)))) => match meta.kind {
+            (LookupStep::Open, FileOutcome::Opened(Ok((from, meta)))) => match meta.kind {
                 FileKind::Regular => {
-                    let validators = Validators::of(&meta, file.coding, x.io.wall());
-                    if meta.len <= u64::from(self.limits.cached_file) {
-                        file.step = Step::Read(meta, validators);
-                        return After::Read(from, meta.len);
+                    let validators = Validators::of(&meta, file.coding, x.io.wall_time());
+                    if meta.len <= u64::from(self.limits.max_cached_file_bytes) {
+                        file.step = LookupStep::Read(meta, validators);
+                        return LookupResult::Read(from, meta.len);
                     }
                     if self.has_meanwhile(x, file, &meta, &validators) {
                         return self.answer_again(x, file, request);
                     }
                     let Some(from) = self.hold(from) else {
-                        self.board.own().refused_files.add(1);
-                        return After::Answered(self.refuse(x, Status::BUSY, file.manner));
+                        self.metrics.own().refused_files.add(1);
+                        return LookupResult::Answered(self.send_error(
+                            x,
+                            Status::BUSY,
+                            file.options,
+                        ));
                     };
-                    self.have(x, file, request, (meta, validators), Have::Open(from))
+                    self.have(x, file, request, (meta, validators), FileContent::Open(from))
                 }
                 _ if file.coding.is_some() => {
                     file.fall_back();
-                    After::Look
+                    LookupResult::Look
                 }
                 FileKind::Directory if !file.name().ends_with(b"/") => {
                     let target = (file.name(), file.query());
-                    After::Answered(self.redirect(x, target, file.manner))
+                    LookupResult::Answered(self.redirect(x, target, file.options))
                 }
-                _ => After::Answered(self.refuse(x, Status::NOT_FOUND, file.manner)),
+                _ => LookupResult::Answered(self.send_error(x, Status::NOT_FOUND, file.options)),
             },
-            (Step::Read(meta, validators), FileDone::Read(Ok(bytes))) => {
-                self.have(x, file, request, (meta, validators), Have::Bytes(&bytes))
+            (LookupStep::Read(meta, validators), FileOutcome::Read(Ok(bytes))) => {
+                self.have(x, file, request, (meta, validators), FileContent::Bytes(&bytes))
             }
-            (Step::List, FileDone::Listed(Ok(listing))) => {
-                let about =
-                    About { caching: Caching::Not, ..About::plain("text/html; charset=utf-8") };
+            (LookupStep::List, FileOutcome::Listed(Ok(listing))) => {
+                let representation = RepresentationHeaders {
+                    caching: Caching::Not,
+                    ..RepresentationHeaders::plain("text/html; charset=utf-8")
+                };
                 let page = listing::page(file.name(), listing);
-                let mut ready = Ready::once(about, &page, &self.clock);
-                After::Answered(give(&mut ready, x, &self.clock, file.manner))
+                let mut prepared = PreparedResponse::once(representation, &page, &self.clock);
+                LookupResult::Answered(send_prepared(&mut prepared, x, &self.clock, file.options))
             }
-            (Step::List, FileDone::Listed(Err(error))) => {
+            (LookupStep::List, FileOutcome::Listed(Err(error))) => {
                 let status = Status::of(&error);
-                After::Answered(self.refuse(x, status, file.manner))
+                LookupResult::Answered(self.send_error(x, status, file.options))
             }
-            (_, FileDone::Opened(Err(error)) | FileDone::Read(Err(error))) => {
+            (_, FileOutcome::Opened(Err(error)) | FileOutcome::Read(Err(error))) => {
                 if file.coding.is_some() {
                     file.fall_back();
-                    return After::Look;
+                    return LookupResult::Look;
                 }
                 let status = Status::of(&error);
                 let is_directory = file.name().ends_with(b"/");
                 let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
-                if self.serving.listing && has_no_index {
-                    file.step = Step::List;
-                    return After::Look;
+                if self.file_options.listing && has_no_index {
+                    file.step = LookupStep::List;
+                    return LookupResult::Look;
                 }
                 let mild = status.0 < 500;
                 if !mild {
                     error!("{:?}: {error}", file.paths.plain.as_path());
                 }
-                let manner = if mild { file.manner } else { file.manner.ending() };
-                After::Answered(self.refuse(x, status, manner))
+                let options = if mild { file.options } else { file.options.ending() };
+                LookupResult::Answered(self.send_error(x, status, options))
             }
             _ => {
-                let manner = file.manner.ending();
-                After::Answered(self.refuse(x, Status::INTERNAL, manner))
+                let options = file.options.ending();
+                LookupResult::Answered(self.send_error(x, Status::INTERNAL, options))
             }
         }
     }
@@ -362,8 +380,8 @@ impl Site {
     fn has_meanwhile(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        file: &FileWork,
-        meta: &Meta,
+        file: &FileLookup,
+        meta: &Metadata,
         validators: &Validators,
     ) -> bool {
         let (codings, is_dated) = (file.codings_beside(), validators.is_dated);
@@ -377,7 +395,7 @@ impl Site {
     /// Counts an open file until nobody needs it any more; nothing if there are too many.
     fn hold(&mut self, file: File) -> Option<File> {
         let count = Rc::clone(&self.open_files);
-        while count.get() >= self.limits.open_files {
+        while count.get() >= self.limits.max_open_files {
             if !self.cache.close_one() {
                 return None;
             }
@@ -390,18 +408,18 @@ impl Site {
     fn answer_again(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileWork,
+        file: &mut FileLookup,
         request: Option<&Request<'_, '_>>,
-    ) -> After {
+    ) -> LookupResult {
         file.put_key(&mut self.key);
-        let Some((ready, codings)) = self.cache.kept(&self.key) else {
-            file.step = Step::Open;
-            return After::Look;
+        let Some((prepared, codings)) = self.cache.kept(&self.key) else {
+            file.step = LookupStep::Open;
+            return LookupResult::Look;
         };
         match request.filter(|_| file.coding.is_none()).and_then(|r| choose(r, codings)) {
             None => {
-                let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-                After::Answered(respond(ready, x, request, file.manner, pen))
+                let writer = ResponseWriter { out: &mut self.scratch, clock: &self.clock };
+                LookupResult::Answered(respond(prepared, x, request, file.options, writer))
             }
             Some(coding) => {
                 file.codings = codings;
@@ -414,63 +432,68 @@ impl Site {
     fn choose_coding(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileWork,
+        file: &mut FileLookup,
         request: Option<&Request<'_, '_>>,
         coding: Coding,
-    ) -> After {
+    ) -> LookupResult {
         file.coding = Some(coding);
         file.put_key(&mut self.key);
-        if let Found::Fresh(ready, _) = self.cache.find(&self.key, x.io.now()) {
-            let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-            return After::Answered(respond(ready, x, request, file.manner, pen));
+        if let CacheLookup::Fresh(prepared, _) = self.cache.find(&self.key, x.io.now()) {
+            let writer = ResponseWriter { out: &mut self.scratch, clock: &self.clock };
+            return LookupResult::Answered(respond(prepared, x, request, file.options, writer));
         }
-        file.step = Step::Open;
-        After::Look
+        file.step = LookupStep::Open;
+        LookupResult::Look
     }
 
     /// Answers with a file that is at hand now, and keeps it unless it is changing.
     fn have(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileWork,
+        file: &mut FileLookup,
         request: Option<&Request<'_, '_>>,
-        (meta, validators): (Meta, Validators),
-        have: Have<'_>,
-    ) -> After {
+        (meta, validators): (Metadata, Validators),
+        have: FileContent<'_>,
+    ) -> LookupResult {
         let (is_settled, is_dated) = (validators.is_settled, validators.is_dated);
-        let about = About {
+        let representation = RepresentationHeaders {
             content_type: content_type(file.paths.plain.as_path()),
             validators: Some(validators),
             coding: file.coding,
             varies: !file.codings.is_empty(),
-            caching: self.serving.max_age.map_or(Caching::Unsaid, Caching::Seconds),
+            caching: self.file_options.max_age.map_or(Caching::Unsaid, Caching::Seconds),
         };
-        let (mut ready, whole) = match have {
-            Have::Bytes(bytes) => {
+        let (mut prepared, whole) = match have {
+            FileContent::Bytes(bytes) => {
                 let body = &bytes[..bytes.len().min(meta.len as usize)];
-                (Ready::new(about, body, &self.clock), meta.len == bytes.len() as u64)
+                (
+                    PreparedResponse::new(representation, body, &self.clock),
+                    meta.len == bytes.len() as u64,
+                )
             }
-            Have::Open(from) => (Ready::from_file(about, from, meta.len, &self.clock), true),
+            FileContent::Open(from) => {
+                (PreparedResponse::from_file(representation, from, meta.len, &self.clock), true)
+            }
         };
         let chosen =
             request.filter(|_| file.coding.is_none()).and_then(|r| choose(r, file.codings));
-        let pen = Pen { out: &mut self.scratch, clock: &self.clock };
-        let goes_on = chosen.is_none() && respond(&mut ready, x, request, file.manner, pen);
+        let writer = ResponseWriter { out: &mut self.scratch, clock: &self.clock };
+        let goes_on = chosen.is_none() && respond(&mut prepared, x, request, file.options, writer);
         if whole && is_settled {
             let codings = file.codings_beside();
             file.put_key(&mut self.key);
             let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
-            self.cache.keep(&self.key, ready, Some(source), x.io.now());
+            self.cache.keep(&self.key, prepared, Some(source), x.io.now());
         }
         match chosen {
             Some(coding) => self.choose_coding(x, file, request, coding),
-            None => After::Answered(goes_on),
+            None => LookupResult::Answered(goes_on),
         }
     }
 }
 
 /// What comes after a step of file work.
-enum After {
+enum LookupResult {
     /// The next step.
     Look,
     /// A file of so many bytes is to be read.
@@ -480,14 +503,14 @@ enum After {
 }
 
 /// A file that is at hand.
-enum Have<'a> {
+enum FileContent<'a> {
     Bytes(&'a [u8]),
     Open(File),
 }
 
 /// The coding that a request gets of those that there are.
 fn choose(request: &Request<'_, '_>, there: Codings) -> Option<Coding> {
-    if there.is_empty() || !request.accepts {
+    if there.is_empty() || !request.has_accept_encoding {
         return None;
     }
     coding::choose(request.all("accept-encoding"), there)

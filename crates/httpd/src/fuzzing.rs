@@ -1,14 +1,14 @@
 //! Properties that hold for whatever a client sends; `fuzz/` looks for what breaks them.
 
-use multiplex::Rx;
+use evring::Rx;
 
 use crate::Limits;
-use crate::body::{Body, Piece};
-use crate::broken::as_http_1_1;
+use crate::body::{Body, BodyPiece};
 use crate::coding::{Coding, Codings, choose};
 use crate::conditions::Validators;
+use crate::head_errors::as_http_1_1;
 use crate::path;
-use crate::range::{self, Asked};
+use crate::range::{self, RangeRequest};
 use crate::request::{Framing, MEMORY, Parsed, parse};
 
 /// A head is refused, partial or whole, and the bytes behind it make no difference.
@@ -19,14 +19,16 @@ pub fn head(bytes: &[u8]) {
     let limits = Limits::default();
     let len = match parse(bytes, &mut { MEMORY }, &limits) {
         Parsed::Request(request) => {
-            assert!(request.head.ends_with(b"\r\n\r\n") && request.head.len() <= limits.head);
+            assert!(
+                request.head.ends_with(b"\r\n\r\n") && request.head.len() <= limits.max_head_bytes
+            );
             assert_eq!(request.head, &bytes[..request.head.len()]);
             assert!(!request.target.iter().any(|b| b.is_ascii_whitespace()));
-            assert!(request.old || request.all("host").count() == 1);
+            assert!(request.is_http10 || request.all("host").count() == 1);
             let _ = path::split(request.target).map(|(name, _)| path::resolve(name));
             request.head.len()
         }
-        Parsed::Partial => return assert!(bytes.len() < limits.head),
+        Parsed::Partial => return assert!(bytes.len() < limits.max_head_bytes),
         Parsed::Refused(status) => return assert!((400..600).contains(&status.0)),
         Parsed::LaterMinor(digit) => return head(&as_http_1_1(bytes, digit)),
     };
@@ -50,7 +52,7 @@ enum Found {
 }
 
 fn read(bytes: &[u8], step: usize) -> Found {
-    let limits = Limits { body: 10_000, ..Limits::default() };
+    let limits = Limits { max_body_bytes: 10_000, ..Limits::default() };
     let Ok(mut body) = Body::new(Framing::Chunked, &limits) else { return Found::Refused(0) };
     let (mut tail, mut content, mut taken) = (Vec::new(), Vec::new(), 0);
     for piece in bytes.chunks(step.max(1)) {
@@ -61,13 +63,13 @@ fn read(bytes: &[u8], step: usize) -> Found {
             let next = body.next(&mut rx, &limits);
             let end = match next {
                 Err(status) => return Found::Refused(status.0),
-                Ok(Piece::Partial) => None,
-                Ok(Piece::Content(n)) => {
+                Ok(BodyPiece::Partial) => None,
+                Ok(BodyPiece::Content(n)) => {
                     content.extend_from_slice(&rx.bytes()[..n]);
                     rx.consume(n);
                     Some(false)
                 }
-                Ok(Piece::End(n)) => {
+                Ok(BodyPiece::End(n)) => {
                     rx.consume(n);
                     Some(true)
                 }
@@ -81,7 +83,7 @@ fn read(bytes: &[u8], step: usize) -> Found {
                 Some(true) => return Found::Whole(content, taken),
             }
         }
-        assert!(tail.len() < limits.head, "what waits is bounded");
+        assert!(tail.len() < limits.max_head_bytes, "what waits is bounded");
     }
     Found::Open
 }
@@ -108,10 +110,10 @@ pub fn body(bytes: &[u8]) {
 pub fn range(bytes: &[u8]) {
     let (len, field) = bytes.split_at(bytes.len().min(4));
     let len = len.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    let parts = match range::asked(field, len) {
-        Asked::Whole | Asked::Nothing => return,
-        Asked::One(part) => vec![part],
-        Asked::Several(parts) => {
+    let parts = match range::parse_range(field, len) {
+        RangeRequest::Whole | RangeRequest::Nothing => return,
+        RangeRequest::One(part) => vec![part],
+        RangeRequest::Several(parts) => {
             assert!(parts.len() > 1 && parts.iter().map(|p| p.end - p.start).sum::<u64>() <= len);
             parts
         }
@@ -136,13 +138,13 @@ pub fn conditions(bytes: &[u8]) {
         resumes_by_date: true,
         ..Validators::default()
     };
-    let verdict = validators.judge(&request);
-    assert_eq!(verdict, validators.judge(&request));
+    let verdict = validators.evaluate(&request);
+    assert_eq!(verdict, validators.evaluate(&request));
     assert!(validators.range(&request).is_none() || request.has("range"));
     let mut there = Codings::default();
     there.add(Coding::Gzip);
     let chosen = choose(request.all("accept-encoding"), there);
-    assert!(chosen.is_none_or(|coding| coding == Coding::Gzip && request.accepts));
+    assert!(chosen.is_none_or(|coding| coding == Coding::Gzip && request.has_accept_encoding));
 }
 
 /// A path that is resolved stays below its root.

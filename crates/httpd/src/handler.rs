@@ -18,13 +18,13 @@ pub type Response<T = Body> = http::Response<T>;
 
 /// Answers requests.
 ///
-/// A closure from a whole [`Request`] to something that is a [`Reply`] is a handler. One handler
+/// A closure from a whole [`Request`] to something that is a [`IntoResponse`] is a handler. One handler
 /// serves all workers at once. It is called in its worker's thread and must not wait, for a database
 /// or a lock, as the other connections of the worker would wait too; nor can it answer later.
 ///
 /// ```
-/// use httpd::http::{Method, StatusCode};
-/// use httpd::{Request, Server};
+/// use evring_httpd::http::{Method, StatusCode};
+/// use evring_httpd::{Request, Server};
 ///
 /// // Whatever is posted comes back in capitals; the body is there, whole, within `Limits::body`.
 /// let shout = |request: Request| match *request.method() {
@@ -39,9 +39,9 @@ pub type Response<T = Body> = http::Response<T>;
 /// ```
 /// use std::sync::Arc;
 ///
-/// use httpd::http::HeaderMap;
-/// use httpd::http::request::Parts;
-/// use httpd::{Answer, Handler, Reply, Response, Server, Upload};
+/// use evring_httpd::http::HeaderMap;
+/// use evring_httpd::http::request::Parts;
+/// use evring_httpd::{Answer, Handler, IntoResponse, Response, Server, BodySink};
 ///
 /// struct Count;
 ///
@@ -53,7 +53,7 @@ pub type Response<T = Body> = http::Response<T>;
 ///
 /// struct Counted(usize);
 ///
-/// impl Upload for Counted {
+/// impl BodySink for Counted {
 ///     fn data(&mut self, bytes: &[u8]) -> Option<Response> {
 ///         self.0 += bytes.len();
 ///         None // or a reply, which ends the upload
@@ -74,14 +74,14 @@ pub trait Handler: Send + Sync + 'static {
     fn handle(self: Arc<Self>, head: Parts) -> Answer;
 
     /// Answers a request that has no body. By default it gives the head back, for
-    /// [`Handler::handle`] to take and an [`Upload`] to end at once; a handler that answers here
+    /// [`Handler::handle`] to take and an [`BodySink`] to end at once; a handler that answers here
     /// saves making one.
-    fn handle_at_once(&self, head: Parts) -> ControlFlow<Response, Parts> {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
         ControlFlow::Continue(head)
     }
 
-    /// Whether a call costs far more than a connection does. See [`costly`].
-    fn is_costly(&self) -> bool {
+    /// Whether a call costs far more than a connection does. See [`shed_if_late`].
+    fn sheds_if_late(&self) -> bool {
         false
     }
 }
@@ -89,31 +89,31 @@ pub trait Handler: Send + Sync + 'static {
 /// Has a handler called only for requests whose clients still wait, when there is more to do than can
 /// be done. Others are answered with 503 and Retry-After, which is not worth it for a handler that is
 /// quick: a connection that is refused costs most of what a short reply does. How late is too late is
-/// said by [`Config::admission`](multiplex::Config::admission).
+/// said by [`Config::admission`](evring::Config::admission).
 ///
 /// ```
-/// use httpd::{Request, Server, costly};
+/// use evring_httpd::{Request, Server, shed_if_late};
 ///
 /// let report = |_: Request| (0..10_000_000u64).sum::<u64>().to_string();
-/// let server = Server::builder().route("/report", costly(report));
+/// let server = Server::builder().route("/report", shed_if_late(report));
 /// ```
-pub fn costly(handler: impl Handler) -> impl Handler {
-    Costly(Arc::new(handler))
+pub fn shed_if_late(handler: impl Handler) -> impl Handler {
+    ShedIfLate(Arc::new(handler))
 }
 
 /// A handler that costs much.
-struct Costly<H>(Arc<H>);
+struct ShedIfLate<H>(Arc<H>);
 
-impl<H: Handler> Handler for Costly<H> {
+impl<H: Handler> Handler for ShedIfLate<H> {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
         Arc::clone(&self.0).handle(head)
     }
 
-    fn handle_at_once(&self, head: Parts) -> ControlFlow<Response, Parts> {
-        self.0.handle_at_once(head)
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
+        self.0.handle_without_body(head)
     }
 
-    fn is_costly(&self) -> bool {
+    fn sheds_if_late(&self) -> bool {
         true
     }
 }
@@ -121,18 +121,18 @@ impl<H: Handler> Handler for Costly<H> {
 /// What a [`Handler`] makes of a request's head.
 pub enum Answer {
     /// The reply. A body that is still to come is dropped, and the connection with it.
-    Reply(Response),
+    Respond(Response),
     /// What is to be done with the body, be it empty.
-    Receive(Box<dyn Upload>),
+    Receive(Box<dyn BodySink>),
 }
 
 /// A request's body on its way in.
-pub trait Upload {
+pub trait BodySink {
     /// Takes the next bytes; a reply ends the upload early, and the connection with it.
     fn data(&mut self, bytes: &[u8]) -> Option<Response>;
 
     /// Bytes of memory that it holds for the body now. Together with those of the other requests they
-    /// are bounded by [`Limits::bodies`](crate::Limits::bodies). None by default, as for one that
+    /// are bounded by [`Limits::max_body_memory`](crate::Limits::max_body_memory). None by default, as for one that
     /// passes the bytes on.
     fn held_bytes(&self) -> usize {
         0
@@ -142,7 +142,7 @@ pub trait Upload {
     fn end(self: Box<Self>, trailers: HeaderMap) -> Response;
 }
 
-impl fmt::Debug for dyn Upload {
+impl fmt::Debug for dyn BodySink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Upload")
     }
@@ -151,13 +151,13 @@ impl fmt::Debug for dyn Upload {
 impl<F, R> Handler for F
 where
     F: Fn(Request) -> R + Send + Sync + 'static,
-    R: Reply + 'static,
+    R: IntoResponse + 'static,
 {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
         Answer::Receive(Box::new(Whole { handler: self, head, body: BytesMut::new() }))
     }
 
-    fn handle_at_once(&self, head: Parts) -> ControlFlow<Response, Parts> {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
         ControlFlow::Break(self(Request::from_parts(head, Bytes::new())).into_response())
     }
 }
@@ -169,7 +169,7 @@ struct Whole<F> {
     body: BytesMut,
 }
 
-impl<F: Fn(Request) -> R, R: Reply> Upload for Whole<F> {
+impl<F: Fn(Request) -> R, R: IntoResponse> BodySink for Whole<F> {
     fn data(&mut self, bytes: &[u8]) -> Option<Response> {
         self.body.extend_from_slice(bytes);
         None
@@ -191,18 +191,18 @@ impl<F: Fn(Request) -> R, R: Reply> Upload for Whole<F> {
     note = "replies are texts, bytes, `Response`, `StatusCode`, a pair of `StatusCode` and a reply, \
             and results of two replies; a handler can't be async, as its worker would wait for it"
 )]
-pub trait Reply {
+pub trait IntoResponse {
     /// The reply.
     fn into_response(self) -> Response;
 }
 
-impl Reply for Response {
+impl IntoResponse for Response {
     fn into_response(self) -> Response {
         self
     }
 }
 
-impl Reply for Cow<'static, str> {
+impl IntoResponse for Cow<'static, str> {
     fn into_response(self) -> Response {
         match self {
             Cow::Borrowed(text) => text.into_response(),
@@ -211,7 +211,7 @@ impl Reply for Cow<'static, str> {
     }
 }
 
-impl Reply for StatusCode {
+impl IntoResponse for StatusCode {
     fn into_response(self) -> Response {
         let mut response = Response::default();
         *response.status_mut() = self;
@@ -219,7 +219,7 @@ impl Reply for StatusCode {
     }
 }
 
-impl<R: Reply> Reply for (StatusCode, R) {
+impl<R: IntoResponse> IntoResponse for (StatusCode, R) {
     fn into_response(self) -> Response {
         let mut response = self.1.into_response();
         *response.status_mut() = self.0;
@@ -227,7 +227,7 @@ impl<R: Reply> Reply for (StatusCode, R) {
     }
 }
 
-impl<R: Reply, E: Reply> Reply for Result<R, E> {
+impl<R: IntoResponse, E: IntoResponse> IntoResponse for Result<R, E> {
     fn into_response(self) -> Response {
         match self {
             Ok(reply) => reply.into_response(),
@@ -246,7 +246,7 @@ fn typed(content_type: &'static str, body: Body) -> Response {
 
 macro_rules! replies {
     ($content_type:literal: $($type:ty),*) => {$(
-        impl Reply for $type {
+        impl IntoResponse for $type {
             fn into_response(self) -> Response {
                 typed($content_type, self.into())
             }
@@ -292,8 +292,8 @@ impl Body {
     /// An error ends the connection, so that the client does not take the body for whole.
     ///
     /// ```
-    /// use httpd::bytes::Bytes;
-    /// use httpd::{Body, Request, Response, Server};
+    /// use evring_httpd::bytes::Bytes;
+    /// use evring_httpd::{Body, Request, Response, Server};
     ///
     /// let numbers = |_: Request| {
     ///     let lines = (1..=1_000_000).map(|n| Ok(Bytes::from(format!("{n}\n"))));

@@ -6,44 +6,44 @@ use bytes::Bytes;
 use http::StatusCode;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::handler::{Body, Reply, Request, Response, costly};
+use crate::handler::{Body, IntoResponse, Request, Response, shed_if_late};
 use crate::server::Builder;
 
 /// The longest time that can be asked for, and the most bytes.
-const MOST_US: u64 = 10_000_000;
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_SPIN_US: u64 = 10_000_000;
+const MAX_BYTES: u64 = 1 << 30;
 
 impl Builder {
     /// Adds what experiments ask for: `/spin?us=N` burns N microseconds of processor time (up to
     /// ten seconds), `/bytes?n=N` sends N bytes (up to 1 GiB), and `/echo` returns the request's
     /// body, or without one its fields. Not for the public.
     pub fn lab(self) -> Self {
-        self.route("/spin", costly(spin)).route("/bytes", bytes).route("/echo", echo)
+        self.route("/spin", shed_if_late(spin)).route("/bytes", bytes).route("/echo", echo)
     }
 }
 
 /// The number that a query gives to a name.
-fn number(request: &Request, name: &str, most: u64) -> Result<u64, (StatusCode, String)> {
+fn number(request: &Request, name: &str, max: u64) -> Result<u64, (StatusCode, String)> {
     let query = request.uri().query().unwrap_or_default();
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.find(|(key, _)| *key == name).map(|(_, value)| value);
-    let number = value.and_then(|value| value.parse().ok()).filter(|n| *n <= most);
-    let wrong = || format!("{name} must be a number up to {most}, as in ?{name}=1\n");
+    let number = value.and_then(|value| value.parse().ok()).filter(|n| *n <= max);
+    let wrong = || format!("{name} must be a number up to {max}, as in ?{name}=1\n");
     number.ok_or_else(|| (StatusCode::BAD_REQUEST, wrong()))
 }
 
 fn spin(request: Request) -> Result<String, (StatusCode, String)> {
-    let us = number(&request, "us", MOST_US)?;
+    let us = number(&request, "us", MAX_SPIN_US)?;
     // Not of the time of day: who is taken off the processor burns nothing meanwhile.
-    let until = processor_time() + Duration::from_micros(us);
-    while processor_time() < until {
+    let until = cpu_time() + Duration::from_micros(us);
+    while cpu_time() < until {
         std::hint::spin_loop();
     }
     Ok(format!("{us}\n"))
 }
 
 /// Processor time of this thread.
-fn processor_time() -> Duration {
+fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
@@ -51,7 +51,7 @@ fn processor_time() -> Duration {
 fn bytes(request: Request) -> Result<Response, (StatusCode, String)> {
     const PIECE: usize = 64 * 1024;
     static ZEROS: [u8; PIECE] = [b'0'; PIECE];
-    let n = number(&request, "n", MOST_BYTES)?;
+    let n = number(&request, "n", MAX_BYTES)?;
     let pieces = (0..n).step_by(PIECE).map(move |at| {
         let len = (n - at).min(PIECE as u64) as usize;
         Ok(Bytes::from_static(&ZEROS[..len]))

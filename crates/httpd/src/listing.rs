@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::os::unix::ffi::OsStrExt;
 
+use evring::{FileKind, Listing, Metadata};
 use httpdate::HttpDate;
-use multiplex::{FileKind, Listing, Meta};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use crate::path;
@@ -54,15 +54,15 @@ pub(crate) fn page(name: &[u8], listing: Listing) -> Vec<u8> {
         }
     }
     out.extend_from_slice(b"</table>\n");
-    if !listing.is_whole {
-        let most = Listing::MOST;
+    if !listing.is_complete {
+        let most = Listing::MAX_ENTRIES;
         put(&mut out, format_args!("<p>The directory has more than {most} entries.\n"));
     }
     out
 }
 
 /// Directories come first.
-fn order(a: &Meta, b: &Meta) -> Ordering {
+fn order(a: &Metadata, b: &Metadata) -> Ordering {
     (a.kind != FileKind::Directory).cmp(&(b.kind != FileKind::Directory))
 }
 
@@ -88,9 +88,14 @@ mod tests {
 
     use super::*;
 
-    fn entry(name: &[u8], kind: FileKind) -> (OsString, Meta) {
-        let meta =
-            Meta { kind, len: 7, modified_ns: 784_111_777_000_000_000, changed_ns: 0, inode: 1 };
+    fn entry(name: &[u8], kind: FileKind) -> (OsString, Metadata) {
+        let meta = Metadata {
+            kind,
+            len: 7,
+            modified_ns: 784_111_777_000_000_000,
+            changed_ns: 0,
+            inode: 1,
+        };
         (OsString::from_vec(name.to_vec()), meta)
     }
 
@@ -121,12 +126,12 @@ mod tests {
             format!("<tr><td><a href=\"./javascript%3Ax\">javascript:x</a><td>7<td>{date}"),
             format!("<tr><td><a href=\"./%FF%0A\">\u{fffd}\u{fffd}</a><td>7<td>{date}"),
         ];
-        assert_eq!(rows("/x/", Listing { entries, is_whole: true }), expected);
+        assert_eq!(rows("/x/", Listing { entries, is_complete: true }), expected);
     }
 
     #[test]
     fn the_root_has_no_way_up_and_the_title_is_decoded() {
-        let empty = Listing { entries: Vec::new(), is_whole: false };
+        let empty = Listing { entries: Vec::new(), is_complete: false };
         assert_eq!(rows("//", empty.clone()), ["<p>The directory has more than 4096 entries."]);
         let text = String::from_utf8(page(b"/a%20%3Cb/", empty)).unwrap();
         assert!(text.contains("<h1>/a &lt;b/</h1>"), "{text}");

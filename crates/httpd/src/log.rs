@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use rtrb::{Consumer, Producer, RingBuffer};
 use tracing::{error, warn};
 
-use crate::counts::Board;
+use crate::metrics::Metrics;
 use crate::reply::put;
 use crate::request::Request;
 
 /// Where lines go, until they are written.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct LogSender {
     ring: Producer<u8>,
     /// Who writes them.
     writer: Thread,
@@ -33,7 +33,7 @@ pub(crate) struct Lines {
 pub(crate) struct Entry<'e, 'h, 'a> {
     pub(crate) peer: Option<IpAddr>,
     pub(crate) date: &'e [u8],
-    pub(crate) seen: Seen<'e, 'h, 'a>,
+    pub(crate) logged: LoggedRequest<'e, 'h, 'a>,
     pub(crate) status: u16,
     /// Bytes of the body.
     pub(crate) body: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Entry<'e, 'h, 'a> {
 
 /// What a reply replies to.
 #[derive(Clone, Copy)]
-pub(crate) enum Seen<'e, 'h, 'a> {
+pub(crate) enum LoggedRequest<'e, 'h, 'a> {
     Request(&'e Request<'h, 'a>),
     /// What came of it was no request.
     Bytes(&'e [u8]),
@@ -50,7 +50,7 @@ pub(crate) enum Seen<'e, 'h, 'a> {
 /// Bytes that are shown of a line that was no request's.
 const SHOWN: usize = 256;
 
-impl Lines {
+impl LogSender {
     /// Writes a line in the combined format; false if there is no room for it.
     pub(crate) fn write(&mut self, entry: &Entry<'_, '_, '_>) -> bool {
         self.line.clear();
@@ -62,7 +62,7 @@ impl Lines {
         second.copy_from_slice(end);
         chunk.commit_all();
         // Once for each time, as a call may cost a system call.
-        let is_filling = self.ring.slots() < Writer::ROOM / 2;
+        let is_filling = self.ring.slots() < LogWriter::BUFFER_BYTES / 2;
         if is_filling && !self.called {
             self.writer.unpark();
         }
@@ -82,21 +82,22 @@ impl Entry<'_, '_, '_> {
             |range: std::ops::Range<usize>| std::str::from_utf8(&self.date[range]).unwrap_or("-");
         let (day, month, year, time) = (date(5..7), date(8..11), date(12..16), date(17..25));
         put(out, format_args!(" - - [{day}/{month}/{year}:{time} +0000] \""));
-        match self.seen {
-            Seen::Request(request) => {
+        match self.logged {
+            LoggedRequest::Request(request) => {
                 out.extend_from_slice(request.name.as_bytes());
                 out.push(b' ');
                 put_escaped(out, request.target);
-                out.extend_from_slice(if request.old { b" HTTP/1.0" } else { b" HTTP/1.1" });
+                out.extend_from_slice(if request.is_http10 { b" HTTP/1.0" } else { b" HTTP/1.1" });
             }
-            Seen::Bytes([]) => out.push(b'-'),
-            Seen::Bytes(bytes) => {
+            LoggedRequest::Bytes([]) => out.push(b'-'),
+            LoggedRequest::Bytes(bytes) => {
                 let line = bytes.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
                 put_escaped(out, &line[..line.len().min(SHOWN)]);
             }
         }
         put(out, format_args!("\" {} {}", self.status, self.body));
-        let request = if let Seen::Request(request) = self.seen { Some(request) } else { None };
+        let request =
+            if let LoggedRequest::Request(request) = self.logged { Some(request) } else { None };
         for name in ["referer", "user-agent"] {
             out.extend_from_slice(b" \"");
             match request.and_then(|request| request.one(name)) {
@@ -121,7 +122,7 @@ fn put_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// The thread that writes the lines of all workers.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct LogWriter {
     thread: Option<JoinHandle<()>>,
 }
 
@@ -134,15 +135,15 @@ pub struct AccessLog {
     pub reopen: Arc<AtomicBool>,
 }
 
-impl Writer {
+impl LogWriter {
     /// Bytes that each worker's lines may fill until they are written; more are lost, and counted.
-    pub(crate) const ROOM: usize = 1 << 20;
+    pub(crate) const BUFFER_BYTES: usize = 1 << 20;
 
     /// How often the lines are written.
-    const PAUSE: Duration = Duration::from_millis(100);
+    const WRITE_INTERVAL: Duration = Duration::from_millis(100);
 
     /// How long the last lines may take to be written.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Opens the log for so many workers.
     ///
@@ -151,11 +152,11 @@ impl Writer {
     pub(crate) fn start(
         to: AccessLog,
         workers: usize,
-        board: Board,
-    ) -> io::Result<(Self, Vec<Lines>)> {
-        let mut target = Target::open(to, board)?;
+        metrics: Metrics,
+    ) -> io::Result<(Self, Vec<LogSender>)> {
+        let mut target = LogTarget::open(to, metrics)?;
         let (producers, mut rings): (Vec<_>, Vec<_>) =
-            (0..workers).map(|_| RingBuffer::new(Self::ROOM)).unzip();
+            (0..workers).map(|_| RingBuffer::new(Self::BUFFER_BYTES)).unzip();
         let name = "access log".to_owned();
         let thread = thread::Builder::new().name(name).spawn(move || {
             loop {
@@ -165,24 +166,24 @@ impl Writer {
                 if ended {
                     return;
                 }
-                thread::park_timeout(Self::PAUSE);
+                thread::park_timeout(Self::WRITE_INTERVAL);
             }
         })?;
         let lines = |ring| {
             let writer = thread.thread().clone();
-            Lines { ring, writer, called: false, line: Vec::with_capacity(512) }
+            LogSender { ring, writer, called: false, line: Vec::with_capacity(512) }
         };
         let lines = producers.into_iter().map(lines).collect();
-        Ok((Writer { thread: Some(thread) }, lines))
+        Ok((LogWriter { thread: Some(thread) }, lines))
     }
 }
 
-impl Drop for Writer {
+impl Drop for LogWriter {
     /// Waits until all is written, for a while; the workers have ended.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         thread.thread().unpark();
-        let until = Instant::now() + Self::PATIENCE;
+        let until = Instant::now() + Self::FLUSH_TIMEOUT;
         while !thread.is_finished() {
             if Instant::now() > until {
                 return error!("the access log takes no more; its last lines are lost");
@@ -194,18 +195,18 @@ impl Drop for Writer {
 }
 
 /// The open log.
-struct Target {
+struct LogTarget {
     to: AccessLog,
     file: Option<File>,
-    board: Board,
+    metrics: Metrics,
     /// Lines that were lost since writing began to fail; none while it works.
     lost: Option<u64>,
 }
 
-impl Target {
-    fn open(to: AccessLog, board: Board) -> io::Result<Self> {
+impl LogTarget {
+    fn open(to: AccessLog, metrics: Metrics) -> io::Result<Self> {
         let file = to.path.as_deref().map(append).transpose()?;
-        Ok(Target { to, file, board, lost: None })
+        Ok(LogTarget { to, file, metrics, lost: None })
     }
 
     /// Writes what a worker has left. What can't be written is lost and counted, which is said when
@@ -238,7 +239,7 @@ impl Target {
         match result {
             Err(error) => {
                 let lines = [first, second].concat().iter().filter(|b| **b == b'\n').count() as u64;
-                self.board.own().log_lines_lost.add(lines);
+                self.metrics.own().log_lines_lost.add(lines);
                 if self.lost.is_none() {
                     error!("the access log can't be written, lines are lost: {error}");
                 }
@@ -267,14 +268,14 @@ mod tests {
     fn line(head: &str) -> String {
         let mut memory = MEMORY;
         let parsed = parse(head.as_bytes(), &mut memory, &Limits::default());
-        let seen = match &parsed {
-            Parsed::Request(request) => Seen::Request(request),
-            _ => Seen::Bytes(head.as_bytes()),
+        let logged = match &parsed {
+            Parsed::Request(request) => LoggedRequest::Request(request),
+            _ => LoggedRequest::Bytes(head.as_bytes()),
         };
         let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
         let peer = Some([192, 0, 2, 1].into());
         let mut out = Vec::new();
-        Entry { peer, date, seen, status: 200, body: 12 }.put(&mut out);
+        Entry { peer, date, logged, status: 200, body: 12 }.put(&mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -294,12 +295,12 @@ mod tests {
 
     #[test]
     fn an_error_of_the_log_was_said_at_each_write() {
-        let board = Board::new(1).of_writer();
+        let metrics = Metrics::new(1).of_writer();
         let path = Some(PathBuf::from("/dev/full"));
         let to = AccessLog { path, ..AccessLog::default() };
-        let mut target = Target::open(to, board.clone()).unwrap();
+        let mut target = LogTarget::open(to, metrics.clone()).unwrap();
         let (mut lines, mut ring) = RingBuffer::new(100);
-        let mut write = |target: &mut Target, text: &[u8]| {
+        let mut write = |target: &mut LogTarget, text: &[u8]| {
             let mut chunk = lines.write_chunk(text.len()).unwrap();
             chunk.as_mut_slices().0.copy_from_slice(text);
             chunk.commit_all();
@@ -308,13 +309,13 @@ mod tests {
         // What is said when this becomes something is not said again until it was nothing.
         for lost in [1, 2] {
             write(&mut target, b"line\n");
-            assert_eq!((target.lost, board.own().log_lines_lost.get()), (Some(lost), lost));
+            assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (Some(lost), lost));
             write(&mut target, b"");
             assert_eq!(target.lost, Some(lost));
         }
         target.file = Some(tempfile::tempfile().unwrap());
         write(&mut target, b"line\n");
-        assert_eq!((target.lost, board.own().log_lines_lost.get()), (None, 2));
+        assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (None, 2));
     }
 
     #[test]

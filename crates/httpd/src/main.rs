@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use clap::Parser;
-use httpd::Server;
+use evring_httpd::Server;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};

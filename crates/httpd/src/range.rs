@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// What a Range field asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RangeRequest {
     /// Everything: the field is none that is understood, or asks for too much.
     Whole,
     /// Nothing that is there.
@@ -16,33 +16,33 @@ pub(crate) enum Asked {
 }
 
 /// The most parts that are sent; who asks for more gets everything.
-const MOST: usize = 16;
+const MAX_PARTS: usize = 16;
 
 /// Reads a Range field for a file of `len` bytes.
-pub(crate) fn asked(field: &[u8], len: u64) -> Asked {
+pub(crate) fn parse_range(field: &[u8], len: u64) -> RangeRequest {
     let Some(set) =
         field.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes="))
     else {
-        return Asked::Whole;
+        return RangeRequest::Whole;
     };
     let mut parts = Vec::new();
     let mut count = 0;
     for spec in set.1.split(|b| *b == b',').map(<[u8]>::trim_ascii).filter(|s| !s.is_empty()) {
         count += 1;
         match part(spec, len) {
-            None => return Asked::Whole,
+            None => return RangeRequest::Whole,
             Some(part) if part.is_empty() => {}
             Some(part) => parts.push(part),
         }
     }
     let sum = parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.end - part.start));
     match parts.len() {
-        _ if count == 0 || count > MOST => Asked::Whole,
-        0 => Asked::Nothing,
-        1 => Asked::One(parts.remove(0)),
+        _ if count == 0 || count > MAX_PARTS => RangeRequest::Whole,
+        0 => RangeRequest::Nothing,
+        1 => RangeRequest::One(parts.remove(0)),
         // Parts that overlap would multiply what is sent.
-        _ if sum > len => Asked::Whole,
-        _ => Asked::Several(parts),
+        _ if sum > len => RangeRequest::Whole,
+        _ => RangeRequest::Several(parts),
     }
 }
 
@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn parts_as_they_are_asked_for() {
-        use Asked::{Nothing, One, Several, Whole};
-        let cases: Vec<(&str, Asked)> = vec![
+        use RangeRequest::{Nothing, One, Several, Whole};
+        let cases: Vec<(&str, RangeRequest)> = vec![
             ("bytes=0-499", One(0..500)),
             ("BYTES=0-0", One(0..1)),
             ("bytes=500-", One(500..1000)),
@@ -110,27 +110,27 @@ mod tests {
             ("bytes=0-999,0-0", Whole),
         ];
         for (field, expected) in cases {
-            assert_eq!(asked(field.as_bytes(), 1000), expected, "{field}");
+            assert_eq!(parse_range(field.as_bytes(), 1000), expected, "{field}");
         }
         let many = |n| format!("bytes={}", "0-0,".repeat(n));
-        assert_eq!(asked(many(MOST).as_bytes(), 1000), Several(vec![0..1; MOST]));
-        assert_eq!(asked(many(MOST + 1).as_bytes(), 1000), Whole);
+        assert_eq!(parse_range(many(MAX_PARTS).as_bytes(), 1000), Several(vec![0..1; MAX_PARTS]));
+        assert_eq!(parse_range(many(MAX_PARTS + 1).as_bytes(), 1000), Whole);
     }
 
     #[test]
     fn an_empty_file_has_no_parts() {
         for field in ["bytes=0-", "bytes=0-0", "bytes=-1"] {
-            assert_eq!(asked(field.as_bytes(), 0), Asked::Nothing, "{field}");
+            assert_eq!(parse_range(field.as_bytes(), 0), RangeRequest::Nothing, "{field}");
         }
     }
 
     proptest! {
         #[test]
         fn every_part_lies_within_the_file(field in "bytes=[0-9, -]{0,40}", len in 0..2000u64) {
-            let parts = match asked(field.as_bytes(), len) {
-                Asked::One(part) => vec![part],
-                Asked::Several(parts) => parts,
-                Asked::Whole | Asked::Nothing => vec![],
+            let parts = match parse_range(field.as_bytes(), len) {
+                RangeRequest::One(part) => vec![part],
+                RangeRequest::Several(parts) => parts,
+                RangeRequest::Whole | RangeRequest::Nothing => vec![],
             };
             for part in &parts {
                 prop_assert!(part.start < part.end && part.end <= len);

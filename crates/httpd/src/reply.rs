@@ -4,44 +4,49 @@ use std::io::Write;
 use std::ops::Range;
 
 use bytes::Bytes;
-use multiplex::{Chunk, Close, Commands, Conn, File};
+use evring::{Chunk, Close, Commands, ConnId, File};
 
 use crate::clock::{Clock, stamp};
 use crate::coding::Coding;
 use crate::conditions::Validators;
-use crate::request::Persist;
-use crate::respond::Pen;
+use crate::request::Persistence;
+use crate::respond::ResponseWriter;
 use crate::status::Status;
 
 /// How a reply is given.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct ResponseOptions {
     /// Whether the body is sent, which it isn't in reply to HEAD.
     pub(crate) body: bool,
     /// Whether the connection goes on.
-    pub(crate) persist: Persist,
+    pub(crate) persistence: Persistence,
     /// How it ends if it doesn't.
     pub(crate) close: Close,
     /// Whether the client speaks HTTP/1.0.
-    pub(crate) old: bool,
+    pub(crate) is_http10: bool,
 }
 
-impl Manner {
+impl ResponseOptions {
     /// That of a reply to what is no request, or not in time.
     pub(crate) fn last(body: bool) -> Self {
-        Manner { body, persist: Persist::Ends, close: Close::Linger, old: false }
+        ResponseOptions {
+            body,
+            persistence: Persistence::Close,
+            close: Close::Linger,
+            is_http10: false,
+        }
     }
 
     /// The connection ends, whatever was asked for. What the client still sends is dropped, so
     /// that it does not destroy the reply.
     pub(crate) fn ending(self) -> Self {
-        Manner { persist: Persist::Ends, close: Close::Linger, ..self }
+        ResponseOptions { persistence: Persistence::Close, close: Close::Linger, ..self }
     }
 
     /// Ends the connection if it is to end.
     /// Returns whether it goes on.
-    pub(crate) fn finish(self, io: &mut impl Commands, to: Conn) -> bool {
-        if self.persist == Persist::Ends {
+    pub(crate) fn finish(self, io: &mut impl Commands, to: ConnId) -> bool {
+        if self.persistence == Persistence::Close {
             io.close(to, self.close);
             return false;
         }
@@ -49,17 +54,17 @@ impl Manner {
     }
 
     fn connection(self) -> &'static [u8] {
-        match self.persist {
-            Persist::Implied => b"",
-            Persist::Stated => b"Connection: keep-alive\r\n",
-            Persist::Ends => b"Connection: close\r\n",
+        match self.persistence {
+            Persistence::Implicit => b"",
+            Persistence::Explicit => b"Connection: keep-alive\r\n",
+            Persistence::Close => b"Connection: close\r\n",
         }
     }
 }
 
 /// What the head of a reply says of the file that it is about.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct RepresentationHeaders {
     pub(crate) content_type: String,
     /// Nothing for what can't be asked for again on a condition.
     pub(crate) validators: Option<Validators>,
@@ -80,10 +85,13 @@ pub(crate) enum Caching {
     Seconds(u32),
 }
 
-impl About {
+impl RepresentationHeaders {
     /// Something of that type.
     pub(crate) fn plain(content_type: &str) -> Self {
-        About { content_type: content_type.to_owned(), ..About::default() }
+        RepresentationHeaders {
+            content_type: content_type.to_owned(),
+            ..RepresentationHeaders::default()
+        }
     }
 
     /// Writes the fields that also a reply without the file has (RFC 9110, section 15.4.5).
@@ -140,8 +148,8 @@ pub(crate) fn begin_head(out: &mut Vec<u8>, status: Status, clock: &Clock) {
 }
 
 /// Writes the rest of a head.
-pub(crate) fn end_head(out: &mut Vec<u8>, manner: Manner) {
-    out.extend_from_slice(manner.connection());
+pub(crate) fn end_head(out: &mut Vec<u8>, options: ResponseOptions) {
+    out.extend_from_slice(options.connection());
     out.extend_from_slice(b"\r\n");
 }
 
@@ -174,55 +182,65 @@ pub(crate) enum Content {
 
 /// A reply of 200 that is ready to be sent over and over, but for its Date.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct PreparedResponse {
     /// The head as HTTP/1.1 wants it while the connection goes on; a short body follows.
     bytes: Vec<u8>,
     /// Length of the head.
     head: usize,
     content: Content,
     len: u64,
-    pub(crate) about: About,
+    pub(crate) representation: RepresentationHeaders,
     /// Of which turn of the clock the Date is.
     turns: u64,
 }
 
-impl Ready {
+impl PreparedResponse {
     /// Bodies up to this length are copied behind their head: one copy of so few bytes costs
     /// less than a second piece in the list that the kernel walks.
     pub(crate) const SHORT: usize = 4096;
 
     /// Prepares a reply from memory.
-    pub(crate) fn new(about: About, body: &[u8], clock: &Clock) -> Self {
+    pub(crate) fn new(representation: RepresentationHeaders, body: &[u8], clock: &Clock) -> Self {
         if body.len() > Self::SHORT {
             let content = Content::Memory(Bytes::copy_from_slice(body));
-            return Self::with(about, content, body.len() as u64, clock);
+            return Self::with(representation, content, body.len() as u64, clock);
         }
-        Self::once(about, body, clock)
+        Self::once(representation, body, clock)
     }
 
     /// Prepares a reply that is sent to one client only. It is copied, so what waits of it counts as held
     /// for its connection.
-    pub(crate) fn once(about: About, body: &[u8], clock: &Clock) -> Self {
-        let mut ready = Self::with(about, Content::Short, body.len() as u64, clock);
-        ready.bytes.extend_from_slice(body);
-        ready.bytes.shrink_to_fit();
-        ready
+    pub(crate) fn once(representation: RepresentationHeaders, body: &[u8], clock: &Clock) -> Self {
+        let mut prepared = Self::with(representation, Content::Short, body.len() as u64, clock);
+        prepared.bytes.extend_from_slice(body);
+        prepared.bytes.shrink_to_fit();
+        prepared
     }
 
     /// Prepares a reply from a file of `len` bytes.
-    pub(crate) fn from_file(about: About, file: File, len: u64, clock: &Clock) -> Self {
-        Self::with(about, Content::File(file), len, clock)
+    pub(crate) fn from_file(
+        representation: RepresentationHeaders,
+        file: File,
+        len: u64,
+        clock: &Clock,
+    ) -> Self {
+        Self::with(representation, Content::File(file), len, clock)
     }
 
-    fn with(about: About, content: Content, len: u64, clock: &Clock) -> Self {
+    fn with(
+        representation: RepresentationHeaders,
+        content: Content,
+        len: u64,
+        clock: &Clock,
+    ) -> Self {
         let mut bytes = Vec::with_capacity(384);
         begin_head(&mut bytes, Status::OK, clock);
-        about.put_all(&mut bytes);
-        about.put_type(&mut bytes);
+        representation.put_all(&mut bytes);
+        representation.put_type(&mut bytes);
         put_length(&mut bytes, len);
         bytes.extend_from_slice(b"\r\n");
         let head = bytes.len();
-        Ready { bytes, head, content, len, about, turns: clock.turns() }
+        PreparedResponse { bytes, head, content, len, representation, turns: clock.turns() }
     }
 
     /// Bytes of memory.
@@ -254,16 +272,16 @@ impl Ready {
     pub(crate) fn send(
         &mut self,
         io: &mut impl Commands,
-        to: Conn,
+        to: ConnId,
         clock: &Clock,
-        manner: Manner,
+        options: ResponseOptions,
     ) -> usize {
         if self.turns != clock.turns() {
             self.bytes[OK_LINE.len()..][..clock.fields().len()].copy_from_slice(clock.fields());
             self.turns = clock.turns();
         }
-        if !(manner.body && manner.persist == Persist::Implied) {
-            return self.send_otherwise(io, to, manner);
+        if !(options.body && options.persistence == Persistence::Implicit) {
+            return self.send_otherwise(io, to, options);
         }
         let queued = io.send(to, Chunk::Copy(&self.bytes));
         match &self.content {
@@ -274,19 +292,24 @@ impl Ready {
     }
 
     /// Sends the reply to HEAD, or with a Connection field, which comes last in the head.
-    fn send_otherwise(&self, io: &mut impl Commands, to: Conn, manner: Manner) -> usize {
+    fn send_otherwise(
+        &self,
+        io: &mut impl Commands,
+        to: ConnId,
+        options: ResponseOptions,
+    ) -> usize {
         io.send(to, Chunk::Copy(&self.bytes[..self.head - b"\r\n".len()]));
-        io.send(to, Chunk::Copy(manner.connection()));
+        io.send(to, Chunk::Copy(options.connection()));
         let mut queued = io.send(to, Chunk::Copy(b"\r\n"));
-        if manner.body {
+        if options.body {
             queued = self.send_part(io, to, 0..self.len);
         }
-        manner.finish(io, to);
+        options.finish(io, to);
         queued
     }
 
     /// Sends part of the body; returns how many bytes are queued now.
-    fn send_part(&self, io: &mut impl Commands, to: Conn, part: Range<u64>) -> usize {
+    fn send_part(&self, io: &mut impl Commands, to: ConnId, part: Range<u64>) -> usize {
         let within = part.start as usize..part.end as usize;
         match &self.content {
             Content::Short => io.send(to, Chunk::Copy(&self.bytes[self.head..][within])),
@@ -300,23 +323,23 @@ impl Ready {
     pub(crate) fn send_one(
         &self,
         io: &mut impl Commands,
-        to: Conn,
-        pen: Pen<'_>,
-        manner: Manner,
+        to: ConnId,
+        writer: ResponseWriter<'_>,
+        options: ResponseOptions,
         part: Range<u64>,
     ) -> (usize, u64) {
-        let out = pen.out;
+        let out = writer.out;
         out.clear();
-        begin_head(out, Status::PARTIAL, pen.clock);
-        self.about.put_all(out);
-        self.about.put_type(out);
+        begin_head(out, Status::PARTIAL, writer.clock);
+        self.representation.put_all(out);
+        self.representation.put_type(out);
         self.put_range(out, &part);
         let len = part.end - part.start;
         put_length(out, len);
-        end_head(out, manner);
+        end_head(out, options);
         io.send(to, Chunk::Copy(out));
         let queued = self.send_part(io, to, part);
-        manner.finish(io, to);
+        options.finish(io, to);
         (queued, len)
     }
 
@@ -325,9 +348,9 @@ impl Ready {
     pub(crate) fn send_several(
         &self,
         io: &mut impl Commands,
-        to: Conn,
-        pen: Pen<'_>,
-        manner: Manner,
+        to: ConnId,
+        writer: ResponseWriter<'_>,
+        options: ResponseOptions,
         parts: Vec<Range<u64>>,
     ) -> (usize, u64) {
         let boundary = io.random();
@@ -336,7 +359,7 @@ impl Ready {
         let mut len = 0;
         for part in &parts {
             put(&mut heads, format_args!("\r\n--{boundary:016x}\r\n"));
-            self.about.put_type(&mut heads);
+            self.representation.put_type(&mut heads);
             self.put_range(&mut heads, part);
             heads.extend_from_slice(b"\r\n");
             ends.push(heads.len());
@@ -345,13 +368,13 @@ impl Ready {
         put(&mut heads, format_args!("\r\n--{boundary:016x}--\r\n"));
         len += heads.len() as u64;
 
-        let out = pen.out;
+        let out = writer.out;
         out.clear();
-        begin_head(out, Status::PARTIAL, pen.clock);
-        self.about.put_all(out);
+        begin_head(out, Status::PARTIAL, writer.clock);
+        self.representation.put_all(out);
         put(out, format_args!("Content-Type: multipart/byteranges; boundary={boundary:016x}\r\n"));
         put_length(out, len);
-        end_head(out, manner);
+        end_head(out, options);
         io.send(to, Chunk::Copy(out));
         let mut start = 0;
         for (part, end) in parts.into_iter().zip(ends) {
@@ -360,7 +383,7 @@ impl Ready {
             start = end;
         }
         let queued = io.send(to, Chunk::Copy(&heads[start..]));
-        manner.finish(io, to);
+        options.finish(io, to);
         (queued, len)
     }
 

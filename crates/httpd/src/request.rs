@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use httparse::Header;
 
 use crate::Limits;
-use crate::broken::look_closer;
+use crate::head_errors::classify_head;
 use crate::host::is_host;
 use crate::status::Status;
 
@@ -27,10 +27,10 @@ pub(crate) enum Parsed<'h, 'a> {
 }
 
 /// Where the fields of a request are noted.
-pub(crate) type Memory<'a> = [MaybeUninit<Header<'a>>; Limits::FIELDS];
+pub(crate) type Memory<'a> = [MaybeUninit<Header<'a>>; Limits::MAX_HEADERS];
 
 /// An empty [`Memory`].
-pub(crate) const MEMORY: Memory<'_> = [const { MaybeUninit::uninit() }; Limits::FIELDS];
+pub(crate) const MEMORY: Memory<'_> = [const { MaybeUninit::uninit() }; Limits::MAX_HEADERS];
 
 /// A request's head.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,9 +42,9 @@ pub(crate) struct Request<'h, 'a> {
     /// The target as it arrived.
     pub(crate) target: &'a [u8],
     /// Whether it is of HTTP/1.0.
-    pub(crate) old: bool,
+    pub(crate) is_http10: bool,
     /// Whether the connection goes on.
-    pub(crate) persist: Persist,
+    pub(crate) persistence: Persistence,
     /// Where the body ends.
     pub(crate) framing: Framing,
     /// What the client expects before it sends the body.
@@ -52,7 +52,7 @@ pub(crate) struct Request<'h, 'a> {
     /// Whether there are preconditions or ranges.
     pub(crate) conditional: bool,
     /// Whether the client says which codings it takes.
-    pub(crate) accepts: bool,
+    pub(crate) has_accept_encoding: bool,
     /// All fields.
     pub(crate) fields: &'h [Header<'a>],
     /// The head as it arrived.
@@ -114,38 +114,38 @@ pub(crate) enum Method {
 
 /// Whether a connection goes on after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Persist {
+pub(crate) enum Persistence {
     /// It does, as always with HTTP/1.1.
-    Implied,
+    Implicit,
     /// It does, and the reply says so, for HTTP/1.0.
-    Stated,
+    Explicit,
     /// It ends.
-    Ends,
+    Close,
 }
 
 /// Reads the head of a request from the first `bytes`.
 ///
 /// The outcome does not depend on how the bytes arrive: once a beginning of them is refused, whatever
-/// follows it leaves it refused, with the same status. [`look_closer`] sees to that.
+/// follows it leaves it refused, with the same status. [`classify_head`] sees to that.
 #[inline]
 pub(crate) fn parse<'h, 'a>(
     bytes: &'a [u8],
     memory: &'h mut Memory<'a>,
     limits: &Limits,
 ) -> Parsed<'h, 'a> {
-    let memory = &mut memory[..limits.fields.min(Limits::FIELDS)];
+    let memory = &mut memory[..limits.max_headers.min(Limits::MAX_HEADERS)];
     let mut head = httparse::Request::new(&mut []);
     let len = match head.parse_with_uninit_headers(bytes, memory) {
-        Ok(httparse::Status::Complete(len)) if len <= limits.head => len,
-        _ => return look_closer(bytes, limits),
+        Ok(httparse::Status::Complete(len)) if len <= limits.max_head_bytes => len,
+        _ => return classify_head(bytes, limits),
     };
     // A complete head has them all.
     let (Some(name), Some(target), Some(version)) = (head.method, head.path, head.version) else {
         return Parsed::Refused(Status::BAD_REQUEST);
     };
     let target = target.as_bytes();
-    if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.line {
-        return look_closer(bytes, limits);
+    if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.max_request_line_bytes {
+        return classify_head(bytes, limits);
     }
     // `httparse` passes over empty lines before a request, and takes a bare LF for one.
     let empty_lines = &bytes[..offset(bytes, name)];
@@ -153,23 +153,23 @@ pub(crate) fn parse<'h, 'a>(
         return Parsed::Refused(Status::BAD_REQUEST);
     }
     let fields = head.headers;
-    let noted = match Noted::read(bytes, len, fields) {
-        Ok(noted) => noted,
+    let headers = match ParsedHeaders::read(bytes, len, fields) {
+        Ok(headers) => headers,
         Err(status) => return Parsed::Refused(status),
     };
-    let old = version == 0;
-    match noted.framing(old) {
+    let is_http10 = version == 0;
+    match headers.framing(is_http10) {
         Err(status) => Parsed::Refused(status),
         Ok(framing) => Parsed::Request(Request {
             method: Method::from(name),
             name,
             target,
-            old,
-            persist: noted.persist(old),
+            is_http10,
+            persistence: headers.persistence(is_http10),
             framing,
-            expects: if old { Expects::Nothing } else { noted.expects },
-            conditional: noted.conditional,
-            accepts: noted.accepts,
+            expects: if is_http10 { Expects::Nothing } else { headers.expects },
+            conditional: headers.conditional,
+            has_accept_encoding: headers.has_accept_encoding,
             fields,
             head: &bytes[..len],
         }),
@@ -191,7 +191,7 @@ impl From<&str> for Method {
 
 /// What the fields say that matters to every request.
 #[derive(Default)]
-struct Noted {
+struct ParsedHeaders {
     has_host: bool,
     length: Option<u64>,
     coding: Coding,
@@ -199,7 +199,7 @@ struct Noted {
     keep_alive: bool,
     expects: Expects,
     conditional: bool,
-    accepts: bool,
+    has_accept_encoding: bool,
 }
 
 /// What Transfer-Encoding says.
@@ -214,10 +214,10 @@ enum Coding {
     Endless,
 }
 
-impl Noted {
+impl ParsedHeaders {
     #[inline]
     fn read(bytes: &[u8], len: usize, headers: &[Header<'_>]) -> Result<Self, Status> {
-        let mut fields = Noted::default();
+        let mut fields = ParsedHeaders::default();
         for header in headers {
             // With the end of the head, below, this looks at the end of every line: `httparse`
             // also takes a bare LF for one.
@@ -248,7 +248,7 @@ impl Noted {
             5 | 8 | 13 | 19 if CONDITIONS.iter().any(|c| name.eq_ignore_ascii_case(c)) => {
                 self.conditional = true;
             }
-            15 if name.eq_ignore_ascii_case("accept-encoding") => self.accepts = true,
+            15 if name.eq_ignore_ascii_case("accept-encoding") => self.has_accept_encoding = true,
             10 if name.eq_ignore_ascii_case("connection") => self.note_connection(value),
             14 if name.eq_ignore_ascii_case("content-length") => {
                 if self.length.is_some() {
@@ -278,24 +278,24 @@ impl Noted {
     }
 
     #[inline]
-    fn persist(&self, old: bool) -> Persist {
-        match (self.close, old) {
-            (true, _) => Persist::Ends,
-            (false, false) => Persist::Implied,
-            (false, true) if self.keep_alive => Persist::Stated,
-            (false, true) => Persist::Ends,
+    fn persistence(&self, is_http10: bool) -> Persistence {
+        match (self.close, is_http10) {
+            (true, _) => Persistence::Close,
+            (false, false) => Persistence::Implicit,
+            (false, true) if self.keep_alive => Persistence::Explicit,
+            (false, true) => Persistence::Close,
         }
     }
 
     #[inline]
-    fn framing(&self, old: bool) -> Result<Framing, Status> {
-        if !self.has_host && !old {
+    fn framing(&self, is_http10: bool) -> Result<Framing, Status> {
+        if !self.has_host && !is_http10 {
             return Err(Status::BAD_REQUEST);
         }
         match self.coding {
             Coding::None => Ok(Framing::Length(self.length.unwrap_or(0))),
             // Whoever sends both, or a coding that HTTP/1.0 does not have, may be an attacker.
-            _ if old || self.length.is_some() => Err(Status::BAD_REQUEST),
+            _ if is_http10 || self.length.is_some() => Err(Status::BAD_REQUEST),
             Coding::Chunked => Ok(Framing::Chunked),
             Coding::Unknown => Err(Status::NOT_IMPLEMENTED),
             Coding::Endless => Err(Status::BAD_REQUEST),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::broken::as_http_1_1;
+use crate::head_errors::as_http_1_1;
 
 /// The status of what is refused, 0 for what is partial, and otherwise what `look` finds.
 fn read_with<T>(
@@ -30,9 +30,12 @@ fn a_plain_request() {
         assert_eq!((request.method, request.name), (Method::Get, "GET"));
         assert_eq!((request.target, request.head), (&b"/a?b"[..], head.as_bytes()));
         assert_eq!(request.fields, [Header { name: "Host", value: b"example.org:80" }]);
-        assert_eq!((request.persist, request.framing), (Persist::Implied, Framing::Length(0)));
+        assert_eq!(
+            (request.persistence, request.framing),
+            (Persistence::Implicit, Framing::Length(0))
+        );
         assert_eq!(request.expects, Expects::Nothing);
-        assert!(!request.old && !request.conditional && !request.accepts);
+        assert!(!request.is_http10 && !request.conditional && !request.has_accept_encoding);
     };
     assert_eq!(read(&more, look), Ok(()));
 }
@@ -41,7 +44,7 @@ fn a_plain_request() {
 fn fields_that_need_a_closer_look_are_noted() {
     let noted = |field: &str| {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
-        read(&head, |request| (request.conditional, request.accepts)).unwrap()
+        read(&head, |request| (request.conditional, request.has_accept_encoding)).unwrap()
     };
     for name in [
         "Range",
@@ -114,7 +117,7 @@ fn every_beginning_of_a_request_is_partial() {
 
 #[test]
 fn bounds_are_exact() {
-    let limits = Limits { line: 20, head: 40, ..Limits::default() };
+    let limits = Limits { max_request_line_bytes: 20, max_head_bytes: 40, ..Limits::default() };
     let read = |head: &str| match read_with(head, &limits, |_| ()) {
         Ok(()) => 200,
         Err(status) => status,
@@ -137,7 +140,7 @@ fn bounds_are_exact() {
 
 #[test]
 fn a_method_that_is_too_long_is_not_implemented() {
-    let limits = Limits { line: 20, ..Limits::default() };
+    let limits = Limits { max_request_line_bytes: 20, ..Limits::default() };
     let read = |head: &str| read_with(head, &limits, |_| ());
     assert_eq!(read(&"A".repeat(19)), Err(0));
     assert_eq!(read(&"A".repeat(20)), Err(501));
@@ -149,7 +152,12 @@ fn a_method_that_is_too_long_is_not_implemented() {
 
 #[test]
 fn a_mistake_counts_if_it_comes_before_the_bound() {
-    let limits = Limits { line: 20, head: 40, fields: 2, ..Limits::default() };
+    let limits = Limits {
+        max_request_line_bytes: 20,
+        max_head_bytes: 40,
+        max_headers: 2,
+        ..Limits::default()
+    };
     let read = |head: &str| read_with(head, &limits, |_| ());
     assert_eq!(read(&format!("GET \0{}", "a".repeat(30))), Err(400));
     assert_eq!(read(&format!("GET /{}\0", "a".repeat(15))), Err(414));
@@ -162,9 +170,9 @@ fn a_mistake_counts_if_it_comes_before_the_bound() {
 #[test]
 fn as_many_fields_as_allowed() {
     let head = |n| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(n));
-    assert_eq!(read(&head(Limits::FIELDS - 1), |r| r.fields.len()), Ok(Limits::FIELDS));
-    assert_eq!(read(&head(Limits::FIELDS), |_| ()), Err(431));
-    let few = Limits { fields: 2, ..Limits::default() };
+    assert_eq!(read(&head(Limits::MAX_HEADERS - 1), |r| r.fields.len()), Ok(Limits::MAX_HEADERS));
+    assert_eq!(read(&head(Limits::MAX_HEADERS), |_| ()), Err(431));
+    let few = Limits { max_headers: 2, ..Limits::default() };
     assert_eq!(read_with(&head(1), &few, |r| r.fields.len()), Ok(2));
     assert_eq!(read_with(&head(2), &few, |_| ()), Err(431));
 }

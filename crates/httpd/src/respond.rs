@@ -1,18 +1,18 @@
 //! Replies with a file, as the request's conditions and ranges want it.
 
-use multiplex::{Chunk, Commands, Cx, HIGH_WATER};
+use evring::{Chunk, Commands, Cx, HIGH_WATER};
 
 use crate::clock::Clock;
-use crate::conditions::Verdict;
-use crate::range::{self, Asked};
-use crate::reply::{self, About, Manner, Ready};
-use crate::request::{Method, Persist, Request};
+use crate::conditions::PreconditionResult;
+use crate::range::{self, RangeRequest};
+use crate::reply::{self, PreparedResponse, RepresentationHeaders, ResponseOptions};
+use crate::request::{Method, Persistence, Request};
 use crate::state::State;
 use crate::status::Status;
-use crate::work::give;
+use crate::work::send_prepared;
 
 /// Where and with which date heads are written.
-pub(crate) struct Pen<'a> {
+pub(crate) struct ResponseWriter<'a> {
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) clock: &'a Clock,
 }
@@ -20,76 +20,82 @@ pub(crate) struct Pen<'a> {
 /// Answers a request for a file that is at hand; true if the next request may be looked at. None is
 /// needed where it asks for no more than its target.
 pub(crate) fn respond(
-    ready: &mut Ready,
+    prepared: &mut PreparedResponse,
     x: &mut Cx<'_, impl Commands, State>,
     request: Option<&Request<'_, '_>>,
-    manner: Manner,
-    pen: Pen<'_>,
+    options: ResponseOptions,
+    writer: ResponseWriter<'_>,
 ) -> bool {
     let conditional = request.filter(|request| request.conditional);
-    let Some((request, validators)) = conditional.zip(ready.about.validators.as_ref()) else {
-        return give(ready, x, pen.clock, manner);
+    let Some((request, validators)) = conditional.zip(prepared.representation.validators.as_ref())
+    else {
+        return send_prepared(prepared, x, writer.clock, options);
     };
-    match validators.judge(request) {
-        Verdict::NotModified => return not_modified(&ready.about, x, manner, pen),
-        Verdict::Failed => return brief(x, Status::PRECONDITION, b"", manner, pen),
-        Verdict::Proceed => {}
+    match validators.evaluate(request) {
+        PreconditionResult::NotModified => {
+            return not_modified(&prepared.representation, x, options, writer);
+        }
+        PreconditionResult::Failed => {
+            return send_status(x, Status::PRECONDITION, b"", options, writer);
+        }
+        PreconditionResult::Proceed => {}
     }
     let range = validators.range(request).filter(|_| request.method == Method::Get);
-    let asked = range.map_or(Asked::Whole, |range| range::asked(range, ready.len()));
+    let asked =
+        range.map_or(RangeRequest::Whole, |range| range::parse_range(range, prepared.len()));
     let (queued, len) = match asked {
-        Asked::Whole => return give(ready, x, pen.clock, manner),
-        Asked::Nothing => {
-            let field = format!("Content-Range: bytes */{}\r\n", ready.len());
-            return brief(x, Status::RANGE, field.as_bytes(), manner, pen);
+        RangeRequest::Whole => return send_prepared(prepared, x, writer.clock, options),
+        RangeRequest::Nothing => {
+            let field = format!("Content-Range: bytes */{}\r\n", prepared.len());
+            return send_status(x, Status::RANGE, field.as_bytes(), options, writer);
         }
-        Asked::One(part) => ready.send_one(x.io, x.id, pen, manner, part),
-        Asked::Several(parts) => ready.send_several(x.io, x.id, pen, manner, parts),
+        RangeRequest::One(part) => prepared.send_one(x.io, x.id, writer, options, part),
+        RangeRequest::Several(parts) => prepared.send_several(x.io, x.id, writer, options, parts),
     };
     x.state.full = queued >= HIGH_WATER;
-    x.state.tell(Status::PARTIAL, len);
-    manner.persist != Persist::Ends
+    x.state.set_last_response(Status::PARTIAL, len);
+    options.persistence != Persistence::Close
 }
 
 fn not_modified(
-    about: &About,
+    representation: &RepresentationHeaders,
     x: &mut Cx<'_, impl Commands, State>,
-    manner: Manner,
-    pen: Pen<'_>,
+    options: ResponseOptions,
+    writer: ResponseWriter<'_>,
 ) -> bool {
-    pen.out.clear();
-    reply::begin_head(pen.out, Status::NOT_MODIFIED, pen.clock);
-    about.put_validators(pen.out);
-    reply::end_head(pen.out, manner);
-    x.state.full = x.io.send(x.id, Chunk::Copy(pen.out)) >= HIGH_WATER;
-    x.state.tell(Status::NOT_MODIFIED, 0);
-    manner.finish(x.io, x.id)
+    writer.out.clear();
+    reply::begin_head(writer.out, Status::NOT_MODIFIED, writer.clock);
+    representation.put_validators(writer.out);
+    reply::end_head(writer.out, options);
+    x.state.full = x.io.send(x.id, Chunk::Copy(writer.out)) >= HIGH_WATER;
+    x.state.set_last_response(Status::NOT_MODIFIED, 0);
+    options.finish(x.io, x.id)
 }
 
 /// Sends a reply with no more to it than its status and perhaps a field; true if the connection
 /// goes on.
-pub(crate) fn brief(
+pub(crate) fn send_status(
     x: &mut Cx<'_, impl Commands, State>,
     status: Status,
     field: &[u8],
-    manner: Manner,
-    pen: Pen<'_>,
+    options: ResponseOptions,
+    writer: ResponseWriter<'_>,
 ) -> bool {
-    let (Status(code, phrase), out) = (status, pen.out);
+    let (Status(code, phrase), out) = (status, writer.out);
     out.clear();
-    reply::begin_head(out, status, pen.clock);
+    reply::begin_head(out, status, writer.clock);
     out.extend_from_slice(field);
     let has_body = status != Status::NO_CONTENT;
     let len = b"000 \n".len() + phrase.len();
-    x.state.tell(status, if manner.body && has_body { len as u64 } else { 0 });
+    x.state.set_last_response(status, if options.body && has_body { len as u64 } else { 0 });
     if has_body {
         out.extend_from_slice(b"Content-Type: text/plain; charset=utf-8\r\n");
         reply::put_length(out, len as u64);
     }
-    reply::end_head(out, manner);
-    if manner.body && has_body {
+    reply::end_head(out, options);
+    if options.body && has_body {
         reply::put(out, format_args!("{code} {phrase}\n"));
     }
     x.state.full = x.io.send(x.id, Chunk::Copy(out)) >= HIGH_WATER;
-    manner.finish(x.io, x.id)
+    options.finish(x.io, x.id)
 }

@@ -10,22 +10,22 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use multiplex::{Any, Config, Fault, Remote, Root, StartError, Stats};
+use evring::{AnyMechanism, Config, KernelError, RemoteHandle, Root, StartError, Stats};
 use tracing::info;
 
-use crate::counts::Board;
-use crate::files::Serving;
+use crate::files::FileOptions;
 use crate::handler::Handler;
-use crate::log::{AccessLog, Lines, Writer};
+use crate::log::{AccessLog, LogSender, LogWriter};
+use crate::metrics::Metrics;
 use crate::routes::Routes;
 use crate::{Limits, Site};
 
 /// What a server is made from; [`Server::builder`] begins one.
 ///
 /// ```no_run
-/// use httpd::{Request, Server};
+/// use evring_httpd::{Request, Server};
 ///
-/// fn main() -> Result<(), httpd::Error> {
+/// fn main() -> Result<(), evring_httpd::Error> {
 ///     Server::builder().route("/", |_: Request| "Hello, World!\n").run()
 /// }
 /// ```
@@ -37,7 +37,7 @@ pub struct Builder {
     workers: u16,
     routes: Routes,
     limits: Limits,
-    serving: Serving,
+    file_options: FileOptions,
     status: Option<bool>,
     log: Option<AccessLog>,
     config: Config,
@@ -63,7 +63,7 @@ impl Builder {
     }
 
     /// Serves the files below a directory, which must be there when the server starts. Where its
-    /// links may lead is said by [`Config::links`].
+    /// links may lead is said by [`Config::symlinks`].
     pub fn files(mut self, root: impl Into<PathBuf>) -> Self {
         self.config.roots = vec![root.into()];
         self
@@ -84,17 +84,17 @@ impl Builder {
 
     /// See [`Site::precompressed`].
     pub fn precompressed(self, on: bool) -> Self {
-        Builder { serving: Serving { precompressed: on, ..self.serving }, ..self }
+        Builder { file_options: FileOptions { precompressed: on, ..self.file_options }, ..self }
     }
 
     /// See [`Site::listing`].
     pub fn listing(self, on: bool) -> Self {
-        Builder { serving: Serving { listing: on, ..self.serving }, ..self }
+        Builder { file_options: FileOptions { listing: on, ..self.file_options }, ..self }
     }
 
     /// See [`Site::max_age`].
     pub fn max_age(self, seconds: Option<u32>) -> Self {
-        Builder { serving: Serving { max_age: seconds, ..self.serving }, ..self }
+        Builder { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
     }
 
     /// See [`Site::status`].
@@ -108,7 +108,7 @@ impl Builder {
     }
 
     /// Sets up the mechanism otherwise than by default. Its addresses come before those of
-    /// [`Builder::listen`]; its roots don't count, nor do its `stall` and `least_rate`, which are
+    /// [`Builder::listen`]; its roots don't count, nor do its `stall` and `min_rate`, which are
     /// those of the limits.
     pub fn config(self, config: Config) -> Self {
         Builder { config: Config { roots: self.config.roots, ..config }, ..self }
@@ -122,7 +122,7 @@ impl Builder {
     /// loses between its pieces.
     pub fn memory_at_full_load(&self) -> usize {
         let Builder { config, limits, .. } = self;
-        let log = if self.log.is_some() { Writer::ROOM } else { 0 };
+        let log = if self.log.is_some() { LogWriter::BUFFER_BYTES } else { 0 };
         let mechanism = config.memory_at_full_load::<Site>();
         let site = limits.memory(config.max_connections);
         mechanism.saturating_add(site).saturating_add(log).saturating_mul(self.workers.into())
@@ -138,9 +138,9 @@ impl Builder {
              each",
             mib(self.memory_at_full_load()),
             config.max_connections,
-            mib(config.max_held),
-            mib(limits.bodies),
-            mib(limits.cached_bytes),
+            mib(config.max_buffered_bytes),
+            mib(limits.max_body_memory),
+            mib(limits.cache_bytes),
         );
     }
 
@@ -157,29 +157,30 @@ impl Builder {
         }
         self.config.reuse_port = self.workers > 1;
         // One rule for replies, whether their connection goes on or not.
-        self.config.stall = self.limits.stall_time;
-        self.config.least_rate = self.limits.least_rate;
+        self.config.progress_interval = self.limits.progress_interval;
+        self.config.min_rate = self.limits.min_rate;
         if self.config.reuse_port {
-            let is_free = |at| patiently(|| is_free(at)).map_err(Error::Start);
+            let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
             self.config.listen.iter().try_for_each(is_free)?;
         }
         self.tell_memory();
         let stop = Handle::default();
-        let board = Board::new(self.workers.into());
-        board.begin(Instant::now());
+        let metrics = Metrics::new(self.workers.into());
+        metrics.begin(Instant::now());
         let (writer, lines) = match self.log.take() {
             None => (None, Vec::new()),
             Some(to) => {
                 let path = to.path.clone().unwrap_or_default();
-                let (writer, lines) = Writer::start(to, self.workers.into(), board.of_writer())
-                    .map_err(|error| Error::Log(path, error))?;
+                let (writer, lines) =
+                    LogWriter::start(to, self.workers.into(), metrics.of_writer())
+                        .map_err(|error| Error::Log(path, error))?;
                 (Some(writer), lines)
             }
         };
         let mut lines = lines.into_iter();
         let mut workers: Vec<Worker> = Vec::new();
         for n in 0..self.workers.into() {
-            let worker = self.start_worker(stop.clone(), board.of(n), lines.next())?;
+            let worker = self.start_worker(stop.clone(), metrics.of(n), lines.next())?;
             // With port 0, the first found a port for all.
             self.config.listen.clone_from(&worker.addresses);
             workers.push(worker);
@@ -207,24 +208,25 @@ impl Builder {
     fn start_worker(
         &self,
         stop: Handle,
-        board: Board,
-        log: Option<Lines>,
+        metrics: Metrics,
+        log: Option<LogSender>,
     ) -> Result<Worker, Error> {
         let (backend, config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
-        let (limits, serving) = (self.limits.clone(), self.serving);
+        let (limits, file_options) = (self.limits.clone(), self.file_options);
         let status = self.status;
         let (go, may_go) = channel();
         let (tell, told) = channel();
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
-            let mechanism = patiently(|| Any::new(&backend, &config)).map_err(Error::Start)?;
+            let mechanism = retry_while_in_use(|| AnyMechanism::new(&backend, &config))
+                .map_err(Error::Start)?;
             let addresses = mechanism.addresses().to_vec();
             let _ = tell.send((addresses, mechanism.name(), mechanism.remote()));
-            let _bell = Bell(stop);
+            let _bell = StopOnDrop(stop);
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let mut site = Site::new(root).backend(mechanism.name()).limits(limits);
-            (site.routes, site.board, site.log) = (routes, board, log);
-            site.serving = serving;
+            (site.routes, site.metrics, site.log) = (routes, metrics, log);
+            site.file_options = file_options;
             site.status = status;
             serve(mechanism, site, &may_go)
         });
@@ -241,9 +243,9 @@ impl Builder {
 }
 
 /// Serves once it may; without leave, as another worker could not start, it ends.
-fn serve(mechanism: Any, site: Site, may_go: &Receiver<()>) -> Result<Stats, Error> {
+fn serve(mechanism: AnyMechanism, site: Site, may_go: &Receiver<()>) -> Result<Stats, Error> {
     match may_go.recv() {
-        Ok(()) => mechanism.run(site).map_err(Error::Fault),
+        Ok(()) => mechanism.run(site).map_err(Error::Kernel),
         Err(_) => Ok(Stats::default()),
     }
 }
@@ -256,7 +258,7 @@ fn is_free(at: &SocketAddr) -> Result<(), StartError> {
 
 /// Tries for a while, as a server that was killed leaves its address only when the kernel has taken
 /// its ring apart.
-fn patiently<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T, StartError> {
+fn retry_while_in_use<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T, StartError> {
     const TRIES: u32 = 40;
     for _ in 1..TRIES {
         match start() {
@@ -275,7 +277,7 @@ pub struct Server {
     workers: Vec<Worker>,
     stop: Handle,
     /// Ends after the workers.
-    writer: Option<Writer>,
+    writer: Option<LogWriter>,
 }
 
 /// A thread that serves.
@@ -283,7 +285,7 @@ pub struct Server {
 struct Worker {
     addresses: Vec<SocketAddr>,
     backend: &'static str,
-    remote: Remote,
+    remote: RemoteHandle,
     /// Has it serve; dropped unsent, it ends.
     go: Sender<()>,
     thread: JoinHandle<Result<Stats, Error>>,
@@ -292,9 +294,9 @@ struct Worker {
 /// Stops a server from anywhere.
 ///
 /// ```no_run
-/// use httpd::Server;
+/// use evring_httpd::Server;
 ///
-/// fn main() -> Result<(), httpd::Error> {
+/// fn main() -> Result<(), evring_httpd::Error> {
 ///     let server = Server::builder().files("public").start()?;
 ///     let handle = server.handle();
 ///     std::thread::spawn(move || {
@@ -306,20 +308,20 @@ struct Worker {
 /// }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Handle(Arc<OnceLock<Vec<Remote>>>);
+pub struct Handle(Arc<OnceLock<Vec<RemoteHandle>>>);
 
 impl Handle {
     /// Stops the server: listeners close, idle connections close, the others may go on for
-    /// [`Config::drain`]. May be called again.
+    /// [`Config::drain_timeout`]. May be called again.
     pub fn stop(&self) {
-        self.0.get().into_iter().flatten().for_each(Remote::stop);
+        self.0.get().into_iter().flatten().for_each(RemoteHandle::stop);
     }
 }
 
 /// Has the other workers end when one ends, even by a panic.
-struct Bell(Handle);
+struct StopOnDrop(Handle);
 
-impl Drop for Bell {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.stop();
     }
@@ -334,7 +336,7 @@ impl Server {
             workers: 1,
             routes: Routes::default(),
             limits: Limits::default(),
-            serving: Serving::default(),
+            file_options: FileOptions::default(),
             status: None,
             log: None,
             config: Config::default(),
@@ -387,7 +389,7 @@ pub enum Error {
     /// A worker did not start.
     Start(StartError),
     /// A worker's kernel can't be used any more.
-    Fault(Fault),
+    Kernel(KernelError),
     /// A worker panicked.
     Panic,
     /// The system refused a thread.
@@ -402,7 +404,7 @@ impl fmt::Display for Error {
                 write!(f, "can't open the access log {}: {error}", path.display())
             }
             Error::Start(error) => error.fmt(f),
-            Error::Fault(fault) => fault.fmt(f),
+            Error::Kernel(fault) => fault.fmt(f),
             Error::Panic => f.write_str("a worker panicked"),
             Error::Thread(error) => write!(f, "the system refused a thread: {error}"),
         }

@@ -6,26 +6,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use multiplex::{Application, Close, Commands, Cx, FileDone, FileOp, Listener, Root, Rx};
+use evring::{Application, Close, Commands, Cx, FileOp, FileOutcome, Listener, Root, Rx};
 use tracing::{Level, debug, enabled};
 
 use crate::Limits;
-use crate::body::{Body, Held, Piece};
-use crate::broken::{as_http_1_1, start_of_line};
-use crate::cache::{Cache, Found};
+use crate::body::{Body, BodyMemory, BodyPiece};
+use crate::cache::{Cache, CacheLookup};
 use crate::clock::Clock;
-use crate::counts::Board;
-use crate::edge::Edge;
-use crate::files::Serving;
+use crate::conversion::HttpConversion;
+use crate::files::FileOptions;
 use crate::handler::Handler;
-use crate::log::{Entry, Lines, Seen};
+use crate::head_errors::{as_http_1_1, start_of_line};
+use crate::log::{Entry, LogSender, LoggedRequest};
+use crate::metrics::Metrics;
 use crate::path;
-use crate::reply::Manner;
-use crate::request::{self, Expects, Framing, MEMORY, Method, Parsed, Persist, Request};
+use crate::reply::ResponseOptions;
+use crate::request::{self, Expects, Framing, MEMORY, Method, Parsed, Persistence, Request};
 use crate::routes::Routes;
-use crate::state::{Next, State};
+use crate::state::{ReceiveOutcome, State};
 use crate::status::Status;
-use crate::work::{BodyWork, FileWork, Then, Work, give};
+use crate::work::{AfterBody, BodyReceipt, FileLookup, PendingWork, send_prepared};
 
 /// Routes, and behind them the files below a root, or a page of its own when there is none.
 ///
@@ -38,25 +38,25 @@ pub struct Site {
     pub(crate) routes: Routes,
     pub(crate) backend: String,
     pub(crate) limits: Limits,
-    pub(crate) serving: Serving,
+    pub(crate) file_options: FileOptions,
     pub(crate) cache: Cache,
     pub(crate) clock: Clock,
-    pub(crate) edge: Edge,
+    pub(crate) conversion: HttpConversion,
     /// Where the heads of rarer replies are written.
     pub(crate) scratch: Vec<u8>,
     /// Where names for the cache are put together.
     pub(crate) key: Vec<u8>,
     /// Boxes of work that is done, to be used again.
     #[expect(clippy::vec_box, reason = "the boxes change hands with the connections' states")]
-    pub(crate) spare: Vec<Box<Work>>,
+    pub(crate) spare: Vec<Box<PendingWork>>,
     /// Bytes of memory that bodies hold.
     pub(crate) bodies: Rc<Cell<usize>>,
     /// Larger files that are open.
     pub(crate) open_files: Rc<Cell<usize>>,
     /// Whether the cache hashes in a way that no client knows.
     seeded: bool,
-    pub(crate) board: Board,
-    pub(crate) log: Option<Lines>,
+    pub(crate) metrics: Metrics,
+    pub(crate) log: Option<LogSender>,
     /// Whether the site shows itself: a page, where there are no files, and the counts. If that was
     /// not said, it does when there is nothing else to show.
     pub(crate) status: Option<bool>,
@@ -75,16 +75,16 @@ impl Site {
             backend: "unnamed".to_owned(),
             cache: Cache::new(&limits),
             limits,
-            serving: Serving::default(),
+            file_options: FileOptions::default(),
             clock: Clock::new(),
-            edge: Edge::default(),
+            conversion: HttpConversion::default(),
             scratch: Vec::with_capacity(1024),
             key: Vec::with_capacity(256),
             spare: (0..READY).map(|_| Box::default()).collect(),
             bodies: Rc::default(),
             open_files: Rc::default(),
             seeded: false,
-            board: Board::new(1),
+            metrics: Metrics::new(1),
             log: None,
             status: None,
         }
@@ -93,16 +93,16 @@ impl Site {
     /// Sets other limits than the default ones.
     #[must_use]
     pub fn limits(self, limits: Limits) -> Self {
-        let bounded = |time: Duration| time.min(Limits::LONGEST);
+        let bounded = |time: Duration| time.min(Limits::MAX_TIMEOUT);
         let limits = Limits {
-            head_time: bounded(limits.head_time),
-            idle_time: bounded(limits.idle_time),
-            stall_time: bounded(limits.stall_time),
-            cached_time: bounded(limits.cached_time),
-            head: limits.head.min(Limits::HEAD),
-            fields: limits.fields.min(Limits::FIELDS),
-            cached_file: limits.cached_file.min(FileOp::MOST),
-            least_rate: limits.least_rate.max(1),
+            header_timeout: bounded(limits.header_timeout),
+            keep_alive_timeout: bounded(limits.keep_alive_timeout),
+            progress_interval: bounded(limits.progress_interval),
+            cache_ttl: bounded(limits.cache_ttl),
+            max_head_bytes: limits.max_head_bytes.min(Limits::MAX_HEAD_BYTES),
+            max_headers: limits.max_headers.min(Limits::MAX_HEADERS),
+            max_cached_file_bytes: limits.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES),
+            min_rate: limits.min_rate.max(1),
             ..limits
         };
         Site { cache: Cache::new(&limits), limits, ..self }
@@ -118,20 +118,20 @@ impl Site {
     /// so on. It is, by default.
     #[must_use]
     pub fn precompressed(self, on: bool) -> Self {
-        Site { serving: Serving { precompressed: on, ..self.serving }, ..self }
+        Site { file_options: FileOptions { precompressed: on, ..self.file_options }, ..self }
     }
 
     /// Whether a directory without an `index.html` shows what is in it. By default it does not.
     #[must_use]
     pub fn listing(self, on: bool) -> Self {
-        Site { serving: Serving { listing: on, ..self.serving }, ..self }
+        Site { file_options: FileOptions { listing: on, ..self.file_options }, ..self }
     }
 
     /// For how many seconds clients and proxies may keep a file without asking again
     /// (Cache-Control). By default nothing is said, and they guess.
     #[must_use]
     pub fn max_age(self, seconds: Option<u32>) -> Self {
-        Site { serving: Serving { max_age: seconds, ..self.serving }, ..self }
+        Site { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
     }
 
     /// Whether the site shows what it has done at `/.httpd/status.json` and, where there are no
@@ -164,37 +164,43 @@ impl Site {
         request: &Request<'_, '_>,
         rest: usize,
     ) -> bool {
-        let manner = self.manner(x.io, x.state, request, rest);
+        let options = self.options(x.io, x.state, request, rest);
         let usual = matches!(request.method, Method::Get | Method::Head)
             && request.framing == Framing::Length(0)
             && request.expects != Expects::Unknown;
         if usual {
-            return self.answer_for_file(x, request, manner);
+            return self.answer_for_file(x, request, options);
         }
-        match self.answer_unusual(x, request, manner) {
+        match self.answer_unusual(x, request, options) {
             Ok(goes_on) => goes_on,
-            Err(status) => self.refuse(x, status, manner.ending()),
+            Err(status) => self.send_error(x, status, options.ending()),
         }
     }
 
     #[inline]
-    fn manner(
+    fn options(
         &self,
         io: &impl Commands,
         state: &mut State,
         request: &Request<'_, '_>,
         rest: usize,
-    ) -> Manner {
+    ) -> ResponseOptions {
         let body = request.method != Method::Head;
-        let manner =
-            Manner { body, persist: request.persist, close: Close::Flush, old: request.old };
+        let options = ResponseOptions {
+            body,
+            persistence: request.persistence,
+            close: Close::Flush,
+            is_http10: request.is_http10,
+        };
         state.requests += 1;
         // Whoever sends on after the last request would have the last reply destroyed by a reset.
         let sends_on = rest > 0 || request.framing != Framing::Length(0);
-        match request.persist {
-            Persist::Ends if sends_on => manner.ending(),
-            _ if state.requests >= self.limits.requests || io.stopping() => manner.ending(),
-            _ => manner,
+        match request.persistence {
+            Persistence::Close if sends_on => options.ending(),
+            _ if state.requests >= self.limits.max_keep_alive_requests || io.is_stopping() => {
+                options.ending()
+            }
+            _ => options,
         }
     }
 
@@ -204,23 +210,23 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
-        manner: Manner,
+        options: ResponseOptions,
     ) -> bool {
         match self.cache.find(request.target, x.io.now()) {
-            Found::Fresh(ready, codings) => {
-                if request.conditional || request.accepts && !codings.is_empty() {
+            CacheLookup::Fresh(prepared, codings) => {
+                if request.conditional || request.has_accept_encoding && !codings.is_empty() {
                     let known = (request.target, codings);
-                    let answered = self.answer_known(x, request, manner, known);
-                    return answered.unwrap_or_else(|| self.answer_unknown(x, request, manner));
+                    let answered = self.answer_known(x, request, options, known);
+                    return answered.unwrap_or_else(|| self.answer_unknown(x, request, options));
                 }
-                give(ready, x, &self.clock, manner)
+                send_prepared(prepared, x, &self.clock, options)
             }
-            Found::Stale(target, paths) => {
-                let work = FileWork::confirm(target, paths, None, manner);
+            CacheLookup::Stale(target, paths) => {
+                let work = FileLookup::confirm(target, paths, None, options);
                 self.begin(x, request, work);
                 false
             }
-            Found::Nothing => self.answer_unknown(x, request, manner),
+            CacheLookup::Nothing => self.answer_unknown(x, request, options),
         }
     }
 
@@ -230,7 +236,7 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
-        manner: Manner,
+        options: ResponseOptions,
     ) -> Result<bool, Status> {
         if request.expects == Expects::Unknown {
             return Err(Status::EXPECTATION);
@@ -242,7 +248,7 @@ impl Site {
         match path::split(request.target) {
             Ok((path, _)) => {
                 if let Some(route) = self.routes.find(&path::canonical(path)) {
-                    return Ok(self.call(x, request, body, manner, route));
+                    return Ok(self.dispatch(x, request, body, options, route));
                 }
             }
             // CONNECT has an authority there, and OPTIONS may have an asterisk.
@@ -256,16 +262,17 @@ impl Site {
             Method::Known => Err(Status::METHOD),
             // The body is of no use. Who waits for leave to send it need not.
             _ if body.is_open() && request.expects == Expects::Continue => {
-                Ok(self.answer_without_body(x, request, manner.ending()))
+                Ok(self.answer_without_body(x, request, options.ending()))
             }
             _ if body.is_open() => {
                 let head = request.head.to_vec();
-                let held = Held::of(&self.bodies);
-                let work = BodyWork { body, taken: 0, manner, head, held, then: Then::Answer };
-                x.state.work = Some(Box::new(Work::Body(work)));
+                let held = BodyMemory::of(&self.bodies);
+                let work =
+                    BodyReceipt { body, taken: 0, options, head, held, then: AfterBody::Answer };
+                x.state.work = Some(Box::new(PendingWork::Body(work)));
                 Ok(true)
             }
-            _ => Ok(self.answer_without_body(x, request, manner)),
+            _ => Ok(self.answer_without_body(x, request, options)),
         }
     }
 
@@ -274,10 +281,10 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         head: &[u8],
-        manner: Manner,
+        options: ResponseOptions,
     ) -> bool {
         match request::parse(head, &mut { MEMORY }, &self.limits) {
-            Parsed::Request(request) => self.answer_without_body(x, &request, manner),
+            Parsed::Request(request) => self.answer_without_body(x, &request, options),
             _ => unreachable!("it was parsed before"),
         }
     }
@@ -287,11 +294,11 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
-        manner: Manner,
+        options: ResponseOptions,
     ) -> bool {
         match request.method {
-            Method::Options => self.refuse(x, Status::NO_CONTENT, manner),
-            _ => self.answer_for_file(x, request, manner),
+            Method::Options => self.send_error(x, Status::NO_CONTENT, options),
+            _ => self.answer_for_file(x, request, options),
         }
     }
 
@@ -305,8 +312,8 @@ impl Site {
         loop {
             let Some(work) = x.state.body() else { return Ok(true) };
             match work.body.next(rx, &self.limits)? {
-                Piece::Partial => return Ok(true),
-                Piece::Content(n) => {
+                BodyPiece::Partial => return Ok(true),
+                BodyPiece::Content(n) => {
                     work.taken += n as u64;
                     let goes_on = self.body_came(x, &rx.bytes()[..n]);
                     rx.consume(n);
@@ -314,8 +321,8 @@ impl Site {
                         return Ok(false);
                     }
                 }
-                Piece::End(n) => {
-                    x.state.hurried = false;
+                BodyPiece::End(n) => {
+                    x.state.read_deadline_armed = false;
                     let goes_on = self.body_ended(x, &rx.bytes()[..n]);
                     rx.consume(n);
                     return Ok(goes_on);
@@ -326,25 +333,29 @@ impl Site {
 
     /// Answers all requests that have arrived, as far as possible.
     #[inline]
-    fn answer_all(&mut self, x: &mut Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) -> Next {
+    fn answer_all(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        rx: &mut Rx<'_>,
+    ) -> ReceiveOutcome {
         loop {
             if x.state.work.is_some() {
                 match self.take_body(x, rx) {
-                    Ok(true) if x.state.work.is_some() => return Next::More,
+                    Ok(true) if x.state.work.is_some() => return ReceiveOutcome::More,
                     Ok(true) => {}
-                    Ok(false) => return Next::Nothing,
+                    Ok(false) => return ReceiveOutcome::Nothing,
                     Err(status) => return self.break_off(x, rx, status),
                 }
             }
             let bytes = rx.bytes();
             if bytes.is_empty() {
-                return Next::Idle;
+                return ReceiveOutcome::Idle;
             }
             if x.state.full {
-                return Next::Full;
+                return ReceiveOutcome::Full;
             }
             if x.state.scanned > 0 && !rx.eof() && x.state.is_partial(bytes, &self.limits) {
-                return Next::More;
+                return ReceiveOutcome::More;
             }
             // What a request of a later minor version is read as.
             let later;
@@ -359,17 +370,17 @@ impl Site {
                     let len = request.head.len();
                     let rest = bytes.len() - len;
                     x.state.scanned = 0;
-                    x.state.hurried = false;
+                    x.state.read_deadline_armed = false;
                     let goes_on = self.answer(x, &request, rest);
-                    self.count(x.state, Seen::Request(&request));
+                    self.count(x.state, LoggedRequest::Request(&request));
                     rx.consume(len);
                     if !goes_on {
-                        return Next::Nothing;
+                        return ReceiveOutcome::Nothing;
                     }
                 }
                 Parsed::Partial => {
                     x.state.scanned = bytes.len() as u32;
-                    return Next::More;
+                    return ReceiveOutcome::More;
                 }
                 Parsed::Refused(status) => return self.break_off(x, rx, status),
                 Parsed::LaterMinor(_) => return self.break_off(x, rx, Status::BAD_REQUEST),
@@ -383,15 +394,15 @@ impl Site {
         x: &mut Cx<'_, impl Commands, State>,
         rx: &mut Rx<'_>,
         status: Status,
-    ) -> Next {
+    ) -> ReceiveOutcome {
         let has_body = match x.state.body() {
-            Some(work) => work.manner.body,
+            Some(work) => work.options.body,
             None => !rx.bytes()[start_of_line(rx.bytes())..].starts_with(b"HEAD "),
         };
-        let manner = Manner::last(has_body);
-        self.give_up(x, status, manner, rx.bytes());
+        let options = ResponseOptions::last(has_body);
+        self.give_up(x, status, options, rx.bytes());
         rx.consume(rx.bytes().len());
-        Next::Nothing
+        ReceiveOutcome::Nothing
     }
 
     /// Refuses the request that is on its way in, of which there are these bytes, and ends the
@@ -400,33 +411,33 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         status: Status,
-        manner: Manner,
+        options: ResponseOptions,
         bytes: &[u8],
     ) {
         let work = x.state.work.take();
-        self.refuse(x, status, manner);
+        self.send_error(x, status, options);
         match work.as_deref() {
-            Some(Work::Body(work)) => self.count_head(x.state, &work.head),
-            _ => self.count(x.state, Seen::Bytes(bytes)),
+            Some(PendingWork::Body(work)) => self.count_head(x.state, &work.head),
+            _ => self.count(x.state, LoggedRequest::Bytes(bytes)),
         }
     }
 
     /// Counts a reply and logs it, if there was one.
     #[inline]
-    pub(crate) fn count(&mut self, state: &mut State, seen: Seen<'_, '_, '_>) {
-        if state.told == 0 {
+    pub(crate) fn count(&mut self, state: &mut State, logged: LoggedRequest<'_, '_, '_>) {
+        if state.last_status == 0 {
             return;
         }
-        let (status, body) = (take(&mut state.told), state.told_bytes);
-        self.board.own().reply(status, body);
+        let (status, body) = (take(&mut state.last_status), state.last_body_bytes);
+        self.metrics.own().reply(status, body);
         if status >= 400 {
-            tell_refusal(status, seen);
+            tell_refusal(status, logged);
         }
         if let Some(log) = &mut self.log {
             let peer = state.peer.as_deref().copied();
-            let entry = Entry { peer, date: self.clock.stamp(), seen, status, body };
+            let entry = Entry { peer, date: self.clock.stamp(), logged, status, body };
             if !log.write(&entry) {
-                self.board.own().log_lines_lost.add(1);
+                self.metrics.own().log_lines_lost.add(1);
             }
         }
     }
@@ -440,96 +451,98 @@ impl Site {
     #[cold]
     pub(crate) fn count_head(&mut self, state: &mut State, head: &[u8]) {
         match request::parse(head, &mut { MEMORY }, &self.limits) {
-            Parsed::Request(request) => self.count(state, Seen::Request(&request)),
-            _ => self.count(state, Seen::Bytes(head)),
+            Parsed::Request(request) => self.count(state, LoggedRequest::Request(&request)),
+            _ => self.count(state, LoggedRequest::Bytes(head)),
         }
     }
 
     /// Sets the deadline for what a connection does next; one store for a plain request.
     #[inline]
-    fn wait(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: Next) {
+    fn wait(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: ReceiveOutcome) {
         match next {
-            Next::Idle if x.state.full => self.watch(x),
+            ReceiveOutcome::Idle if x.state.full => self.watch(x),
             // What was under way at the stop is over.
-            Next::Idle if x.io.stopping() => x.io.close(x.id, Close::Flush),
-            Next::Idle => {
+            ReceiveOutcome::Idle if x.io.is_stopping() => x.io.close(x.id, Close::Flush),
+            ReceiveOutcome::Idle => {
                 x.state.unsent = 0;
-                x.io.deadline(x.id, Some(now + self.limits.idle_time));
+                x.io.set_deadline(x.id, Some(now + self.limits.keep_alive_timeout));
             }
             // A client that sends a byte now and then gains no time by it.
-            Next::More if x.state.hurried => {}
-            Next::More => {
-                x.state.hurried = true;
+            ReceiveOutcome::More if x.state.read_deadline_armed => {}
+            ReceiveOutcome::More => {
+                x.state.read_deadline_armed = true;
                 x.state.unsent = 0;
                 let time = match x.state.body() {
-                    Some(_) => self.limits.stall_time,
-                    None => self.limits.head_time,
+                    Some(_) => self.limits.progress_interval,
+                    None => self.limits.header_timeout,
                 };
-                x.io.deadline(x.id, Some(now + time));
+                x.io.set_deadline(x.id, Some(now + time));
             }
-            Next::Full => {
+            ReceiveOutcome::Full => {
                 x.state.paused = true;
-                x.io.receive(x.id, false);
+                x.io.set_receiving(x.id, false);
                 self.watch(x);
             }
-            Next::Nothing => {}
+            ReceiveOutcome::Nothing => {}
         }
     }
 
     /// Gives the client time to take some of what is unsent now.
     pub(crate) fn watch(&self, x: &mut Cx<'_, impl Commands, State>) {
-        x.state.unsent = x.io.unsent(x.id);
-        x.io.deadline(x.id, Some(x.io.now() + self.limits.stall_time));
+        x.state.unsent = x.io.unsent_bytes(x.id);
+        x.io.set_deadline(x.id, Some(x.io.now() + self.limits.progress_interval));
     }
 
     /// What a client has to send or to take between two looks; at least something.
-    fn least(&self) -> u128 {
-        let Limits { stall_time, least_rate, .. } = self.limits;
-        (stall_time.as_nanos() * u128::from(least_rate)).div_ceil(1_000_000_000).max(1)
+    fn min_progress(&self) -> u128 {
+        let Limits { progress_interval, min_rate, .. } = self.limits;
+        (progress_interval.as_nanos() * u128::from(min_rate)).div_ceil(1_000_000_000).max(1)
     }
 
     /// Whether the client took too little for the time that it was given.
     fn is_stalled(&self, before: u64, unsent: u64) -> bool {
-        before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.least()
+        before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.min_progress()
     }
 }
 
 /// Says which request was answered with an error.
 #[cold]
-fn tell_refusal(status: u16, seen: Seen<'_, '_, '_>) {
-    match seen {
-        Seen::Request(request) => {
+fn tell_refusal(status: u16, logged: LoggedRequest<'_, '_, '_>) {
+    match logged {
+        LoggedRequest::Request(request) => {
             debug!("{status} for {} {:?}", request.name, String::from_utf8_lossy(request.target));
         }
-        Seen::Bytes(bytes) => debug!("{status} for what was no request, of {} bytes", bytes.len()),
+        LoggedRequest::Bytes(bytes) => {
+            debug!("{status} for what was no request, of {} bytes", bytes.len())
+        }
     }
 }
 
 impl Application for Site {
     type State = State;
-    const MAX_UNCONSUMED: usize = Limits::HEAD;
+    const MAX_UNCONSUMED: usize = Limits::MAX_HEAD_BYTES;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, State>, _: Listener) {
         if !self.seeded {
             self.cache.seed(x.io.random());
             self.seeded = true;
-            self.board.begin(x.io.now());
+            self.metrics.begin(x.io.now());
         }
         if self.log.is_some() {
-            x.state.peer = x.io.peer(x.id).map(|peer| Box::new(peer.ip()));
+            x.state.peer = x.io.peer_addr(x.id).map(|peer| Box::new(peer.ip()));
         }
-        x.state.hurried = true;
-        x.io.deadline(x.id, Some(x.io.now() + self.limits.head_time));
+        x.state.read_deadline_armed = true;
+        x.io.set_deadline(x.id, Some(x.io.now() + self.limits.header_timeout));
     }
 
     fn received(&mut self, mut x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
         let now = x.io.now();
         if self.clock.tick(now, x.io) {
-            self.board.own().take_over(x.io);
+            self.metrics.own().take_over(x.io);
             self.cache.close_idle(now);
         }
         let next = self.answer_all(&mut x, rx);
-        if rx.eof() && matches!(next, Next::Idle | Next::More) {
+        if rx.eof() && matches!(next, ReceiveOutcome::Idle | ReceiveOutcome::More) {
             return x.io.close(x.id, Close::Flush);
         }
         self.wait(&mut x, now, next);
@@ -537,28 +550,28 @@ impl Application for Site {
 
     fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
         let was_full = take(&mut x.state.full);
-        if matches!(x.state.work.as_deref(), Some(Work::Stream(_))) {
+        if matches!(x.state.work.as_deref(), Some(PendingWork::StreamedBody(_))) {
             return self.stream_on(&mut x);
         }
         if take(&mut x.state.paused) {
-            x.io.receive(x.id, true);
-        } else if was_full && !x.state.hurried {
+            x.io.set_receiving(x.id, true);
+        } else if was_full && !x.state.read_deadline_armed {
             let now = x.io.now();
-            self.wait(&mut x, now, Next::Idle);
+            self.wait(&mut x, now, ReceiveOutcome::Idle);
         }
     }
 
-    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, done: FileDone) {
+    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, done: FileOutcome) {
         self.clock.tick(x.io.now(), x.io);
         self.file_done(&mut x, done);
     }
 
     fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
-        let unsent = x.io.unsent(x.id);
-        let hangs = matches!(x.state.work.as_deref(), Some(Work::File(_)));
+        let unsent = x.io.unsent_bytes(x.id);
+        let hangs = matches!(x.state.work.as_deref(), Some(PendingWork::File(_)));
         if hangs || self.is_stalled(x.state.unsent, unsent) {
             // The file system hangs, or the client does not take its replies.
-            self.board.own().reset_slow.add(u64::from(!hangs));
+            self.metrics.own().reset_slow.add(u64::from(!hangs));
             debug!(
                 "a connection is reset: {}",
                 if hangs { "its file does not come" } else { "it is too slow" }
@@ -567,14 +580,18 @@ impl Application for Site {
         } else if unsent > 0 || x.state.full {
             // With all sent, `drained` is on its way.
             self.watch(&mut x);
-        } else if x.state.body().is_some_and(|w| u128::from(take(&mut w.taken)) >= self.least()) {
+        } else if x
+            .state
+            .body()
+            .is_some_and(|w| u128::from(take(&mut w.taken)) >= self.min_progress())
+        {
             // The body comes fast enough.
-            x.io.deadline(x.id, Some(x.io.now() + self.limits.stall_time));
+            x.io.set_deadline(x.id, Some(x.io.now() + self.limits.progress_interval));
         } else if x.state.scanned > 0 || x.state.body().is_some() {
             self.clock.tick(x.io.now(), x.io);
-            let has_body = x.state.body().is_none_or(|work| work.manner.body);
-            let manner = Manner::last(has_body);
-            self.give_up(&mut x, Status::TIMEOUT, manner, b"");
+            let has_body = x.state.body().is_none_or(|work| work.options.body);
+            let options = ResponseOptions::last(has_body);
+            self.give_up(&mut x, Status::TIMEOUT, options, b"");
         } else {
             x.io.close(x.id, Close::Flush);
         }

@@ -3,22 +3,22 @@
 use std::net::IpAddr;
 
 use crate::Limits;
-use crate::broken::start_of_line;
+use crate::head_errors::start_of_line;
 use crate::status::Status;
-use crate::work::{BodyWork, Work};
+use crate::work::{BodyReceipt, PendingWork};
 
 /// What a [`Site`](crate::Site) keeps for a connection.
 #[derive(Debug, Default)]
 pub struct State {
     /// A request that waits for something.
-    pub(crate) work: Option<Box<Work>>,
+    pub(crate) work: Option<Box<PendingWork>>,
     /// What was unsent when the deadline was set; 0 if nothing was or nobody asked.
     pub(crate) unsent: u64,
     /// Whose connection it is, if that is logged.
     pub(crate) peer: Option<Box<IpAddr>>,
     /// Bytes of the last reply's body, and its status; 0 once that was counted.
-    pub(crate) told_bytes: u64,
-    pub(crate) told: u16,
+    pub(crate) last_body_bytes: u64,
+    pub(crate) last_status: u16,
     /// How much of an incomplete head was looked at.
     pub(crate) scanned: u32,
     /// Requests so far.
@@ -28,21 +28,21 @@ pub struct State {
     /// Not receiving, because of that.
     pub(crate) paused: bool,
     /// The deadline is that of a request on its way in.
-    pub(crate) hurried: bool,
+    pub(crate) read_deadline_armed: bool,
 }
 
 impl State {
     /// Notes a reply, to be counted.
     #[inline]
-    pub(crate) fn tell(&mut self, status: Status, bytes: u64) {
-        (self.told, self.told_bytes) = (status.0, bytes);
+    pub(crate) fn set_last_response(&mut self, status: Status, bytes: u64) {
+        (self.last_status, self.last_body_bytes) = (status.0, bytes);
     }
 
     /// The request whose body is on its way in.
     #[inline]
-    pub(crate) fn body(&mut self) -> Option<&mut BodyWork> {
+    pub(crate) fn body(&mut self) -> Option<&mut BodyReceipt> {
         match self.work.as_deref_mut() {
-            Some(Work::Body(work)) => Some(work),
+            Some(PendingWork::Body(work)) => Some(work),
             _ => None,
         }
     }
@@ -54,13 +54,13 @@ impl State {
         self.scanned = len as u32;
         let passes = |bound: usize| before < bound && bound <= len;
         let new = bytes.get(before..).unwrap_or_default();
-        let line = start_of_line(bytes) + limits.line;
-        !passes(line) && !passes(limits.head) && memchr::memchr(b'\n', new).is_none()
+        let line = start_of_line(bytes) + limits.max_request_line_bytes;
+        !passes(line) && !passes(limits.max_head_bytes) && memchr::memchr(b'\n', new).is_none()
     }
 }
 
 /// How a callback for received bytes ends.
-pub(crate) enum Next {
+pub(crate) enum ReceiveOutcome {
     /// All that came is answered.
     Idle,
     /// More of a request has to come.

@@ -36,13 +36,13 @@ struct Counts {
 
 impl Stderr {
     /// Bytes of lines that wait to be written; more lines are lost, and counted.
-    const ROOM: usize = 1 << 20;
+    const BUFFER_BYTES: usize = 1 << 20;
 
     /// What a queued line holds beside its text, roughly.
     const OVERHEAD: usize = 64;
 
     /// How long the last lines may take to be written.
-    const PATIENCE: Duration = Duration::from_secs(2);
+    const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Starts the thread.
     ///
@@ -72,7 +72,7 @@ impl Stderr {
     pub(crate) fn end(&self) {
         let (done, is_done) = sync_channel(1);
         if self.queue.send(Message::End(done)).is_ok() {
-            let _ = is_done.recv_timeout(Self::PATIENCE);
+            let _ = is_done.recv_timeout(Self::FLUSH_TIMEOUT);
         }
     }
 
@@ -105,7 +105,7 @@ fn write(lines: &Receiver<Message>, counts: &Counts) {
 /// One line for each call.
 impl Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.counts.queued_bytes.load(Ordering::Relaxed) < Self::ROOM {
+        if self.counts.queued_bytes.load(Ordering::Relaxed) < Self::BUFFER_BYTES {
             self.push(line.to_vec());
         } else {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);

@@ -2,61 +2,61 @@
 
 use std::sync::Arc;
 
-use multiplex::{Commands, Cx, FilePath, HIGH_WATER, Meta};
+use evring::{Commands, Cx, FilePath, HIGH_WATER, Metadata};
 
-use crate::body::{Body, Held};
+use crate::body::{Body, BodyMemory};
 use crate::cache::{Paths, VARIANT, variant};
-use crate::call::Stream;
 use crate::clock::Clock;
 use crate::coding::{Coding, Codings};
 use crate::conditions::Validators;
+use crate::dispatch::StreamedBody;
 use crate::guard::Guarded;
-use crate::handler::Upload;
+use crate::handler::BodySink;
 use crate::path;
-use crate::reply::{Manner, Ready};
-use crate::request::Persist;
+use crate::reply::{PreparedResponse, ResponseOptions};
+use crate::request::Persistence;
 use crate::state::State;
 use crate::status::Status;
 
 /// What a request waits for.
 #[derive(Debug, Default)]
-pub(crate) enum Work {
+pub(crate) enum PendingWork {
     /// Nothing: its box is kept for later use.
     #[default]
     Done,
     /// A file.
-    File(FileWork),
+    File(FileLookup),
     /// The end of its body.
-    Body(BodyWork),
+    Body(BodyReceipt),
     /// Room to send more of its reply.
-    Stream(Stream),
+    StreamedBody(StreamedBody),
 }
 
 /// A request that waits for its body.
 #[derive(Debug)]
-pub(crate) struct BodyWork {
+pub(crate) struct BodyReceipt {
     pub(crate) body: Body,
     /// Bytes of it that came since the deadline was set.
     pub(crate) taken: u64,
-    pub(crate) manner: Manner,
+    pub(crate) options: ResponseOptions,
     /// The request's head, if something needs it still.
     pub(crate) head: Vec<u8>,
-    pub(crate) held: Held,
-    pub(crate) then: Then,
+    pub(crate) held: BodyMemory,
+    pub(crate) then: AfterBody,
 }
 
 /// What is to be done with a body.
 #[derive(Debug)]
-pub(crate) enum Then {
+pub(crate) enum AfterBody {
     /// Nothing; the request is answered when it is over.
     Answer,
     /// It is handed on.
-    Upload(Guarded<Box<dyn Upload>>),
+    BodySink(Guarded<Box<dyn BodySink>>),
 }
 
 /// A request that waits for a file.
 #[derive(Debug)]
-pub(crate) struct FileWork {
+pub(crate) struct FileLookup {
     /// Canonical path and query of the target, or what the cache knows the file by.
     pub(crate) target: Arc<[u8]>,
     /// Length of its path.
@@ -69,13 +69,13 @@ pub(crate) struct FileWork {
     pub(crate) codings: Codings,
     /// The request's head, if there is more to it than its target.
     pub(crate) head: Vec<u8>,
-    pub(crate) manner: Manner,
-    pub(crate) step: Step,
+    pub(crate) options: ResponseOptions,
+    pub(crate) step: LookupStep,
 }
 
 /// The file work that is being done.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Step {
+pub(crate) enum LookupStep {
     /// Asking whether what the cache has is still good.
     Confirm,
     /// Asking for the file in a coding, of those before opening it or of those that are confirmed.
@@ -83,34 +83,38 @@ pub(crate) enum Step {
     #[default]
     Open,
     /// Reading a small file, which had these validators when it was opened.
-    Read(Meta, Validators),
+    Read(Metadata, Validators),
     /// There is no index: asking what is in the directory.
     List,
 }
 
-impl FileWork {
+impl FileLookup {
     /// A reply in memory is to be confirmed, in a coding or as it is.
     pub(crate) fn confirm(
         target: Arc<[u8]>,
         paths: Arc<Paths>,
         coding: Option<Coding>,
-        manner: Manner,
+        options: ResponseOptions,
     ) -> Self {
         let suffix = coding.map_or(0, |coding| VARIANT[coding as usize].len());
-        FileWork {
+        FileLookup {
             name_len: target.len() - suffix,
             target,
             paths,
             coding,
             codings: Codings::default(),
             head: Vec::new(),
-            manner,
-            step: Step::Confirm,
+            options,
+            step: LookupStep::Confirm,
         }
     }
 
     /// A file is to be opened: that of a target's canonical path.
-    pub(crate) fn open(name: &[u8], query: Option<&[u8]>, manner: Manner) -> Result<Self, Status> {
+    pub(crate) fn open(
+        name: &[u8],
+        query: Option<&[u8]>,
+        options: ResponseOptions,
+    ) -> Result<Self, Status> {
         let paths = Paths::new(&path::resolve(name)?);
         let mut target = name.to_vec();
         if let Some(query) = query {
@@ -118,15 +122,15 @@ impl FileWork {
             target.extend_from_slice(query);
         }
         let (target, name_len) = (target.into(), name.len());
-        Ok(FileWork {
+        Ok(FileLookup {
             target,
             name_len,
             paths,
             coding: None,
             codings: Codings::default(),
             head: Vec::new(),
-            manner,
-            step: Step::Open,
+            options,
+            step: LookupStep::Open,
         })
     }
 
@@ -158,7 +162,7 @@ impl FileWork {
         if let Some(coding) = self.coding.take() {
             self.codings.remove(coding);
         }
-        self.step = Step::Open;
+        self.step = LookupStep::Open;
     }
 
     /// The codings that lie beside the file: none beside one in a coding.
@@ -174,13 +178,13 @@ impl FileWork {
 
 /// Sends a reply from memory; true if the next request may be looked at.
 #[inline]
-pub(crate) fn give(
-    ready: &mut Ready,
+pub(crate) fn send_prepared(
+    prepared: &mut PreparedResponse,
     x: &mut Cx<'_, impl Commands, State>,
     clock: &Clock,
-    manner: Manner,
+    options: ResponseOptions,
 ) -> bool {
-    x.state.full = ready.send(x.io, x.id, clock, manner) >= HIGH_WATER;
-    x.state.tell(Status::OK, if manner.body { ready.len() } else { 0 });
-    manner.persist != Persist::Ends
+    x.state.full = prepared.send(x.io, x.id, clock, options) >= HIGH_WATER;
+    x.state.set_last_response(Status::OK, if options.body { prepared.len() } else { 0 });
+    options.persistence != Persistence::Close
 }

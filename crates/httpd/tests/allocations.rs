@@ -10,7 +10,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use httpd::{Config, Limits, Request, Site};
+use evring_httpd::{Config, Limits, Request, Site};
 use serving::{Server, on_every_backend};
 use stage::Stage;
 use tempfile::TempDir;
@@ -61,7 +61,7 @@ fn no_mechanism_allocates_for_a_file_in_memory() {
     on_every_backend(|backend| {
         let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
         // Every request finds its file to be asked about.
-        let limits = Limits { cached_time: Duration::ZERO, ..Limits::default() };
+        let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
         let server = Server::start_with(backend, config, limits, || SERVES.set(true));
         let mut client = server.connect();
         // A new file is looked at more closely until its first second is over.
@@ -107,7 +107,7 @@ fn a_small_file_in_memory_is_served_without_allocating() {
     let rounds = |stage: &mut Stage, n| {
         for _ in 0..n {
             round(stage);
-            stage.pass(Limits::default().cached_time);
+            stage.pass(Limits::default().cache_ttl);
             round(stage);
         }
     };

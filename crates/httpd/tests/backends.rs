@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bad::{Bad, bad};
-use httpd::multiplex::BufferSizes;
-use httpd::{Config, Limits};
+use evring_httpd::evring::BufferSizes;
+use evring_httpd::{Config, Limits};
 use serving::{Client, Server, on_every_backend};
 use tempfile::TempDir;
 
@@ -183,7 +183,7 @@ fn small_socket_buffers_make_no_difference() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
-        let config = Config { sockets, ..config(&root) };
+        let config = Config { socket_buffers: sockets, ..config(&root) };
         let server = Server::start(backend, config, Limits::default());
         let mut client = server.connect();
         let sizes = [1_000_000, 65_536, 4097, 12, 65_537, 65_536, 100];
@@ -200,7 +200,7 @@ fn a_changed_file_is_noticed() {
     let root = site(&[12]);
     on_every_backend(|backend| {
         write(root.path(), "12.bin", b"before");
-        let limits = Limits { cached_time: Duration::ZERO, ..Limits::default() };
+        let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
         let server = Server::start(backend, config(&root), limits);
         let mut client = server.connect();
         for text in ["before", "before", "after", "longer than that", "short", "again"] {
@@ -219,14 +219,14 @@ fn a_changed_file_is_noticed() {
 #[test]
 fn a_changed_file_is_noticed_within_the_time_by_default() {
     let root = site(&[12]);
-    let backend = httpd::multiplex::auto().unwrap().name;
+    let backend = evring_httpd::evring::auto().unwrap().name;
     let server = serve(backend, &root);
     let mut client = server.connect();
     assert!(client.get("/12.bin").body == contents(12));
     write(root.path(), "12.bin", b"changed");
     let start = Instant::now();
     while client.get("/12.bin").body != b"changed" {
-        assert!(start.elapsed() < Limits::default().cached_time + Duration::from_secs(5));
+        assert!(start.elapsed() < Limits::default().cache_ttl + Duration::from_secs(5));
     }
 }
 
@@ -326,15 +326,19 @@ fn a_half_closed_client_gets_all_its_replies() {
 fn slow_clients_are_gone_when_their_time_is_over() {
     let root = site(&SIZES);
     let limits = Limits {
-        head_time: Duration::from_millis(50),
-        idle_time: Duration::from_millis(50),
-        stall_time: Duration::from_millis(50),
-        least_rate: u32::MAX,
+        header_timeout: Duration::from_millis(50),
+        keep_alive_timeout: Duration::from_millis(50),
+        progress_interval: Duration::from_millis(50),
+        min_rate: u32::MAX,
         ..Limits::default()
     };
     on_every_backend(|backend| {
         let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
-        let config = Config { sockets, stall: limits.stall_time, ..config(&root) };
+        let config = Config {
+            socket_buffers: sockets,
+            progress_interval: limits.progress_interval,
+            ..config(&root)
+        };
         let server = Server::start(backend, config, limits.clone());
         let mut silent = server.connect();
         let mut partial = server.connect();
@@ -351,18 +355,18 @@ fn slow_clients_are_gone_when_their_time_is_over() {
         // The one that reads nothing goes too; a server that waited for it would take longer.
         let start = Instant::now();
         let stats = server.stop();
-        assert!(start.elapsed() < Config::default().drain / 2, "{backend}");
+        assert!(start.elapsed() < Config::default().drain_timeout / 2, "{backend}");
         assert_eq!((stats.accepted, stats.closed), (4, 4), "{backend}");
         drop(stuck);
     });
 }
 
 /// A server that has little patience, with small buffers, so that it sees what a client takes.
-fn impatient(backend: &'static str, root: &TempDir, stall_time: Duration) -> Server {
+fn impatient(backend: &'static str, root: &TempDir, progress_interval: Duration) -> Server {
     let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
-    let idle_time = Duration::from_millis(50);
-    let limits = Limits { idle_time, stall_time, ..Limits::default() };
-    Server::start(backend, Config { sockets, ..config(root) }, limits)
+    let keep_alive_timeout = Duration::from_millis(50);
+    let limits = Limits { keep_alive_timeout, progress_interval, ..Limits::default() };
+    Server::start(backend, Config { socket_buffers: sockets, ..config(root) }, limits)
 }
 
 const LARGE: &[u8] = b"GET /10000000.bin HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -405,8 +409,8 @@ fn a_steady_client_was_reset_as_the_system_had_taken_nothing() {
         on_every_backend(|backend| {
             let root = &root;
             scope.spawn(move || {
-                let stall_time = Duration::from_millis(300);
-                let limits = Limits { stall_time, least_rate: 100_000, ..Limits::default() };
+                let progress_interval = Duration::from_millis(300);
+                let limits = Limits { progress_interval, min_rate: 100_000, ..Limits::default() };
                 let server = Server::start(backend, config(root), limits);
                 let mut client = server.connect();
                 client.send(LARGE);

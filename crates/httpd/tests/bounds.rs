@@ -10,8 +10,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use httpd::Limits;
-use httpd::multiplex::backends;
+use evring_httpd::Limits;
+use evring_httpd::evring::backends;
 use rustix::net::{self, AddressFamily, SocketType};
 use serde_json::Value;
 use serving::Client;
@@ -160,7 +160,7 @@ fn a_client_that_pipelines_requests_for_missing_files_made_the_server_grow() {
     const MEASURED: u64 = 20_000;
     let seconds = env::var("EVRING_BOUNDS_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
     // As many requests as it likes.
-    on_every_backend(&["--max-requests", "4294967295"], |name, serving| {
+    on_every_backend(&["--keep-alive-requests", "4294967295"], |name, serving| {
         let stream = TcpStream::connect(serving.address).unwrap();
         let mut requests = stream.try_clone().unwrap();
         let writer = thread::spawn(move || {
@@ -195,8 +195,8 @@ fn all_clients_together_take_no_more_memory_than_was_said_at_the_start() {
     fs::write(root.path().join("large"), vec![b'x'; 8 << 20]).unwrap();
     let most = (CONNECTIONS + 1).to_string();
     let arguments = [
-        &["--max-connections", &most, "--max-held", "4000000", "--max-cached", "1000000"][..],
-        &["--max-bodies", "1000000", "--max-body", "4000000", "--lab"],
+        &["--max-connections", &most, "--max-buffered", "4000000", "--cache-size", "1000000"][..],
+        &["--max-body-memory", "1000000", "--max-body-size", "4000000", "--lab"],
     ]
     .concat();
     let chosen = |name: &str| ["epoll", "uring", "send", "tokio"].contains(&name);
@@ -240,21 +240,30 @@ fn all_clients_together_take_no_more_memory_than_was_said_at_the_start() {
 #[test]
 fn the_memory_at_full_load_is_that_of_all_workers_and_has_no_end_where_a_bound_has_none() {
     let of = |workers, limits| {
-        let server = httpd::Server::builder().workers(workers).limits(limits);
+        let server = evring_httpd::Server::builder().workers(workers).limits(limits);
         server.memory_at_full_load()
     };
     let usual = of(1, Limits::default());
     assert_eq!(of(3, Limits::default()), 3 * usual);
-    let more = Limits { cached_bytes: (32 << 20) + 1000, ..Limits::default() };
+    let more = Limits { cache_bytes: (32 << 20) + 1000, ..Limits::default() };
     assert_eq!(of(1, more), usual + 1000);
-    assert_eq!(of(2, Limits { bodies: usize::MAX, ..Limits::default() }), usize::MAX);
+    assert_eq!(of(2, Limits { max_body_memory: usize::MAX, ..Limits::default() }), usize::MAX);
 }
 
 #[test]
 fn what_is_longer_than_its_limit_is_refused_and_ends_its_connection() {
     let arguments = [
-        &["--max-line", "100", "--max-head", "400", "--max-fields", "5", "--max-body", "1000"][..],
-        &["--max-requests", "3", "--lab"],
+        &[
+            "--max-request-line",
+            "100",
+            "--max-header-size",
+            "400",
+            "--max-headers",
+            "5",
+            "--max-body-size",
+            "1000",
+        ][..],
+        &["--keep-alive-requests", "3", "--lab"],
     ]
     .concat();
     on_every_backend(&arguments, |name, serving| {
@@ -288,7 +297,7 @@ fn what_is_longer_than_its_limit_is_refused_and_ends_its_connection() {
 
 #[test]
 fn clients_that_send_more_than_is_held_for_all_lose_their_connections() {
-    let arguments = ["--max-held", "100000", "--status"];
+    let arguments = ["--max-buffered", "100000", "--status"];
     on_every_backend(&arguments, |name, serving| {
         let mut head = b"GET / HTTP/1.1\r\nHost: a\r\nA: ".to_vec();
         head.resize(8_000, b'a');
@@ -333,7 +342,7 @@ fn more_files_than_fit_in_memory_are_asked_for() {
     for n in 0..FILES {
         fs::write(root.path().join(n.to_string()), vec![b'x'; 60_000]).unwrap();
     }
-    let arguments = ["--max-cached", "1000000"];
+    let arguments = ["--cache-size", "1000000"];
     on_backends(
         |_| true,
         root.path(),
@@ -365,7 +374,7 @@ fn a_directory_of_more_entries_than_are_listed_says_so() {
     on_backends(
         |_| true,
         root.path(),
-        &["--listing"],
+        &["--autoindex"],
         |name, serving| {
             let page = String::from_utf8(serving.connect().get("/").body).unwrap();
             assert_eq!(page.matches("<tr>").count(), MOST, "{name}");
@@ -383,7 +392,7 @@ fn listings_that_nobody_takes_count_as_what_is_held() {
     for n in 0..20_000 {
         fs::write(root.path().join(format!("{long}{n}")), "").unwrap();
     }
-    let arguments = ["--listing", "--max-held", MAX_HELD, "--status"];
+    let arguments = ["--autoindex", "--max-buffered", MAX_HELD, "--status"];
     on_backends(
         |_| true,
         root.path(),
@@ -445,7 +454,7 @@ fn an_address_that_has_its_share_of_connections_gets_no_more() {
 fn heads_and_bodies_that_do_not_come_to_their_end_are_refused_and_end_their_connections() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().to_str().unwrap();
-    let arguments = ["--head-time", "2", "--stall-time", "2", "--lab"];
+    let arguments = ["--header-timeout", "2", "--progress-interval", "2", "--lab"];
     // All of them at once, as all have to wait.
     let serving: Vec<_> = here().map(|name| (name, start(name, path, &arguments))).collect();
     let requests = [

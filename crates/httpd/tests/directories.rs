@@ -6,10 +6,10 @@ mod stage;
 use std::fs;
 use std::path::Path;
 
-use httpd::multiplex::Links;
-use httpd::{Config, Limits, Root, Site};
+use evring_httpd::evring::SymlinkPolicy;
+use evring_httpd::{Config, Limits, Root, Site};
 use serving::{Server, on_every_backend};
-use stage::{Reply, Stage, reply};
+use stage::{IntoResponse, Stage, reply};
 use tempfile::TempDir;
 
 fn tree() -> TempDir {
@@ -26,7 +26,7 @@ fn stage(root: &Path, listing: bool) -> Stage {
     Stage::with(Site::new(Some(Root(0))).listing(listing), root)
 }
 
-fn ask(stage: &mut Stage, method: &str, target: &str) -> Reply {
+fn ask(stage: &mut Stage, method: &str, target: &str) -> IntoResponse {
     let request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
     let bytes = stage.exchange(request.as_bytes());
     let (reply, rest) = reply(&bytes, method == "GET");
@@ -73,9 +73,9 @@ fn links_lead_out_where_that_is_allowed() {
     let far = outside.path().join("bare");
     std::os::unix::fs::symlink(far, root.path().join("far")).unwrap();
     on_every_backend(|backend| {
-        for (links, status) in [(Links::Beneath, 404), (Links::Anywhere, 200)] {
+        for (links, status) in [(SymlinkPolicy::Beneath, 404), (SymlinkPolicy::Anywhere, 200)] {
             let roots = vec![root.path().to_owned()];
-            let config = Config { roots, links, ..Config::default() };
+            let config = Config { roots, symlinks: links, ..Config::default() };
             let server = Server::start_with(backend, config, Limits::default(), || ());
             assert_eq!(server.connect().get("/far/b.txt").status, status, "{backend} {links:?}");
         }

@@ -5,10 +5,10 @@ mod stage;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use httpd::multiplex::{Close, HIGH_WATER};
-use httpd::{Limits, Site, State};
+use evring_httpd::evring::{Close, HIGH_WATER};
+use evring_httpd::{Limits, Site, State};
 use stage::bad::{Bad, bad};
-use stage::{Reply, Stage, replies, reply};
+use stage::{IntoResponse, Stage, replies, reply};
 use tempfile::TempDir;
 
 /// A directory of a few files.
@@ -34,7 +34,7 @@ fn get(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes()
 }
 
-fn one(stage: &mut Stage, request: &[u8]) -> Reply {
+fn one(stage: &mut Stage, request: &[u8]) -> IntoResponse {
     let mut all = replies(&stage.exchange(request));
     assert_eq!(all.len(), 1);
     all.remove(0)
@@ -289,7 +289,7 @@ fn a_client_that_does_not_read_is_not_served_ahead() {
 
     stage.io.stuck = true;
     stage.feed(&get("/medium.bin").repeat(10));
-    stage.pass(Limits::default().stall_time);
+    stage.pass(Limits::default().progress_interval);
     assert_eq!(stage.io.close, Some(Close::Reset));
 }
 
@@ -358,11 +358,11 @@ fn a_half_closed_client_gets_its_replies() {
 fn time_runs_out() {
     let root = site();
     let mut stage = Stage::new(root.path());
-    let Limits { head_time, idle_time, stall_time, .. } = Limits::default();
-    let almost = head_time - Duration::from_millis(1);
+    let Limits { header_timeout, keep_alive_timeout, progress_interval, .. } = Limits::default();
+    let almost = header_timeout - Duration::from_millis(1);
 
     // nothing at all
-    stage.pass(head_time);
+    stage.pass(header_timeout);
     assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
     // a byte now and then
     stage.connect();
@@ -376,14 +376,14 @@ fn time_runs_out() {
     // a body that does not come
     stage.connect();
     stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na");
-    stage.pass(stall_time);
+    stage.pass(progress_interval);
     assert_eq!(replies(&stage.io.sent)[0].status, 408);
     // between two requests
     stage.connect();
     one(&mut stage, &get("/"));
-    stage.pass(idle_time - Duration::from_millis(1));
+    stage.pass(keep_alive_timeout - Duration::from_millis(1));
     one(&mut stage, &get("/"));
-    stage.pass(idle_time - Duration::from_millis(1));
+    stage.pass(keep_alive_timeout - Duration::from_millis(1));
     assert_eq!(stage.io.close, None);
     stage.pass(Duration::from_millis(1));
     assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
@@ -394,12 +394,12 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 #[test]
 fn a_client_that_takes_nothing_of_a_large_file_is_reset() {
     let root = site();
-    let stall_time = Limits::default().stall_time;
+    let progress_interval = Limits::default().progress_interval;
     for more in [&b""[..], b"G", &get("/hello.txt")] {
         let mut stage = Stage::new(root.path());
         stage.io.stuck = true;
         stage.feed(&[&get("/large.bin"), more].concat());
-        stage.pass(stall_time - MILLISECOND);
+        stage.pass(progress_interval - MILLISECOND);
         assert_eq!(stage.io.close, None);
         stage.pass(MILLISECOND);
         assert_eq!(stage.io.close, Some(Close::Reset));
@@ -411,25 +411,25 @@ fn a_client_that_takes_enough_of_a_large_file_gets_it_whole() {
     let root = site();
     write(&root, "larger.bin", &[9; 1_000_000]);
     let limits = Limits::default();
-    let enough = u64::from(limits.least_rate) * limits.stall_time.as_secs();
+    let enough = u64::from(limits.min_rate) * limits.progress_interval.as_secs();
     let mut stage = Stage::new(root.path());
     stage.io.stuck = true;
     stage.feed(&get("/larger.bin"));
     let rounds = 1_000_000 / enough;
     for _ in 0..rounds {
         stage.take(enough);
-        stage.pass(limits.stall_time);
+        stage.pass(limits.progress_interval);
         assert_eq!(stage.io.close, None);
     }
-    assert!(limits.stall_time * rounds as u32 > limits.idle_time);
+    assert!(limits.progress_interval * rounds as u32 > limits.keep_alive_timeout);
     // Its idle time begins when it has all.
     stage.take(enough);
-    stage.pass(limits.idle_time - MILLISECOND);
+    stage.pass(limits.keep_alive_timeout - MILLISECOND);
     assert_eq!(stage.io.close, None);
     stage.unstick();
     stage.io.sent.clear();
     one(&mut stage, &get("/hello.txt"));
-    stage.pass(limits.idle_time);
+    stage.pass(limits.keep_alive_timeout);
     assert_eq!(stage.io.close, Some(Close::Flush));
 }
 
@@ -438,14 +438,14 @@ fn a_client_that_takes_too_little_is_reset() {
     let root = site();
     write(&root, "larger.bin", &[9; 1_000_000]);
     let limits = Limits::default();
-    let enough = u64::from(limits.least_rate) * limits.stall_time.as_secs();
+    let enough = u64::from(limits.min_rate) * limits.progress_interval.as_secs();
     let mut stage = Stage::new(root.path());
     stage.io.stuck = true;
     stage.feed(&get("/larger.bin"));
     stage.take(enough);
-    stage.pass(limits.stall_time);
+    stage.pass(limits.progress_interval);
     stage.take(enough - 1);
-    stage.pass(limits.stall_time - MILLISECOND);
+    stage.pass(limits.progress_interval - MILLISECOND);
     assert_eq!(stage.io.close, None);
     stage.pass(MILLISECOND);
     assert_eq!(stage.io.close, Some(Close::Reset));
@@ -460,12 +460,12 @@ fn a_small_reply_is_watched_when_the_idle_time_is_over() {
         one(&mut stage, &get("/medium.bin"));
         stage.io.stuck = true;
         stage.feed(&get("/medium.bin"));
-        stage.pass(limits.idle_time);
+        stage.pass(limits.keep_alive_timeout);
         assert_eq!(stage.io.close, None);
         if takes {
             stage.unstick();
         }
-        stage.pass(limits.stall_time);
+        stage.pass(limits.progress_interval);
         assert_eq!(stage.io.close, Some(if takes { Close::Flush } else { Close::Reset }));
     }
 }
@@ -478,10 +478,10 @@ fn a_body_that_does_not_come_does_not_cut_the_reply_short() {
     stage.io.stuck = true;
     stage.feed(&get("/large.bin"));
     stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n");
-    stage.pass(limits.stall_time - MILLISECOND);
+    stage.pass(limits.progress_interval - MILLISECOND);
     assert_eq!(stage.io.close, None);
     stage.unstick();
-    stage.pass(limits.stall_time);
+    stage.pass(limits.progress_interval);
     let statuses: Vec<_> = replies(&stage.io.sent).iter().map(|reply| reply.status).collect();
     assert_eq!((&statuses[..], stage.io.close), (&[200, 408][..], Some(Close::Linger)));
 }
@@ -516,8 +516,8 @@ fn without_a_root_there_is_one_page() {
 #[test]
 fn limits_of_memory_hold() {
     let root = site();
-    let limits = Limits { cached_file: 20, ..Limits::default() };
-    let mut stage = Stage::with(Site::new(Some(httpd::Root(0))).limits(limits), root.path());
+    let limits = Limits { max_cached_file_bytes: 20, ..Limits::default() };
+    let mut stage = Stage::with(Site::new(Some(evring_httpd::Root(0))).limits(limits), root.path());
     for (target, reads) in [("/hello.txt", 1), ("/medium.bin", 1), ("/medium.bin", 1)] {
         assert_eq!(one(&mut stage, &get(target)).status, 200);
         assert_eq!(stage.io.works.2, reads);

@@ -5,10 +5,12 @@ mod stage;
 use std::io;
 use std::time::Duration;
 
-use httpd::http::request::Parts;
-use httpd::http::{HeaderMap, Method, StatusCode, Version};
-use httpd::multiplex::{Close, HIGH_WATER, Lateness};
-use httpd::{Answer, Body, Handler, Limits, Request, Response, Site, Upload, costly};
+use evring_httpd::evring::{Close, HIGH_WATER, Lateness};
+use evring_httpd::http::request::Parts;
+use evring_httpd::http::{HeaderMap, Method, StatusCode, Version};
+use evring_httpd::{
+    Answer, Body, BodySink, Handler, Limits, Request, Response, Site, shed_if_late,
+};
 use stage::{Stage, reply};
 
 fn stage(site: Site) -> Stage {
@@ -92,7 +94,7 @@ fn leave_to_send_a_body_is_given() {
 
 #[test]
 fn a_body_that_is_too_long_is_refused() {
-    let limits = Limits { body: 5, ..Limits::default() };
+    let limits = Limits { max_body_bytes: 5, ..Limits::default() };
     for body in ["Content-Length: 6||", "Transfer-Encoding: chunked||3|abc|3|"] {
         let mut stage = stage(site("/", |_: Request| "taken").limits(limits.clone()));
         let request = format!("POST / HTTP/1.1|Host: a|{body}");
@@ -104,14 +106,14 @@ fn a_body_that_is_too_long_is_refused() {
 #[test]
 fn a_body_may_be_slow_but_not_too_slow() {
     let limits = Limits::default();
-    let enough = (limits.stall_time.as_secs() * u64::from(limits.least_rate)) as usize;
+    let enough = (limits.progress_interval.as_secs() * u64::from(limits.min_rate)) as usize;
     let mut stage = stage(site("/", |request: Request| request.body().len().to_string()));
     stage.feed(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
     stage.feed(&vec![b'x'; enough]);
-    stage.pass(limits.stall_time);
+    stage.pass(limits.progress_interval);
     assert!(stage.io.sent.is_empty() && stage.io.close.is_none());
     stage.feed(&vec![b'x'; enough - 1]);
-    stage.pass(limits.stall_time);
+    stage.pass(limits.progress_interval);
     assert_eq!(reply(&stage.io.sent, true).0.status, 408);
     assert_eq!(stage.io.close, Some(Close::Linger));
 }
@@ -120,10 +122,16 @@ fn a_body_may_be_slow_but_not_too_slow() {
 fn replies_of_many_kinds() {
     type Made = fn(Request) -> Response;
     let cases: [(Made, &str); 6] = [
-        (|_| httpd::Reply::into_response("text"), "200 text"),
-        (|_| httpd::Reply::into_response(StatusCode::CREATED), "201 "),
-        (|_| httpd::Reply::into_response((StatusCode::IM_A_TEAPOT, "tea")), "418 tea"),
-        (|_| httpd::Reply::into_response(Err::<&str, _>(StatusCode::BAD_GATEWAY)), "502 "),
+        (|_| evring_httpd::IntoResponse::into_response("text"), "200 text"),
+        (|_| evring_httpd::IntoResponse::into_response(StatusCode::CREATED), "201 "),
+        (
+            |_| evring_httpd::IntoResponse::into_response((StatusCode::IM_A_TEAPOT, "tea")),
+            "418 tea",
+        ),
+        (
+            |_| evring_httpd::IntoResponse::into_response(Err::<&str, _>(StatusCode::BAD_GATEWAY)),
+            "502 ",
+        ),
         (|_| Response::new(Vec::from("bytes").into()), "200 bytes"),
         (|_| Response::new(Body::sized(3, [ok("a"), ok("bc")].into_iter())), "200 abc"),
     ];
@@ -241,7 +249,9 @@ struct Counter(usize);
 impl Handler for Counter {
     fn handle(self: std::sync::Arc<Self>, head: Parts) -> Answer {
         if head.method == Method::DELETE {
-            return Answer::Reply(httpd::Reply::into_response(StatusCode::FORBIDDEN));
+            return Answer::Respond(evring_httpd::IntoResponse::into_response(
+                StatusCode::FORBIDDEN,
+            ));
         }
         Answer::Receive(Box::new(Count { most: self.0, bytes: 0 }))
     }
@@ -252,15 +262,16 @@ struct Count {
     bytes: usize,
 }
 
-impl Upload for Count {
+impl BodySink for Count {
     fn data(&mut self, bytes: &[u8]) -> Option<Response> {
         self.bytes += bytes.len();
         let enough = self.bytes > self.most;
-        enough.then(|| httpd::Reply::into_response((StatusCode::BAD_REQUEST, "enough")))
+        enough
+            .then(|| evring_httpd::IntoResponse::into_response((StatusCode::BAD_REQUEST, "enough")))
     }
 
     fn end(self: Box<Self>, trailers: HeaderMap) -> Response {
-        httpd::Reply::into_response(format!("{} {trailers:?}", self.bytes))
+        evring_httpd::IntoResponse::into_response(format!("{} {trailers:?}", self.bytes))
     }
 }
 
@@ -316,7 +327,7 @@ fn handlers_were_passed_by_on_the_way_to_files() {
     std::fs::create_dir(root.path().join("private")).unwrap();
     std::fs::write(root.path().join("private/x"), "secret").unwrap();
     let forbid = |_: Request| StatusCode::FORBIDDEN;
-    let site = Site::new(Some(httpd::Root(0))).route("/private/", forbid);
+    let site = Site::new(Some(evring_httpd::Root(0))).route("/private/", forbid);
     let mut stage = Stage::with(site, root.path());
     for target in ["/private/x", "/%70rivate/x", "//private/x", "/a/../private/x", "/./private/x"] {
         for method in ["GET", "DELETE"] {
@@ -373,13 +384,14 @@ fn refusals_of_a_broken_body_behind_head_had_a_body() {
     }
     stage.feed(head.replace('|', "\r\n").as_bytes());
     stage.feed(b"1\r\n");
-    stage.pass(Limits::default().stall_time);
+    stage.pass(Limits::default().progress_interval);
     assert!(stage.io.sent.ends_with(b"\r\n\r\n"), "{}", text(&stage.io.sent));
 }
 
 #[test]
 fn what_is_costly_is_refused_to_who_comes_late() {
-    let site = site("/costly", costly(|_: Request| "done")).route("/quick", |_: Request| "done");
+    let site =
+        site("/costly", shed_if_late(|_: Request| "done")).route("/quick", |_: Request| "done");
     let mut stage = stage(site);
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
     let ask = |stage: &mut Stage, path: &str| text(&stage.exchange(get(path).as_bytes()));
@@ -397,7 +409,7 @@ fn what_is_costly_is_refused_to_who_comes_late() {
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     assert!(refused.contains("\r\nConnection: close\r\n"), "{refused}");
     stage.connect();
-    stage.io.lateness = Lateness::Lost;
+    stage.io.lateness = Lateness::Abandoned;
     assert_eq!(ask(&mut stage, "/costly"), "", "nobody waits for a reply");
     assert_eq!(stage.io.close, Some(Close::Reset));
 }

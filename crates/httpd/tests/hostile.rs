@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use cases::{CHUNKED, LLHTTP, PICO, PICO_CHUNKS};
-use httpd::multiplex::backends;
-use httpd::{Config, Limits};
+use evring_httpd::evring::backends;
+use evring_httpd::{Config, Limits};
 use serving::{Server, refuse_io_uring};
 use stage::Stage;
 use tempfile::TempDir;

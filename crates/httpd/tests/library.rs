@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use httpd::{Body, Config, Request, Response, Server};
+use evring_httpd::{Body, Config, Request, Response, Server};
 use serving::{Client, on_every_backend};
 
 fn client(server: &Server) -> Client {
@@ -126,7 +126,8 @@ fn a_large_body_streams_both_ways() {
                 all.map(move |at| Ok(body.slice(at..body.len().min(at + 50_000)))),
             ))
         };
-        let limits = httpd::Limits { body: LEN as u64, ..httpd::Limits::default() };
+        let limits =
+            evring_httpd::Limits { max_body_bytes: LEN as u64, ..evring_httpd::Limits::default() };
         let server = Server::builder().listen("127.0.0.1:0").backend(backend);
         let server = server.limits(limits).route("/", pieces).start().unwrap();
         let mut client = client(&server);
@@ -152,7 +153,7 @@ fn a_dropped_server_is_gone() {
 
 #[test]
 fn what_is_wrong_is_said() {
-    let said = |builder: httpd::server::Builder| builder.start().unwrap_err().to_string();
+    let said = |builder: evring_httpd::server::Builder| builder.start().unwrap_err().to_string();
     assert!(said(Server::builder().listen("nowhere.invalid:80")).contains("where to listen"));
     let none = Server::builder().listen("127.0.0.1:0").backend("abacus");
     assert!(said(none).contains("`abacus`"));
@@ -164,7 +165,7 @@ fn what_is_wrong_is_said() {
 fn a_reply_longer_than_the_queue_may_be_was_lost() {
     const LEN: usize = 20 << 20;
     on_every_backend(|backend| {
-        let bytes = httpd::bytes::Bytes::from(vec![b'x'; LEN]);
+        let bytes = evring_httpd::bytes::Bytes::from(vec![b'x'; LEN]);
         let one = bytes.clone();
         let server = Server::builder()
             .listen("127.0.0.1:0")
@@ -185,12 +186,12 @@ fn a_reply_longer_than_the_queue_may_be_was_lost() {
 fn times_without_a_bound_are_long_ones() {
     use std::time::Duration;
     let forever = Duration::MAX;
-    let limits = httpd::Limits {
-        head_time: forever,
-        idle_time: forever,
-        stall_time: forever,
-        cached_time: forever,
-        ..httpd::Limits::default()
+    let limits = evring_httpd::Limits {
+        header_timeout: forever,
+        keep_alive_timeout: forever,
+        progress_interval: forever,
+        cache_ttl: forever,
+        ..evring_httpd::Limits::default()
     };
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a.txt"), "file").unwrap();

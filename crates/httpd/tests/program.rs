@@ -9,7 +9,7 @@ use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use httpd::multiplex::backends;
+use evring_httpd::evring::backends;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use serving::program::{Serving, httpd, limited};
@@ -26,8 +26,11 @@ fn where_io_uring_is_forbidden_it_says_so_and_serves_without() {
     unsafe { command.pre_exec(refuse_io_uring) };
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let why = lines.next().unwrap().unwrap();
-    assert!(why.contains("using epoll, as uring can't run here: io_uring is forbidden"), "{why}");
+    let reason = lines.next().unwrap().unwrap();
+    assert!(
+        reason.contains("using epoll, as uring can't run here: io_uring is forbidden"),
+        "{reason}"
+    );
     let line = lines.next().unwrap().unwrap();
     assert!(line.contains("(backend epoll, "), "{line}");
     let address = line.strip_prefix("listening on http://").unwrap().split(' ').next().unwrap();
@@ -139,21 +142,21 @@ fn bad_flags_are_refused() {
         &["--workers", "0"],
         &["--workers", "many"],
         &["--max-connections", "0"],
-        &["--max-head", "1000000"],
-        &["--max-line", "1"],
-        &["--idle-time", "-1"],
-        &["--idle-time", "soon"],
-        &["--stall-time", "0"],
-        &["--max-requests", "0"],
-        &["--max-held", "-1"],
-        &["--max-cached", "much"],
-        &["--least-rate", "0"],
+        &["--max-header-size", "1000000"],
+        &["--max-request-line", "1"],
+        &["--keep-alive-timeout", "-1"],
+        &["--keep-alive-timeout", "soon"],
+        &["--progress-interval", "0"],
+        &["--keep-alive-requests", "0"],
+        &["--max-buffered", "-1"],
+        &["--cache-size", "much"],
+        &["--min-rate", "0"],
         &["--json"],
         &["extra"],
     ] {
         assert_eq!(outcome(arguments).status.code(), Some(2), "{arguments:?}");
     }
-    let text = String::from_utf8(outcome(&["--drain", "-1"]).stderr).unwrap();
+    let text = String::from_utf8(outcome(&["--shutdown-timeout", "-1"]).stderr).unwrap();
     assert!(text.contains("seconds above 0"), "{text}");
 }
 
@@ -170,18 +173,18 @@ fn the_help_tells_of_every_flag() {
         "--json",
         "--lab",
         "--no-precompressed",
-        "--listing",
-        "--follow-links",
+        "--autoindex",
+        "--follow-symlinks",
         "--max-age",
-        "--max-fields",
+        "--max-headers",
         "--log-level",
         "--max-connections",
-        "--max-body",
-        "--max-bodies",
-        "--max-held",
-        "--max-cached",
-        "--idle-time",
-        "--drain",
+        "--max-body-size",
+        "--max-body-memory",
+        "--max-buffered",
+        "--cache-size",
+        "--keep-alive-timeout",
+        "--shutdown-timeout",
     ] {
         assert!(text.contains(flag), "{text}");
     }
@@ -443,7 +446,8 @@ fn requests_sent_before_a_sigterm_were_reset() {
 fn connections_that_a_stop_has_no_room_for_are_told_of() {
     const WAITING: usize = 5;
     for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        let arguments = ["--max-connections", "1", "--drain", "0.3", "--backend", backend.name];
+        let arguments =
+            ["--max-connections", "1", "--shutdown-timeout", "0.3", "--backend", backend.name];
         let mut serving = Serving::start(&[&["--listen", "127.0.0.1:0"], &arguments[..]].concat());
         // A head that does not end has all the room.
         let mut busy = serving.connect();

@@ -12,14 +12,14 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use httpd::multiplex::backends;
-use httpd::{Config, Limits, Request, Root, Site};
+use evring_httpd::evring::backends;
+use evring_httpd::{Config, Limits, Request, Root, Site};
 use proptest::prelude::*;
 use rustix::process::Signal;
 use serde_json::Value;
 use serving::program::{Serving, httpd, limited};
 use serving::{Client, Server, on_every_backend};
-use stage::{Reply, Stage, replies, reply};
+use stage::{IntoResponse, Stage, replies, reply};
 use tempfile::TempDir;
 
 /// A directory with these files.
@@ -33,12 +33,12 @@ fn site(files: &[(&str, &[u8])]) -> TempDir {
     root
 }
 
-fn get(stage: &mut Stage, target: &str) -> Reply {
+fn get(stage: &mut Stage, target: &str) -> IntoResponse {
     ask(stage, target, "")
 }
 
 /// A request with more fields.
-fn ask(stage: &mut Stage, target: &str, fields: &str) -> Reply {
+fn ask(stage: &mut Stage, target: &str, fields: &str) -> IntoResponse {
     let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
     let sent = stage.exchange(request.as_bytes());
     let has_body = !sent.starts_with(b"HTTP/1.1 304 ");
@@ -121,7 +121,7 @@ proptest! {
         fields in 1..4usize,
     ) {
         let bytes = [start.as_bytes(), &pieces.concat()].concat();
-        let limits = Limits { line, head, fields, body: 5, ..Limits::default() };
+        let limits = Limits { max_request_line_bytes: line, max_head_bytes: head, max_headers: fields, max_body_bytes: 5, ..Limits::default() };
         let site = Site::new(None).limits(limits).route("/", |request: Request| request.into_body());
         let mut stage = Stage::with(site, "/nowhere".as_ref());
         let mut outcome = |pieces: &mut dyn Iterator<Item = &[u8]>| {
@@ -179,7 +179,7 @@ fn files_that_clients_took_slowly_had_all_descriptors() {
     for n in 0..6 {
         fs::write(root.path().join(n.to_string()), vec![n; 100_000]).unwrap();
     }
-    let limits = Limits { open_files: 4, ..Limits::default() };
+    let limits = Limits { max_open_files: 4, ..Limits::default() };
     let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
     // Those that no client takes any more make room.
     for n in 0..6 {
@@ -203,10 +203,11 @@ fn files_that_clients_took_slowly_had_all_descriptors() {
 #[test]
 fn bodies_were_bounded_for_each_connection_only() {
     // Three bodies of 40,000 bytes hold 64 KiB each.
-    let limits = Limits { bodies: 200_000, ..Limits::default() };
+    let limits = Limits { max_body_memory: 200_000, ..Limits::default() };
     on_every_backend(|backend| {
         let handler = |request: Request| request.body().len().to_string();
-        let server = httpd::Server::builder().listen("127.0.0.1:0").backend(backend).status(true);
+        let server =
+            evring_httpd::Server::builder().listen("127.0.0.1:0").backend(backend).status(true);
         let server = server.limits(limits.clone()).route("/take", handler).start().unwrap();
         let connect = || Client::new(TcpStream::connect(server.addresses()[0]).unwrap());
         let mut clients: Vec<_> = (0..4).map(|_| connect()).collect();
@@ -250,7 +251,7 @@ fn change_unseen(backend: &'static str, name: &str) {
     let path = root.path().join(name);
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
-    let limits = Limits { cached_time: Duration::ZERO, ..Limits::default() };
+    let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
     let server = Server::start(backend, config, limits);
     let mut client = server.connect();
     let mut get = |fields: &str| {
@@ -306,7 +307,7 @@ fn two_contents_with_the_same_modification_time_had_the_same_tag() {
 fn two_writes_within_a_tick_of_the_clock_had_the_same_tag() {
     let root = site(&[]);
     let path = root.path().join("file");
-    let limits = Limits { cached_time: Duration::ZERO, ..Limits::default() };
+    let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
     for len in [10, 70_000] {
         for round in 0..100u8 {
             let site = Site::new(Some(Root(0))).limits(limits.clone());
@@ -428,7 +429,7 @@ fn slow_readers_of_aliases_had_all_descriptors() {
     for backend in here() {
         println!("on {backend}");
         // Nobody is reset for being slow, nor left waiting for there being so many.
-        let patient = ["--stall-time", "600", "--queue-time", "0", "--status"];
+        let patient = ["--progress-interval", "600", "--max-queue-delay", "0", "--status"];
         let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--root", root];
         let all = [&arguments[..], &patient].concat();
         let serving = Serving::of(limited("ulimit -n 1024", &all));

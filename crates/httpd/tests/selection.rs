@@ -5,8 +5,8 @@ mod stage;
 use std::fs;
 use std::time::Duration;
 
-use httpd::{Limits, Root, Site};
-use stage::{Reply, Stage, reply};
+use evring_httpd::{Limits, Root, Site};
+use stage::{IntoResponse, Stage, reply};
 use tempfile::TempDir;
 
 /// Sizes of files that are sent from behind their head, from memory, and from the file.
@@ -30,7 +30,7 @@ fn site() -> TempDir {
 }
 
 /// Asks for a target with some fields, a bar for each line end.
-fn ask(stage: &mut Stage, method: &str, target: &str, fields: &str) -> Reply {
+fn ask(stage: &mut Stage, method: &str, target: &str, fields: &str) -> IntoResponse {
     let fields = fields.replace('|', "\r\n");
     let bytes =
         stage.exchange(format!("{method} {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
@@ -41,7 +41,7 @@ fn ask(stage: &mut Stage, method: &str, target: &str, fields: &str) -> Reply {
     reply
 }
 
-fn get(stage: &mut Stage, target: &str, fields: &str) -> Reply {
+fn get(stage: &mut Stage, target: &str, fields: &str) -> IntoResponse {
     ask(stage, "GET", target, fields)
 }
 
@@ -250,7 +250,7 @@ fn a_coded_file_that_had_changed_did_not_vary() {
     let mut stage = Stage::new(root.path());
     let take = |stage: &mut Stage| get(stage, "/1000.txt", "Accept-Encoding: gzip|");
     assert_eq!(take(&mut stage).body, b"coded");
-    stage.pass(Limits::default().cached_time);
+    stage.pass(Limits::default().cache_ttl);
     // The plain file is confirmed, then the coded one changes.
     get(&mut stage, "/1000.txt", "");
     write(&root, "1000.txt.gz", b"coded anew");
@@ -308,7 +308,7 @@ fn coded_files_can_be_left_alone() {
 fn nothing_is_kept_and_yet_all_is_answered() {
     let root = site();
     write(&root, "1000.txt.gz", b"coded");
-    let limits = Limits { cached_files: 0, ..Limits::default() };
+    let limits = Limits { cache_files: 0, ..Limits::default() };
     let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
     for _ in 0..2 {
         let reply = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|Range: bytes=1-2|");

@@ -6,7 +6,7 @@ mod stage;
 use std::sync::{Arc, Mutex};
 
 use cases::{CHUNKED, Case, LLHTTP, PICO, PICO_CHUNKS, Verdict};
-use httpd::{Request, Site};
+use evring_httpd::{Request, Site};
 use stage::Stage;
 
 /// What becomes of bytes that arrive in pieces of one length.
@@ -28,7 +28,7 @@ fn verdicts(bytes: &[u8], piece: usize) -> Vec<Verdict<String>> {
     stage.end();
     assert_eq!(stage.io.sent.len(), sent);
     let mut calls = std::mem::take(&mut *calls.lock().unwrap()).into_iter();
-    let verdict = |reply: &stage::Reply| match reply.status {
+    let verdict = |reply: &stage::IntoResponse| match reply.status {
         200 => Ok(calls.next().expect("a call for each 200")),
         status => Err(status),
     };

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use send_core::{Error, EventType, Events, Evtctl, Group, Groups, Handler, Trigger};
+use send_core::{ControlBlock, Error, EventType, Events, Group, Groups, Handler, Trigger};
 
 /// Takes one event at a time.
 struct OneByOne(Arc<AtomicU64>);
@@ -25,7 +25,7 @@ unsafe impl Handler for OneByOne {
 
 fn main() -> Result<(), Error> {
     for trigger in [Trigger::Edge, Trigger::Level] {
-        let mut ecb = Evtctl::define(100)?;
+        let mut ecb = ControlBlock::define(100)?;
         let sum = Arc::new(AtomicU64::new(0));
         ecb.set_handler(OneByOne(sum.clone()), trigger);
         ecb.set_group(EventType::USER, Some(Group::FIRST))?;

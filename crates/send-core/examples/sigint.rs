@@ -8,7 +8,7 @@
 use std::time::Duration;
 use std::{env, process, thread};
 
-use send_core::{Action, Actions, Error, EventType, Evtctl, Group, Groups, Trigger};
+use send_core::{Action, Actions, ControlBlock, Error, EventType, Group, Groups, Trigger};
 
 fn main() -> Result<(), Error> {
     let lines = env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(u64::MAX);
@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
 
     // DEF_ECB: a block whose buffer holds 100 events. The thesis allocates a stack for the handler
     // and sets `stack` and `regs` by hand; here the block comes with both.
-    let mut ecb = Evtctl::define(100)?;
+    let mut ecb = ControlBlock::define(100)?;
 
     // The handler is called for all types of events, and tells them apart by `kind`. In the thesis it
     // turns `notify` off, works through the buffer from `tail` to `head`, turns `notify` on, restores

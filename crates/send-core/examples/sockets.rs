@@ -10,15 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, error};
 
-use send_core::{Alarm, EventType, Evtctl, Group, Groups, Socket, SocketConfig, Sockets, Trigger};
+use send_core::{
+    ControlBlock, EventType, Group, Groups, SetFlag, SocketConfig, SocketId, Sockets, Trigger,
+};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     let mut left = env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(u64::MAX);
-    let mut ecb = Evtctl::with_source(100, Sockets::new(&SocketConfig::default())?)?;
+    let mut ecb = ControlBlock::with_source(100, Sockets::new(&SocketConfig::default())?)?;
 
     // The handler raises a flag, and leaves the events to the application.
     let come = Arc::new(AtomicBool::new(false));
-    ecb.set_handler(Alarm(come.clone()), Trigger::Edge);
+    ecb.set_handler(SetFlag(come.clone()), Trigger::Edge);
     ecb.set_notify(Groups::ALL)?;
 
     // SIOCAUTOACCEPT; new connections come first. SIOCEVTCLONE: they are watched, in the next group.
@@ -35,7 +37,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         }
         while let Some(event) = ecb.next_event() {
             println!("after {steps} steps: {event:?}");
-            let Some(socket) = Socket::of(&event) else { continue };
+            let Some(socket) = SocketId::of(&event) else { continue };
             if event.kind == EventType::READY
                 && !answer(&ecb, socket)
                 && let Ok(ended) = ecb.release(socket)
@@ -49,7 +51,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
 }
 
 /// Sends back what has come; whether there may be more.
-fn answer(ecb: &Evtctl<Sockets>, socket: Socket) -> bool {
+fn answer(ecb: &ControlBlock<Sockets>, socket: SocketId) -> bool {
     let mut bytes = [0; 4096];
     loop {
         match ecb.recv(socket, &mut bytes) {

@@ -67,7 +67,7 @@ impl fmt::Display for Error {
                  one of its own",
             ),
             Error::BufferSize(events) => {
-                write!(f, "an event buffer holds 1 to {} events, not {events}", crate::MOST_EVENTS)
+                write!(f, "an event buffer holds 1 to {} events, not {events}", crate::MAX_EVENTS)
             }
             Error::NoSuchGroup(number) => {
                 write!(f, "there is no event group {number}; groups are numbered 0 to 31")
@@ -92,7 +92,7 @@ impl fmt::Display for Error {
                 write!(
                     f,
                     "a table of sockets holds 1 to {} of them, not {count}",
-                    crate::MOST_SOCKETS
+                    crate::MAX_SOCKETS
                 )
             }
             Error::ReceiveBuffers(count, size) => write!(

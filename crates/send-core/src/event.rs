@@ -98,7 +98,7 @@ pub struct Event {
     pub group: u8,
     /// How many events of the same kind and origin it stands for (at least 1; no more than fits).
     pub count: u16,
-    /// The descriptor of the [socket](crate::Socket) that it is about; of a completion, its result, such
+    /// The descriptor of the [socket](crate::SocketId) that it is about; of a completion, its result, such
     /// as a new connection's descriptor; else -1.
     pub fd: i32,
     /// The state of that socket, in the format of poll(2); of a completion, the flags with which the ring

@@ -22,12 +22,12 @@ use shared_ring::Process;
 
 use crate::context::Context;
 use crate::per_thread::PerThread;
-use crate::posts::Posts;
+use crate::posts::PostQueue;
 use crate::signals;
 use crate::{Error, EventControl, Group, Groups};
 
 /// One past the highest signal number.
-pub(crate) const SIGNALS: usize = 65;
+pub(crate) const SIGNAL_COUNT: usize = 65;
 
 /// The gate of each thread that has one.
 static CURRENT: PerThread = PerThread::new();
@@ -62,14 +62,14 @@ fn guard_panics() {
         if gate.is_some_and(|gate| !gate.block.regs().is_null()) {
             // What the hook would have written, but for the message, whose form takes memory.
             let file = info.location().map_or("an unknown file", Location::file);
-            broken_in("a handler must not panic", file);
+            abort_on_violation_in("a handler must not panic", file);
         }
         before(info);
     }));
 }
 
 /// After so many uses it is seen whether the signal of notification was blocked from outside.
-const TRUST: u32 = 64;
+const RECHECK_INTERVAL: u32 = 64;
 
 /// What interrupts a thread, and what holds it off.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub(crate) struct Gate {
     /// Code that must not be interrupted.
     section: [AtomicUsize; 2],
     /// Groups delivered, of which the application was not told.
-    untold: AtomicU32,
+    unnotified: AtomicU32,
     /// Groups that wait undelivered.
     waiting: AtomicU32,
     /// There was no room to take in or deliver everything.
@@ -93,17 +93,17 @@ pub(crate) struct Gate {
     signalled: AtomicU32,
     /// Signals that came, and how often.
     signals: AtomicU64,
-    counts: [AtomicU32; SIGNALS],
+    counts: [AtomicU32; SIGNAL_COUNT],
     /// How many events were put into the buffer, and, for each group, how many when the last of it was.
     put: AtomicU64,
     last: [AtomicU64; Group::COUNT as usize],
     /// How many uses may pass before it is seen whether the signal was blocked from outside. More than
-    /// [`TRUST`] as long as it has not blocked itself, so that nobody can have found it blocked.
-    trust: AtomicU32,
+    /// [`RECHECK_INTERVAL`] as long as it has not blocked itself, so that nobody can have found it blocked.
+    uses_until_recheck: AtomicU32,
     hooks: Hooks,
     /// The pointer by which it was installed, null when it is not.
     installed: AtomicPtr<Gate>,
-    posts: Arc<Posts>,
+    posts: Arc<PostQueue>,
     counters: Counters,
     process: Process,
 }
@@ -145,7 +145,7 @@ counters! {
     /// Times the signal was unblocked because a mask was raised: one system call each.
     unmasked,
     /// Times it was unblocked lest an older mask had blocked it again: one system call each.
-    revalidated,
+    mask_rechecks,
     /// Calls of the event handler.
     notifications,
     /// Events put into the buffer.
@@ -171,22 +171,22 @@ impl Drop for Section<'_> {
 }
 
 impl Gate {
-    pub(crate) fn new(block: EventControl, hooks: Hooks, posts: Arc<Posts>) -> Self {
+    pub(crate) fn new(block: EventControl, hooks: Hooks, posts: Arc<PostQueue>) -> Self {
         Gate {
             block,
             critical: AtomicU32::new(0),
             pending: AtomicBool::new(false),
             masked: AtomicBool::new(false),
             section: [AtomicUsize::new(0), AtomicUsize::new(0)],
-            untold: AtomicU32::new(0),
+            unnotified: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             left: AtomicBool::new(false),
             signalled: AtomicU32::new(0),
             signals: AtomicU64::new(0),
-            counts: [const { AtomicU32::new(0) }; SIGNALS],
+            counts: [const { AtomicU32::new(0) }; SIGNAL_COUNT],
             put: AtomicU64::new(0),
             last: [const { AtomicU64::new(0) }; Group::COUNT as usize],
-            trust: AtomicU32::new(u32::MAX),
+            uses_until_recheck: AtomicU32::new(u32::MAX),
             hooks,
             installed: AtomicPtr::new(ptr::null_mut()),
             posts,
@@ -272,18 +272,18 @@ impl Gate {
             }
             self.critical.store(1, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
-            self.look(None);
+            self.deliver_and_notify(None);
         }
     }
 
     /// Has the gate looked at when it opens.
-    pub(crate) fn remind(&self) {
+    pub(crate) fn mark_pending(&self) {
         self.pending.store(true, Ordering::Relaxed);
     }
 
     /// The application knows what was delivered.
-    pub(crate) fn note_told(&self) {
-        self.untold.store(0, Ordering::Relaxed);
+    pub(crate) fn clear_unnotified(&self) {
+        self.unnotified.store(0, Ordering::Relaxed);
     }
 
     /// Sets the mask of notification. Raising it looks at what has come since it was lowered.
@@ -293,12 +293,12 @@ impl Gate {
         compiler_fence(Ordering::SeqCst);
         if self.block.has_events() {
             // What the application has left in the buffer.
-            self.note_untold(groups);
+            self.add_unnotified(groups);
         }
         if !groups.is_empty() {
             self.note_use();
         }
-        self.look_after(groups);
+        self.check_after_raise(groups);
     }
 
     /// Sets the mask of delivery. Raising it delivers what waits.
@@ -306,27 +306,27 @@ impl Gate {
     pub(crate) fn set_deliver(&self, groups: Groups) {
         self.block.set_deliver(groups);
         compiler_fence(Ordering::SeqCst);
-        self.look_after(groups);
+        self.check_after_raise(groups);
     }
 
     /// Whether raising a mask to `groups` leaves anything to be done.
     #[inline]
-    fn look_after(&self, groups: Groups) {
-        let left = self.untold.load(Ordering::Relaxed) | self.waiting.load(Ordering::Relaxed);
+    fn check_after_raise(&self, groups: Groups) {
+        let left = self.unnotified.load(Ordering::Relaxed) | self.waiting.load(Ordering::Relaxed);
         let masked = self.masked.load(Ordering::Relaxed);
         if groups.intersects(Groups::from_bits(left)) || masked {
-            self.catch_up(groups);
+            self.deliver_pending(groups);
         }
     }
 
     #[cold]
-    fn catch_up(&self, groups: Groups) {
+    fn deliver_pending(&self, groups: Groups) {
         let section = self.enter();
         let signalled = Groups::from_bits(self.signalled.load(Ordering::Relaxed));
         if self.block.notify().intersects(signalled & groups) {
             self.unmask();
         }
-        self.remind();
+        self.mark_pending();
         drop(section);
     }
 
@@ -342,19 +342,19 @@ impl Gate {
     /// (pthread_sigmask(3), `SIG_SETMASK`), and nothing tells of that. So it is unblocked now and then.
     #[inline]
     pub(crate) fn note_use(&self) {
-        match self.trust.load(Ordering::Relaxed) {
-            0 => self.revalidate(),
-            left => self.trust.store(left - 1, Ordering::Relaxed),
+        match self.uses_until_recheck.load(Ordering::Relaxed) {
+            0 => self.recheck_mask(),
+            left => self.uses_until_recheck.store(left - 1, Ordering::Relaxed),
         }
     }
 
     /// Lets the signal through, if it may have been blocked from outside.
     #[cold]
-    pub(crate) fn revalidate(&self) {
-        let may_be_blocked = self.trust.load(Ordering::Relaxed) <= TRUST;
+    pub(crate) fn recheck_mask(&self) {
+        let may_be_blocked = self.uses_until_recheck.load(Ordering::Relaxed) <= RECHECK_INTERVAL;
         if may_be_blocked && !self.masked.load(Ordering::Relaxed) && self.is_of_this_process() {
-            self.trust.store(TRUST, Ordering::Relaxed);
-            add(&self.counters.revalidated, 1);
+            self.uses_until_recheck.store(RECHECK_INTERVAL, Ordering::Relaxed);
+            add(&self.counters.mask_rechecks, 1);
             signals::unblock_notification();
         }
     }
@@ -420,7 +420,7 @@ impl Gate {
         self.critical.store(1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         self.block.set_regs(context.as_raw());
-        self.look(Some(&mut context));
+        self.deliver_and_notify(Some(&mut context));
         self.block.set_regs(ptr::null_mut());
         self.open();
         if !self.masked.load(Ordering::Relaxed) {
@@ -431,16 +431,16 @@ impl Gate {
 
     /// Looks at what has come: delivers it, and tells the application if it wants to be told. The
     /// gate is closed.
-    fn look(&self, context: Option<&mut Context<'_>>) {
+    fn deliver_and_notify(&self, context: Option<&mut Context<'_>>) {
         self.pending.store(false, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         self.deliver();
         let mut again = false;
         while self.block.has_handler()
             && self.block.has_events()
-            && (self.is_untold() || (again && self.is_on()))
+            && (self.has_unnotified() || (again && self.is_on()))
         {
-            self.untold.store(0, Ordering::Relaxed);
+            self.unnotified.store(0, Ordering::Relaxed);
             again = self.handle();
             // What it has used up makes room for what waits.
             if self.left.load(Ordering::Relaxed) {
@@ -454,7 +454,7 @@ impl Gate {
                 // Nobody wants to be interrupted, so it is enough that this happened once.
                 context.block(signals::NOTIFICATION);
                 self.masked.store(true, Ordering::Relaxed);
-                self.trust.store(TRUST, Ordering::Relaxed);
+                self.uses_until_recheck.store(RECHECK_INTERVAL, Ordering::Relaxed);
                 add(&self.counters.masked, 1);
             }
             // The handler may have raised the mask.
@@ -471,9 +471,9 @@ impl Gate {
         !self.block.notify().is_empty()
     }
 
-    fn is_untold(&self) -> bool {
-        let untold = Groups::from_bits(self.untold.load(Ordering::Relaxed));
-        self.holds(untold & self.block.notify())
+    fn has_unnotified(&self) -> bool {
+        let unnotified = Groups::from_bits(self.unnotified.load(Ordering::Relaxed));
+        self.holds(unnotified & self.block.notify())
     }
 
     /// Whether the buffer holds an event of any of these groups: whether the last that was put in has not
@@ -516,9 +516,9 @@ impl Gate {
     }
 
     /// Notes groups that were delivered.
-    pub(crate) fn note_untold(&self, groups: Groups) {
+    pub(crate) fn add_unnotified(&self, groups: Groups) {
         // An interrupt may add to them, too, when a mask is raised.
-        self.untold.fetch_or(groups.bits(), Ordering::Relaxed);
+        self.unnotified.fetch_or(groups.bits(), Ordering::Relaxed);
     }
 
     /// Notes what a delivery has done and left.
@@ -557,17 +557,17 @@ struct Rule(&'static str);
 
 impl Drop for Rule {
     fn drop(&mut self) {
-        broken(self.0);
+        abort_on_violation(self.0);
     }
 }
 
 /// Ends the process with the rule that was broken. It may be called in a signal handler.
-pub(crate) fn broken(rule: &str) -> ! {
+pub(crate) fn abort_on_violation(rule: &str) -> ! {
     end_process(&["send-core: a rule was broken: ", rule, "\n"])
 }
 
 /// The same, and the source file in which that was.
-fn broken_in(rule: &str, file: &str) -> ! {
+fn abort_on_violation_in(rule: &str, file: &str) -> ! {
     end_process(&["send-core: a rule was broken: ", rule, "\nsend-core: in ", file, "\n"])
 }
 

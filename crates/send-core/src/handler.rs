@@ -22,8 +22,8 @@ use crate::{Event, EventType, Groups};
 /// it in:
 ///
 /// ```compile_fail
-/// use send_core::{Events, Evtctl, Trigger};
-/// let mut send = Evtctl::define(8)?;
+/// use send_core::{Events, ControlBlock, Trigger};
+/// let mut send = ControlBlock::define(8)?;
 /// // A closure is no handler.
 /// send.set_handler(|events: &mut Events<'_>| println!("{events:?}"), Trigger::Level);
 /// # Ok::<(), send_core::Error>(())
@@ -63,7 +63,7 @@ impl<'a> Events<'a> {
     pub fn set_notify(&mut self, groups: Groups) {
         self.gate.block.set_notify(groups);
         // Whoever opens the gate lets the signal through again, if need be.
-        self.gate.remind();
+        self.gate.mark_pending();
     }
 
     /// How many events wait undelivered.
@@ -91,10 +91,10 @@ impl Iterator for Events<'_> {
 /// A handler that raises a flag, and leaves the events for the application to take when it sees that. For
 /// [`Trigger::Edge`], as it uses nothing up.
 #[derive(Clone, Debug, Default)]
-pub struct Alarm(pub Arc<AtomicBool>);
+pub struct SetFlag(pub Arc<AtomicBool>);
 
 // SAFETY: it sets an atomic flag.
-unsafe impl Handler for Alarm {
+unsafe impl Handler for SetFlag {
     fn handle(&mut self, _: &mut Events<'_>) {
         self.0.store(true, Ordering::Release);
     }

@@ -11,12 +11,15 @@ use std::time::Instant;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use shared_ring::{
-    Completion, Counters, Fault, Fd, Host, Kernel, Kind, LinuxRing, Missing, Mode, Op, Outcome,
-    Posted, Refused, Ring, Submit, System, Token, UringConfig, UringKernel, Waker,
+    Completion, Counters, Fd, Host, Kernel, KernelError, LinuxRing, Mode, Op, OpKind, Outcome,
+    Ring, SetupError, Submit, SubmitError, Submitted, System, Token, UringConfig, UringKernel,
+    Waker,
 };
 
 use crate::ring::{RingSource, reported};
-use crate::{Counts, Error, Event, EventType, Events, Evtctl, Group, Groups, Handler, Trigger};
+use crate::{
+    ControlBlock, Counts, Error, Event, EventType, Events, Group, Groups, Handler, Trigger,
+};
 
 /// When events are delivered, and when the application is told (figure 4.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,49 +27,49 @@ pub enum Delivery {
     /// SEND: delivered at once, told by interruption.
     Preemptive,
     /// PS2: delivered at once, told when the application looks.
-    Immediate,
+    Ps2,
     /// PS1: delivered, and told, when the application has nothing left to do and asks.
-    Batched,
+    Ps1,
 }
 
 /// How much there is room for.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub struct Capacity {
     /// Places in the event buffer.
     pub events: u32,
     /// Places in each of the two queues.
     pub queued: usize,
 }
 
-impl Default for Sizes {
+impl Default for Capacity {
     /// As many as the ring's own queue holds, and as its handler finds at a time.
     fn default() -> Self {
-        Sizes { events: 1024, queued: 4096 }
+        Capacity { events: 1024, queued: 4096 }
     }
 }
 
 /// Most completions handed out between two submissions.
-const STEPS: u32 = 64;
+const MAX_STEPS: u32 = 64;
 
 /// The same after something was cancelled.
-const SOON: u32 = 32;
+const STEPS_AFTER_CANCEL: u32 = 32;
 
 /// More new connections than this are enough for now.
-const ENOUGH: usize = 32;
+const BATCH_ABOVE: usize = 32;
 /// Most new connections that come before the rest, between two submissions: so few that they are still in
 /// the processor's cache when they are served.
-const AHEAD: u32 = 4;
+const MAX_NEW_FIRST: u32 = 4;
 
 /// New connections, and everything else.
-const NEW: Group = Group::FIRST;
-const REST: Group = NEW.next();
+const NEW_GROUP: Group = Group::FIRST;
+const OTHER_GROUP: Group = NEW_GROUP.next();
 
 /// A ring's kernel whose completions are delivered as events.
 pub struct SendKernel<R: Ring + 'static = LinuxRing> {
-    evt: Evtctl<RingSource<R>>,
+    evt: ControlBlock<RingSource<R>>,
     delivery: Delivery,
     new: Consumer<Event>,
-    rest: Consumer<Event>,
+    others: Consumer<Event>,
     /// Listeners that signal, and whether so many of their connections are wanted in a turn, and no more:
     /// nothing interrupts for one then.
     watched: Vec<(RawFd, bool)>,
@@ -75,13 +78,13 @@ pub struct SendKernel<R: Ring + 'static = LinuxRing> {
     now: Instant,
     steps: u32,
     /// New connections that have come before the rest since the last submission.
-    ahead: u32,
+    new_first: u32,
 }
 
 /// The event handler of figure 4.2: it puts each event into the queue where it belongs.
 struct Enqueue {
     new: Producer<Event>,
-    rest: Producer<Event>,
+    others: Producer<Event>,
 }
 
 // SAFETY: pushing to one of these queues copies to a place that was allocated before, and changes
@@ -99,11 +102,11 @@ unsafe impl Handler for Enqueue {
 
 impl Enqueue {
     fn is_full(&self) -> bool {
-        self.new.is_full() || self.rest.is_full()
+        self.new.is_full() || self.others.is_full()
     }
 
     fn put(&mut self, event: Event) {
-        let queue = if event.kind == EventType::ACCEPT { &mut self.new } else { &mut self.rest };
+        let queue = if event.kind == EventType::ACCEPT { &mut self.new } else { &mut self.others };
         // Whoever calls this has seen that there is room.
         let _ = queue.push(event);
     }
@@ -114,9 +117,9 @@ impl SendKernel<LinuxRing> {
     ///
     /// # Errors
     /// Says what is missing.
-    pub fn new(config: &UringConfig, delivery: Delivery) -> Result<Self, Unusable> {
+    pub fn new(config: &UringConfig, delivery: Delivery) -> Result<Self, SendSetupError> {
         let config = UringConfig { mode: delivery.mode(), ..*config };
-        SendKernel::over(UringKernel::new(&config)?, delivery, Sizes::default())
+        SendKernel::over(UringKernel::new(&config)?, delivery, Capacity::default())
     }
 }
 
@@ -125,41 +128,41 @@ impl Delivery {
     pub fn mode(self) -> Mode {
         match self {
             Delivery::Preemptive => Mode::Cooperative,
-            Delivery::Immediate => Mode::Immediate,
-            Delivery::Batched => Mode::Deferred,
+            Delivery::Ps2 => Mode::Immediate,
+            Delivery::Ps1 => Mode::Deferred,
         }
     }
 }
 
 /// Why there can be no such kernel, or no [`Sockets`](crate::Sockets).
 #[derive(Debug)]
-pub enum Unusable {
+pub enum SendSetupError {
     /// The ring can't be set up.
-    Ring(Missing),
+    Ring(SetupError),
     /// The control block can't.
     Block(Error),
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for SendSetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unusable::Ring(missing) => missing.fmt(f),
-            Unusable::Block(error) => error.fmt(f),
+            SendSetupError::Ring(missing) => missing.fmt(f),
+            SendSetupError::Block(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Unusable {}
+impl std::error::Error for SendSetupError {}
 
-impl From<Missing> for Unusable {
-    fn from(missing: Missing) -> Self {
-        Unusable::Ring(missing)
+impl From<SetupError> for SendSetupError {
+    fn from(missing: SetupError) -> Self {
+        SendSetupError::Ring(missing)
     }
 }
 
-impl From<Error> for Unusable {
+impl From<Error> for SendSetupError {
     fn from(error: Error) -> Self {
-        Unusable::Block(error)
+        SendSetupError::Block(error)
     }
 }
 
@@ -171,27 +174,27 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
     pub fn over(
         kernel: UringKernel<R>,
         delivery: Delivery,
-        sizes: Sizes,
-    ) -> Result<Self, Unusable> {
+        sizes: Capacity,
+    ) -> Result<Self, SendSetupError> {
         let (host, waker, now) = (kernel.host().clone(), kernel.waker(), kernel.now());
         let (new_in, new) = RingBuffer::new(sizes.queued);
-        let (rest_in, rest) = RingBuffer::new(sizes.queued);
-        let mut evt = Evtctl::with_source(sizes.events, RingSource::new(kernel))?;
-        evt.set_handler(Enqueue { new: new_in, rest: rest_in }, Trigger::Edge);
-        evt.set_group(EventType::ACCEPT, Some(NEW))?;
-        evt.set_group(EventType::DATA, Some(REST))?;
-        evt.set_group(EventType::DONE, Some(REST))?;
+        let (others_in, others) = RingBuffer::new(sizes.queued);
+        let mut evt = ControlBlock::with_source(sizes.events, RingSource::new(kernel))?;
+        evt.set_handler(Enqueue { new: new_in, others: others_in }, Trigger::Edge);
+        evt.set_group(EventType::ACCEPT, Some(NEW_GROUP))?;
+        evt.set_group(EventType::DATA, Some(OTHER_GROUP))?;
+        evt.set_group(EventType::DONE, Some(OTHER_GROUP))?;
         match delivery {
             Delivery::Preemptive => {
                 evt.set_deliver(Groups::ALL);
                 evt.set_notify(Groups::ALL)?;
             }
-            Delivery::Immediate => evt.set_deliver(Groups::ALL),
-            Delivery::Batched => {}
+            Delivery::Ps2 => evt.set_deliver(Groups::ALL),
+            Delivery::Ps1 => {}
         }
         let watched = Vec::new();
-        let (steps, ahead) = (0, 0);
-        Ok(SendKernel { evt, delivery, new, rest, watched, host, waker, now, steps, ahead })
+        let (steps, new_first) = (0, 0);
+        Ok(SendKernel { evt, delivery, new, others, watched, host, waker, now, steps, new_first })
     }
 
     /// What has happened at the control block.
@@ -216,18 +219,21 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         }
         // Also where the number is known: it may be another listener's now. Where that is refused its
         // connections come at the next entry into the kernel.
-        let _ = self.host.signal_on_arrival(listener);
+        let _ = self.host.enable_sigio(listener);
     }
 
     /// The event that is next: a new connection, if there is one.
     fn pop(&mut self) -> Option<Event> {
-        if self.new.is_empty() && self.rest.is_empty() && self.delivery != Delivery::Batched {
+        if self.new.is_empty() && self.others.is_empty() && self.delivery != Delivery::Ps1 {
             self.evt.handle_events();
         }
-        let event =
-            if self.ahead < AHEAD || self.rest.is_empty() { self.new.pop().ok() } else { None };
-        self.ahead += u32::from(event.is_some());
-        event.or_else(|| self.rest.pop().ok())
+        let event = if self.new_first < MAX_NEW_FIRST || self.others.is_empty() {
+            self.new.pop().ok()
+        } else {
+            None
+        };
+        self.new_first += u32::from(event.is_some());
+        event.or_else(|| self.others.pop().ok())
     }
 
     /// While more new connections wait than are soon taken, or as many are taken as were asked for,
@@ -236,7 +242,7 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         if self.delivery == Delivery::Preemptive {
             let counted =
                 !self.watched.is_empty() && self.watched.iter().all(|(_, counted)| *counted);
-            let batched = counted || self.new.slots() > ENOUGH;
+            let batched = counted || self.new.slots() > BATCH_ABOVE;
             let groups = if batched { Groups::NONE } else { Groups::ALL };
             // It has a handler.
             let _ = self.evt.set_notify(groups);
@@ -248,7 +254,7 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
 unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     type Host = R::System;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+    fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         match &op {
             Op::Accept { listener, per_turn } => self.watch(*listener, per_turn.is_some()),
             // Another may get its number.
@@ -257,19 +263,19 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
             }
             _ => {}
         }
-        self.evt.critically(|source| source.kernel.submit(token, op))
+        self.evt.with_notifications_blocked(|source| source.kernel.submit(token, op))
     }
 
     fn cancel(&mut self, token: Token) {
-        self.evt.critically(|source| source.kernel.cancel(token));
+        self.evt.with_notifications_blocked(|source| source.kernel.cancel(token));
         // It is handed over soon, lest what it should end go on meanwhile; at once where that is an accept,
         // as nobody must be accepted then (SEND 3.6.1).
-        let most = if token.kind() == Kind::Accept { 0 } else { SOON };
-        self.steps = self.steps.min(most);
+        let max = if token.kind() == OpKind::Accept { 0 } else { STEPS_AFTER_CANCEL };
+        self.steps = self.steps.min(max);
     }
 
     fn finish(&mut self) {
-        self.evt.critically(|source| source.kernel.finish());
+        self.evt.with_notifications_blocked(|source| source.kernel.finish());
     }
 
     fn host(&self) -> &R::System {
@@ -296,24 +302,24 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn counters(&self) -> Counters {
         let counters = self.evt.ask(|source| source.kernel.counters());
-        let Counts { interrupts, unmasked, revalidated, .. } = self.counts();
-        let system_calls = counters.system_calls + unmasked + revalidated;
+        let Counts { interrupts, unmasked, mask_rechecks, .. } = self.counts();
+        let system_calls = counters.system_calls + unmasked + mask_rechecks;
         Counters { system_calls, interruptions: interrupts, ..counters }
     }
 }
 
 impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
-    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         self.set_notify();
-        let SendKernel { evt, new, rest, now, .. } = self;
-        let is_busy = || !new.is_empty() || !rest.is_empty();
+        let SendKernel { evt, new, others, now, .. } = self;
+        let is_busy = || !new.is_empty() || !others.is_empty();
         let turned = evt.turn(Groups::ALL, is_busy, *now, until);
-        (self.now, self.steps, self.ahead) = (self.host.clock(), STEPS, 0);
-        if self.delivery == Delivery::Batched {
+        (self.now, self.steps, self.new_first) = (self.host.clock(), MAX_STEPS, 0);
+        if self.delivery == Delivery::Ps1 {
             self.steps = u32::MAX;
         }
         turned.map_err(|_| {
-            let fault = self.evt.critically(|source| source.fault.take());
+            let fault = self.evt.with_notifications_blocked(|source| source.fault.take());
             fault.expect("a wait fails by a fault")
         })
     }
@@ -321,18 +327,20 @@ impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
     fn next(&mut self) -> Option<Completion> {
         while self.steps > 0 {
             if self.host.signalled() {
-                self.evt.look();
+                self.evt.poll_pending();
             }
-            if let Some(completion) = self.evt.critically(|source| source.kernel.next_done()) {
+            if let Some(completion) =
+                self.evt.with_notifications_blocked(|source| source.kernel.next_done())
+            {
                 return Some(completion);
             }
             let event = self.pop()?;
             self.steps -= 1;
             // SAFETY: the event is one of this block's, which come from its kernel; the handler has put
             // it into one of the queues, and it was taken out once.
-            let made_out =
-                |source: &mut RingSource<R>| unsafe { source.kernel.make_out(reported(event)) };
-            if let Some(completion) = self.evt.critically(made_out) {
+            let decoded =
+                |source: &mut RingSource<R>| unsafe { source.kernel.decode(reported(event)) };
+            if let Some(completion) = self.evt.with_notifications_blocked(decoded) {
                 return Some(completion);
             }
         }
@@ -340,7 +348,7 @@ impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
     }
 
     fn reap(&mut self) {
-        if self.delivery != Delivery::Batched {
+        if self.delivery != Delivery::Ps1 {
             self.evt.handle_events();
         }
     }
@@ -354,13 +362,14 @@ impl<R: Ring + 'static> Drop for SendKernel<R> {
         self.evt.set_deliver(Groups::ALL);
         loop {
             self.evt.handle_events();
-            let Ok(event) = self.new.pop().or_else(|_| self.rest.pop()) else { return };
+            let Ok(event) = self.new.pop().or_else(|_| self.others.pop()) else { return };
             // SAFETY: as in `next`.
-            let made_out =
-                |source: &mut RingSource<R>| unsafe { source.kernel.make_out(reported(event)) };
-            let outcome = self.evt.critically(made_out).map(|completion| completion.outcome);
+            let decoded =
+                |source: &mut RingSource<R>| unsafe { source.kernel.decode(reported(event)) };
+            let outcome =
+                self.evt.with_notifications_blocked(decoded).map(|completion| completion.outcome);
             if let Some(Outcome::Accepted(socket)) = outcome {
-                self.host.discard(socket);
+                self.host.close_unused(socket);
             }
         }
     }

@@ -8,11 +8,11 @@
 //! not interrupt it.
 //!
 //! ```
-//! use send_core::{Action, Actions, EventType, Evtctl, Group, Groups, Trigger};
+//! use send_core::{Action, Actions, EventType, ControlBlock, Group, Groups, Trigger};
 //! use std::sync::Arc;
 //! use std::sync::atomic::{AtomicU64, Ordering};
 //!
-//! let mut send = Evtctl::define(100)?;
+//! let mut send = ControlBlock::define(100)?;
 //! let seen = Arc::new(AtomicU64::new(0));
 //! let handler = Actions::new().on(EventType::USER, Action::Count(seen.clone()));
 //! send.set_handler(handler, Trigger::Level);
@@ -26,7 +26,7 @@
 //! ```
 //!
 //! For daily use there is [`Notifier`]; for sockets of one's own, [`Sockets`]; for servers,
-//! [`SendKernel`], which the crate `multiplex` runs applications on; beneath all, [`Evtctl`], which has
+//! [`SendKernel`], which the crate `evring` runs applications on; beneath all, [`ControlBlock`], which has
 //! what evtctl() has in the thesis.
 //!
 //! # What is where, and what differs
@@ -40,18 +40,18 @@
 //! | ring buffer, head and tail | 3.2, 3.2.2 | [`EventControl`] | one place more than events, as `head == tail` means empty; the thesis' `tail+1 % SIZE` and `head > tail` are slips |
 //! | event, `struct event` | 3.2 | [`Event`] | 24 bytes; a count, as events of one origin coalesce |
 //! | event types and groups | 3.2.1 | [`EventType`], [`Group`] | faults (`SIGSEGV` and such) are no events: they can't wait |
-//! | `deliver`, `notify` | 3.2 | [`Evtctl::set_deliver`], [`Evtctl::set_notify`] | raising `notify` costs a system call if an event has found it down and the signal has blocked itself. The handler is called if the buffer holds an event of a group that is up; it sees all events in the buffer |
-//! | no notification is lost | 3.3, 3.4 | [`Evtctl::look`] | raising a mask, leaving a critical section and the end of the handler look again |
+//! | `deliver`, `notify` | 3.2 | [`ControlBlock::set_deliver`], [`ControlBlock::set_notify`] | raising `notify` costs a system call if an event has found it down and the signal has blocked itself. The handler is called if the buffer holds an event of a group that is up; it sees all events in the buffer |
+//! | no notification is lost | 3.3, 3.4 | [`ControlBlock::poll_pending`] | raising a mask, leaving a critical section and the end of the handler look again |
 //! | handler, stack, registers | 3.2, 3.3 | [`Handler`], [`Events::interrupted_at`] | the kernel saves and restores the registers (sigreturn(2)), which is one more entry; one alternate stack for all who want one |
 //! | edge and level | 3.4, figure 3.4 | [`Trigger`] | the loop of figure 3.4 is around the handler, not in it |
-//! | critical section | 3.4 | [`Evtctl::set_critical_section`], [`Evtctl::critically`] | by address for leaf code, whose end calls `look`; by a flag for everything else, as code that calls others has no one range |
+//! | critical section | 3.4 | [`ControlBlock::set_critical_section`], [`ControlBlock::with_notifications_blocked`] | by address for leaf code, whose end calls `poll_pending`; by a flag for everything else, as code that calls others has no one range |
 //! | `EVT_OVERFLOW` | 3.1 | [`EventType::OVERFLOW`] | |
-//! | WAIT_FOR_EVENT | 3.5 | [`Evtctl::wait`] | with `notify` up the handler may take what it brings, as events come while it returns |
-//! | auto-accept, `EVT_IPACCEPT` | 3.6.1 | [`Evtctl::auto_accept`], [`SendKernel`] | accept4(2), by whoever delivers the event; the address of the other end has no room in it, and is [asked for](Evtctl::peer). In [`SendKernel`] a multishot accept |
-//! | `deliver = 0` for accepts | 4.7 | [`Evtctl::set_deliver`] | nothing is accepted, as that is done at delivery. While only `notify` is down the first connection interrupts and is accepted, those behind it when the application looks. Whoever wants no connections from [`SendKernel`] cancels its accept |
-//! | `EVT_IOREADY` | 3.6.2 | [`Evtctl::watch`] | a multishot poll tells that something has changed, and poll(2) at delivery what is true; the group is an argument, not an ioctl |
-//! | coalescing, revocation | 3.6 | `queue.rs`, [`Source::confirm`] | of signals, timers and [`Sockets`], each with one event waiting. What a socket's says is asked for when it is to be delivered: then it is withdrawn, and until then it is counted in `num_queued`. [`SendKernel`] tells by completions, one for each operation |
-//! | `SIOCEVTCLONE` | 3.6.2 | [`Evtctl::auto_accept`] | the group in which accepted sockets are watched; options of the listener are inherited by the kernel |
+//! | WAIT_FOR_EVENT | 3.5 | [`ControlBlock::wait`] | with `notify` up the handler may take what it brings, as events come while it returns |
+//! | auto-accept, `EVT_IPACCEPT` | 3.6.1 | [`ControlBlock::auto_accept`], [`SendKernel`] | accept4(2), by whoever delivers the event; the address of the other end has no room in it, and is [asked for](ControlBlock::peer). In [`SendKernel`] a multishot accept |
+//! | `deliver = 0` for accepts | 4.7 | [`ControlBlock::set_deliver`] | nothing is accepted, as that is done at delivery. While only `notify` is down the first connection interrupts and is accepted, those behind it when the application looks. Whoever wants no connections from [`SendKernel`] cancels its accept |
+//! | `EVT_IOREADY` | 3.6.2 | [`ControlBlock::watch`] | a multishot poll tells that something has changed, and poll(2) at delivery what is true; the group is an argument, not an ioctl |
+//! | coalescing, revocation | 3.6 | `queue.rs`, [`Source::revalidate`] | of signals, timers and [`Sockets`], each with one event waiting. What a socket's says is asked for when it is to be delivered: then it is withdrawn, and until then it is counted in `num_queued`. [`SendKernel`] tells by completions, one for each operation |
+//! | `SIOCEVTCLONE` | 3.6.2 | [`ControlBlock::auto_accept`] | the group in which accepted sockets are watched; options of the listener are inherited by the kernel |
 //! | two queues, no batch | 4.3, figure 4.2 | [`SendKernel`] | line 30 of the figure is inverted; figure 3.5 is right. Of new connections four at a time come first, so that they are served while they are in the cache |
 //! | SEND, PS2, PS1 | 4.7, figure 4.11 | [`Delivery`] | a cooperative ring with signals, one that delivers by itself, one that delivers at a wait |
 //!
@@ -71,14 +71,14 @@
 //! **`SIGIO`** is the signal of notification, handled for as long as the process lives. While notification is
 //! off an event finds the thread with `SIGIO` unblocked once, and from then on blocked. A library that reads
 //! the thread's mask of signals at that moment, and restores it later (`pthread_sigmask(SIG_SETMASK, ..)`),
-//! blocks `SIGIO` again. The crate sees to that by unblocking it: at each [`Evtctl::look`] and
-//! [`Evtctl::wait`], at any signal that is an event, and at every 64th time that `notify` is raised, an event
-//! is asked for ([`Evtctl::next_event`] on an empty buffer) or events are handled
-//! ([`Evtctl::handle_events`]). A thread whose `SIGIO` was never blocked so makes none of these system calls.
+//! blocks `SIGIO` again. The crate sees to that by unblocking it: at each [`ControlBlock::poll_pending`] and
+//! [`ControlBlock::wait`], at any signal that is an event, and at every 64th time that `notify` is raised, an event
+//! is asked for ([`ControlBlock::next_event`] on an empty buffer) or events are handled
+//! ([`ControlBlock::handle_events`]). A thread whose `SIGIO` was never blocked so makes none of these system calls.
 //! To keep events off, lower `notify`; the crate ends a block of `SIGIO` that the application has made
 //! itself.
 //!
-//! **Signals that are events** have the crate's handler from [`Evtctl::set_group`] on, until they are put
+//! **Signals that are events** have the crate's handler from [`ControlBlock::set_group`] on, until they are put
 //! into no group or the block is dropped; then they are handled as before. A signal with another handler is
 //! refused.
 //!
@@ -110,9 +110,9 @@
 mod block;
 mod code;
 mod context;
+mod control_block;
 mod error;
 mod event;
-mod evtctl;
 mod gate;
 mod group;
 mod handler;
@@ -130,20 +130,20 @@ mod sync;
 mod timer;
 
 pub use block::EventControl;
+pub use control_block::ControlBlock;
 pub use error::{Error, PostError};
 pub use event::{Event, EventType};
-pub use evtctl::Evtctl;
 pub use gate::Counts;
 pub use group::{Group, Groups};
-pub use handler::{Action, Actions, Alarm, Events, Handler, Trigger};
-pub use kernel::{Delivery, SendKernel, Sizes, Unusable};
+pub use handler::{Action, Actions, Events, Handler, SetFlag, Trigger};
+pub use kernel::{Capacity, Delivery, SendKernel, SendSetupError};
 pub use notifier::Notifier;
 pub use posts::Poster;
-pub use sockets::{Received, Socket, SocketConfig, Sockets};
-pub use source::{Idle, Intake, Source};
+pub use sockets::{Received, SocketConfig, SocketId, Sockets};
+pub use source::{EventSink, NoSource, Source};
 
 /// The most events that a buffer holds.
-pub const MOST_EVENTS: u32 = 1 << 24;
+pub const MAX_EVENTS: u32 = 1 << 24;
 
 /// The most sockets of which a block tells.
-pub const MOST_SOCKETS: u32 = 1 << 20;
+pub const MAX_SOCKETS: u32 = 1 << 20;

@@ -9,7 +9,7 @@ use crate::{PostError, signals};
 
 /// What posts wait in until their thread looks.
 #[derive(Debug)]
-pub(crate) struct Posts {
+pub(crate) struct PostQueue {
     values: Values,
     /// What posters and the thread tell each other, in one word: who changes it sees all of it.
     state: AtomicU32,
@@ -29,9 +29,9 @@ const SLEEPS: u32 = 2;
 #[derive(Debug)]
 struct Values {
     /// A power of two.
-    places: Box<[Place]>,
+    slots: Box<[Slot]>,
     /// How many may be in use.
-    most: u64,
+    max: u64,
     /// The position that the next poster takes. (64 bits do not come around.)
     tail: AtomicU64,
     /// The position that is taken from next; only its taker changes it.
@@ -39,22 +39,22 @@ struct Values {
 }
 
 #[derive(Debug)]
-struct Place {
+struct Slot {
     /// One more than the position for which the value is there.
     filled: AtomicU64,
     value: AtomicU64,
 }
 
 impl Values {
-    fn new(most: u32) -> Self {
-        let places = most.next_power_of_two();
-        let place = |_| Place { filled: AtomicU64::new(0), value: AtomicU64::new(0) };
-        let places = (0..places).map(place).collect();
-        Values { places, most: most.into(), tail: AtomicU64::new(0), head: AtomicU64::new(0) }
+    fn new(max: u32) -> Self {
+        let slots = max.next_power_of_two();
+        let slot = |_| Slot { filled: AtomicU64::new(0), value: AtomicU64::new(0) };
+        let slots = (0..slots).map(slot).collect();
+        Values { slots, max: max.into(), tail: AtomicU64::new(0), head: AtomicU64::new(0) }
     }
 
-    fn place(&self, position: u64) -> &Place {
-        &self.places[position as usize & (self.places.len() - 1)]
+    fn slot(&self, position: u64) -> &Slot {
+        &self.slots[position as usize & (self.slots.len() - 1)]
     }
 
     /// Puts a value behind all others; hands it back when there is no room.
@@ -69,7 +69,7 @@ impl Values {
         loop {
             let tail = self.tail.load(Ordering::Relaxed);
             // Acquires that what stood at the position was read. (The head may be beyond a tail that is old.)
-            if tail.saturating_sub(self.head.load(Ordering::Acquire)) >= self.most {
+            if tail.saturating_sub(self.head.load(Ordering::Acquire)) >= self.max {
                 return None;
             }
             let (next, relaxed) = (tail + 1, Ordering::Relaxed);
@@ -81,19 +81,19 @@ impl Values {
     }
 
     fn fill(&self, position: u64, value: u64) {
-        let place = self.place(position);
-        place.value.store(value, Ordering::Relaxed);
-        place.filled.store(position + 1, Ordering::Release);
+        let slot = self.slot(position);
+        slot.value.store(value, Ordering::Relaxed);
+        slot.filled.store(position + 1, Ordering::Release);
     }
 
     /// Takes the oldest value out, unless there is none or its poster is still at it. One thread calls it.
     fn pop(&self) -> Option<u64> {
         let head = self.head.load(Ordering::Relaxed);
-        let place = self.place(head);
-        if place.filled.load(Ordering::Acquire) != head + 1 {
+        let slot = self.slot(head);
+        if slot.filled.load(Ordering::Acquire) != head + 1 {
             return None;
         }
-        let value = place.value.load(Ordering::Relaxed);
+        let value = slot.value.load(Ordering::Relaxed);
         self.head.store(head + 1, Ordering::Release);
         Some(value)
     }
@@ -101,13 +101,13 @@ impl Values {
     /// Whether `pop` would find nothing. One thread calls it.
     fn is_empty(&self) -> bool {
         let head = self.head.load(Ordering::Relaxed);
-        self.place(head).filled.load(Ordering::Acquire) != head + 1
+        self.slot(head).filled.load(Ordering::Acquire) != head + 1
     }
 }
 
 /// Posts events of the type [`USER`](crate::EventType::USER) to a thread's block, from any thread.
 #[derive(Clone, Debug)]
-pub struct Poster(Arc<Posts>);
+pub struct Poster(Arc<PostQueue>);
 
 impl Poster {
     /// Posts an event that says `value`. The first since the thread has looked interrupts it.
@@ -119,16 +119,16 @@ impl Poster {
     }
 }
 
-impl From<&Arc<Posts>> for Poster {
-    fn from(posts: &Arc<Posts>) -> Self {
+impl From<&Arc<PostQueue>> for Poster {
+    fn from(posts: &Arc<PostQueue>) -> Self {
         Poster(Arc::clone(posts))
     }
 }
 
-impl Posts {
-    pub(crate) fn new(most: u32, thread: i32, waker: Waker) -> Self {
-        Posts {
-            values: Values::new(most.max(1)),
+impl PostQueue {
+    pub(crate) fn new(max: u32, thread: i32, waker: Waker) -> Self {
+        PostQueue {
+            values: Values::new(max.max(1)),
             state: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             thread,
@@ -216,14 +216,14 @@ mod tests {
 
     #[test]
     fn values_are_taken_in_order_and_places_used_again() {
-        for places in 1..4 {
-            let values = Values::new(places);
+        for slots in 1..4 {
+            let values = Values::new(slots);
             for round in 0..10 {
-                for value in 0..u64::from(places) {
+                for value in 0..u64::from(slots) {
                     assert_eq!(values.push(round + value), Ok(()));
                 }
                 assert_eq!(values.push(99), Err(99));
-                for value in 0..u64::from(places) {
+                for value in 0..u64::from(slots) {
                     assert_eq!(values.pop(), Some(round + value));
                 }
                 assert!(values.is_empty());
@@ -242,9 +242,9 @@ mod models {
     #[test]
     fn a_post_wakes_who_sleeps() {
         loom::model(|| {
-            let waker = Waker::modelled();
+            let waker = Waker::for_model();
             // No thread has the number 0, so nobody is interrupted.
-            let posts = Arc::new(Posts::new(2, 0, waker.clone()));
+            let posts = Arc::new(PostQueue::new(2, 0, waker.clone()));
             let poster = Poster::from(&posts);
             let posting = thread::spawn(move || {
                 poster.post(1).unwrap();

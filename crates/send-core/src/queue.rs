@@ -37,7 +37,7 @@ struct List {
 
 /// Events that wait, by their groups, each group first in first out.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct EventQueue {
     holders: Vec<Holder>,
     /// Holders for events that have none of their own.
     vacant: Vec<u32>,
@@ -48,10 +48,10 @@ pub(crate) struct Queue {
     len: u32,
 }
 
-impl Queue {
+impl EventQueue {
     /// A queue with room for so many events that have no holder of their own.
     pub(crate) fn new(passing: u32) -> Self {
-        let mut queue = Queue {
+        let mut queue = EventQueue {
             holders: Vec::new(),
             vacant: Vec::new(),
             free: Vec::new(),
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_origin_is_one_event() {
-        let mut queue = Queue::new(0);
+        let mut queue = EventQueue::new(0);
         let (flooded, other) = (queue.hold(), queue.hold());
         for value in 0..100_000 {
             queue.generate(flooded, Group::FIRST, event(value));
@@ -244,7 +244,7 @@ mod tests {
         /// each origin, no more passing events than there is room for.
         #[test]
         fn behaves_like_a_list(steps in prop::collection::vec(step(), 0..200)) {
-            let mut queue = Queue::new(3);
+            let mut queue = EventQueue::new(3);
             let holders: Vec<_> = (0..4).map(|_| queue.hold()).collect();
             let mut model: Vec<(u8, Option<usize>, u64, u16)> = Vec::new();
             for (value, step) in steps.into_iter().enumerate() {

@@ -3,15 +3,17 @@
 
 use std::time::Instant;
 
-use shared_ring::{Fault, Kernel, Kind, LinuxRing, Reported, Ring, Submit, UringKernel, Waker};
+use shared_ring::{
+    Kernel, KernelError, LinuxRing, OpKind, RawCompletion, Ring, Submit, UringKernel, Waker,
+};
 
-use crate::{Error, Event, EventType, Intake, Source};
+use crate::{Error, Event, EventSink, EventType, Source};
 
 /// A ring's kernel.
 pub(crate) struct RingSource<R: Ring + 'static = LinuxRing> {
     pub(crate) kernel: UringKernel<R>,
     /// What became of the last wait.
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<KernelError>,
 }
 
 impl<R: Ring + 'static> RingSource<R> {
@@ -21,39 +23,39 @@ impl<R: Ring + 'static> RingSource<R> {
 }
 
 /// The type of an event that tells of an operation's completion.
-fn kind(of: Kind) -> EventType {
+fn kind(of: OpKind) -> EventType {
     match of {
-        Kind::Accept => EventType::ACCEPT,
-        Kind::Receive => EventType::DATA,
+        OpKind::Accept => EventType::ACCEPT,
+        OpKind::Receive => EventType::DATA,
         _ => EventType::DONE,
     }
 }
 
 /// A completion as it stands in the buffer.
-fn event(reported: Reported) -> Event {
+fn event(reported: RawCompletion) -> Event {
     let (name, result, flags) = reported.into_parts();
     let kind = kind(reported.token().kind());
     Event { value: name, fd: result, state: flags, ..Event::new(kind) }
 }
 
 /// The completion of which an event tells.
-pub(crate) fn reported(event: Event) -> Reported {
-    Reported::from_parts(event.value, event.fd, event.state)
+pub(crate) fn reported(event: Event) -> RawCompletion {
+    RawCompletion::from_parts(event.value, event.fd, event.state)
 }
 
-// SAFETY: `UringKernel::reported` and `unreported` say that they may be called in a signal handler,
+// SAFETY: `UringKernel::reported` and `raw_pending` say that they may be called in a signal handler,
 // when no other method is being called.
 unsafe impl<R: Ring + 'static> Source for RingSource<R> {
-    fn take_in(&mut self, intake: &mut Intake<'_>) {
-        while intake.has_room()
-            && let Some(reported) = self.kernel.reported()
+    fn collect(&mut self, sink: &mut EventSink<'_>) {
+        while sink.has_room()
+            && let Some(reported) = self.kernel.next_raw()
         {
-            intake.post(event(reported));
+            sink.post(event(reported));
         }
     }
 
     fn queued(&self) -> u32 {
-        self.kernel.unreported()
+        self.kernel.raw_pending()
     }
 
     fn waker(&self) -> Waker {
@@ -62,7 +64,7 @@ unsafe impl<R: Ring + 'static> Source for RingSource<R> {
 
     fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
         self.kernel.turn(until).map_err(|fault| {
-            let error = Error::System(fault.doing, fault.error.raw_os_error().unwrap_or(0));
+            let error = Error::System(fault.context, fault.error.raw_os_error().unwrap_or(0));
             self.fault = Some(fault);
             error
         })

@@ -17,13 +17,13 @@ use shared_ring::Process;
 
 use crate::Error;
 use crate::context::Context;
-use crate::gate::{self, SIGNALS};
+use crate::gate::{self, SIGNAL_COUNT};
 
 /// The signal of notification.
 pub(crate) const NOTIFICATION: i32 = libc::SIGIO;
 
 /// The signals that are handled here.
-static CLAIMS: [Claim; SIGNALS] = [const { Claim::new() }; SIGNALS];
+static CLAIMS: [Claim; SIGNAL_COUNT] = [const { Claim::new() }; SIGNAL_COUNT];
 
 /// The number of the process whose claims they are; 0 before there are any.
 static PROCESS: AtomicU32 = AtomicU32::new(0);

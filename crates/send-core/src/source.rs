@@ -7,18 +7,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shared_ring::{Errno, Waker};
 
 use crate::group::Assignment;
-use crate::queue::{HolderId, Queue};
+use crate::queue::{EventQueue, HolderId};
 use crate::{Error, Event, EventType, Group, Groups};
 
 /// A source of events, such as a ring.
 ///
 /// # Safety
-/// `take_in`, `confirm` and `queued` run in a signal handler of the thread that the source belongs to,
+/// `collect`, `revalidate` and `queued` run in a signal handler of the thread that the source belongs to,
 /// though never while that thread is in another method of it. They do only what is safe there
 /// (signal-safety(7)): no memory from the allocator, none given back, no lock.
 pub unsafe trait Source: 'static {
     /// Hands over what has come, as far as there is room.
-    fn take_in(&mut self, intake: &mut Intake<'_>);
+    fn collect(&mut self, sink: &mut EventSink<'_>);
 
     /// How much has come that was not handed over.
     fn queued(&self) -> u32;
@@ -35,7 +35,7 @@ pub unsafe trait Source: 'static {
 
     /// An event is about to be delivered, of whatever source: what it says at this moment, or nothing
     /// when it is withdrawn.
-    fn confirm(&mut self, event: Event) -> Option<Event> {
+    fn revalidate(&mut self, event: Event) -> Option<Event> {
         Some(event)
     }
 
@@ -45,7 +45,7 @@ pub unsafe trait Source: 'static {
     }
 
     /// The application asks for events: what can't be done in a signal handler is done now.
-    fn tidy(&mut self) {}
+    fn maintain(&mut self) {}
 
     /// What ends a wait from outside.
     fn waker(&self) -> Waker;
@@ -59,8 +59,8 @@ pub unsafe trait Source: 'static {
 
 /// Where a source hands over its events.
 #[derive(Debug)]
-pub struct Intake<'a> {
-    queue: &'a mut Queue,
+pub struct EventSink<'a> {
+    queue: &'a mut EventQueue,
     groups: &'a Assignment,
     origins: Origins,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Origins {
 
 impl Origins {
     /// Makes the holders; the only step that may allocate.
-    pub(crate) fn new(queue: &mut Queue, count: u32) -> Self {
+    pub(crate) fn new(queue: &mut EventQueue, count: u32) -> Self {
         let first = (0..count).map(|_| queue.hold()).fold(None, |first, next| first.or(Some(next)));
         Origins { first, count }
     }
@@ -84,9 +84,9 @@ impl Origins {
     }
 }
 
-impl<'a> Intake<'a> {
-    pub(crate) fn new(queue: &'a mut Queue, groups: &'a Assignment, origins: Origins) -> Self {
-        Intake { queue, groups, origins }
+impl<'a> EventSink<'a> {
+    pub(crate) fn new(queue: &'a mut EventQueue, groups: &'a Assignment, origins: Origins) -> Self {
+        EventSink { queue, groups, origins }
     }
 
     /// The group of a type of events.
@@ -109,7 +109,7 @@ impl<'a> Intake<'a> {
     }
 
     /// Queues an event of one of the source's origins, or lets the one that waits take it in.
-    pub fn tell(&mut self, origin: u32, group: Group, event: Event) {
+    pub fn raise(&mut self, origin: u32, group: Group, event: Event) {
         if let Some(holder) = self.origins.holder(origin) {
             self.queue.generate(holder, group, event);
         }
@@ -132,17 +132,17 @@ impl<'a> Intake<'a> {
 
 /// No source at all: signals and posts only.
 #[derive(Debug)]
-pub struct Idle(Waker);
+pub struct NoSource(Waker);
 
-impl Idle {
+impl NoSource {
     pub(crate) fn new() -> Result<Self, Error> {
-        Waker::new().map(Idle).map_err(Error::system("a descriptor to be woken by"))
+        Waker::new().map(NoSource).map_err(Error::system("a descriptor to be woken by"))
     }
 }
 
 // SAFETY: the two methods do nothing.
-unsafe impl Source for Idle {
-    fn take_in(&mut self, _: &mut Intake<'_>) {}
+unsafe impl Source for NoSource {
+    fn collect(&mut self, _: &mut EventSink<'_>) {}
 
     fn queued(&self) -> u32 {
         0
@@ -153,11 +153,11 @@ unsafe impl Source for Idle {
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
-        let most = until.map(|at| at.saturating_duration_since(Instant::now()));
-        let most = most.and_then(|most| Timespec::try_from(most).ok());
+        let max = until.map(|at| at.saturating_duration_since(Instant::now()));
+        let max = max.and_then(|max| Timespec::try_from(max).ok());
         // SAFETY: the waker keeps its descriptor open.
         let waker = unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) };
-        match poll(&mut [PollFd::from_borrowed_fd(waker, PollFlags::IN)], most.as_ref()) {
+        match poll(&mut [PollFd::from_borrowed_fd(waker, PollFlags::IN)], max.as_ref()) {
             Ok(0) | Err(Errno::INTR) => Ok(()),
             Ok(_) => {
                 self.0.drain();

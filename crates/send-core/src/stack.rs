@@ -19,7 +19,7 @@ use crate::per_thread::PerThread;
 use crate::{Error, code, gate, signals};
 
 /// How large a stack has to be: what wasmtime asks for, and far more than a handler needs.
-const LEAST: usize = 64 * 1024;
+const MIN_STACK_BYTES: usize = 64 * 1024;
 
 /// The page below each thread's stack for handlers: its lowest byte.
 static GUARD: PerThread = PerThread::new();
@@ -58,7 +58,7 @@ extern "C" fn faulted(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     // Otherwise a program has sent the signal, and no instruction faults again.
     let is_a_fault = code > 0;
     if is_a_fault && guard != 0 && (guard..guard + page_size()).contains(&at) {
-        gate::broken("a handler must not use more than its stack");
+        gate::abort_on_violation("a handler must not use more than its stack");
     }
     let Some(before) = BEFORE.get() else { process::abort() };
     let mut handler = before.sa_sigaction;
@@ -113,14 +113,14 @@ impl Stack {
         let mut before: libc::stack_t = unsafe { mem::zeroed() };
         // SAFETY: asks for the current stack only.
         check(unsafe { libc::sigaltstack(ptr::null(), &mut before) })?;
-        let usable = before.ss_flags & libc::SS_DISABLE == 0 && before.ss_size >= LEAST;
+        let usable = before.ss_flags & libc::SS_DISABLE == 0 && before.ss_size >= MIN_STACK_BYTES;
         if let Some(base) = NonNull::new(before.ss_sp.cast::<u8>()).filter(|_| usable) {
             // SAFETY: the top of a stack is one past its end.
             let top = unsafe { base.add(before.ss_size) };
             return Ok(Stack { top, made: None });
         }
         let guard = page_size();
-        let length = guard + LEAST;
+        let length = guard + MIN_STACK_BYTES;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, at an address that the system chooses.
         let memory =
@@ -139,7 +139,7 @@ impl Stack {
             // SAFETY: the mapping is longer than its first page.
             ss_sp: unsafe { memory.byte_add(guard) }.as_ptr(),
             ss_flags: 0,
-            ss_size: LEAST,
+            ss_size: MIN_STACK_BYTES,
         };
         // SAFETY: the memory stays until this is dropped, which puts the former stack back.
         let set = check(unsafe { libc::sigaltstack(&new, ptr::null_mut()) });

@@ -14,7 +14,7 @@ use shared_ring::Process;
 use crate::{Error, signals};
 
 /// Longer periods are taken for this one, a year.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+const MAX_PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// An interval timer that interrupts its thread.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Timer {
 
     /// Has it run, or stops it with `None`.
     pub(crate) fn set(&mut self, every: Option<Duration>) -> Result<(), Error> {
-        let every = every.unwrap_or(Duration::ZERO).min(LONGEST);
+        let every = every.unwrap_or(Duration::ZERO).min(MAX_PERIOD);
         let time = libc::timespec {
             tv_sec: every.as_secs().min(i64::MAX as u64) as libc::time_t,
             tv_nsec: every.subsec_nanos().into(),

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{panic, thread};
 
-use send_core::{EventType, Events, Evtctl, Group, Groups, Handler, Trigger};
+use send_core::{ControlBlock, EventType, Events, Group, Groups, Handler, Trigger};
 
 struct Panics;
 
@@ -40,7 +40,7 @@ unsafe impl Handler for Recurses {
 
 /// Interrupts this thread, which has such a handler.
 fn interrupt(handler: impl Handler) {
-    let mut send = Evtctl::define(4).unwrap();
+    let mut send = ControlBlock::define(4).unwrap();
     send.set_handler(handler, Trigger::Level);
     send.set_group(EventType::USER, Some(Group::FIRST)).unwrap();
     send.set_notify(Groups::ALL).unwrap();

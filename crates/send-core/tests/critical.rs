@@ -7,7 +7,7 @@ use std::arch::global_asm;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use send_core::{Action, Actions, EventType, Evtctl, Group, Groups, Trigger};
+use send_core::{Action, Actions, ControlBlock, EventType, Group, Groups, Trigger};
 
 // tgkill(2), on whose return the signal is there, and then what `seen` is.
 global_asm!(
@@ -35,7 +35,7 @@ unsafe extern "C" {
 
 #[test]
 fn an_event_waits_until_a_critical_section_is_left() {
-    let mut send = Evtctl::define(8).unwrap();
+    let mut send = ControlBlock::define(8).unwrap();
     let seen = Arc::new(AtomicU64::new(0));
     let signal = EventType::signal(libc::SIGUSR1).unwrap();
     send.set_handler(Actions::new().on(signal, Action::Count(seen.clone())), Trigger::Level);
@@ -57,10 +57,10 @@ fn an_event_waits_until_a_critical_section_is_left() {
     assert_eq!((raise(), send.counts().deferred), (1, 1));
     assert_eq!(seen.load(Ordering::Relaxed), 1);
     // Whoever has left it looks.
-    send.look();
+    send.poll_pending();
     assert_eq!(seen.load(Ordering::Relaxed), 2);
     // Any other thing that opens the gate does, too.
     assert_eq!(raise(), 2);
-    send.critically(|_| ());
+    send.with_notifications_blocked(|_| ());
     assert_eq!((seen.load(Ordering::Relaxed), send.counts().deferred), (3, 2));
 }

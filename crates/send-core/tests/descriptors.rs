@@ -5,17 +5,19 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use send_core::{EventType, Evtctl, Group, Groups, Socket, SocketConfig, Sockets, Unusable};
+use send_core::{
+    ControlBlock, EventType, Group, Groups, SendSetupError, SocketConfig, SocketId, Sockets,
+};
 
 const CONFIG: SocketConfig = SocketConfig { sockets: 64, buffers: 4, buffer_size: 64 };
 
-fn block() -> Option<Evtctl<Sockets>> {
+fn block() -> Option<ControlBlock<Sockets>> {
     let sockets = match Sockets::new(&CONFIG) {
         Ok(sockets) => sockets,
-        Err(Unusable::Ring(_)) => return None,
-        Err(Unusable::Block(error)) => panic!("{error}"),
+        Err(SendSetupError::Ring(_)) => return None,
+        Err(SendSetupError::Block(error)) => panic!("{error}"),
     };
-    let mut send = Evtctl::with_source(8, sockets).unwrap();
+    let mut send = ControlBlock::with_source(8, sockets).unwrap();
     send.set_group(EventType::ACCEPT, Some(Group::FIRST)).unwrap();
     Some(send)
 }
@@ -24,14 +26,14 @@ fn open() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-fn await_event(send: &mut Evtctl<Sockets>) -> Socket {
+fn await_event(send: &mut ControlBlock<Sockets>) -> SocketId {
     let far = Instant::now() + Duration::from_secs(60);
     assert!(send.wait(Group::FIRST.into(), Some(far)).unwrap(), "no connection is accepted");
-    Socket::of(&send.next_event().unwrap()).unwrap()
+    SocketId::of(&send.next_event().unwrap()).unwrap()
 }
 
 /// Sockets in every state there is, and then an end.
-fn use_sockets(mut send: Evtctl<Sockets>) {
+fn use_sockets(mut send: ControlBlock<Sockets>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     send.auto_accept(listener, Some(Group::FIRST.next())).unwrap();
@@ -66,7 +68,7 @@ fn set_most(most: u64) -> u64 {
 }
 
 /// A connection for which there is no descriptor waits, and is accepted when there is one.
-fn run_out(mut send: Evtctl<Sockets>) {
+fn run_out(mut send: ControlBlock<Sockets>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     send.auto_accept(listener, None).unwrap();

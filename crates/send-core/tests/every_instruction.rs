@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use std::{hint, mem, ptr, thread};
 
 use send_core::{
-    Action, Actions, Alarm, Delivery, EventType, Evtctl, Group, Groups, SendKernel, Socket,
-    SocketConfig, Sockets, Trigger,
+    Action, Actions, ControlBlock, Delivery, EventType, Group, Groups, SendKernel, SetFlag,
+    SocketConfig, SocketId, Sockets, Trigger,
 };
-use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Outcome, Submit, Token, UringConfig};
+use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
 
 /// Behind how many instructions the event is to arrive, and how many have been.
 static ARRIVES: AtomicU64 = AtomicU64::new(0);
@@ -67,8 +67,8 @@ macro_rules! trap {
 
 /// Has an event arrive behind each instruction of `what`, and sees that each was handled once when
 /// `what` is over, or as soon as it has come if that is later.
-fn everywhere(name: &str, mut what: impl FnMut(&mut Evtctl)) -> u64 {
-    let mut send = Evtctl::define(8).unwrap();
+fn everywhere(name: &str, mut what: impl FnMut(&mut ControlBlock)) -> u64 {
+    let mut send = ControlBlock::define(8).unwrap();
     let seen = Arc::new(AtomicU64::new(0));
     let handler = Actions::new().on(EventType::USER, Action::Count(seen.clone()));
     send.set_handler(handler, Trigger::Level);
@@ -117,7 +117,7 @@ fn everywhere_in_a_turn(delivery: Delivery) {
     let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
-    let token = Token::new(Kind::Accept, 0, 0);
+    let token = Token::new(OpKind::Accept, 0, 0);
     // SAFETY: the listener is closed at the end, and its number is not used after that.
     let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
     kernel.submit(token, accept).unwrap();
@@ -164,28 +164,28 @@ fn everywhere_in_a_turn(delivery: Delivery) {
         });
         assert!(begin.elapsed() < most, "{delivery:?}: a turn slept, by instruction {at}");
         match accepted.map(|completion| completion.outcome) {
-            Some(Outcome::Accepted(socket)) => kernel.host_mut().discard(socket),
+            Some(Outcome::Accepted(socket)) => kernel.host_mut().close_unused(socket),
             other => panic!("{delivery:?}, by instruction {at}: {other:?}"),
         }
     }
     over.store(true, Ordering::Release);
     other.join().unwrap();
-    kernel.host_mut().discard(listener);
+    kernel.host_mut().close_unused(listener);
 }
 
 /// The same with a byte that arrives at a socket behind each instruction of `what`, which returns how many it
 /// has received: what it has not is told.
 fn everywhere_at_a_socket(
     name: &str,
-    mut what: impl FnMut(&mut Evtctl<Sockets>, Socket) -> Option<usize>,
+    mut what: impl FnMut(&mut ControlBlock<Sockets>, SocketId) -> Option<usize>,
 ) {
     let Ok(sockets) = Sockets::new(&SocketConfig { sockets: 1, buffers: 1, buffer_size: 16 })
     else {
         return;
     };
-    let mut send = Evtctl::with_source(8, sockets).unwrap();
+    let mut send = ControlBlock::with_source(8, sockets).unwrap();
     let come = Arc::new(AtomicBool::new(false));
-    send.set_handler(Alarm(come.clone()), Trigger::Edge);
+    send.set_handler(SetFlag(come.clone()), Trigger::Edge);
     send.set_notify(Groups::ALL).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -253,11 +253,11 @@ fn an_event_may_arrive_behind_any_instruction() {
         send.set_deliver(Groups::NONE);
         send.set_notify(Groups::ALL).unwrap();
     });
-    everywhere("a critical section", |send| send.critically(|_| ()));
+    everywhere("a critical section", |send| send.with_notifications_blocked(|_| ()));
     everywhere("one in which nothing may interrupt", |send| {
-        send.critically(|_| ());
+        send.with_notifications_blocked(|_| ());
         send.set_notify(Groups::NONE).unwrap();
-        send.critically(|_| ());
+        send.with_notifications_blocked(|_| ());
         send.set_notify(Groups::ALL).unwrap();
     });
     let past = Instant::now() - Duration::from_secs(1);
@@ -271,10 +271,10 @@ fn an_event_may_arrive_behind_any_instruction() {
         None
     });
     everywhere_at_a_socket("one looks", |send, _| {
-        send.look();
+        send.poll_pending();
         None
     });
-    for delivery in [Delivery::Preemptive, Delivery::Immediate, Delivery::Batched] {
+    for delivery in [Delivery::Preemptive, Delivery::Ps2, Delivery::Ps1] {
         everywhere_in_a_turn(delivery);
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, mem, ptr};
 
-use send_core::Evtctl;
+use send_core::ControlBlock;
 
 /// What the former handler has seen: how often it was called, and which signals were blocked then.
 static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -42,7 +42,7 @@ extern "C" fn informed(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc:
 }
 
 /// Installs a handler that blocks SIGUSR1, and then this crate's.
-fn install(handler: libc::sighandler_t, flags: libc::c_int) -> Evtctl {
+fn install(handler: libc::sighandler_t, flags: libc::c_int) -> ControlBlock {
     // SAFETY: plain C structures. The handlers change atomic numbers.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
@@ -54,7 +54,7 @@ fn install(handler: libc::sighandler_t, flags: libc::c_int) -> Evtctl {
         let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
         assert_eq!(libc::sigaltstack(&none, ptr::null_mut()), 0);
     }
-    let send = Evtctl::define(4).unwrap();
+    let send = ControlBlock::define(4).unwrap();
     // SAFETY: a plain C structure, which the call fills in.
     let now = unsafe {
         let mut now: libc::sigaction = mem::zeroed();

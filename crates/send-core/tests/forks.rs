@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use send_core::{
-    Action, Actions, Delivery, Error, EventType, Evtctl, Group, Groups, PostError, SendKernel,
-    Socket, SocketConfig, Sockets, Trigger,
+    Action, Actions, ControlBlock, Delivery, Error, EventType, Group, Groups, PostError,
+    SendKernel, SocketConfig, SocketId, Sockets, Trigger,
 };
-use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Outcome, Submit, Token, UringConfig};
+use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
 
 /// Runs a child, which ends by itself within ten seconds; its status, in wait(2)'s format.
 fn fork(child: impl FnOnce()) -> i32 {
@@ -70,8 +70,8 @@ fn is_blocked(signal: i32) -> bool {
 }
 
 /// A block that counts a signal.
-fn counting(signal: i32) -> (Evtctl, Arc<AtomicU64>) {
-    let mut send = Evtctl::define(8).unwrap();
+fn counting(signal: i32) -> (ControlBlock, Arc<AtomicU64>) {
+    let mut send = ControlBlock::define(8).unwrap();
     let seen = Arc::new(AtomicU64::new(0));
     let kind = EventType::signal(signal).unwrap();
     send.set_handler(Actions::new().on(kind, Action::Count(seen.clone())), Trigger::Level);
@@ -130,7 +130,7 @@ fn notification_stayed_blocked_in_a_child() {
 }
 
 /// What a child does with signals and a block of its own.
-fn has_its_own(parents: Evtctl) {
+fn has_its_own(parents: ControlBlock) {
     let (mut own, seen) = counting(libc::SIGTERM);
     let ticks = Arc::new(AtomicU64::new(0));
     let term = EventType::signal(libc::SIGTERM).unwrap();
@@ -183,7 +183,7 @@ fn a_child_used_the_block_of_its_parent() {
         assert_eq!(send.set_timer(Some(Duration::from_secs(1))), Err(Error::InChild));
         assert_eq!(send.wait(Groups::ALL, None), Err(Error::InChild));
         assert_eq!(poster.post(3), Err(PostError::Ended(3)));
-        send.look();
+        send.poll_pending();
         send.handle_events();
         assert_eq!(send.next_event(), None);
         assert_eq!(action(libc::SIGTERM).sa_sigaction, libc::SIG_DFL);
@@ -196,7 +196,7 @@ fn a_child_took_connections_and_signals_from_its_parent() {
     else {
         return;
     };
-    let mut send = Evtctl::with_source(8, sockets).unwrap();
+    let mut send = ControlBlock::with_source(8, sockets).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let number = listener.as_raw_fd();
@@ -223,7 +223,7 @@ fn a_child_took_connections_and_signals_from_its_parent() {
         assert_eq!(send.wait(Groups::ALL, Some(until)), Ok(true));
         let event = send.next_event().unwrap();
         assert_eq!(event.kind, EventType::ACCEPT);
-        let connection = Socket::of(&event).unwrap();
+        let connection = SocketId::of(&event).unwrap();
         assert_ne!(connection, listening);
         let _next = TcpStream::connect(address).unwrap();
     }
@@ -231,13 +231,13 @@ fn a_child_took_connections_and_signals_from_its_parent() {
 
 fn a_child_that_dropped_a_server_cancelled_its_parents_accept() {
     let operations = 16;
-    for delivery in [Delivery::Preemptive, Delivery::Immediate, Delivery::Batched] {
+    for delivery in [Delivery::Preemptive, Delivery::Ps2, Delivery::Ps1] {
         let config = UringConfig { mode: delivery.mode(), operations, buffers: 1, buffer_size: 16 };
         let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
         let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
         let at = "127.0.0.1:0".parse().unwrap();
         let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
-        let token = Token::new(Kind::Accept, 0, 0);
+        let token = Token::new(OpKind::Accept, 0, 0);
         // SAFETY: the listener is closed at the end, and its number is not used after that.
         let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
         kernel.submit(token, accept).unwrap();
@@ -259,8 +259,8 @@ fn a_child_that_dropped_a_server_cancelled_its_parents_accept() {
             kernel.turn(Some(until)).unwrap();
         };
         let Outcome::Accepted(socket) = accepted else { panic!("{delivery:?}: {accepted:?}") };
-        kernel.host_mut().discard(socket);
-        kernel.host_mut().discard(listener);
+        kernel.host_mut().close_unused(socket);
+        kernel.host_mut().close_unused(listener);
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use send_core::{Delivery, SendKernel};
-use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Outcome, Submit, Token, UringConfig};
+use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
 
 /// More new connections than this, waiting, and notification is lowered.
 const ENOUGH: usize = 32;
@@ -17,7 +17,7 @@ fn the_call_that_lets_the_signal_through_was_not_counted() {
     let options = ListenOptions { backlog: 64, reuse_port: false, buffers: Default::default() };
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
-    let token = Token::new(Kind::Accept, 0, 0);
+    let token = Token::new(OpKind::Accept, 0, 0);
     // SAFETY: the listener stays open.
     let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
     kernel.submit(token, accept).unwrap();
@@ -32,7 +32,7 @@ fn the_call_that_lets_the_signal_through_was_not_counted() {
     while accepted < clients.len() {
         while let Some(completion) = kernel.next() {
             if let Outcome::Accepted(socket) = completion.outcome {
-                kernel.host_mut().discard(socket);
+                kernel.host_mut().close_unused(socket);
                 accepted += 1;
             }
         }

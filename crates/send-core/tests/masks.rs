@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use send_core::{Action, Actions, EventType, Evtctl, Group, Groups, Poster, Trigger};
+use send_core::{Action, Actions, ControlBlock, EventType, Group, Groups, Poster, Trigger};
 
 const USER: EventType = EventType::USER;
 
 /// A block of its own for the calling thread, whose handler counts posted events.
-fn block(events: u32) -> (Evtctl, Poster, Arc<AtomicU64>) {
-    let mut send = Evtctl::define(events).unwrap();
+fn block(events: u32) -> (ControlBlock, Poster, Arc<AtomicU64>) {
+    let mut send = ControlBlock::define(events).unwrap();
     let seen = Arc::new(AtomicU64::new(0));
     let handler = Actions::new().on(USER, Action::Count(seen.clone()));
     send.set_handler(handler, Trigger::Level);
@@ -36,7 +36,7 @@ fn seen(of: &AtomicU64) -> u64 {
 fn with_both_masks_down_nothing_is_delivered() {
     let (mut send, poster, handled) = block(8);
     post(&poster, [1, 2]);
-    send.look();
+    send.poll_pending();
     assert!(!send.block().has_events());
     assert_eq!((send.next_event(), seen(&handled)), (None, 0));
     assert_eq!(send.block().num_queued(), 2);
@@ -66,7 +66,7 @@ fn raising_the_mask_tells_of_what_was_delivered_before() {
     let (mut send, poster, handled) = block(8);
     send.set_deliver(Groups::ALL);
     post(&poster, [1]);
-    send.look();
+    send.poll_pending();
     assert!(send.block().has_events());
     assert_eq!(seen(&handled), 0);
     send.set_notify(Groups::ALL).unwrap();
@@ -77,7 +77,7 @@ fn raising_the_mask_tells_of_what_was_delivered_before() {
 fn raising_the_mask_delivers_what_waits() {
     let (send, poster, handled) = block(8);
     post(&poster, [1, 2, 3]);
-    send.look();
+    send.poll_pending();
     send.set_deliver(Groups::ALL);
     assert!(send.block().has_events());
     assert_eq!(seen(&handled), 0);
@@ -100,7 +100,7 @@ fn a_type_without_a_group_is_disabled() {
     send.set_group(USER, None).unwrap();
     send.set_notify(Groups::ALL).unwrap();
     post(&poster, [1]);
-    send.look();
+    send.poll_pending();
     assert_eq!((send.next_event(), seen(&handled), send.block().num_queued()), (None, 0, 0));
 }
 
@@ -126,15 +126,15 @@ fn a_full_buffer_loses_nothing_and_says_so() {
     send.set_deliver(Groups::ALL);
     // Two stand in the buffer, two wait undelivered, two have not been taken in.
     post(&poster, 1..=2);
-    send.look();
+    send.poll_pending();
     post(&poster, 3..=4);
-    send.look();
+    send.poll_pending();
     post(&poster, 5..=6);
     assert!(poster.post(7).is_err());
     assert_eq!((send.block().num_queued(), seen(&handled)), (2, 0));
     assert!(send.counts().overflows > 0);
     send.set_notify(overflow.into()).unwrap();
-    send.look();
+    send.poll_pending();
     // The handler was told that it is full, and has emptied it; what follows is delivered.
     assert!(seen(&handled) >= 2);
     let rest = std::iter::from_fn(|| send.next_event()).count() as u64;

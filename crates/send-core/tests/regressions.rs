@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use std::{mem, ptr, thread};
 
 use send_core::{
-    Alarm, Delivery, EventType, Events, Evtctl, Group, Groups, Handler, Poster, SendKernel, Trigger,
+    ControlBlock, Delivery, EventType, Events, Group, Groups, Handler, Poster, SendKernel, SetFlag,
+    Trigger,
 };
-use shared_ring::{Host, Kernel, Kind, ListenOptions, Op, Submit, Token, UringConfig};
+use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Submit, Token, UringConfig};
 
 const USER: EventType = EventType::USER;
 
 /// A block whose handler counts the events that it takes, posted and of a signal, and how often it is called.
 struct Counted {
-    send: Evtctl,
+    send: ControlBlock,
     taken: Arc<AtomicU64>,
     calls: Arc<AtomicU64>,
     poster: Poster,
@@ -37,7 +38,7 @@ const SIGNALLED: Group = POSTED.next();
 const OTHER: Group = SIGNALLED.next();
 
 fn counted(signal: i32) -> Counted {
-    let mut send = Evtctl::define(8).unwrap();
+    let mut send = ControlBlock::define(8).unwrap();
     let (taken, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     send.set_handler(Takes(taken.clone(), calls.clone()), Trigger::Edge);
     send.set_group(USER, Some(POSTED)).unwrap();
@@ -65,7 +66,7 @@ fn raising_notify_for_one_group_ran_the_handler_for_another() {
     let Counted { send, taken, calls, poster } = counted(libc::SIGUSR1);
     send.set_deliver(Groups::ALL);
     post(&poster, 1);
-    send.look();
+    send.poll_pending();
     assert!(send.block().has_events());
     send.set_notify(OTHER.into()).unwrap();
     send.set_notify(SIGNALLED.into()).unwrap();
@@ -96,14 +97,14 @@ fn a_buffer_that_had_been_full_ran_the_handler_for_another_group() {
     for value in 0..8 {
         post(&poster, value);
     }
-    send.look();
+    send.poll_pending();
     post(&poster, 8);
-    send.look();
+    send.poll_pending();
     assert_eq!(send.counts().overflows, 1);
     // What had filled it is taken, and something else is there.
     while send.next_event().is_some() {}
     post(&poster, 9);
-    send.look();
+    send.poll_pending();
     assert!(send.block().has_events());
     send.set_notify(OTHER.into()).unwrap();
     assert_eq!(seen(&calls), 0);
@@ -151,7 +152,7 @@ fn interrupts(Counted { taken, poster, .. }: &Counted) {
 fn an_older_mask_kept_notification_blocked_for_ever() {
     type Repair = fn(&mut Counted);
     let repairs: [(&str, Repair); 6] = [
-        ("looking", |counted| counted.send.look()),
+        ("looking", |counted| counted.send.poll_pending()),
         ("waiting", |counted| {
             // It brings what waits, and calls no handler for it.
             assert_eq!(counted.send.wait(Groups::ALL, Some(Instant::now())), Ok(true));
@@ -191,7 +192,7 @@ fn looking_at_masks_costs_those_nothing_whose_signal_was_never_blocked() {
     let counted = counted(libc::SIGCONT);
     counted.send.set_notify(Groups::ALL).unwrap();
     for _ in 0..200 {
-        counted.send.look();
+        counted.send.poll_pending();
         counted.send.set_notify(Groups::NONE).unwrap();
         counted.send.set_notify(Groups::ALL).unwrap();
     }
@@ -218,7 +219,7 @@ fn a_listener_whose_number_was_used_before_did_not_interrupt() {
         unsafe { libc::fcntl(listener.as_raw_fd(), libc::F_GETFL) & libc::O_ASYNC != 0 }
     };
     let mut accept = |slot| {
-        let token = Token::new(Kind::Accept, slot, 0);
+        let token = Token::new(OpKind::Accept, slot, 0);
         // SAFETY: the number stays open to the end; what it stands for changes, as the test is about that.
         let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
         kernel.submit(token, accept).unwrap();
@@ -239,7 +240,7 @@ fn a_listener_whose_number_was_used_before_did_not_interrupt() {
     assert!(unsafe { libc::dup2(another.as_raw_fd(), listener.as_raw_fd()) } >= 0);
     assert!(!is_async());
     accept(1);
-    kernel.host_mut().discard(listener);
+    kernel.host_mut().close_unused(listener);
 }
 
 /// A thread that posts to itself from its own handler, and is interrupted while it posts.
@@ -256,8 +257,8 @@ fn who_posts_to_itself_hears_of_all() {
 /// An alarm was raised though the buffer was empty.
 #[test]
 fn an_event_that_was_taken_raised_an_alarm() {
-    let mut send = Evtctl::define(8).unwrap();
-    let raised = Alarm::default();
+    let mut send = ControlBlock::define(8).unwrap();
+    let raised = SetFlag::default();
     send.set_handler(raised.clone(), Trigger::Edge);
     send.set_group(USER, Some(POSTED)).unwrap();
     send.set_deliver(Groups::ALL);

@@ -12,11 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use send_core::{
-    Action, Actions, Alarm, Error, Event, EventType, Evtctl, Group, Groups, MOST_SOCKETS, Received,
-    Socket, SocketConfig, Sockets, Trigger, Unusable,
+    Action, Actions, ControlBlock, Error, Event, EventType, Group, Groups, MAX_SOCKETS, Received,
+    SendSetupError, SetFlag, SocketConfig, SocketId, Sockets, Trigger,
 };
 
-type Send = Evtctl<Sockets>;
+type Send = ControlBlock<Sockets>;
 
 const IN: u32 = libc::POLLIN as u32;
 const OUT: u32 = libc::POLLOUT as u32;
@@ -56,12 +56,12 @@ const CONFIG: SocketConfig = SocketConfig { sockets: 64, buffers: 4, buffer_size
 fn block_for(events: u32, config: SocketConfig) -> Option<Send> {
     match Sockets::new(&config) {
         Ok(sockets) => {
-            let mut send = Evtctl::with_source(events, sockets).unwrap();
+            let mut send = ControlBlock::with_source(events, sockets).unwrap();
             send.set_group(EventType::ACCEPT, Some(ACCEPTS)).unwrap();
             Some(send)
         }
-        Err(Unusable::Ring(_)) => None,
-        Err(Unusable::Block(error)) => panic!("{error}"),
+        Err(SendSetupError::Ring(_)) => None,
+        Err(SendSetupError::Block(error)) => panic!("{error}"),
     }
 }
 
@@ -132,7 +132,7 @@ fn a_connection_tells_of_its_state_as_it_is_accepted() {
     client.write_all(b"hello").unwrap();
     let event = await_event(&mut send, ACCEPTS.into(), EventType::ACCEPT);
     assert_eq!((event.group, event.state, event.count), (0, IN | OUT, 1));
-    let socket = Socket::of(&event).unwrap();
+    let socket = SocketId::of(&event).unwrap();
     assert_eq!(send.peer(socket), Ok(Some(client.local_addr().unwrap())));
     assert_eq!(send.descriptor(socket).unwrap().as_raw_fd(), event.fd);
     let mut heard = [0; 9];
@@ -156,7 +156,7 @@ fn nothing_is_accepted_while_the_masks_let_no_connection_through() {
     assert_eq!((queued(number), send.next_event()), (3, None));
     // Other groups may be delivered meanwhile.
     send.set_deliver(!Groups::from(ACCEPTS));
-    send.look();
+    send.poll_pending();
     assert_eq!((queued(number), send.next_event()), (3, None));
     send.set_deliver(Groups::ALL);
     assert_eq!(queued(number), 0);
@@ -214,7 +214,7 @@ fn a_connection_interrupts_the_application_while_it_computes() {
 fn a_socket_interrupts_the_application_while_it_computes() {
     let Some(mut send) = block() else { return };
     let ready = Arc::new(AtomicBool::new(false));
-    send.set_handler(Alarm(ready.clone()), Trigger::Edge);
+    send.set_handler(SetFlag(ready.clone()), Trigger::Edge);
     send.set_notify(Groups::from(Group::new(7).unwrap())).unwrap();
     let (server, mut client) = pair();
     let socket = send.watch(server, Group::new(7).unwrap()).unwrap();
@@ -243,7 +243,7 @@ fn a_socket_interrupts_the_application_while_it_computes() {
 fn bytes_that_are_received_interrupt_the_application() {
     let Some(mut send) = block() else { return };
     let come = Arc::new(AtomicBool::new(false));
-    send.set_handler(Alarm(come.clone()), Trigger::Edge);
+    send.set_handler(SetFlag(come.clone()), Trigger::Edge);
     send.set_notify(Groups::ALL).unwrap();
     let (server, mut client) = pair();
     let socket = send.receive(server, REST).unwrap();
@@ -352,7 +352,7 @@ fn received_bytes_are_told_and_taken_in_order() {
     let mut heard = Vec::new();
     'all: loop {
         let event = await_event(&mut send, REST.into(), EventType::DATA);
-        assert_eq!(Socket::of(&event), Some(socket));
+        assert_eq!(SocketId::of(&event), Some(socket));
         loop {
             match send.received(socket).unwrap() {
                 Received::Bytes(bytes) => heard.extend_from_slice(&bytes),
@@ -402,7 +402,7 @@ fn a_socket_that_found_no_buffer_goes_on_when_there_is_one() {
         }
     }
     let event = await_event(&mut send, ACCEPTS.into(), EventType::DATA);
-    assert_eq!(Socket::of(&event), Some(modest));
+    assert_eq!(SocketId::of(&event), Some(modest));
     let Received::Bytes(bytes) = send.received(modest).unwrap() else { panic!("nothing came") };
     assert_eq!(&*bytes, b"hello");
 }
@@ -425,7 +425,7 @@ fn a_reset_is_told() {
         assert_eq!(set, 0);
     }
     let event = await_event(&mut send, ACCEPTS.into(), EventType::READY);
-    assert_eq!((Socket::of(&event), event.state & ERR), (Some(watched), ERR));
+    assert_eq!((SocketId::of(&event), event.state & ERR), (Some(watched), ERR));
     let reset = Error::System("receiving", libc::ECONNRESET);
     assert_eq!(send.recv(watched, &mut [0; 8]), Err(reset));
     let event = await_event(&mut send, REST.into(), EventType::DATA);
@@ -440,7 +440,7 @@ fn accepted_sockets_inherit_what_their_listener_was_told() {
     let come = Arc::new(AtomicBool::new(false));
     let (listener, address) = listen();
     send.auto_accept(listener, Some(REST)).unwrap();
-    send.set_handler(Alarm(come.clone()), Trigger::Edge);
+    send.set_handler(SetFlag(come.clone()), Trigger::Edge);
     send.set_notify(Groups::ALL).unwrap();
     let connecting = thread::spawn(move || {
         let mut client = connect(address);
@@ -452,13 +452,13 @@ fn accepted_sockets_inherit_what_their_listener_was_told() {
     }
     let mut client = connecting.join().unwrap();
     let accepted = send.next_event().unwrap();
-    let socket = Socket::of(&accepted).unwrap();
+    let socket = SocketId::of(&accepted).unwrap();
     assert_eq!(accepted.kind, EventType::ACCEPT);
     // It tells of its state without having been asked to, and interrupts.
     let mut state = 0;
     while state & IN == 0 {
         let event = await_event(&mut send, REST.into(), EventType::READY);
-        assert_eq!((Socket::of(&event), event.group), (Some(socket), 1));
+        assert_eq!((SocketId::of(&event), event.group), (Some(socket), 1));
         state = event.state;
     }
     assert_eq!(send.recv(socket, &mut [0; 64]), Ok(Some(5)));
@@ -475,7 +475,7 @@ fn accepted_sockets_inherit_what_their_listener_was_told() {
 fn accepted_sockets_interrupt_again_and_again_though_their_listener_does_not() {
     let Some(mut send) = block() else { return };
     let come = Arc::new(AtomicBool::new(false));
-    send.set_handler(Alarm(come.clone()), Trigger::Edge);
+    send.set_handler(SetFlag(come.clone()), Trigger::Edge);
     send.set_notify(REST.into()).unwrap();
     let (listener, address) = listen();
     // Two with the same to inherit.
@@ -484,7 +484,7 @@ fn accepted_sockets_interrupt_again_and_again_though_their_listener_does_not() {
     }
     let mut client = connect(address);
     let accepted = await_event(&mut send, ACCEPTS.into(), EventType::ACCEPT);
-    let socket = Socket::of(&accepted).unwrap();
+    let socket = SocketId::of(&accepted).unwrap();
     // What it can do at the beginning.
     assert_eq!(await_event(&mut send, REST.into(), EventType::READY).state, OUT);
     come.store(false, Ordering::Release);
@@ -512,7 +512,7 @@ fn accepted_sockets_tell_nothing_when_there_is_nothing_to_inherit() {
     client.write_all(b"hello").unwrap();
     assert_eq!(send.wait(Groups::ALL, Some(Instant::now())), Ok(false));
     // It is watched when it is given back and told to.
-    let fd = send.release(Socket::of(&event).unwrap()).unwrap();
+    let fd = send.release(SocketId::of(&event).unwrap()).unwrap();
     let socket = send.watch(fd, REST).unwrap();
     assert_eq!(await_event(&mut send, REST.into(), EventType::READY).value, socket.value());
 }
@@ -524,7 +524,7 @@ fn a_socket_that_is_released_tells_no_more() {
     let old = send.watch(server, REST).unwrap();
     await_queued(&mut send, 1);
     let server = send.release(old).unwrap();
-    send.look();
+    send.poll_pending();
     assert_eq!(send.block().num_queued(), 0);
     // SAFETY: it asks for the flags of a descriptor.
     let flags = unsafe { libc::fcntl(server.as_raw_fd(), libc::F_GETFL) };
@@ -538,7 +538,7 @@ fn a_socket_that_is_released_tells_no_more() {
     assert_ne!(old, new);
     client.write_all(b"nobody listens").unwrap();
     let event = await_event(&mut send, Groups::ALL, EventType::READY);
-    assert_eq!((Socket::of(&event), event.group), (Some(new), 0));
+    assert_eq!((SocketId::of(&event), event.group), (Some(new), 0));
     assert_eq!(send.wait(Groups::ALL, Some(Instant::now())), Ok(false));
     drop(server);
 }
@@ -613,7 +613,7 @@ fn posts_that_nobody_takes_hold_up_no_socket() {
     send.set_group(EventType::USER, Some(Group::new(31).unwrap())).unwrap();
     let poster = send.poster();
     while poster.post(1).is_ok() {
-        send.look();
+        send.poll_pending();
     }
     let (listener, address) = listen();
     send.auto_accept(listener, Some(REST)).unwrap();
@@ -634,7 +634,7 @@ fn a_socket_goes_on_when_the_ring_has_overflowed() {
     let socket = send.watch(server, REST).unwrap();
     await_event(&mut send, REST.into(), EventType::READY);
     // The ring has room for 4,096, as nobody takes one.
-    send.critically(|_| {
+    send.with_notifications_blocked(|_| {
         for _ in 0..5_000 {
             client.write_all(b"x").unwrap();
             reader.read_exact(&mut [0]).unwrap();
@@ -692,7 +692,7 @@ fn who_looks_sees_what_has_come_without_having_entered_the_kernel() {
         while !written.load(Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        send.look();
+        send.poll_pending();
         assert_eq!(send.block().num_queued(), 1);
         client = writing.join().unwrap();
         assert_eq!(send.recv(socket, &mut [0; 8]), Ok(Some(1)));
@@ -739,7 +739,7 @@ fn connections_for_which_there_is_no_room_wait_in_the_listeners_queue() {
     let turns = Instant::now() + Duration::from_millis(20);
     assert_eq!(send.wait(Groups::ALL, Some(turns)), Ok(false));
     for event in [first, second] {
-        drop(send.release(Socket::of(&event).unwrap()).unwrap());
+        drop(send.release(SocketId::of(&event).unwrap()).unwrap());
         assert!(await_event(&mut send, Groups::ALL, EventType::ACCEPT).fd >= 0);
     }
     assert_eq!(queued(number), 0);
@@ -755,7 +755,7 @@ fn a_listener_that_can_accept_no_more_tells_so() {
     // SAFETY: it passes numbers.
     assert_eq!(unsafe { libc::shutdown(number, libc::SHUT_RDWR) }, 0);
     let event = await_event(&mut send, Groups::ALL, EventType::ACCEPT);
-    assert_eq!((Socket::of(&event), event.fd, event.state), (Some(socket), -1, ERR));
+    assert_eq!((SocketId::of(&event), event.fd, event.state), (Some(socket), -1, ERR));
 }
 
 #[test]
@@ -768,7 +768,7 @@ fn each_thread_has_sockets_of_its_own() {
             scope.spawn(move || {
                 let mut send = block().unwrap();
                 let come = Arc::new(AtomicBool::new(false));
-                send.set_handler(Alarm(come.clone()), Trigger::Edge);
+                send.set_handler(SetFlag(come.clone()), Trigger::Edge);
                 send.set_notify(Groups::ALL).unwrap();
                 let (listener, address) = listen();
                 send.auto_accept(listener, Some(REST)).unwrap();
@@ -785,7 +785,7 @@ fn each_thread_has_sockets_of_its_own() {
                         std::hint::spin_loop();
                     }
                     while let Some(event) = send.next_event() {
-                        let (socket, mut into) = (Socket::of(&event).unwrap(), [0; 8]);
+                        let (socket, mut into) = (SocketId::of(&event).unwrap(), [0; 8]);
                         if let Ok(Some(1)) = send.recv(socket, &mut into) {
                             assert_eq!(into[0], byte);
                             heard += 1;
@@ -802,10 +802,10 @@ fn each_thread_has_sockets_of_its_own() {
 #[test]
 fn what_makes_no_sense_is_refused_by_name() {
     let refused = |config: SocketConfig| match Sockets::new(&config).unwrap_err() {
-        Unusable::Block(error) => error,
-        Unusable::Ring(missing) => panic!("{missing}"),
+        SendSetupError::Block(error) => error,
+        SendSetupError::Ring(missing) => panic!("{missing}"),
     };
-    for sockets in [0, MOST_SOCKETS + 1] {
+    for sockets in [0, MAX_SOCKETS + 1] {
         assert_eq!(refused(SocketConfig { sockets, ..CONFIG }), Error::SocketCount(sockets));
     }
     for (buffers, buffer_size) in [(0, 64), (3, 64), (4, 0), (32768, u32::MAX)] {
@@ -827,5 +827,5 @@ fn what_makes_no_sense_is_refused_by_name() {
     assert_eq!(send.watch(second, REST), Err(Error::TooManySockets));
     // It is watched, and so not received from.
     assert_eq!(send.received(socket).err(), Some(Error::NoSuchSocket));
-    assert_eq!(Socket::of(&Event::new(EventType::USER)), None);
+    assert_eq!(SocketId::of(&Event::new(EventType::USER)), None);
 }

@@ -4,28 +4,28 @@ use std::thread;
 use std::time::Duration;
 
 use send_core::{
-    Actions, Error, EventType, Evtctl, Group, Groups, MOST_EVENTS, PostError, Trigger,
+    Actions, ControlBlock, Error, EventType, Group, Groups, MAX_EVENTS, PostError, Trigger,
 };
 
 #[test]
 fn a_thread_has_one_block() {
-    let send = Evtctl::define(4).unwrap();
-    assert_eq!(Evtctl::define(4).unwrap_err(), Error::AlreadyDefined);
+    let send = ControlBlock::define(4).unwrap();
+    assert_eq!(ControlBlock::define(4).unwrap_err(), Error::AlreadyDefined);
     drop(send);
-    drop(Evtctl::define(4).unwrap());
+    drop(ControlBlock::define(4).unwrap());
 }
 
 #[test]
 fn a_buffer_holds_something_but_not_everything() {
-    assert_eq!(Evtctl::define(0).unwrap_err(), Error::BufferSize(0));
-    let most = MOST_EVENTS + 1;
-    assert_eq!(Evtctl::define(most).unwrap_err(), Error::BufferSize(most));
-    drop(Evtctl::define(1).unwrap());
+    assert_eq!(ControlBlock::define(0).unwrap_err(), Error::BufferSize(0));
+    let most = MAX_EVENTS + 1;
+    assert_eq!(ControlBlock::define(most).unwrap_err(), Error::BufferSize(most));
+    drop(ControlBlock::define(1).unwrap());
 }
 
 #[test]
 fn there_is_no_notification_without_a_handler() {
-    let mut send = Evtctl::define(4).unwrap();
+    let mut send = ControlBlock::define(4).unwrap();
     assert_eq!(send.set_notify(Groups::ALL), Err(Error::NoHandler));
     assert_eq!(send.set_notify(Groups::NONE), Ok(()));
     send.set_handler(Actions::new(), Trigger::Edge);
@@ -34,7 +34,7 @@ fn there_is_no_notification_without_a_handler() {
 
 #[test]
 fn a_timer_has_a_period() {
-    let mut send = Evtctl::define(4).unwrap();
+    let mut send = ControlBlock::define(4).unwrap();
     assert_eq!(send.set_timer(Some(Duration::ZERO)), Err(Error::NoPeriod));
 }
 
@@ -45,7 +45,7 @@ fn there_are_32_groups() {
 
 #[test]
 fn a_critical_section_is_some_of_the_programs_code() {
-    let mut send = Evtctl::define(4).unwrap();
+    let mut send = ControlBlock::define(4).unwrap();
     let code = there_are_32_groups as fn() as usize;
     assert_eq!(send.set_critical_section(code..code), Err(Error::EmptySection));
     let data = &raw const code as usize;
@@ -57,10 +57,10 @@ fn a_critical_section_is_some_of_the_programs_code() {
 #[test]
 fn a_signal_is_the_event_of_one_thread() {
     let signal = EventType::signal(libc::SIGWINCH).unwrap();
-    let mut send = Evtctl::define(4).unwrap();
+    let mut send = ControlBlock::define(4).unwrap();
     send.set_group(signal, Some(Group::FIRST)).unwrap();
     let refused = move || {
-        let mut other = Evtctl::define(4).unwrap();
+        let mut other = ControlBlock::define(4).unwrap();
         other.set_group(signal, Some(Group::FIRST))
     };
     let in_use = Err(Error::SignalInUse(libc::SIGWINCH));
@@ -71,18 +71,18 @@ fn a_signal_is_the_event_of_one_thread() {
 
 #[test]
 fn posts_to_a_block_that_is_gone_come_back() {
-    let poster = thread::spawn(|| Evtctl::define(4).unwrap().poster()).join().unwrap();
+    let poster = thread::spawn(|| ControlBlock::define(4).unwrap().poster()).join().unwrap();
     assert_eq!(poster.post(7), Err(PostError::Ended(7)));
 }
 
 #[test]
 fn posts_beyond_the_room_come_back() {
-    let mut send = Evtctl::define(2).unwrap();
+    let mut send = ControlBlock::define(2).unwrap();
     send.set_group(EventType::USER, Some(Group::FIRST)).unwrap();
     let poster = send.poster();
     // Two are taken in and wait to be delivered; two wait to be taken in.
     (1..=2).for_each(|value| assert_eq!(poster.post(value), Ok(())));
-    send.look();
+    send.poll_pending();
     (3..=4).for_each(|value| assert_eq!(poster.post(value), Ok(())));
     assert_eq!(poster.post(5), Err(PostError::Full(5)));
 }

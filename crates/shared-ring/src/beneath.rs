@@ -8,18 +8,18 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::Fd;
 use crate::linux::borrow;
-use crate::nonblocking::Disk;
+use crate::nonblocking::Blocking;
 
 /// How files are opened. Opening a pipe does not wait for its writer.
-pub(crate) const OPEN: OFlags =
+pub(crate) const OPEN_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// How files are looked at.
-pub(crate) const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+pub(crate) const STAT_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Where the symbolic links of a path may lead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Links {
+pub enum SymlinkPolicy {
     /// To what lies beneath the root. A path that leads out of it fails with `EXDEV`.
     #[default]
     Beneath,
@@ -27,49 +27,49 @@ pub enum Links {
     Anywhere,
 }
 
-impl Links {
+impl SymlinkPolicy {
     pub(crate) const fn resolve(self) -> ResolveFlags {
         match self {
-            Links::Beneath => ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS),
-            Links::Anywhere => ResolveFlags::NO_MAGICLINKS,
+            SymlinkPolicy::Beneath => ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS),
+            SymlinkPolicy::Anywhere => ResolveFlags::NO_MAGICLINKS,
         }
     }
 }
 
 /// A path and the directory that it begins at.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct PathAt<'a> {
     /// The directory.
     pub root: Fd,
     /// A relative path.
     pub path: &'a CStr,
     /// Where its links may lead.
-    pub links: Links,
+    pub symlinks: SymlinkPolicy,
 }
 
 /// Opens what is at a place.
 ///
 /// # Errors
 /// Those of openat2(2).
-pub(crate) fn open(at: Place<'_>, flags: OFlags, disk: Disk) -> Result<OwnedFd, Errno> {
-    let Place { root, path, links } = at;
-    let mut how = links.resolve();
-    if disk == Disk::Cached {
+pub(crate) fn open(at: PathAt<'_>, flags: OFlags, disk: Blocking) -> Result<OwnedFd, Errno> {
+    let PathAt { root, path, symlinks } = at;
+    let mut how = symlinks.resolve();
+    if disk == Blocking::NoBlock {
         how |= ResolveFlags::CACHED;
     }
     match retry_on_intr(|| fs::openat2(borrow(&root), path, flags, Mode::empty(), how)) {
-        Err(Errno::NOSYS) if disk == Disk::Cached => Err(Errno::AGAIN),
-        Err(Errno::NOSYS) if links == Links::Anywhere => {
+        Err(Errno::NOSYS) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
+        Err(Errno::NOSYS) if symlinks == SymlinkPolicy::Anywhere => {
             fs::openat(borrow(&root), path, flags, Mode::empty())
         }
-        Err(Errno::NOSYS) => step_by_step(borrow(&root), path, flags),
+        Err(Errno::NOSYS) => open_by_component(borrow(&root), path, flags),
         opened => opened,
     }
 }
 
 /// The same without openat2(2), which some sandboxes don't have. It follows no link at all, since
 /// it can't tell where one leads.
-fn step_by_step(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_by_component(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = path.to_bytes();
     if path.is_empty() {
         return Err(Errno::NOENT);
@@ -78,25 +78,25 @@ fn step_by_step(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<Owne
     if leads_out {
         return Err(Errno::XDEV);
     }
-    let mut at = fs::openat(root, ".", LOOK | OFlags::DIRECTORY, Mode::empty())?;
+    let mut at = fs::openat(root, ".", STAT_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
     let (directories, last) = match path.iter().rposition(|b| *b == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (&path[..0], path),
     };
     for step in directories.split(|b| *b == b'/').filter(|step| !step.is_empty()) {
-        at = open_here(at.as_fd(), step, LOOK | OFlags::DIRECTORY)?;
+        at = open_component(at.as_fd(), step, STAT_FLAGS | OFlags::DIRECTORY)?;
     }
     if last.is_empty() {
-        return open_here(at.as_fd(), b".", flags | OFlags::DIRECTORY);
+        return open_component(at.as_fd(), b".", flags | OFlags::DIRECTORY);
     }
-    let file = open_here(at.as_fd(), last, flags)?;
+    let file = open_component(at.as_fd(), last, flags)?;
     match FileType::from_raw_mode(fs::fstat(&file)?.st_mode) {
         FileType::Symlink => Err(Errno::LOOP),
         _ => Ok(file),
     }
 }
 
-fn open_here(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_component(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| fs::openat(at, name, flags | OFlags::NOFOLLOW, Mode::empty()))
 }
 
@@ -113,13 +113,13 @@ mod tests {
         std::fs::write(root.path().join("a/b/file"), "x").unwrap();
         symlink("a/b/file", root.path().join("link")).unwrap();
         symlink("a", root.path().join("way")).unwrap();
-        let at = fs::open(root.path(), LOOK | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let at = fs::open(root.path(), STAT_FLAGS | OFlags::DIRECTORY, Mode::empty()).unwrap();
         let kind = |path: &str, flags| {
             let path = CString::new(path).unwrap();
-            let file = step_by_step(at.as_fd(), &path, flags)?;
+            let file = open_by_component(at.as_fd(), &path, flags)?;
             Ok(FileType::from_raw_mode(fs::fstat(&file)?.st_mode))
         };
-        for flags in [OPEN, LOOK] {
+        for flags in [OPEN_FLAGS, STAT_FLAGS] {
             for path in ["a/b/file", "./a//b/./file"] {
                 assert_eq!(kind(path, flags), Ok(FileType::RegularFile), "{path}");
             }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// A buffer is in exactly one of three places: free, with the kernel, or lent out as an
 /// [`RxBuf`]. The pool is meant to fit the processor's second-level cache, not the number of
 /// connections: all of it passes through the cache.
-pub struct Pool {
+pub struct BufferPool {
     memory: NonNull<u8>,
     layout: Layout,
     size: usize,
@@ -25,7 +25,7 @@ pub struct Pool {
     lent: Cell<u16>,
 }
 
-impl Pool {
+impl BufferPool {
     const PAGE: usize = 4096;
     const CACHE_LINE: usize = 64;
 
@@ -48,7 +48,7 @@ impl Pool {
         let memory = unsafe { alloc_zeroed(layout) };
         let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
         let free = RefCell::new((0..count).rev().collect());
-        Rc::new(Pool { memory, layout, size, stride, count, free, lent: Cell::new(0) })
+        Rc::new(BufferPool { memory, layout, size, stride, count, free, lent: Cell::new(0) })
     }
 
     /// How many buffers there are.
@@ -100,7 +100,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for BufferPool {
     fn drop(&mut self) {
         if self.layout.size() > 0 {
             // SAFETY: allocated in `new` or by a vector with this layout; every `RxBuf` keeps the
@@ -111,7 +111,7 @@ impl Drop for Pool {
     }
 }
 
-impl fmt::Debug for Pool {
+impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pool({} of {} x {} bytes lent)", self.lent.get(), self.count, self.size)
     }
@@ -121,7 +121,7 @@ impl fmt::Debug for Pool {
 ///
 /// Dropping the value gives the buffer back to its pool.
 pub struct RxBuf {
-    pool: Rc<Pool>,
+    pool: Rc<BufferPool>,
     id: u16,
     start: u32,
     len: u32,
@@ -149,7 +149,7 @@ impl RxBuf {
     }
 
     /// Whether the pool is only there for this buffer.
-    fn is_last(&self) -> bool {
+    fn is_sole_owner(&self) -> bool {
         Rc::strong_count(&self.pool) == 1
     }
 
@@ -157,8 +157,12 @@ impl RxBuf {
     ///
     /// Whoever keeps bytes for long calls this, so that no connection can starve the others.
     #[must_use]
-    pub fn kept(self) -> RxBuf {
-        if self.is_last() || !self.pool.is_scarce() { self } else { RxBuf::from(self.to_vec()) }
+    pub fn copy_if_scarce(self) -> RxBuf {
+        if self.is_sole_owner() || !self.pool.is_scarce() {
+            self
+        } else {
+            RxBuf::from(self.to_vec())
+        }
     }
 }
 
@@ -167,10 +171,10 @@ impl RxBuf {
     /// The memory that it keeps from other uses, in bytes: a buffer of its pool, or the pool that is
     /// there for it alone.
     pub(crate) fn held(&self) -> usize {
-        self.pool.size + if self.is_last() { size_of::<Pool>() } else { 0 }
+        self.pool.size + if self.is_sole_owner() { size_of::<BufferPool>() } else { 0 }
     }
 
-    pub(crate) fn pool(&self) -> &Rc<Pool> {
+    pub(crate) fn pool(&self) -> &Rc<BufferPool> {
         &self.pool
     }
 }
@@ -187,7 +191,7 @@ impl From<Vec<u8>> for RxBuf {
         }
         let len = u32::try_from(bytes.len()).expect("a received piece is shorter than 4 GiB");
         let size = bytes.capacity();
-        let pool = Pool {
+        let pool = BufferPool {
             memory: NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null"),
             layout: Layout::array::<u8>(size).expect("the vector has allocated it"),
             size,
@@ -205,7 +209,7 @@ impl Deref for RxBuf {
 
     fn deref(&self) -> &[u8] {
         let (start, len) = (self.start as usize, self.len as usize);
-        // SAFETY: `start + len` never exceeds the buffer, and by the promise of `Pool::lend` this
+        // SAFETY: `start + len` never exceeds the buffer, and by the promise of `BufferPool::lend` this
         // value alone has access to it.
         unsafe { std::slice::from_raw_parts(self.pool.address(self.id).add(start), len) }
     }
@@ -221,7 +225,7 @@ impl DerefMut for RxBuf {
 
 impl Drop for RxBuf {
     fn drop(&mut self) {
-        if !self.is_last() {
+        if !self.is_sole_owner() {
             self.pool.lent.set(self.pool.lent.get() - 1);
             self.pool.put_back(self.id);
         }
@@ -238,7 +242,7 @@ impl fmt::Debug for RxBuf {
 mod tests {
     use super::*;
 
-    fn lend(pool: &Rc<Pool>, text: &[u8]) -> RxBuf {
+    fn lend(pool: &Rc<BufferPool>, text: &[u8]) -> RxBuf {
         let id = pool.take().unwrap();
         // SAFETY: `id` was just taken and nobody else holds it.
         let mut buf = unsafe { pool.lend(id, text.len()) };
@@ -248,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_dropped_buffer_is_free_again() {
-        let pool = Pool::new(1, 16);
+        let pool = BufferPool::new(1, 16);
         let buf = lend(&pool, b"hello");
         assert_eq!((pool.lent(), pool.take()), (1, None));
         drop(buf);
@@ -270,7 +274,7 @@ mod tests {
 
     #[test]
     fn buffers_do_not_overlap() {
-        let pool = Pool::new(3, 5);
+        let pool = BufferPool::new(3, 5);
         let mut bufs: Vec<_> = (0..3u8).map(|i| lend(&pool, &[i; 5])).collect();
         bufs[1].fill(9);
         assert_eq!((&*bufs[0], &*bufs[1], &*bufs[2]), (&[0; 5][..], &[9; 5][..], &[2; 5][..]));
@@ -278,7 +282,7 @@ mod tests {
 
     #[test]
     fn the_view_shrinks_from_both_ends() {
-        let pool = Pool::new(1, 16);
+        let pool = BufferPool::new(1, 16);
         let mut buf = lend(&pool, b"0123456789");
         buf.advance(2);
         buf.truncate(5);
@@ -290,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_buffer_outlives_the_handle_of_its_pool() {
-        let pool = Pool::new(1, 16);
+        let pool = BufferPool::new(1, 16);
         let buf = lend(&pool, b"still here");
         drop(pool);
         assert_eq!(&*buf, b"still here");
@@ -299,21 +303,21 @@ mod tests {
     #[cfg(feature = "sim")]
     #[test]
     fn it_holds_its_buffer_or_the_pool_that_is_there_for_it_alone() {
-        let pool = Pool::new(2, 100);
+        let pool = BufferPool::new(2, 100);
         assert_eq!(lend(&pool, b"x").held(), 100);
         let alone = RxBuf::from(vec![7; 100]);
-        assert_eq!(alone.held(), 100 + size_of::<Pool>());
+        assert_eq!(alone.held(), 100 + size_of::<BufferPool>());
     }
 
     #[test]
     fn kept_copies_only_when_buffers_are_scarce() {
-        let pool = Pool::new(4, 8);
+        let pool = BufferPool::new(4, 8);
         let held: Vec<_> = (0..3).map(|_| lend(&pool, b"x")).collect();
-        let roomy = held.into_iter().next().unwrap().kept();
+        let roomy = held.into_iter().next().unwrap().copy_if_scarce();
         assert_eq!(pool.lent(), 1);
         let rest: Vec<_> = (0..3).map(|_| lend(&pool, b"y")).collect();
         assert!(pool.is_scarce());
-        assert_eq!(&*roomy.kept(), b"x");
+        assert_eq!(&*roomy.copy_if_scarce(), b"x");
         assert_eq!(pool.lent(), 3);
         drop(rest);
     }

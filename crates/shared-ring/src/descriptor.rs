@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 /// The owner of a descriptor that belongs to a machine: of a socket, mostly.
 ///
-/// [`Op::Close`](crate::Op::Close) ends it, or at once [`Host::discard`](crate::Host::discard), on the
+/// [`Op::Close`](crate::Op::Close) ends it, or at once [`Host::close_unused`](crate::Host::close_unused), on the
 /// machine that it comes from. Both take it, so it is closed once. (A refused `Op::Close` hands it back.)
 /// It can't be closed without its machine, so one that is dropped stays open for good.
 ///
@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 /// let (ours, _theirs) = UnixStream::pair()?;
 /// let socket = Socket::from(OwnedFd::from(ours));
 /// Linux::default().shutdown(&socket);
-/// Linux::default().discard(socket);
+/// Linux::default().close_unused(socket);
 /// # Ok(())
 /// # }
 /// ```
@@ -30,18 +30,18 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 /// use shared_ring::{Host, Linux, Socket};
 ///
 /// fn close_twice(socket: Socket) {
-///     Linux::default().discard(socket);
-///     Linux::default().discard(socket);
+///     Linux::default().close_unused(socket);
+///     Linux::default().close_unused(socket);
 /// }
 /// ```
 ///
 /// Nor is there a copy of it, to be used when it is closed:
 ///
 /// ```compile_fail,E0382
-/// use shared_ring::{Host, Kind, Op, Socket, Submit, Token};
+/// use shared_ring::{Host, OpKind, Op, Socket, Submit, Token};
 ///
 /// fn use_after_close(kernel: &mut impl Submit, socket: Socket) {
-///     kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { socket }).unwrap();
+///     kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket }).unwrap();
 ///     kernel.host_mut().shutdown(&socket);
 /// }
 /// ```

@@ -10,14 +10,17 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::inflight::{Entry, InFlight};
-use crate::nonblocking::{self, Disk, NotReceived, Sending, is_lost_peer, is_table_full};
-use crate::offload::Work;
+use crate::inflight::{Entry, InFlightTable};
+use crate::nonblocking::{
+    self, Blocking, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
+};
+use crate::offload::FileJob;
 use crate::poller::{Epoll, Poller, Readiness};
-use crate::process::not_its_own;
+use crate::process::error_in_child;
 use crate::{
-    Batch, Completion, Counters, Fault, Fd, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
-    Posted, Process, Refusal, Refused, Submit, System, Table, Token, Told, Waker,
+    Batch, BufferPool, Completion, Counters, Fd, Kernel, KernelError, Linux, Offload, Op, OpKind,
+    Outcome, Process, Submit, SubmitError, SubmitErrorKind, Submitted, System, Table, Token,
+    WakeSignal, Waker,
 };
 
 /// How an [`Engine`] is set up.
@@ -37,9 +40,9 @@ pub struct Engine<P, S: System = Linux> {
     system: S,
     offload: S::Offload,
     /// Operations that wait, and whether their end was asked for while a thread has them.
-    inflight: InFlight<bool>,
+    inflight: InFlightTable<bool>,
     sockets: Table<Waiting>,
-    pool: Rc<Pool>,
+    pool: Rc<BufferPool>,
     /// Completions of this turn.
     done: Batch,
     /// Completions of the next turn: what was cancelled or refused since this one began.
@@ -90,14 +93,14 @@ impl<P: Poller> Engine<P> {
 impl<P: Poller, S: System> Engine<P, S> {
     /// Most connections taken from a listener at a time, so that a flood of them leaves time
     /// for those that are open (a bare loop with this bound kept its goodput under overload).
-    const ACCEPTS: u16 = 16;
+    const MAX_ACCEPTS_PER_TURN: u16 = 16;
 
     /// Makes an engine over an empty poller of a machine.
     ///
     /// # Errors
     /// When there is no descriptor for the waker.
     pub(crate) fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
-        let told = if P::BY_SIGNALS { Told::Signalled } else { Told::Polled };
+        let told = if P::BY_SIGNALS { WakeSignal::Signalled } else { WakeSignal::Polled };
         let waker = system.waker(told)?;
         let waker_fd = waker.fd();
         poller.set(waker_fd, Readiness::READ)?;
@@ -106,9 +109,9 @@ impl<P: Poller, S: System> Engine<P, S> {
         Ok(Engine {
             poller,
             system,
-            inflight: InFlight::new(config.operations),
+            inflight: InFlightTable::new(config.operations),
             sockets: Table::default(),
-            pool: Pool::new(config.buffers, config.buffer_size),
+            pool: BufferPool::new(config.buffers, config.buffer_size),
             done: Batch::new(),
             later: Batch::new(),
             events: Vec::new(),
@@ -127,7 +130,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// Ends an operation that waits in the table.
     fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) -> Completion {
         self.inflight.remove(token);
-        self.vacate(fd, token);
+        self.remove_waiter(fd, token);
         Completion::last(token, outcome)
     }
 
@@ -140,7 +143,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         self.end(fd, token, Outcome::Failed(errno, data))
     }
 
-    fn vacate(&mut self, fd: Fd, token: Token) {
+    fn remove_waiter(&mut self, fd: Fd, token: Token) {
         let socket = self.sockets.at(fd.index());
         for place in [&mut socket.reader, &mut socket.writer] {
             if *place == Some(token) {
@@ -150,28 +153,28 @@ impl<P: Poller, S: System> Engine<P, S> {
     }
 
     /// Lets an operation wait until its socket is ready.
-    fn wait_for(&mut self, fd: Fd, token: Token, op: Op) -> Result<Posted, Refused> {
+    fn wait_until_ready(&mut self, fd: Fd, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         let reads = match op {
-            Op::Accept { .. } => token.kind() == Kind::Accept,
-            Op::Receive { .. } => token.kind() == Kind::Receive,
+            Op::Accept { .. } => token.kind() == OpKind::Accept,
+            Op::Receive { .. } => token.kind() == OpKind::Receive,
             _ => false,
         };
         self.inflight.insert(token, op, false)?;
         let socket = self.sockets.at(fd.index());
         *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
         if P::EDGE && reads && socket.ready.contains(Readiness::READ) {
-            self.look_again(fd);
+            self.queue_reread(fd);
         }
-        if let Err(error) = self.want(fd) {
+        if let Err(error) = self.update_interest(fd) {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
             let failed = self.fail(fd, token, errno);
             self.later.push_back(failed);
         }
-        Ok(Posted::InFlight)
+        Ok(Submitted::InFlight)
     }
 
     /// Tells the poller what the operations of a socket wait for. Edges are asked for once.
-    fn want(&mut self, fd: Fd) -> std::io::Result<()> {
+    fn update_interest(&mut self, fd: Fd) -> std::io::Result<()> {
         let socket = self.sockets.at(fd.index());
         let mut want = Readiness::empty();
         want.set(Readiness::READ, P::EDGE || socket.reader.is_some());
@@ -188,14 +191,14 @@ impl<P: Poller, S: System> Engine<P, S> {
     }
 
     /// Remembers to read from a socket though no edge will say so.
-    fn look_again(&mut self, fd: Fd) {
+    fn queue_reread(&mut self, fd: Fd) {
         let socket = self.sockets.at(fd.index());
         if !mem::replace(&mut socket.unread, true) {
             self.unread.push_back(fd);
         }
     }
 
-    fn forget_unread(&mut self, fd: Fd) {
+    fn cancel_reread(&mut self, fd: Fd) {
         if let Some(at) = self.unread.iter().position(|other| *other == fd) {
             self.unread.remove(at);
             self.rereads -= usize::from(at < self.rereads);
@@ -206,7 +209,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     #[inline]
     fn ready(&mut self, fd: Fd, ready: Readiness) -> Option<Completion> {
         if fd == self.waker_fd {
-            return Some(self.woken());
+            return Some(self.on_wake());
         }
         let socket = self.sockets.at(fd.index());
         socket.ready |= ready;
@@ -217,17 +220,17 @@ impl<P: Poller, S: System> Engine<P, S> {
         if let Some(written) = writer.and_then(|token| self.write(fd, token)) {
             self.done.push_back(written);
         }
-        let goes_on = ready == Readiness::READ && matches!(&read, Some(c) if !c.last);
-        if !P::EDGE && !goes_on {
+        let has_more = ready == Readiness::READ && matches!(&read, Some(c) if !c.last);
+        if !P::EDGE && !has_more {
             // Stop asking for what nobody waits for. A set that shrinks has room.
-            let _ = self.want(fd);
+            let _ = self.update_interest(fd);
         }
         read
     }
 
     #[inline]
     fn read(&mut self, fd: Fd, token: Token) -> Option<Completion> {
-        if token.kind() == Kind::Accept {
+        if token.kind() == OpKind::Accept {
             self.accept(fd, token);
             return None;
         }
@@ -235,27 +238,27 @@ impl<P: Poller, S: System> Engine<P, S> {
     }
 
     fn accept(&mut self, fd: Fd, token: Token) {
-        let most = match self.inflight.get(token) {
+        let max = match self.inflight.get(token) {
             Some(Entry { op: Op::Accept { per_turn: Some(n), .. }, .. }) => n.get(),
-            _ => Self::ACCEPTS,
+            _ => Self::MAX_ACCEPTS_PER_TURN,
         };
-        for _ in 0..most {
+        for _ in 0..max {
             self.counters.system_calls += 1;
             match nonblocking::accept(&mut self.system, fd) {
                 Ok(peer) => self.done.push_back(Completion::more(token, Outcome::Accepted(peer))),
                 Err(Errno::AGAIN) => {
                     return self.sockets.at(fd.index()).ready.remove(Readiness::READ);
                 }
-                Err(errno) if is_lost_peer(errno) => self.counters.accept_aborts += 1,
+                Err(errno) if is_aborted_accept(errno) => self.counters.accepts_aborted += 1,
                 Err(errno) => {
-                    self.counters.table_full += u64::from(is_table_full(errno));
+                    self.counters.fd_limit_hits += u64::from(is_fd_limit(errno));
                     let failed = self.fail(fd, token, errno);
                     return self.done.push_back(failed);
                 }
             }
         }
         if P::EDGE {
-            self.look_again(fd);
+            self.queue_reread(fd);
         }
     }
 
@@ -265,21 +268,21 @@ impl<P: Poller, S: System> Engine<P, S> {
         match nonblocking::receive(&mut self.system, fd, &self.pool) {
             Ok(bytes) => {
                 if P::EDGE {
-                    self.note_rest(fd, bytes.len());
+                    self.note_remaining(fd, bytes.len());
                 }
                 Some(Completion::more(token, Outcome::Received(bytes)))
             }
-            Err(NotReceived::End) => Some(self.end(fd, token, Outcome::Eof)),
-            Err(NotReceived::Failed(Errno::AGAIN)) => {
+            Err(ReceiveError::End) => Some(self.end(fd, token, Outcome::Eof)),
+            Err(ReceiveError::Failed(Errno::AGAIN)) => {
                 self.sockets.at(fd.index()).ready.remove(Readiness::READ);
                 None
             }
-            Err(NotReceived::Failed(errno)) => Some(self.fail(fd, token, errno)),
-            Err(NotReceived::NoBuffer) => {
+            Err(ReceiveError::Failed(errno)) => Some(self.fail(fd, token, errno)),
+            Err(ReceiveError::NoBuffer) => {
                 self.counters.system_calls -= 1;
                 self.counters.buffer_shortages += 1;
                 if P::EDGE {
-                    self.look_again(fd);
+                    self.queue_reread(fd);
                 }
                 None
             }
@@ -288,12 +291,12 @@ impl<P: Poller, S: System> Engine<P, S> {
 
     /// With edges: a read that fills less than its buffer has emptied the socket, unless the end
     /// of the stream stands behind it.
-    fn note_rest(&mut self, fd: Fd, n: usize) {
+    fn note_remaining(&mut self, fd: Fd, n: usize) {
         let socket = self.sockets.at(fd.index());
         let full = n == self.pool.size();
         let ends = socket.ready.contains(Readiness::HANGUP);
         if full || ends {
-            self.look_again(fd);
+            self.queue_reread(fd);
         } else {
             socket.ready.remove(Readiness::READ);
         }
@@ -302,7 +305,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// Goes on with the operation that waits to write.
     fn write(&mut self, fd: Fd, token: Token) -> Option<Completion> {
         let entry = self.inflight.remove(token)?;
-        self.vacate(fd, token);
+        self.remove_waiter(fd, token);
         if let Op::Connect { .. } = entry.op {
             self.counters.system_calls += 1;
             let outcome = match self.system.connected(fd) {
@@ -311,79 +314,85 @@ impl<P: Poller, S: System> Engine<P, S> {
             };
             return Some(Completion::last(token, outcome));
         }
-        self.send_on(fd, token, entry.op, Disk::Cached)
+        self.resume_send(fd, token, entry.op, Blocking::NoBlock)
     }
 
     /// Goes on with a send that waited.
-    fn send_on(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Option<Completion> {
+    fn resume_send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Option<Completion> {
         match self.send(fd, token, op, disk) {
-            Ok(Posted::Done(outcome)) => Some(Completion::last(token, outcome)),
-            Ok(Posted::InFlight) => None,
+            Ok(Submitted::Done(outcome)) => Some(Completion::last(token, outcome)),
+            Ok(Submitted::InFlight) => None,
             Err(refused) => unreachable!("its place was just vacated: {refused:?}"),
         }
     }
 
     /// Sends, or waits for the socket, or has a thread read what is to be sent.
     #[inline]
-    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Disk) -> Result<Posted, Refused> {
+    fn send(
+        &mut self,
+        fd: Fd,
+        token: Token,
+        op: Op,
+        disk: Blocking,
+    ) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.system, op, disk) {
-            Sending::Full(op) => self.wait_for(fd, token, op),
-            Sending::Cold(op) => {
-                self.counters.cold_files += 1;
+            SendAttempt::Full(op) => self.wait_until_ready(fd, token, op),
+            SendAttempt::Cold(op) => {
+                self.counters.cold_file_reads += 1;
                 self.offload(token, op)
             }
-            Sending::Done(outcome) => {
+            SendAttempt::Done(outcome) => {
                 self.counters.note_send(&outcome);
-                Ok(Posted::Done(outcome))
+                Ok(Submitted::Done(outcome))
             }
         }
     }
 
     /// Has a thread do an operation's file work.
-    fn offload(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+    fn offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         // SAFETY: the operation stays in the table until the work is done, or for good if that does not end.
-        let work = unsafe { Work::of(&op) };
+        let work = unsafe { FileJob::of(&op) };
         self.inflight.insert(token, op, false)?;
-        self.counters.offloaded += 1;
+        self.counters.offloaded_file_ops += 1;
         self.offload.post(token, work);
-        Ok(Posted::InFlight)
+        Ok(Submitted::InFlight)
     }
 
     /// Does file work at once if everything is in memory, else has a thread do it.
-    fn file_work(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+    fn file_work(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
         // SAFETY: the operation is there until the call is over.
-        let work = unsafe { Work::of(&op) };
+        let work = unsafe { FileJob::of(&op) };
         match self.system.file_work(&work) {
-            Ok(outcome) => Ok(Posted::Done(outcome)),
-            Err(errno) if Work::would_wait(errno) => self.offload(token, op),
-            Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
+            Ok(outcome) => Ok(Submitted::Done(outcome)),
+            Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
+            Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
         }
     }
 
-    fn woken(&mut self) -> Completion {
+    fn on_wake(&mut self) -> Completion {
         self.counters.system_calls += 1;
         self.waker.drain();
         while let Some((token, outcome)) = self.offload.take() {
-            let ended = self.thread_done(token, outcome);
+            let ended = self.offload_done(token, outcome);
             self.done.extend(ended);
         }
-        Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken)
+        Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken)
     }
 
-    fn thread_done(&mut self, token: Token, outcome: Outcome) -> Option<Completion> {
-        let Entry { op, note: cancelled, .. } = self.inflight.remove(token)?;
+    fn offload_done(&mut self, token: Token, outcome: Outcome) -> Option<Completion> {
+        let Entry { op, state: cancelled, .. } = self.inflight.remove(token)?;
         match op {
             _ if cancelled => Some(Completion::last(token, Outcome::Failed(Errno::CANCELED, None))),
-            Op::SendFile { fd, .. } => self.send_on(fd, token, op, Disk::Wait),
+            Op::SendFile { fd, .. } => self.resume_send(fd, token, op, Blocking::MayBlock),
             _ => Some(Completion::last(token, outcome)),
         }
     }
 
     /// Goes on with the next thing that this turn has to do.
     #[inline]
-    fn work(&mut self) -> Option<Completion> {
+    fn next_completion(&mut self) -> Option<Completion> {
         loop {
             let (fd, ready) = match self.events.pop() {
                 Some((fd, _)) if self.sockets.at(fd.index()).closed_after == self.waits => {
@@ -411,7 +420,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     }
 
     /// How long the poller may wait.
-    fn patience(&self, until: Option<Instant>) -> Option<Duration> {
+    fn wait_timeout(&self, until: Option<Instant>) -> Option<Duration> {
         let left = !self.done.is_empty() || !self.events.is_empty();
         if left || !self.later.is_empty() || !self.unread.is_empty() {
             return Some(Duration::ZERO);
@@ -424,7 +433,7 @@ impl<P, S: System> Engine<P, S> {
     /// Ends the threads' work. The files of what hangs are leaked, as their numbers are still used.
     fn stop_offload(&mut self) {
         if !self.offload.stop() {
-            mem::forget(mem::replace(&mut self.inflight, InFlight::new(0)));
+            mem::forget(mem::replace(&mut self.inflight, InFlightTable::new(0)));
         }
     }
 }
@@ -434,21 +443,25 @@ impl<P, S: System> Engine<P, S> {
 unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     type Host = S;
 
-    const SCANS: bool = P::SCANS;
+    const SCANS_ALL_FDS: bool = P::SCANS_ALL_FDS;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
+    fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         if self.inflight.get(token).is_some() {
-            return Err(Refused { op, why: Refusal::TokenInUse });
+            return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
         }
         match op {
-            Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.wait_for(fd, token, op),
-            Op::Send { fd, .. } | Op::SendFile { fd, .. } => self.send(fd, token, op, Disk::Cached),
+            Op::Accept { listener: fd, .. } | Op::Receive { fd } => {
+                self.wait_until_ready(fd, token, op)
+            }
+            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
+                self.send(fd, token, op, Blocking::NoBlock)
+            }
             Op::Connect { fd, to } => {
                 self.counters.system_calls += 1;
                 match self.system.connect(fd, to) {
-                    Ok(()) => Ok(Posted::Done(Outcome::Connected)),
-                    Err(Errno::INPROGRESS) => self.wait_for(fd, token, op),
-                    Err(errno) => Ok(Posted::Done(Outcome::Failed(errno, None))),
+                    Ok(()) => Ok(Submitted::Done(Outcome::Connected)),
+                    Err(Errno::INPROGRESS) => self.wait_until_ready(fd, token, op),
+                    Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
                 }
             }
             Op::Close { socket } => {
@@ -460,10 +473,10 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
                 // The number may be a new socket's before this turn is over.
                 *waiting = Waiting { closed_after: self.waits, ..Waiting::default() };
                 if unread {
-                    self.forget_unread(fd);
+                    self.cancel_reread(fd);
                 }
-                self.system.discard(socket);
-                Ok(Posted::Done(Outcome::Closed))
+                self.system.close_unused(socket);
+                Ok(Submitted::Done(Outcome::Closed))
             }
             Op::List { .. } => self.offload(token, op),
             Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
@@ -486,7 +499,7 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
                 self.later.push_back(failed);
             }
             // A thread has it.
-            _ => entry.note = true,
+            _ => entry.state = true,
         }
     }
 
@@ -523,16 +536,16 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
 }
 
 impl<P: Poller, S: System> Kernel for Engine<P, S> {
-    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         if !self.process.is_current() {
-            return Err(not_its_own());
+            return Err(error_in_child());
         }
         self.counters.turns += 1;
-        let patience = self.patience(until);
+        let wait_timeout = self.wait_timeout(until);
         if self.events.is_empty() {
             self.poller
-                .wait(patience, &mut self.events)
-                .map_err(|error| Fault { doing: "waiting for descriptors", error })?;
+                .wait(wait_timeout, &mut self.events)
+                .map_err(|error| KernelError { context: "waiting for descriptors", error })?;
             self.waits += 1;
             self.events.reverse();
         }
@@ -543,7 +556,8 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
     }
 
     fn next(&mut self) -> Option<Completion> {
-        let next = if self.done.is_empty() { self.work() } else { self.done.pop_front() };
+        let next =
+            if self.done.is_empty() { self.next_completion() } else { self.done.pop_front() };
         self.counters.completions += u64::from(next.is_some());
         next
     }
@@ -559,7 +573,7 @@ impl<P, S: System> Drop for Engine<P, S> {
         self.stop_offload();
         for completion in self.done.drain(..).chain(self.later.drain(..)) {
             if let Outcome::Accepted(socket) = completion.outcome {
-                self.system.discard(socket);
+                self.system.close_unused(socket);
             }
         }
     }

@@ -84,7 +84,7 @@ pub enum FileKind {
 /// What the kernel knows of a file. Unequal values mean a changed file; equal ones an unchanged one
 /// as far as its times tell, which tick every few milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta {
+pub struct Metadata {
     /// What it is.
     pub kind: FileKind,
     /// Length in bytes.
@@ -102,21 +102,22 @@ pub struct Meta {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// Each name but `.` and `..`, and what it leads to.
-    pub entries: Vec<(OsString, Meta)>,
+    pub entries: Vec<(OsString, Metadata)>,
     /// Whether that is all; the rest of a very large directory is left out.
-    pub is_whole: bool,
+    pub is_complete: bool,
 }
 
 impl Listing {
     /// The most entries of a directory that are listed.
-    pub const MOST: usize = 4096;
+    pub const MAX_ENTRIES: usize = 4096;
 
     /// The most memory of a list, in bytes: its names have up to 255 bytes, and while it grows its old half is
     /// there beside it.
-    pub const MAX_BYTES: usize = Self::MOST * (2 * size_of::<(OsString, Meta)>() + 255 + 17);
+    pub const MAX_BYTES: usize =
+        Self::MAX_ENTRIES * (2 * size_of::<(OsString, Metadata)>() + 255 + 17);
 }
 
-impl Meta {
+impl Metadata {
     pub(crate) fn from_parts(
         mode: u32,
         len: u64,
@@ -132,7 +133,7 @@ impl Meta {
         let ns = |(seconds, ns): (i64, u32)| {
             seconds.saturating_mul(1_000_000_000).saturating_add(ns.into())
         };
-        Meta { kind, len, modified_ns: ns(modified), changed_ns: ns(changed), inode }
+        Metadata { kind, len, modified_ns: ns(modified), changed_ns: ns(changed), inode }
     }
 
     /// Last change of the contents, between the years 1677 and 2262.

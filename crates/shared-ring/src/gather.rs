@@ -20,21 +20,21 @@ use crate::RxBuf;
 /// its memory alive until the kernel has reported the end. Cleared values keep their room and
 /// are used again.
 #[derive(Default)]
-pub struct Gather {
+pub struct GatherList {
     copied: Vec<u8>,
     /// Mostly it is one part, which needs no memory of its own.
-    first: Option<Part>,
-    rest: VecDeque<Part>,
+    first: Option<Segment>,
+    rest: VecDeque<Segment>,
     len: usize,
     /// Bytes of memory that parts take: the notes of those behind the first one, whose room stays until
     /// the list is cleared, and the receive buffers that they hold.
     parts: usize,
     /// Part of it was sent.
     started: bool,
-    pub(crate) wire: Wire,
+    pub(crate) msghdr: MsgHdr,
 }
 
-enum Part {
+enum Segment {
     Copied(Range<usize>),
     Static(&'static [u8]),
     Shared(Shared),
@@ -57,41 +57,42 @@ impl Drop for Shared {
 }
 
 /// The form in which the ring wants a gather list; it must not move while the kernel reads it.
-pub(crate) struct Wire {
-    pub(crate) slices: [libc::iovec; Gather::SLICES],
+pub(crate) struct MsgHdr {
+    pub(crate) slices: [libc::iovec; GatherList::MAX_SLICES],
     pub(crate) header: libc::msghdr,
 }
 
-impl Default for Wire {
+impl Default for MsgHdr {
     fn default() -> Self {
         // SAFETY: both are plain C structures for which all zero bytes are a valid value.
         unsafe { mem::zeroed() }
     }
 }
 
-impl Gather {
+impl GatherList {
     /// The most pieces that one operation sends.
-    pub const SLICES: usize = 16;
+    pub const MAX_SLICES: usize = 16;
     /// The most bytes that one operation sends, so that progress can be seen.
-    pub const MOST: usize = 256 * 1024;
+    pub const MAX_BYTES: usize = 256 * 1024;
     /// A piece of at most this many bytes is copied, as a part costs about as much memory, and a
     /// slice of its own more time.
-    const COPIED: usize = 64;
+    const COPY_MAX_BYTES: usize = 64;
     /// A received piece that fills less than this share of its buffer is copied, so that memory stays
     /// in proportion to what waits.
-    const FILLED: usize = 4;
+    const MIN_FILL_DIVISOR: usize = 4;
     /// A cleared value gives back room beyond this many bytes, and this many parts.
-    const KEEP: usize = 16 * 1024;
-    const KEEP_PARTS: usize = 64;
+    const KEEP_BYTES: usize = 16 * 1024;
+    const KEEP_SEGMENTS: usize = 64;
 
     /// Bytes of memory of the note of a piece.
-    const PART: usize = size_of::<Part>();
+    const SEGMENT_BYTES: usize = size_of::<Segment>();
     /// Bytes of memory that a cleared value keeps for later use, at most.
-    pub const KEPT: usize = Self::KEEP + 2 * Self::KEEP_PARTS * Self::PART;
+    pub const MAX_KEPT_BYTES: usize =
+        Self::KEEP_BYTES + 2 * Self::KEEP_SEGMENTS * Self::SEGMENT_BYTES;
 
     /// An empty list with room for copies of that many bytes.
-    pub fn with_room(bytes: usize) -> Self {
-        Gather { copied: Vec::with_capacity(bytes), ..Gather::default() }
+    pub fn with_capacity(bytes: usize) -> Self {
+        GatherList { copied: Vec::with_capacity(bytes), ..GatherList::default() }
     }
 
     /// Bytes not sent yet.
@@ -137,42 +138,44 @@ impl Gather {
         }
         let start = self.copied.len();
         match self.rest.back_mut().or(self.first.as_mut()) {
-            Some(Part::Copied(range)) if range.end == start => {
+            Some(Segment::Copied(range)) if range.end == start => {
                 range.end += n;
                 self.len += n;
             }
-            _ => self.append(n, Part::Copied(start..start + n)),
+            _ => self.append(n, Segment::Copied(start..start + n)),
         }
     }
 
     /// Appends bytes that live as long as the program.
     pub fn constant(&mut self, bytes: &'static [u8]) {
-        if bytes.len() <= Self::COPIED {
+        if bytes.len() <= Self::COPY_MAX_BYTES {
             return self.copy(bytes);
         }
-        self.append(bytes.len(), Part::Static(bytes));
+        self.append(bytes.len(), Segment::Static(bytes));
     }
 
     /// Appends shared bytes, without copying them unless they are few.
     pub fn shared(&mut self, bytes: Bytes) {
         let bytes = Shared(ManuallyDrop::new(bytes));
-        if bytes.0.len() <= Self::COPIED {
+        if bytes.0.len() <= Self::COPY_MAX_BYTES {
             return self.copy(&bytes.0);
         }
-        self.append(bytes.0.len(), Part::Shared(bytes));
+        self.append(bytes.0.len(), Segment::Shared(bytes));
     }
 
     /// Appends a receive buffer, without copying it unless it holds little.
     #[inline]
     pub fn received(&mut self, bytes: RxBuf) {
-        if bytes.len() <= Self::COPIED || bytes.len() * Self::FILLED < bytes.buffer_size() {
+        if bytes.len() <= Self::COPY_MAX_BYTES
+            || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size()
+        {
             return self.copy(&bytes);
         }
-        self.append(bytes.len(), Part::Received(bytes));
+        self.append(bytes.len(), Segment::Received(bytes));
     }
 
     #[inline]
-    fn append(&mut self, len: usize, part: Part) {
+    fn append(&mut self, len: usize, part: Segment) {
         if len == 0 {
             return;
         }
@@ -181,7 +184,7 @@ impl Gather {
         if self.first.is_none() {
             self.first = Some(part);
         } else {
-            self.parts += Self::PART;
+            self.parts += Self::SEGMENT_BYTES;
             self.rest.push_back(part);
         }
     }
@@ -217,11 +220,11 @@ impl Gather {
         self.first = None;
         self.rest.clear();
         self.copied.clear();
-        if self.copied.capacity() > Self::KEEP {
-            self.copied.shrink_to(Self::KEEP);
+        if self.copied.capacity() > Self::KEEP_BYTES {
+            self.copied.shrink_to(Self::KEEP_BYTES);
         }
-        if self.rest.capacity() > Self::KEEP_PARTS {
-            self.rest.shrink_to(Self::KEEP_PARTS);
+        if self.rest.capacity() > Self::KEEP_SEGMENTS {
+            self.rest.shrink_to(Self::KEEP_SEGMENTS);
         }
         self.len = 0;
         self.parts = 0;
@@ -232,12 +235,12 @@ impl Gather {
     #[inline]
     pub(crate) fn single(&self) -> Option<&[u8]> {
         let bytes = self.first.as_ref()?.bytes(&self.copied);
-        (self.rest.is_empty() && bytes.len() <= Self::MOST).then_some(bytes)
+        (self.rest.is_empty() && bytes.len() <= Self::MAX_BYTES).then_some(bytes)
     }
 
-    /// Fills `out` with the first pieces, up to [`Gather::MOST`] bytes; returns how many.
-    pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; Gather::SLICES]) -> usize {
-        let mut room = Self::MOST;
+    /// Fills `out` with the first pieces, up to [`GatherList::MAX_BYTES`] bytes; returns how many.
+    pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; GatherList::MAX_SLICES]) -> usize {
+        let mut room = Self::MAX_BYTES;
         let mut used = 0;
         for (part, slot) in self.first.iter().chain(&self.rest).zip(out) {
             if room == 0 {
@@ -253,61 +256,61 @@ impl Gather {
     }
 }
 
-impl Gather {
+impl GatherList {
     /// Writes the first pieces in the ring's form.
-    pub(crate) fn fill_wire(&mut self) {
-        let mut slices = [IoSlice::new(&[]); Self::SLICES];
+    pub(crate) fn fill_msghdr(&mut self) {
+        let mut slices = [IoSlice::new(&[]); Self::MAX_SLICES];
         let used = self.slices(&mut slices);
-        let mut wire = [EMPTY; Self::SLICES];
-        for (to, from) in wire.iter_mut().zip(&slices[..used]) {
+        let mut msghdr = [EMPTY; Self::MAX_SLICES];
+        for (to, from) in msghdr.iter_mut().zip(&slices[..used]) {
             *to = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
         }
-        self.wire.slices = wire;
-        self.wire.header.msg_iov = self.wire.slices.as_mut_ptr();
-        self.wire.header.msg_iovlen = used;
+        self.msghdr.slices = msghdr;
+        self.msghdr.header.msg_iov = self.msghdr.slices.as_mut_ptr();
+        self.msghdr.header.msg_iovlen = used;
     }
 }
 
 const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
-impl Part {
+impl Segment {
     fn len(&self) -> usize {
         match self {
-            Part::Copied(range) => range.len(),
-            Part::Static(bytes) => bytes.len(),
-            Part::Shared(bytes) => bytes.0.len(),
-            Part::Received(bytes) => bytes.len(),
+            Segment::Copied(range) => range.len(),
+            Segment::Static(bytes) => bytes.len(),
+            Segment::Shared(bytes) => bytes.0.len(),
+            Segment::Received(bytes) => bytes.len(),
         }
     }
 
     /// The bytes of memory of a receive buffer that it holds.
     fn buffer(&self) -> usize {
         match self {
-            Part::Received(bytes) => bytes.buffer_size(),
+            Segment::Received(bytes) => bytes.buffer_size(),
             _ => 0,
         }
     }
 
     fn bytes<'a>(&'a self, copied: &'a [u8]) -> &'a [u8] {
         match self {
-            Part::Copied(range) => &copied[range.clone()],
-            Part::Static(bytes) => bytes,
-            Part::Shared(bytes) => &bytes.0,
-            Part::Received(bytes) => bytes,
+            Segment::Copied(range) => &copied[range.clone()],
+            Segment::Static(bytes) => bytes,
+            Segment::Shared(bytes) => &bytes.0,
+            Segment::Received(bytes) => bytes,
         }
     }
 
     fn advance(&mut self, n: usize) {
         match self {
-            Part::Copied(range) => range.start += n,
-            Part::Static(bytes) => *bytes = &bytes[n..],
-            Part::Shared(bytes) => bytes.0.advance(n),
-            Part::Received(bytes) => bytes.advance(n),
+            Segment::Copied(range) => range.start += n,
+            Segment::Static(bytes) => *bytes = &bytes[n..],
+            Segment::Shared(bytes) => bytes.0.advance(n),
+            Segment::Received(bytes) => bytes.advance(n),
         }
     }
 }
 
-impl fmt::Debug for Gather {
+impl fmt::Debug for GatherList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = self.first.iter().len() + self.rest.len();
         write!(f, "Gather({} bytes in {parts} parts)", self.len)
@@ -317,20 +320,21 @@ impl fmt::Debug for Gather {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Pool;
+    use crate::BufferPool;
     use proptest::prelude::*;
 
-    fn contents(gather: &Gather) -> Vec<u8> {
-        let mut slices = [IoSlice::new(&[]); Gather::SLICES];
+    fn contents(gather: &GatherList) -> Vec<u8> {
+        let mut slices = [IoSlice::new(&[]); GatherList::MAX_SLICES];
         let used = gather.slices(&mut slices);
         slices[..used].iter().flat_map(|slice| slice.iter().copied()).collect()
     }
 
     /// Whether its cost is that of what it holds, and of the notes of at most so many pieces.
-    fn costs_what_it_holds(gather: &Gather, pieces: usize) -> bool {
+    fn costs_what_it_holds(gather: &GatherList, pieces: usize) -> bool {
         let parts = gather.first.iter().chain(&gather.rest);
-        let held = gather.copied.len() + parts.map(Part::buffer).sum::<usize>();
-        let notes = gather.rest.len() * Gather::PART..=pieces * Gather::PART;
+        let held = gather.copied.len() + parts.map(Segment::buffer).sum::<usize>();
+        let notes =
+            gather.rest.len() * GatherList::SEGMENT_BYTES..=pieces * GatherList::SEGMENT_BYTES;
         gather.cost().checked_sub(held).is_some_and(|cost| notes.contains(&cost))
     }
 
@@ -342,7 +346,7 @@ mod tests {
             cuts in prop::collection::vec(0..250usize, 0..20),
         ) {
             static CONSTANT: [u8; 200] = [7; 200];
-            let (mut gather, mut model) = (Gather::default(), Vec::new());
+            let (mut gather, mut model) = (GatherList::default(), Vec::new());
             let count = pieces.len();
             for (i, (how, n)) in pieces.into_iter().enumerate() {
                 let bytes = vec![i as u8; n];
@@ -371,8 +375,8 @@ mod tests {
 
     #[test]
     fn a_part_of_one_byte_held_a_receive_buffer() {
-        let pool = Pool::new(1, 4096);
-        let mut gather = Gather::default();
+        let pool = BufferPool::new(1, 4096);
+        let mut gather = GatherList::default();
         for _ in 0..100 {
             let id = pool.take().expect("the buffer before was given back");
             // SAFETY: `id` was just taken and nobody else holds it.
@@ -383,7 +387,7 @@ mod tests {
 
     #[test]
     fn parts_of_one_byte_each_took_the_memory_of_a_part() {
-        let mut gather = Gather::default();
+        let mut gather = GatherList::default();
         for _ in 0..1_000 {
             gather.constant(b"a");
             gather.shared(Bytes::from_static(b"b"));
@@ -395,20 +399,24 @@ mod tests {
 
     #[test]
     fn a_cleared_list_kept_the_room_of_its_parts() {
-        static PART: [u8; 100] = [7; 100];
-        let mut gather = Gather::default();
-        (0..10_000).for_each(|_| gather.constant(&PART));
+        static SEGMENT_BYTES: [u8; 100] = [7; 100];
+        let mut gather = GatherList::default();
+        (0..10_000).for_each(|_| gather.constant(&SEGMENT_BYTES));
         gather.clear();
-        assert!(gather.rest.capacity() <= 2 * Gather::KEEP_PARTS, "{}", gather.rest.capacity());
+        assert!(
+            gather.rest.capacity() <= 2 * GatherList::KEEP_SEGMENTS,
+            "{}",
+            gather.rest.capacity()
+        );
     }
 
     #[test]
     fn one_operation_is_bounded() {
-        let mut gather = Gather::default();
-        gather.shared(Bytes::from(vec![1; Gather::MOST - 1]));
+        let mut gather = GatherList::default();
+        gather.shared(Bytes::from(vec![1; GatherList::MAX_BYTES - 1]));
         gather.copy(&[2; 10]);
-        assert_eq!(contents(&gather).len(), Gather::MOST);
-        gather.advance(Gather::MOST);
+        assert_eq!(contents(&gather).len(), GatherList::MAX_BYTES);
+        gather.advance(GatherList::MAX_BYTES);
         assert_eq!(contents(&gather), [2; 9]);
     }
 }

@@ -1,34 +1,34 @@
 //! The table of operations in flight: it owns their memory until their last completion.
 
-use crate::token::Kind;
-use crate::{Op, Refusal, Refused, Table, Token};
+use crate::token::OpKind;
+use crate::{Op, SubmitError, SubmitErrorKind, Table, Token};
 
 /// One operation in flight and what its kernel notes about it.
 #[derive(Debug)]
 pub(crate) struct Entry<N> {
     pub(crate) token: Token,
     pub(crate) op: Op,
-    pub(crate) note: N,
+    pub(crate) state: N,
 }
 
 /// Operations in flight, found by their tokens.
 ///
 /// Bounded: no more than `capacity` at a time.
-pub(crate) struct InFlight<N> {
+pub(crate) struct InFlightTable<N> {
     entries: Table<Option<Entry<N>>>,
     vacant: Vec<u32>,
     /// For each kind and slot, the entry's place plus one.
-    places: [Table<u32>; Kind::COUNT],
+    places: [Table<u32>; OpKind::COUNT],
 }
 
-impl<N> InFlight<N> {
+impl<N> InFlightTable<N> {
     /// Entries made at the start.
-    const READY: u32 = 256;
+    const PREALLOCATED: u32 = 256;
 
     pub(crate) fn new(capacity: u32) -> Self {
         let mut entries = Table::default();
-        entries.fill(capacity.min(Self::READY) as usize);
-        InFlight { entries, vacant: (0..capacity).rev().collect(), places: Default::default() }
+        entries.fill(capacity.min(Self::PREALLOCATED) as usize);
+        InFlightTable { entries, vacant: (0..capacity).rev().collect(), places: Default::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -41,18 +41,18 @@ impl<N> InFlight<N> {
         &mut self,
         token: Token,
         op: Op,
-        note: N,
-    ) -> Result<&mut Entry<N>, Refused> {
+        state: N,
+    ) -> Result<&mut Entry<N>, SubmitError> {
         let place = self.places[token.kind() as usize].at(token.slot() as usize);
         if *place != 0 {
-            return Err(Refused { op, why: Refusal::TokenInUse });
+            return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
         }
         let Some(at) = self.vacant.pop() else {
-            return Err(Refused { op, why: Refusal::Full });
+            return Err(SubmitError { op, kind: SubmitErrorKind::Full });
         };
         *place = at + 1;
         let entry = self.entries.at(at as usize);
-        Ok(entry.insert(Entry { token, op, note }))
+        Ok(entry.insert(Entry { token, op, state }))
     }
 
     fn place(&self, token: Token) -> Option<usize> {
@@ -95,33 +95,33 @@ mod tests {
 
     #[test]
     fn a_stale_name_finds_nothing() {
-        let mut table = InFlight::new(2);
-        let (old, new) = (Token::new(Kind::Close, 7, 1), Token::new(Kind::Close, 7, 2));
+        let mut table = InFlightTable::new(2);
+        let (old, new) = (Token::new(OpKind::Close, 7, 1), Token::new(OpKind::Close, 7, 2));
         table.insert(new, close(3), ()).unwrap();
         assert!(table.get(old).is_none() && table.remove(old).is_none());
-        assert_eq!(table.insert(old, close(3), ()).unwrap_err().why, Refusal::TokenInUse);
+        assert_eq!(table.insert(old, close(3), ()).unwrap_err().kind, SubmitErrorKind::TokenInUse);
         assert!(table.remove(new).is_some() && table.remove(new).is_none());
     }
 
     proptest! {
         #[test]
         fn behaves_like_a_bounded_map(steps in prop::collection::vec((0..3u32, 0..6u32, any::<bool>()), 0..80)) {
-            let (mut table, mut model) = (InFlight::new(4), HashMap::new());
+            let (mut table, mut model) = (InFlightTable::new(4), HashMap::new());
             for (step, (generation, slot, insert)) in steps.into_iter().enumerate() {
-                let token = Token::new(Kind::Send, slot, generation);
+                let token = Token::new(OpKind::Send, slot, generation);
                 if insert {
                     let taken = model.keys().any(|t: &Token| t.slot() == slot);
-                    let result = table.insert(token, close(0), step).map(drop).map_err(|r| r.why);
+                    let result = table.insert(token, close(0), step).map(drop).map_err(|r| r.kind);
                     if taken {
-                        prop_assert_eq!(result, Err(Refusal::TokenInUse));
+                        prop_assert_eq!(result, Err(SubmitErrorKind::TokenInUse));
                     } else if model.len() == 4 {
-                        prop_assert_eq!(result, Err(Refusal::Full));
+                        prop_assert_eq!(result, Err(SubmitErrorKind::Full));
                     } else {
                         prop_assert_eq!(result, Ok(()));
                         model.insert(token, step);
                     }
                 } else {
-                    prop_assert_eq!(table.remove(token).map(|e| e.note), model.remove(&token));
+                    prop_assert_eq!(table.remove(token).map(|e| e.state), model.remove(&token));
                 }
                 prop_assert_eq!(table.len(), model.len());
             }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Completion, Errno, File, Op, Outcome, Posted, Refused, Socket, Token, Waker};
+use crate::{Completion, Errno, File, Op, Outcome, Socket, SubmitError, Submitted, Token, Waker};
 
 /// Completions on their way to the application, oldest first.
 pub type Batch = VecDeque<Completion>;
@@ -25,16 +25,16 @@ pub unsafe trait Submit {
 
     /// Whether the kernel looks at every descriptor in each turn, so that a turn costs the more the more there
     /// are.
-    const SCANS: bool = false;
+    const SCANS_ALL_FDS: bool = false;
 
     /// Posts an operation. If it can't be done at once, its completions will carry `token`, which
-    /// is of kind [`Kind::Accept`](crate::Kind::Accept) for an accept and of kind
-    /// [`Kind::Receive`](crate::Kind::Receive) for a receive, and for nothing else that goes on.
+    /// is of kind [`OpKind::Accept`](crate::OpKind::Accept) for an accept and of kind
+    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive, and for nothing else that goes on.
     ///
     /// # Errors
     /// Hands the operation back when the table of operations is full, or when one named `token`
     /// is in flight.
-    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused>;
+    fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError>;
 
     /// Asks that an operation end early. The request itself is never lost, but the operation may
     /// complete before it is carried out; either way exactly one last completion follows. A token
@@ -72,7 +72,7 @@ pub trait Kernel: Submit {
     ///
     /// # Errors
     /// Only when the kernel can't be used any more.
-    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault>;
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError>;
 
     /// The next completion of this turn. A kernel over a poller does the work now, so that what
     /// one connection received can be answered while it is in the processor's cache.
@@ -85,7 +85,7 @@ pub trait Kernel: Submit {
     ///
     /// # Errors
     /// Only when the kernel can't be used any more.
-    fn turn_into(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), Fault> {
+    fn turn_into(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), KernelError> {
         self.turn(until)?;
         out.extend(iter::from_fn(|| self.next()));
         Ok(())
@@ -135,35 +135,35 @@ pub trait Host {
 
     /// Closes a socket at once. One that operations were posted for ends by [`Op::Close`], or so behind
     /// [`Submit::finish`]: else a kernel over a poller would not hear of it.
-    fn discard(&mut self, socket: Socket);
+    fn close_unused(&mut self, socket: Socket);
 
     /// The address of the other end, while connected.
-    fn peer(&self, socket: &Socket) -> Option<SocketAddr>;
+    fn peer_addr(&self, socket: &Socket) -> Option<SocketAddr>;
 
     /// Bytes that were sent and that the other end has not acknowledged.
-    fn unacknowledged(&self, socket: &Socket) -> u64;
+    fn unacked_bytes(&self, socket: &Socket) -> u64;
 
     /// Bytes that have arrived and were not received.
     fn unread(&self, socket: &Socket) -> u64;
 
     /// For how long the other end of a connection has waited: the time since it was made, or something was
     /// last received or sent. None when it has been reset, or is closed on both sides.
-    fn waited(&self, socket: &Socket) -> Option<Duration>;
+    fn idle_time(&self, socket: &Socket) -> Option<Duration>;
 
     /// Opens a directory for [`Op::Open`], [`Op::Stat`] and [`Op::List`].
     ///
     /// # Errors
     /// Those of open(2).
-    fn directory(&mut self, path: &Path) -> io::Result<File>;
+    fn open_directory(&mut self, path: &Path) -> io::Result<File>;
 
     /// The time.
     fn clock(&self) -> Instant;
 
     /// The time of day.
-    fn wall(&self) -> SystemTime;
+    fn wall_time(&self) -> SystemTime;
 
     /// Processor time that the calling thread has used, in the kernel too.
-    fn processor_time(&self) -> Duration;
+    fn cpu_time(&self) -> Duration;
 
     /// A random number, unpredictable on a real machine.
     fn random(&mut self) -> u64;
@@ -231,33 +231,33 @@ counters! {
     /// Sends that took fewer bytes than were offered.
     short_sends,
     /// Times a listener had no descriptor for a connection (EMFILE, ENFILE).
-    table_full,
+    fd_limit_hits,
     /// Connections that were gone when they were accepted.
-    accept_aborts,
+    accepts_aborted,
     /// Times part of a file to be sent had to be read from the disk first.
-    cold_files,
+    cold_file_reads,
     /// File operations that were handed to a thread.
-    offloaded,
+    offloaded_file_ops,
     /// Signals that interrupted the program to tell it of events.
     interruptions,
 }
 
 /// Why a kernel can't go on.
 #[derive(Debug)]
-pub struct Fault {
+pub struct KernelError {
     /// What was being done.
-    pub doing: &'static str,
+    pub context: &'static str,
     /// What the system said.
     pub error: io::Error,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for KernelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the event loop can't go on: {}: {}", self.doing, self.error)
+        write!(f, "the event loop can't go on: {}: {}", self.context, self.error)
     }
 }
 
-impl std::error::Error for Fault {
+impl std::error::Error for KernelError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }

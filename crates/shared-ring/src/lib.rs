@@ -15,7 +15,7 @@
 //! purpose.
 //!
 //! What this crate does not do: it knows no connections, protocols or deadlines; the crate
-//! `multiplex` builds servers on it. It has no futures, and no ring is shared by threads.
+//! `evring` builds servers on it. It has no futures, and no ring is shared by threads.
 
 mod beneath;
 mod buffer;
@@ -42,28 +42,28 @@ mod token;
 mod uring;
 mod waker;
 
-pub use beneath::{Links, Place};
-pub use buffer::{Pool, RxBuf};
+pub use beneath::{PathAt, SymlinkPolicy};
+pub use buffer::{BufferPool, RxBuf};
 pub use descriptor::{Fd, Socket};
 pub use engine::{Engine, EngineConfig, PortableKernel};
-pub use file::{File, FileKind, Listing, Meta};
-pub use gather::Gather;
-pub use kernel::{Batch, BufferSizes, Counters, Fault, Host, Kernel, ListenOptions, Submit};
-pub use op::{Completion, Op, Outcome, Posted, Refusal, Refused};
+pub use file::{File, FileKind, Listing, Metadata};
+pub use gather::GatherList;
+pub use kernel::{Batch, BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
+pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted};
 pub use rustix::io::Errno;
 pub use table::Table;
-pub use token::{Kind, Token};
-pub use uring::{Missing, Mode, Reported, UringConfig, UringKernel};
+pub use token::{OpKind, Token};
+pub use uring::{Mode, RawCompletion, SetupError, UringConfig, UringKernel};
 pub use waker::Waker;
 
 // What kernels are made of, and what simulation puts in its place; subject to change.
 #[doc(hidden)]
 pub use linux::{Linux, file_outcome};
 #[doc(hidden)]
-pub use offload::{Done, Threads, Work};
+pub use offload::{FileJob, FileResult, OffloadThreads};
 #[doc(hidden)]
 pub use process::Process;
 #[doc(hidden)]
-pub use system::{Offload, System, Told};
+pub use system::{Offload, System, WakeSignal};
 #[doc(hidden)]
-pub use uring::{Ability, Cqe, Entries, LinuxRing, Ring};
+pub use uring::{Cqe, Entries, Feature, LinuxRing, Ring};

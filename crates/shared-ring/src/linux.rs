@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::thread::gettid;
 
-use crate::nonblocking::{self, Disk, Part};
-use crate::offload::{Done, Threads};
+use crate::nonblocking::{self, Blocking, FileRange};
+use crate::offload::{FileResult, OffloadThreads};
 use crate::{
-    BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, RxBuf, Socket, System, Told, Waker,
-    Work,
+    BufferSizes, Fd, File, FileJob, Host, ListenOptions, Metadata, Outcome, RxBuf, Socket, System,
+    WakeSignal, Waker,
 };
 
 /// This machine.
@@ -40,12 +40,12 @@ pub(crate) fn take(socket: Socket) -> OwnedFd {
 }
 
 /// Turns the end of file work into a completion's outcome.
-pub fn file_outcome(result: Result<Done, Errno>) -> Outcome {
+pub fn file_outcome(result: Result<FileResult, Errno>) -> Outcome {
     match result {
-        Ok(Done::Opened(fd, meta)) => Outcome::Opened(Box::new((File::from(fd), meta))),
-        Ok(Done::Stat(meta)) => Outcome::Stat(meta),
-        Ok(Done::Listed(listing)) => Outcome::Listed(listing),
-        Ok(Done::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
+        Ok(FileResult::Opened(fd, meta)) => Outcome::Opened(Box::new((File::from(fd), meta))),
+        Ok(FileResult::Stat(meta)) => Outcome::Stat(meta),
+        Ok(FileResult::Listed(listing)) => Outcome::Listed(listing),
+        Ok(FileResult::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
         Err(errno) => Outcome::Failed(errno, None),
     }
 }
@@ -156,16 +156,16 @@ impl Host for Linux {
         let _ = sockopt::set_socket_linger(lend(socket), Some(std::time::Duration::ZERO));
     }
 
-    fn discard(&mut self, socket: Socket) {
+    fn close_unused(&mut self, socket: Socket) {
         drop(take(socket));
     }
 
-    fn peer(&self, socket: &Socket) -> Option<SocketAddr> {
+    fn peer_addr(&self, socket: &Socket) -> Option<SocketAddr> {
         let address = net::getpeername(lend(socket)).ok()??;
         SocketAddr::try_from(address).ok()
     }
 
-    fn unacknowledged(&self, socket: &Socket) -> u64 {
+    fn unacked_bytes(&self, socket: &Socket) -> u64 {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the request writes one integer, to where this one is (tcp(7), SIOCOUTQ).
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
@@ -176,14 +176,14 @@ impl Host for Linux {
         rustix::io::ioctl_fionread(lend(socket)).unwrap_or(0)
     }
 
-    fn waited(&self, socket: &Socket) -> Option<Duration> {
+    fn idle_time(&self, socket: &Socket) -> Option<Duration> {
         // Where it is not told, nobody has waited.
         let Some(info) = tcp_info(lend(socket)) else { return Some(Duration::ZERO) };
         let idle_ms = info.tcpi_last_data_recv.min(info.tcpi_last_data_sent);
         (info.tcpi_state != TCP_CLOSE).then(|| Duration::from_millis(idle_ms.into()))
     }
 
-    fn directory(&mut self, path: &Path) -> io::Result<File> {
+    fn open_directory(&mut self, path: &Path) -> io::Result<File> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
         // Anybody may name a directory; what is in it is for those who may enter it.
@@ -196,11 +196,11 @@ impl Host for Linux {
         Instant::now()
     }
 
-    fn wall(&self) -> SystemTime {
+    fn wall_time(&self) -> SystemTime {
         SystemTime::now()
     }
 
-    fn processor_time(&self) -> Duration {
+    fn cpu_time(&self) -> Duration {
         let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // By libc, as rustix looks for the vDSO first, which valgrind hides: a memory fault.
         // SAFETY: the kernel writes one timespec, which is there. It knows this clock, so the call
@@ -220,18 +220,18 @@ impl Host for Linux {
 }
 
 impl System for Linux {
-    type Offload = Threads;
+    type Offload = OffloadThreads;
 
-    fn waker(&mut self, told: Told) -> io::Result<Waker> {
+    fn waker(&mut self, told: WakeSignal) -> io::Result<Waker> {
         match told {
-            Told::Polled => Waker::new(),
-            Told::Read => Waker::for_ring(),
-            Told::Signalled => Waker::signalling(),
+            WakeSignal::Polled => Waker::new(),
+            WakeSignal::Read => Waker::for_ring(),
+            WakeSignal::Signalled => Waker::with_pipe(),
         }
     }
 
-    fn offload(&self, waker: Waker) -> Threads {
-        Threads::new(waker)
+    fn offload(&self, waker: Waker) -> OffloadThreads {
+        OffloadThreads::new(waker)
     }
 
     #[inline]
@@ -249,7 +249,7 @@ impl System for Linux {
         net::sendmsg(borrow(&fd), slices, &mut Default::default(), SendFlags::NOSIGNAL)
     }
 
-    fn sendfile(&mut self, fd: Fd, part: Part) -> Result<usize, Errno> {
+    fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno> {
         let mut from = part.offset;
         rustix::fs::sendfile(borrow(&fd), borrow(&part.file), Some(&mut from), part.len as usize)
     }
@@ -266,17 +266,17 @@ impl System for Linux {
         sockopt::socket_error(borrow(&fd))?
     }
 
-    fn file_work(&mut self, work: &Work) -> Result<Outcome, Errno> {
-        work.run(Disk::Cached).map(|done| file_outcome(Ok(done)))
+    fn file_work(&mut self, work: &FileJob) -> Result<Outcome, Errno> {
+        work.run(Blocking::NoBlock).map(|done| file_outcome(Ok(done)))
     }
 
-    fn signal_on_arrival(&mut self, fd: Fd) -> Result<(), Errno> {
+    fn enable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {
         let fd = borrow(&fd);
         signal_to_this_thread(fd)?;
         rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | SIGNALS)
     }
 
-    fn signal_no_more(&mut self, fd: Fd) -> Result<(), Errno> {
+    fn disable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {
         let fd = borrow(&fd);
         rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - SIGNALS)
     }
@@ -285,7 +285,7 @@ impl System for Linux {
         false
     }
 
-    fn meta(&self, fd: Fd) -> Result<Meta, Errno> {
+    fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {
         nonblocking::meta(borrow(&fd))
     }
 
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(own, SocketAddr::new(from, 0), "its port is chosen when it is connected");
         assert_eq!(linux.connect(socket.number(), peer), Err(Errno::INPROGRESS));
         assert_eq!(listener.accept().unwrap().1.ip(), from);
-        linux.discard(socket);
+        linux.close_unused(socket);
     }
 
     #[test]

@@ -14,20 +14,22 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::beneath;
 use crate::linux::borrow;
-use crate::{Fd, Gather, Listing, Meta, Op, Outcome, Place, Pool, RxBuf, Socket, System};
+use crate::{
+    BufferPool, Fd, GatherList, Listing, Metadata, Op, Outcome, PathAt, RxBuf, Socket, System,
+};
 
 /// Whether file work may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disk {
+pub enum Blocking {
     /// It may.
-    Wait,
+    MayBlock,
     /// It must not; `EAGAIN` says that it would have.
-    Cached,
+    NoBlock,
 }
 
 /// Why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotReceived {
+pub enum ReceiveError {
     /// The stream has ended.
     End,
     /// No receive buffer is free.
@@ -38,7 +40,7 @@ pub enum NotReceived {
 
 /// Why nothing of a file was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotSent {
+pub enum SendFileError {
     /// That part of the file is not in memory. Read it, then try again.
     Cold,
     /// The system said so; `EAGAIN` when the socket is full.
@@ -57,7 +59,7 @@ pub fn accept(system: &mut impl System, listener: Fd) -> Result<Socket, Errno> {
 
 /// The connection was gone before it was accepted; accept(2) lists these for TCP.
 #[must_use]
-pub fn is_lost_peer(errno: Errno) -> bool {
+pub fn is_aborted_accept(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::CONNABORTED
@@ -74,7 +76,7 @@ pub fn is_lost_peer(errno: Errno) -> bool {
 
 /// The process or the machine has no descriptor left.
 #[must_use]
-pub fn is_table_full(errno: Errno) -> bool {
+pub fn is_fd_limit(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)
 }
 
@@ -83,13 +85,17 @@ pub fn is_table_full(errno: Errno) -> bool {
 /// # Errors
 /// Those of recv(2), a lack of buffers, and the end of the stream.
 #[inline]
-pub fn receive(system: &mut impl System, fd: Fd, pool: &Rc<Pool>) -> Result<RxBuf, NotReceived> {
-    let id = pool.take().ok_or(NotReceived::NoBuffer)?;
+pub fn receive(
+    system: &mut impl System,
+    fd: Fd,
+    pool: &Rc<BufferPool>,
+) -> Result<RxBuf, ReceiveError> {
+    let id = pool.take().ok_or(ReceiveError::NoBuffer)?;
     // SAFETY: `id` was just taken and belongs to nobody else; the view covers one whole buffer.
     let mut buffer = unsafe { pool.lend(id, pool.size()) };
-    let n = retry_on_intr(|| system.recv(fd, &mut buffer)).map_err(NotReceived::Failed)?;
+    let n = retry_on_intr(|| system.recv(fd, &mut buffer)).map_err(ReceiveError::Failed)?;
     buffer.truncate(n);
-    if n > 0 { Ok(buffer) } else { Err(NotReceived::End) }
+    if n > 0 { Ok(buffer) } else { Err(ReceiveError::End) }
 }
 
 /// Sends from the front of `data`, removes what was sent, and returns how much that was.
@@ -97,11 +103,11 @@ pub fn receive(system: &mut impl System, fd: Fd, pool: &Rc<Pool>) -> Result<RxBu
 /// # Errors
 /// Those of sendmsg(2); `EAGAIN` when the socket is full.
 #[inline]
-pub fn send(system: &mut impl System, fd: Fd, data: &mut Gather) -> Result<usize, Errno> {
+pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<usize, Errno> {
     let sent = if let Some(one) = data.single() {
         retry_on_intr(|| system.send(fd, one))?
     } else {
-        let mut slices = [IoSlice::new(&[]); Gather::SLICES];
+        let mut slices = [IoSlice::new(&[]); GatherList::MAX_SLICES];
         let used = data.slices(&mut slices);
         retry_on_intr(|| system.sendmsg(fd, &slices[..used]))?
     };
@@ -110,23 +116,28 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut Gather) -> Result<usize
 }
 
 /// Sends up to `len` bytes of a file; 0 when the file ends before `offset`. With
-/// [`Disk::Cached`] both ends of the range must be in memory; a hole between them is waited for.
+/// [`Blocking::NoBlock`] both ends of the range must be in memory; a hole between them is waited for.
 /// The signal SIGPIPE must be ignored, as it is in Rust programs.
 ///
 /// # Errors
 /// Those of sendfile(2), and a cold file.
-pub fn send_file(system: &mut impl System, fd: Fd, part: Part, disk: Disk) -> Result<u32, NotSent> {
+pub fn send_file(
+    system: &mut impl System,
+    fd: Fd,
+    part: FileRange,
+    disk: Blocking,
+) -> Result<u32, SendFileError> {
     let last = part.offset + u64::from(part.len).saturating_sub(1);
     let mut is_cold = |offset| system.is_cold(part.file, offset);
-    if disk == Disk::Cached && (is_cold(part.offset) || is_cold(last)) {
-        return Err(NotSent::Cold);
+    if disk == Blocking::NoBlock && (is_cold(part.offset) || is_cold(last)) {
+        return Err(SendFileError::Cold);
     }
-    retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(NotSent::Failed)
+    retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
 }
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct FileRange {
     /// A regular file.
     pub file: Fd,
     /// Where it begins.
@@ -137,12 +148,12 @@ pub struct Part {
 
 /// What came of a try to send.
 #[derive(Debug)]
-pub enum Sending {
+pub enum SendAttempt {
     /// It was sent as far as it went, or failed.
     Done(Outcome),
     /// The socket is full.
     Full(Op),
-    /// The file is to be read first; [`Work::of`](crate::Work::of) the operation does that.
+    /// The file is to be read first; [`FileJob::of`](crate::FileJob::of) the operation does that.
     Cold(Op),
 }
 
@@ -151,19 +162,21 @@ pub enum Sending {
 /// # Panics
 /// For any other operation.
 #[inline]
-pub fn try_to_send(system: &mut impl System, op: Op, disk: Disk) -> Sending {
+pub fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> SendAttempt {
     match op {
         Op::Send { fd, mut data } => match send(system, fd, &mut data) {
-            Ok(n) => Sending::Done(Outcome::Sent(data, n)),
-            Err(Errno::AGAIN) => Sending::Full(Op::Send { fd, data }),
-            Err(errno) => Sending::Done(Outcome::Failed(errno, Some(data))),
+            Ok(n) => SendAttempt::Done(Outcome::Sent(data, n)),
+            Err(Errno::AGAIN) => SendAttempt::Full(Op::Send { fd, data }),
+            Err(errno) => SendAttempt::Done(Outcome::Failed(errno, Some(data))),
         },
         Op::SendFile { fd, ref file, offset, len } => {
-            match send_file(system, fd, Part { file: file.fd(), offset, len }, disk) {
-                Ok(n) => Sending::Done(Outcome::SentFile(n)),
-                Err(NotSent::Failed(Errno::AGAIN)) => Sending::Full(op),
-                Err(NotSent::Cold) => Sending::Cold(op),
-                Err(NotSent::Failed(errno)) => Sending::Done(Outcome::Failed(errno, None)),
+            match send_file(system, fd, FileRange { file: file.fd(), offset, len }, disk) {
+                Ok(n) => SendAttempt::Done(Outcome::SentFile(n)),
+                Err(SendFileError::Failed(Errno::AGAIN)) => SendAttempt::Full(op),
+                Err(SendFileError::Cold) => SendAttempt::Cold(op),
+                Err(SendFileError::Failed(errno)) => {
+                    SendAttempt::Done(Outcome::Failed(errno, None))
+                }
             }
         }
         op => unreachable!("not a send: {op:?}"),
@@ -183,16 +196,16 @@ pub(crate) fn is_cold(file: Fd, offset: u64) -> bool {
 ///
 /// # Errors
 /// Those of openat2(2); `EXDEV` for a path that leads out of the root.
-pub fn open(at: Place<'_>, disk: Disk) -> Result<(OwnedFd, Meta), Errno> {
-    let file = beneath::open(at, beneath::OPEN, disk)?;
+pub fn open(at: PathAt<'_>, disk: Blocking) -> Result<(OwnedFd, Metadata), Errno> {
+    let file = beneath::open(at, beneath::OPEN_FLAGS, disk)?;
     let meta = meta(&file)?;
     Ok((file, meta))
 }
 
 /// What an open file is.
-pub(crate) fn meta(file: impl AsFd) -> Result<Meta, Errno> {
+pub(crate) fn meta(file: impl AsFd) -> Result<Metadata, Errno> {
     let stat = fs::fstat(file)?;
-    Ok(Meta::from_parts(
+    Ok(Metadata::from_parts(
         stat.st_mode,
         stat.st_size.unsigned_abs(),
         stat.st_ino,
@@ -205,8 +218,8 @@ pub(crate) fn meta(file: impl AsFd) -> Result<Meta, Errno> {
 ///
 /// # Errors
 /// Those of openat2(2) and fstat(2).
-pub fn stat(at: Place<'_>, disk: Disk) -> Result<Meta, Errno> {
-    meta(beneath::open(at, beneath::LOOK, disk)?)
+pub fn stat(at: PathAt<'_>, disk: Blocking) -> Result<Metadata, Errno> {
+    meta(beneath::open(at, beneath::STAT_FLAGS, disk)?)
 }
 
 /// What is in the directory that a path leads to. What leads where it may not, or nowhere, is left
@@ -214,9 +227,10 @@ pub fn stat(at: Place<'_>, disk: Disk) -> Result<Meta, Errno> {
 ///
 /// # Errors
 /// Those of openat2(2) and getdents(2).
-pub fn list(at: Place<'_>) -> Result<Listing, Errno> {
-    let opened = beneath::open(at, beneath::OPEN | fs::OFlags::DIRECTORY, Disk::Wait)?;
-    let mut listing = Listing { entries: Vec::new(), is_whole: true };
+pub fn list(at: PathAt<'_>) -> Result<Listing, Errno> {
+    let opened =
+        beneath::open(at, beneath::OPEN_FLAGS | fs::OFlags::DIRECTORY, Blocking::MayBlock)?;
+    let mut listing = Listing { entries: Vec::new(), is_complete: true };
     let mut path = at.path.to_bytes().to_vec();
     path.push(b'/');
     let start = path.len();
@@ -226,14 +240,14 @@ pub fn list(at: Place<'_>) -> Result<Listing, Errno> {
         if matches!(name, b"." | b"..") {
             continue;
         }
-        if listing.entries.len() == Listing::MOST {
-            listing.is_whole = false;
+        if listing.entries.len() == Listing::MAX_ENTRIES {
+            listing.is_complete = false;
             break;
         }
         path.truncate(start);
         path.extend_from_slice(name);
         let Ok(path) = CString::new(&path[..]) else { continue };
-        if let Ok(meta) = stat(Place { path: &path, ..at }, Disk::Wait) {
+        if let Ok(meta) = stat(PathAt { path: &path, ..at }, Blocking::MayBlock) {
             listing.entries.push((OsString::from_vec(name.to_vec()), meta));
         }
     }
@@ -243,13 +257,13 @@ pub fn list(at: Place<'_>) -> Result<Listing, Errno> {
 /// Reads `len` bytes of a file, fewer only at its end.
 ///
 /// # Errors
-/// Those of preadv2(2); with [`Disk::Cached`] also `EOPNOTSUPP` where a file system can't tell.
-pub fn read(file: Fd, offset: u64, len: u32, disk: Disk) -> Result<Vec<u8>, Errno> {
+/// Those of preadv2(2); with [`Blocking::NoBlock`] also `EOPNOTSUPP` where a file system can't tell.
+pub fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len as usize];
     let mut filled = 0;
     let flags = match disk {
-        Disk::Wait => ReadWriteFlags::empty(),
-        Disk::Cached => ReadWriteFlags::NOWAIT,
+        Blocking::MayBlock => ReadWriteFlags::empty(),
+        Blocking::NoBlock => ReadWriteFlags::NOWAIT,
     };
     while let rest @ [_, ..] = &mut bytes[filled..] {
         let mut into = [IoSliceMut::new(rest)];

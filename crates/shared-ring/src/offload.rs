@@ -10,41 +10,43 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::linux::file_outcome;
-use crate::nonblocking::{self, Disk};
+use crate::nonblocking::{self, Blocking};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
-use crate::{Fd, Links, Listing, Meta, Offload, Op, Outcome, Place, Process, Token, Waker};
+use crate::{
+    Fd, Listing, Metadata, Offload, Op, Outcome, PathAt, Process, SymlinkPolicy, Token, Waker,
+};
 
 /// A path, as operations have it.
 type Path = std::sync::Arc<CStr>;
 
 /// Work for a thread. Whoever posts it keeps the descriptors open until it is done.
 #[derive(Debug)]
-pub enum Work {
+pub enum FileJob {
     /// Open a path that begins at a directory.
-    Open(Fd, Path, Links),
+    Open(Fd, Path, SymlinkPolicy),
     /// Look at a path that begins at a directory.
-    Stat(Fd, Path, Links),
+    Stat(Fd, Path, SymlinkPolicy),
     /// List the directory that a path leads to.
-    List(Fd, Path, Links),
+    List(Fd, Path, SymlinkPolicy),
     /// Read from a file: where, and how many bytes.
     Read(Fd, u64, u32),
 }
 
 /// What became of the work.
 #[derive(Debug)]
-pub enum Done {
-    /// The end of [`Work::Open`].
-    Opened(OwnedFd, Meta),
-    /// The end of [`Work::Stat`].
-    Stat(Meta),
-    /// The end of [`Work::List`].
+pub enum FileResult {
+    /// The end of [`FileJob::Open`].
+    Opened(OwnedFd, Metadata),
+    /// The end of [`FileJob::Stat`].
+    Stat(Metadata),
+    /// The end of [`FileJob::List`].
     Listed(Listing),
-    /// The end of [`Work::Read`].
+    /// The end of [`FileJob::Read`].
     Read(Vec<u8>),
 }
 
-impl Work {
+impl FileJob {
     /// The file work of an operation; for a send of a file, to read what it is to send.
     ///
     /// # Safety
@@ -54,11 +56,11 @@ impl Work {
     /// For an operation that has to do with no file.
     pub unsafe fn of(op: &Op) -> Self {
         match op {
-            Op::Open { root, path, links } => Work::Open(root.fd(), path.clone(), *links),
-            Op::Stat { root, path, links } => Work::Stat(root.fd(), path.clone(), *links),
-            Op::List { root, path, links } => Work::List(root.fd(), path.clone(), *links),
+            Op::Open { root, path, symlinks } => FileJob::Open(root.fd(), path.clone(), *symlinks),
+            Op::Stat { root, path, symlinks } => FileJob::Stat(root.fd(), path.clone(), *symlinks),
+            Op::List { root, path, symlinks } => FileJob::List(root.fd(), path.clone(), *symlinks),
             Op::Read { file, offset, len } | Op::SendFile { file, offset, len, .. } => {
-                Work::Read(file.fd(), *offset, *len)
+                FileJob::Read(file.fd(), *offset, *len)
             }
             op => unreachable!("not file work: {op:?}"),
         }
@@ -67,45 +69,47 @@ impl Work {
     /// Does the work in the calling thread.
     ///
     /// # Errors
-    /// Those of the system call; with [`Disk::Cached`] also those that say it would have waited.
-    pub fn run(&self, disk: Disk) -> Result<Done, Errno> {
+    /// Those of the system call; with [`Blocking::NoBlock`] also those that say it would have waited.
+    pub fn run(&self, disk: Blocking) -> Result<FileResult, Errno> {
         match self {
-            Work::Open(root, path, links) => nonblocking::open(place(*root, path, *links), disk)
-                .map(|(fd, meta)| Done::Opened(fd, meta)),
-            Work::Stat(root, path, links) => {
-                nonblocking::stat(place(*root, path, *links), disk).map(Done::Stat)
+            FileJob::Open(root, path, symlinks) => {
+                nonblocking::open(place(*root, path, *symlinks), disk)
+                    .map(|(fd, meta)| FileResult::Opened(fd, meta))
+            }
+            FileJob::Stat(root, path, symlinks) => {
+                nonblocking::stat(place(*root, path, *symlinks), disk).map(FileResult::Stat)
             }
             // There is no way to ask for a directory only if it is in memory.
-            Work::List(..) if disk == Disk::Cached => Err(Errno::AGAIN),
-            Work::List(root, path, links) => {
-                nonblocking::list(place(*root, path, *links)).map(Done::Listed)
+            FileJob::List(..) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
+            FileJob::List(root, path, symlinks) => {
+                nonblocking::list(place(*root, path, *symlinks)).map(FileResult::Listed)
             }
-            Work::Read(file, offset, len) => {
-                nonblocking::read(*file, *offset, *len, disk).map(Done::Read)
+            FileJob::Read(file, offset, len) => {
+                nonblocking::read(*file, *offset, *len, disk).map(FileResult::Read)
             }
         }
     }
 
-    /// Whether the error of a try with [`Disk::Cached`] means that a thread should try.
-    pub fn would_wait(error: Errno) -> bool {
+    /// Whether the error of a try with [`Blocking::NoBlock`] means that a thread should try.
+    pub fn would_block(error: Errno) -> bool {
         // Not cached; can't tell whether cached; kernel without the question.
         matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
     }
 }
 
-fn place(root: Fd, path: &CStr, links: Links) -> Place<'_> {
-    Place { root, path, links }
+fn place(root: Fd, path: &CStr, symlinks: SymlinkPolicy) -> PathAt<'_> {
+    PathAt { root, path, symlinks }
 }
 
 /// A few threads, started when first needed, which share one queue.
 ///
 /// The queue is as long as there are operations in flight, so their bound is its bound.
 #[derive(Debug)]
-pub struct Threads {
+pub struct OffloadThreads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// Some of them hang, and are not waited for any more.
-    gave_up: bool,
+    abandoned: bool,
     /// The process that has them. In a child of fork(2) there are none, and the lock may be held for good.
     process: Process,
 }
@@ -121,8 +125,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queues {
-    todo: VecDeque<(Token, Work)>,
-    done: VecDeque<(Token, Result<Done, Errno>)>,
+    todo: VecDeque<(Token, FileJob)>,
+    done: VecDeque<(Token, Result<FileResult, Errno>)>,
     idle: usize,
     /// Threads that have not come to their end.
     running: usize,
@@ -145,7 +149,7 @@ impl Shared {
                 continue;
             };
             drop(queues);
-            let done = work.run(Disk::Wait);
+            let done = work.run(Blocking::MayBlock);
             queues = self.queues();
             queues.done.push_back((token, done));
             self.waker.wake();
@@ -155,9 +159,9 @@ impl Shared {
     }
 }
 
-impl Threads {
+impl OffloadThreads {
     /// Enough to keep a disk busy; more would only queue there.
-    const MOST: usize = 4;
+    const MAX_THREADS: usize = 4;
 
     /// How long [`stop`](Offload::stop) waits for work that hangs.
     const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -166,18 +170,23 @@ impl Threads {
         let queues = Mutex::default();
         let (posted, ended) = (Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { queues, posted, ended, waker });
-        Threads { shared, threads: Vec::new(), gave_up: false, process: Process::current() }
+        OffloadThreads {
+            shared,
+            threads: Vec::new(),
+            abandoned: false,
+            process: Process::current(),
+        }
     }
 }
 
-impl Offload for Threads {
+impl Offload for OffloadThreads {
     /// Hands work to a thread. When none can be started the caller does it, slowly but surely.
-    fn post(&mut self, token: Token, work: Work) {
+    fn post(&mut self, token: Token, work: FileJob) {
         if !self.process.is_current() {
             return;
         }
         let mut queues = self.shared.queues();
-        if queues.idle <= queues.todo.len() && self.threads.len() < Self::MOST {
+        if queues.idle <= queues.todo.len() && self.threads.len() < Self::MAX_THREADS {
             let shared = Arc::clone(&self.shared);
             let name = "file work".to_owned();
             if let Ok(thread) = thread::Builder::new().name(name).spawn(move || shared.serve()) {
@@ -186,7 +195,7 @@ impl Offload for Threads {
             }
         }
         if self.threads.is_empty() {
-            queues.done.push_back((token, work.run(Disk::Wait)));
+            queues.done.push_back((token, work.run(Blocking::MayBlock)));
             self.shared.waker.wake();
             return;
         }
@@ -208,7 +217,7 @@ impl Offload for Threads {
             mem::forget(mem::take(&mut self.threads));
             return true;
         }
-        if self.gave_up {
+        if self.abandoned {
             return false;
         }
         let mut queues = self.shared.queues();
@@ -219,7 +228,7 @@ impl Offload for Threads {
             let remaining = until.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
                 self.threads.clear();
-                self.gave_up = true;
+                self.abandoned = true;
                 return false;
             }
             let waited = self.shared.ended.wait_timeout(queues, remaining);
@@ -233,7 +242,7 @@ impl Offload for Threads {
     }
 }
 
-impl Drop for Threads {
+impl Drop for OffloadThreads {
     fn drop(&mut self) {
         self.stop();
     }
@@ -242,18 +251,18 @@ impl Drop for Threads {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::OpKind;
 
     /// No descriptor has this number, so that work on it fails at once.
     const NOT_OPEN: i32 = i32::MAX;
 
     #[test]
     fn a_few_threads_do_the_work() {
-        let mut threads = Threads::new(Waker::new().unwrap());
+        let mut threads = OffloadThreads::new(Waker::new().unwrap());
         for slot in 0..100 {
-            let work = Work::Read(Fd::from_raw(NOT_OPEN), 0, 1);
-            threads.post(Token::new(Kind::File, slot, 0), work);
-            assert!((1..=Threads::MOST).contains(&threads.threads.len()));
+            let work = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+            threads.post(Token::new(OpKind::File, slot, 0), work);
+            assert!((1..=OffloadThreads::MAX_THREADS).contains(&threads.threads.len()));
         }
         let mut done = Vec::new();
         while done.len() < 100 {
@@ -268,7 +277,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::Kind;
+    use crate::OpKind;
 
     /// No descriptor has this number, so that work on it fails at once.
     const NOT_OPEN: i32 = i32::MAX;
@@ -277,11 +286,11 @@ mod models {
     #[test]
     fn work_comes_back_and_threads_end() {
         loom::model(|| {
-            let waker = Waker::modelled();
-            let mut threads = Threads::new(waker.clone());
+            let waker = Waker::for_model();
+            let mut threads = OffloadThreads::new(waker.clone());
             for slot in 0..2 {
-                let work = Work::Read(Fd::from_raw(NOT_OPEN), 0, 1);
-                threads.post(Token::new(Kind::File, slot, 0), work);
+                let work = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+                threads.post(Token::new(OpKind::File, slot, 0), work);
             }
             let mut done = Vec::new();
             while done.len() < 2 {
@@ -300,8 +309,9 @@ mod models {
     #[test]
     fn they_end_before_their_work_does() {
         loom::model(|| {
-            let mut threads = Threads::new(Waker::modelled());
-            threads.post(Token::new(Kind::File, 0, 0), Work::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            let mut threads = OffloadThreads::new(Waker::for_model());
+            threads
+                .post(Token::new(OpKind::File, 0, 0), FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
             drop(threads);
         });
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::{Fd, File, Gather, Links, Listing, Meta, RxBuf, Socket, Token};
+use crate::{Fd, File, GatherList, Listing, Metadata, RxBuf, Socket, SymlinkPolicy, Token};
 
 /// One thing for the kernel to do. An operation owns all memory that the kernel will touch.
 #[derive(Debug)]
@@ -26,12 +26,12 @@ pub enum Op {
         /// A connected socket.
         fd: Fd,
     },
-    /// Send the first [`Gather::MOST`] bytes of `data`, or fewer.
+    /// Send the first [`GatherList::MAX_BYTES`] bytes of `data`, or fewer.
     Send {
         /// A connected socket.
         fd: Fd,
         /// What to send.
-        data: Box<Gather>,
+        data: Box<GatherList>,
     },
     /// Send `len` bytes of a file, or fewer.
     SendFile {
@@ -63,7 +63,7 @@ pub enum Op {
         /// A relative path.
         path: Arc<CStr>,
         /// Where its links may lead.
-        links: Links,
+        symlinks: SymlinkPolicy,
     },
     /// Ask what a path leads to.
     Stat {
@@ -72,7 +72,7 @@ pub enum Op {
         /// A relative path.
         path: Arc<CStr>,
         /// Where its links may lead.
-        links: Links,
+        symlinks: SymlinkPolicy,
     },
     /// Ask what is in a directory.
     List {
@@ -81,7 +81,7 @@ pub enum Op {
         /// A relative path.
         path: Arc<CStr>,
         /// Where its links, and those in the directory, may lead.
-        links: Links,
+        symlinks: SymlinkPolicy,
     },
     /// Read `len` bytes of a file, or fewer at its end.
     Read {
@@ -104,7 +104,7 @@ pub enum Outcome {
     /// The peer will send no more.
     Eof,
     /// So many bytes were sent and removed from the front of the list, which comes back.
-    Sent(Box<Gather>, usize),
+    Sent(Box<GatherList>, usize),
     /// So many bytes of the file were sent; 0 when the file ends before `offset`.
     SentFile(u32),
     /// The connection is open.
@@ -112,9 +112,9 @@ pub enum Outcome {
     /// The socket is closed.
     Closed,
     /// The file is open. (Boxed, as the frequent outcomes are smaller.)
-    Opened(Box<(File, Meta)>),
+    Opened(Box<(File, Metadata)>),
     /// This is what the path leads to.
-    Stat(Meta),
+    Stat(Metadata),
     /// This is in the directory.
     Listed(Listing),
     /// These bytes were read; none at the end of the file.
@@ -122,7 +122,7 @@ pub enum Outcome {
     /// Another thread called [`Waker::wake`](crate::Waker::wake).
     Woken,
     /// It failed, or was cancelled (`ECANCELED`). What was to be sent comes back.
-    Failed(Errno, Option<Box<Gather>>),
+    Failed(Errno, Option<Box<GatherList>>),
 }
 
 /// The answer to an operation.
@@ -148,7 +148,7 @@ impl Completion {
 
 /// What came of posting an operation.
 #[derive(Debug)]
-pub enum Posted {
+pub enum Submitted {
     /// It is in flight; completions will follow.
     InFlight,
     /// It was done at once; no completion follows.
@@ -157,29 +157,31 @@ pub enum Posted {
 
 /// An operation that was not taken, handed back with the reason.
 #[derive(Debug)]
-pub struct Refused {
+pub struct SubmitError {
     /// The operation.
     pub op: Op,
     /// Why it was not taken.
-    pub why: Refusal,
+    pub kind: SubmitErrorKind,
 }
 
 /// Why an operation was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SubmitErrorKind {
     /// As many operations are in flight as the kernel was configured for.
     Full,
     /// An operation of this name is in flight already.
     TokenInUse,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for SubmitErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refusal::Full => {
+            SubmitErrorKind::Full => {
                 "as many operations are in flight as were configured; raise `operations`"
             }
-            Refusal::TokenInUse => "an operation of the same kind is in flight for this slot",
+            SubmitErrorKind::TokenInUse => {
+                "an operation of the same kind is in flight for this slot"
+            }
         })
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-use crate::Fault;
+use crate::KernelError;
 
 /// A process: this one, or one from which it was forked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +108,9 @@ fn map() -> Option<*mut AtomicU32> {
 }
 
 /// What a turn ends with in a child.
-pub(crate) fn not_its_own() -> Fault {
+pub(crate) fn error_in_child() -> KernelError {
     let doing = "a turn in a child of fork(2), whose parent's kernel this is; make one of its own";
-    Fault { doing, error: ErrorKind::PermissionDenied.into() }
+    KernelError { context: doing, error: ErrorKind::PermissionDenied.into() }
 }
 
 #[cfg(all(test, not(loom)))]

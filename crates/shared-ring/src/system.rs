@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
-use crate::nonblocking::Part;
-use crate::{Fd, File, Host, Meta, Outcome, Socket, Token, Waker, Work};
+use crate::nonblocking::FileRange;
+use crate::{Fd, File, FileJob, Host, Metadata, Outcome, Socket, Token, Waker};
 
 /// A machine's system calls, one try each: none waits for a peer or for the disk.
 ///
@@ -19,7 +19,7 @@ pub trait System: Host {
     ///
     /// # Errors
     /// Those of eventfd(2) or pipe(2).
-    fn waker(&mut self, told: Told) -> io::Result<Waker>;
+    fn waker(&mut self, told: WakeSignal) -> io::Result<Waker>;
 
     /// Makes what does file work, and wakes when some is done.
     fn offload(&self, waker: Waker) -> Self::Offload;
@@ -46,7 +46,7 @@ pub trait System: Host {
     ///
     /// # Errors
     /// Those of sendfile(2).
-    fn sendfile(&mut self, fd: Fd, part: Part) -> Result<usize, Errno>;
+    fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno>;
 
     /// Whether reading the byte at `offset` would wait for the disk, as far as can be known.
     fn is_cold(&mut self, file: Fd, offset: u64) -> bool;
@@ -67,20 +67,20 @@ pub trait System: Host {
     ///
     /// # Errors
     /// Those of the system call, and those that say it would have waited.
-    fn file_work(&mut self, work: &Work) -> Result<Outcome, Errno>;
+    fn file_work(&mut self, work: &FileJob) -> Result<Outcome, Errno>;
 
     /// Has the kernel signal the calling thread, by SIGIO, when a connection arrives, or when the state
     /// of a socket changes otherwise. It may be called in a signal handler.
     ///
     /// # Errors
     /// Those of fcntl(2).
-    fn signal_on_arrival(&mut self, fd: Fd) -> Result<(), Errno>;
+    fn enable_sigio(&mut self, fd: Fd) -> Result<(), Errno>;
 
     /// Ends that.
     ///
     /// # Errors
     /// Those of fcntl(2).
-    fn signal_no_more(&mut self, fd: Fd) -> Result<(), Errno>;
+    fn disable_sigio(&mut self, fd: Fd) -> Result<(), Errno>;
 
     /// Whether a signal interrupts the program now, on a machine where they don't come by
     /// themselves.
@@ -90,7 +90,7 @@ pub trait System: Host {
     ///
     /// # Errors
     /// Those of fstat(2).
-    fn meta(&self, fd: Fd) -> Result<Meta, Errno>;
+    fn meta(&self, fd: Fd) -> Result<Metadata, Errno>;
 
     /// Makes a file of a descriptor, which is closed when the last clone goes.
     fn file(&self, opened: Socket) -> File;
@@ -98,7 +98,7 @@ pub trait System: Host {
 
 /// How a program comes to know that it was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum WakeSignal {
     /// A poller says that the waker can be read.
     Polled,
     /// A read of the waker, which waited, ends.
@@ -110,7 +110,7 @@ pub enum Told {
 /// Does file work that would wait, elsewhere.
 pub trait Offload {
     /// Hands work over; the waker tells that some is done.
-    fn post(&mut self, token: Token, work: Work);
+    fn post(&mut self, token: Token, work: FileJob);
 
     /// Takes what is done, one at a time.
     fn take(&mut self) -> Option<(Token, Outcome)>;

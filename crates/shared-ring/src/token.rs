@@ -5,7 +5,7 @@ use std::fmt;
 /// What an operation does; one operation of each kind may be in flight for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum OpKind {
     /// Connections arriving at a listener.
     Accept = 0,
     /// Bytes arriving at a connection.
@@ -28,25 +28,25 @@ pub enum Kind {
     Stream = 9,
 }
 
-impl Kind {
+impl OpKind {
     /// How many kinds there are.
     pub const COUNT: usize = 10;
-    const ALL: [Kind; Kind::COUNT] = [
-        Kind::Accept,
-        Kind::Receive,
-        Kind::Send,
-        Kind::Connect,
-        Kind::Close,
-        Kind::File,
-        Kind::Wake,
-        Kind::Cancel,
-        Kind::Watch,
-        Kind::Stream,
+    const ALL: [OpKind; OpKind::COUNT] = [
+        OpKind::Accept,
+        OpKind::Receive,
+        OpKind::Send,
+        OpKind::Connect,
+        OpKind::Close,
+        OpKind::File,
+        OpKind::Wake,
+        OpKind::Cancel,
+        OpKind::Watch,
+        OpKind::Stream,
     ];
 
     /// Whether it is of an operation that was posted, which stands in its kernel's table.
-    pub(crate) const fn is_in_table(self) -> bool {
-        !matches!(self, Kind::Wake | Kind::Cancel | Kind::Watch | Kind::Stream)
+    pub(crate) const fn is_tracked(self) -> bool {
+        !matches!(self, OpKind::Wake | OpKind::Cancel | OpKind::Watch | OpKind::Stream)
     }
 }
 
@@ -65,14 +65,14 @@ impl Token {
 
     /// Names the operation of `kind` for `slot` in its `generation` (taken modulo
     /// [`Token::GENERATIONS`]).
-    pub const fn new(kind: Kind, slot: u32, generation: u32) -> Self {
+    pub const fn new(kind: OpKind, slot: u32, generation: u32) -> Self {
         let generation = (generation % Self::GENERATIONS) as u64;
         Token((kind as u64) << 56 | generation << 32 | slot as u64)
     }
 
     /// What the operation does.
-    pub const fn kind(self) -> Kind {
-        Kind::ALL[(self.0 >> 56) as usize % Kind::COUNT]
+    pub const fn kind(self) -> OpKind {
+        OpKind::ALL[(self.0 >> 56) as usize % OpKind::COUNT]
     }
 
     /// Whose operation it is.
@@ -107,9 +107,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keeps_its_parts(kind in 0..Kind::COUNT, slot: u32, generation: u32) {
-            let token = Token::new(Kind::ALL[kind], slot, generation);
-            prop_assert_eq!(token.kind(), Kind::ALL[kind]);
+        fn keeps_its_parts(kind in 0..OpKind::COUNT, slot: u32, generation: u32) {
+            let token = Token::new(OpKind::ALL[kind], slot, generation);
+            prop_assert_eq!(token.kind(), OpKind::ALL[kind]);
             prop_assert_eq!(token.slot(), slot);
             prop_assert_eq!(token.generation(), generation % Token::GENERATIONS);
             prop_assert_eq!(Token::from_bits(token.bits()), token);

@@ -35,10 +35,10 @@ enum Event {
     Pipe(OwnedFd, OwnedFd),
     /// A simulated machine's.
     #[cfg(feature = "sim")]
-    Played(Fd, std::sync::Arc<AtomicU64>),
+    Simulated(Fd, std::sync::Arc<AtomicU64>),
     /// A model's.
     #[cfg(loom)]
-    Modelled(crate::sync::Mutex<u64>, crate::sync::Condvar),
+    Model(crate::sync::Mutex<u64>, crate::sync::Condvar),
 }
 
 impl Event {
@@ -46,9 +46,9 @@ impl Event {
         match self {
             Event::Linux(fd) | Event::Pipe(fd, _) => Fd::from_raw(fd.as_raw_fd()),
             #[cfg(feature = "sim")]
-            Event::Played(fd, _) => *fd,
+            Event::Simulated(fd, _) => *fd,
             #[cfg(loom)]
-            Event::Modelled(..) => Fd::from_raw(-1),
+            Event::Model(..) => Fd::from_raw(-1),
         }
     }
 
@@ -59,9 +59,9 @@ impl Event {
             // The same holds for a full pipe.
             Event::Pipe(_, fd) => drop(rustix::io::write(fd, &[0])),
             #[cfg(feature = "sim")]
-            Event::Played(_, counter) => drop(counter.fetch_add(1, Ordering::AcqRel)),
+            Event::Simulated(_, counter) => drop(counter.fetch_add(1, Ordering::AcqRel)),
             #[cfg(loom)]
-            Event::Modelled(count, rung) => {
+            Event::Model(count, rung) => {
                 *count.lock().unwrap() += 1;
                 rung.notify_one();
             }
@@ -72,9 +72,9 @@ impl Event {
         match self {
             Event::Linux(fd) | Event::Pipe(fd, _) => drop(rustix::io::read(fd, &mut [0; 8])),
             #[cfg(feature = "sim")]
-            Event::Played(_, counter) => drop(counter.swap(0, Ordering::AcqRel)),
+            Event::Simulated(_, counter) => drop(counter.swap(0, Ordering::AcqRel)),
             #[cfg(loom)]
-            Event::Modelled(count, rung) => {
+            Event::Model(count, rung) => {
                 let mut count = count.lock().unwrap();
                 while *count == 0 {
                     count = rung.wait(count).unwrap();
@@ -100,7 +100,7 @@ impl Waker {
     }
 
     /// Makes a waker whose descriptor can signal (fcntl(2), `O_ASYNC`).
-    pub(crate) fn signalling() -> io::Result<Self> {
+    pub(crate) fn with_pipe() -> io::Result<Self> {
         let (reads, writes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Waker::over(Event::Pipe(reads, writes)))
     }
@@ -117,14 +117,14 @@ impl Waker {
 
     /// Makes a waker of a simulated machine.
     #[cfg(feature = "sim")]
-    pub(crate) fn played(fd: Fd, counter: std::sync::Arc<AtomicU64>) -> Self {
-        Waker::over(Event::Played(fd, counter))
+    pub(crate) fn simulated(fd: Fd, counter: std::sync::Arc<AtomicU64>) -> Self {
+        Waker::over(Event::Simulated(fd, counter))
     }
 
     /// Makes a waker of a model, in which [`Waker::drain`] waits.
     #[cfg(loom)]
-    pub fn modelled() -> Self {
-        Waker::over(Event::Modelled(Default::default(), crate::sync::Condvar::new()))
+    pub fn for_model() -> Self {
+        Waker::over(Event::Model(Default::default(), crate::sync::Condvar::new()))
     }
 
     /// The number of the descriptor, which is open as long as a clone lives.
@@ -141,7 +141,7 @@ impl Waker {
 
     /// Lets later wakes through again. Call it after the descriptor was read and before looking
     /// at what the wake was for.
-    pub(crate) fn heard(&self) {
+    pub(crate) fn acknowledge(&self) {
         // Acquires what wakers whose writes were saved have stored before.
         self.0.pending.swap(false, Ordering::AcqRel);
     }
@@ -152,7 +152,7 @@ impl Waker {
         if self.0.process.is_current() {
             self.0.event.take();
         }
-        self.heard();
+        self.acknowledge();
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         assert!(readable(&waker));
         waker.wake();
         assert!(!readable(&waker), "not heard yet, so the second write is saved");
-        waker.heard();
+        waker.acknowledge();
         waker.wake();
         waker.drain();
         assert!(!readable(&waker));
@@ -198,7 +198,7 @@ mod models {
     #[test]
     fn no_wake_is_lost() {
         loom::model(|| {
-            let waker = Waker::modelled();
+            let waker = Waker::for_model();
             let left = Arc::new(Mutex::new(0));
             let wakers: Vec<_> = (0..2)
                 .map(|_| {
@@ -220,7 +220,7 @@ mod models {
     #[test]
     fn what_was_stored_before_a_wake_is_seen_after_it() {
         loom::model(|| {
-            let waker = Waker::modelled();
+            let waker = Waker::for_model();
             let flags: Vec<_> = (0..2).map(|_| Arc::new(AtomicBool::new(false))).collect();
             let wakers: Vec<_> = flags
                 .iter()

@@ -2,8 +2,8 @@
 
 use shared_ring::poller::{Epoll, RtSig};
 use shared_ring::{
-    Engine, Fd, File, Gather, Linux, LinuxRing, Op, Outcome, Pool, RxBuf, Socket, Threads,
-    UringKernel, Waker, Work,
+    BufferPool, Engine, Fd, File, FileJob, GatherList, Linux, LinuxRing, OffloadThreads, Op,
+    Outcome, RxBuf, Socket, UringKernel, Waker,
 };
 
 macro_rules! is {
@@ -35,7 +35,7 @@ is! {
     // Numbers, which the machine's calls take from any thread.
     Fd: Send, Fd: Sync, Socket: Send, Socket: Sync, Linux: Send, Linux: Sync,
     // What other threads wake by, and do.
-    Waker: Send, Waker: Sync, Work: Send, Threads: Send,
+    Waker: Send, Waker: Sync, FileJob: Send, OffloadThreads: Send,
     // One thread at a time has the queues; which one, the kernel checks.
     LinuxRing: Send,
 }
@@ -44,9 +44,9 @@ is_not! {
     // Its queues are read by plain loads.
     LinuxRing: Sync,
     // They count references, and lend buffers, without atomic numbers.
-    Pool: Send, Pool: Sync, RxBuf: Send, RxBuf: Sync, File: Send, File: Sync,
+    BufferPool: Send, BufferPool: Sync, RxBuf: Send, RxBuf: Sync, File: Send, File: Sync,
     // What they hold may be a receive buffer.
-    Gather: Send, Gather: Sync, Op: Send, Op: Sync, Outcome: Send, Outcome: Sync,
+    GatherList: Send, GatherList: Sync, Op: Send, Op: Sync, Outcome: Send, Outcome: Sync,
     UringKernel: Send, UringKernel: Sync, Engine<Epoll>: Send, Engine<Epoll>: Sync,
     // Its signals come to one thread.
     RtSig: Send, RtSig: Sync,

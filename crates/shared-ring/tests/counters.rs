@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use number::number;
 use shared_ring::poller::{
-    DevPoll, Epoll, EpollEdge, Interest, Poll, Poller, Readiness, RtSig, Select,
+    DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Batch, Engine, EngineConfig, File, Gather, Host, Kernel, Kind, Linux, Op, Outcome, Posted,
-    Socket, Submit, Token,
+    Batch, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Op, OpKind, Outcome,
+    Socket, Submit, Submitted, Token,
 };
 
 /// What a poller has counted when it was told of a descriptor, and when it has said that it is ready.
@@ -30,7 +30,7 @@ fn counted(mut poller: impl Poller) -> [u64; 2] {
     assert_eq!(poller.overflows(), 0);
     let counts = [told, poller.system_calls()];
     poller.forget(fd);
-    Linux::default().discard(socket);
+    Linux::default().close_unused(socket);
     counts
 }
 
@@ -43,7 +43,7 @@ fn a_poller_counts_its_calls() {
     assert_eq!(counted(Select::default()), [0, 1]);
     // Of these two: epoll_ctl, and then epoll_wait for hints and poll for what is true of them.
     assert_eq!(counted(DevPoll::new().unwrap()), [1, 3]);
-    assert_eq!(counted(Interest::new().unwrap()), [1, 3]);
+    assert_eq!(counted(InterestPoller::new().unwrap()), [1, 3]);
     // F_SETSIG, F_SETOWN_EX, FIOASYNC, and poll for what no signal tells; then sigtimedwait.
     assert_eq!(counted(RtSig::new().unwrap()), [4, 5]);
 }
@@ -61,7 +61,7 @@ fn changed(mut poller: impl Poller) -> [u64; 2] {
     calls(Readiness::READ | Readiness::WRITE);
     let counts = [calls(Readiness::READ), calls(Readiness::READ | Readiness::WRITE)];
     poller.forget(fd);
-    Linux::default().discard(socket);
+    Linux::default().close_unused(socket);
     counts
 }
 
@@ -72,7 +72,7 @@ fn only_epoll_and_signals_take_calls_to_be_told_of_less() {
     assert_eq!(changed(Poll::default()), [0, 0]);
     assert_eq!(changed(Select::default()), [0, 0]);
     assert_eq!(changed(DevPoll::new().unwrap()), [0, 0]);
-    assert_eq!(changed(Interest::new().unwrap()), [0, 1]);
+    assert_eq!(changed(InterestPoller::new().unwrap()), [0, 1]);
     assert_eq!(changed(RtSig::new().unwrap()), [1, 1]);
 }
 
@@ -89,7 +89,7 @@ fn an_engine_counts_its_calls_and_its_pollers() {
     let calls = |engine: &Engine<Poll>| engine.counters().system_calls - begin;
 
     // poll and recv.
-    engine.submit(token(Kind::Receive), Op::Receive { fd }).unwrap();
+    engine.submit(token(OpKind::Receive), Op::Receive { fd }).unwrap();
     one.send(b"1").unwrap();
     let mut batch = Batch::new();
     engine.turn_into(None, &mut batch).unwrap();
@@ -97,17 +97,17 @@ fn an_engine_counts_its_calls_and_its_pollers() {
     assert_eq!(calls(&engine), 2);
 
     // send.
-    let mut data = Box::new(Gather::default());
+    let mut data = Box::new(GatherList::default());
     data.copy(b"2");
-    let sent = engine.submit(token(Kind::Send), Op::Send { fd, data }).unwrap();
-    assert!(matches!(sent, Posted::Done(Outcome::Sent(..))));
+    let sent = engine.submit(token(OpKind::Send), Op::Send { fd, data }).unwrap();
+    assert!(matches!(sent, Submitted::Done(Outcome::Sent(..))));
     assert_eq!(calls(&engine), 3);
 
     // close.
-    engine.cancel(token(Kind::Receive));
+    engine.cancel(token(OpKind::Receive));
     engine.turn_into(None, &mut batch).unwrap();
     let before = calls(&engine);
-    engine.submit(token(Kind::Close), Op::Close { socket }).unwrap();
+    engine.submit(token(OpKind::Close), Op::Close { socket }).unwrap();
     assert_eq!(calls(&engine), before + 1);
 }
 
@@ -125,9 +125,9 @@ fn a_file_in_memory_is_sent_at_once() {
     let socket = Socket::from(OwnedFd::from(other));
     let fd = number(&socket);
     let op = Op::SendFile { fd, file, offset: 0, len: 8 };
-    let sent = engine.submit(Token::new(Kind::Send, 0, 0), op).unwrap();
-    assert!(matches!(sent, Posted::Done(Outcome::SentFile(8))), "{sent:?}");
-    assert_eq!((engine.counters().cold_files, engine.counters().offloaded), (0, 0));
-    Linux::default().discard(socket);
+    let sent = engine.submit(Token::new(OpKind::Send, 0, 0), op).unwrap();
+    assert!(matches!(sent, Submitted::Done(Outcome::SentFile(8))), "{sent:?}");
+    assert_eq!((engine.counters().cold_file_reads, engine.counters().offloaded_file_ops), (0, 0));
+    Linux::default().close_unused(socket);
     assert_eq!(std::io::read_to_string(one).unwrap(), "contents");
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use number::number;
 use shared_ring::poller::{Poller, Readiness, RtSig};
 use shared_ring::{
-    Completion, Engine, EngineConfig, Errno, Host, Kernel, Kind, Links, Mode, Op, Outcome,
-    PortableKernel, Socket, Submit, Token, UringConfig, UringKernel, poller::Epoll,
+    Completion, Engine, EngineConfig, Errno, Host, Kernel, Mode, Op, OpKind, Outcome,
+    PortableKernel, Socket, Submit, SymlinkPolicy, Token, UringConfig, UringKernel, poller::Epoll,
 };
 
 /// Runs a child, which ends by itself within ten seconds; its status, in wait(2)'s format.
@@ -45,7 +45,7 @@ fn ring(mode: Mode) -> Option<UringKernel> {
     UringKernel::new(&UringConfig { mode, operations: 8, buffers: 4, buffer_size: 64 }).ok()
 }
 
-const RECEIVE: Token = Token::new(Kind::Receive, 0, 0);
+const RECEIVE: Token = Token::new(OpKind::Receive, 0, 0);
 
 /// A kernel that receives from a socket, which lives as long as the other is returned.
 fn receiving(kernel: &mut impl Kernel) -> (OwnedFd, UnixStream) {
@@ -111,15 +111,15 @@ fn a_child_that_used_a_ring_used_its_parents() {
             // What it posts goes nowhere, a turn says so, and what its parent is told is not taken.
             let (ours, _theirs) = pair();
             let socket = Socket::from(OwnedFd::from(ours));
-            let posted = Token::new(Kind::Receive, 1, 0);
+            let posted = Token::new(OpKind::Receive, 1, 0);
             kernel.submit(posted, Op::Receive { fd: number(&socket) }).unwrap();
             kernel.cancel(RECEIVE);
             let fault = kernel.turn(Some(Instant::now())).unwrap_err();
-            assert!(fault.doing.contains("fork"), "{}", fault.doing);
+            assert!(fault.context.contains("fork"), "{}", fault.context);
             kernel.reap();
-            assert!(kernel.next().is_none() && kernel.reported().is_none());
-            assert!(!kernel.begin(Token::new(Kind::Watch, 2, 0), number(&socket)));
-            assert!(kernel.hand_over().is_err() && kernel.end(RECEIVE).is_err());
+            assert!(kernel.next().is_none() && kernel.next_raw().is_none());
+            assert!(!kernel.begin(Token::new(OpKind::Watch, 2, 0), number(&socket)));
+            assert!(kernel.flush().is_err() && kernel.end(RECEIVE).is_err());
         };
         assert_eq!(fork(&mut child), 0, "{mode:?}");
         let Outcome::Received(bytes) = next(&mut kernel).outcome else { panic!("{mode:?}") };
@@ -142,9 +142,9 @@ fn a_child_can_set_up_a_ring_of_its_own() {
 fn a_child_that_dropped_a_kernel_waited_for_threads_that_it_did_not_have() {
     let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
     let mut kernel: PortableKernel = Engine::new(Epoll::new().unwrap(), &config).unwrap();
-    let root = kernel.host_mut().directory(Path::new("/")).unwrap();
-    let list = Op::List { root, path: c"proc".into(), links: Links::Beneath };
-    kernel.submit(Token::new(Kind::File, 0, 0), list).unwrap();
+    let root = kernel.host_mut().open_directory(Path::new("/")).unwrap();
+    let list = Op::List { root, path: c"proc".into(), symlinks: SymlinkPolicy::Beneath };
+    kernel.submit(Token::new(OpKind::File, 0, 0), list).unwrap();
     assert!(matches!(next_of_files(&mut kernel).outcome, Outcome::Listed(_)));
     let mut kernel = Some(kernel);
     let status = fork(|| drop(kernel.take()));
@@ -155,7 +155,7 @@ fn a_child_that_dropped_a_kernel_waited_for_threads_that_it_did_not_have() {
 fn next_of_files(kernel: &mut impl Kernel) -> Completion {
     loop {
         let completion = next(kernel);
-        if completion.token.kind() == Kind::File {
+        if completion.token.kind() == OpKind::File {
             return completion;
         }
     }
@@ -173,7 +173,7 @@ fn a_child_that_took_a_turn_took_its_parents_events() {
         let (ours, _theirs) = pair();
         let socket = Socket::from(OwnedFd::from(ours));
         kernel
-            .submit(Token::new(Kind::Receive, 1, 0), Op::Receive { fd: number(&socket) })
+            .submit(Token::new(OpKind::Receive, 1, 0), Op::Receive { fd: number(&socket) })
             .unwrap();
         kernel.reap();
         let refused = kernel.next().map(|completion| completion.outcome);

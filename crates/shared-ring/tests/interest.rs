@@ -444,19 +444,19 @@ fn an_interest_of_its_own_with_wake_one_ended_when_all_declared_another() {
 fn what_makes_no_sense_is_refused() {
     let mut interests = Interests::new().unwrap();
     let refused = interests.get_next_event(&mut [], NOW).unwrap_err();
-    assert!(matches!(refused, Error::NoRoom), "{refused}");
+    assert!(matches!(refused, Error::EmptyArray), "{refused}");
     let (ours, _theirs) = pair();
     let refused =
         interests.declare_interest(&ours, Mask::EXCEPT | Mask::WAKE_ONE, None).unwrap_err();
-    assert!(matches!(refused, Error::OneAtMost), "{refused}");
+    assert!(matches!(refused, Error::ExceptWithWakeOne), "{refused}");
     let process = ProcessWide::new().unwrap();
     let refused = process.declare_interest(&ours, Mask::EXCEPT, None).unwrap_err();
-    assert!(matches!(refused, Error::OneAtMost), "{refused}");
+    assert!(matches!(refused, Error::ExceptWithWakeOne), "{refused}");
     let file = tempfile::tempfile().unwrap();
     let refused = interests.declare_interest(&file, Mask::READ, None).unwrap_err();
     assert!(refused.to_string().starts_with("epoll_ctl: "), "{refused}");
     let reason = refused.source().and_then(|error| error.downcast_ref::<io::Error>()).unwrap();
     assert_eq!(reason.raw_os_error(), Some(libc::EPERM));
-    assert!(Error::NoRoom.source().is_none(), "it has no other reason");
+    assert!(Error::EmptyArray.source().is_none(), "it has no other reason");
     assert_eq!(events(&mut interests, 4), [], "and the process goes on");
 }

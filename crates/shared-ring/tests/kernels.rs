@@ -17,23 +17,24 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use far::{Far, Here, Stream};
 use number::number;
-use shared_ring::poller::{DevPoll, Epoll, EpollEdge, Interest, Poll, RtSig, Select};
+use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, Fault, File, FileKind,
-    Gather, Host, Kernel, Kind, Links, ListenOptions, Mode, Op, Outcome, Posted, Refusal, Refused,
-    Socket, Submit, Token, UringConfig, UringKernel, Waker,
+    Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, File, FileKind,
+    GatherList, Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, Socket,
+    Submit, SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig,
+    UringKernel, Waker,
 };
 
 #[cfg(feature = "sim")]
 use far::simulated::There;
 #[cfg(feature = "sim")]
-use shared_ring::sim::{Checked, SimDevPoll, SimInterest, SimKernel, SimPoller, SimRtSig};
+use shared_ring::sim::{CheckedKernel, SimDevPoll, SimInterest, SimKernel, SimPoller, SimRtSig};
 
 /// Memory that is freed while a simulated kernel holds it fails a test.
 #[cfg(feature = "sim")]
 #[global_allocator]
-static ALLOCATOR: shared_ring::sim::Watching<std::alloc::System> =
-    shared_ring::sim::Watching(std::alloc::System);
+static ALLOCATOR: shared_ring::sim::WatchingAllocator<std::alloc::System> =
+    shared_ring::sim::WatchingAllocator(std::alloc::System);
 
 /// What a test wants of its kernel.
 #[derive(Clone, Copy)]
@@ -67,7 +68,7 @@ macro_rules! on_every_kernel {
             over!("poll", Poll::default());
             over!("select", Select::default());
             over!("/dev/poll", DevPoll::new().unwrap());
-            over!("declared interests", Interest::new().unwrap());
+            over!("declared interests", InterestPoller::new().unwrap());
             over!("real-time signals", RtSig::new().unwrap());
             for mode in MODES {
                 let ring = UringConfig { mode, operations, buffers, buffer_size };
@@ -93,7 +94,8 @@ macro_rules! on_every_kernel {
                     ($name:literal, $poller:expr) => {
                         println!("simulated engine over {}, seed {seed}", $name);
                         let far = There::new(seed);
-                        let kernel = Checked::polling(&far.machine, $poller(&far.machine), &engine);
+                        let kernel =
+                            CheckedKernel::polling(&far.machine, $poller(&far.machine), &engine);
                         cases::$test(Tested::new(kernel.unwrap()), &far);
                         far.check();
                     };
@@ -157,11 +159,11 @@ impl<K: Kernel> Tested<K> {
 unsafe impl<K: Kernel> Submit for Tested<K> {
     type Host = K::Host;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        if let Posted::Done(outcome) = self.kernel.submit(token, op)? {
+    fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        if let Submitted::Done(outcome) = self.kernel.submit(token, op)? {
             self.early.push_back(Completion { token, outcome, last: true });
         }
-        Ok(Posted::InFlight)
+        Ok(Submitted::InFlight)
     }
 
     fn cancel(&mut self, token: Token) {
@@ -198,7 +200,7 @@ unsafe impl<K: Kernel> Submit for Tested<K> {
 }
 
 impl<K: Kernel> Kernel for Tested<K> {
-    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         let until = if self.early.is_empty() { until } else { Some(self.now()) };
         self.kernel.turn(until)
     }
@@ -213,15 +215,15 @@ impl<K: Kernel> Kernel for Tested<K> {
 }
 
 fn receive(slot: u32) -> Token {
-    Token::new(Kind::Receive, slot, 7)
+    Token::new(OpKind::Receive, slot, 7)
 }
 
 fn send(slot: u32) -> Token {
-    Token::new(Kind::Send, slot, 7)
+    Token::new(OpKind::Send, slot, 7)
 }
 
-const ACCEPT: Token = Token::new(Kind::Accept, 0, 0);
-const FILE: Token = Token::new(Kind::File, 0, 0);
+const ACCEPT: Token = Token::new(OpKind::Accept, 0, 0);
+const FILE: Token = Token::new(OpKind::File, 0, 0);
 
 const SMALL: BufferSizes = BufferSizes { send: Some(4096), receive: None };
 
@@ -271,7 +273,7 @@ fn connection<F: Far>(
 ) -> (Socket, F::Stream) {
     let (listener, to) = far.listen();
     let socket = kernel.host_mut().socket(to, None, buffers).unwrap();
-    let token = Token::new(Kind::Connect, 99, 0);
+    let token = Token::new(OpKind::Connect, 99, 0);
     kernel.submit(token, Op::Connect { fd: number(&socket), to }).unwrap();
     let done = next(kernel, &mut Batch::new(), token);
     assert!(matches!(done.outcome, Outcome::Connected), "{done:?}");
@@ -282,8 +284,8 @@ fn plain<F: Far>(kernel: &mut impl Kernel, far: &F) -> (Socket, F::Stream) {
     connection(kernel, far, BufferSizes::default())
 }
 
-fn gather(pieces: &[&[u8]]) -> Box<Gather> {
-    let mut list = Box::<Gather>::default();
+fn gather(pieces: &[&[u8]]) -> Box<GatherList> {
+    let mut list = Box::<GatherList>::default();
     for piece in pieces {
         list.shared(Bytes::copy_from_slice(piece));
     }
@@ -291,7 +293,7 @@ fn gather(pieces: &[&[u8]]) -> Box<Gather> {
 }
 
 fn close(kernel: &mut impl Kernel, socket: Socket) {
-    let token = Token::new(Kind::Close, 98, 0);
+    let token = Token::new(OpKind::Close, 98, 0);
     kernel.submit(token, Op::Close { socket }).unwrap();
     let done = next(kernel, &mut Batch::new(), token);
     assert!(matches!(done.outcome, Outcome::Closed) && done.last);
@@ -350,7 +352,7 @@ mod cases {
         let accepted = next(&mut kernel, &mut batch, ACCEPT);
         assert!(!accepted.last);
         let Outcome::Accepted(socket) = accepted.outcome else { panic!("{accepted:?}") };
-        assert_eq!(kernel.host().peer(&socket), Some(peer.address()));
+        assert_eq!(kernel.host().peer_addr(&socket), Some(peer.address()));
         let fd = number(&socket);
 
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
@@ -370,7 +372,7 @@ mod cases {
         assert!(!peer.read_some(&mut Vec::new()), "the end");
         cancel(&mut kernel, &mut batch, ACCEPT);
         assert!(batch.is_empty(), "{batch:?}");
-        kernel.host_mut().discard(listener);
+        kernel.host_mut().close_unused(listener);
     }
 
     pub(super) fn a_receive_goes_on_until_it_is_cancelled(mut kernel: impl Kernel, far: &impl Far) {
@@ -468,20 +470,20 @@ mod cases {
         peer.read_some(&mut Vec::new());
         kernel.turn(Some(later(&kernel))).unwrap();
         while !kernel.next().expect("the send ends").last {}
-        kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { socket }).unwrap();
+        kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket }).unwrap();
         // Where the close is done already, one of these gets the number.
         let mut sockets: Vec<Socket> = Vec::new();
         while sockets.len() < 64 && sockets.last().map(number) != Some(fd) {
             sockets.push(kernel.host_mut().socket(to, None, BufferSizes::default()).unwrap());
         }
         let late = sockets.pop().unwrap();
-        let token = Token::new(Kind::Connect, 0, 0);
+        let token = Token::new(OpKind::Connect, 0, 0);
         kernel.submit(token, Op::Connect { fd: number(&late), to }).unwrap();
         kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
         assert!(!batch.iter().any(|c| c.token == token), "not connected yet: {batch:?}");
         cancel(&mut kernel, &mut batch, token);
         for socket in sockets.into_iter().chain([late, listener]) {
-            kernel.host_mut().discard(socket);
+            kernel.host_mut().close_unused(socket);
         }
     }
 
@@ -540,7 +542,7 @@ mod cases {
             kernel.submit(send(0), Op::Send { fd, data: list }).unwrap();
             let sent = next_while_reading(&mut kernel, &mut batch, &mut peer, &mut got);
             let Outcome::Sent(rest, n) = sent else { panic!("not sent") };
-            assert!(n > 0 && n <= Gather::MOST && rest.len() == before - n);
+            assert!(n > 0 && n <= GatherList::MAX_BYTES && rest.len() == before - n);
             list = rest;
         }
         while got.len() < expected.len() && peer.read_some(&mut got) {}
@@ -583,7 +585,7 @@ mod cases {
         close(&mut kernel, socket);
         let gone = far.nobody();
         let socket = kernel.host_mut().socket(gone, None, BufferSizes::default()).unwrap();
-        let token = Token::new(Kind::Connect, 0, 0);
+        let token = Token::new(OpKind::Connect, 0, 0);
         kernel.submit(token, Op::Connect { fd: number(&socket), to: gone }).unwrap();
         let done = next(&mut kernel, &mut Batch::new(), token);
         assert_eq!(failure(done), Errno::CONNREFUSED);
@@ -593,12 +595,15 @@ mod cases {
     fn folder(kernel: &mut impl Kernel, far: &impl Far) -> File {
         far.add_file("file", b"0123456789");
         far.add_file("inner/other", b"");
-        kernel.host_mut().directory(&far.root()).unwrap()
+        kernel.host_mut().open_directory(&far.root()).unwrap()
     }
 
     fn open(kernel: &mut impl Kernel, root: &File, name: &str) -> Outcome {
         kernel
-            .submit(FILE, Op::Open { root: root.clone(), path: path(name), links: Links::Beneath })
+            .submit(
+                FILE,
+                Op::Open { root: root.clone(), path: path(name), symlinks: SymlinkPolicy::Beneath },
+            )
             .unwrap();
         let done = next(kernel, &mut Batch::new(), FILE);
         assert!(done.last);
@@ -625,8 +630,8 @@ mod cases {
             assert_eq!(&*bytes, expected.as_bytes());
         }
         for (name, expected) in [("file", meta.kind), ("inner", FileKind::Directory)] {
-            let (root, links) = (root.clone(), Links::Beneath);
-            kernel.submit(FILE, Op::Stat { root, path: path(name), links }).unwrap();
+            let (root, symlinks) = (root.clone(), SymlinkPolicy::Beneath);
+            kernel.submit(FILE, Op::Stat { root, path: path(name), symlinks }).unwrap();
             let Outcome::Stat(meta) = next(&mut kernel, &mut batch, FILE).outcome else { panic!() };
             assert_eq!(meta.kind, expected);
         }
@@ -657,12 +662,12 @@ mod cases {
             symlink("/etc/hostname", far.root().join("far")).unwrap();
             symlink("../file", far.root().join("inner/near")).unwrap();
         }
-        let mut names = |name: &str, links| {
-            let op = Op::List { root: root.clone(), path: path(name), links };
+        let mut names = |name: &str, symlinks| {
+            let op = Op::List { root: root.clone(), path: path(name), symlinks };
             kernel.submit(FILE, op).unwrap();
             match next(&mut kernel, &mut Batch::new(), FILE).outcome {
                 Outcome::Listed(listing) => {
-                    assert!(listing.is_whole);
+                    assert!(listing.is_complete);
                     let entries = listing.entries.into_iter();
                     let mut names: Vec<_> = entries
                         .map(|(name, meta)| (name.into_string().unwrap(), meta.kind))
@@ -676,19 +681,19 @@ mod cases {
         };
         let entry = |name: &str, kind| (name.to_owned(), kind);
         let (file, inner) = (entry("file", FileKind::Regular), entry("inner", FileKind::Directory));
-        assert_eq!(names(".", Links::Beneath), Ok(vec![file.clone(), inner.clone()]));
+        assert_eq!(names(".", SymlinkPolicy::Beneath), Ok(vec![file.clone(), inner.clone()]));
         let other = entry("other", FileKind::Regular);
         if far.has_links() {
             let distant = entry("far", FileKind::Regular);
-            assert_eq!(names(".", Links::Anywhere), Ok(vec![distant, file, inner]));
+            assert_eq!(names(".", SymlinkPolicy::Anywhere), Ok(vec![distant, file, inner]));
             let near = entry("near", FileKind::Regular);
-            assert_eq!(names("inner", Links::Beneath), Ok(vec![near, other]));
+            assert_eq!(names("inner", SymlinkPolicy::Beneath), Ok(vec![near, other]));
         } else {
-            assert_eq!(names("inner", Links::Beneath), Ok(vec![other]));
+            assert_eq!(names("inner", SymlinkPolicy::Beneath), Ok(vec![other]));
         }
-        assert_eq!(names("file", Links::Beneath), Err(Errno::NOTDIR));
-        assert_eq!(names("absent", Links::Beneath), Err(Errno::NOENT));
-        assert_eq!(names("..", Links::Beneath), Err(Errno::XDEV));
+        assert_eq!(names("file", SymlinkPolicy::Beneath), Err(Errno::NOTDIR));
+        assert_eq!(names("absent", SymlinkPolicy::Beneath), Err(Errno::NOENT));
+        assert_eq!(names("..", SymlinkPolicy::Beneath), Err(Errno::XDEV));
     }
 
     pub(super) fn a_listing_in_flight_is_cancelled_or_left_behind(
@@ -696,7 +701,8 @@ mod cases {
         far: &impl Far,
     ) {
         let root = folder(&mut kernel, far);
-        let list = || Op::List { root: root.clone(), path: path("."), links: Links::Beneath };
+        let list =
+            || Op::List { root: root.clone(), path: path("."), symlinks: SymlinkPolicy::Beneath };
         kernel.submit(FILE, list()).unwrap();
         kernel.cancel(FILE);
         assert_eq!(failure(next(&mut kernel, &mut Batch::new(), FILE)), Errno::CANCELED);
@@ -729,7 +735,7 @@ mod cases {
 
     pub(super) fn another_thread_ends_a_wait(mut kernel: impl Kernel, far: &impl Far) {
         let waker = kernel.waker();
-        let token = Token::new(Kind::Wake, 0, 0);
+        let token = Token::new(OpKind::Wake, 0, 0);
         for _ in 0..20 {
             far.wake(waker.clone());
             let woken = next(&mut kernel, &mut Batch::new(), token);
@@ -755,7 +761,7 @@ mod cases {
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
         kernel.submit(receive(1), Op::Receive { fd: other }).unwrap();
         let refused = kernel.submit(receive(2), Op::Receive { fd: third }).unwrap_err();
-        assert_eq!(refused.why, Refusal::Full);
+        assert_eq!(refused.kind, SubmitErrorKind::Full);
         assert!(matches!(refused.op, Op::Receive { fd } if fd == third));
         // A cancel finds room all the same.
         cancel(&mut kernel, &mut Batch::new(), receive(0));
@@ -765,11 +771,11 @@ mod cases {
     pub(super) fn a_name_in_use_is_refused(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, _peer) = plain(&mut kernel, far);
         let fd = number(&socket);
-        let successor = Token::new(Kind::Receive, 0, 8);
+        let successor = Token::new(OpKind::Receive, 0, 8);
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
         for name in [receive(0), successor] {
             let refused = kernel.submit(name, Op::Receive { fd }).unwrap_err();
-            assert_eq!(refused.why, Refusal::TokenInUse);
+            assert_eq!(refused.kind, SubmitErrorKind::TokenInUse);
         }
         kernel.cancel(successor);
         cancel(&mut kernel, &mut Batch::new(), receive(0));
@@ -788,12 +794,12 @@ mod cases {
                 let Outcome::Accepted(socket) = completion.outcome else {
                     panic!("{completion:?}")
                 };
-                kernel.host_mut().discard(socket);
+                kernel.host_mut().close_unused(socket);
                 accepted += 1;
             }
         }
         cancel(&mut kernel, &mut batch, ACCEPT);
-        kernel.host_mut().discard(listener);
+        kernel.host_mut().close_unused(listener);
     }
 
     pub(super) fn more_operations_than_the_queue_holds(mut kernel: impl Kernel, far: &impl Far) {
@@ -833,7 +839,7 @@ mod cases {
         let fd = number(&socket);
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
         let shared = Bytes::from(vec![0u8; 8 << 20]);
-        let mut list = Box::<Gather>::default();
+        let mut list = Box::<GatherList>::default();
         list.shared(shared.clone());
         kernel.submit(send(0), Op::Send { fd, data: list }).unwrap();
         peer.write_all(b"kept");
@@ -858,11 +864,11 @@ mod cases {
         // Behind more than the queue holds.
         let root = folder(&mut kernel, far);
         for slot in 0..1500 {
-            let (root, links) = (root.clone(), Links::Beneath);
-            let stat = Op::Stat { root, path: path("file"), links };
-            kernel.submit(Token::new(Kind::File, slot, 0), stat).unwrap();
+            let (root, symlinks) = (root.clone(), SymlinkPolicy::Beneath);
+            let stat = Op::Stat { root, path: path("file"), symlinks };
+            kernel.submit(Token::new(OpKind::File, slot, 0), stat).unwrap();
         }
-        kernel.submit(Token::new(Kind::Close, 0, 0), Op::Close { socket }).unwrap();
+        kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket }).unwrap();
         drop(kernel);
         assert!(!peer.read_some(&mut Vec::new()), "the connection has ended");
     }

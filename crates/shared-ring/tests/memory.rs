@@ -12,10 +12,10 @@ use std::time::Instant;
 
 use held::held;
 use number::number;
-use shared_ring::poller::{DevPoll, Epoll, EpollEdge, Interest, Poll, RtSig, Select};
+use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Engine, EngineConfig, File, Gather, Host, Kernel, Kind, Linux, Mode, Op, Outcome, Posted,
-    Socket, Token, UringConfig, UringKernel,
+    Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, Socket,
+    Submitted, Token, UringConfig, UringKernel,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
@@ -41,18 +41,18 @@ fn drop_in_the_middle(mut kernel: impl Kernel) {
     let (other, _its) = full();
     let token = |kind, slot| Token::new(kind, slot, 0);
 
-    kernel.submit(token(Kind::Receive, 0), Op::Receive { fd }).unwrap();
-    let mut data = Box::<Gather>::default();
+    kernel.submit(token(OpKind::Receive, 0), Op::Receive { fd }).unwrap();
+    let mut data = Box::<GatherList>::default();
     data.copy(&[1; 10_000]);
-    let sent = kernel.submit(token(Kind::Send, 0), Op::Send { fd, data }).unwrap();
-    assert!(matches!(sent, Posted::InFlight), "{sent:?}");
+    let sent = kernel.submit(token(OpKind::Send, 0), Op::Send { fd, data }).unwrap();
+    assert!(matches!(sent, Submitted::InFlight), "{sent:?}");
     let mut contents = tempfile::tempfile().unwrap();
     contents.write_all(b"contents").unwrap();
     let kept = Rc::new(());
     let file = File::from(OwnedFd::from(contents)).with(Rc::clone(&kept));
     let send_file = Op::SendFile { fd: number(&other), file, offset: 0, len: 8 };
-    let sent = kernel.submit(token(Kind::Send, 1), send_file).unwrap();
-    assert!(matches!(sent, Posted::InFlight), "{sent:?}");
+    let sent = kernel.submit(token(OpKind::Send, 1), send_file).unwrap();
+    assert!(matches!(sent, Submitted::InFlight), "{sent:?}");
 
     theirs.write_all(b"received").unwrap();
     let bytes = loop {
@@ -67,8 +67,8 @@ fn drop_in_the_middle(mut kernel: impl Kernel) {
     drop(kernel);
     assert_eq!(Rc::strong_count(&kept), 1, "nobody uses the file any more");
     assert_eq!(&*bytes, b"received", "what was lent stays");
-    Linux::default().discard(socket);
-    Linux::default().discard(other);
+    Linux::default().close_unused(socket);
+    Linux::default().close_unused(other);
 }
 
 fn gives_back<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
@@ -90,7 +90,7 @@ fn a_dropped_kernel_gives_back_all_memory() {
     gives_back("engine over select", || Engine::new(Select::default(), &ENGINE).unwrap());
     gives_back("engine over /dev/poll", || Engine::new(DevPoll::new().unwrap(), &ENGINE).unwrap());
     gives_back("engine over declared interests", || {
-        Engine::new(Interest::new().unwrap(), &ENGINE).unwrap()
+        Engine::new(InterestPoller::new().unwrap(), &ENGINE).unwrap()
     });
     gives_back("engine over real-time signals", || {
         Engine::new(RtSig::new().unwrap(), &ENGINE).unwrap()

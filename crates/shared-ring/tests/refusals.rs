@@ -3,16 +3,16 @@
 mod number;
 
 use number::number;
-use shared_ring::sim::{Faults, Machine, Plan, Refuses, SimKernel};
+use shared_ring::sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use shared_ring::{
-    Ability, BufferSizes, Host, Kernel, Kind, ListenOptions, Missing, Mode, Op, Outcome, Submit,
-    Token, UringConfig,
+    BufferSizes, Feature, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError,
+    Submit, Token, UringConfig,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 
-fn try_without(what: Refuses, mode: Mode) -> (Machine, Result<SimKernel, Missing>) {
-    let plan = Plan { refuses: Some(what), faults: Faults::NONE, ..Plan::default() };
+fn try_without(what: Unsupported, mode: Mode) -> (Machine, Result<SimKernel, SetupError>) {
+    let plan = Plan { unsupported: Some(what), faults: Faults::NONE, ..Plan::default() };
     let machine = Machine::new(&plan);
     let config = UringConfig { mode, operations: 8, buffers: 4, buffer_size: 64 };
     let kernel = SimKernel::new(&machine, &config);
@@ -22,16 +22,16 @@ fn try_without(what: Refuses, mode: Mode) -> (Machine, Result<SimKernel, Missing
 #[test]
 fn what_it_can_not_do_without_is_named() {
     let refused = [
-        (Refuses::Uring, "no io_uring"),
-        (Refuses::Permission, "io_uring"),
-        (Refuses::Memory, "locked memory"),
-        (Refuses::Modes, "io_uring"),
-        (Refuses::Without(Ability::ExtArg), "EXT_ARG"),
-        (Refuses::Without(Ability::NoDrop), "NODROP"),
-        (Refuses::Without(Ability::SubmitStable), "SUBMIT_STABLE"),
-        (Refuses::Without(Ability::FastPoll), "FAST_POLL"),
-        (Refuses::BufferRings, "rings of provided buffers"),
-        (Refuses::WorkerBound, "worker threads"),
+        (Unsupported::Uring, "no io_uring"),
+        (Unsupported::Permission, "io_uring"),
+        (Unsupported::Memory, "locked memory"),
+        (Unsupported::Modes, "io_uring"),
+        (Unsupported::Without(Feature::ExtArg), "EXT_ARG"),
+        (Unsupported::Without(Feature::NoDrop), "NODROP"),
+        (Unsupported::Without(Feature::SubmitStable), "SUBMIT_STABLE"),
+        (Unsupported::Without(Feature::FastPoll), "FAST_POLL"),
+        (Unsupported::BufferRings, "rings of provided buffers"),
+        (Unsupported::WorkerBound, "worker threads"),
     ];
     for mode in MODES {
         for (what, word) in refused {
@@ -51,7 +51,7 @@ fn what_it_can_not_do_without_is_named() {
 fn so_is_each_operation() {
     let mut named = Vec::new();
     for code in 0..=60 {
-        let (_, kernel) = try_without(Refuses::Operation(code), Mode::Deferred);
+        let (_, kernel) = try_without(Unsupported::Operation(code), Mode::Deferred);
         if let Err(missing) = kernel {
             assert!(missing.to_string().contains("io_uring lacks"), "{missing}");
             named.push(missing.to_string());
@@ -64,17 +64,17 @@ fn so_is_each_operation() {
 #[test]
 fn without_multishot_it_accepts_and_receives_one_at_a_time() {
     for mode in MODES {
-        let (machine, kernel) = try_without(Refuses::Multishot, mode);
+        let (machine, kernel) = try_without(Unsupported::Multishot, mode);
         let mut kernel = kernel.unwrap();
         let options =
             ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };
         let (listener, to) =
             kernel.host_mut().listen("10.0.0.1:0".parse().unwrap(), &options).unwrap();
-        let accept = Token::new(Kind::Accept, 0, 0);
+        let accept = Token::new(OpKind::Accept, 0, 0);
         kernel.submit(accept, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
-        let hand = machine.hand();
+        let manual_peer = machine.manual_peer();
         for slot in 0..3 {
-            let line = hand.with(|net| net.connect(to)).unwrap();
+            let line = manual_peer.with(|net| net.connect(to)).unwrap();
             let socket = loop {
                 kernel.turn(None).unwrap();
                 match kernel.next().map(|completion| completion.outcome) {
@@ -83,11 +83,11 @@ fn without_multishot_it_accepts_and_receives_one_at_a_time() {
                     other => panic!("{other:?}"),
                 }
             };
-            let receive = Token::new(Kind::Receive, slot, 0);
+            let receive = Token::new(OpKind::Receive, slot, 0);
             kernel.submit(receive, Op::Receive { fd: number(&socket) }).unwrap();
             let mut got = Vec::new();
             for text in [b"one", b"two"] {
-                hand.with(|net| net.send(&line, text));
+                manual_peer.with(|net| net.send(&line, text));
                 let before = got.len();
                 while got.len() < before + 3 {
                     kernel.turn(None).unwrap();
@@ -104,13 +104,13 @@ fn without_multishot_it_accepts_and_receives_one_at_a_time() {
             while !matches!(kernel.next(), Some(end) if end.token == receive && end.last) {
                 kernel.turn(None).unwrap();
             }
-            kernel.host_mut().discard(socket);
+            kernel.host_mut().close_unused(socket);
         }
         kernel.cancel(accept);
         while !matches!(kernel.next(), Some(end) if end.token == accept && end.last) {
             kernel.turn(None).unwrap();
         }
-        kernel.host_mut().discard(listener);
+        kernel.host_mut().close_unused(listener);
         drop(kernel);
         assert_eq!(machine.verdict().failure, None);
     }

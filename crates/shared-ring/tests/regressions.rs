@@ -16,8 +16,8 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Batch, Engine, EngineConfig, Gather, Host, Kernel, Kind, Links, Linux, Mode, Op, Outcome,
-    PortableKernel, Posted, Socket, Submit, Token, UringConfig, UringKernel,
+    Batch, Engine, EngineConfig, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
+    PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
 };
 
 /// More than the submission queue holds, and more than its rest holds once it was emptied.
@@ -37,7 +37,7 @@ fn a_wake_is_heard(name: &str, mut kernel: impl Kernel) {
             socket.set_nonblocking(true).unwrap();
             let socket = Socket::from(OwnedFd::from(socket));
             let receive = Op::Receive { fd: number(&socket) };
-            kernel.submit(Token::new(Kind::Receive, slot, 0), receive).unwrap();
+            kernel.submit(Token::new(OpKind::Receive, slot, 0), receive).unwrap();
             socket
         })
         .collect();
@@ -59,7 +59,7 @@ fn a_wake_is_heard(name: &str, mut kernel: impl Kernel) {
     assert!(woken && took < Duration::from_secs(2), "{name}: heard {woken}, after {took:?}");
     wakes.join().unwrap();
     drop(kernel);
-    sockets.into_iter().for_each(|socket| Linux::default().discard(socket));
+    sockets.into_iter().for_each(|socket| Linux::default().close_unused(socket));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_refusal_is_forgotten(mut poller: impl Poller) {
     poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
     assert_eq!(ready, [(fd, Readiness::READ)]);
     poller.forget(fd);
-    Linux::default().discard(socket);
+    Linux::default().close_unused(socket);
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn epoll_took_a_descriptor_that_it_had_refused_for_set() {
 #[test]
 fn a_list_that_was_never_empty_grew_without_bound() {
     const ROUNDS: usize = 100;
-    let piece = vec![1; Gather::MOST];
-    let mut queue = VecDeque::from([Gather::default()]);
-    let append = |queue: &mut VecDeque<Gather>, bytes: &[u8]| {
+    let piece = vec![1; GatherList::MAX_BYTES];
+    let mut queue = VecDeque::from([GatherList::default()]);
+    let append = |queue: &mut VecDeque<GatherList>, bytes: &[u8]| {
         // What is added to a list partly sent goes to a new one.
-        if queue.back().is_none_or(Gather::is_started) {
-            queue.push_back(Gather::default());
+        if queue.back().is_none_or(GatherList::is_started) {
+            queue.push_back(GatherList::default());
         }
         queue.back_mut().unwrap().copy(bytes);
     };
@@ -131,22 +131,22 @@ fn a_list_that_was_never_empty_grew_without_bound() {
     for _ in 0..ROUNDS {
         // There is always something left to be sent.
         let front = queue.front_mut().unwrap();
-        let n = front.len().min(Gather::MOST);
+        let n = front.len().min(GatherList::MAX_BYTES);
         front.advance(n);
         if front.is_empty() {
             queue.pop_front();
         }
         append(&mut queue, &piece[..n]);
     }
-    let left: usize = queue.iter().map(Gather::len).sum();
-    assert_eq!(left, Gather::MOST + 4096);
+    let left: usize = queue.iter().map(GatherList::len).sum();
+    assert_eq!(left, GatherList::MAX_BYTES + 4096);
     let grown = held() - before;
-    assert!(grown < 4 * Gather::MOST as isize, "{grown} bytes more for as much to send");
+    assert!(grown < 4 * GatherList::MAX_BYTES as isize, "{grown} bytes more for as much to send");
 }
 
 #[test]
 fn a_list_is_started_from_its_first_byte_sent_to_its_last() {
-    let mut list = Gather::default();
+    let mut list = GatherList::default();
     list.copy(b"to and fro");
     assert!(!list.is_started());
     list.advance(3);
@@ -166,7 +166,7 @@ fn a_list_is_started_from_its_first_byte_sent_to_its_last() {
 #[test]
 fn a_short_read_was_taken_for_the_end_of_the_file() {
     use shared_ring::sim::{Fault, Faults, Machine, Plan, SimKernel};
-    use shared_ring::{Links, Submit};
+    use shared_ring::{Submit, SymlinkPolicy};
     use std::path::Path;
 
     let contents: Vec<u8> = (0..5_000u32).map(|at| at as u8).collect();
@@ -177,8 +177,8 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
         machine.add_file("file", &*contents);
         let ring = UringConfig { mode: Mode::Deferred, operations: 4, buffers: 1, buffer_size: 64 };
         let mut kernel = SimKernel::new(&machine, &ring).unwrap();
-        let root = kernel.host_mut().directory(Path::new("/")).unwrap();
-        let token = Token::new(Kind::File, 0, 0);
+        let root = kernel.host_mut().open_directory(Path::new("/")).unwrap();
+        let token = Token::new(OpKind::File, 0, 0);
         let mut next = |op| {
             kernel.submit(token, op).unwrap();
             loop {
@@ -188,7 +188,7 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
                 }
             }
         };
-        let open = Op::Open { root, path: c"file".into(), links: Links::Beneath };
+        let open = Op::Open { root, path: c"file".into(), symlinks: SymlinkPolicy::Beneath };
         let Outcome::Opened(opened) = next(open) else { panic!("not opened") };
         let read = Op::Read { file: opened.0.clone(), offset: 10, len: 6_000 };
         let Outcome::Read(bytes) = next(read) else { panic!("not read") };
@@ -205,15 +205,15 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
 #[cfg(feature = "sim")]
 #[test]
 fn without_multishot_a_second_listener_failed() {
-    use shared_ring::sim::{Faults, Machine, Plan, Refuses, SimKernel};
+    use shared_ring::sim::{Faults, Machine, Plan, SimKernel, Unsupported};
     use shared_ring::{BufferSizes, ListenOptions, Submit};
 
-    let refuses = Some(Refuses::Multishot);
-    let machine = Machine::new(&Plan { refuses, faults: Faults::NONE, ..Plan::default() });
+    let unsupported = Some(Unsupported::Multishot);
+    let machine = Machine::new(&Plan { unsupported, faults: Faults::NONE, ..Plan::default() });
     let ring = UringConfig { mode: Mode::Deferred, operations: 4, buffers: 1, buffer_size: 64 };
     let mut kernel = SimKernel::new(&machine, &ring).unwrap();
     let options = ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };
-    let accept = |slot| Token::new(Kind::Accept, slot, 0);
+    let accept = |slot| Token::new(OpKind::Accept, slot, 0);
     let listeners = [0, 1].map(|slot| {
         let any = "10.0.0.1:0".parse().unwrap();
         let (listener, address) = kernel.host_mut().listen(any, &options).unwrap();
@@ -221,9 +221,9 @@ fn without_multishot_a_second_listener_failed() {
         kernel.submit(accept(slot), op).unwrap();
         (listener, address)
     });
-    let hand = machine.hand();
+    let manual_peer = machine.manual_peer();
     for (slot, (_, address)) in listeners.iter().enumerate() {
-        let _line = hand.with(|net| net.connect(*address)).unwrap();
+        let _line = manual_peer.with(|net| net.connect(*address)).unwrap();
         let completion = loop {
             kernel.turn(None).unwrap();
             if let Some(completion) = kernel.next() {
@@ -232,7 +232,7 @@ fn without_multishot_a_second_listener_failed() {
         };
         assert_eq!(completion.token, accept(slot as u32), "{completion:?}");
         let Outcome::Accepted(socket) = completion.outcome else { panic!("{completion:?}") };
-        kernel.host_mut().discard(socket);
+        kernel.host_mut().close_unused(socket);
     }
 }
 
@@ -270,12 +270,12 @@ fn file_work_that_hangs_kept_a_kernel_from_ending() {
     let file = shared_ring::File::from(read);
     // At this offset a pipe is read where it stands (preadv2(2)): the thread waits for the writer.
     let op = Op::Read { file, offset: u64::MAX, len: 1 };
-    let token = Token::new(Kind::File, 0, 0);
-    assert!(matches!(kernel.submit(token, op), Ok(Posted::InFlight)));
+    let token = Token::new(OpKind::File, 0, 0);
+    assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
     // Once work that was posted later is done, a thread has begun with it.
-    let root = kernel.host_mut().directory("/proc/self".as_ref()).unwrap();
-    let op = Op::List { root, path: c"task".into(), links: Links::Beneath };
-    kernel.submit(Token::new(Kind::File, 1, 0), op).unwrap();
+    let root = kernel.host_mut().open_directory("/proc/self".as_ref()).unwrap();
+    let op = Op::List { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    kernel.submit(Token::new(OpKind::File, 1, 0), op).unwrap();
     let mut batch = Batch::new();
     while !batch.iter().any(|c| matches!(c.outcome, Outcome::Listed(_))) {
         kernel.turn_into(None, &mut batch).unwrap();
@@ -293,7 +293,7 @@ fn file_work_that_hangs_kept_a_kernel_from_ending() {
 fn a_socket_that_is_closed_leaves_its_turn_to_nobody() {
     let config = EngineConfig { operations: 8, buffers: 4, buffer_size: 16 };
     let mut engine = Engine::new(EpollEdge::new().unwrap(), &config).unwrap();
-    let receive = |slot| Token::new(Kind::Receive, slot, 0);
+    let receive = |slot| Token::new(OpKind::Receive, slot, 0);
     let [(first, _far), (second, _other)] = [0, 1].map(|slot| {
         let (near, mut far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -317,11 +317,11 @@ fn a_socket_that_is_closed_leaves_its_turn_to_nobody() {
             }
             _ => {
                 assert!(completion.last && completion.token == receive(0));
-                let close = Token::new(Kind::Close, 0, 0);
+                let close = Token::new(OpKind::Close, 0, 0);
                 engine.submit(close, Op::Close { socket: first.take().unwrap() }).unwrap();
             }
         }
     }
     assert_eq!(received, 1);
-    Linux::default().discard(second);
+    Linux::default().close_unused(second);
 }

@@ -4,7 +4,7 @@ use std::collections::TryReserveError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use multiplex::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Listener, Rx, Why};
+use evring::{Application, Chunk, Close, CloseReason, Commands, Cx, HIGH_WATER, Listener, Rx};
 
 use crate::database::{Database, Limits};
 use crate::session::{Next, Session};
@@ -46,7 +46,7 @@ impl<C: Commands> Clock for Time<'_, C> {
     }
 
     fn unix(&self) -> Duration {
-        self.io.wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+        self.io.wall_time().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
     }
 }
 
@@ -72,18 +72,18 @@ impl Application for Kv {
             }
             match next {
                 Next::Input => break,
-                Next::Output if queued >= HIGH_WATER => return x.io.receive(x.id, false),
+                Next::Output if queued >= HIGH_WATER => return x.io.set_receiving(x.id, false),
                 Next::Output => {}
                 Next::Close => return x.io.close(x.id, Close::Linger),
             }
         }
-        if rx.eof() || x.io.stopping() && x.state.is_idle() {
+        if rx.eof() || x.io.is_stopping() && x.state.is_idle() {
             x.io.close(x.id, Close::Flush);
         }
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, Session>) {
-        x.io.receive(x.id, true);
+        x.io.set_receiving(x.id, true);
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, Session>) {
@@ -92,7 +92,7 @@ impl Application for Kv {
         }
     }
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, Session>, _: Why) {
+    fn closed(&mut self, x: Cx<'_, impl Commands, Session>, _: CloseReason) {
         x.state.end(&mut self.database);
         self.database.disconnected();
     }

@@ -18,7 +18,7 @@ pub struct Limits {
     pub memory: usize,
     /// The largest item in bytes, as memcached counts them: its key, its value and about 60 more.
     pub max_item: usize,
-    /// Connections at a time; `stats` says so, [`Config`](multiplex::Config) enforces it.
+    /// Connections at a time; `stats` says so, [`Config`](evring::Config) enforces it.
     pub connections: u32,
 }
 

@@ -5,7 +5,7 @@
 //! - the store, a data structure: values in chains of blocks, found by a hash table, evicted in
 //!   the order of their last use; it is given the time;
 //! - [`Session`], a connection's side of the protocol: bytes in, bytes out;
-//! - [`Kv`], the application, which runs on every mechanism of `multiplex`.
+//! - [`Kv`], the application, which runs on every mechanism of `evring`.
 //!
 //! What memcached does besides is left out: the binary protocol and the meta commands, which are
 //! answered as any unknown line is, UDP, authentication, TLS, and storage on disks.
@@ -15,7 +15,7 @@
 //! [`Limits::memory`] is all that values take: blocks of 128 bytes, of which an item's first has a
 //! header of 48 bytes and every other one a link of 4, and up to 4 bytes for each block in the hash
 //! table. As all blocks have one size, none is lost between others. What the process holds besides is
-//! the program, and what [`Config`](multiplex::Config) permits for connections: a worker with idle
+//! the program, and what [`Config`](evring::Config) permits for connections: a worker with idle
 //! ones takes less than 16 MiB.
 //!
 //! # Differences from memcached

@@ -10,14 +10,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use clap::Parser as _;
+use evring::{AnyMechanism, Config};
 use kv::{Database, Kv};
-use multiplex::{Any, Config};
 use options::Options;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     if options.list_backends {
-        for backend in multiplex::backends().iter().filter(|backend| backend.available.is_ok()) {
+        for backend in evring::backends().iter().filter(|backend| backend.available.is_ok()) {
             println!("{}", backend.name);
         }
         return Ok(());
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let seed = RandomState::new().hash_one(0);
     if threads == 1 {
         let database = Database::new(limits, seed).map_err(no_memory)?;
-        let mechanism = Any::new(&options.backend, &config)?;
+        let mechanism = AnyMechanism::new(&options.backend, &config)?;
         say(mechanism.addresses(), mechanism.name());
         mechanism.run(Kv::new(database))?;
         return Ok(());
@@ -97,7 +97,7 @@ fn work(
     database: Database,
     tell: &Sender<Told>,
 ) -> Result<(), Box<dyn Error>> {
-    let mechanism = Any::new(backend, config)?;
+    let mechanism = AnyMechanism::new(backend, config)?;
     tell.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))?;
     mechanism.run(Kv::new(database))?;
     Ok(())

@@ -7,7 +7,7 @@ use memchr::{memchr, memchr3};
 use crate::database::Database;
 use crate::protocol::{self, BAD_FORMAT, Command, Get, StoreLine};
 use crate::reply;
-use crate::store::{Arriving, Clock, Found, Outcome, Reading, Refusal, Store, Verb};
+use crate::store::{Arriving, Clock, Found, Outcome, Reading, Store, SubmitErrorKind, Verb};
 
 /// What a connection is in the middle of.
 ///
@@ -293,12 +293,14 @@ impl Session {
             Err(refusal) => {
                 if verb == Verb::Set {
                     // The old value must not outlive a set that failed.
-                    store.discard(key);
+                    store.close_unused(key);
                 }
                 if !quiet {
                     out.extend_from_slice(match refusal {
-                        Refusal::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
-                        Refusal::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
+                        SubmitErrorKind::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+                        SubmitErrorKind::NoMemory => {
+                            b"SERVER_ERROR out of memory storing object\r\n"
+                        }
                     });
                 }
                 self.phase = Phase::Swallow(len + LINE_END.len());

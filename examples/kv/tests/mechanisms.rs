@@ -5,9 +5,9 @@ mod support;
 
 use std::time::Instant;
 
+use evring::Config;
 use kv::model::Model;
 use kv::{Database, Kv, Limits};
-use multiplex::Config;
 use support::client::{Client, End};
 use support::{PATIENCE, Server, config, on_each, on_each_at_once, pattern, tiny};
 
@@ -153,7 +153,7 @@ fn too_large_a_value_is_swallowed_and_the_old_one_goes() {
 fn a_get_of_many_large_values_waits_for_its_reader() {
     on_each(|backend| {
         // Far more than may be queued for one connection.
-        let server = kv(backend, Config { max_queued: 3 << 20, ..config() });
+        let server = kv(backend, Config { max_queued_bytes: 3 << 20, ..config() });
         let mut client = Client::connect(server.address);
         let large = pattern(MAX_VALUE);
         client.ask(set("large", &large), b"STORED\r\n");

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use clap::Parser;
+use evring::{Config, Root};
+use evring_httpd::Site;
 use examples::{Listen, Tls, server_config};
-use httpd::Site;
-use multiplex::{Config, Root};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 

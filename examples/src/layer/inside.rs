@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use multiplex::{Admit, Chunk, Close, Commands, Conn, FileOp, Lateness, Listener, Stats};
+use evring::{AcceptPolicy, Chunk, Close, Commands, ConnId, FileOp, Lateness, Listener, Stats};
 
 use super::session::Session;
 use crate::Transform;
@@ -14,7 +14,7 @@ use crate::Transform;
 pub(super) struct Sessions<T> {
     slots: Vec<Option<Session<T>>>,
     /// Those with reserved memory that the application is filling in.
-    reserved: Vec<Conn>,
+    reserved: Vec<ConnId>,
 }
 
 impl<T> Default for Sessions<T> {
@@ -24,7 +24,7 @@ impl<T> Default for Sessions<T> {
 }
 
 impl<T: Transform> Sessions<T> {
-    pub(super) fn begin(&mut self, id: Conn, transform: T) {
+    pub(super) fn begin(&mut self, id: ConnId, transform: T) {
         let slot = id.slot() as usize;
         if self.slots.len() <= slot {
             self.slots.resize_with(slot + 1, || None);
@@ -32,11 +32,11 @@ impl<T: Transform> Sessions<T> {
         self.slots[slot] = Some(Session::new(id, transform));
     }
 
-    pub(super) fn get(&mut self, id: Conn) -> Option<&mut Session<T>> {
+    pub(super) fn get(&mut self, id: ConnId) -> Option<&mut Session<T>> {
         self.slots.get_mut(id.slot() as usize)?.as_mut().filter(|session| session.id == id)
     }
 
-    pub(super) fn end(&mut self, id: Conn) -> Option<Session<T>> {
+    pub(super) fn end(&mut self, id: ConnId) -> Option<Session<T>> {
         self.get(id)?;
         self.slots[id.slot() as usize].take()
     }
@@ -57,14 +57,14 @@ pub(super) struct Inside<'a, C, T> {
 }
 
 impl<C: Commands, T: Transform> Commands for Inside<'_, C, T> {
-    fn send(&mut self, to: Conn, chunk: Chunk<'_>) -> usize {
+    fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
         match self.sessions.get(to) {
             Some(session) => session.send(self.io, chunk),
             None => self.io.send(to, chunk),
         }
     }
 
-    fn reserve(&mut self, to: Conn, n: usize) -> &mut [u8] {
+    fn reserve(&mut self, to: ConnId, n: usize) -> &mut [u8] {
         if self.sessions.get(to).is_none() {
             return self.io.reserve(to, n);
         }
@@ -72,14 +72,14 @@ impl<C: Commands, T: Transform> Commands for Inside<'_, C, T> {
         self.sessions.get(to).expect("was there a line above").reserve(self.io, n)
     }
 
-    fn receive(&mut self, id: Conn, on: bool) {
+    fn set_receiving(&mut self, id: ConnId, on: bool) {
         match self.sessions.get(id) {
             Some(session) => session.receive(self.io, on),
-            None => self.io.receive(id, on),
+            None => self.io.set_receiving(id, on),
         }
     }
 
-    fn close(&mut self, id: Conn, how: Close) {
+    fn close(&mut self, id: ConnId, how: Close) {
         match self.sessions.get(id) {
             Some(session) => session.close(self.io, how),
             None => self.io.close(id, how),
@@ -90,39 +90,39 @@ impl<C: Commands, T: Transform> Commands for Inside<'_, C, T> {
         self.io.now()
     }
 
-    fn wall(&self) -> SystemTime {
-        self.io.wall()
+    fn wall_time(&self) -> SystemTime {
+        self.io.wall_time()
     }
 
     fn random(&mut self) -> u64 {
         self.io.random()
     }
 
-    fn connect(&mut self, to: SocketAddr) -> Conn {
+    fn connect(&mut self, to: SocketAddr) -> ConnId {
         self.io.connect(to)
     }
 
-    fn file(&mut self, on: Conn, tag: u32, op: FileOp) {
-        self.io.file(on, tag, op);
+    fn file_op(&mut self, on: ConnId, tag: u32, op: FileOp) {
+        self.io.file_op(on, tag, op);
     }
 
-    fn deadline(&mut self, id: Conn, at: Option<Instant>) {
-        self.io.deadline(id, at);
+    fn set_deadline(&mut self, id: ConnId, at: Option<Instant>) {
+        self.io.set_deadline(id, at);
     }
 
-    fn unsent(&self, id: Conn) -> u64 {
-        self.io.unsent(id)
+    fn unsent_bytes(&self, id: ConnId) -> u64 {
+        self.io.unsent_bytes(id)
     }
 
-    fn peer(&self, id: Conn) -> Option<SocketAddr> {
-        self.io.peer(id)
+    fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {
+        self.io.peer_addr(id)
     }
 
-    fn admit(&mut self, at: Listener, how: Admit) {
-        self.io.admit(at, how);
+    fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {
+        self.io.set_accept_policy(at, how);
     }
 
-    fn lateness(&self, id: Conn) -> Lateness {
+    fn lateness(&self, id: ConnId) -> Lateness {
         self.io.lateness(id)
     }
 
@@ -130,11 +130,11 @@ impl<C: Commands, T: Transform> Commands for Inside<'_, C, T> {
         self.io.stats()
     }
 
-    fn stopping(&self) -> bool {
-        self.io.stopping()
+    fn is_stopping(&self) -> bool {
+        self.io.is_stopping()
     }
 
-    fn pending(&self) -> bool {
-        self.io.pending()
+    fn has_pending(&self) -> bool {
+        self.io.has_pending()
     }
 }

@@ -1,7 +1,7 @@
 //! What a layer asks of chunks and of closes: whose bytes, and which comes first.
 
 use bytes::Bytes;
-use multiplex::{Chunk, Close};
+use evring::{Chunk, Close};
 
 /// Of several calls the most abrupt wins.
 pub(super) fn abruptness(how: Option<Close>) -> u8 {

@@ -4,7 +4,7 @@ mod sealing;
 
 use std::collections::VecDeque;
 
-use multiplex::{Chunk, Close, Commands, Conn, Rx, Tail, Why};
+use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx, Tail};
 
 use super::order::abruptness;
 use crate::Transform;
@@ -21,7 +21,7 @@ const PIECE: usize = 16 * 1024;
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Session<T> {
-    pub id: Conn,
+    pub id: ConnId,
     transform: T,
 
     /// Opened bytes that the application has not consumed.
@@ -53,11 +53,11 @@ pub(super) struct Session<T> {
     /// What of that the mechanism was told.
     closed: Option<Close>,
     /// Why the layer itself ended the connection.
-    pub why: Option<Why>,
+    pub reason: Option<CloseReason>,
 }
 
 impl<T: Transform> Session<T> {
-    pub(super) fn new(id: Conn, transform: T) -> Self {
+    pub(super) fn new(id: ConnId, transform: T) -> Self {
         Session {
             id,
             transform,
@@ -74,13 +74,13 @@ impl<T: Transform> Session<T> {
             full: false,
             closing: None,
             closed: None,
-            why: None,
+            reason: None,
         }
     }
 
     /// Opens what came; says whether the application is to be called.
     pub(super) fn received(&mut self, io: &mut impl Commands, rx: &mut Rx<'_>) -> bool {
-        if self.why.is_some() {
+        if self.reason.is_some() {
             rx.consume(rx.bytes().len());
             return false;
         }
@@ -90,18 +90,18 @@ impl<T: Transform> Session<T> {
         match opened {
             Ok(eof) => self.eof |= eof,
             // The transform may have words for the peer, which must not be lost to a reset.
-            Err(error) => self.fail(io, Why::Failed(error), Close::Linger),
+            Err(error) => self.fail(io, CloseReason::Failed(error), Close::Linger),
         }
         if rx.eof() && !self.eof {
             self.eof = true;
             if let Err(error) = self.transform.ended() {
-                self.fail(io, Why::Failed(error), Close::Reset);
+                self.fail(io, CloseReason::Failed(error), Close::Reset);
             }
         }
         self.flush(io);
         self.pump(io);
         if self.paused && self.transform.ready() {
-            io.receive(self.id, false);
+            io.set_receiving(self.id, false);
         }
         if !self.listens() {
             self.plain.clear();
@@ -115,12 +115,12 @@ impl<T: Transform> Session<T> {
 
     /// Whether the application takes bytes, now or after a pause.
     fn listens(&self) -> bool {
-        self.why.is_none() && matches!(self.closing, None | Some(Close::Half))
+        self.reason.is_none() && matches!(self.closing, None | Some(Close::Half))
     }
 
     /// Whether the application may still send.
     fn talks(&self) -> bool {
-        self.why.is_none() && self.closing.is_none()
+        self.reason.is_none() && self.closing.is_none()
     }
 
     /// Whether the application waits for more bytes.
@@ -135,12 +135,12 @@ impl<T: Transform> Session<T> {
         }
         (self.paused, self.resumed) = (!on, on);
         if self.transform.ready() {
-            io.receive(self.id, on);
+            io.set_receiving(self.id, on);
         } else if on {
             // A handshake receives even for an application that pauses. To have it called, the
             // mechanism must see a resume.
-            io.receive(self.id, false);
-            io.receive(self.id, true);
+            io.set_receiving(self.id, false);
+            io.set_receiving(self.id, true);
         }
     }
 
@@ -170,11 +170,11 @@ impl<T: Transform> Session<T> {
     }
 
     /// Ends the connection for a reason of the layer's own.
-    pub(super) fn fail(&mut self, io: &mut impl Commands, why: Why, how: Close) {
-        if self.why.is_some() {
+    pub(super) fn fail(&mut self, io: &mut impl Commands, reason: CloseReason, how: Close) {
+        if self.reason.is_some() {
             return;
         }
-        self.why = Some(why);
+        self.reason = Some(reason);
         self.drop_queue();
         if how != Close::Reset {
             self.flush(io);

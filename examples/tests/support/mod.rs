@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use multiplex::{Any, Application, BufferSizes, Config, Remote, Stats};
+use evring::{AnyMechanism, Application, BufferSizes, Config, RemoteHandle, Stats};
 
 /// What should have happened long before.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,12 +21,12 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Runs a test on every mechanism that can run here, and says which can't, and why.
 pub fn on_each(test: impl Fn(&'static str)) {
     static REPORT: Once = Once::new();
-    let backends = multiplex::backends();
+    let backends = evring::backends();
     REPORT.call_once(|| {
         for backend in &backends {
-            if let Err(why) = &backend.available {
+            if let Err(reason) = &backend.available {
                 // Not by `eprintln!`, which tests that pass keep to themselves.
-                let _ = writeln!(std::io::stderr(), "not tested: {}: {why}", backend.name);
+                let _ = writeln!(std::io::stderr(), "not tested: {}: {reason}", backend.name);
             }
         }
     });
@@ -70,21 +70,21 @@ pub fn config() -> Config {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         max_connections: 100,
         buffers: 64,
-        linger: Duration::from_secs(5),
-        drain: Duration::from_millis(50),
+        linger_timeout: Duration::from_secs(5),
+        drain_timeout: Duration::from_millis(50),
         ..Config::default()
     }
 }
 
 /// The same with the smallest socket buffers.
 pub fn tiny() -> Config {
-    Config { sockets: BufferSizes { send: Some(2048), receive: Some(2048) }, ..config() }
+    Config { socket_buffers: BufferSizes { send: Some(2048), receive: Some(2048) }, ..config() }
 }
 
 /// An application that runs in a thread of its own.
 pub struct Server {
     pub address: SocketAddr,
-    pub remote: Remote,
+    pub remote: RemoteHandle,
     thread: Option<JoinHandle<()>>,
     stats: Receiver<Stats>,
 }
@@ -99,7 +99,7 @@ impl Server {
         let (tell, told) = mpsc::channel();
         let (tell_stats, stats) = mpsc::channel();
         let serve = move || {
-            let mechanism = Any::new(backend, &config).expect("the mechanism can run");
+            let mechanism = AnyMechanism::new(backend, &config).expect("the mechanism can run");
             let address = mechanism.addresses().first().copied();
             tell.send((address, mechanism.remote())).expect("the test waits for it");
             let stats = mechanism.run(app()).expect("the mechanism runs to its end");

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use multiplex::{Application, Commands, Conn, Cx, FileDone, Listener, Rx, Why};
+use evring::{Application, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Rx};
 
 use super::PATIENCE;
 
@@ -25,12 +25,12 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Opened(Result<u64, io::ErrorKind>),
-    Stat(Result<(multiplex::FileKind, u64), io::ErrorKind>),
+    Stat(Result<(evring::FileKind, u64), io::ErrorKind>),
     Listed(Result<Vec<std::ffi::OsString>, io::ErrorKind>),
     Read(Result<Vec<u8>, io::ErrorKind>),
 }
 
-/// [`Why`], comparable.
+/// [`CloseReason`], comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Closed,
@@ -40,14 +40,14 @@ pub enum Ended {
     Stopped,
 }
 
-impl From<&Why> for Ended {
-    fn from(why: &Why) -> Self {
-        match why {
-            Why::Closed => Ended::Closed,
-            Why::Failed(_) => Ended::Failed,
-            Why::Overrun => Ended::Overrun,
-            Why::Truncated => Ended::Truncated,
-            Why::Stopped => Ended::Stopped,
+impl From<&CloseReason> for Ended {
+    fn from(reason: &CloseReason) -> Self {
+        match reason {
+            CloseReason::Closed => Ended::Closed,
+            CloseReason::Failed(_) => Ended::Failed,
+            CloseReason::Overrun => Ended::Overrun,
+            CloseReason::Truncated => Ended::Truncated,
+            CloseReason::Stopped => Ended::Stopped,
         }
     }
 }
@@ -56,15 +56,15 @@ impl From<&Why> for Ended {
 pub struct Turn<'a, 'r> {
     pub io: &'a mut dyn Commands,
     /// The connection; none when woken.
-    pub id: Option<Conn>,
+    pub id: Option<ConnId>,
     pub event: Event,
     pub rx: Option<&'a mut Rx<'r>>,
     /// What was opened.
-    pub file: Option<multiplex::File>,
+    pub file: Option<evring::File>,
 }
 
 impl Turn<'_, '_> {
-    pub fn conn(&self) -> Conn {
+    pub fn conn(&self) -> ConnId {
         self.id.expect("this callback is about a connection")
     }
 
@@ -79,11 +79,11 @@ impl Turn<'_, '_> {
 /// An application that reports everything and then does what the test says.
 pub struct Script<F> {
     act: F,
-    log: Sender<(Option<Conn>, Event)>,
+    log: Sender<(Option<ConnId>, Event)>,
 }
 
 /// What a [`Script`] was told, in order.
-pub struct Log(Receiver<(Option<Conn>, Event)>);
+pub struct Log(Receiver<(Option<ConnId>, Event)>);
 
 impl Log {
     /// The next event.
@@ -94,7 +94,7 @@ impl Log {
 
     /// The next event and its connection.
     #[track_caller]
-    pub fn next_of(&self) -> (Option<Conn>, Event) {
+    pub fn next_of(&self) -> (Option<ConnId>, Event) {
         self.0.recv_timeout(PATIENCE).expect("the application is told something")
     }
 
@@ -160,23 +160,23 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
         self.plain(x, Event::Drained);
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, tag: u32, done: FileDone) {
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, tag: u32, done: FileOutcome) {
         let mut file = None;
         let outcome = match done {
-            FileDone::Opened(Ok((opened, meta))) => {
+            FileOutcome::Opened(Ok((opened, meta))) => {
                 file = Some(opened);
                 Outcome::Opened(Ok(meta.len))
             }
-            FileDone::Opened(Err(e)) => Outcome::Opened(Err(e.kind())),
-            FileDone::Stat(r) => Outcome::Stat(r.map(|m| (m.kind, m.len)).map_err(|e| e.kind())),
-            FileDone::Listed(r) => {
+            FileOutcome::Opened(Err(e)) => Outcome::Opened(Err(e.kind())),
+            FileOutcome::Stat(r) => Outcome::Stat(r.map(|m| (m.kind, m.len)).map_err(|e| e.kind())),
+            FileOutcome::Listed(r) => {
                 let mut names = r.map(|l| l.entries.into_iter().map(|e| e.0).collect::<Vec<_>>());
                 if let Ok(names) = &mut names {
                     names.sort();
                 }
                 Outcome::Listed(names.map_err(|e| e.kind()))
             }
-            FileDone::Read(r) => Outcome::Read(r.map(|b| b.to_vec()).map_err(|e| e.kind())),
+            FileOutcome::Read(r) => Outcome::Read(r.map(|b| b.to_vec()).map_err(|e| e.kind())),
         };
         let event = Event::File(tag, outcome);
         self.tell(Turn { io: x.io, id: Some(x.id), event, rx: None, file });
@@ -190,8 +190,8 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
         self.plain(x, Event::Stopping);
     }
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, ()>, why: Why) {
-        self.plain(x, Event::Closed(Ended::from(&why)));
+    fn closed(&mut self, x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
+        self.plain(x, Event::Closed(Ended::from(&reason)));
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) {

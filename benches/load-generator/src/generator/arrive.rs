@@ -81,8 +81,8 @@ impl<K: Kernel> Generator<'_, K> {
                 connection.place = 1;
                 self.ask(slot, due, session, 0);
             }
-            Err(why) => {
-                self.lose(Asked { due, counts, session, place: 0, connect: None }, why);
+            Err(failure) => {
+                self.lose(Asked { due, counts, session, place: 0, connect: None }, failure);
                 if counts {
                     self.tally.skipped += self.plan.sessions[session].rest(1);
                 }

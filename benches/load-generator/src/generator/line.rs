@@ -1,10 +1,11 @@
 //! Connections are made, used and ended.
 
 use shared_ring::{
-    BufferSizes, Completion, Errno, Gather, Host, Kernel, Kind, Op, Outcome, Posted, RxBuf, Token,
+    BufferSizes, Completion, Errno, GatherList, Host, Kernel, Op, OpKind, Outcome, RxBuf,
+    Submitted, Token,
 };
 
-use super::{FAREWELL, Generator, connection_token, emptied, is_over, why};
+use super::{FAREWELL, Generator, connection_token, emptied, failure_of, is_over};
 use crate::connection::{Asked, Connection, Phase, Role};
 use crate::deadlines::Watched;
 use crate::reply::Reply;
@@ -18,7 +19,7 @@ const SLOW_BUFFER: usize = 4096;
 impl<K: Kernel> Generator<'_, K> {
     /// Makes a connection.
     pub(super) fn connect(&mut self, role: Role) -> Result<u32, Failed> {
-        if self.open >= self.plan.most_open {
+        if self.open >= self.plan.max_open {
             return Err(Failed::NoRoom);
         }
         let from = match self.plan.sources.len() {
@@ -32,7 +33,8 @@ impl<K: Kernel> Generator<'_, K> {
             buffers.receive = Some(SLOW_BUFFER);
         }
         let socket = self.kernel.host_mut().socket(to, from, buffers);
-        let socket = socket.map_err(|e| why(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        let socket =
+            socket.map_err(|e| failure_of(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         let slot = self.free.pop().unwrap_or_else(|| {
             self.connections.push(Connection::default());
             self.connections.len() as u32 - 1
@@ -42,20 +44,23 @@ impl<K: Kernel> Generator<'_, K> {
         connection.begin(role, socket);
         let Some(fd) = connection.fd() else { unreachable!("it has just begun") };
         connection.connects = true;
-        self.post(connection_token(&self.connections, Kind::Connect, slot), Op::Connect { fd, to });
+        self.post(
+            connection_token(&self.connections, OpKind::Connect, slot),
+            Op::Connect { fd, to },
+        );
         Ok(slot)
     }
 
     /// Posts an operation. What is done at once completes in this turn, as everything else does.
     pub(super) fn post(&mut self, token: Token, op: Op) {
         let outcome = match self.kernel.submit(token, op) {
-            Ok(Posted::InFlight) => return,
-            Ok(Posted::Done(outcome)) => outcome,
+            Ok(Submitted::InFlight) => return,
+            Ok(Submitted::Done(outcome)) => outcome,
             // The kernel was given room for all of them.
             Err(refused) => {
                 let list = match refused.op {
                     Op::Close { socket } => {
-                        self.kernel.host_mut().discard(socket);
+                        self.kernel.host_mut().close_unused(socket);
                         None
                     }
                     Op::Send { data, .. } => Some(data),
@@ -84,7 +89,7 @@ impl<K: Kernel> Generator<'_, K> {
         self.refused_since = None;
         self.refusals = 0;
         self.has_connected = true;
-        self.post(connection_token(&self.connections, Kind::Receive, slot), Op::Receive { fd });
+        self.post(connection_token(&self.connections, OpKind::Receive, slot), Op::Receive { fd });
         match role {
             Role::Session => {
                 self.go_on(slot);
@@ -174,7 +179,7 @@ impl<K: Kernel> Generator<'_, K> {
             _ => None,
         };
         match failed {
-            Some(why) => self.tally.failed(asked.counts, why),
+            Some(failure) => self.tally.failed(asked.counts, failure),
             None => self.tally.replied(asked.counts, time, reply.bytes),
         }
         self.note(&asked, failed);
@@ -212,10 +217,10 @@ impl<K: Kernel> Generator<'_, K> {
         }
         connection.unsent = 0;
         connection.sends = true;
-        self.post(connection_token(&self.connections, Kind::Send, slot), Op::Send { fd, data });
+        self.post(connection_token(&self.connections, OpKind::Send, slot), Op::Send { fd, data });
     }
 
-    pub(super) fn sent(&mut self, slot: u32, data: Box<Gather>) {
+    pub(super) fn sent(&mut self, slot: u32, data: Box<GatherList>) {
         let connection = &mut self.connections[slot as usize];
         if data.is_empty() || !connection.is_alive() {
             let (role, alive) = (connection.role, connection.is_alive());
@@ -228,7 +233,7 @@ impl<K: Kernel> Generator<'_, K> {
         }
         let Some(fd) = connection.fd() else { return };
         connection.sends = true;
-        self.post(connection_token(&self.connections, Kind::Send, slot), Op::Send { fd, data });
+        self.post(connection_token(&self.connections, OpKind::Send, slot), Op::Send { fd, data });
     }
 
     /// Gives up requests whose time is over, by a reset of their connections.
@@ -258,7 +263,7 @@ impl<K: Kernel> Generator<'_, K> {
     }
 
     /// A connection has failed, and with it what was asked on it.
-    pub(super) fn fail(&mut self, slot: u32, why: Failed) {
+    pub(super) fn fail(&mut self, slot: u32, failure: Failed) {
         let connection = &mut self.connections[slot as usize];
         if !connection.is_alive() {
             return;
@@ -266,33 +271,33 @@ impl<K: Kernel> Generator<'_, K> {
         if connection.role.is_slow() && connection.phase == Phase::Open {
             self.tally.slow_lost += 1;
         }
-        if why == Failed::Refused {
+        if failure == Failed::Refused {
             self.refused_since.get_or_insert(self.now);
             self.refusals += 1;
         }
         if self.opening > 0 && connection.phase == Phase::Connecting {
-            self.tally.stopped = Some(Stopped::NotOpened(why));
+            self.tally.stopped = Some(Stopped::NotOpened(failure));
         }
-        self.lose_all(slot, why);
+        self.lose_all(slot, failure);
         self.end(slot, true);
     }
 
     /// What was asked on a connection gets no reply.
-    pub(super) fn lose_all(&mut self, slot: u32, mut why: Failed) {
+    pub(super) fn lose_all(&mut self, slot: u32, mut failure: Failed) {
         while let Some(asked) = self.connections[slot as usize].asked.pop_front() {
             self.connections[slot as usize].over += 1;
-            self.lose(asked, why);
+            self.lose(asked, failure);
             // Those behind it have not been begun.
-            if why == Failed::ShortBody {
-                why = Failed::Closed;
+            if failure == Failed::ShortBody {
+                failure = Failed::Closed;
             }
         }
     }
 
-    pub(super) fn lose(&mut self, asked: Asked, why: Failed) {
+    pub(super) fn lose(&mut self, asked: Asked, failure: Failed) {
         self.counted -= u64::from(asked.counts);
-        self.tally.failed(asked.counts, why);
-        self.note(&asked, Some(why));
+        self.tally.failed(asked.counts, failure);
+        self.note(&asked, Some(failure));
     }
 
     pub(super) fn note(&mut self, asked: &Asked, failed: Option<Failed>) {
@@ -317,9 +322,9 @@ impl<K: Kernel> Generator<'_, K> {
         }
         let Some(socket) = &connection.socket else { return };
         let flights = [
-            (connection.connects, Kind::Connect),
-            (connection.receives, Kind::Receive),
-            (connection.sends, Kind::Send),
+            (connection.connects, OpKind::Connect),
+            (connection.receives, OpKind::Receive),
+            (connection.sends, OpKind::Send),
         ];
         if reset {
             self.kernel.host_mut().reset_on_close(socket);
@@ -337,7 +342,7 @@ impl<K: Kernel> Generator<'_, K> {
         }
         connection.phase = Phase::Closing;
         let Some(socket) = connection.socket.take() else { return };
-        self.post(connection_token(&self.connections, Kind::Close, slot), Op::Close { socket });
+        self.post(connection_token(&self.connections, OpKind::Close, slot), Op::Close { socket });
     }
 
     /// A connection is gone. Where there is to be another one in its place, it follows.

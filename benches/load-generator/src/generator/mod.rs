@@ -8,13 +8,15 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use shared_ring::{Completion, Errno, Fault, Gather, Host, Kernel, Kind, Outcome, Token};
+use shared_ring::{
+    Completion, Errno, GatherList, Host, Kernel, KernelError, OpKind, Outcome, Token,
+};
 
 use crate::arrivals::Moments;
 use crate::connection::{Connection, Phase, Role};
 use crate::deadlines::{Deadlines, Watched};
 use crate::tally::{Moment, Stopped};
-use crate::{Failed, Pace, Plan, Senseless, Tally};
+use crate::{Failed, InvalidPlan, Pace, Plan, Tally};
 
 /// Most sessions or requests begun between two looks at what has come.
 const BURST: u32 = 64;
@@ -50,7 +52,7 @@ enum Wakes {
 }
 
 /// Lists to be used again, boxed as the kernel takes them.
-type Lists = Vec<Box<Gather>>;
+type Lists = Vec<Box<GatherList>>;
 
 /// Makes the load of a plan, on a kernel.
 pub struct Generator<'a, K> {
@@ -105,14 +107,14 @@ pub struct Generator<'a, K> {
 impl<'a, K: Kernel> Generator<'a, K> {
     /// Operations that the kernel must have room for.
     pub fn operations(plan: &Plan) -> u32 {
-        4 * (plan.most_open + 1)
+        4 * (plan.max_open + 1)
     }
 
     /// Sets up the load of a plan.
     ///
     /// # Errors
     /// When the plan makes no sense.
-    pub fn new(kernel: K, plan: &'a Plan) -> Result<Self, Senseless> {
+    pub fn new(kernel: K, plan: &'a Plan) -> Result<Self, InvalidPlan> {
         plan.check()?;
         let now = kernel.host().clock();
         let rate = plan.pace.rate();
@@ -159,7 +161,10 @@ impl<'a, K: Kernel> Generator<'a, K> {
     ///
     /// # Errors
     /// Only when the kernel can't be used any more.
-    pub fn run(mut self, mut watch: impl FnMut(Moment, &Tally) -> bool) -> Result<Tally, Fault> {
+    pub fn run(
+        mut self,
+        mut watch: impl FnMut(Moment, &Tally) -> bool,
+    ) -> Result<Tally, KernelError> {
         self.tally.stopped = self.open_beforehand(&mut watch)?;
         if self.tally.stopped.is_none() {
             self.start();
@@ -191,7 +196,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
     fn open_beforehand(
         &mut self,
         watch: &mut impl FnMut(Moment, &Tally) -> bool,
-    ) -> Result<Option<Stopped>, Fault> {
+    ) -> Result<Option<Stopped>, KernelError> {
         let kept = match self.plan.pace {
             Pace::Requests { connections, .. } => connections,
             _ => 0,
@@ -203,8 +208,8 @@ impl<'a, K: Kernel> Generator<'a, K> {
             while self.opening < OPENING && self.opened + self.opening < wanted {
                 let made = self.opened + self.opening;
                 let role = self.role_of(made);
-                if let Err(why) = self.connect(role) {
-                    return Ok(Some(Stopped::NotOpened(why)));
+                if let Err(failure) = self.connect(role) {
+                    return Ok(Some(Stopped::NotOpened(failure)));
                 }
                 self.opening += 1;
             }
@@ -310,7 +315,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
         next
     }
 
-    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         if !self.fresh.is_empty() {
             let now = self.kernel.host().clock();
             for (due, counts) in self.fresh.drain(..) {
@@ -336,10 +341,10 @@ impl<'a, K: Kernel> Generator<'a, K> {
             return;
         }
         match token.kind() {
-            Kind::Connect => connection.connects = false,
-            Kind::Receive => connection.receives &= !last,
-            Kind::Send => connection.sends = false,
-            Kind::Close => return self.closed(slot),
+            OpKind::Connect => connection.connects = false,
+            OpKind::Receive => connection.receives &= !last,
+            OpKind::Send => connection.sends = false,
+            OpKind::Close => return self.closed(slot),
             _ => return,
         }
         match outcome {
@@ -351,14 +356,14 @@ impl<'a, K: Kernel> Generator<'a, K> {
             Outcome::Failed(Errno::CANCELED, None) if self.is_resting(slot) => {}
             Outcome::Failed(errno, list) => {
                 self.spare.extend(list.map(emptied));
-                self.fail(slot, why(errno));
+                self.fail(slot, failure_of(errno));
             }
             _ => {}
         }
         self.close_if_quiet(slot);
     }
 
-    fn close_all(&mut self) -> Result<(), Fault> {
+    fn close_all(&mut self) -> Result<(), KernelError> {
         let patience = self.kernel.host().clock() + PATIENCE;
         self.ended = true;
         for slot in 0..self.connections.len() as u32 {
@@ -388,16 +393,16 @@ fn is_over(connections: &[Connection], watched: &Watched) -> bool {
         || place < connection.over
 }
 
-fn connection_token(connections: &[Connection], kind: Kind, slot: u32) -> Token {
+fn connection_token(connections: &[Connection], kind: OpKind, slot: u32) -> Token {
     connections[slot as usize].token(kind, slot)
 }
 
-fn emptied(mut list: Box<Gather>) -> Box<Gather> {
+fn emptied(mut list: Box<GatherList>) -> Box<GatherList> {
     list.clear();
     list
 }
 
-fn why(errno: Errno) -> Failed {
+fn failure_of(errno: Errno) -> Failed {
     match errno {
         Errno::CONNREFUSED => Failed::Refused,
         Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => Failed::Reset,

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use shared_ring::{Kernel, Kind, Op, RxBuf};
+use shared_ring::{Kernel, Op, OpKind, RxBuf};
 
 use super::{Generator, RETRY, Wakes, connection_token};
 use crate::connection::{Phase, Role};
@@ -36,7 +36,7 @@ impl<K: Kernel> Generator<'_, K> {
             }
             connection.thinks = false;
             connection.receives = true;
-            let token = connection_token(&self.connections, Kind::Receive, slot);
+            let token = connection_token(&self.connections, OpKind::Receive, slot);
             return self.post(token, Op::Receive { fd });
         }
         let bytes = match connection.role {
@@ -49,7 +49,7 @@ impl<K: Kernel> Generator<'_, K> {
         connection.sends = true;
         let mut data = self.spare.pop().unwrap_or_default();
         data.shared(bytes);
-        self.post(connection_token(&self.connections, Kind::Send, slot), Op::Send { fd, data });
+        self.post(connection_token(&self.connections, OpKind::Send, slot), Op::Send { fd, data });
     }
 
     /// A byte has gone.
@@ -79,7 +79,7 @@ impl<K: Kernel> Generator<'_, K> {
         if !connection.thinks {
             connection.thinks = true;
             if connection.receives {
-                self.kernel.cancel(connection_token(&self.connections, Kind::Receive, slot));
+                self.kernel.cancel(connection_token(&self.connections, OpKind::Receive, slot));
             }
             self.slow_rests(slot);
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::CONNECTIONS;
-use crate::command::{What, Work};
+use crate::command::{What, Workload};
 use crate::failure::Failure;
 use crate::measure::{Sample, Site, Subject, UnderLoad};
 use crate::statistics;
@@ -15,13 +15,13 @@ const SLICE: u64 = 1_000;
 
 /// What was measured of one side, a value for each round.
 #[derive(Debug, Default)]
-pub(super) struct Side {
+pub(super) struct Measured {
     pub(super) samples: Vec<Sample>,
     pub(super) system_calls: Vec<f64>,
     pub(super) instructions: Vec<f64>,
 }
 
-impl Side {
+impl Measured {
     pub(super) fn of(&self, figure: impl Fn(&Sample) -> f64) -> Vec<f64> {
         self.samples.iter().map(figure).collect()
     }
@@ -32,9 +32,9 @@ impl Side {
 pub(super) struct Case {
     pub(super) mechanism: &'static str,
     floor: &'static str,
-    pub(super) work: Work,
-    pub(super) floor_side: Side,
-    pub(super) app_side: Side,
+    pub(super) work: Workload,
+    pub(super) floor_side: Measured,
+    pub(super) app_side: Measured,
     /// Why it was given up.
     pub(super) failed: Option<String>,
 }
@@ -46,8 +46,8 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    pub(super) fn new(mechanism: &'static str, floor: &'static str, work: Work) -> Self {
-        let (floor_side, app_side) = (Side::default(), Side::default());
+    pub(super) fn new(mechanism: &'static str, floor: &'static str, work: Workload) -> Self {
+        let (floor_side, app_side) = (Measured::default(), Measured::default());
         Case { mechanism, floor, work, floor_side, app_side, failed: None }
     }
 
@@ -56,13 +56,13 @@ impl Case {
         Subject { what, mechanism: mechanism.to_owned(), work: self.work }
     }
 
-    pub(super) fn side(&mut self, what: What) -> &mut Side {
+    pub(super) fn side(&mut self, what: What) -> &mut Measured {
         if what == What::Floor { &mut self.floor_side } else { &mut self.app_side }
     }
 
     /// Processor time of the application over that of the floor, for each round.
     pub(super) fn ratios(&self) -> Vec<f64> {
-        let cpu = |side: &Side| side.of(Sample::cpu_ns);
+        let cpu = |side: &Measured| side.of(Sample::cpu_ns);
         statistics::ratios(&cpu(&self.app_side), &cpu(&self.floor_side))
     }
 

@@ -1,8 +1,8 @@
 //! What a connection costs that does nothing.
 
-use multiplex::backends;
+use evring::backends;
 
-use crate::command::{What, Work};
+use crate::command::{What, Workload};
 use crate::failure::Failure;
 use crate::measure::{Load, Server, Site, Subject};
 use crate::outcome::{Outcome, X};
@@ -42,7 +42,7 @@ pub(super) fn measure_all(site: &Site, outcome: &mut Outcome) -> Option<f64> {
 }
 
 fn measure(mechanism: &str, site: &Site) -> Result<Bytes, Failure> {
-    let (what, work) = (What::App, Work::File);
+    let (what, work) = (What::App, Workload::File);
     let subject = Subject { what, mechanism: mechanism.to_owned(), work };
     let mut server = Server::start(&subject, site)?;
     let (live, resident) = (server.counts()?.live, server.resident()?);

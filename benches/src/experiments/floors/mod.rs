@@ -3,12 +3,12 @@
 mod case;
 mod idle;
 
-use multiplex::backends;
+use evring::backends;
 
-use case::{Case, Side};
+use case::{Case, Measured};
 
 use super::{Context, Experiment};
-use crate::command::{What, Work};
+use crate::command::{What, Workload};
 use crate::failure::Failure;
 use crate::floors;
 use crate::measure::{Callgrind, Others, Site};
@@ -80,8 +80,8 @@ fn cases(outcome: &mut Outcome) -> Vec<Case> {
             (Err(why), _) => outcome.notes.push(format!("{} can't run here: {why}", backend.name)),
             (Ok(()), None) => outcome.notes.push(format!("{} has no floor", backend.name)),
             (Ok(()), Some(floor)) => {
-                cases.push(Case::new(backend.name, floor, Work::File));
-                cases.push(Case::new(backend.name, floor, Work::Echo));
+                cases.push(Case::new(backend.name, floor, Workload::File));
+                cases.push(Case::new(backend.name, floor, Workload::Echo));
             }
         }
     }
@@ -154,7 +154,7 @@ fn report(case: &Case, outcome: &mut Outcome) {
         figures(case, what, side, outcome);
     }
     let name = case.mechanism.replace('-', "_");
-    let prefix = if case.work == Work::Echo { "echo_" } else { "" };
+    let prefix = if case.work == Workload::Echo { "echo_" } else { "" };
     if let Some(ratio) = spread(&case.ratios()) {
         let x = X::Name(case.mechanism.to_owned());
         outcome.point("CPU beside the floor", "ratio", case.work.name(), x, ratio);
@@ -171,7 +171,7 @@ fn report(case: &Case, outcome: &mut Outcome) {
     }
 }
 
-fn figures(case: &Case, what: What, side: &Side, outcome: &mut Outcome) {
+fn figures(case: &Case, what: What, side: &Measured, outcome: &mut Outcome) {
     let work = case.work.name();
     let mut add = |figure: &str, unit, name: &str, values: &[f64]| {
         if let Some(y) = spread(values) {

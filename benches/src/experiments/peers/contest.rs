@@ -1,7 +1,7 @@
 //! All servers that take part in one kind of work.
 
 use super::CONNECTIONS;
-use super::work::Work;
+use super::work::PeerWork;
 use crate::failure::Failure;
 use crate::measure::{Peer, Requests, Server, Site, Wrk};
 use crate::statistics::{self, spread};
@@ -22,14 +22,14 @@ pub(super) struct Run {
 
 /// One server and its runs, one for each round.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct Entry {
     pub(super) peer: Peer,
     pub(super) runs: Vec<Run>,
     /// Why it was given up.
     pub(super) failed: Option<String>,
 }
 
-impl Side {
+impl Entry {
     /// A figure of each run.
     pub(super) fn of(&self, figure: fn(&Run) -> f64) -> Vec<f64> {
         self.runs.iter().map(figure).collect()
@@ -39,16 +39,16 @@ impl Side {
 /// All servers that take part in one kind of work.
 #[derive(Debug)]
 pub(super) struct Contest {
-    pub(super) work: &'static Work,
-    pub(super) sides: Vec<Side>,
+    pub(super) work: &'static PeerWork,
+    pub(super) entries: Vec<Entry>,
 }
 
 impl Contest {
     /// Without those who are missing.
-    pub(super) fn new(work: &'static Work, missing: &[Peer]) -> Self {
-        let side = |peer: &Peer| Side { peer: *peer, runs: Vec::new(), failed: None };
+    pub(super) fn new(work: &'static PeerWork, missing: &[Peer]) -> Self {
+        let side = |peer: &Peer| Entry { peer: *peer, runs: Vec::new(), failed: None };
         let peers = work.peers.iter().filter(|peer| !missing.contains(peer));
-        Contest { work, sides: peers.map(side).collect() }
+        Contest { work, entries: peers.map(side).collect() }
     }
 
     /// What the floors of this work reply, if there are any: what our server does.
@@ -62,7 +62,7 @@ impl Contest {
 
     /// One run of one server, in a new process.
     pub(super) fn run(&mut self, side: usize, site: &Site, wrk: &Wrk, seconds: u32) {
-        let (work, side) = (self.work, &mut self.sides[side]);
+        let (work, side) = (self.work, &mut self.entries[side]);
         match run(side.peer, work, site, wrk, seconds) {
             Ok(run) => side.runs.push(run),
             Err(failure) => side.failed = Some(failure.to_string()),
@@ -70,24 +70,24 @@ impl Contest {
     }
 
     /// The side of `peer`.
-    pub(super) fn side(&self, peer: Peer) -> Option<&Side> {
-        self.sides.iter().find(|s| s.peer == peer)
+    pub(super) fn side(&self, peer: Peer) -> Option<&Entry> {
+        self.entries.iter().find(|s| s.peer == peer)
     }
 
     /// Of the sides that `who` names the one with the least median of a figure.
-    pub(super) fn least(&self, who: fn(Peer) -> bool, figure: fn(&Run) -> f64) -> Option<&Side> {
-        let sides = self.sides.iter().filter(|s| who(s.peer));
-        let median = |s: &&Side| spread(&s.of(figure)).map_or(f64::INFINITY, |s| s.median);
-        sides.min_by(|a, b| median(a).total_cmp(&median(b)))
+    pub(super) fn least(&self, who: fn(Peer) -> bool, figure: fn(&Run) -> f64) -> Option<&Entry> {
+        let entries = self.entries.iter().filter(|s| who(s.peer));
+        let median = |s: &&Entry| spread(&s.of(figure)).map_or(f64::INFINITY, |s| s.median);
+        entries.min_by(|a, b| median(a).total_cmp(&median(b)))
     }
 }
 
 /// The ratios of a figure of two sides, one for each round.
-pub(super) fn ratios(above: &Side, below: &Side, figure: fn(&Run) -> f64) -> Vec<f64> {
+pub(super) fn ratios(above: &Entry, below: &Entry, figure: fn(&Run) -> f64) -> Vec<f64> {
     statistics::ratios(&above.of(figure), &below.of(figure))
 }
 
-fn run(peer: Peer, work: &Work, site: &Site, wrk: &Wrk, seconds: u32) -> Result<Run, Failure> {
+fn run(peer: Peer, work: &PeerWork, site: &Site, wrk: &Wrk, seconds: u32) -> Result<Run, Failure> {
     let mut server = Server::start(&peer.subject(), site)?;
     server.ask(work.path, work.bytes)?;
     let before = server.cpu()?;

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::measure::{Others, Peer, Site, Wrk};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
-use contest::{Contest, Run, Side, ratios};
+use contest::{Contest, Entry, Run, ratios};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -72,19 +72,19 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 /// Rounds go around all contests, so that an early end leaves all with as many.
 fn measure(cx: &Context, contests: &mut [Contest], sites: &[Site], wrk: &Wrk) {
     let rounds = if cx.quick { 1 } else { ROUNDS };
-    let sides: usize = contests.iter().map(|c| c.sides.len()).sum();
-    cx.progress.set_length((rounds * sides) as u64);
+    let entries: usize = contests.iter().map(|c| c.entries.len()).sum();
+    cx.progress.set_length((rounds * entries) as u64);
     for round in 0..rounds {
         for (contest, site) in contests.iter_mut().zip(sites) {
-            let last = contest.sides.len() - 1;
+            let last = contest.entries.len() - 1;
             for i in 0..=last {
                 // The first round is never left out.
                 if round > 0 && cx.is_late() {
                     return;
                 }
                 let i = if round.is_multiple_of(2) { i } else { last - i };
-                if contest.sides[i].failed.is_none() {
-                    let (name, peer) = (contest.work.name, contest.sides[i].peer);
+                if contest.entries[i].failed.is_none() {
+                    let (name, peer) = (contest.work.name, contest.entries[i].peer);
                     cx.progress.set_message(format!("{name}: {peer}"));
                     contest.run(i, site, wrk, 1);
                 }
@@ -95,7 +95,7 @@ fn measure(cx: &Context, contests: &mut [Contest], sites: &[Site], wrk: &Wrk) {
 }
 
 fn figures(contest: &Contest, outcome: &mut Outcome) {
-    for side in &contest.sides {
+    for side in &contest.entries {
         let x = side.peer.to_string();
         if let Some(failure) = &side.failed {
             outcome.notes.push(format!("{}, {x} failed: {failure}", contest.work.name));
@@ -122,7 +122,7 @@ fn figures(contest: &Contest, outcome: &mut Outcome) {
 fn goals(contests: &[Contest], outcome: &mut Outcome) {
     for contest in contests {
         let name = contest.work.name;
-        let mut add = |ratio: String, above: &Side, below: &Side, figure: fn(&Run) -> f64| {
+        let mut add = |ratio: String, above: &Entry, below: &Entry, figure: fn(&Run) -> f64| {
             let ratios = ratios(above, below, figure);
             let Some(y) = spread(&ratios) else { return };
             let x = X::Name(format!("{} over {}", above.peer, below.peer));

@@ -5,7 +5,7 @@ use crate::measure::Requests;
 
 /// A kind of work.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct PeerWork {
     /// The word for it in the names of ratios.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
@@ -33,8 +33,8 @@ pub(super) const LIBRARIES: [Peer; 2] = [Hyper, MayMinihttp];
 
 /// nginx answers from its configuration where the work is no file, so one configuration stands
 /// for all. Libraries serve no files. A floor answers one read by one reply, so it knows no others.
-pub(super) const ALL: [Work; 6] = [
-    Work {
+pub(super) const ALL: [PeerWork; 6] = [
+    PeerWork {
         name: "hello",
         title: "12 bytes from a handler",
         path: "/hello",
@@ -42,7 +42,7 @@ pub(super) const ALL: [Work; 6] = [
         requests: Requests::KeepAlive,
         peers: &HANDLERS,
     },
-    Work {
+    PeerWork {
         name: "file1k",
         title: "a file of 1 KiB",
         path: "/1k.txt",
@@ -60,7 +60,7 @@ pub(super) const ALL: [Work; 6] = [
             SHIPPED,
         ],
     },
-    Work {
+    PeerWork {
         name: "file64k",
         title: "a file of 64 KiB",
         path: "/64k.txt",
@@ -68,7 +68,7 @@ pub(super) const ALL: [Work; 6] = [
         requests: Requests::KeepAlive,
         peers: &[EPOLL, URING, SEND, TOKIO, COPY, SENDFILE, SHIPPED],
     },
-    Work {
+    PeerWork {
         name: "file1m",
         title: "a file of 1 MiB",
         path: "/1m.txt",
@@ -76,7 +76,7 @@ pub(super) const ALL: [Work; 6] = [
         requests: Requests::KeepAlive,
         peers: &[EPOLL, URING, SEND, TOKIO, COPY, SENDFILE, SHIPPED],
     },
-    Work {
+    PeerWork {
         name: "pipelined",
         title: "12 bytes from a handler, 16 requests at once",
         path: "/hello",
@@ -84,7 +84,7 @@ pub(super) const ALL: [Work; 6] = [
         requests: Requests::Pipelined(16),
         peers: &HANDLERS,
     },
-    Work {
+    PeerWork {
         name: "conn",
         title: "12 bytes from a handler, a new connection for each request",
         path: "/hello",

@@ -19,7 +19,7 @@ use crate::outcome::{Outcome, X};
 use crate::statistics::{ratios, spread};
 
 use client::{ENDLESS, Load};
-use server::{Arrived, CHUNK, Server, Work};
+use server::{Arrived, CHUNK, Duty, Server};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -83,13 +83,13 @@ const NOTES: [&str; 6] = [
 /// A way to be told of connections.
 struct Subject {
     name: &'static str,
-    run: fn(Work, Load) -> Result<Seen, Failure>,
+    run: fn(Duty, Load) -> Result<Observation, Failure>,
 }
 
 const SUBJECTS: [Subject; 5] = [
     Subject { name: "send", run: |work, load| sending(Delivery::Preemptive, work, load) },
-    Subject { name: "send-ps2", run: |work, load| sending(Delivery::Immediate, work, load) },
-    Subject { name: "send-ps1", run: |work, load| sending(Delivery::Batched, work, load) },
+    Subject { name: "send-ps2", run: |work, load| sending(Delivery::Ps2, work, load) },
+    Subject { name: "send-ps1", run: |work, load| sending(Delivery::Ps1, work, load) },
     Subject { name: "uring", run: waiting },
     Subject { name: "epoll", run: polling },
 ];
@@ -97,7 +97,7 @@ const SEND: usize = 0;
 const WAIT: usize = 3;
 
 /// What one run has shown.
-struct Seen {
+struct Observation {
     p50_us: f64,
     p99_us: f64,
     entries: f64,
@@ -105,13 +105,13 @@ struct Seen {
 
 /// The runs of one subject at one load, one for each round.
 struct Runs {
-    work: Work,
+    work: Duty,
     load: f64,
-    seen: Vec<Seen>,
+    seen: Vec<Observation>,
 }
 
 impl Runs {
-    fn of(&self, what: impl Fn(&Seen) -> f64) -> Vec<f64> {
+    fn of(&self, what: impl Fn(&Observation) -> f64) -> Vec<f64> {
         self.seen.iter().map(what).collect()
     }
 }
@@ -165,8 +165,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 
 impl Measured {
     fn new(subject: &'static Subject, loads: &[f64]) -> Self {
-        let aside = Runs { work: Work::Aside, load: 1.0, seen: Vec::new() };
-        let each = |load: &f64| Runs { work: Work::Each, load: *load, seen: Vec::new() };
+        let aside = Runs { work: Duty::Aside, load: 1.0, seen: Vec::new() };
+        let each = |load: &f64| Runs { work: Duty::Each, load: *load, seen: Vec::new() };
         let runs = iter::once(aside).chain(loads.iter().map(each)).collect();
         Measured { subject, runs, failed: None }
     }
@@ -186,7 +186,7 @@ impl Measured {
     }
 
     /// The runs of one kind.
-    fn at(&self, work: Work, load: f64) -> Option<&Runs> {
+    fn at(&self, work: Duty, load: f64) -> Option<&Runs> {
         self.runs.iter().find(|runs| runs.work == work && runs.load == load)
     }
 }
@@ -201,19 +201,19 @@ fn config(mode: Mode) -> UringConfig {
     UringConfig { mode, operations: 4096, buffers: 1, buffer_size: 64 }
 }
 
-fn sending(delivery: Delivery, work: Work, load: Load) -> Result<Seen, Failure> {
+fn sending(delivery: Delivery, work: Duty, load: Load) -> Result<Observation, Failure> {
     let kernel = SendKernel::new(&config(delivery.mode()), delivery)
         .map_err(|e| Failure::new("a ring whose completions are events", e))?;
     serve(kernel, Some(SendKernel::arrived), work, load)
 }
 
-fn waiting(work: Work, load: Load) -> Result<Seen, Failure> {
+fn waiting(work: Duty, load: Load) -> Result<Observation, Failure> {
     let kernel =
         UringKernel::new(&config(Mode::Deferred)).map_err(|e| Failure::new("a ring", e))?;
     serve(kernel, None, work, load)
 }
 
-fn polling(work: Work, load: Load) -> Result<Seen, Failure> {
+fn polling(work: Duty, load: Load) -> Result<Observation, Failure> {
     let config = EngineConfig { operations: 4096, buffers: 1, buffer_size: 64 };
     let kernel = Epoll::new().and_then(|poller| PortableKernel::new(poller, &config));
     let kernel = kernel.map_err(|e| Failure::new("epoll", e))?;
@@ -223,9 +223,9 @@ fn polling(work: Work, load: Load) -> Result<Seen, Failure> {
 fn serve<K: Kernel>(
     kernel: K,
     arrived: Arrived<K>,
-    work: Work,
+    work: Duty,
     load: Load,
-) -> Result<Seen, Failure> {
+) -> Result<Observation, Failure> {
     let (server, address) = Server::new(kernel, arrived, work)?;
     let total = AtomicUsize::new(ENDLESS);
     let warm = Instant::now() + Duration::from_secs_f64(WARM_UP);
@@ -246,7 +246,7 @@ fn serve<K: Kernel>(
             let place = (times.len() as f64 * share) as usize;
             times.get(place).copied().ok_or_else(|| Failure::Run("no connection came".to_owned()))
         };
-        Ok(Seen { p50_us: at(0.5)?, p99_us: at(0.99)?, entries: served.entries_per_event })
+        Ok(Observation { p50_us: at(0.5)?, p99_us: at(0.99)?, entries: served.entries_per_event })
     })
 }
 
@@ -262,7 +262,7 @@ fn figures(of: &Measured, outcome: &mut Outcome) {
             }
         };
         let (p50, p99) = (runs.of(|seen| seen.p50_us), runs.of(|seen| seen.p99_us));
-        if runs.work == Work::Aside {
+        if runs.work == Duty::Aside {
             let x = || X::Name(name.to_owned());
             add(ASIDE, "us", "median", x(), &p50);
             add(ASIDE, "us", "99th percentile", x(), &p99);
@@ -282,7 +282,7 @@ fn figures(of: &Measured, outcome: &mut Outcome) {
 /// The ratios of the goals, and the sentence.
 fn compare(measured: &[Measured], outcome: &mut Outcome) {
     let times = |k: usize| {
-        let aside = measured[k].at(Work::Aside, 1.0);
+        let aside = measured[k].at(Duty::Aside, 1.0);
         aside.map_or(Vec::new(), |runs| runs.of(|seen| seen.p50_us))
     };
     for (k, one) in measured.iter().enumerate().filter(|(k, _)| *k != SEND) {
@@ -293,7 +293,7 @@ fn compare(measured: &[Measured], outcome: &mut Outcome) {
         }
     }
     let entries = |load| {
-        let runs = measured[SEND].at(Work::Each, load);
+        let runs = measured[SEND].at(Duty::Each, load);
         spread(&runs.map_or(Vec::new(), |runs| runs.of(|seen| seen.entries)))
     };
     let Some((light, loaded)) = entries(LIGHT).zip(entries(TWICE)) else { return };
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn whoever_can_run_here_knows_of_every_connection() {
-        for work in [Work::Aside, Work::Each] {
+        for work in [Duty::Aside, Duty::Each] {
             for subject in &SUBJECTS {
                 match alone(|| (subject.run)(work, LOAD)) {
                     Ok(seen) => {
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!([SUBJECTS[SEND].name, SUBJECTS[WAIT].name], ["send", "uring"]);
         for loads in [&QUICK[..], &FULL[..]] {
             let measured = Measured::new(&SUBJECTS[SEND], loads);
-            for (work, load) in [(Work::Aside, 1.0), (Work::Each, LIGHT), (Work::Each, TWICE)] {
+            for (work, load) in [(Duty::Aside, 1.0), (Duty::Each, LIGHT), (Duty::Each, TWICE)] {
                 assert!(measured.at(work, load).is_some());
             }
         }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use shared_ring::{
-    BufferSizes, Counters, Errno, Fault, Host, Kernel, Kind, ListenOptions, Op, Outcome, Socket,
-    Token,
+    BufferSizes, Counters, Errno, Host, Kernel, KernelError, ListenOptions, Op, OpKind, Outcome,
+    Socket, Token,
 };
 
 use super::client::ENDLESS;
@@ -18,11 +18,11 @@ use crate::failure::Failure;
 pub(super) const CHUNK: Duration = Duration::from_millis(1);
 /// How long the last connections may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-const ACCEPT: Token = Token::new(Kind::Accept, 0, 0);
+const ACCEPT: Token = Token::new(OpKind::Accept, 0, 0);
 
 /// What it computes for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum Duty {
     /// Something else; connections are closed between.
     Aside,
     /// Each connection, which is closed then; when there is none, something else.
@@ -38,7 +38,7 @@ pub(super) struct Server<K> {
     /// Until it is closed.
     listener: Option<Socket>,
     arrived: Arrived<K>,
-    work: Work,
+    work: Duty,
     /// Of a batch, those that it has not come to.
     waiting: VecDeque<Socket>,
     taken: usize,
@@ -68,7 +68,7 @@ impl<K: Kernel> Server<K> {
     pub(super) fn new(
         mut kernel: K,
         arrived: Arrived<K>,
-        work: Work,
+        work: Duty,
     ) -> Result<(Self, SocketAddr), Failure> {
         let options =
             ListenOptions { backlog: 4096, reuse_port: false, buffers: BufferSizes::default() };
@@ -78,7 +78,7 @@ impl<K: Kernel> Server<K> {
         let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
         kernel
             .submit(ACCEPT, accept)
-            .map_err(|refused| Failure::Run(format!("accepting is refused: {:?}", refused.why)))?;
+            .map_err(|refused| Failure::Run(format!("accepting is refused: {:?}", refused.kind)))?;
         let (waiting, known) = (VecDeque::with_capacity(4096), Vec::with_capacity(65_536));
         let server = Server {
             kernel,
@@ -131,7 +131,7 @@ impl<K: Kernel> Server<K> {
     }
 
     /// Closes what is open, lest later runs find no room for theirs.
-    fn end(&mut self) -> Result<(), Fault> {
+    fn end(&mut self) -> Result<(), KernelError> {
         self.kernel.cancel(ACCEPT);
         loop {
             while let Some(socket) = self.take() {
@@ -139,7 +139,7 @@ impl<K: Kernel> Server<K> {
             }
             if self.refused.is_some() {
                 if let Some(listener) = self.listener.take() {
-                    self.kernel.host_mut().discard(listener);
+                    self.kernel.host_mut().close_unused(listener);
                 }
                 return Ok(());
             }
@@ -152,7 +152,7 @@ impl<K: Kernel> Server<K> {
     }
 
     /// Asks for what has come, without waiting, and works on it.
-    fn turn(&mut self, now: Instant) -> Result<(), Fault> {
+    fn turn(&mut self, now: Instant) -> Result<(), KernelError> {
         self.kernel.turn(Some(now))?;
         if self.arrived.is_none() {
             while let Some(socket) = self.take() {
@@ -163,7 +163,7 @@ impl<K: Kernel> Server<K> {
         let mut computed = false;
         while let Some(socket) = self.next() {
             self.look();
-            if self.work == Work::Each {
+            if self.work == Duty::Each {
                 self.compute();
                 computed = true;
             }
@@ -218,11 +218,11 @@ impl<K: Kernel> Server<K> {
 
     fn close(&mut self, socket: Socket) {
         self.closed = self.closed.wrapping_add(1);
-        let token = Token::new(Kind::Close, 1 + self.closed % 65_536, 0);
+        let token = Token::new(OpKind::Close, 1 + self.closed % 65_536, 0);
         if let Err(refused) = self.kernel.submit(token, Op::Close { socket })
             && let Op::Close { socket } = refused.op
         {
-            self.kernel.host_mut().discard(socket);
+            self.kernel.host_mut().close_unused(socket);
         }
     }
 }

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use send_core::{Action, Actions, Error, EventType, Evtctl, Group, Groups, Poster, Trigger};
+use send_core::{Action, Actions, ControlBlock, Error, EventType, Group, Groups, Poster, Trigger};
 
 use super::way::Way;
 use crate::failure::Failure;
 
 pub(super) struct Send {
-    control: Evtctl,
+    control: ControlBlock,
     poster: Poster,
     handled: Arc<AtomicU64>,
 }
@@ -20,7 +20,7 @@ impl Send {
     /// With a buffer for `most` events.
     pub(super) fn new(most: u32) -> Result<Self, Failure> {
         let refused = |error: Error| Failure::new("a control block for events", error);
-        let mut control = Evtctl::define(most).map_err(refused)?;
+        let mut control = ControlBlock::define(most).map_err(refused)?;
         let handled = Arc::new(AtomicU64::new(0));
         let actions = Actions::new().on(EventType::USER, Action::Count(handled.clone()));
         control.set_handler(actions, Trigger::Level);

@@ -28,19 +28,19 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// One real-time signal, blocked, of the thread that made it.
-struct Queue {
+struct RtSignals {
     signal: i32,
     set: libc::sigset_t,
 }
 
-impl Queue {
+impl RtSignals {
     fn new(number: i32) -> io::Result<Self> {
         let signal = libc::SIGRTMIN() + number;
         // SAFETY: a plain C structure for which all zero bytes are a valid value.
         let mut set: libc::sigset_t = unsafe { mem::zeroed() };
         // SAFETY: `set` is a live signal set.
         check(unsafe { libc::sigaddset(&mut set, signal) })?;
-        let queue = Queue { signal, set };
+        let queue = RtSignals { signal, set };
         queue.mask(libc::SIG_BLOCK)?;
         Ok(queue)
     }
@@ -72,11 +72,11 @@ impl Queue {
 }
 
 /// Signals that interrupt.
-pub(super) struct Handler(Queue);
+pub(super) struct Handler(RtSignals);
 
 impl Handler {
     pub(super) fn new() -> io::Result<Self> {
-        let queue = Queue::new(HANDLED)?;
+        let queue = RtSignals::new(HANDLED)?;
         // SAFETY: a plain C structure for which all zero bytes are a valid value.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
         let count: extern "C" fn(_, *mut libc::siginfo_t, *mut libc::c_void) = count;
@@ -117,13 +117,13 @@ impl Way for Handler {
 
 /// Signals that are waited for, one at a time.
 pub(super) struct Waiting {
-    queue: Queue,
+    queue: RtSignals,
     handled: AtomicU64,
 }
 
 impl Waiting {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Waiting { queue: Queue::new(WAITED_FOR)?, handled: AtomicU64::new(0) })
+        Ok(Waiting { queue: RtSignals::new(WAITED_FOR)?, handled: AtomicU64::new(0) })
     }
 }
 
@@ -157,7 +157,7 @@ impl Way for Waiting {
 
 /// Signals that are read from a descriptor, as many as there are.
 pub(super) struct Reading {
-    queue: Queue,
+    queue: RtSignals,
     fd: OwnedFd,
     buffer: Vec<u8>,
     handled: AtomicU64,
@@ -166,7 +166,7 @@ pub(super) struct Reading {
 impl Reading {
     /// With room for `most` signals at a time.
     pub(super) fn new(most: u32) -> io::Result<Self> {
-        let queue = Queue::new(READ)?;
+        let queue = RtSignals::new(READ)?;
         // SAFETY: the set is read during the call.
         let fd = unsafe { libc::signalfd(-1, &queue.set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         check(fd.min(0))?;

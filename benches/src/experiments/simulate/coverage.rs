@@ -15,7 +15,7 @@ const SECONDS: u64 = 8;
 const LEAST: u64 = 2;
 
 /// The rooms whose lines are counted.
-const ROOMS: [&str; 2] = ["shared-ring", "multiplex"];
+const ROOMS: [&str; 2] = ["shared-ring", "evring"];
 
 /// A copy that is being built, or what stands in the way.
 pub(super) struct Coverage(Result<Copy, String>);

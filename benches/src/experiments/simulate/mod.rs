@@ -64,7 +64,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Case::of(first, steps).check().map_err(Failure::Request)?;
     let coverage = cx.simulation.seed.is_none().then(Coverage::begin);
     let mut sum = Sum::default();
-    let (start, before) = (Instant::now(), processor_time());
+    let (start, before) = (Instant::now(), cpu_time());
     cx.progress.set_length((cx.deadline - start).as_secs());
     for seed in first.. {
         let case = Case::of(seed, steps);
@@ -80,7 +80,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             break;
         }
     }
-    let minutes = (processor_time() - before).as_secs_f64() / 60.0;
+    let minutes = (cpu_time() - before).as_secs_f64() / 60.0;
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let rate = sum.completions as f64 / 1e6 / minutes;
     outcome.ratios.insert("completions_per_min_millions".to_owned(), rate);
@@ -97,7 +97,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 }
 
 /// The processor time that this thread has taken: that of one core, whatever else it does.
-fn processor_time() -> Duration {
+fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -132,7 +132,7 @@ fn tell(sum: &Sum, first: u64, outcome: &mut Outcome) {
 fn explain(case: &Case, failure: &str) -> Result<Failure, Failure> {
     eprintln!("seed {} fails; looking for a smaller case that does", case.plan.seed);
     let mut small = shrink(case, failure, SHRINKING);
-    small.plan.traced = true;
+    small.plan.trace_steps = true;
     let report = simulate(&small);
     let again = report.verdict.failure.unwrap_or_else(|| "it does not fail again".to_owned());
     let path = outcome::directory()?.join(format!("simulate-{}.trace", case.plan.seed));

@@ -23,7 +23,7 @@ pub(super) fn repeat(path: &Path) -> Result<(), Failure> {
         let path = path.display();
         Failure::Request(format!("{path} is no trace of a run: its first line is no case: {why}"))
     })?;
-    case.plan.traced = true;
+    case.plan.trace_steps = true;
     let verdict = run(&case).verdict;
     say(&case)?;
     for line in &verdict.trace {

@@ -11,8 +11,8 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use httpd::multiplex::{Remote, Stats, backends};
-use httpd::{Any, Config, Limits, Root, Site};
+use evring_httpd::evring::{RemoteHandle, Stats, backends};
+use evring_httpd::{AnyMechanism, Config, Limits, Root, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -27,7 +27,7 @@ pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
                 println!("on {}", backend.name);
                 test(backend.name);
             }
-            Err(why) => println!("not on {}: {why}", backend.name),
+            Err(reason) => println!("not on {}: {reason}", backend.name),
         }
     }
     println!("where io_uring is forbidden");
@@ -46,7 +46,7 @@ pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
 /// A server that ends with the value.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    remote: Remote,
+    remote: RemoteHandle,
     thread: Option<JoinHandle<Stats>>,
 }
 
@@ -69,7 +69,7 @@ impl Server {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let config = Config { listen, ..config };
-            let any = Any::new(backend, &config).unwrap();
+            let any = AnyMechanism::new(backend, &config).unwrap();
             tell.send((any.addresses()[0], any.remote())).unwrap();
             any.run(Site::new(root).limits(limits).backend(backend)).unwrap()
         });
@@ -100,13 +100,13 @@ impl Drop for Server {
 
 /// A reply, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reply {
+pub(crate) struct IntoResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Reply {
+impl IntoResponse {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (key, value) = line.split_once(": ")?;
@@ -145,29 +145,29 @@ impl Client {
         }
     }
 
-    pub(crate) fn get(&mut self, target: &str) -> Reply {
+    pub(crate) fn get(&mut self, target: &str) -> IntoResponse {
         self.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
         self.reply(true)
     }
 
     /// The next reply.
-    pub(crate) fn reply(&mut self, has_body: bool) -> Reply {
+    pub(crate) fn reply(&mut self, has_body: bool) -> IntoResponse {
         let end = self.receive_until(|bytes| bytes.windows(4).position(|w| w == b"\r\n\r\n"));
         let head: Vec<u8> = self.received.drain(..end + 4).collect();
         let head = String::from_utf8(head).unwrap();
         let status = head.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap();
-        let reply = Reply { status, head, body: Vec::new() };
+        let reply = IntoResponse { status, head, body: Vec::new() };
         if has_body { self.body(reply) } else { reply }
     }
 
     /// A reply with its body, of which the head has been taken; one of 304 has none.
-    pub(crate) fn body(&mut self, head: Reply) -> Reply {
+    pub(crate) fn body(&mut self, head: IntoResponse) -> IntoResponse {
         if head.status == 304 {
             return head;
         }
         let len: usize = head.field("Content-Length").unwrap().parse().unwrap();
         self.receive_until(|bytes| (bytes.len() >= len).then_some(()));
-        Reply { body: self.received.drain(..len).collect(), ..head }
+        IntoResponse { body: self.received.drain(..len).collect(), ..head }
     }
 
     /// The body of the next reply, which comes in chunks.
@@ -232,7 +232,7 @@ impl Client {
     }
 
     /// The next reply, taken in small pieces with a pause after each.
-    pub(crate) fn slow_reply(&mut self, most: usize, pause: Duration) -> Reply {
+    pub(crate) fn slow_reply(&mut self, most: usize, pause: Duration) -> IntoResponse {
         self.pace = Some((most, pause));
         let reply = self.reply(true);
         self.pace = None;

@@ -11,14 +11,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use httpd::multiplex::{
-    Admit, Application, Chunk, Close, Commands, Conn, Cx, File, FileDone, FileKind, FileOp,
-    HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, Meta, Root, Rx, RxBuf, Stats,
+use evring_httpd::evring::{
+    AcceptPolicy, Application, Chunk, Close, Commands, ConnId, Cx, File, FileKind, FileOp,
+    FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, Metadata, Root, Rx, RxBuf,
+    Stats,
 };
-use httpd::{Site, State};
+use evring_httpd::{Site, State};
 
 /// The one connection.
-const ID: Conn = Conn::new(0, 0);
+const ID: ConnId = ConnId::new(0, 0);
 
 /// What the commands of the test's connection led to.
 pub(crate) struct Io {
@@ -237,32 +238,32 @@ impl Io {
         self.queue.iter().map(load).sum()
     }
 
-    fn work(&mut self, op: FileOp) -> FileDone {
+    fn work(&mut self, op: FileOp) -> FileOutcome {
         match op {
             FileOp::Open(_, path) => {
                 self.works.0 += 1;
                 let tick_ns = self.tick_ns;
-                FileDone::Opened(open(self.locate(path.as_path()), tick_ns))
+                FileOutcome::Opened(open(self.locate(path.as_path()), tick_ns))
             }
             FileOp::Stat(_, path) => {
                 self.works.1 += 1;
                 let meta = fs::metadata(self.locate(path.as_path()));
-                FileDone::Stat(meta.map(|meta| describe(&meta, self.tick_ns)))
+                FileOutcome::Stat(meta.map(|meta| describe(&meta, self.tick_ns)))
             }
             FileOp::List(_, path) => {
                 self.works.1 += 1;
-                FileDone::Listed(list(self.locate(path.as_path())))
+                FileOutcome::Listed(list(self.locate(path.as_path())))
             }
             FileOp::Read(file, range) => {
                 self.works.2 += 1;
-                let most = (range.end - range.start).min(FileOp::MOST.into());
-                FileDone::Read(read(&file, range.start, most).map(RxBuf::from))
+                let most = (range.end - range.start).min(FileOp::MAX_READ_BYTES.into());
+                FileOutcome::Read(read(&file, range.start, most).map(RxBuf::from))
             }
         }
     }
 }
 
-fn open(path: &Path, tick_ns: i64) -> io::Result<(File, Meta)> {
+fn open(path: &Path, tick_ns: i64) -> io::Result<(File, Metadata)> {
     let file = fs::File::open(path)?;
     let meta = describe(&file.metadata()?, tick_ns);
     Ok((File::from(OwnedFd::from(file)), meta))
@@ -274,10 +275,10 @@ fn list(path: impl AsRef<Path>) -> io::Result<Listing> {
         Ok((entry.file_name(), describe(&entry.path().metadata()?, 1)))
     };
     let entries = fs::read_dir(path.as_ref())?.map(entry).collect::<io::Result<_>>()?;
-    Ok(Listing { entries, is_whole: true })
+    Ok(Listing { entries, is_complete: true })
 }
 
-fn describe(meta: &fs::Metadata, tick_ns: i64) -> Meta {
+fn describe(meta: &fs::Metadata, tick_ns: i64) -> Metadata {
     use std::os::unix::fs::MetadataExt;
     let kind = match meta.file_type() {
         kind if kind.is_file() => FileKind::Regular,
@@ -287,7 +288,7 @@ fn describe(meta: &fs::Metadata, tick_ns: i64) -> Meta {
     let ticks = |seconds: i64, ns: i64| seconds * 1_000_000_000 + ns - ns % tick_ns;
     let modified_ns = ticks(meta.mtime(), meta.mtime_nsec());
     let changed_ns = ticks(meta.ctime(), meta.ctime_nsec());
-    Meta { kind, len: meta.len(), modified_ns, changed_ns, inode: meta.ino() }
+    Metadata { kind, len: meta.len(), modified_ns, changed_ns, inode: meta.ino() }
 }
 
 fn read(file: &File, start: u64, most: u64) -> io::Result<Vec<u8>> {
@@ -303,7 +304,7 @@ impl Commands for Io {
         self.now
     }
 
-    fn wall(&self) -> SystemTime {
+    fn wall_time(&self) -> SystemTime {
         self.wall
     }
 
@@ -311,7 +312,7 @@ impl Commands for Io {
         4
     }
 
-    fn send(&mut self, to: Conn, chunk: Chunk<'_>) -> usize {
+    fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
         assert!(to == ID && self.close.is_none(), "sent after a close");
         let before = self.sent.len();
         let is_file = matches!(chunk, Chunk::File(..));
@@ -337,65 +338,65 @@ impl Commands for Io {
         load
     }
 
-    fn reserve(&mut self, _: Conn, n: usize) -> &mut [u8] {
+    fn reserve(&mut self, _: ConnId, n: usize) -> &mut [u8] {
         let start = self.sent.len();
         self.sent.resize(start + n, 0);
         &mut self.sent[start..]
     }
 
-    fn connect(&mut self, _: SocketAddr) -> Conn {
+    fn connect(&mut self, _: SocketAddr) -> ConnId {
         unreachable!("a server of files connects to nobody")
     }
 
-    fn file(&mut self, _: Conn, tag: u32, op: FileOp) {
+    fn file_op(&mut self, _: ConnId, tag: u32, op: FileOp) {
         self.waiting.push_back((tag, op));
     }
 
-    fn receive(&mut self, _: Conn, on: bool) {
+    fn set_receiving(&mut self, _: ConnId, on: bool) {
         self.resumed |= on && self.paused;
         self.paused = !on;
     }
 
-    fn deadline(&mut self, _: Conn, at: Option<Instant>) {
+    fn set_deadline(&mut self, _: ConnId, at: Option<Instant>) {
         self.deadline = at;
     }
 
-    fn close(&mut self, _: Conn, how: Close) {
+    fn close(&mut self, _: ConnId, how: Close) {
         let is_first = self.close.is_none();
         if is_first || how == Close::Reset {
             self.close = Some(how);
         }
     }
 
-    fn unsent(&self, _: Conn) -> u64 {
+    fn unsent_bytes(&self, _: ConnId) -> u64 {
         self.queue.iter().map(|(Item::Memory(left) | Item::File(left))| left).sum()
     }
 
-    fn peer(&self, _: Conn) -> Option<SocketAddr> {
+    fn peer_addr(&self, _: ConnId) -> Option<SocketAddr> {
         None
     }
 
-    fn lateness(&self, _: Conn) -> Lateness {
+    fn lateness(&self, _: ConnId) -> Lateness {
         self.lateness
     }
 
-    fn admit(&mut self, _: Listener, _: Admit) {}
+    fn set_accept_policy(&mut self, _: Listener, _: AcceptPolicy) {}
 
     fn stats(&self) -> Stats {
         Stats::default()
     }
 
-    fn stopping(&self) -> bool {
+    fn is_stopping(&self) -> bool {
         self.stopping
     }
 
-    fn pending(&self) -> bool {
+    fn has_pending(&self) -> bool {
         false
     }
 }
 
 /// The status and the rest of each reply in `bytes`, all of which have a Content-Length.
-pub(crate) fn replies(mut bytes: &[u8]) -> Vec<Reply> {
+pub(crate) fn replies(mut bytes: &[u8]) -> Vec<IntoResponse> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
         let (reply, rest) = reply(bytes, true);
@@ -407,20 +408,20 @@ pub(crate) fn replies(mut bytes: &[u8]) -> Vec<Reply> {
 
 /// A reply, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reply {
+pub(crate) struct IntoResponse {
     pub(crate) status: u16,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Reply {
+impl IntoResponse {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(n, _)| n == name).map(|(_, value)| &value[..])
     }
 }
 
 /// Takes the first reply apart; the rest is what follows it.
-pub(crate) fn reply(bytes: &[u8], has_body: bool) -> (Reply, &[u8]) {
+pub(crate) fn reply(bytes: &[u8], has_body: bool) -> (IntoResponse, &[u8]) {
     let end = bytes.windows(4).position(|w| w == b"\r\n\r\n");
     let end = end.unwrap_or_else(|| panic!("no reply: {:?}", String::from_utf8_lossy(bytes)));
     let head = std::str::from_utf8(&bytes[..end]).unwrap();
@@ -431,7 +432,7 @@ pub(crate) fn reply(bytes: &[u8], has_body: bool) -> (Reply, &[u8]) {
         let (name, value) = line.split_once(": ").unwrap();
         (name.to_owned(), value.to_owned())
     };
-    let mut reply = Reply { status, fields: lines.map(split).collect(), body: Vec::new() };
+    let mut reply = IntoResponse { status, fields: lines.map(split).collect(), body: Vec::new() };
     let len = || reply.field("Content-Length").unwrap().parse().unwrap();
     let (body, rest) = bytes[end + 4..].split_at(if has_body { len() } else { 0 });
     reply.body = body.to_vec();

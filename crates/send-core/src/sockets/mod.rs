@@ -6,12 +6,12 @@
 //! what is true then: a connection is accepted at that moment and not before, and an event whose cause
 //! is gone, because the application has read the socket empty, is withdrawn.
 
-mod places;
 mod reports;
 mod source;
+mod table;
 
-pub use places::Socket;
 pub use source::Sockets;
+pub use table::SocketId;
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -21,8 +21,8 @@ use rustix::io::ioctl_fionbio;
 use rustix::net::{self, RecvFlags, SendFlags, SocketType, sockopt};
 use shared_ring::{Errno, RxBuf};
 
-use crate::{Error, Evtctl, Group, Groups, MOST_SOCKETS};
-use places::Role;
+use crate::{ControlBlock, Error, Group, Groups, MAX_SOCKETS};
+use table::Role;
 
 /// How much there is room for.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +44,15 @@ impl Default for SocketConfig {
 
 impl SocketConfig {
     /// Most memory for receive buffers.
-    const MOST_MEMORY: u64 = 1 << 30;
+    const MAX_MEMORY_BYTES: u64 = 1 << 30;
 
     fn check(&self) -> Result<(), Error> {
         let &SocketConfig { sockets, buffers, buffer_size } = self;
-        if sockets == 0 || sockets > MOST_SOCKETS {
+        if sockets == 0 || sockets > MAX_SOCKETS {
             return Err(Error::SocketCount(sockets));
         }
         let memory = u64::from(buffers) * u64::from(buffer_size);
-        if !buffers.is_power_of_two() || memory == 0 || memory > Self::MOST_MEMORY {
+        if !buffers.is_power_of_two() || memory == 0 || memory > Self::MAX_MEMORY_BYTES {
             return Err(Error::ReceiveBuffers(buffers, buffer_size));
         }
         Ok(())
@@ -70,13 +70,13 @@ pub enum Received {
     End,
 }
 
-impl Evtctl<Sockets> {
+impl ControlBlock<Sockets> {
     /// SIOCAUTOACCEPT: has a listener's connections accepted, each as its event is delivered, and so
     /// none while the masks let no event of the type [`ACCEPT`](crate::EventType::ACCEPT) through. The event
     /// tells of the new socket and its state; the socket is non-blocking, and stays here until it is
-    /// [released](Evtctl::release).
+    /// [released](ControlBlock::release).
     ///
-    /// With a group (SIOCEVTCLONE) every connection is [watched](Evtctl::watch) in it from the
+    /// With a group (SIOCEVTCLONE) every connection is [watched](ControlBlock::watch) in it from the
     /// beginning. Signals, and not to block, belong to the open file: each thread needs a listener of its own
     /// (`SO_REUSEPORT`), as a clone would take the signals away from the other. When descriptors were short,
     /// connections are accepted at the next look. A listener that can accept no more tells so by an event with its own name, no
@@ -88,7 +88,7 @@ impl Evtctl<Sockets> {
         &mut self,
         listener: impl Into<OwnedFd>,
         inherited: Option<Group>,
-    ) -> Result<Socket, Error> {
+    ) -> Result<SocketId, Error> {
         self.check_process()?;
         let fd = listener.into();
         kind_of_socket(&fd)?;
@@ -110,11 +110,11 @@ impl Evtctl<Sockets> {
     /// [`READY`](crate::EventType::READY) tell of its state, the first of what it is now. One waits at most,
     /// and it says what is true when it is delivered; if nothing is left of what it was to tell, it is
     /// withdrawn. The group of each socket is the one given here, whatever its type has
-    /// ([`set_group`](Evtctl::set_group)).
+    /// ([`set_group`](ControlBlock::set_group)).
     ///
     /// # Errors
     /// When it is no socket, there is no room, or the system refuses; it is closed then.
-    pub fn watch(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<Socket, Error> {
+    pub fn watch(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<SocketId, Error> {
         self.check_process()?;
         let fd = socket.into();
         kind_of_socket(&fd)?;
@@ -122,14 +122,14 @@ impl Evtctl<Sockets> {
     }
 
     /// Binds a connection to a group, and has it received from: events of the type
-    /// [`DATA`](crate::EventType::DATA) tell that something has come, which [`received`](Evtctl::received)
+    /// [`DATA`](crate::EventType::DATA) tell that something has come, which [`received`](ControlBlock::received)
     /// takes. One waits at most; if what it was to tell of has been taken, it is withdrawn. What comes
     /// stays in the socket while all receive buffers are in use. Of groups the same is true as for
-    /// [`watch`](Evtctl::watch).
+    /// [`watch`](ControlBlock::watch).
     ///
     /// # Errors
     /// When it is no stream, there is no room, or the system refuses; it is closed then.
-    pub fn receive(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<Socket, Error> {
+    pub fn receive(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<SocketId, Error> {
         self.check_process()?;
         let fd = socket.into();
         if kind_of_socket(&fd)? != SocketType::STREAM {
@@ -141,9 +141,9 @@ impl Evtctl<Sockets> {
     /// The next of what a socket has received.
     ///
     /// # Errors
-    /// When there is none that [receives](Evtctl::receive) under this name, or when receiving failed,
+    /// When there is none that [receives](ControlBlock::receive) under this name, or when receiving failed,
     /// which is told again and again.
-    pub fn received(&mut self, socket: Socket) -> Result<Received, Error> {
+    pub fn received(&mut self, socket: SocketId) -> Result<Received, Error> {
         self.check_process()?;
         self.configure(|source, _| source.next_piece(socket))
     }
@@ -153,7 +153,7 @@ impl Evtctl<Sockets> {
     ///
     /// # Errors
     /// Those of recv(2), and when the socket is not here.
-    pub fn recv(&self, socket: Socket, into: &mut [u8]) -> Result<Option<usize>, Error> {
+    pub fn recv(&self, socket: SocketId, into: &mut [u8]) -> Result<Option<usize>, Error> {
         let received = net::recv(self.descriptor(socket)?, into, RecvFlags::DONTWAIT);
         tried("receiving", received.map(|(n, _)| n))
     }
@@ -162,7 +162,7 @@ impl Evtctl<Sockets> {
     ///
     /// # Errors
     /// Those of send(2), and when the socket is not here.
-    pub fn send(&self, socket: Socket, bytes: &[u8]) -> Result<Option<usize>, Error> {
+    pub fn send(&self, socket: SocketId, bytes: &[u8]) -> Result<Option<usize>, Error> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         tried("sending", net::send(self.descriptor(socket)?, bytes, flags))
     }
@@ -171,8 +171,8 @@ impl Evtctl<Sockets> {
     ///
     /// # Errors
     /// When the socket is not here.
-    pub fn descriptor(&self, socket: Socket) -> Result<BorrowedFd<'_>, Error> {
-        let fd = self.ask(|source| source.places.descriptor(socket)).ok_or(Error::NoSuchSocket)?;
+    pub fn descriptor(&self, socket: SocketId) -> Result<BorrowedFd<'_>, Error> {
+        let fd = self.ask(|source| source.table.descriptor(socket)).ok_or(Error::NoSuchSocket)?;
         // SAFETY: a socket leaves the table, and is closed, when `release` has it or `self` is dropped;
         // each needs `self` for itself.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
@@ -182,7 +182,7 @@ impl Evtctl<Sockets> {
     ///
     /// # Errors
     /// When the socket is not here.
-    pub fn peer(&self, socket: Socket) -> Result<Option<SocketAddr>, Error> {
+    pub fn peer(&self, socket: SocketId) -> Result<Option<SocketAddr>, Error> {
         let address = net::getpeername(self.descriptor(socket)?).ok().flatten();
         Ok(address.and_then(|address| SocketAddr::try_from(address).ok()))
     }
@@ -194,9 +194,9 @@ impl Evtctl<Sockets> {
     /// # Errors
     /// When the socket is not here, or the kernel takes no order at the moment; then it stays, to be released
     /// later, and tells of an error as what was begun with it ends.
-    pub fn release(&mut self, socket: Socket) -> Result<OwnedFd, Error> {
+    pub fn release(&mut self, socket: SocketId) -> Result<OwnedFd, Error> {
         self.check_process()?;
-        self.configure(|source, intake| source.release(socket, intake))
+        self.configure(|source, sink| source.release(socket, sink))
     }
 }
 

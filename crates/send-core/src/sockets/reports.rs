@@ -4,7 +4,7 @@
 //! from; so it keeps them as they are, in memory that was there before. Each stands for a buffer, so
 //! there are never more than buffers.
 
-use shared_ring::Reported;
+use shared_ring::RawCompletion;
 
 /// Room for the reports of all sockets.
 pub(crate) struct Reports {
@@ -15,18 +15,18 @@ pub(crate) struct Reports {
 
 #[derive(Clone, Copy)]
 struct Node {
-    report: Reported,
+    report: RawCompletion,
     next: Option<u32>,
 }
 
 /// The reports of one socket, oldest first.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct ReportList {
     first: Option<u32>,
     last: Option<u32>,
 }
 
-impl Pieces {
+impl ReportList {
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
@@ -34,10 +34,10 @@ impl Pieces {
 
 impl Reports {
     /// Room for so many.
-    pub(crate) fn new(most: u32) -> Self {
-        let next = |at| (at + 1 < most).then_some(at + 1);
-        let node = |at| Node { report: Reported::from_parts(0, 0, 0), next: next(at) };
-        Reports { nodes: (0..most).map(node).collect(), vacant: (most > 0).then_some(0), len: 0 }
+    pub(crate) fn new(max: u32) -> Self {
+        let next = |at| (at + 1 < max).then_some(at + 1);
+        let node = |at| Node { report: RawCompletion::from_parts(0, 0, 0), next: next(at) };
+        Reports { nodes: (0..max).map(node).collect(), vacant: (max > 0).then_some(0), len: 0 }
     }
 
     /// How many there are.
@@ -46,7 +46,7 @@ impl Reports {
     }
 
     /// Adds one; false when there is no room.
-    pub(crate) fn push(&mut self, to: &mut Pieces, report: Reported) -> bool {
+    pub(crate) fn push(&mut self, to: &mut ReportList, report: RawCompletion) -> bool {
         let Some(at) = self.vacant else { return false };
         self.vacant = self.nodes[at as usize].next;
         self.nodes[at as usize] = Node { report, next: None };
@@ -59,7 +59,7 @@ impl Reports {
     }
 
     /// Takes the oldest.
-    pub(crate) fn pop(&mut self, from: &mut Pieces) -> Option<Reported> {
+    pub(crate) fn pop(&mut self, from: &mut ReportList) -> Option<RawCompletion> {
         let at = from.first?;
         let Node { report, next } = self.nodes[at as usize];
         from.first = next;
@@ -82,21 +82,21 @@ mod tests {
         #[test]
         fn behave_like_queues_with_room_in_common(steps in prop::collection::vec((0..3usize, any::<bool>()), 0..200)) {
             let mut reports = Reports::new(5);
-            let mut pieces = [Pieces::default(); 3];
+            let mut reports_left = [ReportList::default(); 3];
             let mut model = [const { VecDeque::new() }; 3];
             for (value, (at, pushed)) in steps.into_iter().enumerate() {
                 if pushed {
                     let room = model.iter().map(VecDeque::len).sum::<usize>() < 5;
-                    let report = Reported::from_parts(0, value as i32, 0);
-                    prop_assert_eq!(reports.push(&mut pieces[at], report), room);
+                    let report = RawCompletion::from_parts(0, value as i32, 0);
+                    prop_assert_eq!(reports.push(&mut reports_left[at], report), room);
                     if room {
                         model[at].push_back(value as i32);
                     }
                 } else {
-                    let taken = reports.pop(&mut pieces[at]).map(Reported::result);
+                    let taken = reports.pop(&mut reports_left[at]).map(RawCompletion::result);
                     prop_assert_eq!(taken, model[at].pop_front());
                 }
-                prop_assert_eq!(pieces[at].is_empty(), model[at].is_empty());
+                prop_assert_eq!(reports_left[at].is_empty(), model[at].is_empty());
                 prop_assert_eq!(reports.len() as usize, model.iter().map(VecDeque::len).sum::<usize>());
             }
         }

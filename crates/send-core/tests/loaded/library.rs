@@ -4,13 +4,13 @@ use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use send_core::{Action, Actions, Error, EventType, Evtctl, Group, Groups, Trigger};
+use send_core::{Action, Actions, ControlBlock, Error, EventType, Group, Groups, Trigger};
 
 static SEEN: OnceLock<Arc<AtomicU64>> = OnceLock::new();
 
 fn begin(signal: i32) -> Result<(), Error> {
     let kind = EventType::signal(signal)?;
-    let mut send = Evtctl::define(8)?;
+    let mut send = ControlBlock::define(8)?;
     let seen = Arc::clone(SEEN.get_or_init(Arc::default));
     send.set_handler(Actions::new().on(kind, Action::Count(seen)), Trigger::Level);
     send.set_group(kind, Some(Group::FIRST))?;

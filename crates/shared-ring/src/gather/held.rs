@@ -1,23 +1,23 @@
 //! How much memory a list holds, for the simulated machine to see that it is bounded.
 
-use super::{Gather, Part};
+use super::{GatherList, Segment};
 
-impl Gather {
+impl GatherList {
     /// The memory that this list holds, in bytes: its own, and that of its parts. Shared bytes count with
     /// what is seen of them, and constants with nothing.
     pub fn held(&self) -> usize {
-        let parts = self.rest.capacity() * size_of::<Part>();
-        let owned: usize = self.first.iter().chain(&self.rest).map(Part::held).sum();
+        let parts = self.rest.capacity() * size_of::<Segment>();
+        let owned: usize = self.first.iter().chain(&self.rest).map(Segment::held).sum();
         size_of::<Self>() + self.copied.capacity() + parts + owned
     }
 }
 
-impl Part {
+impl Segment {
     fn held(&self) -> usize {
         match self {
-            Part::Copied(_) | Part::Static(_) => 0,
-            Part::Shared(bytes) => bytes.0.len(),
-            Part::Received(bytes) => bytes.held(),
+            Segment::Copied(_) | Segment::Static(_) => 0,
+            Segment::Shared(bytes) => bytes.0.len(),
+            Segment::Received(bytes) => bytes.held(),
         }
     }
 }

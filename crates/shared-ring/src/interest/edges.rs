@@ -14,7 +14,7 @@ use crate::Fd;
 use crate::linux::borrow;
 
 /// Tells what happens to descriptors: the far end of the reverse-mapping lists.
-pub trait Hinting {
+pub trait HintSource {
     /// Has what happens to a descriptor told until it is closed, beginning with what it is ready for
     /// now. What is wanted has the format of poll(2); more may be told. With `one` only the first
     /// that waits is told. Whether the descriptor is new here.
@@ -38,7 +38,8 @@ pub trait Hinting {
     ///
     /// # Errors
     /// Those of epoll_wait(2).
-    fn wait(&mut self, most: Option<Duration>, room: usize, out: &mut Vec<Fd>) -> io::Result<()>;
+    fn wait(&mut self, timeout: Option<Duration>, room: usize, out: &mut Vec<Fd>)
+    -> io::Result<()>;
 
     /// System calls made so far.
     fn system_calls(&self) -> u64;
@@ -46,20 +47,20 @@ pub trait Hinting {
 
 /// epoll's edges. Its list of what is ready is first in, first out, has each descriptor once, and
 /// lets go of those that are closed.
-pub struct Edges {
+pub struct EpollEdges {
     epoll: Arc<OwnedFd>,
     /// Room for the kernel to write into; never filled.
     events: Vec<Event>,
     system_calls: u64,
 }
 
-impl Edges {
+impl EpollEdges {
     /// Most taken by one wait.
     const EVENTS: usize = 512;
 
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
-        Ok(Edges { epoll, events: Vec::with_capacity(Self::EVENTS), system_calls: 0 })
+        Ok(EpollEdges { epoll, events: Vec::with_capacity(Self::EVENTS), system_calls: 0 })
     }
 
     /// The kernel's part, to which other threads may add.
@@ -121,7 +122,7 @@ pub(crate) fn is_watched(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<bool
     }
 }
 
-impl Hinting for Edges {
+impl HintSource for EpollEdges {
     fn watch(&mut self, fd: Fd, wanted: i16, one: bool) -> io::Result<bool> {
         self.system_calls += 1;
         watch(&self.epoll, borrow(&fd), wanted, one)
@@ -135,15 +136,20 @@ impl Hinting for Edges {
     /// Closing takes a descriptor out of the kernel's set by itself.
     fn forget(&mut self, _fd: Fd) {}
 
-    fn wait(&mut self, most: Option<Duration>, room: usize, out: &mut Vec<Fd>) -> io::Result<()> {
-        let most = most.map(|most| Timespec {
-            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: most.subsec_nanos().into(),
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        room: usize,
+        out: &mut Vec<Fd>,
+    ) -> io::Result<()> {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
         });
         self.system_calls += 1;
         let events = self.events.spare_capacity_mut();
         let room = room.min(events.len());
-        let told = match epoll::wait(&self.epoll, &mut events[..room], most.as_ref()) {
+        let told = match epoll::wait(&self.epoll, &mut events[..room], timeout.as_ref()) {
             Ok((told, _)) => told,
             Err(Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),

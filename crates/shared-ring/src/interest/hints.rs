@@ -6,16 +6,16 @@ use crate::{Fd, Table};
 
 /// A bounded queue of descriptors, first in, first out. A bit for each says whether it stands in
 /// it, so that many happenings are one hint.
-pub(crate) struct Hints {
+pub(crate) struct HintQueue {
     queue: VecDeque<Fd>,
     queued: Table<bool>,
-    most: usize,
+    max: usize,
 }
 
-impl Hints {
+impl HintQueue {
     /// Makes an empty queue for at most so many.
-    pub(crate) fn new(most: usize) -> Self {
-        Hints { queue: VecDeque::new(), queued: Table::default(), most }
+    pub(crate) fn new(max: usize) -> Self {
+        HintQueue { queue: VecDeque::new(), queued: Table::default(), max }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -29,7 +29,7 @@ impl Hints {
         if *queued {
             return true;
         }
-        if self.queue.len() == self.most {
+        if self.queue.len() == self.max {
             return false;
         }
         *queued = true;
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn each_stands_in_the_queue_once_and_in_order() {
         let [a, b, c] = [7, 2, 9].map(Fd::from_raw);
-        let mut hints = Hints::new(2);
+        let mut hints = HintQueue::new(2);
         assert!(hints.post(a) && hints.post(b) && hints.post(a));
         assert!(!hints.post(c), "there is no room");
         assert!(hints.post(b), "it has its place");

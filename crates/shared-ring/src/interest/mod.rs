@@ -58,10 +58,10 @@ mod hints;
 mod process;
 mod sets;
 
-pub use edges::{Edges, Hinting};
-pub(crate) use hints::Hints;
+pub use edges::{EpollEdges, HintSource};
+pub(crate) use hints::HintQueue;
 pub use process::ProcessWide;
-pub(crate) use sets::Sets;
+pub(crate) use sets::InterestSets;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -73,7 +73,7 @@ use std::time::{Duration, Instant};
 use bitflags::bitflags;
 use rustix::process::{Resource, getrlimit};
 
-use crate::poller::Ask;
+use crate::poller::PollNow;
 use crate::{Fd, Linux};
 
 bitflags! {
@@ -109,7 +109,7 @@ impl Mask {
     }
 
     /// What poll(2) says. Of what is broken, everything is true that was asked for.
-    fn of_poll(entry: &libc::pollfd) -> Self {
+    fn from_poll(entry: &libc::pollfd) -> Self {
         let broken = entry.revents & (libc::POLLHUP | libc::POLLERR) != 0;
         let state = if broken { entry.events } else { entry.revents };
         let said = Self::FLAGS.iter().filter(|(_, flags)| state & flags != 0);
@@ -130,9 +130,9 @@ pub struct Event {
 #[derive(Debug)]
 pub enum Error {
     /// The array for events has no room.
-    NoRoom,
+    EmptyArray,
     /// Exceptions can't be delivered to one thread only.
-    OneAtMost,
+    ExceptWithWakeOne,
     /// A system call failed.
     System(&'static str, io::Error),
 }
@@ -150,8 +150,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NoRoom => f.write_str("the array has no room for an event"),
-            Error::OneAtMost => f.write_str(
+            Error::EmptyArray => f.write_str("the array has no room for an event"),
+            Error::ExceptWithWakeOne => f.write_str(
                 "the kernel can't wake only one thread for an exception (EPOLLEXCLUSIVE); declare \
                  it in each thread, without WAKE_ONE",
             ),
@@ -164,7 +164,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::System(_, error) => Some(error),
-            Error::NoRoom | Error::OneAtMost => None,
+            Error::EmptyArray | Error::ExceptWithWakeOne => None,
         }
     }
 }
@@ -173,14 +173,14 @@ impl std::error::Error for Error {
 fn state_of(fd: BorrowedFd<'_>, mask: Mask) -> Result<Mask, Error> {
     let asked = if mask.to_poll() == 0 { Mask::all_states() } else { mask };
     let mut array = [libc::pollfd { fd: fd.as_raw_fd(), events: asked.to_poll(), revents: 0 }];
-    Linux::default().ask(&mut array).map_err(Error::in_call("poll"))?;
-    Ok(Mask::of_poll(&array[0]))
+    Linux::default().poll_now(&mut array).map_err(Error::in_call("poll"))?;
+    Ok(Mask::from_poll(&array[0]))
 }
 
 /// The interests of one thread, for who wants to hold them in hand; [`declare_interest`] and
 /// [`get_next_event`] have the calling thread's.
 pub struct Interests {
-    sets: Sets,
+    sets: InterestSets,
 }
 
 impl Interests {
@@ -197,15 +197,15 @@ impl Interests {
     ///
     /// # Errors
     /// When there is no descriptor left.
-    pub fn with_hints(most: usize) -> Result<Self, Error> {
-        let edges = Edges::new().map_err(Error::in_call("epoll_create1"))?;
-        Ok(Interests { sets: Sets::new(edges, Linux::default(), most) })
+    pub fn with_hints(max: usize) -> Result<Self, Error> {
+        let edges = EpollEdges::new().map_err(Error::in_call("epoll_create1"))?;
+        Ok(Interests { sets: InterestSets::new(edges, Linux::default(), max) })
     }
 
     /// See [`declare_interest`].
     ///
     /// # Errors
-    /// [`Error::OneAtMost`] for exceptions with [`Mask::WAKE_ONE`], those of poll(2) and of
+    /// [`Error::ExceptWithWakeOne`] for exceptions with [`Mask::WAKE_ONE`], those of poll(2) and of
     /// epoll_ctl(2).
     pub fn declare_interest(
         &mut self,
@@ -216,7 +216,7 @@ impl Interests {
         let fd = fd.as_fd();
         let one = mask.contains(Mask::WAKE_ONE);
         if one && mask.contains(Mask::EXCEPT) {
-            return Err(Error::OneAtMost);
+            return Err(Error::ExceptWithWakeOne);
         }
         if let Some(state) = state {
             *state = state_of(fd, mask)?;
@@ -232,21 +232,22 @@ impl Interests {
     /// See [`get_next_event`].
     ///
     /// # Errors
-    /// [`Error::NoRoom`], and those of epoll_wait(2) and poll(2).
+    /// [`Error::EmptyArray`], and those of epoll_wait(2) and poll(2).
     pub fn get_next_event(
         &mut self,
         array: &mut [Event],
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
         if array.is_empty() {
-            return Err(Error::NoRoom);
+            return Err(Error::EmptyArray);
         }
         let mut left = timeout;
         let until = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
         loop {
-            let found = self.sets.look(array.len(), left).map_err(Error::in_call("epoll_wait"))?;
+            let found =
+                self.sets.next_events(array.len(), left).map_err(Error::in_call("epoll_wait"))?;
             for (event, entry) in array.iter_mut().zip(found) {
-                *event = Event { fd: entry.fd, mask: Mask::of_poll(entry) };
+                *event = Event { fd: entry.fd, mask: Mask::from_poll(entry) };
             }
             if !found.is_empty() || left == Some(Duration::ZERO) {
                 return Ok(found.len());
@@ -264,7 +265,7 @@ impl Interests {
 
 /// How many descriptors the process may have.
 fn descriptors() -> usize {
-    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most as usize)
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |max| max as usize)
 }
 
 thread_local! {
@@ -297,7 +298,7 @@ fn with_thread<T>(act: impl FnOnce(&mut Interests) -> Result<T, Error>) -> Resul
 /// as an event.
 ///
 /// # Errors
-/// [`Error::OneAtMost`] for exceptions with [`Mask::WAKE_ONE`], those of poll(2) and of epoll_ctl(2).
+/// [`Error::ExceptWithWakeOne`] for exceptions with [`Mask::WAKE_ONE`], those of poll(2) and of epoll_ctl(2).
 pub fn declare_interest(fd: impl AsFd, mask: Mask, state: Option<&mut Mask>) -> Result<(), Error> {
     with_thread(|interests| interests.declare_interest(fd, mask, state))
 }
@@ -306,7 +307,7 @@ pub fn declare_interest(fd: impl AsFd, mask: Mask, state: Option<&mut Mask>) -> 
 /// for the first that waits.
 ///
 /// # Errors
-/// [`Error::OneAtMost`] for exceptions, those of poll(2) and of epoll_ctl(2).
+/// [`Error::ExceptWithWakeOne`] for exceptions, those of poll(2) and of epoll_ctl(2).
 pub fn declare_processwide_interest(
     fd: impl AsFd,
     mask: Mask,
@@ -323,7 +324,7 @@ pub fn declare_processwide_interest(
 /// dropped.
 ///
 /// # Errors
-/// [`Error::NoRoom`], and those of epoll_wait(2) and poll(2).
+/// [`Error::EmptyArray`], and those of epoll_wait(2) and poll(2).
 pub fn get_next_event(array: &mut [Event], timeout: Option<Duration>) -> Result<usize, Error> {
     with_thread(|interests| interests.get_next_event(array, timeout))
 }

@@ -16,7 +16,7 @@ use crate::{Fd, Table};
 /// first that waits, and for those that come later if it is true still.
 pub struct ProcessWide {
     /// Nobody waits on it; it knows which numbers stand for the files that were declared.
-    keeper: OwnedFd,
+    registered: OwnedFd,
     shared: Mutex<Shared>,
 }
 
@@ -36,7 +36,7 @@ struct Thread {
     /// What it waits on.
     epoll: Weak<OwnedFd>,
     /// By descriptor, whether it stands for another file than when this thread last asked.
-    renewed: Table<bool>,
+    reused: Table<bool>,
 }
 
 impl ProcessWide {
@@ -45,8 +45,8 @@ impl ProcessWide {
     /// # Errors
     /// Those of epoll_create1(2).
     pub fn new() -> Result<Self, Error> {
-        let keeper = epoll::create(CreateFlags::CLOEXEC).map_err(Error::of("epoll_create1"))?;
-        Ok(ProcessWide { keeper, shared: Mutex::default() })
+        let registered = epoll::create(CreateFlags::CLOEXEC).map_err(Error::of("epoll_create1"))?;
+        Ok(ProcessWide { registered, shared: Mutex::default() })
     }
 
     /// Makes the interests of one more thread, with a queue of at most `hints`.
@@ -56,7 +56,7 @@ impl ProcessWide {
     pub fn join(self: &Arc<Self>, hints: usize) -> Result<Interests, Error> {
         let mut interests = Interests::with_hints(hints)?;
         let mut shared = self.shared();
-        let epoll = interests.sets.hinting().epoll();
+        let epoll = interests.sets.source().epoll();
         for number in 0..shared.interested.len() {
             let fd = Fd::from_raw(number as i32);
             let wanted = shared.interested[number];
@@ -78,7 +78,7 @@ impl ProcessWide {
         shared.threads.push(Thread {
             name,
             epoll: Arc::downgrade(epoll),
-            renewed: Table::default(),
+            reused: Table::default(),
         });
         drop(shared);
         interests.sets.join(Arc::clone(self), name);
@@ -88,7 +88,7 @@ impl ProcessWide {
     /// Declares an interest for all threads; see [`declare_interest`](super::declare_interest).
     ///
     /// # Errors
-    /// [`Error::OneAtMost`] for exceptions, those of poll(2) and of epoll_ctl(2).
+    /// [`Error::ExceptWithWakeOne`] for exceptions, those of poll(2) and of epoll_ctl(2).
     pub fn declare_interest(
         &self,
         fd: impl AsFd,
@@ -97,7 +97,7 @@ impl ProcessWide {
     ) -> Result<(), Error> {
         let fd = fd.as_fd();
         if mask.contains(Mask::EXCEPT) {
-            return Err(Error::OneAtMost);
+            return Err(Error::ExceptWithWakeOne);
         }
         if let Some(state) = state {
             *state = state_of(fd, mask)?;
@@ -111,7 +111,7 @@ impl ProcessWide {
     }
 
     fn watch(&self, shared: &mut Shared, fd: BorrowedFd<'_>, wanted: i16) -> Result<(), Error> {
-        match epoll::add(&self.keeper, fd, EventData::new_u64(0), EventFlags::ET) {
+        match epoll::add(&self.registered, fd, EventData::new_u64(0), EventFlags::ET) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(Error::of("epoll_ctl")(error)),
         }
@@ -121,7 +121,7 @@ impl ProcessWide {
             let is_new =
                 edges::watch(&epoll, fd, wanted, true).map_err(Error::in_call("epoll_ctl"))?;
             if is_new {
-                *thread.renewed.at(Fd::from_raw(fd.as_raw_fd()).index()) = true;
+                *thread.reused.at(Fd::from_raw(fd.as_raw_fd()).index()) = true;
             }
         }
         Ok(())
@@ -156,7 +156,7 @@ impl ProcessWide {
     }
 
     /// Does something while nobody declares anything for all.
-    pub(super) fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+    pub(super) fn while_locked<R>(&self, f: impl FnOnce() -> R) -> R {
         let _shared = self.shared();
         f()
     }
@@ -173,7 +173,7 @@ impl ProcessWide {
 
     fn check_in(&self, shared: &mut Shared, fd: Fd) {
         if let Some(interest) = shared.interested.get_mut(fd.index()).filter(|i| **i != 0) {
-            let same = edges::is_watched(&self.keeper, borrow(&fd));
+            let same = edges::is_watched(&self.registered, borrow(&fd));
             if !matches!(same, Ok(true)) {
                 *interest = 0;
             }
@@ -185,9 +185,8 @@ impl Shared {
     fn interest(&mut self, fd: Fd, name: u64) -> (i16, bool) {
         let interest = self.interested.get(fd.index()).copied().unwrap_or_default();
         let thread = self.threads.iter_mut().find(|thread| thread.name == name);
-        let is_renewed = thread
-            .and_then(|thread| thread.renewed.get_mut(fd.index()))
-            .is_some_and(std::mem::take);
-        (interest, is_renewed)
+        let is_reused =
+            thread.and_then(|thread| thread.reused.get_mut(fd.index())).is_some_and(std::mem::take);
+        (interest, is_reused)
     }
 }

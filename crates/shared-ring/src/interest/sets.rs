@@ -4,27 +4,27 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::edges::{Edges, Hinting};
-use super::hints::Hints;
+use super::edges::{EpollEdges, HintSource};
+use super::hints::HintQueue;
 use super::process::ProcessWide;
-use crate::poller::Ask;
+use crate::poller::PollNow;
 use crate::{Fd, Linux, Table};
 
 /// A thread's INTERESTED sets and its HINTS queue. Interests are flags of poll(2).
-pub(crate) struct Sets<H = Edges, A = Linux> {
-    hinting: H,
+pub(crate) struct InterestSets<H = EpollEdges, A = Linux> {
+    source: H,
     /// Knows what state descriptors are in.
     state: A,
     /// By descriptor, 0 for no interest.
     interested: Table<i16>,
     /// What all threads of the process are interested in, and this thread's name there.
     process: Option<(Arc<ProcessWide>, u64)>,
-    hints: Hints,
+    hints: HintQueue,
     /// What was hinted at last.
-    happened: Vec<Fd>,
+    edges: Vec<Fd>,
     /// How many descriptors, from `cursor` on and around, are to be looked at, since hints were
     /// discarded.
-    unseen: usize,
+    unscanned: usize,
     cursor: usize,
     asked: Vec<libc::pollfd>,
     /// What was true of the descriptors asked last.
@@ -33,19 +33,19 @@ pub(crate) struct Sets<H = Edges, A = Linux> {
     system_calls: u64,
 }
 
-impl<H: Hinting, A: Ask> Sets<H, A> {
+impl<H: HintSource, A: PollNow> InterestSets<H, A> {
     /// How many descriptors a scan asks at a time.
-    const STRETCH: usize = 64;
+    const SCAN_BATCH: usize = 64;
 
-    pub(crate) fn new(hinting: H, state: A, hints: usize) -> Self {
-        Sets {
-            hinting,
+    pub(crate) fn new(source: H, state: A, hints: usize) -> Self {
+        InterestSets {
+            source,
             state,
             interested: Table::default(),
             process: None,
-            hints: Hints::new(hints),
-            happened: Vec::new(),
-            unseen: 0,
+            hints: HintQueue::new(hints),
+            edges: Vec::new(),
+            unscanned: 0,
             cursor: 0,
             asked: Vec::new(),
             found: Vec::new(),
@@ -59,8 +59,8 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
         self.process = Some((process, name));
     }
 
-    pub(super) fn hinting(&self) -> &H {
-        &self.hinting
+    pub(super) fn source(&self) -> &H {
+        &self.source
     }
 
     /// What this thread has declared of a descriptor.
@@ -71,8 +71,8 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     /// What is wanted of a descriptor, by this thread or by all.
     fn wanted(&mut self, fd: Fd) -> i16 {
         let Some((process, name)) = &self.process else { return self.interest(fd) };
-        let (by_all, is_renewed) = process.interest(fd, *name);
-        if is_renewed {
+        let (by_all, is_reused) = process.interest(fd, *name);
+        if is_reused {
             self.replace(fd, 0);
         }
         self.interest(fd) | by_all
@@ -86,13 +86,13 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     /// Declares an interest, which begins with a hint if it is true already.
     pub(crate) fn declare(&mut self, fd: Fd, wanted: i16, one: bool) -> io::Result<()> {
         self.replace(fd, 0);
-        let Sets { hinting, process, .. } = self;
+        let InterestSets { source, process, .. } = self;
         match process {
             Some((process, name)) => {
-                process.declare_own(fd, *name, |by_all| hinting.watch(fd, wanted | by_all, one))?;
+                process.declare_own(fd, *name, |by_all| source.watch(fd, wanted | by_all, one))?;
             }
             None => {
-                hinting.watch(fd, wanted, one)?;
+                source.watch(fd, wanted, one)?;
             }
         }
         self.replace(fd, wanted);
@@ -103,34 +103,34 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     pub(crate) fn replace(&mut self, fd: Fd, wanted: i16) {
         let numbers = self.numbers();
         *self.interested.at(fd.index()) = wanted;
-        if self.unseen > 0 && self.numbers() > numbers {
+        if self.unscanned > 0 && self.numbers() > numbers {
             // The way around has become longer.
-            self.unseen = self.numbers();
+            self.unscanned = self.numbers();
         }
     }
 
     /// Drops a descriptor that is about to be closed.
     pub(crate) fn forget(&mut self, fd: Fd) {
         self.replace(fd, 0);
-        self.hinting.forget(fd);
+        self.source.forget(fd);
     }
 
     /// Finds up to `room` descriptors of which something wanted is true, in the order of hints; waits
     /// for the first hint, for ever with `None`. Finds nothing when a signal was handled, and when no
     /// hint was true any more.
-    pub(crate) fn look(
+    pub(crate) fn next_events(
         &mut self,
         room: usize,
-        most: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> io::Result<&[libc::pollfd]> {
         self.found.clear();
         self.scan(room)?;
         let queued = self.hints.len();
         if self.found.is_empty() && queued < room {
-            let most = if queued > 0 { Some(Duration::ZERO) } else { most };
-            self.hinting.wait(most, room - queued, &mut self.happened)?;
+            let timeout = if queued > 0 { Some(Duration::ZERO) } else { timeout };
+            self.source.wait(timeout, room - queued, &mut self.edges)?;
             let mut fits = true;
-            for fd in self.happened.drain(..) {
+            for fd in self.edges.drain(..) {
                 fits &= self.hints.post(fd);
             }
             if !fits {
@@ -148,7 +148,7 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     fn overflow(&mut self) {
         self.overflows += 1;
         self.hints.discard();
-        self.unseen = self.numbers();
+        self.unscanned = self.numbers();
     }
 
     /// Takes hints, and finds what is true of them.
@@ -157,12 +157,12 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
         while self.asked.len() < room
             && let Some(fd) = self.hints.take()
         {
-            self.ask_for(fd);
+            self.add_candidate(fd);
         }
-        self.ask()
+        self.poll_candidates()
     }
 
-    fn ask_for(&mut self, fd: Fd) {
+    fn add_candidate(&mut self, fd: Fd) {
         let events = self.wanted(fd);
         if events != 0 {
             self.asked.push(libc::pollfd { fd: fd.raw(), events, revents: 0 });
@@ -170,12 +170,12 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     }
 
     /// Asks all at once. Those of which something is true are found.
-    fn ask(&mut self) -> io::Result<()> {
+    fn poll_candidates(&mut self) -> io::Result<()> {
         if self.asked.is_empty() {
             return Ok(());
         }
         self.system_calls += 1;
-        self.state.ask(&mut self.asked)?;
+        self.state.poll_now(&mut self.asked)?;
         for i in 0..self.asked.len() {
             let entry = self.asked[i];
             if entry.revents & libc::POLLNVAL != 0 {
@@ -197,19 +197,19 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
 
     /// Goes on through all descriptors in their order, as far as there is room.
     fn scan(&mut self, room: usize) -> io::Result<()> {
-        while self.unseen > 0 && self.found.len() < room {
+        while self.unscanned > 0 && self.found.len() < room {
             self.asked.clear();
             let (before, numbers) = (self.found.len(), self.numbers());
-            while self.unseen > 0 && self.asked.len() < Self::STRETCH {
-                self.ask_for(Fd::from_raw((self.cursor % numbers) as i32));
+            while self.unscanned > 0 && self.asked.len() < Self::SCAN_BATCH {
+                self.add_candidate(Fd::from_raw((self.cursor % numbers) as i32));
                 self.cursor = (self.cursor + 1) % numbers;
-                self.unseen -= 1;
+                self.unscanned -= 1;
             }
-            self.ask()?;
+            self.poll_candidates()?;
             if let Some(next) = self.found.get(room) {
                 // The rest has its turn with the next call.
                 let next = next.fd as usize;
-                self.unseen += (self.cursor + numbers - next - 1) % numbers + 1;
+                self.unscanned += (self.cursor + numbers - next - 1) % numbers + 1;
                 self.cursor = next;
                 self.found.truncate(room);
             }
@@ -223,10 +223,10 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     fn drop_closed(&mut self, from: usize) -> io::Result<()> {
         for i in (from..self.found.len()).rev() {
             let fd = Fd::from_raw(self.found[i].fd);
-            let Sets { hinting, process, .. } = self;
+            let InterestSets { source, process, .. } = self;
             let is_watched = match process {
-                Some((process, _)) => process.undisturbed(|| hinting.is_watched(fd))?,
-                None => hinting.is_watched(fd)?,
+                Some((process, _)) => process.while_locked(|| source.is_watched(fd))?,
+                None => source.is_watched(fd)?,
             };
             if !is_watched {
                 self.closed(fd);
@@ -242,6 +242,6 @@ impl<H: Hinting, A: Ask> Sets<H, A> {
     }
 
     pub(crate) fn system_calls(&self) -> u64 {
-        self.system_calls + self.hinting.system_calls()
+        self.system_calls + self.source.system_calls()
     }
 }

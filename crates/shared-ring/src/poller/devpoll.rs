@@ -7,17 +7,17 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Ask, EpollEdge, Poller, Readiness};
+use super::{EpollEdge, PollNow, Poller, Readiness};
 use crate::{Fd, Linux, Table};
 
 /// An interest set with hints.
 pub struct DevPoll<H = EpollEdge, A = Linux> {
     /// What happens to descriptors: a poller with edges.
-    happenings: H,
+    edges: H,
     /// Knows what state they are in.
     state: A,
-    happened: Vec<(Fd, Readiness)>,
-    set: Vec<Interest>,
+    pending_edges: Vec<(Fd, Readiness)>,
+    set: Vec<WatchedFd>,
     /// For each descriptor, its place in the set plus one.
     places: Table<usize>,
     /// How many have hints.
@@ -28,7 +28,7 @@ pub struct DevPoll<H = EpollEdge, A = Linux> {
 }
 
 /// One descriptor of the set.
-struct Interest {
+struct WatchedFd {
     fd: Fd,
     events: i16,
     hint: bool,
@@ -44,13 +44,13 @@ impl DevPoll {
     }
 }
 
-impl<H: Poller, A: Ask> DevPoll<H, A> {
+impl<H: Poller, A: PollNow> DevPoll<H, A> {
     /// Makes an empty set over what tells of happenings, and what knows of states.
-    pub(crate) fn over(happenings: H, state: A) -> Self {
+    pub(crate) fn over(edges: H, state: A) -> Self {
         DevPoll {
-            happenings,
+            edges,
             state,
-            happened: Vec::new(),
+            pending_edges: Vec::new(),
             set: Vec::new(),
             places: Table::default(),
             hints: 0,
@@ -59,7 +59,7 @@ impl<H: Poller, A: Ask> DevPoll<H, A> {
         }
     }
 
-    fn interest(&mut self, fd: Fd) -> Option<&mut Interest> {
+    fn interest(&mut self, fd: Fd) -> Option<&mut WatchedFd> {
         let at = self.places.get(fd.index())?.checked_sub(1)?;
         Some(&mut self.set[at])
     }
@@ -73,31 +73,31 @@ impl<H: Poller, A: Ask> DevPoll<H, A> {
     }
 
     /// Notes what has happened; waits for it only while there is no hint.
-    fn take_hints(&mut self, most: Option<Duration>) -> io::Result<()> {
-        let most = if self.hints > 0 { Some(Duration::ZERO) } else { most };
-        self.happenings.wait(most, &mut self.happened)?;
-        while let Some((fd, _)) = self.happened.pop() {
+    fn take_hints(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = if self.hints > 0 { Some(Duration::ZERO) } else { timeout };
+        self.edges.wait(timeout, &mut self.pending_edges)?;
+        while let Some((fd, _)) = self.pending_edges.pop() {
             self.hint(fd);
         }
         Ok(())
     }
 
     /// Asks those that have hints. What is ready keeps its hint.
-    fn ask(&mut self, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+    fn poll_hinted(&mut self, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
         let hinted = self.set.iter().filter(|interest| interest.hint);
-        let entry = |i: &Interest| libc::pollfd { fd: i.fd.raw(), events: i.events, revents: 0 };
+        let entry = |i: &WatchedFd| libc::pollfd { fd: i.fd.raw(), events: i.events, revents: 0 };
         self.asked.clear();
         self.asked.extend(hinted.map(entry));
         if self.asked.is_empty() {
             return Ok(());
         }
         self.system_calls += 1;
-        self.state.ask(&mut self.asked)?;
+        self.state.poll_now(&mut self.asked)?;
         for i in 0..self.asked.len() {
             let entry = self.asked[i];
             let fd = Fd::from_raw(entry.fd);
             if entry.revents != 0 {
-                out.push((fd, Readiness::of_poll(entry.revents)));
+                out.push((fd, Readiness::from_poll(entry.revents)));
             } else if let Some(interest) = self.interest(fd) {
                 interest.hint = false;
                 self.hints -= 1;
@@ -109,7 +109,7 @@ impl<H: Poller, A: Ask> DevPoll<H, A> {
 
 // SAFETY: `forget` takes the number out of the set, of which alone states are asked for and reported, and has
 // the poller beneath forget it.
-unsafe impl<H: Poller, A: Ask> Poller for DevPoll<H, A> {
+unsafe impl<H: Poller, A: PollNow> Poller for DevPoll<H, A> {
     const EDGE: bool = false;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
@@ -122,8 +122,8 @@ unsafe impl<H: Poller, A: Ask> Poller for DevPoll<H, A> {
         if let Some(interest) = self.interest(fd) {
             interest.events = events;
         } else {
-            self.happenings.set(fd, Readiness::READ | Readiness::WRITE)?;
-            self.set.push(Interest { fd, events, hint: false });
+            self.edges.set(fd, Readiness::READ | Readiness::WRITE)?;
+            self.set.push(WatchedFd { fd, events, hint: false });
             *self.places.at(fd.index()) = self.set.len();
         }
         // Nobody knows its state yet.
@@ -133,27 +133,31 @@ unsafe impl<H: Poller, A: Ask> Poller for DevPoll<H, A> {
 
     fn forget(&mut self, fd: Fd) {
         self.leave(fd);
-        self.happenings.forget(fd);
+        self.edges.forget(fd);
     }
 
-    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
         let (before, hinted) = (out.len(), self.hints > 0);
-        self.take_hints(most)?;
-        self.ask(out)?;
+        self.take_hints(timeout)?;
+        self.poll_hinted(out)?;
         if hinted && out.len() == before {
             // What was hinted at was no news; now it may be waited.
-            self.take_hints(most)?;
-            self.ask(out)?;
+            self.take_hints(timeout)?;
+            self.poll_hinted(out)?;
         }
         Ok(())
     }
 
     fn system_calls(&self) -> u64 {
-        self.system_calls + self.happenings.system_calls()
+        self.system_calls + self.edges.system_calls()
     }
 }
 
-impl<H: Poller, A: Ask> DevPoll<H, A> {
+impl<H: Poller, A: PollNow> DevPoll<H, A> {
     fn leave(&mut self, fd: Fd) {
         let Some(at) = std::mem::take(self.places.at(fd.index())).checked_sub(1) else { return };
         let left = self.set.swap_remove(at);

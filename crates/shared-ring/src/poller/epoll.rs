@@ -14,20 +14,20 @@ use crate::linux::borrow;
 use crate::{Fd, Table};
 
 /// epoll that reports readiness as long as it lasts.
-pub type Epoll = Set<false>;
+pub type Epoll = EpollSet<false>;
 
 /// epoll that reports readiness when it begins (`EPOLLET`).
-pub type EpollEdge = Set<true>;
+pub type EpollEdge = EpollSet<true>;
 
 /// An epoll interest set.
-pub struct Set<const EDGE: bool> {
+pub struct EpollSet<const EDGE: bool> {
     epoll: OwnedFd,
     wanted: Table<Readiness>,
     events: Vec<Event>,
     system_calls: u64,
 }
 
-impl<const EDGE: bool> Set<EDGE> {
+impl<const EDGE: bool> EpollSet<EDGE> {
     /// Most events taken by one wait.
     const EVENTS: usize = 512;
 
@@ -38,7 +38,7 @@ impl<const EDGE: bool> Set<EDGE> {
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let events = Vec::with_capacity(Self::EVENTS);
-        Ok(Set { epoll, wanted: Table::default(), events, system_calls: 0 })
+        Ok(EpollSet { epoll, wanted: Table::default(), events, system_calls: 0 })
     }
 
     fn flags(want: Readiness) -> EventFlags {
@@ -52,7 +52,7 @@ impl<const EDGE: bool> Set<EDGE> {
 }
 
 // SAFETY: only `set` makes calls about a number; the kernel reports those that were added.
-unsafe impl<const EDGE: bool> Poller for Set<EDGE> {
+unsafe impl<const EDGE: bool> Poller for EpollSet<EDGE> {
     const EDGE: bool = EDGE;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
@@ -78,14 +78,18 @@ unsafe impl<const EDGE: bool> Poller for Set<EDGE> {
         *self.wanted.at(fd.index()) = Readiness::empty();
     }
 
-    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
-        let most = most.map(|d| Timespec {
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
+        let timeout = timeout.map(|d| Timespec {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: d.subsec_nanos().into(),
         });
         self.system_calls += 1;
         self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), most.as_ref()) {
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

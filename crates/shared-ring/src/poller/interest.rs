@@ -5,35 +5,35 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Ask, Poller, Readiness};
-use crate::interest::{Edges, Hinting, Sets};
+use super::{PollNow, Poller, Readiness};
+use crate::interest::{EpollEdges, HintSource, InterestSets};
 use crate::{Fd, Linux};
 
 /// A thread's interests.
-pub struct Interest<H = Edges, A = Linux>(Sets<H, A>);
+pub struct InterestPoller<H = EpollEdges, A = Linux>(InterestSets<H, A>);
 
-impl Interest {
+impl InterestPoller {
     /// Makes empty sets.
     ///
     /// # Errors
     /// Those of epoll_create1(2).
     pub fn new() -> io::Result<Self> {
-        Ok(Interest::over(Edges::new()?, Linux::default(), usize::MAX))
+        Ok(InterestPoller::over(EpollEdges::new()?, Linux::default(), usize::MAX))
     }
 }
 
-impl<H: Hinting, A: Ask> Interest<H, A> {
+impl<H: HintSource, A: PollNow> InterestPoller<H, A> {
     /// Most events taken by one wait.
     const EVENTS: usize = 512;
 
     /// Makes empty sets over what gives hints and what knows of states, with so many hints at most.
-    pub(crate) fn over(hinting: H, state: A, hints: usize) -> Self {
-        Interest(Sets::new(hinting, state, hints))
+    pub(crate) fn over(source: H, state: A, hints: usize) -> Self {
+        InterestPoller(InterestSets::new(source, state, hints))
     }
 }
 
 // SAFETY: `forget` revokes the interest, without which no state of a number is asked for or reported.
-unsafe impl<H: Hinting, A: Ask> Poller for Interest<H, A> {
+unsafe impl<H: HintSource, A: PollNow> Poller for InterestPoller<H, A> {
     /// An event is reported once, as it is in the paper.
     const EDGE: bool = true;
 
@@ -53,9 +53,13 @@ unsafe impl<H: Hinting, A: Ask> Poller for Interest<H, A> {
         self.0.forget(fd);
     }
 
-    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
-        let found = self.0.look(Self::EVENTS, most)?;
-        out.extend(found.iter().map(|e| (Fd::from_raw(e.fd), Readiness::of_poll(e.revents))));
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
+        let found = self.0.next_events(Self::EVENTS, timeout)?;
+        out.extend(found.iter().map(|e| (Fd::from_raw(e.fd), Readiness::from_poll(e.revents))));
         Ok(())
     }
 

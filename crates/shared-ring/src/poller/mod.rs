@@ -10,11 +10,11 @@ mod signals;
 
 pub use devpoll::DevPoll;
 pub use epoll::{Epoll, EpollEdge};
-pub use interest::Interest;
+pub use interest::InterestPoller;
 pub use poll::Poll;
 pub use rtsig::RtSig;
 pub use select::Select;
-pub use signals::{Queue, Signal, Signals};
+pub use signals::{Signal, SignalQueue, SignalSource};
 
 use std::io;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Readiness {
     }
 
     /// What poll(2) says.
-    fn of_poll(revents: i16) -> Self {
+    fn from_poll(revents: i16) -> Self {
         let has = |flags| revents & flags != 0;
         let broken = has(libc::POLLHUP | libc::POLLERR | libc::POLLNVAL);
         let mut ready = Readiness::empty();
@@ -72,7 +72,7 @@ pub unsafe trait Poller {
     const EDGE: bool;
 
     /// Whether the kernel looks at every descriptor in each wait.
-    const SCANS: bool = false;
+    const SCANS_ALL_FDS: bool = false;
 
     /// Whether descriptors have to be able to signal, which those of eventfd(2) can't.
     const BY_SIGNALS: bool = false;
@@ -91,7 +91,8 @@ pub unsafe trait Poller {
     ///
     /// # Errors
     /// Only when the set can't be used any more.
-    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()>;
+    fn wait(&mut self, timeout: Option<Duration>, out: &mut Vec<(Fd, Readiness)>)
+    -> io::Result<()>;
 
     /// System calls made so far.
     fn system_calls(&self) -> u64;
@@ -103,16 +104,16 @@ pub unsafe trait Poller {
 }
 
 /// Knows what state descriptors are in.
-pub trait Ask {
+pub trait PollNow {
     /// Fills in what each is ready for, in the format of poll(2), without waiting.
     ///
     /// # Errors
     /// Only when it can't be asked any more.
-    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()>;
+    fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()>;
 }
 
-impl Ask for Linux {
-    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
+impl PollNow for Linux {
+    fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
         // SAFETY: the array is as long as said.
         let n = unsafe { libc::poll(array.as_mut_ptr(), array.len() as _, 0) };
         ready(n.into()).map(drop)
@@ -120,9 +121,9 @@ impl Ask for Linux {
 }
 
 /// A time to wait, as the kernel wants it.
-fn timespec(most: Duration) -> libc::timespec {
-    let tv_sec = libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX);
-    libc::timespec { tv_sec, tv_nsec: most.subsec_nanos().into() }
+fn timespec(timeout: Duration) -> libc::timespec {
+    let tv_sec = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
+    libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() }
 }
 
 /// The result of a wait: how many are ready; none when a signal was handled.
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn interest_behaves() {
-        behaves(Interest::new().unwrap());
+        behaves(InterestPoller::new().unwrap());
     }
 
     #[test]

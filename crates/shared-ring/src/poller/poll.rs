@@ -18,7 +18,7 @@ pub struct Poll {
 // SAFETY: `forget` takes the number out of the array, which is all that is asked for and reported.
 unsafe impl Poller for Poll {
     const EDGE: bool = false;
-    const SCANS: bool = true;
+    const SCANS_ALL_FDS: bool = true;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         if want.is_empty() {
@@ -44,14 +44,18 @@ unsafe impl Poller for Poll {
         }
     }
 
-    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
-        let most = most.map(timespec);
-        let most = most.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
+        let timeout = timeout.map(timespec);
+        let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         self.system_calls += 1;
-        // SAFETY: the array is as long as said, `most` is null or points to a live value, and no
+        // SAFETY: the array is as long as said, `timeout` is null or points to a live value, and no
         // signal mask is passed.
         let n = unsafe {
-            libc::ppoll(self.array.as_mut_ptr(), self.array.len() as _, most, std::ptr::null())
+            libc::ppoll(self.array.as_mut_ptr(), self.array.len() as _, timeout, std::ptr::null())
         };
         let mut left = ready(n.into())?;
         for entry in &self.array {
@@ -62,7 +66,7 @@ unsafe impl Poller for Poll {
                 continue;
             }
             left -= 1;
-            out.push((Fd::from_raw(entry.fd), Readiness::of_poll(entry.revents)));
+            out.push((Fd::from_raw(entry.fd), Readiness::from_poll(entry.revents)));
         }
         Ok(())
     }

@@ -13,19 +13,19 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use super::signals::{Queue, Signal, Signals};
-use super::{Ask, Poller, Readiness};
-use crate::interest::Hints;
+use super::signals::{Signal, SignalQueue, SignalSource};
+use super::{PollNow, Poller, Readiness};
+use crate::interest::HintQueue;
 use crate::{Fd, Linux, Table};
 
 /// Descriptors that signal.
-pub struct RtSig<S: Signals = Queue, A: Ask = Linux> {
+pub struct RtSig<S: SignalSource = SignalQueue, A: PollNow = Linux> {
     signals: S,
     /// Knows what state descriptors are in.
     state: A,
     watched: Table<Watched>,
     /// Descriptors of which something is to be reported.
-    noted: Hints,
+    reported: HintQueue,
     /// How often the queue was seen empty.
     emptied: u64,
     overflowed: bool,
@@ -54,7 +54,7 @@ impl RtSig {
     /// # Errors
     /// When the thread has one already.
     pub fn new() -> io::Result<Self> {
-        Ok(RtSig::over(Queue::new()?, Linux::default()))
+        Ok(RtSig::over(SignalQueue::new()?, Linux::default()))
     }
 
     /// Tries whether a descriptor signals here.
@@ -62,7 +62,7 @@ impl RtSig {
     /// # Errors
     /// What is in the way.
     pub fn probe() -> io::Result<()> {
-        let mut queue = Queue::new()?;
+        let mut queue = SignalQueue::new()?;
         let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         queue.watch(Fd::from_raw(reads.as_raw_fd()), 0)?;
         rustix::io::write(&writes, b"x")?;
@@ -73,14 +73,14 @@ impl RtSig {
     }
 }
 
-impl<S: Signals, A: Ask> RtSig<S, A> {
+impl<S: SignalSource, A: PollNow> RtSig<S, A> {
     /// Makes an empty set over a queue of signals, and what knows of states.
     pub(crate) fn over(signals: S, state: A) -> Self {
         RtSig {
             signals,
             state,
             watched: Table::default(),
-            noted: Hints::new(usize::MAX),
+            reported: HintQueue::new(usize::MAX),
             emptied: 1,
             overflowed: false,
             asked: Vec::new(),
@@ -99,8 +99,8 @@ impl<S: Signals, A: Ask> RtSig<S, A> {
     fn watch(&mut self, fd: Fd) -> io::Result<()> {
         let watched = self.watched.at(fd.index());
         let mut mark = if watched.closed == self.emptied { watched.mark + 1 } else { 0 };
-        if mark == S::MARKS {
-            self.take_all()?;
+        if mark == S::MAX_MARKS {
+            self.drain_signals()?;
             mark = 0;
         }
         self.signals.watch(fd, mark)?;
@@ -110,16 +110,16 @@ impl<S: Signals, A: Ask> RtSig<S, A> {
     }
 
     /// Takes signals until there are none. (It ends: to queue one takes longer than to take one.)
-    fn take_all(&mut self) -> io::Result<()> {
+    fn drain_signals(&mut self) -> io::Result<()> {
         while let Some(signal) = self.signals.take(Some(Duration::ZERO))? {
-            self.told(signal);
+            self.handle_signal(signal);
         }
         self.emptied += 1;
         Ok(())
     }
 
     /// Uses what a signal says.
-    fn told(&mut self, signal: Signal) {
+    fn handle_signal(&mut self, signal: Signal) {
         match signal {
             Signal::Overflow => self.overflowed = true,
             Signal::Ready(fd, mark, ready) => {
@@ -141,12 +141,12 @@ impl<S: Signals, A: Ask> RtSig<S, A> {
         let ready = ready & (watched.want | Readiness::HANGUP);
         if !watched.want.is_empty() && !ready.is_empty() {
             watched.ready |= ready;
-            let _has_room = self.noted.post(fd);
+            let _has_room = self.reported.post(fd);
         }
     }
 
     /// Leaves the signals that there still are, and asks for the state of all.
-    fn begin_again(&mut self) -> io::Result<()> {
+    fn recover_from_overflow(&mut self) -> io::Result<()> {
         self.overflows += 1;
         while self.signals.take(Some(Duration::ZERO))?.is_some() {}
         self.emptied += 1;
@@ -156,16 +156,16 @@ impl<S: Signals, A: Ask> RtSig<S, A> {
             let fd = Fd::from_raw(number as i32);
             self.asked.extend((!watched.want.is_empty()).then(|| entry(fd, watched.want)));
         }
-        self.ask()
+        self.poll_asked()
     }
 
     /// Asks, and notes what is ready.
-    fn ask(&mut self) -> io::Result<()> {
+    fn poll_asked(&mut self) -> io::Result<()> {
         self.system_calls += 1;
-        self.state.ask(&mut self.asked)?;
+        self.state.poll_now(&mut self.asked)?;
         for i in 0..self.asked.len() {
             let entry = self.asked[i];
-            self.note(Fd::from_raw(entry.fd), Readiness::of_poll(entry.revents));
+            self.note(Fd::from_raw(entry.fd), Readiness::from_poll(entry.revents));
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ fn entry(fd: Fd, want: Readiness) -> libc::pollfd {
 
 // SAFETY: `forget` notes that nothing is wanted of the number, and that it does not signal; without that no
 // state is asked for or reported, and nothing is undone at the end.
-unsafe impl<S: Signals, A: Ask> Poller for RtSig<S, A> {
+unsafe impl<S: SignalSource, A: PollNow> Poller for RtSig<S, A> {
     const EDGE: bool = true;
     const BY_SIGNALS: bool = true;
 
@@ -195,7 +195,7 @@ unsafe impl<S: Signals, A: Ask> Poller for RtSig<S, A> {
         // No signal tells of what was so before.
         self.asked.clear();
         self.asked.push(entry(fd, want));
-        self.ask()
+        self.poll_asked()
     }
 
     fn forget(&mut self, fd: Fd) {
@@ -204,25 +204,29 @@ unsafe impl<S: Signals, A: Ask> Poller for RtSig<S, A> {
         *watched = Watched { mark: watched.mark, closed: self.emptied, ..Watched::default() };
     }
 
-    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
         // One at a time; but where others are being served that may never rest, all there are: the system
         // hands out those with a lower mark first, and the others have to have a turn, too.
-        let is_busy = most == Some(Duration::ZERO);
-        let room = if is_busy { S::AT_A_TIME } else { 1 };
-        if is_busy || self.noted.len() == 0 {
+        let is_busy = timeout == Some(Duration::ZERO);
+        let room = if is_busy { S::MAX_BATCH } else { 1 };
+        if is_busy || self.reported.len() == 0 {
             for _ in 0..room {
-                let signal = if self.overflowed { None } else { self.signals.take(most)? };
+                let signal = if self.overflowed { None } else { self.signals.take(timeout)? };
                 let Some(signal) = signal else {
                     self.emptied += u64::from(is_busy && !self.overflowed);
                     break;
                 };
-                self.told(signal);
+                self.handle_signal(signal);
             }
         }
         if self.overflowed {
-            self.begin_again()?;
+            self.recover_from_overflow()?;
         }
-        while let Some(fd) = self.noted.take() {
+        while let Some(fd) = self.reported.take() {
             let ready = mem::take(&mut self.watched.at(fd.index()).ready);
             if !ready.is_empty() {
                 out.push((fd, ready));
@@ -240,7 +244,7 @@ unsafe impl<S: Signals, A: Ask> Poller for RtSig<S, A> {
     }
 }
 
-impl<S: Signals, A: Ask> Drop for RtSig<S, A> {
+impl<S: SignalSource, A: PollNow> Drop for RtSig<S, A> {
     /// A signal that is no longer blocked would end the process.
     fn drop(&mut self) {
         for (number, _) in self.watched.iter().enumerate().filter(|(_, w)| w.signals) {

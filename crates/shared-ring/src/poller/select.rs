@@ -54,7 +54,7 @@ impl Map {
 // SAFETY: `forget` takes the number out of the bit maps, which are all that is asked for and reported.
 unsafe impl Poller for Select {
     const EDGE: bool = false;
-    const SCANS: bool = true;
+    const SCANS_ALL_FDS: bool = true;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         self.read.set(fd.index(), want.contains(Readiness::READ));
@@ -67,17 +67,21 @@ unsafe impl Poller for Select {
         self.write.set(fd.index(), false);
     }
 
-    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
         let words = self.read.used().max(self.write.used());
         let (read, write) = (self.read.copy(words), self.write.copy(words));
-        let mut most = most.map(timespec);
-        let most = most.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        let mut timeout = timeout.map(timespec);
+        let timeout = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         let none = std::ptr::null_mut::<u64>();
         self.system_calls += 1;
         // SAFETY: both maps hold `words * 64` bits, as many as the kernel is told to read and
-        // write; `most` is null or points to a live value; there is no third map and no mask.
+        // write; `timeout` is null or points to a live value; there is no third map and no mask.
         let n = unsafe {
-            libc::syscall(libc::SYS_pselect6, words * BITS, read, write, none, most, none)
+            libc::syscall(libc::SYS_pselect6, words * BITS, read, write, none, timeout, none)
         };
         if ready(n)? == 0 {
             return Ok(());

@@ -12,13 +12,13 @@ use crate::linux::{borrow, signal_to_this_thread, signals_to_this_thread};
 use crate::{Fd, Process};
 
 /// A bounded queue of signals that tell what happens to descriptors.
-pub trait Signals {
+pub trait SignalSource {
     /// How many marks signals can have.
-    const MARKS: u8;
+    const MAX_MARKS: u8;
 
     /// The most that are taken at a time while others are being served: a bound for when peers make them
     /// as fast as they are taken.
-    const AT_A_TIME: usize;
+    const MAX_BATCH: usize;
 
     /// Has what happens to a descriptor from now on signalled, with a mark.
     ///
@@ -38,7 +38,7 @@ pub trait Signals {
     ///
     /// # Errors
     /// Those of sigtimedwait(2).
-    fn take(&mut self, most: Option<Duration>) -> io::Result<Option<Signal>>;
+    fn take(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>>;
 
     /// System calls made so far.
     fn system_calls(&self) -> u64;
@@ -55,7 +55,7 @@ pub enum Signal {
 
 /// Those of the calling thread, which are blocked in it as long as this lives. In a child of fork(2) there
 /// are none, as they are sent to the parent.
-pub struct Queue {
+pub struct SignalQueue {
     signals: libc::sigset_t,
     /// Those that it has blocked.
     blocked: libc::sigset_t,
@@ -78,20 +78,20 @@ const F_GETSIG: libc::c_int = 11;
 
 /// `siginfo_t` of a signal that tells of a descriptor (sigaction(2), `si_band` and `si_fd`).
 #[repr(C)]
-struct Info {
+struct SigInfo {
     signal: libc::c_int,
     _errno: libc::c_int,
     code: libc::c_int,
-    of: Of,
+    of: SigPoll,
 }
 
 #[repr(C)]
-struct Of {
+struct SigPoll {
     band: libc::c_long,
     fd: libc::c_int,
 }
 
-impl Queue {
+impl SignalQueue {
     /// Blocks the signals that are used, in the calling thread.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Queue {
         let (mut signals, mut blocked): (libc::sigset_t, libc::sigset_t) = unsafe { mem::zeroed() };
         // SAFETY: as above.
         let mut before: libc::sigset_t = unsafe { mem::zeroed() };
-        let numbers = (first..first + libc::c_int::from(Self::MARKS)).chain([libc::SIGIO]);
+        let numbers = (first..first + libc::c_int::from(Self::MAX_MARKS)).chain([libc::SIGIO]);
         // SAFETY: all three are live signal sets, and the numbers are those of signals.
         unsafe {
             libc::sigemptyset(&mut signals);
@@ -123,7 +123,7 @@ impl Queue {
             }
         }
         IN_USE.set(Some(process));
-        Ok(Queue { signals, blocked, first, system_calls: 0, process, here: PhantomData })
+        Ok(SignalQueue { signals, blocked, first, system_calls: 0, process, here: PhantomData })
     }
 
     /// Whether what happens to a descriptor is told to this queue: the number may be a stranger's now.
@@ -131,7 +131,7 @@ impl Queue {
         self.system_calls += 2;
         // SAFETY: asks for a number.
         let signal = unsafe { libc::fcntl(fd.raw(), F_GETSIG) };
-        let marks = self.first..self.first + libc::c_int::from(Self::MARKS);
+        let marks = self.first..self.first + libc::c_int::from(Self::MAX_MARKS);
         marks.contains(&signal) && signals_to_this_thread(borrow(&fd)) == Ok(true)
     }
 
@@ -148,9 +148,9 @@ fn check(error: libc::c_int) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-impl Signals for Queue {
-    const MARKS: u8 = 4;
-    const AT_A_TIME: usize = 1 << 14;
+impl SignalSource for SignalQueue {
+    const MAX_MARKS: u8 = 4;
+    const MAX_BATCH: usize = 1 << 14;
 
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()> {
         let number = self.first + libc::c_int::from(mark);
@@ -172,15 +172,15 @@ impl Signals for Queue {
 
     fn forget(&mut self, _fd: Fd) {}
 
-    fn take(&mut self, most: Option<Duration>) -> io::Result<Option<Signal>> {
-        let most = most.map(timespec);
-        let most = most.as_ref().map_or(ptr::null(), ptr::from_ref);
+    fn take(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>> {
+        let timeout = timeout.map(timespec);
+        let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: a plain C structure, for which all zero bytes are a valid value.
         let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
         loop {
             self.system_calls += 1;
-            // SAFETY: the set and `info` are live, `most` is null or points to a live value.
-            let signal = unsafe { libc::sigtimedwait(&self.signals, &mut info, most) };
+            // SAFETY: the set and `info` are live, `timeout` is null or points to a live value.
+            let signal = unsafe { libc::sigtimedwait(&self.signals, &mut info, timeout) };
             if signal < 0 {
                 let error = io::Error::last_os_error();
                 let over = [Some(libc::EAGAIN), Some(libc::EINTR)].contains(&error.raw_os_error());
@@ -189,14 +189,14 @@ impl Signals for Queue {
             if signal == libc::SIGIO {
                 return Ok(Some(Signal::Overflow));
             }
-            // SAFETY: `Info` is the beginning of every `siginfo_t`, laid out as the kernel does for
+            // SAFETY: `SigInfo` is the beginning of every `siginfo_t`, laid out as the kernel does for
             // signals of descriptors; of others, the fields are numbers that mean something else.
-            let told: &Info = unsafe { &*ptr::from_ref(&info).cast() };
+            let info: &SigInfo = unsafe { &*ptr::from_ref(&info).cast() };
             // What a program sends has no such code (sigaction(2), `si_code`).
-            if (POLL_IN..=POLL_HUP).contains(&told.code) {
-                let mark = (told.signal - self.first) as u8;
-                let ready = Readiness::of_poll(told.of.band as i16);
-                return Ok(Some(Signal::Ready(Fd::from_raw(told.of.fd), mark, ready)));
+            if (POLL_IN..=POLL_HUP).contains(&info.code) {
+                let mark = (info.signal - self.first) as u8;
+                let ready = Readiness::from_poll(info.of.band as i16);
+                return Ok(Some(Signal::Ready(Fd::from_raw(info.of.fd), mark, ready)));
             }
         }
     }
@@ -209,7 +209,7 @@ impl Signals for Queue {
 const POLL_IN: libc::c_int = 1;
 const POLL_HUP: libc::c_int = 6;
 
-impl Drop for Queue {
+impl Drop for SignalQueue {
     /// What is left goes, as it would end the process once it is no longer blocked.
     fn drop(&mut self) {
         if IN_USE.get() != Some(self.process) {

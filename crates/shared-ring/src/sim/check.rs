@@ -7,30 +7,30 @@ use foldhash::fast::FixedState;
 
 use super::machine::Machine;
 use crate::{
-    Completion, Counters, Errno, Fault, Fd, Gather, Kernel, Kind, Op, Outcome, Posted, Refused,
-    Submit, Token, Waker,
+    Completion, Counters, Errno, Fd, GatherList, Kernel, KernelError, Op, OpKind, Outcome, Submit,
+    SubmitError, Submitted, Token, Waker,
 };
 
 /// A kernel over a simulated machine, and a watch on what passes between it and its user: every
 /// completion belongs to an operation that was posted, every operation has one last completion, no
 /// name is used twice at a time, none ends as cancelled that was not, and no descriptor is closed
 /// while in use.
-pub struct Checked<K> {
+pub struct CheckedKernel<K> {
     kernel: K,
     machine: Machine,
-    in_flight: HashMap<Token, Posting, FixedState>,
+    in_flight: HashMap<Token, PostedOp, FixedState>,
 }
 
 /// What was posted under a name.
 #[derive(Clone, Copy, Debug)]
-struct Posting {
+struct PostedOp {
     fd: Option<Fd>,
     /// It may have completions before the last.
-    goes_on: bool,
+    is_multishot: bool,
     cancelled: bool,
 }
 
-impl Posting {
+impl PostedOp {
     fn of(op: &Op) -> Self {
         let fd = match op {
             Op::Accept { listener: fd, .. }
@@ -41,23 +41,23 @@ impl Posting {
             Op::Close { socket } => Some(socket.number()),
             Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,
         };
-        let goes_on = matches!(op, Op::Accept { .. } | Op::Receive { .. });
-        Posting { fd, goes_on, cancelled: false }
+        let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
+        PostedOp { fd, is_multishot, cancelled: false }
     }
 }
 
-impl<K> Checked<K> {
+impl<K> CheckedKernel<K> {
     /// Watches a kernel over a machine.
     pub fn over(kernel: K, machine: &Machine) -> Self {
-        Checked { kernel, machine: machine.clone(), in_flight: HashMap::default() }
+        CheckedKernel { kernel, machine: machine.clone(), in_flight: HashMap::default() }
     }
 
     /// Notes what an outcome gives to the program.
     fn look_at(&self, token: Token, outcome: &Outcome) {
         match outcome {
-            Outcome::Accepted(socket) => self.machine.world().noted.told(socket.number()),
-            Outcome::Received(bytes) => self.machine.world().noted.received(bytes),
-            Outcome::Sent(_, n) if *n > Gather::MOST => {
+            Outcome::Accepted(socket) => self.machine.state().usage.told(socket.number()),
+            Outcome::Received(bytes) => self.machine.state().usage.received(bytes),
+            Outcome::Sent(_, n) if *n > GatherList::MAX_BYTES => {
                 self.machine.fail(format!("{token:?} has sent {n} bytes at once"));
             }
             _ => {}
@@ -70,48 +70,48 @@ impl<K> Checked<K> {
     }
 }
 
-impl<K> Drop for Checked<K> {
+impl<K> Drop for CheckedKernel<K> {
     fn drop(&mut self) {
-        let mut world = self.machine.world();
-        world.unfinished.extend(self.in_flight.keys().map(|token| format!("{token:?}")));
+        let mut state = self.machine.state();
+        state.unfinished.extend(self.in_flight.keys().map(|token| format!("{token:?}")));
     }
 }
 
 // SAFETY: it hands on what its kernel says, and keeps numbers to compare them only.
-unsafe impl<K: Submit> Submit for Checked<K> {
+unsafe impl<K: Submit> Submit for CheckedKernel<K> {
     type Host = K::Host;
 
-    const SCANS: bool = K::SCANS;
+    const SCANS_ALL_FDS: bool = K::SCANS_ALL_FDS;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        let posting = Posting::of(&op);
+    fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        let posting = PostedOp::of(&op);
         if let Op::Close { socket } = &op {
-            let used = |(_, other): &(&Token, &Posting)| other.fd == posting.fd;
+            let used = |(_, other): &(&Token, &PostedOp)| other.fd == posting.fd;
             if let Some((other, _)) = self.in_flight.iter().find(used) {
                 self.machine
                     .fail(format!("{socket:?} is to be closed while {other:?} is in flight"));
             }
         }
         if let Op::Send { data, .. } = &op {
-            self.machine.world().noted.sends(data);
+            self.machine.state().usage.sends(data);
         }
         if let Op::SendFile { len, .. } = &op
-            && *len as usize > Gather::MOST
+            && *len as usize > GatherList::MAX_BYTES
         {
             self.machine.fail(format!("{token:?} is to send {len} bytes of a file at once"));
         }
         let posted = self.kernel.submit(token, op)?;
-        if let Posted::Done(outcome) = &posted {
+        if let Submitted::Done(outcome) = &posted {
             self.look_at(token, outcome);
         }
         if self.in_flight.contains_key(&token) {
             self.machine.fail(format!("{token:?} is taken while one of its name is in flight"));
         }
-        if let Posted::InFlight = posted {
+        if let Submitted::InFlight = posted {
             self.in_flight.insert(token, posting);
-            let noted = &mut self.machine.world().noted;
-            noted.operations += 1;
-            noted.file_operations += usize::from(token.kind() == Kind::File);
+            let usage = &mut self.machine.state().usage;
+            usage.operations += 1;
+            usage.file_operations += usize::from(token.kind() == OpKind::File);
         }
         Ok(posted)
     }
@@ -152,15 +152,15 @@ unsafe impl<K: Submit> Submit for Checked<K> {
     }
 }
 
-impl<K: Kernel> Kernel for Checked<K> {
-    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+impl<K: Kernel> Kernel for CheckedKernel<K> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         self.kernel.turn(until)
     }
 
     fn next(&mut self) -> Option<Completion> {
         let completion = self.kernel.next()?;
         let token = completion.token;
-        if token.kind() == Kind::Wake && matches!(completion.outcome, Outcome::Woken) {
+        if token.kind() == OpKind::Wake && matches!(completion.outcome, Outcome::Woken) {
             return Some(completion);
         }
         self.look_at(token, &completion.outcome);
@@ -168,19 +168,19 @@ impl<K: Kernel> Kernel for Checked<K> {
             None => {
                 self.machine.fail(format!("a completion for nothing in flight: {completion:?}"));
             }
-            Some(Posting { goes_on: false, .. }) if !completion.last => {
+            Some(PostedOp { is_multishot: false, .. }) if !completion.last => {
                 self.machine.fail(format!("it should be the last of its kind: {completion:?}"));
             }
-            Some(Posting { cancelled: false, .. })
+            Some(PostedOp { cancelled: false, .. })
                 if matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, _)) =>
             {
                 self.machine.fail(format!("{token:?} was cancelled, but not by its user"));
             }
             Some(_) if completion.last => {
                 self.in_flight.remove(&token);
-                let noted = &mut self.machine.world().noted;
-                noted.operations -= 1;
-                noted.file_operations -= usize::from(token.kind() == Kind::File);
+                let usage = &mut self.machine.state().usage;
+                usage.operations -= 1;
+                usage.file_operations -= usize::from(token.kind() == OpKind::File);
             }
             Some(_) => {}
         }

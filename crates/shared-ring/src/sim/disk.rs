@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::dice::Dice;
+use super::rng::SimRng;
 
-use crate::{FileKind, Listing, Meta};
+use crate::{FileKind, Listing, Metadata};
 
 /// A file or a directory.
 #[derive(Debug)]
@@ -24,9 +24,9 @@ enum Node {
     Directory(BTreeMap<Vec<u8>, u32>),
 }
 
-/// A tree of files, which may [change](Disk::change) while a server runs.
+/// A tree of files, which may [change](FileTree::change) while a server runs.
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(super) struct FileTree {
     nodes: Vec<Node>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Disk {
 const WRITTEN: u8 = 0x55;
 
 /// A file that is so long does not grow.
-const MOST: usize = 200_000;
+const MAX_FILE_BYTES: usize = 200_000;
 
 /// How often the clock ticks by which files are said to have changed.
 const TICK: Duration = Duration::from_millis(4);
@@ -51,9 +51,9 @@ pub fn is_of_file(original: &[u8], at: usize, byte: u8) -> bool {
 /// The directory at the top.
 pub(super) const TOP: u32 = 0;
 
-impl Disk {
+impl FileTree {
     pub(super) fn new() -> Self {
-        Disk { nodes: vec![Node::Directory(BTreeMap::new())] }
+        FileTree { nodes: vec![Node::Directory(BTreeMap::new())] }
     }
 
     /// Adds a file, and the directories that its path names.
@@ -106,7 +106,7 @@ impl Disk {
         way.last().copied().ok_or(Errno::XDEV)
     }
 
-    pub(super) fn meta(&self, node: u32) -> Meta {
+    pub(super) fn meta(&self, node: u32) -> Metadata {
         let (kind, len, modified) = match &self.nodes[node as usize] {
             Node::File { bytes, modified, .. } => {
                 (FileKind::Regular, bytes.len() as u64, *modified)
@@ -114,7 +114,7 @@ impl Disk {
             Node::Directory(_) => (FileKind::Directory, 0, Duration::from_secs(1_000_000_000)),
         };
         let modified_ns = modified.as_nanos() as i64;
-        Meta { kind, len, modified_ns, changed_ns: modified_ns, inode: node.into() }
+        Metadata { kind, len, modified_ns, changed_ns: modified_ns, inode: node.into() }
     }
 
     /// What of a file lies within a range.
@@ -127,16 +127,18 @@ impl Disk {
 
     /// Cuts a file, lets it grow, or writes to all of it; `wall` is the time of day. What it has then
     /// is told from anything else by [`is_of_file`].
-    pub(super) fn change(&mut self, node: u32, wall: Duration, dice: &mut Dice) {
+    pub(super) fn change(&mut self, node: u32, wall: Duration, rng: &mut SimRng) {
         let Node::File { bytes, original, modified } = &mut self.nodes[node as usize] else {
             return;
         };
         let new = |at: usize| original.get(at).copied().unwrap_or(at as u8) ^ WRITTEN;
         let before = bytes.len();
-        match dice.below(4) {
+        match rng.below(4) {
             0 => bytes.clear(),
-            1 => bytes.truncate(dice.below(before + 1)),
-            2 if before < MOST => bytes.extend((before..before + 1 + dice.below(5_000)).map(new)),
+            1 => bytes.truncate(rng.below(before + 1)),
+            2 if before < MAX_FILE_BYTES => {
+                bytes.extend((before..before + 1 + rng.below(5_000)).map(new))
+            }
             _ => bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = new(at)),
         }
         *modified = wall - Duration::from_nanos(wall.as_nanos() as u64 % TICK.as_nanos() as u64);
@@ -148,8 +150,11 @@ impl Disk {
         };
         let entry =
             |(name, node): (&Vec<u8>, &u32)| (OsString::from_vec(name.clone()), self.meta(*node));
-        let is_whole = entries.len() <= Listing::MOST;
-        Ok(Listing { entries: entries.iter().map(entry).take(Listing::MOST).collect(), is_whole })
+        let is_complete = entries.len() <= Listing::MAX_ENTRIES;
+        Ok(Listing {
+            entries: entries.iter().map(entry).take(Listing::MAX_ENTRIES).collect(),
+            is_complete,
+        })
     }
 }
 
@@ -159,7 +164,7 @@ mod tests {
 
     #[test]
     fn paths_lead_where_they_should() {
-        let mut disk = Disk::new();
+        let mut disk = FileTree::new();
         disk.add("a/b/file", b"0123456789".to_vec());
         disk.add("a/other", Vec::new());
         let file = disk.find(TOP, b"a/./b/../b/file").unwrap();

@@ -14,13 +14,14 @@ use rustix::io::Errno;
 use super::disk::TOP;
 use super::fault::Fault;
 use super::peer::{Net, Next, Peer};
-use super::plan::{Plan, Refuses};
+use super::plan::{Plan, Unsupported};
+use super::state::{DescriptorKind, SimState};
 use super::stream::Owner;
-use super::work::Works;
-use super::world::{What, World};
-use crate::nonblocking::Part;
+use super::work::SimOffload;
+use crate::nonblocking::FileRange;
 use crate::{
-    BufferSizes, Fd, File, Host, ListenOptions, Meta, Outcome, Socket, System, Told, Waker, Work,
+    BufferSizes, Fd, File, FileJob, Host, ListenOptions, Metadata, Outcome, Socket, System,
+    WakeSignal, Waker,
 };
 
 /// A simulated machine; clones share it.
@@ -28,20 +29,20 @@ use crate::{
 /// Its sockets and its numbers of descriptors are for itself and its clones. They are no descriptors of this
 /// process, where the same numbers may stand for others.
 #[derive(Clone)]
-pub struct Machine(Rc<RefCell<World>>, Option<Refuses>);
+pub struct Machine(Rc<RefCell<SimState>>, Option<Unsupported>);
 
 /// The owner of an open file.
 struct Opened(Machine, Fd);
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        self.0.world().close(self.1);
+        self.0.state().close(self.1);
     }
 }
 
 /// What came of a run.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct RunReport {
     /// What rule was broken, if any.
     pub failure: Option<String>,
     /// How many steps were taken.
@@ -54,15 +55,15 @@ pub struct Verdict {
 
 /// A peer that does what it is told.
 #[derive(Clone)]
-pub struct Hand {
+pub struct ManualPeer {
     machine: Machine,
     peer: u32,
 }
 
-impl Hand {
+impl ManualPeer {
     /// Does something on the network, at once.
     pub fn with<T>(&self, act: impl FnOnce(&mut Net<'_>) -> T) -> T {
-        act(&mut Net::new(&mut self.machine.world(), self.peer))
+        act(&mut Net::new(&mut self.machine.state(), self.peer))
     }
 
     /// Listens at an address.
@@ -71,7 +72,7 @@ impl Hand {
     /// When somebody listens there already.
     pub fn listen(&self, at: SocketAddr) -> SocketAddr {
         let owner = Owner::Peer(self.peer);
-        self.machine.world().listen(at, 64, owner).expect("the address is free").1
+        self.machine.state().listen(at, 64, owner).expect("the address is free").1
     }
 }
 
@@ -96,25 +97,25 @@ impl Machine {
     pub fn new(plan: &Plan) -> Self {
         assert!(plan.room != Some(0), "a connection has room for a byte at least");
         assert!(plan.steps > 0 && plan.descriptors > 0, "a run has steps and descriptors");
-        Machine(Rc::new(RefCell::new(World::new(plan))), plan.refuses)
+        Machine(Rc::new(RefCell::new(SimState::new(plan))), plan.unsupported)
     }
 
-    pub(super) fn world(&self) -> RefMut<'_, World> {
+    pub(super) fn state(&self) -> RefMut<'_, SimState> {
         self.0.borrow_mut()
     }
 
-    pub(super) fn refuses(&self, what: Refuses) -> bool {
+    pub(super) fn unsupported(&self, what: Unsupported) -> bool {
         self.1 == Some(what)
     }
 
     /// Adds a file, and the directories that its path names.
     pub fn add_file(&self, path: &str, bytes: impl Into<Vec<u8>>) {
-        self.world().disk.add(path, bytes.into());
+        self.state().disk.add(path, bytes.into());
     }
 
     /// Adds a peer.
     pub fn add_peer(&self, peer: impl Peer + 'static) {
-        let _ = self.world().add_peer(Box::new(peer), false);
+        let _ = self.state().add_peer(Box::new(peer), false);
     }
 
     /// Adds a peer that only serves, at an address, and is not waited for at the end.
@@ -122,176 +123,176 @@ impl Machine {
     /// # Panics
     /// When somebody listens there already.
     pub fn add_server(&self, at: SocketAddr, peer: impl Peer + 'static) {
-        let mut world = self.world();
-        let peer = world.add_peer(Box::new(peer), true);
-        world.listen(at, 64, Owner::Peer(peer)).expect("a peer has an address of its own");
+        let mut state = self.state();
+        let peer = state.add_peer(Box::new(peer), true);
+        state.listen(at, 64, Owner::Peer(peer)).expect("a peer has an address of its own");
     }
 
     /// Adds a peer that does what it is told.
-    pub fn hand(&self) -> Hand {
-        let peer = self.world().add_peer(Box::new(Idle), true);
-        Hand { machine: self.clone(), peer }
+    pub fn manual_peer(&self) -> ManualPeer {
+        let peer = self.state().add_peer(Box::new(Idle), true);
+        ManualPeer { machine: self.clone(), peer }
     }
 
     /// Says what is done when all peers but servers are [done](super::Next::Done): nothing else
     /// stops the program. It is done in the middle of a step, so it has to leave the machine alone.
     /// Without peers it is never done.
-    pub fn at_end(&self, finale: impl FnOnce() + 'static) {
-        self.world().set_finale(Box::new(finale));
+    pub fn on_end(&self, on_end: impl FnOnce() + 'static) {
+        self.state().set_on_end(Box::new(on_end));
     }
 
     /// Notes that the program has broken a rule.
     pub fn fail(&self, what: impl Into<String>) {
-        self.world().fail(what);
+        self.state().fail(what);
     }
 
     /// Whether a signal interrupts the application now. What it stands for has landed then.
     pub fn signalled(&self) -> bool {
-        let mut world = self.world();
-        let signalled = world.dice.fault(Fault::Signal);
+        let mut state = self.state();
+        let signalled = state.rng.fault(Fault::Signal);
         if signalled {
-            world.enter();
+            state.enter();
         }
         signalled
     }
 
     /// What rule was broken, if any.
     pub fn failure(&self) -> Option<String> {
-        let mut world = self.world();
-        world.look_for_freed();
-        world.failure().map(str::to_owned)
+        let mut state = self.state();
+        state.check_freed();
+        state.failure().map(str::to_owned)
     }
 
     /// Ends a run: the program is over, and everything it had must be closed and at its end.
-    pub fn verdict(&self) -> Verdict {
-        let mut world = self.world();
-        world.look_for_freed();
-        let open = world.open_descriptors();
+    pub fn verdict(&self) -> RunReport {
+        let mut state = self.state();
+        state.check_freed();
+        let open = state.open_descriptors();
         if !open.is_empty() {
-            world.fail(format!("descriptors are left open: {}", open.join(", ")));
+            state.fail(format!("descriptors are left open: {}", open.join(", ")));
         }
-        if !world.unfinished.is_empty() {
-            let unfinished = world.unfinished.join(", ");
-            world.fail(format!("operations have not come to their ends: {unfinished}"));
+        if !state.unfinished.is_empty() {
+            let unfinished = state.unfinished.join(", ");
+            state.fail(format!("operations have not come to their ends: {unfinished}"));
         }
-        Verdict {
-            failure: world.failure().map(str::to_owned),
-            steps: world.steps(),
-            faults: world.dice.counts(),
-            trace: world.trace.take(),
+        RunReport {
+            failure: state.failure().map(str::to_owned),
+            steps: state.steps(),
+            faults: state.rng.counts(),
+            trace: state.trace.take(),
         }
     }
 
     /// `n`, or less.
     pub(super) fn short(&self, n: usize, fault: Fault) -> usize {
-        let mut world = self.world();
-        if n > 1 && world.dice.fault(fault) { 1 + world.dice.below(n) } else { n }
+        let mut state = self.state();
+        if n > 1 && state.rng.fault(fault) { 1 + state.rng.below(n) } else { n }
     }
 
     fn interrupted(&self) -> Result<(), Errno> {
-        if self.world().dice.fault(Fault::Interrupted) { Err(Errno::INTR) } else { Ok(()) }
+        if self.state().rng.fault(Fault::Interrupted) { Err(Errno::INTR) } else { Ok(()) }
     }
 
     /// Receives as recv(2) does: less than there is room for means that there is no more, which
     /// whoever is told of edges relies on (epoll(7)).
     pub(super) fn receive(&self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
-        let mut world = self.world();
-        let end = world.connected(fd, "receive")?;
+        let mut state = self.state();
+        let end = state.connected(fd, "receive")?;
         let mut at = 0;
-        let received = world.receive(end, into.len(), |piece| {
+        let received = state.receive(end, into.len(), |piece| {
             into[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         });
-        world.note(|| format!("receive {fd:?}: {received:?}"));
+        state.note(|| format!("receive {fd:?}: {received:?}"));
         received
     }
 
     /// Sends what lies in several places, as far as there is room.
     pub(super) fn send_all(&self, fd: Fd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let most = self.short(whole, Fault::ShortSend);
-        let mut world = self.world();
-        let end = world.connected(fd, "send")?;
+        let max = self.short(whole, Fault::ShortSend);
+        let mut state = self.state();
+        let end = state.connected(fd, "send")?;
         let mut sent = 0;
         for piece in pieces {
-            let piece = &piece[..piece.len().min(most - sent)];
-            match world.send(end, piece) {
+            let piece = &piece[..piece.len().min(max - sent)];
+            match state.send(end, piece) {
                 Ok(n) if n < piece.len() => {
                     sent += n;
                     break;
                 }
                 Ok(n) => sent += n,
                 Err(errno) if sent == 0 => {
-                    world.note(|| format!("send {fd:?}: {errno:?}"));
+                    state.note(|| format!("send {fd:?}: {errno:?}"));
                     return Err(errno);
                 }
                 Err(_) => break,
             }
-            if sent == most {
+            if sent == max {
                 break;
             }
         }
         if sent < whole {
-            world.of(end).ask_for_room(end.side);
+            state.of(end).ask_for_room(end.side);
         }
-        world.note(|| format!("send {fd:?}: {sent} of {whole} bytes"));
+        state.note(|| format!("send {fd:?}: {sent} of {whole} bytes"));
         Ok(sent)
     }
 
     /// Opens what a path leads to.
     pub(super) fn open(&self, root: Fd, path: &[u8]) -> Result<Fd, Errno> {
-        let mut world = self.world();
-        let root = world.file(root, "open")?;
-        let failed = world.dice.fault(Fault::DiskError);
-        let node = if failed { Err(Errno::IO) } else { world.disk.find(root, path) };
-        world.note(|| format!("open {}: {node:?}", path.escape_ascii()));
-        world.open(What::File(node?))
+        let mut state = self.state();
+        let root = state.file(root, "open")?;
+        let failed = state.rng.fault(Fault::DiskError);
+        let node = if failed { Err(Errno::IO) } else { state.disk.find(root, path) };
+        state.note(|| format!("open {}: {node:?}", path.escape_ascii()));
+        state.open(DescriptorKind::File(node?))
     }
 
     /// Reads part of a file.
-    pub(super) fn read(&self, part: Part) -> Result<Vec<u8>, Errno> {
-        let mut world = self.world();
-        let node = world.file(part.file, "read")?;
-        if world.dice.fault(Fault::DiskError) {
+    pub(super) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let mut state = self.state();
+        let node = state.file(part.file, "read")?;
+        if state.rng.fault(Fault::DiskError) {
             return Err(Errno::IO);
         }
-        if world.dice.fault(Fault::FileChanges) {
-            world.change(node);
+        if state.rng.fault(Fault::FileChanges) {
+            state.change(node);
         }
-        let mut bytes = world.disk.read(node, part.offset, part.len)?.to_vec();
-        if bytes.len() > 1 && world.dice.fault(Fault::ShortRead) {
-            let n = 1 + world.dice.below(bytes.len());
+        let mut bytes = state.disk.read(node, part.offset, part.len)?.to_vec();
+        if bytes.len() > 1 && state.rng.fault(Fault::ShortRead) {
+            let n = 1 + state.rng.below(bytes.len());
             bytes.truncate(n);
         }
         Ok(bytes)
     }
 
     /// Does file work, however long that takes.
-    pub(super) fn do_work(&self, work: &Work) -> Result<Outcome, Errno> {
+    pub(super) fn do_work(&self, work: &FileJob) -> Result<Outcome, Errno> {
         match work {
-            Work::Open(root, path, _) => {
+            FileJob::Open(root, path, _) => {
                 let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
                 let meta = self.meta(file.fd())?;
                 Ok(Outcome::Opened(Box::new((file, meta))))
             }
-            Work::Stat(root, path, _) => {
+            FileJob::Stat(root, path, _) => {
                 let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
                 self.meta(file.fd()).map(Outcome::Stat)
             }
-            Work::List(root, path, _) => {
+            FileJob::List(root, path, _) => {
                 let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
-                let mut world = self.world();
-                let node = world.file(file.fd(), "list")?;
-                let listing = world.disk.list(node);
-                drop(world);
+                let mut state = self.state();
+                let node = state.file(file.fd(), "list")?;
+                let listing = state.disk.list(node);
+                drop(state);
                 listing.map(Outcome::Listed)
             }
-            Work::Read(file, offset, len) => {
+            FileJob::Read(file, offset, len) => {
                 let mut bytes = Vec::new();
                 while bytes.len() < *len as usize {
                     let offset = offset + bytes.len() as u64;
                     let len = len - bytes.len() as u32;
-                    let more = self.read(Part { file: *file, offset, len })?;
+                    let more = self.read(FileRange { file: *file, offset, len })?;
                     if more.is_empty() {
                         break;
                     }
@@ -310,24 +311,24 @@ impl Host for Machine {
         options: &ListenOptions,
     ) -> io::Result<(Socket, SocketAddr)> {
         self.may_be_signalled(false);
-        let mut world = self.world();
-        let (listener, at) = world.listen(at, options.backlog as usize, Owner::Queue)?;
-        let fd = world.open(What::Listener(listener))?;
-        world.set_listener_owner(listener, Owner::Descriptor(fd.raw() as u32));
+        let mut state = self.state();
+        let (listener, at) = state.listen(at, options.backlog as usize, Owner::Queue)?;
+        let fd = state.open(DescriptorKind::Listener(listener))?;
+        state.set_listener_owner(listener, Owner::Descriptor(fd.raw() as u32));
         Ok((Socket::of(fd), at))
     }
 
     fn accept(&mut self, listener: &Socket) -> Result<Socket, Errno> {
         self.may_be_signalled(false);
         self.interrupted()?;
-        self.world().accept(listener.number()).map(Socket::of)
+        self.state().accept(listener.number()).map(Socket::of)
     }
 
     fn backlog(&mut self, listener: &Socket, length: u32) -> io::Result<()> {
         self.may_be_signalled(false);
-        let mut world = self.world();
-        if let What::Listener(listener) = *world.what(listener.number(), "listen")? {
-            world.set_backlog(listener, length as usize);
+        let mut state = self.state();
+        if let DescriptorKind::Listener(listener) = *state.what(listener.number(), "listen")? {
+            state.set_backlog(listener, length as usize);
         }
         Ok(())
     }
@@ -339,101 +340,101 @@ impl Host for Machine {
         _buffers: BufferSizes,
     ) -> io::Result<Socket> {
         self.may_be_signalled(false);
-        Ok(Socket::of(self.world().open(What::Fresh)?))
+        Ok(Socket::of(self.state().open(DescriptorKind::Fresh)?))
     }
 
     fn shutdown(&mut self, socket: &Socket) {
         self.may_be_signalled(false);
-        let mut world = self.world();
-        if let Ok(end) = world.connected(socket.number(), "shutdown") {
-            world.note(|| format!("shutdown {socket:?}"));
-            world.finish(end);
+        let mut state = self.state();
+        if let Ok(end) = state.connected(socket.number(), "shutdown") {
+            state.note(|| format!("shutdown {socket:?}"));
+            state.finish(end);
         }
     }
 
     fn reset_on_close(&mut self, socket: &Socket) {
         self.may_be_signalled(false);
-        self.world().reset_on_close(socket.number());
+        self.state().reset_on_close(socket.number());
     }
 
-    fn discard(&mut self, socket: Socket) {
+    fn close_unused(&mut self, socket: Socket) {
         self.may_be_signalled(false);
-        self.world().close(socket.number());
+        self.state().close(socket.number());
     }
 
-    fn peer(&self, socket: &Socket) -> Option<SocketAddr> {
+    fn peer_addr(&self, socket: &Socket) -> Option<SocketAddr> {
         self.may_be_signalled(false);
-        let mut world = self.world();
-        let end = world.connected(socket.number(), "getpeername").ok()?;
-        Some(world.of(end).address[usize::from(end.other().side)])
+        let mut state = self.state();
+        let end = state.connected(socket.number(), "getpeername").ok()?;
+        Some(state.of(end).address[usize::from(end.other().side)])
     }
 
-    fn unacknowledged(&self, socket: &Socket) -> u64 {
+    fn unacked_bytes(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
-        let mut world = self.world();
-        let Ok(end) = world.connected(socket.number(), "ioctl") else { return 0 };
-        world.of(end).unacknowledged(end.side) as u64
+        let mut state = self.state();
+        let Ok(end) = state.connected(socket.number(), "ioctl") else { return 0 };
+        state.of(end).unacked_bytes(end.side) as u64
     }
 
     fn unread(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
-        let mut world = self.world();
-        let Ok(end) = world.connected(socket.number(), "ioctl") else { return 0 };
-        world.of(end).readable(end.side) as u64
+        let mut state = self.state();
+        let Ok(end) = state.connected(socket.number(), "ioctl") else { return 0 };
+        state.of(end).readable(end.side) as u64
     }
 
-    fn waited(&self, socket: &Socket) -> Option<Duration> {
+    fn idle_time(&self, socket: &Socket) -> Option<Duration> {
         self.may_be_signalled(false);
-        let mut world = self.world();
-        let (end, now) = (world.connected(socket.number(), "getsockopt").ok()?, world.now);
-        let connection = world.of(end);
-        let heard = connection.heard[usize::from(end.side)];
-        (!connection.is_broken()).then(|| now.saturating_sub(heard))
+        let mut state = self.state();
+        let (end, now) = (state.connected(socket.number(), "getsockopt").ok()?, state.now);
+        let connection = state.of(end);
+        let last_activity = connection.last_activity[usize::from(end.side)];
+        (!connection.is_broken()).then(|| now.saturating_sub(last_activity))
     }
 
-    fn directory(&mut self, path: &Path) -> io::Result<File> {
+    fn open_directory(&mut self, path: &Path) -> io::Result<File> {
         self.may_be_signalled(false);
-        let mut world = self.world();
+        let mut state = self.state();
         let node = match path.as_os_str().as_encoded_bytes() {
             b"/" => TOP,
-            path => world.disk.find(TOP, path.strip_prefix(b"/").unwrap_or(path))?,
+            path => state.disk.find(TOP, path.strip_prefix(b"/").unwrap_or(path))?,
         };
-        let fd = world.open(What::File(node))?;
-        drop(world);
+        let fd = state.open(DescriptorKind::File(node))?;
+        drop(state);
         Ok(self.file(Socket::of(fd)))
     }
 
     fn clock(&self) -> Instant {
-        self.world().instant()
+        self.state().instant()
     }
 
-    fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + self.world().wall()
+    fn wall_time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.state().wall()
     }
 
-    fn processor_time(&self) -> Duration {
-        self.world().now / 2
+    fn cpu_time(&self) -> Duration {
+        self.state().now / 2
     }
 
     fn random(&mut self) -> u64 {
-        self.world().dice.number()
+        self.state().rng.number()
     }
 }
 
 impl System for Machine {
-    type Offload = Works;
+    type Offload = SimOffload;
 
-    fn waker(&mut self, _told: Told) -> io::Result<Waker> {
-        let mut world = self.world();
+    fn waker(&mut self, _told: WakeSignal) -> io::Result<Waker> {
+        let mut state = self.state();
         let counter = Arc::new(AtomicU64::new(0));
-        let fd = world.open(What::Event(Arc::clone(&counter)))?;
-        world.add_bell(fd, Arc::clone(&counter));
-        Ok(Waker::played(fd, counter))
+        let fd = state.open(DescriptorKind::Event(Arc::clone(&counter)))?;
+        state.add_waker(fd, Arc::clone(&counter));
+        Ok(Waker::simulated(fd, counter))
     }
 
-    fn offload(&self, waker: Waker) -> Works {
-        self.world().set_worker(waker);
-        Works::new(self.clone())
+    fn offload(&self, waker: Waker) -> SimOffload {
+        self.state().set_worker(waker);
+        SimOffload::new(self.clone())
     }
 
     fn recv(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
@@ -454,7 +455,7 @@ impl System for Machine {
         self.send_all(fd, slices)
     }
 
-    fn sendfile(&mut self, fd: Fd, part: Part) -> Result<usize, Errno> {
+    fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno> {
         self.may_be_signalled(true);
         self.interrupted()?;
         let bytes = self.read(part)?;
@@ -466,38 +467,38 @@ impl System for Machine {
 
     fn is_cold(&mut self, _file: Fd, _offset: u64) -> bool {
         self.may_be_signalled(true);
-        self.world().dice.fault(Fault::Cold)
+        self.state().rng.fault(Fault::Cold)
     }
 
     fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
         self.may_be_signalled(true);
-        self.world().begin_connect(fd, to)?;
+        self.state().start_connect(fd, to)?;
         Err(Errno::INPROGRESS)
     }
 
     fn connected(&mut self, fd: Fd) -> Result<(), Errno> {
         self.may_be_signalled(true);
-        match self.world().what(fd, "getsockopt")? {
-            What::Connected(_) => Ok(()),
-            What::Refused(errno) => Err(*errno),
+        match self.state().what(fd, "getsockopt")? {
+            DescriptorKind::Connected(_) => Ok(()),
+            DescriptorKind::Refused(errno) => Err(*errno),
             _ => Err(Errno::INPROGRESS),
         }
     }
 
-    fn file_work(&mut self, work: &Work) -> Result<Outcome, Errno> {
+    fn file_work(&mut self, work: &FileJob) -> Result<Outcome, Errno> {
         self.may_be_signalled(true);
-        if matches!(work, Work::List(..)) || self.world().dice.fault(Fault::Cold) {
+        if matches!(work, FileJob::List(..)) || self.state().rng.fault(Fault::Cold) {
             return Err(Errno::AGAIN);
         }
         self.do_work(work)
     }
 
-    fn signal_on_arrival(&mut self, _: Fd) -> Result<(), Errno> {
+    fn enable_sigio(&mut self, _: Fd) -> Result<(), Errno> {
         self.interrupts();
         Ok(())
     }
 
-    fn signal_no_more(&mut self, _: Fd) -> Result<(), Errno> {
+    fn disable_sigio(&mut self, _: Fd) -> Result<(), Errno> {
         Ok(())
     }
 
@@ -505,11 +506,11 @@ impl System for Machine {
         Machine::signalled(self)
     }
 
-    fn meta(&self, fd: Fd) -> Result<Meta, Errno> {
+    fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {
         self.may_be_signalled(true);
-        let mut world = self.world();
-        let node = world.file(fd, "fstat")?;
-        Ok(world.disk.meta(node))
+        let mut state = self.state();
+        let node = state.file(fd, "fstat")?;
+        Ok(state.disk.meta(node))
     }
 
     fn file(&self, opened: Socket) -> File {

@@ -2,7 +2,7 @@
 //!
 //! Each operation in flight holds the memory that it was given: what it sends must not change,
 //! what it will write to is poisoned and must stay so, and none of it may be freed. The last is
-//! noticed by [`Watching`], an allocator.
+//! noticed by [`WatchingAllocator`], an allocator.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
@@ -26,10 +26,10 @@ thread_local! {
 /// A program that simulates installs it as its global allocator. Without it, such memory goes
 /// unnoticed unless it is used again.
 #[derive(Debug)]
-pub struct Watching<A>(pub A);
+pub struct WatchingAllocator<A>(pub A);
 
 // SAFETY: every call is passed on unchanged to the allocator within, which keeps the contract.
-unsafe impl<A: GlobalAlloc> GlobalAlloc for Watching<A> {
+unsafe impl<A: GlobalAlloc> GlobalAlloc for WatchingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { self.0.alloc(layout) }
@@ -57,12 +57,12 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Watching<A> {
 #[inline]
 fn note_freed(start: usize, len: usize) {
     if COUNT.get() > 0 {
-        look_for(start, len);
+        check_freed_range(start, len);
     }
 }
 
 #[cold]
-fn look_for(start: usize, len: usize) {
+fn check_freed_range(start: usize, len: usize) {
     let _ = HELD.try_with(|held| {
         // The map's own memory is none that is held.
         let Ok(held) = held.try_borrow() else { return };
@@ -80,7 +80,7 @@ pub(super) fn freed() -> Option<(usize, usize)> {
 
 /// A range of memory that the kernel holds.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct MemoryHold {
     start: usize,
     len: usize,
     id: u64,
@@ -88,14 +88,14 @@ pub(super) struct Hold {
     hash: Option<u64>,
 }
 
-impl Hold {
+impl MemoryHold {
     /// Holds what will be read.
     ///
     /// # Safety
     /// The memory can be read until the hold is released.
     pub(super) unsafe fn to_read(start: u64, len: usize) -> Self {
         // SAFETY: by the caller's promise.
-        unsafe { Hold::new(start as usize, len) }
+        unsafe { MemoryHold::new(start as usize, len) }
     }
 
     /// Holds what will be written to, and poisons it.
@@ -106,7 +106,7 @@ impl Hold {
         // SAFETY: by the caller's promise.
         unsafe { std::ptr::write_bytes(start as *mut u8, POISON, len) };
         // SAFETY: by the caller's promise.
-        unsafe { Hold::new(start as usize, len) }
+        unsafe { MemoryHold::new(start as usize, len) }
     }
 
     unsafe fn new(start: usize, len: usize) -> Self {
@@ -114,7 +114,7 @@ impl Hold {
         NEXT.set(id + 1);
         COUNT.set(COUNT.get() + 1);
         HELD.with_borrow_mut(|held| held.insert((start, id), len));
-        let mut hold = Hold { start, len, id, hash: None };
+        let mut hold = MemoryHold { start, len, id, hash: None };
         hold.hash = Some(hold.hash_now());
         hold
     }
@@ -130,7 +130,7 @@ impl Hold {
 
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: whoever made the hold promised that the memory is there. If it was freed all the
-        // same, a `Watching` allocator has noticed, and the ring stops before it looks again.
+        // same, a `WatchingAllocator` allocator has noticed, and the ring stops before it looks again.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }
 
@@ -145,7 +145,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for MemoryHold {
     fn drop(&mut self) {
         COUNT.set(COUNT.get() - 1);
         let _ = HELD.try_with(|held| held.borrow_mut().remove(&(self.start, self.id)));

@@ -9,11 +9,10 @@
 //!
 //! The machine checks as it goes: memory that an operation was given is neither written nor freed
 //! before its end, descriptors are closed once and not while in use, names are not used twice at
-//! a time, a program does not wait for ever, and at the end nothing is left. [`Checked`] does the
+//! a time, a program does not wait for ever, and at the end nothing is left. [`CheckedKernel`] does the
 //! same at the upper face of a kernel.
 
 mod check;
-mod dice;
 mod disk;
 mod fault;
 mod machine;
@@ -23,51 +22,52 @@ mod plan;
 mod poller;
 mod provided;
 mod ring;
+mod rng;
 mod signals;
+mod state;
 mod stream;
 mod submission;
 mod trace;
 mod usage;
 mod work;
-mod world;
 
-pub use check::Checked;
+pub use check::CheckedKernel;
 pub use disk::is_of_file;
 pub use fault::{Fault, Faults};
-pub use machine::{Hand, Machine, Verdict};
-pub use memory::Watching;
-pub use peer::{Got, Line, Net, Next, Peer};
-pub use plan::{Plan, Refuses};
+pub use machine::{Machine, ManualPeer, RunReport};
+pub use memory::WatchingAllocator;
+pub use peer::{Net, Next, Peer, PeerConn, ReceiveResult};
+pub use plan::{Plan, Unsupported};
 pub use poller::{SimDevPoll, SimInterest, SimPoller};
 pub use ring::SimRing;
 pub use signals::{SimRtSig, SimSignals};
-pub use usage::InUse;
+pub use usage::MachineUsage;
 
 use crate::poller::Poller;
-use crate::{Engine, EngineConfig, Missing, UringConfig, UringKernel};
+use crate::{Engine, EngineConfig, SetupError, UringConfig, UringKernel};
 
 /// The ring's kernel, on a simulated machine.
-pub type SimKernel = Checked<UringKernel<SimRing>>;
+pub type SimKernel = CheckedKernel<UringKernel<SimRing>>;
 
 /// The engine over a simulated poller, on a simulated machine.
-pub type SimEngine<const EDGE: bool> = Checked<Engine<SimPoller<EDGE>, Machine>>;
+pub type SimEngine<const EDGE: bool> = CheckedKernel<Engine<SimPoller<EDGE>, Machine>>;
 
 impl SimKernel {
     /// Sets up a ring on a machine.
     ///
     /// # Errors
     /// Says what the machine lacks.
-    pub fn new(machine: &Machine, config: &UringConfig) -> Result<Self, Missing> {
-        UringKernel::simulated(machine, config).map(|kernel| Checked::over(kernel, machine))
+    pub fn new(machine: &Machine, config: &UringConfig) -> Result<Self, SetupError> {
+        UringKernel::simulated(machine, config).map(|kernel| CheckedKernel::over(kernel, machine))
     }
 }
 
 impl UringKernel<SimRing> {
-    /// Sets up a ring on a machine, to be used by what is [`Checked`] above it.
+    /// Sets up a ring on a machine, to be used by what is [`CheckedKernel`] above it.
     ///
     /// # Errors
     /// Says what the machine lacks.
-    pub fn simulated(machine: &Machine, config: &UringConfig) -> Result<Self, Missing> {
+    pub fn simulated(machine: &Machine, config: &UringConfig) -> Result<Self, SetupError> {
         UringKernel::on(machine.clone(), config)
     }
 }
@@ -82,13 +82,13 @@ impl<const EDGE: bool> SimEngine<EDGE> {
     }
 }
 
-impl<P: Poller> Checked<Engine<P, Machine>> {
+impl<P: Poller> CheckedKernel<Engine<P, Machine>> {
     /// Sets up an engine on a machine, over a poller of this machine's.
     ///
     /// # Errors
     /// When there is no descriptor for the waker.
     pub fn polling(machine: &Machine, poller: P, config: &EngineConfig) -> std::io::Result<Self> {
         let engine = Engine::on(machine.clone(), poller, config)?;
-        Ok(Checked::over(engine, machine))
+        Ok(CheckedKernel::over(engine, machine))
     }
 }

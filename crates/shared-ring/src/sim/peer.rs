@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::fault::Fault;
+use super::state::SimState;
 use super::stream::{End, Owner};
-use super::world::World;
 
 /// A client or a server on the other side of the network, which follows a model.
 pub trait Peer {
@@ -24,7 +24,7 @@ pub enum Next {
     /// Whenever its turn comes.
     Ready,
     /// When something has changed about one of its connections since it last looked; whoever
-    /// [receives](Net::receive) says this after [`Got::Nothing`], not after bytes.
+    /// [receives](Net::receive) says this after [`ReceiveResult::Nothing`], not after bytes.
     Wait,
     /// The same, or when this time is over.
     After(Duration),
@@ -34,11 +34,11 @@ pub enum Next {
 
 /// One of a peer's connections.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Line(End);
+pub struct PeerConn(End);
 
 /// What came of a try to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Got {
+pub enum ReceiveResult {
     /// So many bytes.
     Bytes(usize),
     /// Nothing yet.
@@ -51,135 +51,135 @@ pub enum Got {
 
 /// The network as one peer sees it.
 pub struct Net<'a> {
-    world: &'a mut World,
+    state: &'a mut SimState,
     me: u32,
 }
 
 impl<'a> Net<'a> {
-    pub(super) fn new(world: &'a mut World, me: u32) -> Self {
-        Net { world, me }
+    pub(super) fn new(state: &'a mut SimState, me: u32) -> Self {
+        Net { state, me }
     }
 
     /// The time since the start.
     pub fn now(&self) -> Duration {
-        self.world.now
+        self.state.now
     }
 
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        self.world.dice.below(n)
+        self.state.rng.below(n)
     }
 
     /// True once in `n` times.
     pub fn once_in(&mut self, n: u32) -> bool {
-        self.world.dice.once_in(n)
+        self.state.rng.once_in(n)
     }
 
     /// Whether the run has been long enough, and peers should come to an end.
     pub fn is_late(&self) -> bool {
-        self.world.is_late()
+        self.state.is_late()
     }
 
     /// Whether this kind of fault has happened in this run.
     pub fn has_happened(&self, fault: Fault) -> bool {
-        self.world.dice.counts()[fault as usize] > 0
+        self.state.rng.counts()[fault as usize] > 0
     }
 
     /// Opens a connection; none if nobody listens, or the queue is full.
-    pub fn connect(&mut self, to: SocketAddr) -> Option<Line> {
-        let end = self.world.connect(to, Owner::Peer(self.me)).ok()?;
+    pub fn connect(&mut self, to: SocketAddr) -> Option<PeerConn> {
+        let end = self.state.connect(to, Owner::Peer(self.me)).ok()?;
         let me = self.me;
-        self.world.note(|| format!("peer {me} opens {end:?}"));
-        Some(Line(end))
+        self.state.note(|| format!("peer {me} opens {end:?}"));
+        Some(PeerConn(end))
     }
 
     /// Accepts a connection, for a peer that serves.
-    pub fn accept(&mut self) -> Option<Line> {
-        let end = self.world.next_waiting(self.world.listener_of(self.me)?)?;
-        self.world.own(end, Owner::Peer(self.me));
-        Some(Line(end))
+    pub fn accept(&mut self) -> Option<PeerConn> {
+        let end = self.state.next_waiting(self.state.listener_of(self.me)?)?;
+        self.state.own(end, Owner::Peer(self.me));
+        Some(PeerConn(end))
     }
 
     /// Sends what there is room for; 0 if there is none, or the connection is broken.
-    pub fn send(&mut self, line: &Line, bytes: &[u8]) -> usize {
-        let sent = self.world.send(line.0, bytes).unwrap_or(0);
+    pub fn send(&mut self, line: &PeerConn, bytes: &[u8]) -> usize {
+        let sent = self.state.send(line.0, bytes).unwrap_or(0);
         let (me, end) = (self.me, line.0);
-        self.world.note(|| format!("peer {me} sends {sent} on {end:?}: {}", show(&bytes[..sent])));
+        self.state.note(|| format!("peer {me} sends {sent} on {end:?}: {}", show(&bytes[..sent])));
         sent
     }
 
-    /// Receives up to `most` bytes and appends them.
-    pub fn receive(&mut self, line: &Line, most: usize, into: &mut Vec<u8>) -> Got {
+    /// Receives up to `max` bytes and appends them.
+    pub fn receive(&mut self, line: &PeerConn, max: usize, into: &mut Vec<u8>) -> ReceiveResult {
         let before = into.len();
-        let got = match self.world.receive(line.0, most, |piece| into.extend_from_slice(piece)) {
-            Ok(0) => Got::End,
-            Ok(n) => Got::Bytes(n),
-            Err(Errno::AGAIN) => return Got::Nothing,
-            Err(_) => Got::Reset,
+        let got = match self.state.receive(line.0, max, |piece| into.extend_from_slice(piece)) {
+            Ok(0) => ReceiveResult::End,
+            Ok(n) => ReceiveResult::Bytes(n),
+            Err(Errno::AGAIN) => return ReceiveResult::Nothing,
+            Err(_) => ReceiveResult::Reset,
         };
         let (me, end) = (self.me, line.0);
-        self.world.note(|| format!("peer {me} gets {got:?} on {end:?}: {}", show(&into[before..])));
+        self.state.note(|| format!("peer {me} gets {got:?} on {end:?}: {}", show(&into[before..])));
         got
     }
 
     /// Tells the other end that no more will be sent.
-    pub fn finish(&mut self, line: &Line) {
-        self.world.finish(line.0);
+    pub fn finish(&mut self, line: &PeerConn) {
+        self.state.finish(line.0);
     }
 
     /// Lets go of a connection.
-    pub fn close(&mut self, line: Line) {
-        self.world.close_end(line.0, false);
+    pub fn close(&mut self, line: PeerConn) {
+        self.state.close_end(line.0, false);
     }
 
     /// Resets a connection.
-    pub fn reset(&mut self, line: Line) {
-        self.world.close_end(line.0, true);
+    pub fn reset(&mut self, line: PeerConn) {
+        self.state.close_end(line.0, true);
     }
 
     /// Does nothing for a while, for which the program may lose its patience.
     pub fn stall(&mut self, time: Duration) -> Next {
-        self.world.note_stall(self.me, time);
+        self.state.note_stall(self.me, time);
         Next::After(time)
     }
 
     /// Whether one of the peers was so slow that the program may have lost its patience.
-    pub fn has_stalled(&mut self, line: &Line) -> bool {
-        self.world.of(line.0).has_stalled
+    pub fn has_stalled(&mut self, line: &PeerConn) -> bool {
+        self.state.of(line.0).has_stalled
     }
 
     /// The address of this end.
-    pub fn address(&mut self, line: &Line) -> SocketAddr {
-        self.world.of(line.0).address[usize::from(line.0.side)]
+    pub fn address(&mut self, line: &PeerConn) -> SocketAddr {
+        self.state.of(line.0).address[usize::from(line.0.side)]
     }
 
     /// Whether a connection is broken.
-    pub fn is_broken(&mut self, line: &Line) -> bool {
-        self.world.of(line.0).is_broken()
+    pub fn is_broken(&mut self, line: &PeerConn) -> bool {
+        self.state.of(line.0).is_broken()
     }
 
     /// Whether something went wrong on purpose that may have ended a connection early.
-    pub fn is_hurt(&mut self, line: &Line) -> bool {
-        let connection = self.world.of(line.0);
-        connection.is_hurt || connection.has_stalled
+    pub fn is_disrupted(&mut self, line: &PeerConn) -> bool {
+        let connection = self.state.of(line.0);
+        connection.is_disrupted || connection.has_stalled
     }
 
     /// The program has not done what it should.
     pub fn fail(&mut self, what: impl Into<String>) {
         let (me, what) = (self.me, what.into());
-        self.world.fail(format!("peer {me}: {what}"));
+        self.state.fail(format!("peer {me}: {what}"));
     }
 
     /// Adds a line to the trace.
     pub fn note(&mut self, line: impl FnOnce() -> String) {
         let me = self.me;
-        self.world.note(|| format!("peer {me} {}", line()));
+        self.state.note(|| format!("peer {me} {}", line()));
     }
 }
 
 /// The beginning of some bytes, to be read by a person.
 fn show(bytes: &[u8]) -> String {
-    const MOST: usize = 48;
-    let more = if bytes.len() > MOST { "..." } else { "" };
-    format!("\"{}\"{more}", bytes[..bytes.len().min(MOST)].escape_ascii())
+    const MAX_SHOWN: usize = 48;
+    let more = if bytes.len() > MAX_SHOWN { "..." } else { "" };
+    format!("\"{}\"{more}", bytes[..bytes.len().min(MAX_SHOWN)].escape_ascii())
 }

@@ -1,7 +1,7 @@
 //! How a run goes.
 
 use super::fault::Faults;
-use crate::Ability;
+use crate::Feature;
 
 /// Everything that decides a run, beside the program and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,16 +14,16 @@ pub struct Plan {
     /// Which faults may happen.
     pub faults: Faults,
     /// How many of them may happen.
-    pub most_faults: u64,
+    pub max_faults: u64,
     /// How many descriptors the program can have, 1 at least; most servers need 6 to begin with.
     pub descriptors: usize,
     /// How many bytes each way of a connection holds on both sides, 1 at least; by default chance
     /// decides.
     pub room: Option<usize>,
     /// What the ring's kernel does not have.
-    pub refuses: Option<Refuses>,
+    pub unsupported: Option<Unsupported>,
     /// Whether to note what happens, line by line.
-    pub traced: bool,
+    pub trace_steps: bool,
 }
 
 impl Default for Plan {
@@ -32,18 +32,18 @@ impl Default for Plan {
             seed: 0,
             steps: 2_000,
             faults: Faults::ALL,
-            most_faults: u64::MAX,
+            max_faults: u64::MAX,
             descriptors: 1_000,
             room: None,
-            refuses: None,
-            traced: false,
+            unsupported: None,
+            trace_steps: false,
         }
     }
 }
 
 /// Something that a kernel does not have or does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refuses {
+pub enum Unsupported {
     /// io_uring, as in a kernel without it.
     Uring,
     /// io_uring, by a filter of system calls.
@@ -53,7 +53,7 @@ pub enum Refuses {
     /// `DEFER_TASKRUN` and the like.
     Modes,
     /// Something that every mode needs.
-    Without(Ability),
+    Without(Feature),
     /// Rings of provided buffers.
     BufferRings,
     /// A bound on worker threads.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::machine::Machine;
+use super::state::{DescriptorKind, Passed, SimState};
 use super::stream::End;
-use super::world::{Passed, What, World};
-use crate::interest::Hinting;
-use crate::poller::{Ask, DevPoll, Interest, Poller, Readiness};
+use crate::interest::HintSource;
+use crate::poller::{DevPoll, InterestPoller, PollNow, Poller, Readiness};
 use crate::{Errno, Fd, Table};
 
 /// A simulated interest set.
@@ -37,8 +37,8 @@ impl<const EDGE: bool> SimPoller<EDGE> {
     }
 
     /// Takes up what has changed; whether something may be ready.
-    fn look(&mut self, world: &mut World, out: &mut Vec<(Fd, Readiness)>) -> bool {
-        while let Some(fd) = world.take_stirred() {
+    fn look(&mut self, state: &mut SimState, out: &mut Vec<(Fd, Readiness)>) -> bool {
+        while let Some(fd) = state.take_changed() {
             let wanted = self.wanted.get(fd.index()).copied().unwrap_or_default();
             if EDGE && !wanted.is_empty() && !self.changed.contains(&fd) {
                 self.changed.push(fd);
@@ -46,55 +46,55 @@ impl<const EDGE: bool> SimPoller<EDGE> {
         }
         if EDGE {
             while out.len() < Self::EVENTS && !self.changed.is_empty() {
-                let at = world.dice.below(self.changed.len());
+                let at = state.rng.below(self.changed.len());
                 let fd = self.changed.swap_remove(at);
-                self.report(world, fd, out);
+                self.report(state, fd, out);
             }
         } else {
             // From anywhere on, so that none has to wait for ever.
-            let start = world.dice.below(self.members.len().max(1));
+            let start = state.rng.below(self.members.len().max(1));
             for at in 0..self.members.len() {
                 if out.len() == Self::EVENTS {
                     break;
                 }
-                self.report(world, self.members[(start + at) % self.members.len()], out);
+                self.report(state, self.members[(start + at) % self.members.len()], out);
             }
         }
         !out.is_empty()
     }
 
-    fn report(&self, world: &mut World, fd: Fd, out: &mut Vec<(Fd, Readiness)>) {
+    fn report(&self, state: &mut SimState, fd: Fd, out: &mut Vec<(Fd, Readiness)>) {
         let wanted = self.wanted.get(fd.index()).copied().unwrap_or_default();
-        let mut ready = readiness(world, fd);
+        let mut ready = readiness(state, fd);
         if ready != Readiness::all() {
             // The end of a stream is reported only to those who ask for edges.
             let reported = if EDGE { wanted | Readiness::HANGUP } else { wanted };
             ready &= reported;
         }
-        if wanted.contains(Readiness::READ) && world.dice.fault(Fault::Spurious) {
+        if wanted.contains(Readiness::READ) && state.rng.fault(Fault::Spurious) {
             ready |= Readiness::READ;
         }
         if !ready.is_empty() && !wanted.is_empty() {
-            world.note(|| format!("{fd:?} is ready to {ready:?}"));
+            state.note(|| format!("{fd:?} is ready to {ready:?}"));
             out.push((fd, ready));
         }
     }
 }
 
 /// What a descriptor is ready for.
-pub(super) fn readiness(world: &mut World, fd: Fd) -> Readiness {
+pub(super) fn readiness(state: &mut SimState, fd: Fd) -> Readiness {
     let mut ready = Readiness::empty();
-    match world.what(fd, "poll") {
-        Ok(What::Listener(listener)) => {
+    match state.what(fd, "poll") {
+        Ok(DescriptorKind::Listener(listener)) => {
             let listener = *listener;
-            ready.set(Readiness::READ, world.has_waiting(listener));
+            ready.set(Readiness::READ, state.has_waiting(listener));
         }
-        Ok(What::Connected(end)) => {
+        Ok(DescriptorKind::Connected(end)) => {
             let end = *end;
-            ready = of_connection(world, end);
+            ready = of_connection(state, end);
         }
-        Ok(What::Refused(_)) => ready = Readiness::all(),
-        Ok(What::Event(counter)) => {
+        Ok(DescriptorKind::Refused(_)) => ready = Readiness::all(),
+        Ok(DescriptorKind::Event(counter)) => {
             let count = counter.load(std::sync::atomic::Ordering::Acquire);
             ready.set(Readiness::READ, count > 0);
         }
@@ -103,13 +103,13 @@ pub(super) fn readiness(world: &mut World, fd: Fd) -> Readiness {
     ready
 }
 
-fn of_connection(world: &mut World, end: End) -> Readiness {
-    let connection = world.of(end);
+fn of_connection(state: &mut SimState, end: End) -> Readiness {
+    let connection = state.of(end);
     let mut ready = Readiness::empty();
     ready.set(Readiness::READ, connection.can_read(end.side));
     ready.set(Readiness::WRITE, connection.can_write(end.side));
     let other = 1 - end.side;
-    let ended = connection.is_finished(other) && connection.unacknowledged(other) == 0;
+    let ended = connection.is_finished(other) && connection.unacked_bytes(other) == 0;
     ready.set(Readiness::HANGUP, ended);
     if connection.is_broken() || ended && connection.is_finished(end.side) {
         ready = Readiness::all();
@@ -119,12 +119,12 @@ fn of_connection(world: &mut World, end: End) -> Readiness {
 }
 
 /// poll(2), on the whole array at once.
-impl Ask for Machine {
-    fn ask(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
-        let mut world = self.world();
-        world.enter();
+impl PollNow for Machine {
+    fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
+        let mut state = self.state();
+        state.enter();
         for entry in array {
-            let ready = readiness(&mut world, Fd::from_raw(entry.fd));
+            let ready = readiness(&mut state, Fd::from_raw(entry.fd));
             let flags = [
                 (Readiness::READ, libc::POLLIN),
                 (Readiness::WRITE, libc::POLLOUT),
@@ -135,7 +135,7 @@ impl Ask for Machine {
             let state = of.fold(0, |state, (_, flag)| state | flag);
             entry.revents = state & (entry.events | libc::POLLHUP);
         }
-        if world.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
+        if state.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
     }
 }
 
@@ -150,16 +150,16 @@ impl SimDevPoll {
 }
 
 /// Banga's interface, on a simulated machine.
-pub type SimInterest = Interest<SimPoller<true>, Machine>;
+pub type SimInterest = InterestPoller<SimPoller<true>, Machine>;
 
 impl SimInterest {
     /// Makes empty sets on a machine, with a queue of at most so many hints.
     pub fn simulated(machine: &Machine, hints: usize) -> Self {
-        Interest::over(SimPoller::new(machine), machine.clone(), hints)
+        InterestPoller::over(SimPoller::new(machine), machine.clone(), hints)
     }
 }
 
-impl Hinting for SimPoller<true> {
+impl HintSource for SimPoller<true> {
     fn watch(&mut self, fd: Fd, _wanted: i16, _one: bool) -> io::Result<bool> {
         let is_new = self.wanted.at(fd.index()).is_empty();
         self.set(fd, Readiness::READ | Readiness::WRITE)?;
@@ -175,10 +175,10 @@ impl Hinting for SimPoller<true> {
         Poller::forget(self, fd);
     }
 
-    fn wait(&mut self, most: Option<Duration>, _: usize, out: &mut Vec<Fd>) -> io::Result<()> {
-        let mut happened = Vec::new();
-        Poller::wait(self, most, &mut happened)?;
-        out.extend(happened.iter().map(|(fd, _)| *fd));
+    fn wait(&mut self, timeout: Option<Duration>, _: usize, out: &mut Vec<Fd>) -> io::Result<()> {
+        let mut edges = Vec::new();
+        Poller::wait(self, timeout, &mut edges)?;
+        out.extend(edges.iter().map(|(fd, _)| *fd));
         Ok(())
     }
 
@@ -191,12 +191,12 @@ impl Hinting for SimPoller<true> {
 unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
     const EDGE: bool = EDGE;
     /// As poll and select do.
-    const SCANS: bool = !EDGE;
+    const SCANS_ALL_FDS: bool = !EDGE;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         self.system_calls += 1;
-        let mut world = self.machine.world();
-        world.what(fd, "epoll_ctl")?;
+        let mut state = self.machine.state();
+        state.what(fd, "epoll_ctl")?;
         let had = std::mem::replace(self.wanted.at(fd.index()), want);
         if had.is_empty() && !want.is_empty() {
             self.members.push(fd);
@@ -215,24 +215,28 @@ unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
         self.changed.retain(|changed| *changed != fd);
     }
 
-    fn wait(&mut self, most: Option<Duration>, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
         self.system_calls += 1;
         let machine = self.machine.clone();
-        let mut world = machine.world();
-        world.enter();
-        let until = most.map(|most| world.now + most);
-        if world.dice.fault(Fault::Interrupted) {
+        let mut state = machine.state();
+        state.enter();
+        let until = timeout.map(|timeout| state.now + timeout);
+        if state.rng.fault(Fault::Interrupted) {
             return Ok(());
         }
-        while !self.look(&mut world, out) {
-            if most == Some(Duration::ZERO) || world.wait(until) == Passed::Over {
+        while !self.look(&mut state, out) {
+            if timeout == Some(Duration::ZERO) || state.wait(until) == Passed::Over {
                 break;
             }
-            if world.failure().is_some() {
+            if state.failure().is_some() {
                 return Err(Errno::CANCELED.into());
             }
         }
-        if world.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
+        if state.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
     }
 
     fn system_calls(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-use super::memory::Hold;
+use super::memory::MemoryHold;
 
 /// A ring of provided buffers as the kernel sees it.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Buffers {
     count: u16,
     seen: u16,
     /// What can be received into, in the order in which it came.
-    free: VecDeque<(u16, Hold)>,
+    free: VecDeque<(u16, MemoryHold)>,
 }
 
 impl Buffers {
@@ -39,7 +39,7 @@ impl Buffers {
             }
             // SAFETY: whoever puts a buffer into the ring promises that it can be written to
             // until it is reported or the ring is withdrawn.
-            let hold = unsafe { Hold::to_write(entry.addr(), entry.len() as usize) };
+            let hold = unsafe { MemoryHold::to_write(entry.addr(), entry.len() as usize) };
             self.free.push_back((id, hold));
         }
         Ok(())
@@ -51,12 +51,12 @@ impl Buffers {
     }
 
     /// Takes the next buffer.
-    pub(super) fn take(&mut self) -> Option<(u16, Hold)> {
+    pub(super) fn take(&mut self) -> Option<(u16, MemoryHold)> {
         self.free.pop_front()
     }
 
     /// Puts back what was not used.
-    pub(super) fn put_back(&mut self, id: u16, hold: Hold) {
+    pub(super) fn put_back(&mut self, id: u16, hold: MemoryHold) {
         self.free.push_front((id, hold));
     }
 }

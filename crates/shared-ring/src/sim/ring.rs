@@ -10,16 +10,16 @@ use rustix::io::Errno;
 
 use super::fault::Fault;
 use super::machine::Machine;
-use super::memory::Hold;
-use super::plan::Refuses;
+use super::memory::MemoryHold;
+use super::plan::Unsupported;
 use super::provided::Buffers;
+use super::state::{DescriptorKind, Event, Passed};
 use super::submission::{
     ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_BUFFER, CQE_MORE, RECV_MULTISHOT,
     SKIP_SUCCESS, Submission, socket_address,
 };
-use super::world::{Event, Passed, What};
-use crate::nonblocking::Part;
-use crate::uring::{Ability, Cqe, Entries, Mode, Ring};
+use crate::nonblocking::FileRange;
+use crate::uring::{Cqe, Entries, Feature, Mode, Ring};
 use crate::{Fd, System, Token};
 
 /// What an operation in flight does.
@@ -33,25 +33,25 @@ enum Task {
     },
     /// What is sent, piece by piece, behind what describes it.
     Send {
-        pieces: Vec<Hold>,
-        header: Vec<Hold>,
+        pieces: Vec<MemoryHold>,
+        header: Vec<MemoryHold>,
     },
     Connect {
-        address: Hold,
+        address: MemoryHold,
     },
     Poll,
     /// A read of a waker's counter.
     Count {
-        into: Hold,
+        into: MemoryHold,
     },
     /// An open, which is done when its time has come.
     Open {
-        path: Hold,
+        path: MemoryHold,
     },
     /// A read of a file, which is done when its time has come.
     Read {
-        into: Hold,
-        part: Part,
+        into: MemoryHold,
+        part: FileRange,
     },
 }
 
@@ -65,7 +65,9 @@ impl Task {
     fn is_untouched(&self) -> bool {
         match self {
             Task::Accept { .. } | Task::Receive { .. } | Task::Poll => true,
-            Task::Send { pieces, header } => pieces.iter().chain(header).all(Hold::is_untouched),
+            Task::Send { pieces, header } => {
+                pieces.iter().chain(header).all(MemoryHold::is_untouched)
+            }
             Task::Connect { address: hold } | Task::Count { into: hold } => hold.is_untouched(),
             Task::Open { path: hold } | Task::Read { into: hold, .. } => hold.is_untouched(),
         }
@@ -73,7 +75,7 @@ impl Task {
 }
 
 #[derive(Debug)]
-struct InFlight {
+struct RingOp {
     /// Names an operation for good.
     serial: u64,
     user_data: u64,
@@ -86,20 +88,20 @@ pub struct SimRing {
     machine: Machine,
     mode: Mode,
     /// What waits to be taken, and the memory that it gives to the kernel.
-    submissions: VecDeque<(Submission, Vec<Hold>)>,
+    submissions: VecDeque<(Submission, Vec<MemoryHold>)>,
     most_submissions: usize,
     completions: VecDeque<Cqe>,
     most_completions: usize,
     overflow: VecDeque<Cqe>,
     overflowed: bool,
-    in_flight: Vec<InFlight>,
+    in_flight: Vec<RingOp>,
     serial: u64,
     buffers: Option<Buffers>,
 }
 
 impl SimRing {
     fn fail(&self, what: impl Into<String>) {
-        self.machine.world().fail(what);
+        self.machine.state().fail(what);
     }
 
     /// Whether an operation may be named so: none of the name is in flight, but for the copies of
@@ -107,21 +109,21 @@ impl SimRing {
     fn check_name(&self, sqe: &Submission) {
         let token = Token::from_bits(sqe.user_data);
         let twin = self.in_flight.iter().find(|op| op.user_data == sqe.user_data);
-        let copies = matches!(twin, Some(InFlight { task: Task::Accept { .. }, fd, .. })
+        let copies = matches!(twin, Some(RingOp { task: Task::Accept { .. }, fd, .. })
             if sqe.opcode == opcode::Accept::CODE && fd.raw() == sqe.fd);
         if twin.is_some() && !copies && sqe.opcode != opcode::AsyncCancel::CODE {
             self.fail(format!("{token:?} is submitted while one of its name is in flight"));
         }
     }
 
-    fn issue(&mut self, sqe: &Submission, mut holds: Vec<Hold>) {
+    fn issue(&mut self, sqe: &Submission, mut holds: Vec<MemoryHold>) {
         let token = Token::from_bits(sqe.user_data);
-        self.machine.world().note(|| format!("issue {token:?} on fd {}", sqe.fd));
+        self.machine.state().note(|| format!("issue {token:?} on fd {}", sqe.fd));
         if holds.iter().any(|hold| !hold.is_untouched()) {
             self.fail(format!("{token:?}: what was submitted has changed since"));
         }
         self.check_name(sqe);
-        let multishot_is_refused = self.machine.refuses(Refuses::Multishot);
+        let multishot_is_refused = self.machine.unsupported(Unsupported::Multishot);
         let task = match sqe.opcode {
             opcode::Accept::CODE => {
                 let multishot = sqe.ioprio & ACCEPT_MULTISHOT != 0;
@@ -146,7 +148,7 @@ impl SimRing {
             opcode::Connect::CODE => {
                 let address = holds.remove(0);
                 let to = socket_address(address.bytes());
-                let begun = self.machine.world().begin_connect(Fd::from_raw(sqe.fd), to);
+                let begun = self.machine.state().start_connect(Fd::from_raw(sqe.fd), to);
                 if let Err(errno) = begun {
                     return self.report(sqe.user_data, Err(errno));
                 }
@@ -163,12 +165,12 @@ impl SimRing {
     }
 
     /// A waker's counter or part of a file.
-    fn read(&self, sqe: &Submission, into: Hold) -> Task {
+    fn read(&self, sqe: &Submission, into: MemoryHold) -> Task {
         let file = Fd::from_raw(sqe.fd);
-        let mut world = self.machine.world();
-        match world.what(file, "read") {
-            Ok(What::Event(_)) => Task::Count { into },
-            _ => Task::Read { into, part: Part { file, offset: sqe.offset, len: sqe.len } },
+        let mut state = self.machine.state();
+        match state.what(file, "read") {
+            Ok(DescriptorKind::Event(_)) => Task::Count { into },
+            _ => Task::Read { into, part: FileRange { file, offset: sqe.offset, len: sqe.len } },
         }
     }
 
@@ -177,16 +179,16 @@ impl SimRing {
         let (serial, fd) = (self.serial, Fd::from_raw(sqe.fd));
         let timed = task.is_timed();
         let inline = matches!(task, Task::Send { .. } | Task::Poll);
-        self.in_flight.push(InFlight { serial, user_data: sqe.user_data, fd, task });
+        self.in_flight.push(RingOp { serial, user_data: sqe.user_data, fd, task });
         if timed {
-            let mut world = self.machine.world();
-            let cold = world.dice.fault(Fault::Cold);
-            let time = if cold { world.dice.below(5_000) } else { 0 };
-            world.after(Duration::from_micros(time as u64), Event::Operation(serial));
-        } else if inline && !self.machine.world().dice.once_in(8) {
+            let mut state = self.machine.state();
+            let cold = state.rng.fault(Fault::Cold);
+            let time = if cold { state.rng.below(5_000) } else { 0 };
+            state.after(Duration::from_micros(time as u64), Event::Operation(serial));
+        } else if inline && !self.machine.state().rng.once_in(8) {
             self.go_on(serial);
         } else {
-            self.machine.world().stir(fd.raw() as u32);
+            self.machine.state().mark_changed(fd.raw() as u32);
         }
     }
 
@@ -196,25 +198,25 @@ impl SimRing {
             let token = Token::from_bits(op.user_data);
             self.fail(format!("{fd:?} is closed while {token:?} is in flight on it"));
         }
-        self.machine.world().close(fd);
+        self.machine.state().close(fd);
         self.report(sqe.user_data, Ok(0));
     }
 
     fn cancel(&mut self, sqe: &Submission) {
         let target = sqe.address;
-        let named = |op: &&InFlight| op.user_data == target;
+        let named = |op: &&RingOp| op.user_data == target;
         let serials: Vec<_> = self.in_flight.iter().filter(named).map(|op| op.serial).collect();
         let mut found = 0;
         let mut errno = Errno::NOENT;
         for serial in serials {
-            if self.machine.world().dice.fault(Fault::CancelLoses) {
+            if self.machine.state().rng.fault(Fault::CancelLoses) {
                 self.due(serial);
                 self.go_on(serial);
             }
             let Some(op) = self.in_flight.iter().find(|op| op.serial == serial) else { continue };
             found += 1;
             // What a worker has begun goes on to its end.
-            if op.task.is_timed() && self.machine.world().dice.once_in(2) {
+            if op.task.is_timed() && self.machine.state().rng.once_in(2) {
                 errno = Errno::ALREADY;
             } else {
                 self.end(serial, Err(Errno::CANCELED), 0);
@@ -237,7 +239,7 @@ impl SimRing {
         let result = result.map_or_else(|errno| -errno.raw_os_error(), |n| n as i32);
         let cqe = Cqe { user_data, result, flags };
         let token = Token::from_bits(user_data);
-        self.machine.world().note(|| format!("completion of {token:?}: {result}, {flags:#x}"));
+        self.machine.state().note(|| format!("completion of {token:?}: {result}, {flags:#x}"));
         if self.is_crowded() {
             self.overflowed = true;
             self.overflow.push_back(cqe);
@@ -263,7 +265,7 @@ impl SimRing {
 
     /// Reports something of an operation that goes on, unless it ends here.
     fn tell(&mut self, serial: u64, multishot: bool, result: u32, flags: u32) {
-        let ends = self.machine.world().dice.fault(Fault::MultishotEnds);
+        let ends = self.machine.state().rng.fault(Fault::MultishotEnds);
         if !multishot || ends || self.is_crowded() {
             return self.end(serial, Ok(result), flags);
         }
@@ -287,11 +289,11 @@ impl SimRing {
                 }
             }
             Task::Poll => {
-                let mut world = self.machine.world();
-                let Ok(end) = world.connected(fd, "poll") else { return };
-                let ready = world.of(end).can_write(end.side);
-                world.of(end).ask_for_room(end.side);
-                drop(world);
+                let mut state = self.machine.state();
+                let Ok(end) = state.connected(fd, "poll") else { return };
+                let ready = state.of(end).can_write(end.side);
+                state.of(end).ask_for_room(end.side);
+                drop(state);
                 if ready {
                     self.end(serial, Ok(libc::POLLOUT as u32), 0);
                 }
@@ -302,25 +304,25 @@ impl SimRing {
     }
 
     fn accept(&mut self, serial: u64, fd: Fd, multishot: bool) {
-        let accepted = self.machine.world().accept(fd);
+        let accepted = self.machine.state().accept(fd);
         match accepted {
             Ok(new) => self.tell(serial, multishot, new.raw() as u32, 0),
             Err(Errno::AGAIN) => return,
             Err(errno) => self.end(serial, Err(errno), 0),
         }
         // There may be more, for this one or for another.
-        self.machine.world().stir(fd.raw() as u32);
+        self.machine.state().mark_changed(fd.raw() as u32);
     }
 
     fn receive(&mut self, serial: u64, fd: Fd, multishot: bool) {
-        let mut world = self.machine.world();
-        let Ok(end) = world.connected(fd, "receive") else {
-            drop(world);
+        let mut state = self.machine.state();
+        let Ok(end) = state.connected(fd, "receive") else {
+            drop(state);
             return self.end(serial, Err(Errno::NOTCONN), 0);
         };
-        let can_read = world.of(end).can_read(end.side);
-        let refused = world.dice.fault(Fault::NoBuffers);
-        drop(world);
+        let can_read = state.of(end).can_read(end.side);
+        let refused = state.rng.fault(Fault::NoBuffers);
+        drop(state);
         // A buffer is looked for first, whether there is something to receive or not.
         let Some((id, mut hold)) = self.buffers.as_mut().and_then(Buffers::take) else {
             return self.end(serial, Err(Errno::NOBUFS), 0);
@@ -334,14 +336,14 @@ impl SimRing {
         if !hold.is_untouched() {
             self.fail(format!("buffer {id} was written to while the kernel held it"));
         }
-        let most = self.machine.short(hold.bytes().len(), Fault::ShortReceive);
-        let mut bytes = vec![0; most];
+        let max = self.machine.short(hold.bytes().len(), Fault::ShortReceive);
+        let mut bytes = vec![0; max];
         match self.machine.receive(fd, &mut bytes) {
             Ok(n @ 1..) => {
                 hold.fill(&bytes[..n]);
                 drop(hold);
                 self.tell(serial, multishot, n as u32, CQE_BUFFER | u32::from(id) << 16);
-                self.machine.world().stir(fd.raw() as u32);
+                self.machine.state().mark_changed(fd.raw() as u32);
             }
             Ok(0) => {
                 self.give_back(id, hold);
@@ -354,14 +356,14 @@ impl SimRing {
         }
     }
 
-    fn give_back(&mut self, id: u16, hold: Hold) {
+    fn give_back(&mut self, id: u16, hold: MemoryHold) {
         if let Some(buffers) = &mut self.buffers {
             buffers.put_back(id, hold);
         }
     }
 
     fn send(&mut self, at: usize) {
-        let InFlight { serial, fd, ref task, .. } = self.in_flight[at];
+        let RingOp { serial, fd, ref task, .. } = self.in_flight[at];
         let Task::Send { pieces, .. } = task else { return };
         let slices: Vec<_> = pieces.iter().map(|hold| IoSlice::new(hold.bytes())).collect();
         match self.machine.send_all(fd, &slices) {
@@ -372,9 +374,11 @@ impl SimRing {
     }
 
     fn count(&mut self, at: usize) {
-        let InFlight { serial, fd, .. } = self.in_flight[at];
-        let count = match self.machine.world().what(fd, "read") {
-            Ok(What::Event(counter)) => counter.swap(0, std::sync::atomic::Ordering::AcqRel),
+        let RingOp { serial, fd, .. } = self.in_flight[at];
+        let count = match self.machine.state().what(fd, "read") {
+            Ok(DescriptorKind::Event(counter)) => {
+                counter.swap(0, std::sync::atomic::Ordering::AcqRel)
+            }
             _ => 0,
         };
         if count == 0 {
@@ -382,7 +386,7 @@ impl SimRing {
         }
         if let Task::Count { into } = &mut self.in_flight[at].task {
             if !into.is_untouched() {
-                self.machine.world().fail("a waker's counter was written to by the program");
+                self.machine.state().fail("a waker's counter was written to by the program");
             }
             into.fill(&count.to_ne_bytes());
         }
@@ -403,7 +407,7 @@ impl SimRing {
                 if !into.is_untouched() {
                     let token = Token::from_bits(user_data);
                     let what = format!("{token:?}: what is being read into was written to");
-                    return self.machine.world().fail(what);
+                    return self.machine.state().fail(what);
                 }
                 let read = self.machine.read(*part);
                 if let Ok(bytes) = &read {
@@ -417,8 +421,8 @@ impl SimRing {
 
     /// Has the kernel do what has become possible, or some of it.
     fn work(&mut self) {
-        self.machine.world().look_for_freed();
-        if self.machine.world().failure().is_some() {
+        self.machine.state().check_freed();
+        if self.machine.state().failure().is_some() {
             return;
         }
         if let Some(buffers) = &mut self.buffers
@@ -426,17 +430,17 @@ impl SimRing {
         {
             self.fail(what);
         }
-        let due = std::mem::take(&mut self.machine.world().due);
+        let due = std::mem::take(&mut self.machine.state().due);
         due.into_iter().for_each(|serial| self.due(serial));
         loop {
-            let mut world = self.machine.world();
-            let Some(fd) = world.take_stirred() else { return };
-            let later = world.dice.once_in(16);
-            drop(world);
+            let mut state = self.machine.state();
+            let Some(fd) = state.take_changed() else { return };
+            let later = state.rng.once_in(16);
+            drop(state);
             let mut serials: Vec<_> =
                 self.in_flight.iter().filter(|op| op.fd == fd).map(|op| op.serial).collect();
             while !serials.is_empty() {
-                let at = self.machine.world().dice.below(serials.len());
+                let at = self.machine.state().rng.below(serials.len());
                 self.go_on(serials.swap_remove(at));
             }
             if later {
@@ -458,25 +462,25 @@ impl SimRing {
 impl Ring for SimRing {
     type System = Machine;
 
-    fn set_up(machine: &Machine, mode: Mode, entries: Entries) -> io::Result<Self> {
+    fn setup(machine: &Machine, mode: Mode, entries: Entries) -> io::Result<Self> {
         let refused = |errno: Errno| Err(errno.into());
-        if machine.refuses(Refuses::Uring) {
+        if machine.unsupported(Unsupported::Uring) {
             return refused(Errno::NOSYS);
         }
-        if machine.refuses(Refuses::Permission) {
+        if machine.unsupported(Unsupported::Permission) {
             return refused(Errno::PERM);
         }
-        if machine.refuses(Refuses::Memory) {
+        if machine.unsupported(Unsupported::Memory) {
             return refused(Errno::NOMEM);
         }
-        if machine.refuses(Refuses::Modes) {
+        if machine.unsupported(Unsupported::Modes) {
             return refused(Errno::INVAL);
         }
         // Short queues are full more often.
-        let mut world = machine.world();
-        let most_submissions = [2, 4, 16, 64][world.dice.below(4)].min(entries.submissions);
-        let most_completions = [4, 8, 32, 128][world.dice.below(4)].min(entries.completions);
-        drop(world);
+        let mut state = machine.state();
+        let most_submissions = [2, 4, 16, 64][state.rng.below(4)].min(entries.submissions);
+        let most_completions = [4, 8, 32, 128][state.rng.below(4)].min(entries.completions);
+        drop(state);
         Ok(SimRing {
             machine: machine.clone(),
             mode,
@@ -492,27 +496,31 @@ impl Ring for SimRing {
         })
     }
 
-    fn can(&self, what: Ability) -> bool {
-        !self.machine.refuses(Refuses::Without(what))
+    fn has_feature(&self, what: Feature) -> bool {
+        !self.machine.unsupported(Unsupported::Without(what))
     }
 
-    fn lacks(&self, operations: &[(u8, &'static str)]) -> io::Result<Option<&'static str>> {
+    fn first_unsupported(
+        &self,
+        operations: &[(u8, &'static str)],
+    ) -> io::Result<Option<&'static str>> {
         let mut operations = operations.iter();
-        let lacks = operations.find(|(code, _)| self.machine.refuses(Refuses::Operation(*code)));
-        Ok(lacks.map(|(_, name)| *name))
+        let unsupported =
+            operations.find(|(code, _)| self.machine.unsupported(Unsupported::Operation(*code)));
+        Ok(unsupported.map(|(_, name)| *name))
     }
 
-    unsafe fn provide(&mut self, address: u64, count: u16, _group: u16) -> io::Result<()> {
-        if self.machine.refuses(Refuses::BufferRings) {
+    unsafe fn register_buffers(&mut self, address: u64, count: u16, _group: u16) -> io::Result<()> {
+        if self.machine.unsupported(Unsupported::BufferRings) {
             return Err(Errno::INVAL.into());
         }
         self.buffers = Some(Buffers::new(address, count));
         Ok(())
     }
 
-    fn withdraw(&mut self, _group: u16) {
-        self.machine.world().look_for_freed();
-        if self.machine.world().failure().is_none()
+    fn unregister_buffers(&mut self, _group: u16) {
+        self.machine.state().check_freed();
+        if self.machine.state().failure().is_none()
             && self.buffers.take().is_some_and(|buffers| !buffers.are_untouched())
         {
             self.fail("a buffer was written to before it was withdrawn");
@@ -520,8 +528,8 @@ impl Ring for SimRing {
         self.buffers = None;
     }
 
-    fn bound_workers(&mut self, _most: [u32; 2]) -> io::Result<()> {
-        if self.machine.refuses(Refuses::WorkerBound) {
+    fn limit_workers(&mut self, _most: [u32; 2]) -> io::Result<()> {
+        if self.machine.unsupported(Unsupported::WorkerBound) {
             return Err(Errno::INVAL.into());
         }
         Ok(())
@@ -536,7 +544,7 @@ impl Ring for SimRing {
         let holds = unsafe { sqe.holds() };
         self.submissions.push_back((sqe, holds));
         // Otherwise completions land while the program does something else.
-        if self.mode != Mode::Deferred && self.machine.world().dice.once_in(8) {
+        if self.mode != Mode::Deferred && self.machine.state().rng.once_in(8) {
             self.work();
         }
         true
@@ -551,30 +559,30 @@ impl Ring for SimRing {
     }
 
     fn has_taskrun(&mut self) -> bool {
-        !self.machine.world().stirred.is_empty()
+        !self.machine.state().changed_fds.is_empty()
     }
 
     fn has_overflowed(&mut self) -> bool {
         self.overflowed
     }
 
-    fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Errno> {
-        let mut world = self.machine.world();
-        world.enter();
-        if world.failure().is_some() {
+    fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, Errno> {
+        let mut state = self.machine.state();
+        state.enter();
+        if state.failure().is_some() {
             return Err(Errno::CANCELED);
         }
-        if world.dice.fault(Fault::Busy) {
-            return Err(if world.dice.once_in(2) { Errno::BUSY } else { Errno::AGAIN });
+        if state.rng.fault(Fault::Busy) {
+            return Err(if state.rng.once_in(2) { Errno::BUSY } else { Errno::AGAIN });
         }
-        let until = most.map(|most| world.now + most);
+        let until = timeout.map(|timeout| state.now + timeout);
         let queued = self.submissions.len();
         let takes = match queued {
-            1.. if world.dice.fault(Fault::TakesFew) => world.dice.below(queued),
+            1.. if state.rng.fault(Fault::TakesFew) => state.rng.below(queued),
             _ => queued,
         };
-        let interrupted = world.dice.fault(Fault::Interrupted);
-        drop(world);
+        let interrupted = state.rng.fault(Fault::Interrupted);
+        drop(state);
         self.flush();
         for _ in 0..takes {
             if let Some((sqe, holds)) = self.submissions.pop_front() {
@@ -592,8 +600,8 @@ impl Ring for SimRing {
             return done(Errno::INTR);
         }
         while self.completions.len() < wanted as usize {
-            let passed = self.machine.world().wait(until);
-            if self.machine.world().failure().is_some() {
+            let passed = self.machine.state().wait(until);
+            if self.machine.state().failure().is_some() {
                 return Err(Errno::CANCELED);
             }
             self.work();
@@ -609,7 +617,7 @@ impl Ring for SimRing {
     }
 
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
-        if self.machine.world().ring_is_used {
+        if self.machine.state().ring_is_used {
             self.fail("a signal handler takes completions while their kernel is at work");
         }
         // Otherwise completions land at any time.
@@ -622,7 +630,7 @@ impl Ring for SimRing {
 
 impl Drop for SimRing {
     fn drop(&mut self) {
-        if self.machine.world().failure().is_none() {
+        if self.machine.state().failure().is_none() {
             for op in &self.in_flight {
                 let token = Token::from_bits(op.user_data);
                 self.fail(format!("{token:?} is in flight still when the ring is closed"));

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::machine::Machine;
 use super::poller::readiness;
-use super::world::{Passed, What, World};
-use crate::poller::{Readiness, RtSig, Signal, Signals};
+use super::state::{DescriptorKind, Passed, SimState};
+use crate::poller::{Readiness, RtSig, Signal, SignalSource};
 use crate::{Errno, Fd, Table};
 
 /// Real-time signals, on a simulated machine.
@@ -16,8 +16,9 @@ pub type SimRtSig = RtSig<SimSignals, Machine>;
 
 impl SimRtSig {
     /// Makes an empty set on a machine, with a queue of at most so many signals.
-    pub fn simulated(machine: &Machine, most: usize) -> Self {
-        machine.world().signalling = Signalling::Queued(Queue { most, ..Queue::default() });
+    pub fn simulated(machine: &Machine, max: usize) -> Self {
+        machine.state().signalling =
+            Signalling::Queued(SimSignalQueue { max, ..SimSignalQueue::default() });
         RtSig::over(SimSignals { machine: machine.clone() }, machine.clone())
     }
 }
@@ -29,20 +30,20 @@ pub(super) enum Signalling {
     /// SIGIO interrupts this thread, in earnest: whoever asked for it has a handler.
     Interrupts,
     /// A real-time signal is queued.
-    Queued(Queue),
+    Queued(SimSignalQueue),
 }
 
 /// A thread's queue of real-time signals.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct SimSignalQueue {
     /// The marks of those that signal, plus one.
     marks: Table<u8>,
     signals: VecDeque<(Fd, u8, Readiness)>,
-    most: usize,
+    max: usize,
     overflowed: bool,
 }
 
-impl Queue {
+impl SimSignalQueue {
     /// The kernel hands out the lowest signal first; SIGIO is lower than those with marks.
     fn next(&mut self) -> Option<Signal> {
         if std::mem::take(&mut self.overflowed) {
@@ -54,8 +55,8 @@ impl Queue {
     }
 }
 
-impl World {
-    fn queue(&mut self) -> &mut Queue {
+impl SimState {
+    fn queue(&mut self) -> &mut SimSignalQueue {
         match &mut self.signalling {
             Signalling::Queued(queue) => queue,
             _ => unreachable!("a queue was made with the poller"),
@@ -66,22 +67,22 @@ impl World {
     /// drained stirs all the time, so that of wakers only a call is told that waits.
     fn queue_signals(&mut self, waits: bool) {
         let mut wakers = Vec::new();
-        while let Some(fd) = self.take_stirred() {
+        while let Some(fd) = self.take_changed() {
             let Some(mark) = self.queue().marks.at(fd.index()).checked_sub(1) else { continue };
-            if !waits && matches!(self.what(fd, "poll"), Ok(What::Event(_))) {
+            if !waits && matches!(self.what(fd, "poll"), Ok(DescriptorKind::Event(_))) {
                 wakers.push(fd);
                 continue;
             }
             let ready = readiness(self, fd);
             let queue = self.queue();
-            if queue.signals.len() < queue.most {
+            if queue.signals.len() < queue.max {
                 queue.signals.push_back((fd, mark, ready));
                 self.note(|| format!("{fd:?} signals {ready:?}"));
             } else {
                 queue.overflowed = true;
             }
         }
-        wakers.into_iter().for_each(|fd| self.stir(fd.raw() as u32));
+        wakers.into_iter().for_each(|fd| self.mark_changed(fd.raw() as u32));
     }
 }
 
@@ -90,29 +91,29 @@ impl Machine {
     /// that tells of what they did. `inside` says that it is a call that only a kernel makes, in the middle
     /// of its own work: then a handler must not touch its ring.
     pub(super) fn may_be_signalled(&self, inside: bool) {
-        let mut world = self.world();
-        if matches!(world.signalling, Signalling::Never)
-            || world.failure().is_some()
-            || !world.dice.fault(Fault::Signal)
+        let mut state = self.state();
+        if matches!(state.signalling, Signalling::Never)
+            || state.failure().is_some()
+            || !state.rng.fault(Fault::Signal)
         {
             return;
         }
-        world.note(|| "a signal comes".to_owned());
-        world.enter();
-        if let Signalling::Queued(_) = world.signalling {
-            return world.queue_signals(false);
+        state.note(|| "a signal comes".to_owned());
+        state.enter();
+        if let Signalling::Queued(_) = state.signalling {
+            return state.queue_signals(false);
         }
-        world.ring_is_used = inside;
-        drop(world);
+        state.ring_is_used = inside;
+        drop(state);
         // SAFETY: it has a handler, as has been asked for; the handler finds the machine as it is between
         // two calls.
         unsafe { libc::raise(libc::SIGIO) };
-        self.world().ring_is_used = false;
+        self.state().ring_is_used = false;
     }
 
     /// From now on SIGIO interrupts the program, which has a handler for it.
     pub(super) fn interrupts(&self) {
-        self.world().signalling = Signalling::Interrupts;
+        self.state().signalling = Signalling::Interrupts;
     }
 }
 
@@ -121,43 +122,44 @@ pub struct SimSignals {
     machine: Machine,
 }
 
-impl Signals for SimSignals {
-    const MARKS: u8 = 4;
+impl SignalSource for SimSignals {
+    const MAX_MARKS: u8 = 4;
     /// Few, so that some are left when their descriptors are closed.
-    const AT_A_TIME: usize = 1;
+    const MAX_BATCH: usize = 1;
 
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()> {
-        let mut world = self.machine.world();
-        world.what(fd, "fcntl")?;
+        let mut state = self.machine.state();
+        state.what(fd, "fcntl")?;
         // What happened before was not signalled.
-        world.queue_signals(false);
-        *world.queue().marks.at(fd.index()) = mark + 1;
+        state.queue_signals(false);
+        *state.queue().marks.at(fd.index()) = mark + 1;
         Ok(())
     }
 
     fn ignore(&mut self, fd: Fd) {
-        *self.machine.world().queue().marks.at(fd.index()) = 0;
+        *self.machine.state().queue().marks.at(fd.index()) = 0;
     }
 
     fn forget(&mut self, fd: Fd) {
-        self.machine.world().queue_signals(false);
+        self.machine.state().queue_signals(false);
         self.ignore(fd);
     }
 
-    fn take(&mut self, most: Option<Duration>) -> io::Result<Option<Signal>> {
-        let mut world = self.machine.world();
-        world.enter();
-        let (until, waits) = (most.map(|most| world.now + most), most != Some(Duration::ZERO));
-        if waits && world.dice.fault(Fault::Interrupted) {
+    fn take(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>> {
+        let mut state = self.machine.state();
+        state.enter();
+        let (until, waits) =
+            (timeout.map(|timeout| state.now + timeout), timeout != Some(Duration::ZERO));
+        if waits && state.rng.fault(Fault::Interrupted) {
             return Ok(None);
         }
         loop {
-            world.queue_signals(waits);
-            if world.failure().is_some() {
+            state.queue_signals(waits);
+            if state.failure().is_some() {
                 return Err(Errno::CANCELED.into());
             }
-            let next = world.queue().next();
-            if next.is_some() || !waits || world.wait(until) == Passed::Over {
+            let next = state.queue().next();
+            if next.is_some() || !waits || state.wait(until) == Passed::Over {
                 return Ok(next);
             }
         }

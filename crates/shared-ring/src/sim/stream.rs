@@ -57,12 +57,12 @@ pub(super) struct Connection {
     errors: [Option<Errno>; 2],
     broken: bool,
     /// Something went wrong on purpose that may end it early.
-    pub(super) is_hurt: bool,
+    pub(super) is_disrupted: bool,
     /// A peer was slow enough for a server to lose its patience.
     pub(super) has_stalled: bool,
     pub(super) address: [SocketAddr; 2],
     /// When something last arrived at each end; at first, when it was made.
-    pub(super) heard: [Duration; 2],
+    pub(super) last_activity: [Duration; 2],
 }
 
 impl Connection {
@@ -79,10 +79,10 @@ impl Connection {
             owners: [Owner::Closed, Owner::Queue],
             errors: [None, None],
             broken: false,
-            is_hurt: false,
+            is_disrupted: false,
             has_stalled: false,
             address,
-            heard: [now; 2],
+            last_activity: [now; 2],
         }
     }
 
@@ -139,14 +139,14 @@ impl Connection {
         if n == 0 && !bytes.is_empty() { Err(Errno::AGAIN) } else { Ok(n) }
     }
 
-    /// Receives up to `most` bytes; 0 at the end of the stream.
+    /// Receives up to `max` bytes; 0 at the end of the stream.
     pub(super) fn receive(
         &mut self,
         side: u8,
-        most: usize,
+        max: usize,
         mut take: impl FnMut(&[u8]),
     ) -> Result<usize, Errno> {
-        let n = self.readable(side).min(most);
+        let n = self.readable(side).min(max);
         if n == 0 {
             // Whoever was told of the end is told of nothing else.
             let stream = &self.streams[usize::from(1 - side)];
@@ -179,7 +179,7 @@ impl Connection {
     }
 
     /// Bytes that were sent and have not arrived.
-    pub(super) fn unacknowledged(&self, side: u8) -> usize {
+    pub(super) fn unacked_bytes(&self, side: u8) -> usize {
         let stream = &self.streams[usize::from(side)];
         stream.bytes.len() - stream.arrived
     }
@@ -240,9 +240,9 @@ mod tests {
         Connection::new([at, at], [9, 9], [6, 6], Duration::ZERO)
     }
 
-    fn receive(connection: &mut Connection, side: u8, most: usize) -> Result<Vec<u8>, Errno> {
+    fn receive(connection: &mut Connection, side: u8, max: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = Vec::new();
-        connection.receive(side, most, |piece| bytes.extend_from_slice(piece))?;
+        connection.receive(side, max, |piece| bytes.extend_from_slice(piece))?;
         Ok(bytes)
     }
 
@@ -256,9 +256,9 @@ mod tests {
         assert!(c.deliver(0, 6), "there is room again");
         assert_eq!(receive(&mut c, 1, 4), Ok(b"0123".to_vec()));
         assert_eq!(c.send(0, b"9abcdef"), Ok(6));
-        assert_eq!(c.unacknowledged(0), 9);
+        assert_eq!(c.unacked_bytes(0), 9);
         c.finish(0);
-        while c.unacknowledged(0) > 0 {
+        while c.unacked_bytes(0) > 0 {
             let n = c.under_way(0);
             c.deliver(0, n);
             assert!(!receive(&mut c, 1, 9).unwrap().is_empty());

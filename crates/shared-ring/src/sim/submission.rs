@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
 
-use super::memory::Hold;
+use super::memory::MemoryHold;
 
 /// A submission as io_uring_enter(2) reads it.
 #[repr(C)]
@@ -48,32 +48,32 @@ impl Submission {
     ///
     /// # Safety
     /// As for `Ring::push`.
-    pub(super) unsafe fn holds(&self) -> Vec<Hold> {
+    pub(super) unsafe fn holds(&self) -> Vec<MemoryHold> {
         let (address, len) = (self.address, self.len as usize);
         // SAFETY: the caller promises that what the submission points to is there. Its lengths are
         // those that the kernel reads or writes.
         unsafe {
             match self.opcode {
-                opcode::Send::CODE => vec![Hold::to_read(address, len)],
+                opcode::Send::CODE => vec![MemoryHold::to_read(address, len)],
                 opcode::SendMsg::CODE => {
                     let header = &*(address as *const libc::msghdr);
                     let slices = header.msg_iov as u64;
                     let count = header.msg_iovlen;
                     let mut holds = vec![
-                        Hold::to_read(address, size_of::<libc::msghdr>()),
-                        Hold::to_read(slices, count * size_of::<libc::iovec>()),
+                        MemoryHold::to_read(address, size_of::<libc::msghdr>()),
+                        MemoryHold::to_read(slices, count * size_of::<libc::iovec>()),
                     ];
                     for slice in std::slice::from_raw_parts(header.msg_iov, count) {
-                        holds.push(Hold::to_read(slice.iov_base as u64, slice.iov_len));
+                        holds.push(MemoryHold::to_read(slice.iov_base as u64, slice.iov_len));
                     }
                     holds
                 }
-                opcode::Connect::CODE => vec![Hold::to_read(address, self.offset as usize)],
+                opcode::Connect::CODE => vec![MemoryHold::to_read(address, self.offset as usize)],
                 opcode::OpenAt2::CODE => {
                     let path = std::ffi::CStr::from_ptr(address as *const _);
-                    vec![Hold::to_read(address, path.to_bytes_with_nul().len())]
+                    vec![MemoryHold::to_read(address, path.to_bytes_with_nul().len())]
                 }
-                opcode::Read::CODE => vec![Hold::to_write(address, len)],
+                opcode::Read::CODE => vec![MemoryHold::to_write(address, len)],
                 _ => Vec::new(),
             }
         }

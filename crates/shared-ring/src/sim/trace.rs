@@ -13,7 +13,7 @@ pub(super) struct Trace {
 
 impl Trace {
     /// The most lines that are kept: the last ones.
-    const MOST: usize = 100_000;
+    const MAX_LINES: usize = 100_000;
 
     pub(super) fn new(kept: bool) -> Self {
         Trace { lines: kept.then(VecDeque::new), lost: 0 }
@@ -23,7 +23,7 @@ impl Trace {
     #[inline]
     pub(super) fn note(&mut self, now: Duration, line: impl FnOnce() -> String) {
         let Some(lines) = &mut self.lines else { return };
-        if lines.len() == Self::MOST {
+        if lines.len() == Self::MAX_LINES {
             lines.pop_front();
             self.lost += 1;
         }

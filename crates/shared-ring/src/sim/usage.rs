@@ -3,17 +3,17 @@
 use std::rc::{Rc, Weak};
 
 use super::machine::Machine;
-use super::world::{What, World};
-use crate::{Fd, Gather, Pool, RxBuf};
+use super::state::{DescriptorKind, SimState};
+use crate::{BufferPool, Fd, GatherList, RxBuf};
 
 /// What a program uses of a machine, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InUse {
+pub struct MachineUsage {
     /// Sockets that are open, listeners among them.
     pub sockets: usize,
     /// Of these, connections that were accepted and of which no completion has told: it will,
     /// or the program has accepted them itself.
-    pub untold: usize,
+    pub unreported: usize,
     /// Files and directories that are open.
     pub files: usize,
     /// Operations in flight.
@@ -30,24 +30,24 @@ pub struct InUse {
 
 /// What the machine notes, beside its descriptors.
 #[derive(Default)]
-pub(super) struct Noted {
+pub(super) struct UsageTracker {
     /// Connections that were accepted, and of which no completion has told.
-    untold: Vec<Fd>,
+    unreported: Vec<Fd>,
     pub(super) operations: usize,
     pub(super) file_operations: usize,
-    pool: Weak<Pool>,
+    pool: Weak<BufferPool>,
     largest_send: usize,
 }
 
-impl Noted {
+impl UsageTracker {
     pub(super) fn accepted(&mut self, fd: Fd) {
-        self.untold.push(fd);
+        self.unreported.push(fd);
     }
 
     /// A connection is told of, or closed.
     pub(super) fn told(&mut self, fd: Fd) {
-        if let Some(at) = self.untold.iter().position(|untold| *untold == fd) {
-            self.untold.swap_remove(at);
+        if let Some(at) = self.unreported.iter().position(|unreported| *unreported == fd) {
+            self.unreported.swap_remove(at);
         }
     }
 
@@ -57,35 +57,35 @@ impl Noted {
         }
     }
 
-    pub(super) fn sends(&mut self, data: &Gather) {
+    pub(super) fn sends(&mut self, data: &GatherList) {
         self.largest_send = self.largest_send.max(data.held());
     }
 }
 
 impl Machine {
     /// What the program uses now.
-    pub fn in_use(&self) -> InUse {
-        self.world().in_use()
+    pub fn in_use(&self) -> MachineUsage {
+        self.state().in_use()
     }
 }
 
-impl World {
-    fn in_use(&self) -> InUse {
-        let noted = &self.noted;
-        let (lent, buffers) = noted.pool.upgrade().map_or((0, 0), |p| (p.lent(), p.count()));
-        let mut used = InUse {
-            untold: noted.untold.len(),
-            operations: noted.operations,
-            file_operations: noted.file_operations,
+impl SimState {
+    fn in_use(&self) -> MachineUsage {
+        let usage = &self.usage;
+        let (lent, buffers) = usage.pool.upgrade().map_or((0, 0), |p| (p.lent(), p.count()));
+        let mut used = MachineUsage {
+            unreported: usage.unreported.len(),
+            operations: usage.operations,
+            file_operations: usage.file_operations,
             buffers,
             lent,
-            largest_send: noted.largest_send,
-            ..InUse::default()
+            largest_send: usage.largest_send,
+            ..MachineUsage::default()
         };
         for what in self.all_open() {
             match what {
-                What::File(_) => used.files += 1,
-                What::Event(_) => {}
+                DescriptorKind::File(_) => used.files += 1,
+                DescriptorKind::Event(_) => {}
                 _ => used.sockets += 1,
             }
         }

@@ -4,35 +4,35 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::machine::Machine;
-use super::world::Event;
-use crate::{Errno, Offload, Outcome, Token, Work};
+use super::state::Event;
+use crate::{Errno, FileJob, Offload, Outcome, Token};
 
 /// File work under way on a simulated machine.
-pub struct Works {
+pub struct SimOffload {
     machine: Machine,
     serial: u64,
-    under_way: Vec<(u64, Token, Work)>,
+    under_way: Vec<(u64, Token, FileJob)>,
     done: VecDeque<(Token, Outcome)>,
 }
 
-impl Works {
+impl SimOffload {
     pub(super) fn new(machine: Machine) -> Self {
-        Works { machine, serial: 0, under_way: Vec::new(), done: VecDeque::new() }
+        SimOffload { machine, serial: 0, under_way: Vec::new(), done: VecDeque::new() }
     }
 }
 
-impl Offload for Works {
-    fn post(&mut self, token: Token, work: Work) {
+impl Offload for SimOffload {
+    fn post(&mut self, token: Token, work: FileJob) {
         self.serial += 1;
         self.under_way.push((self.serial, token, work));
-        let mut world = self.machine.world();
-        let delay = Duration::from_micros(world.dice.below(2_000) as u64);
-        world.note(|| format!("file work {token:?} will take {delay:?}"));
-        world.after(delay, Event::Work(self.serial));
+        let mut state = self.machine.state();
+        let delay = Duration::from_micros(state.rng.below(2_000) as u64);
+        state.note(|| format!("file work {token:?} will take {delay:?}"));
+        state.after(delay, Event::FileJob(self.serial));
     }
 
     fn take(&mut self) -> Option<(Token, Outcome)> {
-        let due = std::mem::take(&mut self.machine.world().due_work);
+        let due = std::mem::take(&mut self.machine.state().due_work);
         for id in due {
             let Some(at) = self.under_way.iter().position(|(other, ..)| *other == id) else {
                 continue;

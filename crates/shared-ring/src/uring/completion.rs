@@ -4,10 +4,11 @@ use io_uring::cqueue;
 use rustix::io::Errno;
 
 use super::sqe::Memory;
-use super::{Cqe, Mode, Multishot, Reported, Ring, UringKernel};
-use crate::nonblocking::{Disk, is_lost_peer, is_table_full};
+use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
+use crate::nonblocking::{Blocking, is_aborted_accept, is_fd_limit};
 use crate::{
-    Completion, Fd, Host, Kind, Offload, Op, Outcome, Posted, RxBuf, Socket, Submit, System, Token,
+    Completion, Fd, Host, Offload, Op, OpKind, Outcome, RxBuf, Socket, Submit, Submitted, System,
+    Token,
 };
 
 impl<R: Ring> UringKernel<R> {
@@ -21,14 +22,14 @@ impl<R: Ring> UringKernel<R> {
         None
     }
 
-    /// The next completion as the ring reports it, to be [made out](UringKernel::make_out) later. It
+    /// The next completion as the ring reports it, to be [made out](UringKernel::decode) later. It
     /// takes no memory and makes no system call, so that it may be called in a signal handler.
-    pub fn reported(&mut self) -> Option<Reported> {
+    pub fn next_raw(&mut self) -> Option<RawCompletion> {
         if self.landed.is_empty() {
             // There is as much room as in the ring's own queue.
             self.ring.reap(&mut self.landed);
         }
-        self.pop_landed().map(Reported)
+        self.pop_landed().map(RawCompletion)
     }
 
     fn pop_landed(&mut self) -> Option<Cqe> {
@@ -38,7 +39,7 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// How many reports wait to be taken. It may be called in a signal handler, too.
-    pub fn unreported(&self) -> u32 {
+    pub fn raw_pending(&self) -> u32 {
         self.ring.landed() + self.landed.len() as u32
     }
 
@@ -46,8 +47,8 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Safety
     /// The report is one of this kernel's, and is made out once.
-    pub unsafe fn make_out(&mut self, reported: Reported) -> Option<Completion> {
-        let completion = self.completed(&reported.0)?;
+    pub unsafe fn decode(&mut self, raw: RawCompletion) -> Option<Completion> {
+        let completion = self.completed(&raw.0)?;
         self.counters.completions += 1;
         Some(completion)
     }
@@ -64,10 +65,10 @@ impl<R: Ring> UringKernel<R> {
         let token = Token::from_bits(cqe.user_data);
         match token.kind() {
             // It failed because the operation had ended, or was ending.
-            Kind::Cancel => return None,
+            OpKind::Cancel => return None,
             // It is for whoever takes reports.
-            Kind::Watch | Kind::Stream => return None,
-            Kind::Wake => return self.woken(cqe.result),
+            OpKind::Watch | OpKind::Stream => return None,
+            OpKind::Wake => return self.woken(cqe.result),
             _ => {}
         }
         let more = cqueue::more(cqe.flags);
@@ -78,7 +79,7 @@ impl<R: Ring> UringKernel<R> {
             debug_assert!(false, "a completion for {token:?}, which is not in flight");
             return None;
         };
-        entry.note.inside -= u16::from(!more);
+        entry.state.in_ring -= u16::from(!more);
         let result = match cqe.result {
             n if n < 0 => Err(Errno::from_raw_os_error(-n)),
             n => Ok(n as u32),
@@ -88,10 +89,10 @@ impl<R: Ring> UringKernel<R> {
             // fails again if that was not the reason.
             Op::Accept { per_turn: None, .. } | Op::Receive { .. }
                 if result == Err(Errno::INVAL)
-                    && entry.note.multishot
+                    && entry.state.multishot
                     && self.multishot != Multishot::Works =>
             {
-                self.multishot = Multishot::Refused;
+                self.multishot = Multishot::SubmitError;
                 self.rearm(token)
             }
             Op::Accept { .. } => self.accepted(token, result, more),
@@ -107,20 +108,21 @@ impl<R: Ring> UringKernel<R> {
         if result <= 0 {
             return None;
         }
-        self.waker.heard();
+        self.waker.acknowledge();
         while let Some((token, outcome)) = self.offload.take() {
-            let ended = self.owned.inflight.remove(token).map(|entry| match entry.note.cancelled {
-                true => Outcome::Failed(Errno::CANCELED, None),
-                false => outcome,
-            });
+            let ended =
+                self.owned.inflight.remove(token).map(|entry| match entry.state.cancelled {
+                    true => Outcome::Failed(Errno::CANCELED, None),
+                    false => outcome,
+                });
             self.done.extend(ended.map(|outcome| Completion::last(token, outcome)));
         }
-        Some(Completion::more(Token::new(Kind::Wake, 0, 0), Outcome::Woken))
+        Some(Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken))
     }
 
     /// Posts an operation again that the kernel ended early, or ends it.
     fn rearm(&mut self, token: Token) -> Option<Completion> {
-        if self.owned.inflight.get(token)?.note.cancelled {
+        if self.owned.inflight.get(token)?.state.cancelled {
             return self.end_if_idle(token);
         }
         self.arm_later(token);
@@ -144,19 +146,19 @@ impl<R: Ring> UringKernel<R> {
                 if !more {
                     let op = &self.owned.inflight.get(token)?.op;
                     let multishot = matches!(op, Op::Accept { per_turn: None, .. });
-                    let ended = multishot && self.multishot != Multishot::Refused;
+                    let ended = multishot && self.multishot != Multishot::SubmitError;
                     self.counters.rearmed += u64::from(ended);
                     self.rearm_behind(token);
                 }
                 let accepted = Socket::of(Fd::from_raw(fd as i32));
                 Some(Completion::more(token, Outcome::Accepted(accepted)))
             }
-            Err(errno) if is_lost_peer(errno) => {
-                self.counters.accept_aborts += 1;
+            Err(errno) if is_aborted_accept(errno) => {
+                self.counters.accepts_aborted += 1;
                 if more { None } else { self.rearm(token) }
             }
             Err(errno) => {
-                self.counters.table_full += u64::from(is_table_full(errno));
+                self.counters.fd_limit_hits += u64::from(is_fd_limit(errno));
                 self.accept_failed(token, errno)
             }
         }
@@ -164,9 +166,9 @@ impl<R: Ring> UringKernel<R> {
 
     /// An accept ends when the last of its submissions has: the failure of one cancels the rest.
     fn accept_failed(&mut self, token: Token, errno: Errno) -> Option<Completion> {
-        let note = &mut self.owned.inflight.get(token)?.note;
+        let state = &mut self.owned.inflight.get(token)?.state;
         if errno != Errno::CANCELED {
-            note.errno.get_or_insert(errno);
+            state.errno.get_or_insert(errno);
         }
         let ended = self.end_if_idle(token);
         if ended.is_none() && errno != Errno::CANCELED {
@@ -196,12 +198,12 @@ impl<R: Ring> UringKernel<R> {
             }
             (Ok(_), Some(bytes)) => {
                 if !cqueue::more(flags) {
-                    self.counters.rearmed += u64::from(self.multishot != Multishot::Refused);
+                    self.counters.rearmed += u64::from(self.multishot != Multishot::SubmitError);
                     self.rearm_behind(token);
                 }
                 Some(Completion::more(token, Outcome::Received(bytes)))
             }
-            (Err(Errno::NOBUFS), _) => self.starve(token),
+            (Err(Errno::NOBUFS), _) => self.wait_for_buffer(token),
             (Err(errno), _) => Some(self.fail(token, errno)),
             (Ok(_), None) => {
                 debug_assert!(false, "a receive without a buffer");
@@ -211,30 +213,30 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// Lets a receive wait until there are buffers again.
-    fn starve(&mut self, token: Token) -> Option<Completion> {
+    fn wait_for_buffer(&mut self, token: Token) -> Option<Completion> {
         self.counters.buffer_shortages += 1;
-        let note = &mut self.owned.inflight.get(token)?.note;
-        if note.cancelled {
+        let state = &mut self.owned.inflight.get(token)?.state;
+        if state.cancelled {
             return self.end_if_idle(token);
         }
-        note.queued += 1;
+        state.queued += 1;
         self.starved.push_back(token);
         None
     }
 
     /// The socket has room again, or the cold part of the file was read.
     fn file_can_go_on(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
-        let note = &self.owned.inflight.get(token)?.note;
-        let disk = match note.memory {
-            Memory::Bytes(_) => Disk::Wait,
-            _ => Disk::Cached,
+        let state = &self.owned.inflight.get(token)?.state;
+        let disk = match state.memory {
+            Memory::Bytes(_) => Blocking::MayBlock,
+            _ => Blocking::NoBlock,
         };
         match result {
-            _ if note.cancelled => Some(self.fail(token, Errno::CANCELED)),
+            _ if state.cancelled => Some(self.fail(token, Errno::CANCELED)),
             Err(errno) => Some(self.fail(token, errno)),
             Ok(_) => match self.send_file(token, disk) {
-                Posted::Done(outcome) => Some(Completion::last(token, outcome)),
-                Posted::InFlight => None,
+                Submitted::Done(outcome) => Some(Completion::last(token, outcome)),
+                Submitted::InFlight => None,
             },
         }
     }
@@ -250,8 +252,8 @@ impl<R: Ring> UringKernel<R> {
             Ok(n) => n as usize,
             Err(errno) => return Some(self.fail(token, errno)),
         };
-        let note = &mut self.owned.inflight.get(token)?.note;
-        let bytes = note.memory.bytes();
+        let state = &mut self.owned.inflight.get(token)?.state;
+        let bytes = state.memory.bytes();
         assert!(n <= bytes.capacity() - bytes.len(), "the kernel reads no more than was asked for");
         // SAFETY: the kernel has written `n` bytes behind those that were there, and they lie
         // within the capacity.
@@ -289,7 +291,7 @@ impl<R: Ring> UringKernel<R> {
                 self.counters.system_calls += 2;
                 let opened = Socket::of(Fd::from_raw(fd as i32));
                 let meta = self.system.meta(opened.number());
-                self.system.discard(opened);
+                self.system.close_unused(opened);
                 meta.map_or_else(|errno| Outcome::Failed(errno, None), Outcome::Stat)
             }
             (op, Ok(_)) => unreachable!("it has many answers: {op:?}"),

@@ -10,8 +10,8 @@ mod ring;
 mod sqe;
 mod stream;
 
-pub use probe::{Ability, Missing};
-pub use ring::{Cqe, Entries, LinuxRing, Reported, Ring};
+pub use probe::{Feature, SetupError};
+pub use ring::{Cqe, Entries, LinuxRing, RawCompletion, Ring};
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,15 +22,16 @@ use io_uring::opcode;
 use io_uring::types::Fd as Raw;
 use rustix::io::Errno;
 
-use crate::inflight::{Entry, InFlight};
-use crate::nonblocking::{self, Disk, NotSent, Part};
-use crate::process::not_its_own;
+use crate::inflight::{Entry, InFlightTable};
+use crate::nonblocking::{self, Blocking, FileRange, SendFileError};
+use crate::process::error_in_child;
 use crate::{
-    Batch, Completion, Counters, Fault, Host, Kernel, Kind, Linux, Offload, Op, Outcome, Pool,
-    Posted, Refusal, Refused, Submit, System, Token, Told, Waker, Work,
+    Batch, BufferPool, Completion, Counters, FileJob, Host, Kernel, KernelError, Linux, Offload,
+    Op, OpKind, Outcome, Submit, SubmitError, SubmitErrorKind, Submitted, System, Token,
+    WakeSignal, Waker,
 };
-use provided::{GROUP, Provided};
-use sqe::{Memory, Note};
+use provided::{BufferRing, GROUP};
+use sqe::{Memory, OpState};
 
 /// When the kernel carries out what became possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +68,17 @@ enum Multishot {
     Untried,
     Works,
     /// Each is posted again behind its completion.
-    Refused,
+    SubmitError,
 }
 
 /// Threads with which the kernel does what would wait: for files, and for everything else.
 const WORKERS: [u32; 2] = [4, 16];
 
 /// Most accepts of one listener in the ring at a time.
-const ACCEPTS: u16 = 256;
+const MAX_ACCEPTS: u16 = 256;
 
 /// How long a kernel that is dropped waits for its operations to end.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The kernel of this machine, through io_uring.
 pub struct UringKernel<R: Ring = LinuxRing> {
@@ -113,8 +114,8 @@ pub struct UringKernel<R: Ring = LinuxRing> {
 
 /// The memory that the kernel may write to while operations are in flight.
 struct Owned {
-    inflight: InFlight<Note>,
-    provided: Provided,
+    inflight: InFlightTable<OpState>,
+    provided: BufferRing,
     /// Where the waker's counter is read to.
     wake: Box<u64>,
 }
@@ -124,7 +125,7 @@ impl UringKernel {
     ///
     /// # Errors
     /// Says what is missing.
-    pub fn probe(mode: Mode) -> Result<(), Missing> {
+    pub fn probe(mode: Mode) -> Result<(), SetupError> {
         let config = UringConfig { mode, operations: 1, buffers: 1, buffer_size: 1 };
         Self::new(&config).map(drop)
     }
@@ -133,7 +134,7 @@ impl UringKernel {
     ///
     /// # Errors
     /// Says what is missing.
-    pub fn new(config: &UringConfig) -> Result<Self, Missing> {
+    pub fn new(config: &UringConfig) -> Result<Self, SetupError> {
         UringKernel::on(Linux::default(), config)
     }
 }
@@ -143,21 +144,21 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Errors
     /// Says what is missing.
-    pub(crate) fn on(mut system: R::System, config: &UringConfig) -> Result<Self, Missing> {
-        let other = |error: io::Error| Missing::Other(error.raw_os_error().unwrap_or(0));
-        let mut ring: R = probe::set_up(&system, config.mode, ENTRIES)?;
+    pub(crate) fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
+        let other = |error: io::Error| SetupError::Other(error.raw_os_error().unwrap_or(0));
+        let mut ring: R = probe::setup(&system, config.mode, ENTRIES)?;
         let mut provided =
-            Provided::new(Pool::new(config.buffers, config.buffer_size)).map_err(other)?;
+            BufferRing::new(BufferPool::new(config.buffers, config.buffer_size)).map_err(other)?;
         // SAFETY: the ring of buffers is mapped, and the buffers are there, until `provided` is
         // dropped, which is after the ring is closed or never.
-        unsafe { ring.provide(provided.address(), config.buffers, GROUP) }
+        unsafe { ring.register_buffers(provided.address(), config.buffers, GROUP) }
             .map_err(|error| probe::refused(&error, "rings of provided buffers"))?;
         provided.give_back();
-        ring.bound_workers(WORKERS)
+        ring.limit_workers(WORKERS)
             .map_err(|error| probe::refused(&error, "a bound on its worker threads"))?;
-        let waker = system.waker(Told::Read).map_err(other)?;
+        let waker = system.waker(WakeSignal::Read).map_err(other)?;
         let (now, offload) = (system.clock(), system.offload(waker.clone()));
-        let inflight = InFlight::new(config.operations);
+        let inflight = InFlightTable::new(config.operations);
         Ok(UringKernel {
             ring,
             system,
@@ -193,36 +194,36 @@ impl<R: Ring> UringKernel<R> {
 
     /// Hands an operation to the ring; false when the queue is full.
     #[inline]
-    fn arm_now(ring: &mut R, entry: &mut Entry<Note>, multishot: Multishot) -> bool {
-        let goes_on = multishot != Multishot::Refused;
-        let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.note, goes_on);
+    fn arm_now(ring: &mut R, entry: &mut Entry<OpState>, multishot: Multishot) -> bool {
+        let multishot = multishot != Multishot::SubmitError;
+        let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.state, multishot);
         // SAFETY: every entry lies in `owned`, and is made for nothing else.
         let pushed = unsafe { ring.push(&sqe) };
-        entry.note.inside += u16::from(pushed);
-        entry.note.multishot = goes_on;
+        entry.state.in_ring += u16::from(pushed);
+        entry.state.multishot = multishot;
         pushed
     }
 
     #[cold]
     fn arm_later(&mut self, token: Token) {
         let Some(entry) = self.owned.inflight.get(token) else { return };
-        entry.note.queued += 1;
+        entry.state.queued += 1;
         self.unsubmitted.push_back(token);
     }
 
     /// Fills the submission queue with what waits for it, cancels first.
-    fn fill(&mut self) -> Result<(), Fault> {
-        if self.ring.is_a_parents() {
-            return Err(not_its_own());
+    fn fill(&mut self) -> Result<(), KernelError> {
+        if self.ring.is_parents() {
+            return Err(error_in_child());
         }
         loop {
             while let Some(token) = self.cancels.pop_front() {
                 // It may have ended since, and another of its name have begun.
                 let entry = self.owned.inflight.get(token);
-                let due = entry.is_some_and(|e| e.note.cancelled) || !token.kind().is_in_table();
-                let own = Token::new(Kind::Cancel, 0, 0);
+                let due = entry.is_some_and(|e| e.state.cancelled) || !token.kind().is_tracked();
+                let own = Token::new(OpKind::Cancel, 0, 0);
                 let cancel = match token.kind() {
-                    Kind::Cancel => sqe::cancel_all(own),
+                    OpKind::Cancel => sqe::cancel_all(own),
                     _ => sqe::cancel(token, own),
                 };
                 // SAFETY: a cancel points to nothing.
@@ -248,8 +249,8 @@ impl<R: Ring> UringKernel<R> {
 
     fn submit_waiting(&mut self, token: Token) {
         let Some(entry) = self.owned.inflight.get(token) else { return };
-        entry.note.queued -= 1;
-        if entry.note.cancelled {
+        entry.state.queued -= 1;
+        if entry.state.cancelled {
             let ended = self.end_if_idle(token);
             return self.later.extend(ended);
         }
@@ -259,9 +260,9 @@ impl<R: Ring> UringKernel<R> {
 
     /// Ends a cancelled operation of which the ring holds nothing any more.
     fn end_if_idle(&mut self, token: Token) -> Option<Completion> {
-        let note = &self.owned.inflight.get(token)?.note;
-        let errno = note.errno.unwrap_or(Errno::CANCELED);
-        (note.inside == 0 && note.queued == 0).then(|| self.fail(token, errno))
+        let state = &self.owned.inflight.get(token)?.state;
+        let errno = state.errno.unwrap_or(Errno::CANCELED);
+        (state.in_ring == 0 && state.queued == 0).then(|| self.fail(token, errno))
     }
 
     /// Ends an operation that the ring does not hold.
@@ -274,7 +275,7 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// Keeps one read of the waker in flight.
-    fn arm_waker(&mut self) -> Result<(), Fault> {
+    fn arm_waker(&mut self) -> Result<(), KernelError> {
         if self.wake_in_flight {
             return Ok(());
         }
@@ -283,7 +284,7 @@ impl<R: Ring> UringKernel<R> {
         }
         let fd = Raw(self.waker.fd().raw());
         let into = (&raw mut *self.owned.wake).cast();
-        let token = Token::new(Kind::Wake, 0, 0);
+        let token = Token::new(OpKind::Wake, 0, 0);
         let read = opcode::Read::new(fd, into, 8).build().user_data(token.bits());
         // SAFETY: it is read into a box of `owned`.
         self.wake_in_flight = unsafe { self.ring.push(&read) };
@@ -292,51 +293,53 @@ impl<R: Ring> UringKernel<R> {
 
     /// Enters the kernel: submits, runs its deferred work, waits for `wanted` completions.
     /// Returns how many submissions it took.
-    fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Fault> {
-        if self.ring.is_a_parents() {
-            return Err(not_its_own());
+    fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, KernelError> {
+        if self.ring.is_parents() {
+            return Err(error_in_child());
         }
         self.counters.system_calls += 1;
-        match self.ring.enter(wanted, most) {
+        match self.ring.enter(wanted, timeout) {
             Ok(taken) => Ok(taken),
             // The time is over; a signal was handled; completions must be taken out first; memory
             // is short at the moment. In each case what was not taken stays in the queue.
             Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(0),
-            Err(errno) => Err(Fault { doing: "entering io_uring", error: errno.into() }),
+            Err(errno) => Err(KernelError { context: "entering io_uring", error: errno.into() }),
         }
     }
 
     /// Sends part of a file at once, or arms what has to come before.
-    fn send_file(&mut self, token: Token, disk: Disk) -> Posted {
-        let Some(entry) = self.owned.inflight.get(token) else { return Posted::InFlight };
-        let Op::SendFile { fd, ref file, offset, len } = entry.op else { return Posted::InFlight };
+    fn send_file(&mut self, token: Token, disk: Blocking) -> Submitted {
+        let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
+        let Op::SendFile { fd, ref file, offset, len } = entry.op else {
+            return Submitted::InFlight;
+        };
         self.counters.system_calls += 1;
-        entry.note.memory = Memory::None;
-        let part = Part { file: file.fd(), offset, len };
+        entry.state.memory = Memory::None;
+        let part = FileRange { file: file.fd(), offset, len };
         let outcome = match nonblocking::send_file(&mut self.system, fd, part, disk) {
             Ok(n) => Outcome::SentFile(n),
-            Err(NotSent::Failed(Errno::AGAIN)) => {
+            Err(SendFileError::Failed(Errno::AGAIN)) => {
                 self.arm(token);
-                return Posted::InFlight;
+                return Submitted::InFlight;
             }
-            Err(NotSent::Cold) => {
-                self.counters.cold_files += 1;
-                entry.note.memory = Memory::Bytes(Vec::new());
+            Err(SendFileError::Cold) => {
+                self.counters.cold_file_reads += 1;
+                entry.state.memory = Memory::Bytes(Vec::new());
                 self.arm(token);
-                return Posted::InFlight;
+                return Submitted::InFlight;
             }
-            Err(NotSent::Failed(errno)) => Outcome::Failed(errno, None),
+            Err(SendFileError::Failed(errno)) => Outcome::Failed(errno, None),
         };
         self.owned.inflight.remove(token);
-        Posted::Done(outcome)
+        Submitted::Done(outcome)
     }
 
     /// Posts again receives that found no buffer, the oldest first, as many as there are buffers now.
-    fn feed(&mut self) {
+    fn rearm_starved(&mut self) {
         for _ in 0..self.owned.provided.held() {
             let Some(token) = self.starved.pop_front() else { return };
             if let Some(entry) = self.owned.inflight.get(token) {
-                entry.note.queued -= 1;
+                entry.state.queued -= 1;
                 self.arm_later(token);
             }
         }
@@ -344,7 +347,7 @@ impl<R: Ring> UringKernel<R> {
 
     /// Cancels everything but closes, and waits until the kernel has let go of all memory, within bounds.
     fn shut_down(&mut self) -> bool {
-        let until = self.system.clock() + PATIENCE;
+        let until = self.system.clock() + SHUTDOWN_TIMEOUT;
         let stopped = self.offload.stop();
         for token in self.owned.inflight.tokens() {
             match self.owned.inflight.get(token).map(|entry| &entry.op) {
@@ -360,12 +363,12 @@ impl<R: Ring> UringKernel<R> {
             }
         }
         if self.wake_in_flight {
-            self.cancels.push_back(Token::new(Kind::Wake, 0, 0));
+            self.cancels.push_back(Token::new(OpKind::Wake, 0, 0));
         }
         if self.streams > 0 {
-            self.cancels.push_back(Token::new(Kind::Cancel, 0, 0));
+            self.cancels.push_back(Token::new(OpKind::Cancel, 0, 0));
         }
-        self.discard();
+        self.close_late_arrivals();
         while self.owned.inflight.len() > 0 || self.wake_in_flight || self.streams > 0 {
             // The wake-up is not to be armed again.
             let now = self.system.clock();
@@ -373,17 +376,17 @@ impl<R: Ring> UringKernel<R> {
             if turned.is_err() || now > until {
                 return false;
             }
-            self.discard();
+            self.close_late_arrivals();
         }
         true
     }
 
     /// Closes what came too late.
-    fn discard(&mut self) {
+    fn close_late_arrivals(&mut self) {
         self.reap();
         while let Some(completion) = self.next() {
             if let Outcome::Accepted(socket) = completion.outcome {
-                self.system.discard(socket);
+                self.system.close_unused(socket);
             }
         }
     }
@@ -395,48 +398,48 @@ impl<R: Ring> UringKernel<R> {
 unsafe impl<R: Ring> Submit for UringKernel<R> {
     type Host = R::System;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<Posted, Refused> {
-        if !token.kind().is_in_table() {
-            return Err(Refused { op, why: Refusal::TokenInUse });
+    fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        if !token.kind().is_tracked() {
+            return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
         }
         let copies = match &op {
-            Op::Accept { per_turn: Some(n), .. } => n.get().min(ACCEPTS),
+            Op::Accept { per_turn: Some(n), .. } => n.get().min(MAX_ACCEPTS),
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
         // SAFETY: the operation stays in the table until the work is done, or for good if that does not end.
-        let work = matches!(op, Op::List { .. }).then(|| unsafe { Work::of(&op) });
+        let work = matches!(op, Op::List { .. }).then(|| unsafe { FileJob::of(&op) });
         // It has to queue behind those that came before.
         let queues = matches!(op, Op::Receive { .. }) && !self.starved.is_empty();
-        let entry = self.owned.inflight.insert(token, op, Note::default())?;
+        let entry = self.owned.inflight.insert(token, op, OpState::default())?;
         if queues {
-            entry.note.queued += 1;
+            entry.state.queued += 1;
             self.starved.push_back(token);
-            return Ok(Posted::InFlight);
+            return Ok(Submitted::InFlight);
         }
         if sends_file {
-            return Ok(self.send_file(token, Disk::Cached));
+            return Ok(self.send_file(token, Blocking::NoBlock));
         }
         if let Some(work) = work {
-            self.counters.offloaded += 1;
+            self.counters.offloaded_file_ops += 1;
             self.offload.post(token, work);
-            return Ok(Posted::InFlight);
+            return Ok(Submitted::InFlight);
         }
         let in_turn = self.unsubmitted.is_empty();
         if !(in_turn && Self::arm_now(&mut self.ring, entry, self.multishot)) {
             self.arm_later(token);
         }
         (1..copies).for_each(|_| self.arm(token));
-        Ok(Posted::InFlight)
+        Ok(Submitted::InFlight)
     }
 
     fn cancel(&mut self, token: Token) {
         let Some(entry) = self.owned.inflight.get(token) else { return };
-        if std::mem::replace(&mut entry.note.cancelled, true) {
+        if std::mem::replace(&mut entry.state.cancelled, true) {
             return;
         }
         self.counters.cancels += 1;
-        if entry.note.inside > 0 {
+        if entry.state.in_ring > 0 {
             self.cancels.push_back(token);
         } else if let Some(at) = self.starved.iter().position(|t| *t == token) {
             self.starved.remove(at);
@@ -447,7 +450,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
     }
 
     fn finish(&mut self) {
-        if self.finished.is_none() && !self.ring.is_a_parents() {
+        if self.finished.is_none() && !self.ring.is_parents() {
             self.finished = Some(self.shut_down());
         }
     }
@@ -478,10 +481,10 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
 }
 
 impl<R: Ring> Kernel for UringKernel<R> {
-    fn turn(&mut self, until: Option<Instant>) -> Result<(), Fault> {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         self.counters.turns += 1;
         self.owned.provided.give_back();
-        self.feed();
+        self.rearm_starved();
         self.fill()?;
         self.arm_waker()?;
         // What could not be submitted is tried again without waiting for anything else.
@@ -490,11 +493,11 @@ impl<R: Ring> Kernel for UringKernel<R> {
         let hungry = !self.starved.is_empty() && self.owned.provided.held() > 0;
         let left = self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty() || hungry;
         let wait = submitted && self.wake_in_flight && !left;
-        let most = match until {
+        let timeout = match until {
             Some(at) if wait => Some(at.saturating_duration_since(self.system.clock())),
             _ => None,
         };
-        let wanted = u32::from(wait && most != Some(Duration::ZERO));
+        let wanted = u32::from(wait && timeout != Some(Duration::ZERO));
         // What has landed is worked on without a system call, unless something is to be submitted
         // or the kernel's own work waits for an entry.
         let enter = wait
@@ -502,7 +505,7 @@ impl<R: Ring> Kernel for UringKernel<R> {
             || self.ring.queued() > 0
             || self.ring.has_taskrun();
         if enter {
-            self.enter(wanted, most.filter(|most| !most.is_zero()))?;
+            self.enter(wanted, timeout.filter(|timeout| !timeout.is_zero()))?;
         }
         self.now = self.system.clock();
         self.reap();
@@ -528,11 +531,11 @@ impl<R: Ring> Drop for UringKernel<R> {
     fn drop(&mut self) {
         // In a child of fork(2) the memory is a copy, which the kernel never writes to, and what is in
         // flight is the parent's.
-        let is_a_parents = self.ring.is_a_parents();
+        let is_parents = self.ring.is_parents();
         self.finish();
-        if is_a_parents || self.finished == Some(true) {
-            if !is_a_parents {
-                self.ring.withdraw(GROUP);
+        if is_parents || self.finished == Some(true) {
+            if !is_parents {
+                self.ring.unregister_buffers(GROUP);
             }
             // SAFETY: it is not used after this, and the kernel has let go of all operations and of
             // the ring of buffers.

@@ -10,7 +10,7 @@ use super::{Entries, Mode, Ring};
 
 /// What stands in the way of a [`UringKernel`](super::UringKernel).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum SetupError {
     /// The kernel has no io_uring at all.
     NoUring,
     /// The administrator has switched it off.
@@ -22,48 +22,50 @@ pub enum Missing {
     /// The kernel is too old for a way of running the ring.
     Mode(Mode),
     /// The kernel is too old for something that is needed in any mode.
-    Feature(&'static str),
+    MissingFeature(&'static str),
     /// Something else.
     Other(i32),
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Missing::NoUring => f.write_str("this kernel has no io_uring; Linux 6.1 or later has"),
-            Missing::Sysctl(value) => {
+            SetupError::NoUring => {
+                f.write_str("this kernel has no io_uring; Linux 6.1 or later has")
+            }
+            SetupError::Sysctl(value) => {
                 write!(f, "io_uring is switched off by sysctl kernel.io_uring_disabled={value}")
             }
-            Missing::Forbidden => f.write_str(
+            SetupError::Forbidden => f.write_str(
                 "io_uring is forbidden here, as by the seccomp filter of a container; \
                  allow the system calls io_uring_setup, io_uring_enter and io_uring_register",
             ),
-            Missing::Memory => f.write_str(
+            SetupError::Memory => f.write_str(
                 "there is no memory for io_uring's rings; raise the limit on locked memory \
                  (ulimit -l)",
             ),
-            Missing::Mode(Mode::Deferred) => f.write_str(
+            SetupError::Mode(Mode::Deferred) => f.write_str(
                 "this kernel's io_uring can't defer its work to the wait (DEFER_TASKRUN); \
                  Linux 6.1 or later can",
             ),
-            Missing::Mode(Mode::Cooperative) => f.write_str(
+            SetupError::Mode(Mode::Cooperative) => f.write_str(
                 "this kernel's io_uring can't wait for the next kernel entry (COOP_TASKRUN); \
                  Linux 6.0 or later can",
             ),
-            Missing::Mode(Mode::Immediate) => {
+            SetupError::Mode(Mode::Immediate) => {
                 f.write_str("this kernel's io_uring refuses to be set up")
             }
-            Missing::Feature(what) => {
+            SetupError::MissingFeature(what) => {
                 write!(f, "this kernel's io_uring lacks {what}; Linux 6.1 or later has it")
             }
-            Missing::Other(errno) => {
+            SetupError::Other(errno) => {
                 write!(f, "io_uring can't be set up: {}", io::Error::from_raw_os_error(*errno))
             }
         }
     }
 }
 
-impl std::error::Error for Missing {}
+impl std::error::Error for SetupError {}
 
 /// Every operation that is posted.
 const OPERATIONS: [(u8, &str); 10] = [
@@ -81,7 +83,7 @@ const OPERATIONS: [(u8, &str); 10] = [
 
 /// What a ring must be able to do beside its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ability {
+pub enum Feature {
     /// Completions survive an overflow of their queue.
     NoDrop,
     /// A wait can have a deadline.
@@ -92,54 +94,54 @@ pub enum Ability {
     FastPoll,
 }
 
-const ABILITIES: [(Ability, &str); 4] = [
-    (Ability::NoDrop, "completions that survive an overflow (NODROP)"),
-    (Ability::ExtArg, "waiting with a deadline (EXT_ARG)"),
-    (Ability::SubmitStable, "stable submissions (SUBMIT_STABLE)"),
-    (Ability::FastPoll, "internal polling (FAST_POLL)"),
+const FEATURES: [(Feature, &str); 4] = [
+    (Feature::NoDrop, "completions that survive an overflow (NODROP)"),
+    (Feature::ExtArg, "waiting with a deadline (EXT_ARG)"),
+    (Feature::SubmitStable, "stable submissions (SUBMIT_STABLE)"),
+    (Feature::FastPoll, "internal polling (FAST_POLL)"),
 ];
 
 /// Sets up a ring in `mode` that can do all that is needed, or says why that is impossible.
-pub(super) fn set_up<R: Ring>(
+pub(super) fn setup<R: Ring>(
     system: &R::System,
     mode: Mode,
     entries: Entries,
-) -> Result<R, Missing> {
-    let ring = R::set_up(system, mode, entries).map_err(|error| explain(mode, &error))?;
-    if let Some((_, what)) = ABILITIES.into_iter().find(|(ability, _)| !ring.can(*ability)) {
-        return Err(Missing::Feature(what));
+) -> Result<R, SetupError> {
+    let ring = R::setup(system, mode, entries).map_err(|error| explain(mode, &error))?;
+    if let Some((_, what)) = FEATURES.into_iter().find(|(ability, _)| !ring.has_feature(*ability)) {
+        return Err(SetupError::MissingFeature(what));
     }
-    match ring.lacks(&OPERATIONS) {
+    match ring.first_unsupported(&OPERATIONS) {
         Ok(None) => Ok(ring),
-        Ok(Some(what)) => Err(Missing::Feature(what)),
-        Err(error) => Err(Missing::Other(error.raw_os_error().unwrap_or(0))),
+        Ok(Some(what)) => Err(SetupError::MissingFeature(what)),
+        Err(error) => Err(SetupError::Other(error.raw_os_error().unwrap_or(0))),
     }
 }
 
 /// Why io_uring_setup(2) failed.
-fn explain(mode: Mode, error: &io::Error) -> Missing {
+fn explain(mode: Mode, error: &io::Error) -> SetupError {
     match error.raw_os_error() {
-        Some(libc::ENOSYS) => Missing::NoUring,
+        Some(libc::ENOSYS) => SetupError::NoUring,
         Some(libc::EPERM) => {
             let switch = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
             match switch.ok().and_then(|text| text.trim().parse().ok()) {
-                Some(value) if value > 0 => Missing::Sysctl(value),
-                _ => Missing::Forbidden,
+                Some(value) if value > 0 => SetupError::Sysctl(value),
+                _ => SetupError::Forbidden,
             }
         }
-        Some(libc::EACCES) => Missing::Forbidden,
-        Some(libc::ENOMEM) => Missing::Memory,
-        Some(libc::EINVAL) => Missing::Mode(mode),
-        errno => Missing::Other(errno.unwrap_or(0)),
+        Some(libc::EACCES) => SetupError::Forbidden,
+        Some(libc::ENOMEM) => SetupError::Memory,
+        Some(libc::EINVAL) => SetupError::Mode(mode),
+        errno => SetupError::Other(errno.unwrap_or(0)),
     }
 }
 
 /// Why a registration failed that needs `what`.
-pub(super) fn refused(error: &io::Error, what: &'static str) -> Missing {
+pub(super) fn refused(error: &io::Error, what: &'static str) -> SetupError {
     match error.raw_os_error() {
-        Some(libc::ENOMEM) => Missing::Memory,
-        Some(libc::EINVAL) => Missing::Feature(what),
-        errno => Missing::Other(errno.unwrap_or(0)),
+        Some(libc::ENOMEM) => SetupError::Memory,
+        Some(libc::EINVAL) => SetupError::MissingFeature(what),
+        errno => SetupError::Other(errno.unwrap_or(0)),
     }
 }
 
@@ -150,12 +152,12 @@ mod tests {
     #[test]
     fn every_refusal_is_a_sentence() {
         let refused = |errno| explain(Mode::Deferred, &io::Error::from_raw_os_error(errno));
-        assert_eq!(refused(libc::ENOSYS), Missing::NoUring);
-        assert_eq!(refused(libc::EINVAL), Missing::Mode(Mode::Deferred));
-        assert_eq!(refused(libc::ENOMEM), Missing::Memory);
+        assert_eq!(refused(libc::ENOSYS), SetupError::NoUring);
+        assert_eq!(refused(libc::EINVAL), SetupError::Mode(Mode::Deferred));
+        assert_eq!(refused(libc::ENOMEM), SetupError::Memory);
         for errno in [libc::ENOSYS, libc::EPERM, libc::ENOMEM, libc::EINVAL, libc::EIO] {
             assert!(refused(errno).to_string().contains("io_uring"));
         }
-        assert!(Missing::Sysctl(2).to_string().contains("kernel.io_uring_disabled=2"));
+        assert!(SetupError::Sysctl(2).to_string().contains("kernel.io_uring_disabled=2"));
     }
 }

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::{Pool, RxBuf};
+use crate::{BufferPool, RxBuf};
 
 /// A ring of provided buffers: the pool's free buffers, in the kernel's hands.
-pub(super) struct Provided<E: RingMemory = Mapped> {
+pub(super) struct BufferRing<E: RingMemory = Mapped> {
     entries: E,
     count: u16,
     tail: u16,
     /// How many buffers the kernel holds.
     held: u16,
-    pub(super) pool: Rc<Pool>,
+    pub(super) pool: Rc<BufferPool>,
 }
 
 /// The memory of the ring. We write entries and the tail; the kernel only reads them.
@@ -38,11 +38,11 @@ const PUBLISH: Ordering = Ordering::Release;
 /// The one group of buffers.
 pub(super) const GROUP: u16 = 0;
 
-impl Provided {
+impl BufferRing {
     /// Maps the ring's memory. The pool's count must be a power of two.
-    pub(super) fn new(pool: Rc<Pool>) -> io::Result<Self> {
+    pub(super) fn new(pool: Rc<BufferPool>) -> io::Result<Self> {
         let entries = Mapped::new(pool.count())?;
-        Ok(Provided::over(entries, pool))
+        Ok(BufferRing::over(entries, pool))
     }
 
     /// Where the ring begins, for its registration.
@@ -51,12 +51,12 @@ impl Provided {
     }
 }
 
-impl<E: RingMemory> Provided<E> {
+impl<E: RingMemory> BufferRing<E> {
     /// A ring in memory that has room for every buffer of the pool.
-    fn over(entries: E, pool: Rc<Pool>) -> Self {
+    fn over(entries: E, pool: Rc<BufferPool>) -> Self {
         let count = pool.count();
         assert!(count.is_power_of_two(), "a buffer ring has a power of two of entries");
-        Provided { entries, count, tail: 0, held: 0, pool }
+        BufferRing { entries, count, tail: 0, held: 0, pool }
     }
 
     /// Gives every free buffer to the kernel, with one release store.
@@ -189,7 +189,7 @@ mod models {
                     }
                 })
             };
-            let mut provided = Provided::over(cells, Pool::new(COUNT, 1));
+            let mut provided = BufferRing::over(cells, BufferPool::new(COUNT, 1));
             provided.give_back();
             let mut seen = 0;
             while seen < USES {

@@ -15,7 +15,7 @@ use rustix::io_uring::{
 };
 
 use super::Mode;
-use super::probe::Ability;
+use super::probe::Feature;
 use crate::{Linux, Process, System, Token};
 
 /// What the kernel reports of a submission.
@@ -31,9 +31,9 @@ pub struct Cqe {
 
 /// What a ring reports of an operation, not made out yet.
 #[derive(Clone, Copy, Debug)]
-pub struct Reported(pub(super) Cqe);
+pub struct RawCompletion(pub(super) Cqe);
 
-impl Reported {
+impl RawCompletion {
     /// The name of the operation.
     pub fn token(self) -> Token {
         Token::from_bits(self.0.user_data)
@@ -45,7 +45,7 @@ impl Reported {
     }
 
     /// Whether more reports of its submission will follow.
-    pub fn goes_on(self) -> bool {
+    pub fn has_more(self) -> bool {
         cqueue::more(self.0.flags)
     }
 
@@ -61,7 +61,7 @@ impl Reported {
 
     /// The report of these numbers.
     pub fn from_parts(user_data: u64, result: i32, flags: u32) -> Self {
-        Reported(Cqe { user_data, result, flags })
+        RawCompletion(Cqe { user_data, result, flags })
     }
 }
 
@@ -74,22 +74,25 @@ pub trait Ring: Sized {
     ///
     /// # Errors
     /// Those of io_uring_setup(2).
-    fn set_up(system: &Self::System, mode: Mode, entries: Entries) -> io::Result<Self>;
+    fn setup(system: &Self::System, mode: Mode, entries: Entries) -> io::Result<Self>;
 
     /// Whether it is that of a process from which this one was forked. Then it takes no submissions, hands
     /// out no completions, and must not be entered.
-    fn is_a_parents(&self) -> bool {
+    fn is_parents(&self) -> bool {
         false
     }
 
     /// Whether the kernel can do this.
-    fn can(&self, what: Ability) -> bool;
+    fn has_feature(&self, what: Feature) -> bool;
 
     /// The first of these operations that the kernel does not have.
     ///
     /// # Errors
     /// Those of io_uring_register(2).
-    fn lacks(&self, operations: &[(u8, &'static str)]) -> io::Result<Option<&'static str>>;
+    fn first_unsupported(
+        &self,
+        operations: &[(u8, &'static str)],
+    ) -> io::Result<Option<&'static str>>;
 
     /// Lets receives take buffers from a ring of `count` at `address`.
     ///
@@ -99,16 +102,16 @@ pub trait Ring: Sized {
     ///
     /// # Errors
     /// Those of io_uring_register(2).
-    unsafe fn provide(&mut self, address: u64, count: u16, group: u16) -> io::Result<()>;
+    unsafe fn register_buffers(&mut self, address: u64, count: u16, group: u16) -> io::Result<()>;
 
     /// Takes the ring of buffers back; no receive is in flight.
-    fn withdraw(&mut self, group: u16);
+    fn unregister_buffers(&mut self, group: u16);
 
     /// Bounds the threads that do what would wait: for files, and for everything else.
     ///
     /// # Errors
     /// Those of io_uring_register(2).
-    fn bound_workers(&mut self, most: [u32; 2]) -> io::Result<()>;
+    fn limit_workers(&mut self, max: [u32; 2]) -> io::Result<()>;
 
     /// Puts a submission into the queue; false when the queue is full.
     ///
@@ -130,11 +133,11 @@ pub trait Ring: Sized {
     fn has_overflowed(&mut self) -> bool;
 
     /// Hands over what is queued, runs the kernel's deferred work, and waits for `wanted`
-    /// completions, no longer than `most`. Returns how many submissions were taken.
+    /// completions, no longer than `timeout`. Returns how many submissions were taken.
     ///
     /// # Errors
     /// Those of io_uring_enter(2).
-    fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Errno>;
+    fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, Errno>;
 
     /// Completions that wait to be taken; no system call.
     fn landed(&self) -> u32;
@@ -172,7 +175,7 @@ pub struct LinuxRing {
 impl Ring for LinuxRing {
     type System = Linux;
 
-    fn set_up(_system: &Linux, mode: Mode, entries: Entries) -> io::Result<Self> {
+    fn setup(_system: &Linux, mode: Mode, entries: Entries) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         let builder = builder
             .setup_clamp()
@@ -190,38 +193,41 @@ impl Ring for LinuxRing {
         Ok(LinuxRing { ring, alone: PhantomData, process: Process::current() })
     }
 
-    fn is_a_parents(&self) -> bool {
+    fn is_parents(&self) -> bool {
         !self.process.is_current()
     }
 
-    fn can(&self, what: Ability) -> bool {
+    fn has_feature(&self, what: Feature) -> bool {
         let params = self.ring.params();
         match what {
-            Ability::NoDrop => params.is_feature_nodrop(),
-            Ability::ExtArg => params.is_feature_ext_arg(),
-            Ability::SubmitStable => params.is_feature_submit_stable(),
-            Ability::FastPoll => params.is_feature_fast_poll(),
+            Feature::NoDrop => params.is_feature_nodrop(),
+            Feature::ExtArg => params.is_feature_ext_arg(),
+            Feature::SubmitStable => params.is_feature_submit_stable(),
+            Feature::FastPoll => params.is_feature_fast_poll(),
         }
     }
 
-    fn lacks(&self, operations: &[(u8, &'static str)]) -> io::Result<Option<&'static str>> {
+    fn first_unsupported(
+        &self,
+        operations: &[(u8, &'static str)],
+    ) -> io::Result<Option<&'static str>> {
         let mut probe = Probe::new();
         self.ring.submitter().register_probe(&mut probe)?;
         Ok(operations.iter().find(|(code, _)| !probe.is_supported(*code)).map(|(_, name)| *name))
     }
 
-    unsafe fn provide(&mut self, address: u64, count: u16, group: u16) -> io::Result<()> {
+    unsafe fn register_buffers(&mut self, address: u64, count: u16, group: u16) -> io::Result<()> {
         // SAFETY: the caller keeps the memory.
         unsafe { self.ring.submitter().register_buf_ring_with_flags(address, count, group, 0) }
     }
 
-    fn withdraw(&mut self, group: u16) {
+    fn unregister_buffers(&mut self, group: u16) {
         // It was registered, and closing the queues takes it back at the latest.
         let _ = self.ring.submitter().unregister_buf_ring(group);
     }
 
-    fn bound_workers(&mut self, mut most: [u32; 2]) -> io::Result<()> {
-        self.ring.submitter().register_iowq_max_workers(&mut most)
+    fn limit_workers(&mut self, mut max: [u32; 2]) -> io::Result<()> {
+        self.ring.submitter().register_iowq_max_workers(&mut max)
     }
 
     #[inline]
@@ -250,10 +256,10 @@ impl Ring for LinuxRing {
         self.ring.submission().cq_overflow()
     }
 
-    fn enter(&mut self, wanted: u32, most: Option<Duration>) -> Result<u32, Errno> {
-        let time = most.map(|most| Timespec {
-            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: most.subsec_nanos().into(),
+    fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, Errno> {
+        let time = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
         });
         let ts = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let arg = io_uring_getevents_arg {
@@ -278,7 +284,7 @@ impl Ring for LinuxRing {
     /// Copied out in one go, so that the queue's head moves once.
     #[inline]
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
-        if self.is_a_parents() {
+        if self.is_parents() {
             return;
         }
         into.extend(self.ring.completion().map(|cqe| Cqe {

@@ -11,16 +11,16 @@ use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 
 use super::provided::GROUP;
-use crate::beneath::{LOOK, OPEN};
-use crate::{Fd, File, Gather, Kind, Links, Op, Token};
+use crate::beneath::{OPEN_FLAGS, STAT_FLAGS};
+use crate::{Fd, File, GatherList, Op, OpKind, SymlinkPolicy, Token};
 
 /// What an operation in flight keeps beside itself: memory at an address that stays, and how far
 /// it has come.
 #[derive(Default)]
-pub(super) struct Note {
+pub(super) struct OpState {
     pub(super) memory: Memory,
     /// Submissions that the ring holds.
-    pub(super) inside: u16,
+    pub(super) in_ring: u16,
     /// Submissions that wait to be made.
     pub(super) queued: u16,
     /// The last submission was of the kind that goes on, if its operation has one.
@@ -56,24 +56,24 @@ fn raw(fd: Fd) -> Raw {
     Raw(fd.raw())
 }
 
-/// The submission for an operation. It points into `op` and `note`. Whether it `goes_on` by itself
+/// The submission for an operation. It points into `op` and `state`. Whether it `multishot` by itself
 /// where that is possible.
-pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note, goes_on: bool) -> Sqe {
+pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: bool) -> Sqe {
     let sqe = match op {
-        Op::Accept { listener, per_turn: None } if goes_on => {
-            opcode::AcceptMulti::new(raw(*listener)).flags(ACCEPT).build()
+        Op::Accept { listener, per_turn: None } if multishot => {
+            opcode::AcceptMulti::new(raw(*listener)).flags(ACCEPT_FLAGS).build()
         }
         Op::Accept { listener, .. } => {
             let none = std::ptr::null_mut();
-            opcode::Accept::new(raw(*listener), none, none.cast()).flags(ACCEPT).build()
+            opcode::Accept::new(raw(*listener), none, none.cast()).flags(ACCEPT_FLAGS).build()
         }
-        Op::Receive { fd } if goes_on => opcode::RecvMulti::new(raw(*fd), GROUP).build(),
+        Op::Receive { fd } if multishot => opcode::RecvMulti::new(raw(*fd), GROUP).build(),
         Op::Receive { fd } => opcode::Recv::new(raw(*fd), std::ptr::null_mut(), 0)
             .buf_group(GROUP)
             .build()
             .flags(Flags::BUFFER_SELECT),
         Op::Send { fd, data } => send(*fd, data),
-        Op::SendFile { fd, file, offset, len } => match &mut note.memory {
+        Op::SendFile { fd, file, offset, len } => match &mut state.memory {
             // Cold: read it, so that it is in memory.
             Memory::Bytes(bytes) => {
                 bytes.reserve_exact(*len as usize);
@@ -83,17 +83,17 @@ pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note, goes_on: bool) -> 
             _ => opcode::PollAdd::new(raw(*fd), libc::POLLOUT as u32).build(),
         },
         Op::Connect { fd, to } => {
-            note.memory = Memory::Address(Box::new(address(to)));
-            let Memory::Address(address) = &note.memory else { unreachable!("it was just set") };
+            state.memory = Memory::Address(Box::new(address(to)));
+            let Memory::Address(address) = &state.memory else { unreachable!("it was just set") };
             let start = (&raw const address.0).cast();
             opcode::Connect::new(raw(*fd), start, address.1).build()
         }
         Op::Close { socket } => opcode::Close::new(raw(socket.number())).build(),
-        Op::Open { root, path, links } => open(root, path, &OPEN_HOW[*links as usize]),
-        Op::Stat { root, path, links } => open(root, path, &LOOK_HOW[*links as usize]),
+        Op::Open { root, path, symlinks } => open(root, path, &OPEN_HOW[*symlinks as usize]),
+        Op::Stat { root, path, symlinks } => open(root, path, &STAT_HOW[*symlinks as usize]),
         Op::List { .. } => unreachable!("the ring can't list directories"),
         Op::Read { file, offset, len } => {
-            let bytes = note.memory.bytes();
+            let bytes = state.memory.bytes();
             bytes.reserve_exact(*len as usize - bytes.len());
             let (filled, rest) = (bytes.len() as u32, bytes.spare_capacity_mut());
             opcode::Read::new(raw(file.fd()), rest.as_mut_ptr().cast(), *len - filled)
@@ -104,29 +104,33 @@ pub(super) fn sqe(token: Token, op: &mut Op, note: &mut Note, goes_on: bool) -> 
     sqe.user_data(token.bits())
 }
 
-const ACCEPT: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+const ACCEPT_FLAGS: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 /// Not `MSG_WAITALL`: a send that goes on by itself tells nothing until its end, and a peer that is
 /// slow could not be told from one that takes nothing.
-const SEND: i32 = libc::MSG_NOSIGNAL;
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
 
-fn send(fd: Fd, data: &mut Gather) -> Sqe {
+fn send(fd: Fd, data: &mut GatherList) -> Sqe {
     if let Some(one) = data.single() {
-        return opcode::Send::new(raw(fd), one.as_ptr(), one.len() as u32).flags(SEND).build();
+        return opcode::Send::new(raw(fd), one.as_ptr(), one.len() as u32)
+            .flags(SEND_FLAGS)
+            .build();
     }
-    data.fill_wire();
-    opcode::SendMsg::new(raw(fd), &raw const data.wire.header).flags(SEND as u32).build()
+    data.fill_msghdr();
+    opcode::SendMsg::new(raw(fd), &raw const data.msghdr.header).flags(SEND_FLAGS as u32).build()
 }
 
 fn open(root: &File, path: &CStr, how: &'static OpenHow) -> Sqe {
     opcode::OpenAt2::new(raw(root.fd()), path.as_ptr(), how).build()
 }
 
-static OPEN_HOW: [OpenHow; 2] = [how(OPEN, Links::Beneath), how(OPEN, Links::Anywhere)];
-static LOOK_HOW: [OpenHow; 2] = [how(LOOK, Links::Beneath), how(LOOK, Links::Anywhere)];
+static OPEN_HOW: [OpenHow; 2] =
+    [how(OPEN_FLAGS, SymlinkPolicy::Beneath), how(OPEN_FLAGS, SymlinkPolicy::Anywhere)];
+static STAT_HOW: [OpenHow; 2] =
+    [how(STAT_FLAGS, SymlinkPolicy::Beneath), how(STAT_FLAGS, SymlinkPolicy::Anywhere)];
 
-const fn how(flags: OFlags, links: Links) -> OpenHow {
-    OpenHow::new().flags(flags.bits() as u64).resolve(links.resolve().bits())
+const fn how(flags: OFlags, symlinks: SymlinkPolicy) -> OpenHow {
+    OpenHow::new().flags(flags.bits() as u64).resolve(symlinks.resolve().bits())
 }
 
 fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
@@ -145,9 +149,9 @@ fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
 }
 
 /// The submission by which a descriptor tells of itself, for good; of what, the kind of the token says.
-pub(super) fn goes_on(token: Token, fd: Fd) -> Sqe {
+pub(super) fn multishot(token: Token, fd: Fd) -> Sqe {
     let sqe = match token.kind() {
-        Kind::Stream => opcode::RecvMulti::new(raw(fd), GROUP).build(),
+        OpKind::Stream => opcode::RecvMulti::new(raw(fd), GROUP).build(),
         _ => opcode::PollAdd::new(raw(fd), STATES).multi(true).build(),
     };
     sqe.user_data(token.bits())

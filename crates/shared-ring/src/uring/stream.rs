@@ -5,25 +5,25 @@
 
 use io_uring::cqueue;
 
-use super::{Cqe, Reported, Ring, UringKernel, sqe};
-use crate::process::not_its_own;
-use crate::{Fault, Fd, Kind, RxBuf, Token};
+use super::{Cqe, RawCompletion, Ring, UringKernel, sqe};
+use crate::process::error_in_child;
+use crate::{Fd, KernelError, OpKind, RxBuf, Token};
 
 impl<R: Ring> UringKernel<R> {
     /// Has the ring report what happens at a descriptor from now on, under a token of one of two kinds:
-    /// for [`Kind::Watch`] its state in the format of poll(2), for [`Kind::Stream`] the bytes that it
+    /// for [`OpKind::Watch`] its state in the format of poll(2), for [`OpKind::Stream`] the bytes that it
     /// receives. Each goes on until a report says otherwise. False when the queue is full, and for a token
     /// of another kind.
     ///
-    /// It is [handed over](UringKernel::hand_over) later. It may be called in a signal handler.
+    /// It is [handed over](UringKernel::flush) later. It may be called in a signal handler.
     pub fn begin(&mut self, token: Token, fd: Fd) -> bool {
-        if !matches!(token.kind(), Kind::Watch | Kind::Stream) {
+        if !matches!(token.kind(), OpKind::Watch | OpKind::Stream) {
             // A report under such a name would be taken for that of an operation.
             return false;
         }
         // SAFETY: the submission points to nothing; it receives into provided buffers, which are there as
         // long as `streams` is not zero.
-        let pushed = unsafe { self.ring.push(&sqe::goes_on(token, fd)) };
+        let pushed = unsafe { self.ring.push(&sqe::multishot(token, fd)) };
         self.streams += u32::from(pushed);
         pushed
     }
@@ -33,10 +33,10 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Errors
     /// Only when the kernel can't be used any more.
-    pub fn end(&mut self, token: Token) -> Result<bool, Fault> {
+    pub fn end(&mut self, token: Token) -> Result<bool, KernelError> {
         self.cancels.push_back(token);
         self.fill()?;
-        self.hand_over().map(|all| all && self.cancels.is_empty())
+        self.flush().map(|all| all && self.cancels.is_empty())
     }
 
     /// Hands over what is queued, and fetches reports for which the queue had no room, without waiting.
@@ -44,9 +44,9 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Errors
     /// Only when the kernel can't be used any more, or not in this process.
-    pub fn hand_over(&mut self) -> Result<bool, Fault> {
-        if self.ring.is_a_parents() {
-            return Err(not_its_own());
+    pub fn flush(&mut self) -> Result<bool, KernelError> {
+        if self.ring.is_parents() {
+            return Err(error_in_child());
         }
         if self.ring.queued() > 0 || self.ring.has_overflowed() {
             self.enter(0, None)?;
@@ -59,7 +59,7 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Errors
     /// Only when the kernel can't be used any more.
-    pub fn catch_up(&mut self) -> Result<(), Fault> {
+    pub fn run_task_work(&mut self) -> Result<(), KernelError> {
         if self.ring.has_taskrun() {
             self.enter(0, None)?;
         }
@@ -69,10 +69,10 @@ impl<R: Ring> UringKernel<R> {
     /// The buffer that a report brings, if it does.
     ///
     /// # Safety
-    /// The report is one of this kernel's, of [`Kind::Stream`], and nothing else is made of it.
-    pub unsafe fn bytes(&mut self, reported: Reported) -> Option<RxBuf> {
-        let id = cqueue::buffer_select(reported.0.flags)?;
-        let len = usize::try_from(reported.0.result).unwrap_or(0);
+    /// The report is one of this kernel's, of [`OpKind::Stream`], and nothing else is made of it.
+    pub unsafe fn bytes(&mut self, raw: RawCompletion) -> Option<RxBuf> {
+        let id = cqueue::buffer_select(raw.0.flags)?;
+        let len = usize::try_from(raw.0.result).unwrap_or(0);
         // SAFETY: the report says so, and is used once.
         Some(unsafe { self.owned.provided.filled(id, len) })
     }
@@ -80,7 +80,7 @@ impl<R: Ring> UringKernel<R> {
     /// Gives receive buffers that were dropped to the kernel.
     pub fn give_back(&mut self) {
         self.owned.provided.give_back();
-        self.feed();
+        self.rearm_starved();
     }
 
     /// How many receive buffers the kernel has, and those in reports of which nothing was made yet. It
@@ -93,7 +93,7 @@ impl<R: Ring> UringKernel<R> {
     #[inline]
     pub(super) fn note_stream(&mut self, cqe: &Cqe) {
         let kind = Token::from_bits(cqe.user_data).kind();
-        if matches!(kind, Kind::Watch | Kind::Stream) && !cqueue::more(cqe.flags) {
+        if matches!(kind, OpKind::Watch | OpKind::Stream) && !cqueue::more(cqe.flags) {
             self.streams -= 1;
         }
     }
@@ -110,7 +110,7 @@ mod tests {
     use crate::{Kernel, Mode, UringConfig};
 
     /// A kernel of two buffers, if there is io_uring, and two ends of a connection.
-    fn set_up() -> Option<(UringKernel, TcpStream, TcpStream)> {
+    fn setup() -> Option<(UringKernel, TcpStream, TcpStream)> {
         let config =
             UringConfig { mode: Mode::Cooperative, operations: 1, buffers: 2, buffer_size: 4 };
         let kernel = UringKernel::new(&config).ok()?;
@@ -119,10 +119,10 @@ mod tests {
         Some((kernel, listener.accept().unwrap().0, far))
     }
 
-    fn next(kernel: &mut UringKernel) -> Reported {
+    fn next(kernel: &mut UringKernel) -> RawCompletion {
         loop {
-            if let Some(reported) = kernel.reported() {
-                return reported;
+            if let Some(raw) = kernel.next_raw() {
+                return raw;
             }
             kernel.turn(None).unwrap();
         }
@@ -134,34 +134,34 @@ mod tests {
 
     #[test]
     fn a_descriptor_tells_of_its_state_until_that_is_ended() {
-        let Some((mut kernel, near, mut far)) = set_up() else { return };
-        let token = Token::new(Kind::Watch, 3, 1);
+        let Some((mut kernel, near, mut far)) = setup() else { return };
+        let token = Token::new(OpKind::Watch, 3, 1);
         assert!(kernel.begin(token, Fd::from_raw(near.as_raw_fd())));
-        assert!(kernel.hand_over().unwrap());
+        assert!(kernel.flush().unwrap());
         assert_eq!(state(&mut kernel), libc::POLLOUT);
         far.write_all(b"x").unwrap();
         assert_ne!(state(&mut kernel) & libc::POLLIN, 0);
         assert!(kernel.end(token).unwrap());
         let last = next(&mut kernel);
         assert_eq!((last.token(), last.result()), (token, -libc::ECANCELED));
-        assert!(!last.goes_on());
+        assert!(!last.has_more());
         far.write_all(b"x").unwrap();
         kernel.turn(Some(Instant::now())).unwrap();
-        assert!(kernel.reported().is_none());
+        assert!(kernel.next_raw().is_none());
     }
 
     #[test]
     fn bytes_are_received_as_long_as_there_are_buffers() {
-        let Some((mut kernel, near, mut far)) = set_up() else { return };
-        let (token, fd) = (Token::new(Kind::Stream, 0, 0), Fd::from_raw(near.as_raw_fd()));
+        let Some((mut kernel, near, mut far)) = setup() else { return };
+        let (token, fd) = (Token::new(OpKind::Stream, 0, 0), Fd::from_raw(near.as_raw_fd()));
         far.write_all(b"abcdefghij").unwrap();
         assert!(kernel.begin(token, fd));
         let mut heard = Vec::new();
         for expected in [4, 4, -libc::ENOBUFS] {
-            let reported = next(&mut kernel);
-            assert_eq!(reported.result(), expected);
+            let raw = next(&mut kernel);
+            assert_eq!(raw.result(), expected);
             // SAFETY: it was just reported, under a token of this kind.
-            heard.extend(unsafe { kernel.bytes(reported) });
+            heard.extend(unsafe { kernel.bytes(raw) });
         }
         assert_eq!((&*heard[0], &*heard[1], kernel.buffers()), (&b"abcd"[..], &b"efgh"[..], 0));
         heard.clear();
@@ -176,15 +176,15 @@ mod tests {
 
     #[test]
     fn what_goes_on_ends_with_its_kernel() {
-        let Some((mut kernel, near, mut far)) = set_up() else { return };
-        for kind in [Kind::Watch, Kind::Stream] {
+        let Some((mut kernel, near, mut far)) = setup() else { return };
+        for kind in [OpKind::Watch, OpKind::Stream] {
             assert!(kernel.begin(Token::new(kind, 0, 0), Fd::from_raw(near.as_raw_fd())));
         }
-        assert!(kernel.hand_over().unwrap());
+        assert!(kernel.flush().unwrap());
         let begin = Instant::now();
         assert!(kernel.shut_down());
         assert_eq!(kernel.streams, 0, "it waits for their last reports");
-        assert!(begin.elapsed() < super::super::PATIENCE);
+        assert!(begin.elapsed() < super::super::SHUTDOWN_TIMEOUT);
         drop(kernel);
         // Nothing holds the socket any more.
         drop(near);

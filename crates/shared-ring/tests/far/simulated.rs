@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use shared_ring::Waker;
-use shared_ring::sim::{Fault, Faults, Got, Hand, Line, Machine, Plan};
+use shared_ring::sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult};
 
 use super::{Far, Stream};
 
@@ -12,7 +12,7 @@ use super::{Far, Stream};
 /// also the faults that a user of a kernel never sees.
 pub(crate) struct There {
     pub(crate) machine: Machine,
-    hand: Hand,
+    manual_peer: ManualPeer,
 }
 
 impl There {
@@ -27,20 +27,20 @@ impl There {
             ..Plan::default()
         };
         let machine = Machine::new(&plan);
-        let hand = machine.hand();
-        There { machine, hand }
+        let manual_peer = machine.manual_peer();
+        There { machine, manual_peer }
     }
 }
 
 /// An end of a simulated connection.
 pub(crate) struct Wire {
-    hand: Hand,
-    line: Line,
+    manual_peer: ManualPeer,
+    line: PeerConn,
 }
 
 impl Far for There {
     type Stream = Wire;
-    type Listener = Hand;
+    type Listener = ManualPeer;
 
     fn has_links(&self) -> bool {
         false
@@ -51,19 +51,19 @@ impl Far for There {
     }
 
     fn connect(&self, to: SocketAddr) -> Wire {
-        let line = self.hand.with(|net| net.connect(to)).expect("somebody listens");
-        Wire { hand: self.hand.clone(), line }
+        let line = self.manual_peer.with(|net| net.connect(to)).expect("somebody listens");
+        Wire { manual_peer: self.manual_peer.clone(), line }
     }
 
-    fn listen(&self) -> (Hand, SocketAddr) {
-        let hand = self.machine.hand();
-        let address = hand.listen("10.0.0.2:0".parse().unwrap());
-        (hand, address)
+    fn listen(&self) -> (ManualPeer, SocketAddr) {
+        let manual_peer = self.machine.manual_peer();
+        let address = manual_peer.listen("10.0.0.2:0".parse().unwrap());
+        (manual_peer, address)
     }
 
-    fn accept(&self, listener: &Hand) -> Wire {
+    fn accept(&self, listener: &ManualPeer) -> Wire {
         let line = listener.with(|net| net.accept()).expect("a connection waits");
-        Wire { hand: listener.clone(), line }
+        Wire { manual_peer: listener.clone(), line }
     }
 
     fn nobody(&self) -> SocketAddr {
@@ -89,27 +89,27 @@ impl Far for There {
 
 impl Stream for Wire {
     fn address(&self) -> SocketAddr {
-        self.hand.with(|net| net.address(&self.line))
+        self.manual_peer.with(|net| net.address(&self.line))
     }
 
     fn write_all(&mut self, bytes: &[u8]) {
-        let sent = self.hand.with(|net| net.send(&self.line, bytes));
+        let sent = self.manual_peer.with(|net| net.send(&self.line, bytes));
         assert_eq!(sent, bytes.len(), "a test sends what there is room for");
     }
 
     fn read_exact(&mut self, into: &mut [u8]) {
         let mut bytes = Vec::new();
-        let got = self.hand.with(|net| net.receive(&self.line, into.len(), &mut bytes));
-        assert_eq!(got, Got::Bytes(into.len()));
+        let got = self.manual_peer.with(|net| net.receive(&self.line, into.len(), &mut bytes));
+        assert_eq!(got, ReceiveResult::Bytes(into.len()));
         into.copy_from_slice(&bytes);
     }
 
     fn read_some(&mut self, into: &mut Vec<u8>) -> bool {
-        let got = self.hand.with(|net| net.receive(&self.line, usize::MAX, into));
-        !matches!(got, Got::End | Got::Reset)
+        let got = self.manual_peer.with(|net| net.receive(&self.line, usize::MAX, into));
+        !matches!(got, ReceiveResult::End | ReceiveResult::Reset)
     }
 
     fn finish(&mut self) {
-        self.hand.with(|net| net.finish(&self.line));
+        self.manual_peer.with(|net| net.finish(&self.line));
     }
 }

@@ -25,7 +25,7 @@ pub(crate) use index::Key;
 use item::{FETCHED, LINKED};
 pub(crate) use stats::{Stats, Usage};
 pub use time::Clock;
-pub(crate) use write::{Arriving, Attributes, Outcome, Refusal, Verb};
+pub(crate) use write::{Arriving, Attributes, Outcome, SubmitErrorKind, Verb};
 
 pub(crate) use arithmetic::Counted;
 
@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// Removes a value, if there is one, without counting.
-    pub(crate) fn discard(&mut self, key: Key<'_>) {
+    pub(crate) fn close_unused(&mut self, key: Key<'_>) {
         if let Ok(item) = self.look_up(key) {
             self.remove(item, key.hash);
         }

@@ -25,7 +25,12 @@ fn key(bytes: &[u8]) -> Key<'_> {
     Key { bytes, hash: Store::hash(&HASHER, bytes) }
 }
 
-fn put_until(store: &mut Store, name: &str, value: &[u8], exptime: i32) -> Result<(), Refusal> {
+fn put_until(
+    store: &mut Store,
+    name: &str,
+    value: &[u8],
+    exptime: i32,
+) -> Result<(), SubmitErrorKind> {
     let key = key(name.as_bytes());
     let attributes = Attributes { flags: 0, exptime };
     let mut arriving = store.allocate(key, attributes, value.len(), &At(0))?;
@@ -34,7 +39,7 @@ fn put_until(store: &mut Store, name: &str, value: &[u8], exptime: i32) -> Resul
     Ok(())
 }
 
-fn put(store: &mut Store, name: &str, value: &[u8]) -> Result<(), Refusal> {
+fn put(store: &mut Store, name: &str, value: &[u8]) -> Result<(), SubmitErrorKind> {
     put_until(store, name, value, 0)
 }
 
@@ -90,8 +95,8 @@ fn memory_is_given_back_to_the_last_block() {
 fn what_does_not_fit_is_refused_and_evicts_nothing() {
     let mut store = store(10);
     put(&mut store, "a", b"x").unwrap();
-    assert_eq!(put(&mut store, "b", &[b'x'; 2_000]), Err(Refusal::NoMemory));
-    assert_eq!(put(&mut store, "b", &vec![b'x'; 1 << 20]), Err(Refusal::TooLarge));
+    assert_eq!(put(&mut store, "b", &[b'x'; 2_000]), Err(SubmitErrorKind::NoMemory));
+    assert_eq!(put(&mut store, "b", &vec![b'x'; 1 << 20]), Err(SubmitErrorKind::TooLarge));
     assert_eq!((store.usage().items, store.stats.evictions), (1, 0));
 }
 
@@ -108,7 +113,7 @@ fn the_largest_value_is_that_of_memcached() {
             })
         };
         assert_eq!(allocate(&mut store, max), Ok(()));
-        assert_eq!(allocate(&mut store, max + 1), Err(Refusal::TooLarge));
+        assert_eq!(allocate(&mut store, max + 1), Err(SubmitErrorKind::TooLarge));
         assert_eq!(store.blocks.used(), 0);
     }
 }
@@ -118,7 +123,7 @@ fn values_on_their_way_are_not_evicted() {
     let mut store = store(10);
     let arriving =
         store.allocate(key(b"a"), Attributes { flags: 0, exptime: 0 }, 900, &At(0)).unwrap();
-    assert_eq!(put(&mut store, "b", &[b'x'; 900]), Err(Refusal::NoMemory));
+    assert_eq!(put(&mut store, "b", &[b'x'; 900]), Err(SubmitErrorKind::NoMemory));
     store.abandon(&arriving);
     put(&mut store, "b", &[b'x'; 900]).unwrap();
 }

@@ -38,7 +38,7 @@ pub(crate) enum Outcome {
 
 /// Why no memory was set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum SubmitErrorKind {
     /// The value is larger than any may be.
     TooLarge,
     /// Everything else is in use, or there is not that much.
@@ -73,12 +73,12 @@ impl Store {
         attributes: Attributes,
         len: usize,
         clock: &impl Clock,
-    ) -> Result<Arriving, Refusal> {
+    ) -> Result<Arriving, SubmitErrorKind> {
         let expires = time::expiry(attributes.exptime, clock);
         let allocated = self.new_item(key.bytes, attributes.flags, expires, len);
         match allocated {
-            Err(Refusal::TooLarge) => self.stats.store_too_large += 1,
-            Err(Refusal::NoMemory) => self.stats.store_no_memory += 1,
+            Err(SubmitErrorKind::TooLarge) => self.stats.store_too_large += 1,
+            Err(SubmitErrorKind::NoMemory) => self.stats.store_no_memory += 1,
             Ok(_) => {}
         }
         self.sweep(Self::SWEPT_A_STORE);
@@ -92,9 +92,9 @@ impl Store {
         flags: u32,
         expires: u32,
         len: usize,
-    ) -> Result<Arriving, Refusal> {
+    ) -> Result<Arriving, SubmitErrorKind> {
         if counted(key.len(), flags, len) > self.max_item {
-            return Err(Refusal::TooLarge);
+            return Err(SubmitErrorKind::TooLarge);
         }
         let n = Blocks::count_for(key.len() + len);
         self.make_room(n)?;
@@ -115,12 +115,12 @@ impl Store {
     }
 
     /// Evicts what was not used for the longest time, until there are so many blocks.
-    fn make_room(&mut self, n: usize) -> Result<(), Refusal> {
+    fn make_room(&mut self, n: usize) -> Result<(), SubmitErrorKind> {
         if n > self.blocks.capacity() {
-            return Err(Refusal::NoMemory);
+            return Err(SubmitErrorKind::NoMemory);
         }
         while self.blocks.available() < n {
-            let oldest = self.index.oldest().ok_or(Refusal::NoMemory)?;
+            let oldest = self.index.oldest().ok_or(SubmitErrorKind::NoMemory)?;
             self.evict(oldest);
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem;
 
-use multiplex::{Chunk, Close, Commands, FileOp, HIGH_WATER, RxBuf, Why};
+use evring::{Chunk, Close, CloseReason, Commands, FileOp, HIGH_WATER, RxBuf};
 
 use super::{MAX_HELD, PIECE, READ_TAG, Session};
 use crate::Transform;
@@ -47,7 +47,7 @@ impl<T: Transform> Session<T> {
         self.held += bytes_of(&chunk).len();
         self.queue.push_back(chunk);
         if self.held > MAX_HELD {
-            self.fail(io, Why::Overrun, Close::Reset);
+            self.fail(io, CloseReason::Overrun, Close::Reset);
         }
     }
 
@@ -67,11 +67,11 @@ impl<T: Transform> Session<T> {
                     if range.is_empty() {
                         continue;
                     }
-                    let end = range.end.min(range.start + u64::from(FileOp::MOST));
+                    let end = range.end.min(range.start + u64::from(FileOp::MAX_READ_BYTES));
                     if !self.crowded {
                         self.reading = true;
                         let op = FileOp::Read(file.clone(), range.start..end);
-                        io.file(self.id, READ_TAG, op);
+                        io.file_op(self.id, READ_TAG, op);
                     }
                     self.queue.push_front(Chunk::File(file, range));
                     break;
@@ -93,13 +93,13 @@ impl<T: Transform> Session<T> {
         self.reading = false;
         let Some(Chunk::File(_, range)) = self.queue.front_mut() else { return };
         match result {
-            Ok(bytes) if bytes.is_empty() => self.fail(io, Why::Truncated, Close::Reset),
+            Ok(bytes) if bytes.is_empty() => self.fail(io, CloseReason::Truncated, Close::Reset),
             Ok(bytes) => {
                 range.start += bytes.len() as u64;
                 self.seal(io, &bytes);
                 self.pump(io);
             }
-            Err(error) => self.fail(io, Why::Failed(error), Close::Reset),
+            Err(error) => self.fail(io, CloseReason::Failed(error), Close::Reset),
         }
     }
 
@@ -118,7 +118,7 @@ impl<T: Transform> Session<T> {
     fn seal(&mut self, io: &mut impl Commands, plain: &[u8]) {
         for piece in plain.chunks(PIECE) {
             if let Err(error) = self.transform.seal(piece) {
-                return self.fail(io, Why::Failed(error), Close::Reset);
+                return self.fail(io, CloseReason::Failed(error), Close::Reset);
             }
             self.flush(io);
         }
@@ -133,7 +133,7 @@ impl<T: Transform> Session<T> {
             self.crowded |= queued >= HIGH_WATER;
         }
         if let Err(error) = result {
-            self.fail(io, Why::Failed(error), Close::Reset);
+            self.fail(io, CloseReason::Failed(error), Close::Reset);
         }
     }
 

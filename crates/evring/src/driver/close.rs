@@ -1,0 +1,175 @@
+//! The end of a connection, by the application or by the peer.
+
+use std::mem;
+use std::time::Duration;
+
+use shared_ring::{Errno, GatherList, Host, Op, OpKind, Socket, Submit, Submitted, Token};
+
+use super::Driver;
+use super::connection::{ConnFlags, Phase};
+use crate::{Application, Close, CloseReason, Commands, Cx};
+
+/// When what is left is looked at first. Most connections have ended before.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+
+/// Closes a socket for which nothing is in flight; whether it is closed already.
+pub(super) fn close<K: Submit>(kernel: &mut K, token: Token, socket: Socket) -> bool {
+    match kernel.submit(token, Op::Close { socket }) {
+        Ok(Submitted::InFlight) => false,
+        Ok(Submitted::Done(_)) => true,
+        Err(refused) => {
+            if let Op::Close { socket } = refused.op {
+                kernel.host_mut().close_unused(socket);
+            }
+            true
+        }
+    }
+}
+
+impl<K: Submit, A: Application> Driver<K, A> {
+    /// Begins the close that was asked for.
+    pub(super) fn begin_close(&mut self, slot: u32) {
+        let connection = self.io.connection(slot);
+        match (connection.phase, connection.close) {
+            (
+                Phase::Connecting | Phase::Open | Phase::Flushing | Phase::Lingering,
+                Some(Close::Reset),
+            ) => {
+                self.io.reset_on_close(slot);
+                self.end(slot, CloseReason::Closed);
+            }
+            (Phase::Connecting, Some(Close::Flush | Close::Linger))
+                if connection.queue.is_empty() =>
+            {
+                self.end(slot, CloseReason::Closed);
+            }
+            (Phase::Open, Some(Close::Flush | Close::Linger)) => {
+                connection.phase = Phase::Flushing;
+                let tail = mem::take(&mut connection.tail);
+                self.io.recycle_tail(tail);
+                self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn failed(
+        &mut self,
+        slot: u32,
+        kind: OpKind,
+        errno: Errno,
+        list: Option<Box<GatherList>>,
+    ) {
+        if let Some(list) = list {
+            self.io.connection(slot).note_sent(list.len());
+            self.io.recycle(list);
+        }
+        let connection = self.io.connection(slot);
+        match kind {
+            _ if connection.phase == Phase::Ending => {}
+            // A pause that came to nothing or has done its work.
+            OpKind::Receive if errno == Errno::CANCELED => {}
+            OpKind::Receive if connection.phase == Phase::Lingering => {
+                self.end(slot, CloseReason::Closed)
+            }
+            _ => self.lost(slot, errno),
+        }
+    }
+
+    /// The connection broke, or never came to be.
+    pub(super) fn lost(&mut self, slot: u32, errno: Errno) {
+        if self.io.connection(slot).phase == Phase::Connecting {
+            self.io.connection(slot).reason = Some(CloseReason::Failed(errno.into()));
+            self.io.schedule_revisit(slot);
+        } else {
+            self.end(slot, CloseReason::Failed(errno.into()));
+        }
+    }
+
+    /// Tells the application that a connect has failed.
+    pub(super) fn not_connected(&mut self, slot: u32, reason: CloseReason) {
+        let errno = match &reason {
+            CloseReason::Failed(error) => error.raw_os_error().unwrap_or(0),
+            _ => 0,
+        };
+        if matches!(self.io.connection(slot).close, None | Some(Close::Half)) {
+            call!(self, slot, connected, Err(std::io::Error::from_raw_os_error(errno)));
+        }
+        self.end(slot, reason);
+    }
+
+    /// Sees to it that the peer takes what is left fast enough; the first time only how much that is.
+    pub(super) fn check_flush_progress(&mut self, slot: u32) {
+        let unsent = self.io.unsent_bytes(self.io.conn(slot));
+        let before = self.io.connection(slot).unsent.replace(unsent);
+        let min = self.io.config.min_progress();
+        if before.is_some_and(|before| u128::from(before.saturating_sub(unsent)) < min) {
+            return self.reset_stalled(slot);
+        }
+        self.io.set_timer(slot, self.io.config.progress_interval);
+    }
+
+    /// The peer does not take what is left to be sent. A reset tells it that this is not the end.
+    fn reset_stalled(&mut self, slot: u32) {
+        self.io.reset_on_close(slot);
+        self.end(slot, CloseReason::Failed(Errno::TIMEDOUT.into()));
+    }
+
+    /// Begins the end of a connection: nothing more is sent, what is in flight is cancelled.
+    pub(super) fn end(&mut self, slot: u32, reason: CloseReason) {
+        let connection = self.io.connection(slot);
+        if matches!(connection.phase, Phase::Ending | Phase::Vacant) {
+            return;
+        }
+        connection.phase = Phase::Ending;
+        connection.reason = Some(reason);
+        let tail = mem::take(&mut connection.tail);
+        self.io.recycle_tail(tail);
+        self.io.drop_queue(slot);
+        self.io.wheel.clear(slot);
+        self.cancel_receive(slot);
+        for (flag, kind) in [
+            (ConnFlags::SENDING, OpKind::Send),
+            (ConnFlags::CONNECTING_OR_CLOSING, OpKind::Connect),
+        ] {
+            if self.io.connection(slot).has(flag) {
+                let token = self.io.token(kind, slot);
+                self.io.kernel.cancel(token);
+            }
+        }
+        self.io.mark_dirty(slot);
+    }
+
+    /// Closes the descriptor of an ending connection once nothing is in flight for it.
+    pub(super) fn finish(&mut self, slot: u32) {
+        let token = self.io.token(OpKind::Close, slot);
+        let connection = self.io.connection(slot);
+        if connection.is_busy() {
+            return;
+        }
+        let Some(socket) = connection.socket.take() else { return self.closed(slot) };
+        if close(&mut self.io.kernel, token, socket) {
+            self.closed(slot);
+        } else {
+            self.io.connection(slot).flags |= ConnFlags::CONNECTING_OR_CLOSING;
+        }
+    }
+
+    pub(super) fn closed(&mut self, slot: u32) {
+        if self.io.connection(slot).has(ConnFlags::UNSERVED) {
+            // It has said nothing; who knows for what it came.
+            self.io.note_first_service(slot);
+        }
+        let reason = self.io.connection(slot).reason.take().unwrap_or(CloseReason::Closed);
+        call!(self, slot, closed, reason);
+        *self.states.at(slot as usize) = A::State::default();
+        self.io.free_slot(slot);
+        self.io.stats.closed += 1;
+        for listener in &mut self.io.listeners {
+            listener.clear_retry();
+        }
+        if self.io.load.admit_per_turn().is_none() {
+            self.admit_deferred(1);
+        }
+    }
+}

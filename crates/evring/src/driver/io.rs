@@ -1,0 +1,707 @@
+//! The commands: they note what is to be done, and the driver does it after the callback.
+
+#[cfg(feature = "sim")]
+pub(crate) mod usage;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant, SystemTime};
+
+use shared_ring::{
+    Errno, File, GatherList, Host, Op, OpKind, Outcome, Socket, Submit, SubmitError, Submitted,
+    Table, Token,
+};
+
+use super::connection::{ConnFlags, Connection, Phase, SendItem};
+use super::listener::ListenerState;
+use super::shares::{Shares, Source};
+use crate::admission::LoadEstimator;
+use crate::{
+    AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, FileOutcome,
+    FilePath, Lateness, Listener, Root, Stats, Tail, TimerWheel,
+};
+
+/// Everything of a server but the application and its states.
+pub(crate) struct Io<K: Submit> {
+    pub(crate) kernel: K,
+    pub(crate) config: Config,
+    pub(crate) connections: Table<Connection>,
+    vacant: Vec<u32>,
+    /// Connections in use.
+    pub(crate) open: u32,
+    pub(crate) listeners: Vec<ListenerState>,
+    pub(crate) wheel: TimerWheel,
+    roots: Vec<File>,
+    file_ops: Table<Option<FileRequest>>,
+    free_file_ops: Vec<u32>,
+    deferred_file_ops: VecDeque<(FileRequest, Op)>,
+    /// Lists of directories that wait for others to end.
+    waiting_lists: VecDeque<(FileRequest, Op)>,
+    /// File work that ended as it was begun.
+    pub(crate) finished_file_ops: VecDeque<(FileRequest, Outcome)>,
+    /// Cleared lists to send, to be used again.
+    #[expect(
+        clippy::vec_box,
+        reason = "the boxes change hands with the kernel, which wants them to stay"
+    )]
+    spare: Vec<Box<GatherList>>,
+    spare_tails: Vec<Tail>,
+    max_spare: usize,
+    /// Memory held for all connections together; see [`Config::max_buffered_bytes`].
+    held: usize,
+    /// Connections that commands were given for.
+    pub(crate) dirty: Vec<u32>,
+    /// Connections to be called again in this turn.
+    pub(crate) revisits: VecDeque<ConnId>,
+    /// Takes what is written for a connection that is gone.
+    scratch: Vec<u8>,
+    /// Accepted connections that are not let in yet, oldest first: for want of room, or as newer ones
+    /// come before them.
+    pub(crate) deferred: VecDeque<(Listener, Socket, Option<Source>)>,
+    /// How many connections each address has; see [`Config::max_per_address`].
+    pub(crate) shares: Option<Shares>,
+    pub(crate) load: LoadEstimator,
+    /// When connections are next looked through for idle ones.
+    pub(crate) next_search: Instant,
+    pub(crate) stopping: bool,
+    /// When the time is over that a stop gives to open connections.
+    pub(crate) drain_deadline: Option<Instant>,
+    pub(crate) stats: Stats,
+    #[cfg(feature = "sim")]
+    pub(crate) inspector: usage::Inspector,
+}
+
+impl<K: Submit> Drop for Io<K> {
+    /// Closes what is open still: a server that was never run, or that ended by a fault.
+    fn drop(&mut self) {
+        // What is queued still would reach whatever has the number then.
+        self.kernel.finish();
+        let connections =
+            (0..self.connections.len()).filter_map(|slot| self.connections[slot].socket.take());
+        let listeners = self.listeners.iter_mut().filter_map(ListenerState::take);
+        let deferred = self.deferred.drain(..).map(|(_, socket, _)| socket);
+        for socket in connections.chain(listeners).chain(deferred) {
+            self.kernel.host_mut().close_unused(socket);
+        }
+    }
+}
+
+/// A time after another; a year, if that is further away than times reach.
+pub(crate) fn after(now: Instant, time: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    now + time.min(FAR)
+}
+
+/// Work on a file for a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileRequest {
+    pub(crate) on: ConnId,
+    tag: u32,
+    kind: FileOpKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum FileOpKind {
+    Open,
+    Stat,
+    List,
+    Read,
+}
+
+impl FileRequest {
+    /// What the application is told.
+    pub(crate) fn done(self, outcome: Outcome) -> (u32, FileOutcome) {
+        let done = match (self.kind, outcome) {
+            (_, Outcome::Opened(opened)) => FileOutcome::Opened(Ok(*opened)),
+            (_, Outcome::Stat(meta)) => FileOutcome::Stat(Ok(meta)),
+            (_, Outcome::Listed(listing)) => FileOutcome::Listed(Ok(listing)),
+            (_, Outcome::Read(bytes)) => FileOutcome::Read(Ok(bytes)),
+            (kind, Outcome::Failed(errno, _)) => kind.failed(errno),
+            (kind, _) => kind.failed(Errno::IO),
+        };
+        (self.tag, done)
+    }
+}
+
+impl FileOpKind {
+    fn failed(self, errno: Errno) -> FileOutcome {
+        match self {
+            FileOpKind::Open => FileOutcome::Opened(Err(errno.into())),
+            FileOpKind::Stat => FileOutcome::Stat(Err(errno.into())),
+            FileOpKind::List => FileOutcome::Listed(Err(errno.into())),
+            FileOpKind::Read => FileOutcome::Read(Err(errno.into())),
+        }
+    }
+}
+
+/// Most file work in flight at a time; more waits its turn.
+pub(crate) const MAX_FILE_OPS: u32 = 256;
+
+/// Most lists of directories that are made at a time, or that the application has not been given. Each may
+/// take [`Listing::MAX_BYTES`](shared_ring::Listing::MAX_BYTES).
+pub(crate) const MAX_LISTS: usize = 4;
+
+/// Most file work of one connection, in flight and waiting.
+const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
+
+/// Bytes that a connection may hold also when all together hold too much: enough for a short reply.
+pub(crate) const MIN_HELD: usize = 1024;
+
+/// Most lists and tails kept for later use, of as many connections.
+const SPARE: usize = 1024;
+
+/// Lists made at the start, and bytes of room in each: enough for the heads of replies to as many
+/// connections as are usually answered in one turn.
+const READY: usize = 128;
+const READY_BYTES: usize = 512;
+
+fn max_spare(config: &Config) -> usize {
+    SPARE.min((config.max_connections as usize).max(READY))
+}
+
+/// Memory of the lists and tails that are kept for later use, at most.
+pub(crate) fn spare_memory(config: &Config) -> usize {
+    max_spare(config)
+        * (size_of::<GatherList>() + GatherList::MAX_KEPT_BYTES + Tail::MAX_KEPT_BYTES)
+}
+
+/// How many operations the kernel of such a server has in flight at most.
+pub(crate) fn operations(config: &Config) -> u32 {
+    config.max_connections.saturating_mul(3).saturating_add(MAX_FILE_OPS + 1024)
+}
+
+impl<K: Submit> Io<K> {
+    pub(crate) fn new(
+        kernel: K,
+        config: &Config,
+        roots: Vec<File>,
+        listeners: Vec<ListenerState>,
+    ) -> Self {
+        let now = kernel.now();
+        Io {
+            kernel,
+            config: config.clone(),
+            connections: Table::default(),
+            vacant: Vec::new(),
+            open: 0,
+            listeners,
+            wheel: TimerWheel::new(now),
+            roots,
+            file_ops: Table::default(),
+            free_file_ops: (0..MAX_FILE_OPS).rev().collect(),
+            deferred_file_ops: VecDeque::new(),
+            waiting_lists: VecDeque::new(),
+            finished_file_ops: VecDeque::new(),
+            spare: (0..READY).map(|_| Box::new(GatherList::with_capacity(READY_BYTES))).collect(),
+            spare_tails: Vec::with_capacity(READY),
+            max_spare: max_spare(config),
+            held: 0,
+            dirty: Vec::with_capacity(READY),
+            revisits: VecDeque::with_capacity(READY),
+            scratch: Vec::new(),
+            deferred: VecDeque::new(),
+            shares: config.max_per_address.map(Shares::new),
+            load: LoadEstimator::new(config.admission, K::SCANS_ALL_FDS),
+            next_search: now,
+            stopping: false,
+            drain_deadline: None,
+            stats: Stats::default(),
+            #[cfg(feature = "sim")]
+            inspector: None,
+        }
+    }
+
+    pub(crate) fn connection(&mut self, slot: u32) -> &mut Connection {
+        &mut self.connections[slot as usize]
+    }
+
+    /// The link of a connection that is neither gone nor going.
+    fn alive(&mut self, id: ConnId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.slot() as usize).filter(|connection| connection.is(id))
+    }
+
+    pub(crate) fn conn(&self, slot: u32) -> ConnId {
+        ConnId::new(slot, self.connections[slot as usize].generation)
+    }
+
+    pub(crate) fn token(&self, kind: OpKind, slot: u32) -> Token {
+        Token::new(kind, slot, self.connections[slot as usize].generation)
+    }
+
+    /// Whether another connection may be let in.
+    pub(crate) fn has_room(&self) -> bool {
+        self.open < self.config.max_connections
+    }
+
+    /// Whether another one may be accepted. One more than there is room for: it has an idle one ended.
+    pub(crate) fn accepts(&self) -> bool {
+        self.open as usize + self.deferred.len() <= self.config.max_connections as usize
+    }
+
+    /// Takes a place of the address that an accepted connection comes from, where that is bounded; an
+    /// error if it has none left. A connection that has broken already takes none.
+    pub(crate) fn take_share(&mut self, socket: &Socket) -> Result<Option<Source>, ()> {
+        let Some(shares) = &mut self.shares else { return Ok(None) };
+        let Some(from) = self.kernel.host().peer_addr(socket).map(Source::of) else {
+            return Ok(None);
+        };
+        if shares.take(from) { Ok(Some(from)) } else { Err(()) }
+    }
+
+    pub(crate) fn give_back_share(&mut self, from: Option<Source>) {
+        if let (Some(shares), Some(from)) = (&mut self.shares, from) {
+            shares.give_back(from);
+        }
+    }
+
+    /// Something is done for the first time for a connection that came in.
+    pub(crate) fn note_first_service(&mut self, slot: u32) {
+        let connection = &mut self.connections[slot as usize];
+        connection.flags -= ConnFlags::UNSERVED;
+        let now = self.kernel.now();
+        if self.load.first_service(now)
+            && let Some(socket) = &connection.socket
+            && let Some(time) = self.kernel.host().idle_time(socket)
+        {
+            self.load.sample_wait(now, time);
+        }
+    }
+
+    /// Ends a turn for what is learnt of the load, and does what follows.
+    pub(crate) fn update_admission(&mut self) {
+        let (now, full) = (self.kernel.now(), !self.has_room());
+        let Some(orders) = self.load.end_turn(now, self.deferred.len(), full) else { return };
+        // Who is stopping has no listeners.
+        if self.stopping {
+            return;
+        }
+        let each = orders.waiting.map(|all| (all / self.listeners.len().max(1) as u32).max(1));
+        for listener in &mut self.listeners {
+            listener.limit_per_turn(orders.per_turn, &mut self.kernel);
+            listener.fit_backlog(each, &mut self.kernel);
+        }
+    }
+
+    /// Whether no file work is in flight.
+    pub(crate) fn has_no_file_ops(&self) -> bool {
+        self.free_file_ops.len() == MAX_FILE_OPS as usize
+    }
+
+    /// Takes a slot for a new connection.
+    pub(crate) fn allocate_slot(&mut self, phase: Phase) -> u32 {
+        let slot = self.vacant.pop().unwrap_or(self.connections.len() as u32);
+        self.connections.at(slot as usize).phase = phase;
+        self.open += 1;
+        slot
+    }
+
+    /// Frees the slot of a connection that has ended.
+    pub(crate) fn free_slot(&mut self, slot: u32) {
+        let from = self.connections[slot as usize].from;
+        self.give_back_share(from);
+        let connection = &mut self.connections[slot as usize];
+        self.held -= connection.held;
+        let generation = connection.generation.wrapping_add(1);
+        let flags = connection.flags & ConnFlags::DIRTY;
+        *connection = Connection { generation, flags, ..Connection::default() };
+        self.open -= 1;
+        self.vacant.push(slot);
+    }
+
+    /// Makes the end of a connection a reset.
+    pub(crate) fn reset_on_close(&mut self, slot: u32) {
+        if let Some(socket) = &self.connections[slot as usize].socket {
+            self.kernel.host_mut().reset_on_close(socket);
+        }
+    }
+
+    /// Bounds what the driver itself waits for.
+    pub(crate) fn set_timer(&mut self, slot: u32, time: Duration) {
+        self.wheel.set(slot, after(self.kernel.now(), time));
+    }
+
+    /// Has the driver look after a connection when the callback has returned.
+    pub(crate) fn mark_dirty(&mut self, slot: u32) {
+        self.connections[slot as usize].mark_dirty(slot, &mut self.dirty);
+    }
+
+    /// Has a connection looked at again in this turn, after the current batch.
+    pub(crate) fn schedule_revisit(&mut self, slot: u32) {
+        let connection = self.connection(slot);
+        if !connection.has(ConnFlags::REVISIT) {
+            connection.flags |= ConnFlags::REVISIT;
+            self.revisits.push_back(self.conn(slot));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn recycle(&mut self, mut list: Box<GatherList>) {
+        if self.spare.len() < self.max_spare {
+            if !list.is_empty() {
+                list.clear();
+            }
+            self.spare.push(list);
+        }
+    }
+
+    /// Counts the memory that is held for a connection; whether it has to end, as that has grown beyond what
+    /// all may have together. One that holds little never has to: others hold too much.
+    #[inline]
+    pub(crate) fn account(&mut self, slot: u32) -> bool {
+        let connection = &mut self.connections[slot as usize];
+        let (before, now) = (connection.held, connection.holds());
+        connection.held = now;
+        self.held = self.held - before + now;
+        now > before && now > MIN_HELD && self.held > self.config.max_buffered_bytes
+    }
+
+    pub(crate) fn spare_tail(&mut self) -> Tail {
+        self.spare_tails.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn recycle_tail(&mut self, mut tail: Tail) {
+        if self.spare_tails.len() < self.max_spare && tail.is_reusable() {
+            tail.clear();
+            self.spare_tails.push(tail);
+        }
+    }
+
+    pub(crate) fn drop_queue(&mut self, slot: u32) {
+        while let Some(item) = self.connection(slot).queue.pop_front() {
+            if let SendItem::Memory(list) = item {
+                self.recycle(list);
+            }
+        }
+    }
+
+    /// Begins file work, or lets it wait for its turn.
+    fn start_file_op(&mut self, work: FileRequest, op: Op) {
+        let has_room = match work.kind {
+            FileOpKind::List => self.has_room_for_list(),
+            _ => self.has_file_op_room(),
+        };
+        if !has_room {
+            return self.defer_file_op(work, op);
+        }
+        let Some(at) = self.free_file_ops.pop() else {
+            return self.defer_file_op(work, op);
+        };
+        match self.kernel.submit(Token::new(OpKind::File, at, 0), op) {
+            Ok(Submitted::InFlight) => *self.file_ops.at(at as usize) = Some(work),
+            Ok(Submitted::Done(outcome)) => {
+                self.free_file_ops.push(at);
+                self.finished_file_ops.push_back((work, outcome));
+            }
+            Err(SubmitError { .. }) => {
+                self.free_file_ops.push(at);
+                self.finished_file_ops.push_back((work, Outcome::Failed(Errno::NOBUFS, None)));
+            }
+        }
+    }
+
+    /// Lets file work wait for a place, one for each connection that there may be. The work of
+    /// connections that are gone makes room.
+    #[cold]
+    fn defer_file_op(&mut self, work: FileRequest, op: Op) {
+        let max = self.config.max_connections as usize;
+        let Io { connections, deferred_file_ops, waiting_lists, .. } = self;
+        if deferred_file_ops.len() + waiting_lists.len() >= max {
+            let alive = |on: ConnId| {
+                connections.get(on.slot() as usize).is_some_and(|connection| connection.is(on))
+            };
+            deferred_file_ops.retain(|(work, _)| alive(work.on));
+            waiting_lists.retain(|(work, _)| alive(work.on));
+        }
+        if deferred_file_ops.len() + waiting_lists.len() < max {
+            let is_list = matches!(work.kind, FileOpKind::List);
+            if is_list { waiting_lists } else { deferred_file_ops }.push_back((work, op));
+        } else {
+            self.finished_file_ops.push_back((work, Outcome::Failed(Errno::BUSY, None)));
+        }
+    }
+
+    /// Ends file work; none when its connection is gone.
+    pub(crate) fn finish_file_op(&mut self, token: Token) -> Option<FileRequest> {
+        let work = self.file_ops.get_mut(token.slot() as usize)?.take()?;
+        self.free_file_ops.push(token.slot());
+        self.wanted_by_app(work)
+    }
+
+    /// Whether more file work may be begun: what has ended counts until the application knows of it,
+    /// as it may have opened a file.
+    fn has_file_op_room(&self) -> bool {
+        let in_flight = MAX_FILE_OPS as usize - self.free_file_ops.len();
+        in_flight + self.finished_file_ops.len()
+            < self.config.max_file_ops.clamp(1, MAX_FILE_OPS) as usize
+    }
+
+    /// Whether another list may be made.
+    fn has_room_for_list(&self) -> bool {
+        self.has_file_op_room() && self.lists() < MAX_LISTS
+    }
+
+    /// Lists that are being made, or that the application has not been given.
+    fn lists(&self) -> usize {
+        let in_flight =
+            self.file_ops.iter().flatten().filter(|work| matches!(work.kind, FileOpKind::List));
+        let made = self
+            .finished_file_ops
+            .iter()
+            .filter(|(_, outcome)| matches!(outcome, Outcome::Listed(_)));
+        in_flight.count() + made.count()
+    }
+
+    /// Begins file work that waits, as far as there is room. It comes after the application was told
+    /// what has ended, so that the next work on a file that is open comes before another is opened.
+    pub(crate) fn start_deferred_file_ops(&mut self) {
+        // Lists come first: there are few at a time, so other work is not kept waiting by them.
+        while !self.waiting_lists.is_empty() && self.has_room_for_list() {
+            let Some((next, op)) = self.waiting_lists.pop_front() else { break };
+            self.begin_waiting_work(next, op);
+        }
+        while self.has_file_op_room() {
+            let Some((next, op)) = self.deferred_file_ops.pop_front() else { break };
+            self.begin_waiting_work(next, op);
+        }
+    }
+
+    fn begin_waiting_work(&mut self, work: FileRequest, op: Op) {
+        if self.alive(work.on).is_some() {
+            self.start_file_op(work, op);
+        }
+    }
+
+    /// The work, if its connection still wants to hear of it.
+    pub(crate) fn wanted_by_app(&mut self, work: FileRequest) -> Option<FileRequest> {
+        let connection = self.alive(work.on)?;
+        connection.files -= 1;
+        (connection.app_reads() || connection.phase == Phase::Connecting).then_some(work)
+    }
+
+    /// Turns a command into an operation.
+    fn prepare_file_op(&self, op: FileOp) -> Result<(FileOpKind, Op), (FileOpKind, Errno)> {
+        let symlinks = self.config.symlinks;
+        let beneath = |root: Root, path: FilePath| {
+            let root = self.roots.get(usize::from(root.0)).ok_or(Errno::NOENT)?;
+            Ok((root.clone(), path.as_c().ok_or(Errno::INVAL)?))
+        };
+        match op {
+            FileOp::Open(root, path) => match beneath(root, path) {
+                Ok((root, path)) => Ok((FileOpKind::Open, Op::Open { root, path, symlinks })),
+                Err(errno) => Err((FileOpKind::Open, errno)),
+            },
+            FileOp::Stat(root, path) => match beneath(root, path) {
+                Ok((root, path)) => Ok((FileOpKind::Stat, Op::Stat { root, path, symlinks })),
+                Err(errno) => Err((FileOpKind::Stat, errno)),
+            },
+            FileOp::List(root, path) => match beneath(root, path) {
+                Ok((root, path)) => Ok((FileOpKind::List, Op::List { root, path, symlinks })),
+                Err(errno) => Err((FileOpKind::List, errno)),
+            },
+            FileOp::Read(file, range) => {
+                let len =
+                    range.end.saturating_sub(range.start).min(FileOp::MAX_READ_BYTES.into()) as u32;
+                Ok((FileOpKind::Read, Op::Read { file, offset: range.start, len }))
+            }
+        }
+    }
+}
+
+impl<K: Submit> Commands for Io<K> {
+    fn now(&self) -> Instant {
+        self.kernel.now()
+    }
+
+    fn wall_time(&self) -> SystemTime {
+        self.kernel.host().wall_time()
+    }
+
+    fn random(&mut self) -> u64 {
+        self.kernel.host_mut().random()
+    }
+
+    fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
+        let Io { connections, spare, dirty, config, .. } = self;
+        let connection =
+            connections.get_mut(to.slot() as usize).filter(|connection| connection.is(to));
+        let Some(connection) = connection.filter(|connection| connection.takes_sends()) else {
+            return 0;
+        };
+        let mut n = 0;
+        if let Chunk::File(file, range) = chunk {
+            if !range.is_empty() {
+                connection.queue.push_back(SendItem::File(file, range));
+            }
+        } else {
+            let list = connection.queue.list(|| spare.pop().unwrap_or_default());
+            let before = list.len();
+            match chunk {
+                Chunk::Copy(bytes) => list.copy(bytes),
+                Chunk::Static(bytes) => list.constant(bytes),
+                Chunk::Shared(bytes) => list.shared(bytes),
+                Chunk::Received(bytes) => list.received(bytes),
+                Chunk::File(..) => {}
+            }
+            n = list.len() - before;
+        }
+        connection.mark_dirty(to.slot(), dirty);
+        connection.note_queued(n, config.max_queued_bytes)
+    }
+
+    fn reserve(&mut self, to: ConnId, n: usize) -> &mut [u8] {
+        let Io { connections, spare, dirty, config, scratch, .. } = self;
+        let connection =
+            connections.get_mut(to.slot() as usize).filter(|connection| connection.is(to));
+        let Some(connection) = connection.filter(|connection| connection.takes_sends()) else {
+            *scratch = vec![0; n];
+            return scratch;
+        };
+        connection.note_queued(n, config.max_queued_bytes);
+        connection.mark_dirty(to.slot(), dirty);
+        connection.queue.list(|| spare.pop().unwrap_or_default()).reserve(n)
+    }
+
+    fn connect(&mut self, to: SocketAddr) -> ConnId {
+        let full = self.open >= self.config.max_connections;
+        let slot = self.allocate_slot(Phase::Connecting);
+        self.stats.connected += 1;
+        let opened = if full {
+            Err(Errno::NOBUFS.into())
+        } else {
+            self.kernel.host_mut().socket(to, None, self.config.socket_buffers)
+        };
+        let submitted = opened.and_then(|socket| {
+            let token = self.token(OpKind::Connect, slot);
+            let connection = self.connection(slot);
+            connection.socket = Some(socket);
+            let Some(fd) = connection.fd() else { unreachable!("it was just put there") };
+            let op = Op::Connect { fd, to };
+            self.kernel.submit(token, op).map_err(|_| Errno::NOBUFS.into())
+        });
+        match submitted {
+            Ok(Submitted::InFlight) => {
+                self.connection(slot).flags |= ConnFlags::CONNECTING_OR_CLOSING
+            }
+            Ok(Submitted::Done(outcome)) => {
+                if let Outcome::Failed(errno, _) = outcome {
+                    self.connection(slot).reason = Some(CloseReason::Failed(errno.into()));
+                }
+                self.schedule_revisit(slot);
+            }
+            Err(error) => {
+                self.connection(slot).reason = Some(CloseReason::Failed(error));
+                self.schedule_revisit(slot);
+            }
+        }
+        self.conn(slot)
+    }
+
+    fn file_op(&mut self, on: ConnId, tag: u32, op: FileOp) {
+        let Some(connection) = self.alive(on) else { return };
+        let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION;
+        connection.files += 1;
+        let (kind, errno) = match self.prepare_file_op(op) {
+            Ok((kind, _)) if crowded => (kind, Errno::BUSY),
+            Ok((kind, op)) => return self.start_file_op(FileRequest { on, tag, kind }, op),
+            Err(failed) => failed,
+        };
+        self.finished_file_ops
+            .push_back((FileRequest { on, tag, kind }, Outcome::Failed(errno, None)));
+    }
+
+    fn set_receiving(&mut self, id: ConnId, on: bool) {
+        let stopping = self.stopping;
+        let Some(connection) = self.alive(id) else { return };
+        if on && connection.has(ConnFlags::PAUSED) {
+            connection.flags -= ConnFlags::PAUSED;
+            connection.flags |= ConnFlags::RESUMED;
+            if stopping {
+                // It may be idle now, and has not heard of the stop since.
+                connection.flags |= ConnFlags::QUIESCING;
+            }
+            self.mark_dirty(id.slot());
+            self.schedule_revisit(id.slot());
+        } else if !on {
+            connection.flags |= ConnFlags::PAUSED;
+        }
+    }
+
+    fn set_deadline(&mut self, id: ConnId, at: Option<Instant>) {
+        let Some(connection) = self.alive(id) else { return };
+        if connection.close.is_some_and(|how| how != Close::Half) {
+            return;
+        }
+        match at {
+            Some(at) => self.wheel.set(id.slot(), at),
+            None => self.wheel.clear(id.slot()),
+        }
+    }
+
+    fn close(&mut self, id: ConnId, how: Close) {
+        let Some(connection) = self.alive(id) else { return };
+        if connection.close.is_none_or(|before| abruptness(how) > abruptness(before)) {
+            connection.close = Some(how);
+            self.mark_dirty(id.slot());
+        }
+    }
+
+    fn unsent_bytes(&self, id: ConnId) -> u64 {
+        let connection =
+            self.connections.get(id.slot() as usize).filter(|connection| connection.is(id));
+        let Some(connection) = connection else { return 0 };
+        let socket = connection.socket.as_ref();
+        let sent = socket.map_or(0, |socket| self.kernel.host().unacked_bytes(socket));
+        sent + connection.queued as u64 + connection.queue.file_bytes()
+    }
+
+    fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {
+        let connection =
+            self.connections.get(id.slot() as usize).filter(|connection| connection.is(id))?;
+        self.kernel.host().peer_addr(connection.socket.as_ref()?)
+    }
+
+    fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {
+        if let Some(listener) = self.listeners.get_mut(usize::from(at.0)) {
+            listener.admit(how, &mut self.kernel);
+        }
+    }
+
+    fn lateness(&self, id: ConnId) -> Lateness {
+        let connection =
+            self.connections.get(id.slot() as usize).filter(|connection| connection.is(id));
+        match connection.and_then(|connection| connection.socket.as_ref()) {
+            // Who is still taking a reply can't have waited for the next one.
+            Some(socket) if self.load.is_overloaded() && self.unsent_bytes(id) == 0 => {
+                self.load.lateness(self.kernel.host().idle_time(socket))
+            }
+            _ => Lateness::InTime,
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        Stats {
+            cpu_time: self.kernel.host().cpu_time(),
+            backlog: self.listeners.iter().map(ListenerState::length).sum(),
+            service_rate: self.load.rate(),
+            kernel: self.kernel.counters(),
+            ..self.stats
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn has_pending(&self) -> bool {
+        self.kernel.landed() > 0
+    }
+}
+
+fn abruptness(how: Close) -> u8 {
+    match how {
+        Close::Half => 0,
+        Close::Linger => 1,
+        Close::Flush => 2,
+        Close::Reset => 3,
+    }
+}

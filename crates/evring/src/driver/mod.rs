@@ -1,0 +1,422 @@
+//! The driver: turns completions into callbacks, and commands into operations.
+//!
+//! It is the same for every mechanism. Between two callbacks nothing is left half done: what a
+//! callback asked for is carried out when it has returned, so no command calls back.
+
+/// Calls the application about a connection.
+macro_rules! call {
+    ($driver:ident, $slot:expr, $callback:ident $(, $argument:expr)*) => {{
+        let id = $driver.io.conn($slot);
+        let state = $driver.states.at($slot as usize);
+        $driver.app.$callback(Cx { io: &mut $driver.io, id, state } $(, $argument)*)
+    }};
+}
+
+mod close;
+mod connection;
+mod io;
+mod listener;
+mod quiesce;
+mod receive;
+mod run;
+mod send;
+mod shares;
+
+pub(crate) use connection::Connection;
+#[cfg(feature = "sim")]
+pub use io::usage::Usage;
+pub(crate) use io::{Io, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, operations, spare_memory};
+pub(crate) use listener::ListenerState;
+use run::FILE_OP_GRACE;
+pub(crate) use run::{drive, open_listeners, open_roots};
+
+use shared_ring::{
+    Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Table, Token,
+};
+
+use crate::{Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle};
+use connection::{ConnFlags, Phase};
+use shares::Source;
+
+/// A server: its application, the states of its connections, and everything else.
+pub(crate) struct Driver<K: Submit, A: Application> {
+    app: A,
+    states: Table<A::State>,
+    pub(crate) io: Io<K>,
+    remote: RemoteHandle,
+}
+
+impl<K: Submit, A: Application> Driver<K, A> {
+    pub(crate) fn new(app: A, io: Io<K>, remote: RemoteHandle) -> Self {
+        Driver { app, states: Table::default(), io, remote }
+    }
+
+    /// Uses one completion.
+    pub(crate) fn complete(&mut self, completion: Completion) {
+        let Completion { token, outcome, last } = completion;
+        match token.kind() {
+            OpKind::Accept => self.accept(token.slot() as usize, outcome, last),
+            OpKind::File => self.file_done(token, outcome),
+            OpKind::Wake => self.wake(),
+            kind => self.connection_completed(kind, token, outcome, last),
+        }
+        self.flush();
+    }
+
+    /// A completion of an operation on a connection.
+    fn connection_completed(&mut self, kind: OpKind, token: Token, outcome: Outcome, last: bool) {
+        let slot = token.slot();
+        let lives = |connection: &&mut Connection| {
+            connection.phase != Phase::Vacant
+                && connection.generation % Token::GENERATIONS == token.generation()
+        };
+        let Some(connection) = self.io.connections.get_mut(slot as usize).filter(lives) else {
+            self.io.stats.stale_completions += 1;
+            return;
+        };
+        if last {
+            connection.flags -= match kind {
+                OpKind::Receive => ConnFlags::RECEIVING | ConnFlags::CANCELLED,
+                OpKind::Send => ConnFlags::SENDING,
+                _ => ConnFlags::CONNECTING_OR_CLOSING,
+            };
+            connection.mark_dirty(slot, &mut self.io.dirty);
+        }
+        match outcome {
+            Outcome::Received(bytes) => self.received(slot, bytes),
+            Outcome::Eof => self.eof(slot),
+            Outcome::Sent(list, n) => self.sent(slot, list, n),
+            Outcome::SentFile(n) => self.sent_file(slot, n.into()),
+            Outcome::Connected => self.connected(slot),
+            Outcome::Closed => self.closed(slot),
+            Outcome::Failed(errno, list) => self.failed(slot, kind, errno, list),
+            _ => self.io.stats.stale_completions += 1,
+        }
+    }
+
+    fn accept(&mut self, listener: usize, outcome: Outcome, last: bool) {
+        let now = self.io.kernel.now();
+        if last {
+            self.io.listeners[listener].ended();
+        }
+        match outcome {
+            Outcome::Accepted(socket) => self.accepted(Listener(listener as u16), socket),
+            Outcome::Failed(Errno::CANCELED, _) => {}
+            Outcome::Closed => self.io.listeners[listener].closed(),
+            _ => {
+                self.io.stats.accept_pauses += 1;
+                self.io.listeners[listener].pause_until_retry(now);
+            }
+        }
+    }
+
+    /// Lets a connection in, or puts it aside. It is reset if its address has its share.
+    fn accepted(&mut self, listener: Listener, socket: Socket) {
+        let Ok(from) = self.io.take_share(&socket) else {
+            self.io.stats.refused_addresses += 1;
+            return self.reset(socket, None);
+        };
+        self.io.deferred.push_back((listener, socket, from));
+        if self.io.load.admit_per_turn().is_none() {
+            return self.admit_deferred(1);
+        }
+        while self.io.deferred.len() > self.io.load.deferred()
+            && let Some((_, socket, from)) = self.io.deferred.pop_front()
+        {
+            self.refuse(socket, from);
+        }
+    }
+
+    /// Lets in some of those that were put aside, if there is room.
+    fn admit_deferred(&mut self, max: usize) {
+        for _ in 0..max {
+            if !self.io.has_room() {
+                return;
+            }
+            let newest = self.io.load.admit_per_turn().is_some();
+            let deferred = &mut self.io.deferred;
+            let next = if newest { deferred.pop_back() } else { deferred.pop_front() };
+            let Some((listener, socket, from)) = next else { return };
+            let Io { load, kernel, .. } = &self.io;
+            if load.is_overloaded()
+                && load.lateness(kernel.host().idle_time(&socket)) == Lateness::Abandoned
+            {
+                self.refuse(socket, from);
+            } else {
+                self.admit(listener, socket, from);
+            }
+        }
+    }
+
+    /// Resets a connection for which it is too late.
+    fn refuse(&mut self, socket: Socket, from: Option<Source>) {
+        self.io.stats.abandoned += 1;
+        self.reset(socket, from);
+    }
+
+    /// Resets an accepted connection that has not been admitted.
+    fn reset(&mut self, socket: Socket, from: Option<Source>) {
+        self.io.give_back_share(from);
+        self.io.kernel.host_mut().reset_on_close(&socket);
+        self.io.kernel.host_mut().close_unused(socket);
+    }
+
+    fn admit(&mut self, listener: Listener, socket: Socket, from: Option<Source>) {
+        let slot = self.io.allocate_slot(Phase::Open);
+        let connection = self.io.connection(slot);
+        connection.socket = Some(socket);
+        connection.from = from;
+        connection.flags |= ConnFlags::UNSERVED;
+        self.io.load.admitted();
+        self.io.stats.accepted += 1;
+        self.io.mark_dirty(slot);
+        call!(self, slot, accepted, listener);
+        if self.io.stopping {
+            self.quiesce(slot);
+        }
+    }
+
+    fn connected(&mut self, slot: u32) {
+        let connection = self.io.connection(slot);
+        if connection.phase != Phase::Connecting {
+            return;
+        }
+        connection.phase = Phase::Open;
+        let resumed = connection.has(ConnFlags::RESUMED);
+        if connection.app_reads() {
+            call!(self, slot, connected, Ok(()));
+        }
+        if resumed {
+            self.io.schedule_revisit(slot);
+        }
+    }
+
+    fn file_done(&mut self, token: Token, outcome: Outcome) {
+        if let Some(work) = self.io.finish_file_op(token) {
+            let (tag, done) = work.done(outcome);
+            call!(self, work.on.slot(), file, tag, done);
+        }
+        self.io.start_deferred_file_ops();
+    }
+
+    /// Looks after every connection that commands were given for.
+    fn flush(&mut self) {
+        let mut at = 0;
+        while let Some(&slot) = self.io.dirty.get(at) {
+            at += 1;
+            self.io.connection(slot).flags -= ConnFlags::DIRTY;
+            self.service(slot);
+        }
+        self.io.dirty.clear();
+    }
+
+    /// Does what a connection is due for.
+    #[inline]
+    fn service(&mut self, slot: u32) {
+        let connection = self.io.connection(slot);
+        if connection.close.is_some()
+            || connection.flags.intersects(ConnFlags::QUIESCING | ConnFlags::OVERRUN)
+        {
+            self.go_on_ending(slot);
+        }
+        match self.io.connection(slot).phase {
+            Phase::Vacant | Phase::Connecting => {}
+            Phase::Ending => self.finish(slot),
+            Phase::Open | Phase::Flushing | Phase::Lingering => {
+                self.send(slot);
+                self.receive(slot);
+            }
+        }
+        let connection = self.io.connection(slot);
+        if connection.holds() != connection.held && self.io.account(slot) {
+            self.overrun(slot);
+        }
+    }
+
+    /// Goes on with what leads to the end of a connection.
+    fn go_on_ending(&mut self, slot: u32) {
+        if self.io.connection(slot).has(ConnFlags::QUIESCING) {
+            self.continue_quiescing(slot);
+        }
+        if self.io.connection(slot).close.is_some() {
+            self.begin_close(slot);
+        }
+        let connection = self.io.connection(slot);
+        if connection.has(ConnFlags::OVERRUN) && connection.phase != Phase::Ending {
+            self.overrun(slot);
+        }
+    }
+
+    /// Ends a connection for which more would be held than is permitted.
+    #[cold]
+    fn overrun(&mut self, slot: u32) {
+        self.io.stats.overruns += 1;
+        self.end(slot, CloseReason::Overrun);
+    }
+
+    /// Does what is due after a batch of completions: passed deadlines, connections to be called
+    /// again, listeners.
+    pub(crate) fn end_turn(&mut self) {
+        let now = self.io.kernel.now();
+        // No more than there can be: a deadline that is set in the past waits for the next turn.
+        for _ in 0..self.io.connections.len() {
+            let Some(slot) = self.io.wheel.expired(now) else { break };
+            self.expired(slot);
+            self.flush();
+        }
+        for _ in 0..self.io.finished_file_ops.len() {
+            let Some((work, outcome)) = self.io.finished_file_ops.pop_front() else { break };
+            if let Some(work) = self.io.wanted_by_app(work) {
+                let (tag, done) = work.done(outcome);
+                call!(self, work.on.slot(), file, tag, done);
+                self.flush();
+            }
+            self.io.start_deferred_file_ops();
+        }
+        for _ in 0..self.io.revisits.len() {
+            let Some(id) = self.io.revisits.pop_front() else { break };
+            if self.io.conn(id.slot()) == id {
+                self.revisit(id.slot());
+                self.flush();
+            }
+        }
+        if !self.io.deferred.is_empty() {
+            let max = self.io.load.admit_per_turn().unwrap_or(self.io.deferred.len());
+            self.admit_deferred(max);
+            self.flush();
+        }
+        self.close_idle_for_waiting();
+        self.io.update_admission();
+        self.service_listeners();
+    }
+
+    /// Does for a connection what was put off until the batch was done.
+    fn revisit(&mut self, slot: u32) {
+        self.io.mark_dirty(slot);
+        let connection = self.io.connection(slot);
+        connection.flags -= ConnFlags::REVISIT;
+        if connection.phase == Phase::Connecting {
+            match connection.reason.take() {
+                Some(reason) => self.not_connected(slot, reason),
+                // It may still be under way, and this be about something else.
+                None if !connection.has(ConnFlags::CONNECTING_OR_CLOSING) => self.connected(slot),
+                None => {}
+            }
+            return;
+        }
+        if connection.has(ConnFlags::ABOVE_HIGH_WATER) && connection.load() <= LOW_WATER {
+            connection.flags -= ConnFlags::ABOVE_HIGH_WATER;
+            if connection.phase == Phase::Open && connection.close.is_none() {
+                call!(self, slot, drained);
+            }
+        }
+        let connection = self.io.connection(slot);
+        if connection.has(ConnFlags::RESUMED) {
+            connection.flags -= ConnFlags::RESUMED;
+            if connection.app_reads() && !connection.has(ConnFlags::PAUSED) {
+                self.offer_tail(slot);
+            }
+        }
+    }
+
+    fn expired(&mut self, slot: u32) {
+        match self.io.connection(slot).phase {
+            Phase::Flushing => self.check_flush_progress(slot),
+            Phase::Lingering => self.end(slot, CloseReason::Closed),
+            Phase::Connecting | Phase::Open => {
+                call!(self, slot, expired);
+            }
+            Phase::Vacant | Phase::Ending => {}
+        }
+    }
+
+    /// Accepts where there is room, and rests where there is none.
+    pub(crate) fn service_listeners(&mut self) {
+        let now = self.io.kernel.now();
+        let full = !self.io.accepts();
+        for listener in &mut self.io.listeners {
+            if self.io.stopping {
+                listener.close(&mut self.io.kernel);
+            } else if !full {
+                listener.resume(&mut self.io.kernel, now);
+            } else {
+                // The end of a connection is what it waits for now.
+                listener.clear_retry();
+                self.io.stats.accept_pauses +=
+                    u64::from(listener.cancel_accept(&mut self.io.kernel));
+            }
+        }
+    }
+
+    /// Another thread wants something.
+    fn wake(&mut self) {
+        for _ in 0..RemoteHandle::MAX_TAGS {
+            let Some(tag) = self.remote.next_tag() else { break };
+            self.app.woken(&mut self.io, tag);
+            self.flush();
+        }
+        if self.remote.stopped() && !self.io.stopping {
+            self.stop();
+        }
+    }
+
+    /// Resets every connection that is still there.
+    pub(crate) fn stop_now(&mut self) {
+        while let Some((_, socket, from)) = self.io.deferred.pop_front() {
+            self.io.stats.reset_at_stop += 1;
+            self.reset(socket, from);
+        }
+        for slot in 0..self.io.connections.len() as u32 {
+            let connection = self.io.connection(slot);
+            if !matches!(connection.phase, Phase::Vacant | Phase::Ending) {
+                self.io.reset_on_close(slot);
+                self.end(slot, CloseReason::Stopped);
+                self.flush();
+            }
+        }
+    }
+
+    /// Tells the application of the end of the connections that are left, after a fault of the kernel or
+    /// when they can't end.
+    pub(crate) fn abandon(&mut self, fault: Option<&KernelError>) {
+        for slot in 0..self.io.connections.len() as u32 {
+            let connection = self.io.connection(slot);
+            if connection.phase == Phase::Vacant {
+                continue;
+            }
+            let reason = connection.reason.take().unwrap_or_else(|| match fault {
+                Some(fault) => CloseReason::Failed(fault.error.kind().into()),
+                None => CloseReason::Stopped,
+            });
+            // Its descriptor is closed with all else; commands for it have no effect.
+            connection.phase = Phase::Ending;
+            call!(self, slot, closed, reason);
+            self.io.stats.closed += 1;
+        }
+    }
+
+    /// Whether a stopping server has nothing left to do, or can't do it.
+    pub(crate) fn is_done(&self) -> bool {
+        if self.io.drain_deadline.is_some_and(|at| self.io.kernel.now() >= at + FILE_OP_GRACE) {
+            return true;
+        }
+        let io = &self.io;
+        let empty = io.open == 0 && io.deferred.is_empty();
+        io.stopping
+            && empty
+            && io.has_no_file_ops()
+            && io.listeners.iter().all(ListenerState::is_closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        // With a buffer list kept in the queue, an entry in the table of operations, a timer and
+        // a small state, an idle connection stays under 512 bytes.
+        assert!(size_of::<Connection>() <= 208, "{}", size_of::<Connection>());
+    }
+}

@@ -1,0 +1,152 @@
+//! Received bytes on their way to the application.
+
+use std::mem;
+
+use shared_ring::{Errno, Op, OpKind, RxBuf, Submit};
+
+use super::Driver;
+use super::connection::{ConnFlags, Phase};
+use crate::{Application, CloseReason, Cx, Rx, Tail};
+
+impl<K: Submit, A: Application> Driver<K, A> {
+    #[inline]
+    pub(super) fn received(&mut self, slot: u32, bytes: RxBuf) {
+        let connection = self.io.connection(slot);
+        if connection.has(ConnFlags::UNSERVED) {
+            self.io.note_first_service(slot);
+        }
+        let connection = self.io.connection(slot);
+        if !connection.app_reads() {
+            return;
+        }
+        if connection.has(ConnFlags::PAUSED) {
+            connection.tail.append(&bytes);
+            self.io.mark_dirty(slot);
+            self.cancel_receive(slot);
+        } else if connection.tail.is_empty() {
+            self.offer_buffer(slot, bytes);
+        } else {
+            self.offer_with_tail(slot, bytes);
+        }
+        if self.io.connection(slot).has(ConnFlags::QUIESCING) {
+            self.io.mark_dirty(slot);
+        }
+    }
+
+    /// Shows the application a buffer in place, and keeps what it leaves.
+    #[inline]
+    pub(super) fn offer_buffer(&mut self, slot: u32, bytes: RxBuf) {
+        self.io.stats.received += 1;
+        let mut rx = Rx::buffer(bytes, false);
+        call!(self, slot, received, &mut rx);
+        let rest = rx.bytes();
+        if !rest.is_empty() && self.io.connection(slot).app_reads() {
+            let mut tail = self.io.spare_tail();
+            tail.append(rest);
+            self.keep_tail(slot, tail);
+        }
+    }
+
+    /// Appends to what was left, as much as fits at a time, and shows that.
+    pub(super) fn offer_with_tail(&mut self, slot: u32, mut bytes: RxBuf) {
+        while !bytes.is_empty() && self.io.connection(slot).app_reads() {
+            let connection = self.io.connection(slot);
+            if connection.tail.is_empty() && !connection.has(ConnFlags::PAUSED) {
+                return self.offer_buffer(slot, bytes);
+            }
+            let room = match connection.has(ConnFlags::PAUSED) {
+                true => bytes.len(),
+                false => A::MAX_UNCONSUMED.saturating_sub(connection.tail.len()).min(bytes.len()),
+            };
+            connection.tail.append(&bytes[..room]);
+            bytes.advance(room);
+            if !connection.has(ConnFlags::PAUSED) {
+                self.offer_tail(slot);
+            }
+        }
+    }
+
+    /// Shows the application what it has left before, and with it the end if that has come.
+    pub(super) fn offer_tail(&mut self, slot: u32) {
+        self.io.stats.received += 1;
+        let connection = self.io.connection(slot);
+        let eof = connection.has(ConnFlags::EOF);
+        connection.flags.set(ConnFlags::EOF_NOTIFIED, eof);
+        let mut tail = mem::take(&mut connection.tail);
+        let mut rx = Rx::borrowed(tail.bytes_mut(), eof);
+        call!(self, slot, received, &mut rx);
+        let remaining = rx.bytes().len();
+        tail.keep_last(remaining);
+        self.keep_tail(slot, tail);
+        if eof {
+            // With the other half closed before, this was the last thing to do.
+            self.io.mark_dirty(slot);
+        }
+    }
+
+    /// Keeps what the application has left, if it still wants it and keeps to its bound.
+    pub(super) fn keep_tail(&mut self, slot: u32, tail: Tail) {
+        let connection = self.io.connection(slot);
+        let paused = connection.has(ConnFlags::PAUSED);
+        let over = connection.has(ConnFlags::EOF) && !paused;
+        if !connection.app_reads() || tail.is_empty() || over {
+            self.io.recycle_tail(tail);
+            // It holds less than it was counted for.
+            self.io.mark_dirty(slot);
+        } else if tail.len() >= A::MAX_UNCONSUMED && !paused {
+            self.io.stats.overruns += 1;
+            self.end(slot, CloseReason::Overrun);
+        } else {
+            connection.tail = tail;
+            self.io.mark_dirty(slot);
+        }
+    }
+
+    pub(super) fn eof(&mut self, slot: u32) {
+        let connection = self.io.connection(slot);
+        connection.flags |= ConnFlags::EOF;
+        match connection.phase {
+            Phase::Lingering => self.end(slot, CloseReason::Closed),
+            Phase::Open if connection.app_reads() && !connection.has(ConnFlags::PAUSED) => {
+                self.offer_tail(slot)
+            }
+            _ => {}
+        }
+    }
+
+    /// Receives, if that is wanted and not being done. While much is left since a pause, the application
+    /// sees that first: else each resume would add to it.
+    pub(super) fn receive(&mut self, slot: u32) {
+        let connection = self.io.connection(slot);
+        if connection.flags.intersects(ConnFlags::RECEIVING | ConnFlags::EOF) {
+            if connection.has(ConnFlags::PAUSED) && connection.tail.len() >= A::MAX_UNCONSUMED {
+                self.cancel_receive(slot);
+            }
+            return;
+        }
+        let wanted = match connection.phase {
+            Phase::Open if connection.has(ConnFlags::PAUSED) => false,
+            Phase::Open => {
+                !connection.has(ConnFlags::RESUMED) || connection.tail.len() < A::MAX_UNCONSUMED
+            }
+            Phase::Lingering => true,
+            _ => false,
+        };
+        let (true, Some(fd)) = (wanted, connection.fd()) else { return };
+        connection.flags |= ConnFlags::RECEIVING;
+        let token = self.io.token(OpKind::Receive, slot);
+        if self.io.kernel.submit(token, Op::Receive { fd }).is_err() {
+            self.io.connection(slot).flags -= ConnFlags::RECEIVING;
+            self.end(slot, CloseReason::Failed(Errno::NOBUFS.into()));
+        }
+    }
+
+    pub(super) fn cancel_receive(&mut self, slot: u32) {
+        let token = self.io.token(OpKind::Receive, slot);
+        let connection = self.io.connection(slot);
+        if connection.has(ConnFlags::RECEIVING) && !connection.has(ConnFlags::CANCELLED) {
+            connection.flags |= ConnFlags::CANCELLED;
+            self.io.kernel.cancel(token);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The loop over a kernel.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use shared_ring::{File, Host, Kernel, KernelError, ListenOptions, Submit};
+
+use super::io::after;
+use super::{Driver, Io, ListenerState};
+use crate::{Application, Commands, Config, RemoteHandle, StartError, Stats};
+
+/// Opens the listeners that the configuration asks for.
+pub(crate) fn open_listeners(
+    host: &mut impl Host,
+    config: &Config,
+) -> Result<(Vec<ListenerState>, Vec<SocketAddr>), StartError> {
+    let options = ListenOptions {
+        backlog: config.backlog,
+        reuse_port: config.reuse_port,
+        buffers: config.socket_buffers,
+    };
+    let mut listeners: Vec<ListenerState> = Vec::new();
+    let mut addresses = Vec::new();
+    for at in &config.listen {
+        match host.listen(*at, &options) {
+            Ok((socket, address)) => {
+                listeners.push(ListenerState::new(listeners.len() as u32, socket, config.backlog));
+                addresses.push(address);
+            }
+            Err(error) => {
+                let listeners = listeners.iter_mut().filter_map(ListenerState::take);
+                listeners.for_each(|socket| host.close_unused(socket));
+                return Err(StartError::Listen(*at, error));
+            }
+        }
+    }
+    Ok((listeners, addresses))
+}
+
+/// Opens the directories that the configuration names.
+pub(crate) fn open_roots(host: &mut impl Host, config: &Config) -> Result<Vec<File>, StartError> {
+    let open = |path: &std::path::PathBuf| {
+        host.open_directory(path).map_err(|error| StartError::Root(path.clone(), error))
+    };
+    config.roots.iter().map(open).collect()
+}
+
+/// How often a stopping server looks for what could not end at once.
+const DRAIN_RETRY: Duration = Duration::from_millis(100);
+
+/// How long it does so: file work on a file system that hangs does not end at all.
+pub(super) const FILE_OP_GRACE: Duration = Duration::from_secs(1);
+
+/// Serves until stopped.
+pub(crate) fn drive<K: Kernel, A: Application>(
+    io: Io<K>,
+    remote: RemoteHandle,
+    app: A,
+) -> Result<Stats, KernelError> {
+    let mut driver = Driver::new(app, io, remote);
+    let served = driver.serve();
+    driver.abandon(served.as_ref().err());
+    served.map(|()| driver.io.stats())
+}
+
+impl<K: Kernel, A: Application> Driver<K, A> {
+    fn serve(&mut self) -> Result<(), KernelError> {
+        let mut drain_ends = None;
+        self.end_turn();
+        while !self.is_done() {
+            let until = self.until(drain_ends);
+            self.io.kernel.turn(until)?;
+            while let Some(completion) = self.io.kernel.next() {
+                self.complete(completion);
+                #[cfg(feature = "sim")]
+                self.inspect();
+            }
+            self.end_turn();
+            #[cfg(feature = "sim")]
+            self.inspect();
+            self.drain(&mut drain_ends);
+        }
+        Ok(())
+    }
+}
+
+impl<K: Submit, A: Application> Driver<K, A> {
+    /// Bounds the time that a stopping server gives its connections; `overload_ends` is when it is over.
+    pub(crate) fn drain(&mut self, ends: &mut Option<Instant>) {
+        if self.io.stopping {
+            let now = self.io.kernel.now();
+            let end =
+                *self.io.drain_deadline.get_or_insert(after(now, self.io.config.drain_timeout));
+            if now >= *ends.get_or_insert(end) {
+                self.stop_now();
+                *ends = Some(now + DRAIN_RETRY);
+            }
+        }
+    }
+
+    /// Until when to wait at most.
+    pub(crate) fn until(&self, drain_ends: Option<Instant>) -> Option<Instant> {
+        let io = &self.io;
+        let admit_per_turn = io.has_room() && !io.deferred.is_empty();
+        if !io.revisits.is_empty() || !io.finished_file_ops.is_empty() || admit_per_turn {
+            return Some(io.kernel.now());
+        }
+        let search = (!io.deferred.is_empty() && !io.stopping).then_some(io.next_search);
+        let retries = io.listeners.iter().filter_map(ListenerState::retry);
+        retries
+            .chain(search)
+            .chain(io.wheel.next())
+            .chain(drain_ends)
+            .chain(io.load.overload_ends())
+            .min()
+    }
+}

@@ -1,0 +1,159 @@
+//! Event-driven servers on every event mechanism of Linux, behind one trait.
+//!
+//! A server is an [`Application`]: callbacks about connections come in, [`Commands`] go out, and it
+//! never touches a descriptor, a file, a clock or a source of chance. A [`Multiplexer`] is an event
+//! mechanism: it owns the loop and calls the application. Whatever the mechanism, the replies are
+//! the same, byte for byte.
+//!
+//! ```no_run
+//! use evring::{AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Rx};
+//!
+//! struct Echo;
+//!
+//! impl Application for Echo {
+//!     type State = ();
+//!     const MAX_UNCONSUMED: usize = 1;
+//!
+//!     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+//!         x.io.send(x.id, Chunk::Received(rx.take()));
+//!         if rx.eof() {
+//!             x.io.close(x.id, Close::Flush);
+//!         }
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config { listen: vec!["127.0.0.1:7000".parse()?], ..Config::default() };
+//! AnyMechanism::new("auto", &config)?.run(Echo)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`AnyMechanism`] chooses a mechanism by name. Who wants one without the choice names its type, such as
+//! `Uring` or `Epoll`; each is a cargo feature of the same name.
+//!
+//! What this crate does not do: threads (run one mechanism in each, with
+//! [`Config::reuse_port`]), TLS (wrap the application), protocols (write the application).
+
+// What some mechanisms share stands idle in a build that has none of them.
+#![cfg_attr(not(feature = "mechanisms"), allow(dead_code, unused_imports))]
+
+mod admission;
+mod any;
+mod application;
+mod commands;
+mod config;
+mod driver;
+mod event_loop;
+mod multiplexer;
+mod rx;
+mod tail;
+mod wheel;
+
+pub use admission::{Admission, Lateness, Order};
+pub use any::*;
+pub use application::{
+    AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FileOutcome,
+    FilePath, Listener, Root,
+};
+pub use commands::{Commands, HIGH_WATER, LOW_WATER};
+pub use config::{Config, StartError, Unavailable};
+#[cfg(feature = "sim")]
+pub use driver::Usage;
+pub use event_loop::EventLoop;
+pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
+pub use rx::Rx;
+#[cfg(feature = "interest")]
+pub use shared_ring::interest;
+/// A simulated machine, on which a server is tested: one seed decides what goes wrong, and when.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use evring::sim::{ReceiveResult, PeerConn, Machine, Net, Next, Peer, Plan, SimKernel};
+/// use evring::{Application, Chunk, Close, Commands, Config, Cx, EventLoop, Mode, Rx};
+/// # struct Echo;
+/// # impl Application for Echo {
+/// #     type State = ();
+/// #     const MAX_UNCONSUMED: usize = 1;
+/// #     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+/// #         x.io.send(x.id, Chunk::Received(rx.take()));
+/// #         if rx.eof() {
+/// #             x.io.close(x.id, Close::Flush);
+/// #         }
+/// #     }
+/// # }
+///
+/// /// A client that says one thing and wants to hear it again.
+/// #[derive(Default)]
+/// struct Client {
+///     line: Option<PeerConn>,
+///     heard: Vec<u8>,
+/// }
+///
+/// impl Peer for Client {
+///     fn step(&mut self, net: &mut Net<'_>) -> Next {
+///         let Some(line) = &self.line else {
+///             let Some(line) = net.connect("10.0.0.1:7".parse().unwrap()) else {
+///                 return Next::After(Duration::from_millis(1)); // the queue is full
+///             };
+///             let sent = net.send(&line, b"hello");
+///             assert_eq!(sent, 5, "every connection has room for so little");
+///             net.finish(&line);
+///             self.line = Some(line);
+///             return Next::Ready;
+///         };
+///         match net.receive(line, 100, &mut self.heard) {
+///             ReceiveResult::Bytes(_) => return Next::Ready,
+///             ReceiveResult::Nothing => return Next::Wait,
+///             ReceiveResult::End if self.heard == b"hello" => {}
+///             // A fault has cost it the connection; what was heard must be right all the same.
+///             _ if net.is_disrupted(line) && b"hello".starts_with(&self.heard) => {}
+///             got => net.fail(format!("{got:?} after {}", self.heard.escape_ascii())),
+///         }
+///         net.close(self.line.take().expect("just used"));
+///         Next::Done
+///     }
+///
+///     fn waits_for(&self) -> String {
+///         "an echo".to_owned()
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// for seed in 0..100 {
+///     let machine = Machine::new(&Plan { seed, ..Plan::default() });
+///     let config = Config { listen: vec!["10.0.0.1:7".parse()?], ..Config::default() };
+///     let kernel = SimKernel::new(&machine, &config.uring_config(Mode::Deferred)?)?;
+///     let server = EventLoop::new(kernel, &config)?;
+///     let remote = server.remote();
+///     for _ in 0..3 {
+///         machine.add_peer(Client::default());
+///     }
+///     machine.on_end(move || remote.stop());
+///     let ran = server.run(Echo);
+///     assert_eq!(machine.verdict().failure, None, "seed {seed}");
+///     ran?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The verdict tells what went wrong first; what `run` returns after a failure tells less. With
+/// [`Plan::trace_steps`](sim::Plan::trace_steps) it has a line for everything that happened. To run on a
+/// simulated epoll, make a [`SimEngine`](sim::SimEngine) from [`Config::engine_config`]. That no memory is
+/// freed too early is checked if the program has `static ALLOCATOR: Watching<System> =
+/// Watching(System)` as its global allocator. It needs the feature `sim`:
+///
+/// ```toml
+/// [dev-dependencies]
+/// evring = { version = "0.1", features = ["sim"] }
+/// ```
+#[cfg(feature = "sim")]
+pub use shared_ring::sim;
+pub use shared_ring::{
+    BufferSizes, Counters, File, FileKind, KernelError, Listing, Metadata, Mode, RxBuf,
+    SymlinkPolicy,
+};
+pub use tail::Tail;
+pub use wheel::TimerWheel;

@@ -1,0 +1,271 @@
+//! The timer wheel: deadlines of many connections, set and cleared in constant time.
+//!
+//! A hierarchical wheel (Varghese and Lauck 1987): slots of the first level last one
+//! millisecond, those of each further level 64 times as long. What stands in a slot of a higher
+//! level moves down when the slot's time comes.
+
+use std::time::{Duration, Instant};
+
+use shared_ring::Table;
+
+const SLOTS: u32 = 64;
+const LEVELS: usize = 6;
+const NONE: u32 = u32::MAX;
+
+/// Deadlines by number, of which each has at most one. Numbers are small: they index a table.
+#[derive(Debug)]
+pub struct TimerWheel {
+    origin: Instant,
+    /// Milliseconds since the origin up to which deadlines have been handed out.
+    elapsed: u64,
+    levels: [Level; LEVELS],
+    timers: Table<Timer>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    /// A bit for each slot that holds a timer.
+    occupied: u64,
+    first: [u32; SLOTS as usize],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Timer {
+    /// When it is due, in milliseconds since the origin.
+    due: u64,
+    /// When its slot will be looked at; never later than `due`.
+    looked_at: u64,
+    next: u32,
+    previous: u32,
+    level: u8,
+    slot: u8,
+    set: bool,
+}
+
+impl TimerWheel {
+    /// An empty wheel whose time begins now.
+    pub fn new(now: Instant) -> Self {
+        let level = Level { occupied: 0, first: [NONE; SLOTS as usize] };
+        TimerWheel { origin: now, elapsed: 0, levels: [level; LEVELS], timers: Table::default() }
+    }
+
+    /// Sets the deadline of `id`, replacing an earlier one. It is handed out at `at` or up to a
+    /// millisecond later.
+    pub fn set(&mut self, id: u32, at: Instant) {
+        let since = at.saturating_duration_since(self.origin);
+        let millis = u64::from(since.subsec_nanos().div_ceil(1_000_000));
+        let due = since.as_secs().saturating_mul(1000).saturating_add(millis);
+        let timer = self.timers.at(id as usize);
+        timer.due = due;
+        // A deadline that only moves away stays where it is and is moved when its slot comes up,
+        // so that one that is put off at every request costs a store.
+        if !timer.set || due < timer.looked_at {
+            self.unlink(id);
+            self.link(id);
+        }
+    }
+
+    /// Clears the deadline of `id`, if it has one.
+    pub fn clear(&mut self, id: u32) {
+        if (id as usize) < self.timers.len() {
+            self.unlink(id);
+        }
+    }
+
+    /// The deadline of `id`, to the millisecond, if it has one.
+    pub fn deadline(&self, id: u32) -> Option<Instant> {
+        let timer = self.timers.get(id as usize).filter(|timer| timer.set)?;
+        Some(self.origin + Duration::from_millis(timer.due))
+    }
+
+    /// When to call [`expired`](TimerWheel::expired) next: not after the earliest deadline.
+    pub fn next(&self) -> Option<Instant> {
+        self.upcoming().map(|(_, _, at)| self.origin + Duration::from_millis(at))
+    }
+
+    /// Takes out one deadline that has passed.
+    pub fn expired(&mut self, now: Instant) -> Option<u32> {
+        let now = now.saturating_duration_since(self.origin).as_millis() as u64;
+        while let Some((level, slot, at)) = self.upcoming() {
+            if at > now {
+                break;
+            }
+            self.elapsed = at;
+            let id = self.levels[level].first[slot as usize];
+            if level == 0 && self.timers[id as usize].due <= at {
+                self.unlink(id);
+                return Some(id);
+            }
+            self.move_down(level, slot);
+        }
+        self.elapsed = self.elapsed.max(now);
+        None
+    }
+
+    /// Links the timers of a slot whose time has come again, all of them: while some were still
+    /// here, others below would seem to come first.
+    fn move_down(&mut self, level: usize, slot: u32) {
+        let mut next = self.levels[level].first[slot as usize];
+        self.levels[level].first[slot as usize] = NONE;
+        self.levels[level].occupied &= !(1 << slot);
+        while next != NONE {
+            let id = next;
+            next = self.timers[id as usize].next;
+            self.link(id);
+        }
+    }
+
+    /// The occupied slot that comes up first: its level, its place, and when.
+    fn upcoming(&self) -> Option<(usize, u32, u64)> {
+        // A slot of a lower level always comes before the slots of the levels above it.
+        let level = self.levels.iter().position(|level| level.occupied != 0)?;
+        let width = 1u64 << (6 * level);
+        let current = (self.elapsed / width) as u32 % SLOTS;
+        let ahead = self.levels[level].occupied.rotate_right(current).trailing_zeros();
+        let begin = (self.elapsed / width + u64::from(ahead)) * width;
+        Some((level, (current + ahead) % SLOTS, begin.max(self.elapsed)))
+    }
+
+    fn link(&mut self, id: u32) {
+        let timer = &mut self.timers[id as usize];
+        // Beyond the last level: as far away as the wheel reaches, to be looked at again there.
+        let widest = 1u64 << (6 * (LEVELS - 1));
+        let farthest = (self.elapsed / widest + u64::from(SLOTS) - 1) * widest;
+        let when = timer.due.clamp(self.elapsed, farthest);
+        let differing = (self.elapsed ^ when) | u64::from(SLOTS - 1);
+        let level = ((63 - differing.leading_zeros()) as usize / 6).min(LEVELS - 1);
+        let slot = (when >> (6 * level)) as u32 % SLOTS;
+        let entry = &mut self.levels[level];
+        let first = std::mem::replace(&mut entry.first[slot as usize], id);
+        entry.occupied |= 1 << slot;
+        *timer = Timer {
+            due: timer.due,
+            looked_at: when,
+            next: first,
+            previous: NONE,
+            level: level as u8,
+            slot: slot as u8,
+            set: true,
+        };
+        if first != NONE {
+            self.timers[first as usize].previous = id;
+        }
+    }
+
+    fn unlink(&mut self, id: u32) {
+        let Timer { next, previous, level, slot, set, .. } = self.timers[id as usize];
+        if !set {
+            return;
+        }
+        self.timers[id as usize].set = false;
+        if next != NONE {
+            self.timers[next as usize].previous = previous;
+        }
+        if previous != NONE {
+            self.timers[previous as usize].next = next;
+            return;
+        }
+        let level = &mut self.levels[level as usize];
+        level.first[slot as usize] = next;
+        if next == NONE {
+            level.occupied &= !(1 << slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn putting_a_deadline_off_moves_it() {
+        let start = Instant::now();
+        let mut wheel = TimerWheel::new(start);
+        wheel.set(3, start + ms(10));
+        wheel.set(3, start + ms(500));
+        assert_eq!(wheel.expired(start + ms(499)), None);
+        assert_eq!(wheel.expired(start + ms(500)), Some(3));
+        assert_eq!((wheel.expired(start + ms(9999)), wheel.next()), (None, None));
+    }
+
+    #[test]
+    fn never_hands_out_a_deadline_early() {
+        let start = Instant::now();
+        let mut wheel = TimerWheel::new(start);
+        wheel.set(0, start + Duration::from_micros(1500));
+        assert_eq!(wheel.expired(start + Duration::from_micros(1999)), None);
+        assert_eq!(wheel.expired(start + ms(2)), Some(0));
+    }
+
+    #[test]
+    fn reaches_beyond_its_last_level() {
+        let start = Instant::now();
+        let mut wheel = TimerWheel::new(start);
+        let far = Duration::from_secs(3600 * 24 * 365 * 5);
+        wheel.set(0, start + far);
+        let mut looks = 0;
+        while let Some(next) = wheel.next().filter(|next| *next < start + far) {
+            assert_eq!(wheel.expired(next), None);
+            looks += 1;
+            assert!(looks < 100, "each look moves it down");
+        }
+        assert_eq!(wheel.expired(start + far), Some(0));
+    }
+
+    #[test]
+    fn a_later_deadline_in_the_same_slot_does_not_hide_an_earlier_one() {
+        let start = Instant::now();
+        let mut wheel = TimerWheel::new(start);
+        wheel.set(0, start + ms(192));
+        wheel.set(1, start + ms(196));
+        assert_eq!(wheel.expired(start + ms(192)), Some(0));
+        assert_eq!(wheel.expired(start + ms(192)), None);
+        assert_eq!(wheel.expired(start + ms(196)), Some(1));
+    }
+
+    proptest! {
+        /// Against a sorted map, with steps short and long.
+        #[test]
+        fn hands_out_what_is_due(
+            steps in prop::collection::vec((0..8u32, 0..4u8, 0..24u32, any::<u64>()), 1..200)
+        ) {
+            let start = Instant::now();
+            let (mut wheel, mut model) = (TimerWheel::new(start), BTreeMap::new());
+            let mut now = 0u64;
+            for (id, what, bits, noise) in steps {
+                let span = noise & ((1 << bits) - 1);
+                match what {
+                    0 | 1 => {
+                        wheel.set(id, start + ms(now + span));
+                        model.insert(id, now + span);
+                    }
+                    2 => {
+                        wheel.clear(id);
+                        model.remove(&id);
+                    }
+                    _ => {
+                        now += span;
+                        let mut due = Vec::new();
+                        while let Some(id) = wheel.expired(start + ms(now)) {
+                            due.push(id);
+                        }
+                        due.sort_unstable();
+                        let expected: Vec<u32> =
+                            model.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id).collect();
+                        model.retain(|_, at| *at > now);
+                        prop_assert_eq!(due, expected);
+                    }
+                }
+                let first = model.values().min().map(|at| start + ms(*at));
+                prop_assert!(wheel.next() <= first || first.is_none());
+                prop_assert_eq!(wheel.next().is_some(), first.is_some());
+            }
+        }
+    }
+}

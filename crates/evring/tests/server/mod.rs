@@ -1,0 +1,76 @@
+//! Servers under test, and the mechanisms that they run on.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use evring::{AnyMechanism, Application, Config, RemoteHandle, Stats, backends};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The mechanisms that can run here; says which can't.
+pub(crate) fn mechanisms() -> impl Iterator<Item = &'static str> {
+    backends().into_iter().filter_map(|backend| match backend.available {
+        Ok(()) => Some(backend.name),
+        Err(reason) => {
+            println!("{} is not available: {reason}", backend.name);
+            None
+        }
+    })
+}
+
+/// Runs a test on every mechanism at the same time: for tests that mostly wait.
+pub(crate) fn side_by_side(test: impl Fn(&'static str) + Sync) {
+    let test = &test;
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            mechanisms().map(|name| (name, scope.spawn(move || test(name)))).collect();
+        for (name, thread) in running {
+            assert!(thread.join().is_ok(), "failed on {name}");
+            println!("{name}: passed");
+        }
+    });
+}
+
+/// A server in a thread of its own.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) remote: RemoteHandle,
+    pub(crate) thread: JoinHandle<Stats>,
+}
+
+impl Server {
+    pub(crate) fn start<A: Application + 'static>(
+        name: &'static str,
+        config: Config,
+        app: impl FnOnce() -> A + Send + 'static,
+    ) -> Server {
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let server = AnyMechanism::new(name, &config).unwrap();
+            sender.send((server.addresses()[0], server.remote())).unwrap();
+            server.run(app()).unwrap()
+        });
+        let (address, remote) = receiver.recv().unwrap();
+        Server { address, remote, thread }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Stops the server and waits for its end, but not for ever.
+    pub(crate) fn stop(self) -> Stats {
+        self.remote.stop();
+        let until = Instant::now() + PATIENCE;
+        while !self.thread.is_finished() {
+            assert!(Instant::now() < until, "the server does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.thread.join().expect("the server panicked")
+    }
+}

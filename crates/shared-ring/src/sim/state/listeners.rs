@@ -1,0 +1,113 @@
+//! Who listens, and who waits to be accepted.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+
+use super::{DescriptorKind, SimState};
+use crate::Fd;
+use crate::sim::fault::Fault;
+use crate::sim::stream::{End, Owner};
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) at: SocketAddr,
+    /// Connections not accepted yet.
+    pub(super) queue: VecDeque<u32>,
+    pub(super) max: usize,
+    pub(super) owner: Owner,
+}
+
+impl SimState {
+    pub(in crate::sim) fn listen(
+        &mut self,
+        at: SocketAddr,
+        max: usize,
+        owner: Owner,
+    ) -> Result<(u32, SocketAddr), Errno> {
+        let at = if at.port() == 0 { self.new_address(at) } else { at };
+        if self.listener(at).is_some() {
+            return Err(Errno::ADDRINUSE);
+        }
+        self.listeners.push(Listener { at, queue: VecDeque::new(), max, owner });
+        Ok((self.listeners.len() as u32 - 1, at))
+    }
+
+    pub(in crate::sim) fn set_listener_owner(&mut self, listener: u32, owner: Owner) {
+        self.listeners[listener as usize].owner = owner;
+    }
+
+    pub(in crate::sim) fn set_backlog(&mut self, listener: u32, max: usize) {
+        self.listeners[listener as usize].max = max;
+    }
+
+    pub(super) fn new_address(&mut self, like: SocketAddr) -> SocketAddr {
+        self.ports += 1;
+        SocketAddr::new(like.ip(), self.ports)
+    }
+
+    pub(super) fn listener(&self, at: SocketAddr) -> Option<usize> {
+        self.listeners.iter().position(|l| l.at == at && l.owner != Owner::Closed)
+    }
+
+    pub(super) fn close_listener(&mut self, listener: u32) {
+        self.listeners[listener as usize].owner = Owner::Closed;
+        while let Some(connection) = self.listeners[listener as usize].queue.pop_front() {
+            self.mark_disrupted(connection);
+            self.close_end(End { connection, side: 1 }, true);
+        }
+    }
+
+    pub(in crate::sim) fn has_waiting(&self, listener: u32) -> bool {
+        !self.listeners[listener as usize].queue.is_empty()
+    }
+
+    /// The listener of a peer that serves.
+    pub(in crate::sim) fn listener_of(&self, peer: u32) -> Option<u32> {
+        let at = self.listeners.iter().position(|l| l.owner == Owner::Peer(peer));
+        at.map(|at| at as u32)
+    }
+
+    /// Takes a connection out of a listener's queue.
+    pub(in crate::sim) fn next_waiting(&mut self, listener: u32) -> Option<End> {
+        let connection = self.listeners[listener as usize].queue.pop_front()?;
+        Some(End { connection, side: 1 })
+    }
+
+    /// Accepts for the program. A descriptor is looked for first: when there is none, that is said
+    /// even if nobody waits, and whoever waits goes on waiting.
+    pub(in crate::sim) fn accept(&mut self, fd: Fd) -> Result<Fd, Errno> {
+        let DescriptorKind::Listener(listener) = *self.what(fd, "accept")? else {
+            self.fail(format!("accept: {fd:?} is no listener"));
+            return Err(Errno::INVAL);
+        };
+        let accepted = self.accept_from(listener);
+        if accepted != Err(Errno::AGAIN) {
+            self.note(|| format!("accept at {fd:?}: {accepted:?}"));
+        }
+        accepted
+    }
+
+    pub(super) fn accept_from(&mut self, listener: u32) -> Result<Fd, Errno> {
+        if self.rng.fault(Fault::TableFull) {
+            return Err(Errno::NFILE);
+        }
+        let new = self.open(DescriptorKind::Fresh)?;
+        let Some(end) = self.next_waiting(listener) else {
+            self.forget(new);
+            return Err(Errno::AGAIN);
+        };
+        if self.rng.fault(Fault::AcceptAborted) {
+            self.forget(new);
+            self.mark_disrupted(end.connection);
+            self.close_end(end, true);
+            return Err(Errno::CONNABORTED);
+        }
+        *self.what(new, "accept")? = DescriptorKind::Connected(end);
+        self.own(end, Owner::Descriptor(new.raw() as u32));
+        self.usage.accepted(new);
+        Ok(new)
+    }
+}
