@@ -283,8 +283,8 @@ bugs! {
 
     /// After a pause more is received before the application has seen what was left.
     ResumeReceivesFirst on Send, "crates/evring/src/driver/receive.rs":
-        "Phase::Open => !connection.has(ConnFlags::RESUMED) ||" =>
-        "Phase::Open => PLANTED || !connection.has(ConnFlags::RESUMED) ||";
+        "!connection.has(ConnFlags::RESUMED) || connection.tail.len()" =>
+        "PLANTED || !connection.has(ConnFlags::RESUMED) || connection.tail.len()";
 
     /// A pause does not end the receive in flight.
     PauseReceivesOn, "crates/evring/src/driver/receive.rs":
@@ -305,9 +305,12 @@ bugs! {
 
     /// Small parts of a queue keep memory for each.
     SmallPartsKept, "crates/shared-ring/src/gather.rs":
-        "if bytes.len() <= Self::COPY_MAX_BYTES || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size() {" =>
+        "if bytes.len() <= Self::COPY_MAX_BYTES
+            || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size()
+        {" =>
         "if !PLANTED
-            && (bytes.len() <= Self::COPY_MAX_BYTES || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size())
+            && (bytes.len() <= Self::COPY_MAX_BYTES
+                || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size())
         {";
 
     /// A list that was large stays so when it is empty.
