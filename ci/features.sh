@@ -18,5 +18,5 @@ for mechanism in $mechanisms; do
     echo "evring with $mechanism"
     cargo check --quiet -p evring --no-default-features --features "$mechanism"
     echo "httpd with $mechanism"
-    cargo check --quiet -p evring-httpd --no-default-features --features "evring/$mechanism"
+    cargo check --quiet -p evring-httpd --no-default-features --features "$mechanism"
 done

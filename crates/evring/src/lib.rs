@@ -157,3 +157,8 @@ pub use shared_ring::{
 };
 pub use tail::Tail;
 pub use wheel::TimerWheel;
+
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -58,3 +58,8 @@ pub use log::AccessLog;
 pub use server::{Error, Server};
 pub use site::Site;
 pub use state::State;
+
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

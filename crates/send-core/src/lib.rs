@@ -147,3 +147,8 @@ pub const MAX_EVENTS: u32 = 1 << 24;
 
 /// The most sockets of which a block tells.
 pub const MAX_SOCKETS: u32 = 1 << 20;
+
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
