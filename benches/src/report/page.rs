@@ -72,7 +72,7 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
         *page += &format!("<p><b>{}</b></p>\n", prose(sentence));
     }
     *page += &format!(
-        "<p class=\"faint\">Source: {}.<br>Repeat: <code>cargo run --release -p lab -- run {}{}</code>\
+        "<p class=\"faint\">Source: {}.<br>Repeat: <code>cargo lab run {}{}</code>\
          {}<br>Machine: {}, {} cores, kernel {}, {}, {}. {}</p>\n",
         escape(known.source),
         escape(&run.id),

@@ -141,7 +141,7 @@ fn explain(case: &Case, failure: &str) -> Result<Failure, Failure> {
     let last = lines.len().saturating_sub(40);
     Ok(Failure::Run(format!(
         "{}\n\nThe run, as small as it was found to fail:\n  {small}\nIts end (all of it is in {}):\n{}\n\n\
-         {again}\nTo repeat it: cargo run --release -p lab -- run simulate --trace {}",
+         {again}\nTo repeat it: cargo lab run simulate --trace {}",
         format_args!("seed {} fails, as {case}\n{failure}", case.plan.seed),
         path.display(),
         lines[last..].join("\n"),
