@@ -39,19 +39,18 @@
 #![cfg_attr(not(feature = "mechanisms"), allow(dead_code, unused_imports))]
 
 mod admission;
-mod any;
 mod application;
 mod commands;
 mod config;
 mod driver;
 mod event_loop;
+mod mechanisms;
 mod multiplexer;
 mod rx;
 mod tail;
 mod wheel;
 
 pub use admission::{Admission, Lateness, Order};
-pub use any::*;
 pub use application::{
     AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FileOutcome,
     FilePath, Listener, Root,
@@ -60,7 +59,8 @@ pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};
 #[cfg(feature = "sim")]
 pub use driver::Usage;
-pub use event_loop::EventLoop;
+pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
+pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
 pub use rx::Rx;
 #[cfg(feature = "interest")]

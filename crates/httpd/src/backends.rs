@@ -50,7 +50,7 @@ pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), Unavailable
     if name != "auto" {
         return Ok((name.to_owned(), None));
     }
-    let AutoChoice { name, passed_over } = auto()?;
+    let AutoChoice { name, passed_over, .. } = auto()?;
     let passed_over: Vec<String> = passed_over
         .iter()
         .map(|(name, reason)| format!("{name} can't run here: {reason}"))

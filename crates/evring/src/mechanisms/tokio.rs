@@ -18,8 +18,9 @@ use std::time::Instant;
 
 use shared_ring::nonblocking::{self, Blocking, ReceiveError, SendAttempt};
 use shared_ring::{
-    Completion, Counters, FileResult, Errno, Fd, Host, OpKind, Linux, Op, Outcome, BufferPool, Submitted, SubmitErrorKind, SubmitError,
-    Socket, Submit, System, Table, Token, Waker, FileJob, file_outcome,
+    BufferPool, Completion, Counters, Errno, Fd, FileJob, FileResult, Host, Linux, Op, OpKind,
+    Outcome, Socket, Submit, SubmitError, SubmitErrorKind, Submitted, System, Table, Token, Waker,
+    file_outcome,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -27,7 +28,10 @@ use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
 use crate::driver::{Driver, Io, open_listeners, open_roots};
-use crate::{Application, Commands, Config, Family, KernelError, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use crate::{
+    Application, Commands, Config, Family, KernelError, Multiplexer, RemoteHandle, StartError,
+    Stats, Unavailable,
+};
 
 /// A task per connection on tokio's current-thread runtime.
 pub struct Tokio {
@@ -219,7 +223,13 @@ impl TokioSubmit {
     }
 
     /// Sends at once what the socket takes; the rest waits for its task.
-    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Result<Submitted, SubmitError> {
+    fn send(
+        &mut self,
+        fd: Fd,
+        token: Token,
+        op: Op,
+        disk: Blocking,
+    ) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.host, op, disk) {
             SendAttempt::Full(op) => self.post(fd, token, op),
@@ -300,7 +310,9 @@ impl TokioSubmit {
             }
             Err(ReceiveError::End) => (Outcome::Eof, true, MoreData::Maybe),
             Err(ReceiveError::Failed(Errno::AGAIN)) => return ReadAttempt::Empty,
-            Err(ReceiveError::Failed(errno)) => (Outcome::Failed(errno, None), true, MoreData::Maybe),
+            Err(ReceiveError::Failed(errno)) => {
+                (Outcome::Failed(errno, None), true, MoreData::Maybe)
+            }
             Err(ReceiveError::NoBuffer) => {
                 self.counters.buffer_shortages += 1;
                 return self.starve(fd.raw());
@@ -398,9 +410,7 @@ unsafe impl Submit for TokioSubmit {
                 Ok(Submitted::InFlight)
             }
             Op::List { .. } => Ok(self.offload(token, op)),
-            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => {
-                Ok(self.file_work(token, op))
-            }
+            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => Ok(self.file_work(token, op)),
         }
     }
 
@@ -635,7 +645,9 @@ impl<A: Application + 'static> Server<A> {
                     Read::Later => break,
                 }
             }
-            if todo.write && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx) {
+            if todo.write
+                && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx)
+            {
                 waits = false;
                 if !self.with(|driver| driver.io.kernel.try_to_write(fd)) {
                     guard.clear_ready();
@@ -708,7 +720,7 @@ mod tests {
     use shared_ring::{File, RxBuf};
 
     use super::*;
-    use crate::{Chunk, Close, Cx, FileOutcome, FileOp, FilePath, Listener, Root, Rx};
+    use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx};
 
     /// Has all receive buffers, and gives them back some time after a connection was accepted.
     struct Hoards(Vec<RxBuf>);
@@ -753,7 +765,8 @@ mod tests {
         let hoard = hoard.collect();
         let (at, remote) = (server.addresses()[0], server.remote());
         let clients = thread::spawn(move || {
-            let mut clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(at).unwrap()).collect();
+            let mut clients: Vec<_> =
+                (0..CLIENTS).map(|_| TcpStream::connect(at).unwrap()).collect();
             for client in &mut clients {
                 client.write_all(b"hello").unwrap();
             }
