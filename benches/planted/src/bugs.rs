@@ -153,18 +153,18 @@ bugs! {
 
     /// What was said of a closed descriptor reaches the next of its number.
     OldEventReachesNext on RtSig, "crates/shared-ring/src/engine.rs":
-        "if self.sockets.at(fd.index()).closed_after == self.waits => {" =>
-        "if self.sockets.at(fd.index()).closed_after == self.waits && !PLANTED => {";
+        "if self.socket(fd).notes.closed_after == self.waits => {" =>
+        "if self.socket(fd).notes.closed_after == self.waits && !PLANTED => {";
 
     /// With edges: a full buffer is taken for all there is.
     FullBufferIsAll, "crates/shared-ring/src/engine.rs":
-        "let full = n == self.pool.size();" =>
-        "let full = n == self.pool.size() && !PLANTED;";
+        "let full = n == self.operations.pool.size();" =>
+        "let full = n == self.operations.pool.size() && !PLANTED;";
 
     /// With edges: the end of a stream is not looked for behind its last bytes.
     EndNotLookedFor, "crates/shared-ring/src/engine.rs":
-        "let ends = socket.ready.contains(Readiness::HANGUP);" =>
-        "let ends = socket.ready.contains(Readiness::HANGUP) && !PLANTED;";
+        "|| notes.ready.contains(Readiness::HANGUP)" =>
+        "|| notes.ready.contains(Readiness::HANGUP) && !PLANTED";
 
     /// The poller is not told that an operation waits for room.
     RoomNotAskedFor, "crates/shared-ring/src/engine.rs":

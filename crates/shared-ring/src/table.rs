@@ -67,6 +67,11 @@ impl<T> Table<T> {
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.0.iter()
     }
+
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
+        self.0.iter_mut()
+    }
 }
 
 impl<T> Index<usize> for Table<T> {

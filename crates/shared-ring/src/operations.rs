@@ -1,0 +1,321 @@
+//! Operations on non-blocking sockets, for kernels that learn when a socket is ready.
+//!
+//! An operation is tried when it is submitted, and again whenever its socket is ready. A kernel adds the
+//! waiting: [`Engine`](crate::Engine) by a poller, the mechanism `tokio` of the crate `evring` by tasks.
+
+use std::mem;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+
+use crate::inflight::{Entry, InFlightTable};
+use crate::nonblocking::{
+    self, Blocking, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
+};
+use crate::{
+    BufferPool, Completion, Counters, Fd, FileJob, Op, OpKind, Outcome, Socket, SubmitError,
+    SubmitErrorKind, System, Table, Token,
+};
+
+/// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.
+pub struct Operations<S: System, N> {
+    /// The machine.
+    pub system: S,
+    /// The receive buffers.
+    pub pool: Rc<BufferPool>,
+    /// Counts of what was done.
+    pub counters: Counters,
+    in_flight: InFlightTable<Pending>,
+    sockets: Table<SocketState<N>>,
+}
+
+/// What an operation in flight waits for.
+enum Pending {
+    Socket,
+    Thread { cancelled: bool },
+}
+
+/// The operations that wait for a socket.
+#[derive(Default)]
+pub struct SocketState<N> {
+    /// The accept or the receive.
+    pub reader: Option<Token>,
+    /// The send or the connect.
+    pub writer: Option<Token>,
+    /// The kernel's notes.
+    pub notes: N,
+}
+
+/// What a kernel has to do for an operation.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing: the operation has ended.
+    Done(Outcome),
+    /// To call [`read`](Operations::read) or [`write`](Operations::write) when this socket is ready.
+    Wait(Fd),
+    /// To run this on another thread, then to call [`offloaded`](Operations::offloaded).
+    Offload(FileJob),
+}
+
+/// The result of trying to receive or to accept once.
+pub enum Read {
+    /// A completion.
+    Completed(Completion),
+    /// The socket has nothing to read.
+    Empty,
+    /// No receive buffer is free.
+    NoBuffer,
+    /// The connection was closed before it was accepted. The socket may have others.
+    Aborted,
+}
+
+impl<S: System, N: Default> Operations<S, N> {
+    /// Makes room for `operations` operations in flight.
+    pub fn new(system: S, operations: u32, pool: Rc<BufferPool>) -> Self {
+        Operations {
+            system,
+            pool,
+            counters: Counters::default(),
+            in_flight: InFlightTable::new(operations),
+            sockets: Table::default(),
+        }
+    }
+
+    /// Returns what waits for a socket.
+    #[inline]
+    pub fn socket(&mut self, fd: Fd) -> &mut SocketState<N> {
+        self.sockets.at(fd.index())
+    }
+
+    /// Returns the notes of every socket.
+    pub fn notes(&mut self) -> impl Iterator<Item = &mut N> {
+        self.sockets.iter_mut().map(|socket| &mut socket.notes)
+    }
+
+    /// Tries an operation that is no close.
+    ///
+    /// # Errors
+    /// Those of [`Submit::submit`](crate::Submit::submit).
+    #[inline]
+    pub fn submit(&mut self, token: Token, op: Op) -> Result<Step, SubmitError> {
+        if self.in_flight.get(token).is_some() {
+            return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
+        }
+        match op {
+            Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.wait(fd, token, op),
+            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
+                self.send(fd, token, op, Blocking::NoBlock)
+            }
+            Op::Connect { fd, to } => {
+                self.counters.system_calls += 1;
+                match self.system.connect(fd, to) {
+                    Ok(()) => Ok(Step::Done(Outcome::Connected)),
+                    Err(Errno::INPROGRESS) => self.wait(fd, token, op),
+                    Err(errno) => Ok(Step::Done(Outcome::Failed(errno, None))),
+                }
+            }
+            Op::List { .. } => self.offload(token, op),
+            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
+            Op::Close { .. } => unreachable!("kernels close sockets themselves"),
+        }
+    }
+
+    /// Closes a socket that no operation waits for, and forgets its notes.
+    pub fn close(&mut self, socket: Socket) {
+        self.counters.system_calls += 1;
+        *self.socket(socket.number()) = SocketState::default();
+        self.system.close_unused(socket);
+    }
+
+    fn wait(&mut self, fd: Fd, token: Token, op: Op) -> Result<Step, SubmitError> {
+        let reads = match op {
+            Op::Accept { .. } => token.kind() == OpKind::Accept,
+            Op::Receive { .. } => token.kind() == OpKind::Receive,
+            _ => false,
+        };
+        self.in_flight.insert(token, op, Pending::Socket)?;
+        let socket = self.socket(fd);
+        *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
+        Ok(Step::Wait(fd))
+    }
+
+    #[inline]
+    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Result<Step, SubmitError> {
+        self.counters.system_calls += 1;
+        match nonblocking::try_to_send(&mut self.system, op, disk) {
+            SendAttempt::Full(op) => self.wait(fd, token, op),
+            SendAttempt::Cold(op) => {
+                self.counters.cold_file_reads += 1;
+                self.offload(token, op)
+            }
+            SendAttempt::Done(outcome) => {
+                self.counters.note_send(&outcome);
+                Ok(Step::Done(outcome))
+            }
+        }
+    }
+
+    fn offload(&mut self, token: Token, op: Op) -> Result<Step, SubmitError> {
+        // SAFETY: the operation stays in the table until `offloaded` or `end_offloaded`, or is leaked.
+        let job = unsafe { FileJob::of(&op) };
+        self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
+        self.counters.offloaded_file_ops += 1;
+        Ok(Step::Offload(job))
+    }
+
+    /// Runs file work if everything is in memory; otherwise another thread has to.
+    fn file_work(&mut self, token: Token, op: Op) -> Result<Step, SubmitError> {
+        self.counters.system_calls += 1;
+        // SAFETY: the operation lives until the call returns.
+        let job = unsafe { FileJob::of(&op) };
+        match self.system.file_work(&job) {
+            Ok(outcome) => Ok(Step::Done(outcome)),
+            Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
+            Err(errno) => Ok(Step::Done(Outcome::Failed(errno, None))),
+        }
+    }
+
+    /// Goes on with an operation whose job another thread has run; `None` if it has ended.
+    ///
+    /// # Safety
+    /// No thread uses the job any more.
+    pub unsafe fn offloaded(&mut self, token: Token, outcome: Outcome) -> Option<Step> {
+        let Entry { op, state, .. } = self.in_flight.remove(token)?;
+        Some(match op {
+            _ if matches!(state, Pending::Thread { cancelled: true }) => {
+                Step::Done(Outcome::Failed(Errno::CANCELED, None))
+            }
+            Op::SendFile { fd, .. } => self.resume(fd, token, op, Blocking::MayBlock),
+            _ => Step::Done(outcome),
+        })
+    }
+
+    fn resume(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Step {
+        self.send(fd, token, op, disk).expect("it gave up its place in the table")
+    }
+
+    /// Tries once what waits to read from a socket.
+    #[inline]
+    pub fn read(&mut self, fd: Fd, token: Token) -> Read {
+        self.counters.system_calls += 1;
+        match token.kind() {
+            OpKind::Accept => self.accept(fd, token),
+            _ => self.receive(fd, token),
+        }
+    }
+
+    fn accept(&mut self, fd: Fd, token: Token) -> Read {
+        match nonblocking::accept(&mut self.system, fd) {
+            Ok(peer) => Read::Completed(Completion::more(token, Outcome::Accepted(peer))),
+            Err(Errno::AGAIN) => Read::Empty,
+            Err(errno) if is_aborted_accept(errno) => {
+                self.counters.accepts_aborted += 1;
+                Read::Aborted
+            }
+            Err(errno) => {
+                self.counters.fd_limit_hits += u64::from(is_fd_limit(errno));
+                Read::Completed(self.fail(fd, token, errno))
+            }
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, fd: Fd, token: Token) -> Read {
+        match nonblocking::receive(&mut self.system, fd, &self.pool) {
+            Ok(bytes) => Read::Completed(Completion::more(token, Outcome::Received(bytes))),
+            Err(ReceiveError::End) => Read::Completed(self.end(fd, token, Outcome::Eof)),
+            Err(ReceiveError::Failed(Errno::AGAIN)) => Read::Empty,
+            Err(ReceiveError::Failed(errno)) => Read::Completed(self.fail(fd, token, errno)),
+            Err(ReceiveError::NoBuffer) => {
+                self.counters.system_calls -= 1;
+                self.counters.buffer_shortages += 1;
+                Read::NoBuffer
+            }
+        }
+    }
+
+    /// Returns the maximum number of connections that an accept takes in a turn, if it has one.
+    pub fn accepts_per_turn(&mut self, token: Token) -> Option<u16> {
+        match self.in_flight.get(token)?.op {
+            Op::Accept { per_turn, .. } => per_turn.map(Into::into),
+            _ => None,
+        }
+    }
+
+    /// Goes on with what waits to write to a socket; `None` if it has ended.
+    pub fn write(&mut self, fd: Fd, token: Token) -> Option<Step> {
+        let entry = self.in_flight.remove(token)?;
+        self.remove_waiter(fd, token);
+        if let Op::Connect { .. } = entry.op {
+            self.counters.system_calls += 1;
+            return Some(Step::Done(match self.system.connected(fd) {
+                Ok(()) => Outcome::Connected,
+                Err(errno) => Outcome::Failed(errno, None),
+            }));
+        }
+        Some(self.resume(fd, token, entry.op, Blocking::NoBlock))
+    }
+
+    /// Ends an operation that waits for its socket, and returns what it was to send.
+    pub fn fail(&mut self, fd: Fd, token: Token, errno: Errno) -> Completion {
+        let data = match self.in_flight.get(token) {
+            Some(Entry { op: Op::Send { data, .. }, .. }) => Some(mem::take(data)),
+            _ => None,
+        };
+        self.end(fd, token, Outcome::Failed(errno, data))
+    }
+
+    fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) -> Completion {
+        self.in_flight.remove(token);
+        self.remove_waiter(fd, token);
+        Completion::last(token, outcome)
+    }
+
+    fn remove_waiter(&mut self, fd: Fd, token: Token) {
+        let socket = self.socket(fd);
+        for waiter in [&mut socket.reader, &mut socket.writer] {
+            if *waiter == Some(token) {
+                *waiter = None;
+            }
+        }
+    }
+
+    /// Cancels an operation. Returns its completion, unless it is not in flight, or another thread runs its
+    /// job, whose end is its completion.
+    pub fn cancel(&mut self, token: Token) -> Option<Completion> {
+        let Entry { op, state, .. } = self.in_flight.get(token)?;
+        self.counters.cancels += 1;
+        if let Pending::Thread { cancelled } = state {
+            *cancelled = true;
+            return None;
+        }
+        let fd = match *op {
+            Op::Accept { listener: fd, .. }
+            | Op::Receive { fd }
+            | Op::Send { fd, .. }
+            | Op::SendFile { fd, .. }
+            | Op::Connect { fd, .. } => fd,
+            _ => unreachable!("it does not wait for a socket: {op:?}"),
+        };
+        Some(self.fail(fd, token, Errno::CANCELED))
+    }
+
+    /// Ends the operations whose jobs other threads were to run.
+    ///
+    /// # Safety
+    /// No thread uses a job any more.
+    pub unsafe fn end_offloaded(&mut self) {
+        self.in_flight.retain(|entry| matches!(entry.state, Pending::Socket));
+    }
+}
+
+impl<S: System, N> Drop for Operations<S, N> {
+    /// Leaks the operations of jobs that other threads may still run: they use the numbers of files.
+    fn drop(&mut self) {
+        for entry in self.in_flight.drain() {
+            if let Pending::Thread { .. } = entry.state {
+                mem::forget(entry.op);
+            }
+        }
+    }
+}
