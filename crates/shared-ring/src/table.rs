@@ -102,4 +102,13 @@ mod tests {
         assert!(table.0.capacity() < 10_000 * 9 / 8 + 32);
         assert_eq!(table.get(10_000), None);
     }
+
+    #[test]
+    fn uses_up_its_room_before_it_takes_more() {
+        let mut table = Table::<u8>::default();
+        table.fill(10);
+        let room = table.0.capacity();
+        table.fill(room);
+        assert_eq!((table.len(), table.0.capacity()), (room, room));
+    }
 }

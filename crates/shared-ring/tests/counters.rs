@@ -12,8 +12,8 @@ use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Batch, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Op, OpKind, Outcome,
-    Socket, Submit, Submitted, Token,
+    Batch, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
+    Socket, Submit, Submitted, Token, UringConfig, UringKernel,
 };
 
 /// What a poller has counted when it was told of a descriptor, and when it has said that it is ready.
@@ -109,6 +109,30 @@ fn an_engine_counts_its_calls_and_its_pollers() {
     let before = calls(&engine);
     engine.submit(token(OpKind::Close), Op::Close { socket }).unwrap();
     assert_eq!(calls(&engine), before + 1);
+}
+
+#[test]
+fn a_ring_submits_more_than_its_queue_holds_in_one_turn() {
+    const CLOSES: u32 = 600;
+    for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
+        let config = UringConfig { mode, operations: CLOSES, buffers: 1, buffer_size: 64 };
+        let mut kernel = match UringKernel::new(&config) {
+            Ok(kernel) => kernel,
+            Err(missing) => {
+                println!("ring, {mode:?}: {missing}");
+                continue;
+            }
+        };
+        for slot in 0..CLOSES {
+            let socket = Socket::from(OwnedFd::from(UnixDatagram::unbound().unwrap()));
+            kernel.submit(Token::new(OpKind::Close, slot, 0), Op::Close { socket }).unwrap();
+        }
+        let before = kernel.counters().system_calls;
+        kernel.turn(Some(kernel.now())).unwrap();
+        assert_eq!(kernel.counters().system_calls - before, 2, "{mode:?}");
+        let closed = std::iter::from_fn(|| kernel.next());
+        assert_eq!(closed.count(), CLOSES as usize, "{mode:?}");
+    }
 }
 
 /// No thread is asked, as there is nothing to wait for.

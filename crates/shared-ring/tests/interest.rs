@@ -363,6 +363,28 @@ fn a_processwide_interest_ends_when_its_number_is_used_again() {
     assert_eq!(events(&mut thread, 4), [(number.as_raw_fd(), Mask::WRITE)]);
 }
 
+/// The file that was declared lives on under another number, and its hints name the old one.
+#[test]
+fn a_scan_ends_a_processwide_interest_whose_number_is_used_again() {
+    let process = Arc::new(ProcessWide::new().unwrap());
+    let mut thread = process.join(1).unwrap();
+    let [(first, mut its), (second, mut others)] = [pair(), pair()];
+    for ours in [&first, &second] {
+        process.declare_interest(ours, Mask::READ, None).unwrap();
+    }
+    its.write_all(b"x").unwrap();
+    others.write_all(b"x").unwrap();
+    let _lives_on = first.try_clone().unwrap();
+    let (next, mut theirs) = pair();
+    theirs.write_all(b"x").unwrap();
+    let mut number = OwnedFd::from(first);
+    rustix::io::dup2(&next, &mut number).unwrap();
+    assert_eq!(events(&mut thread, 4), [(second.as_raw_fd(), Mask::READ)]);
+    assert_eq!(thread.overflows(), 1, "all were looked at");
+    its.write_all(b"x").unwrap();
+    assert_eq!(events(&mut thread, 4), [], "nobody has declared the next");
+}
+
 #[test]
 fn a_threads_own_interest_came_back_with_a_processwide_one_in_the_next_file_of_its_number() {
     let process = Arc::new(ProcessWide::new().unwrap());

@@ -133,6 +133,7 @@ on_every_kernel!(a_listing_in_flight_is_cancelled_or_left_behind);
 on_every_kernel!(a_file_is_sent_and_its_end_shows);
 on_every_kernel!(another_thread_ends_a_wait);
 on_every_kernel!(a_wait_ends_at_its_deadline);
+on_every_kernel!(no_turn_waits_while_a_completion_is_left);
 on_every_kernel!(a_full_table_refuses, Room { operations: 2, ..ROOM });
 on_every_kernel!(a_name_in_use_is_refused);
 on_every_kernel!(accepts_are_bounded_in_each_turn);
@@ -731,6 +732,31 @@ mod cases {
         assert_eq!(end, contents.len() as u64);
         while got.len() < contents.len() && peer.read_some(&mut got) {}
         assert!(got == contents);
+    }
+
+    pub(super) fn no_turn_waits_while_a_completion_is_left(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let mut connections = [0, 1].map(|slot| {
+            let (socket, peer) = plain(&mut kernel, far);
+            kernel.submit(receive(slot), Op::Receive { fd: number(&socket) }).unwrap();
+            (socket, peer)
+        });
+        soon(&mut kernel, &mut Batch::new());
+        connections.iter_mut().for_each(|(_, peer)| peer.write_all(b"x"));
+        let until = later(&kernel);
+        for _ in &connections {
+            let completion = loop {
+                kernel.turn(Some(until)).unwrap();
+                assert!(kernel.now() < until, "it has waited for more");
+                if let Some(completion) = kernel.next() {
+                    break completion;
+                }
+            };
+            assert!(matches!(completion.outcome, Outcome::Received(_)), "{completion:?}");
+        }
+        connections.into_iter().for_each(|(socket, _)| kernel.host_mut().close_unused(socket));
     }
 
     pub(super) fn another_thread_ends_a_wait(mut kernel: impl Kernel, far: &impl Far) {

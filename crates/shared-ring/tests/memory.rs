@@ -15,7 +15,7 @@ use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
     Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, Socket,
-    Submitted, Token, UringConfig, UringKernel,
+    Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
@@ -71,6 +71,38 @@ fn drop_in_the_middle(mut kernel: impl Kernel) {
     Linux::default().close_unused(other);
 }
 
+/// Drops a kernel while a thread lists a directory, or has done so and nobody has asked.
+fn lets_go_of_a_directory(name: &str, mut kernel: impl Kernel) {
+    let kept = Rc::new(());
+    let directory = std::fs::File::open("/proc/self").unwrap();
+    let root = File::from(OwnedFd::from(directory)).with(Rc::clone(&kept));
+    let list = Op::List { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let posted = kernel.submit(Token::new(OpKind::File, 0, 0), list).unwrap();
+    assert!(matches!(posted, Submitted::InFlight), "{name}: {posted:?}");
+    assert_eq!(Rc::strong_count(&kept), 2, "{name}: the directory is in use");
+    drop(kernel);
+    assert_eq!(Rc::strong_count(&kept), 1, "{name}: nobody uses the directory any more");
+}
+
+/// Bytes of the address space of this process (proc(5), `/proc/pid/statm`).
+fn mapped() -> usize {
+    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+    sizes.split(' ').next().unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
+}
+
+/// The ring of buffers that the kernel maps is no memory of the allocator.
+fn unmaps(mode: Mode) {
+    const ROUNDS: usize = 8;
+    const RING: usize = 16 << 15;
+    let config = UringConfig { mode, operations: 1, buffers: 1 << 15, buffer_size: 1 };
+    let rounds = || (0..ROUNDS).for_each(|_| drop(UringKernel::new(&config).unwrap()));
+    rounds();
+    let before = mapped();
+    rounds();
+    let grown = mapped().saturating_sub(before);
+    assert!(grown < ROUNDS * RING / 2, "{mode:?}: {grown} bytes that are left");
+}
+
 fn gives_back<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
     println!("{name}");
     // What a process makes once, it makes now.
@@ -78,6 +110,7 @@ fn gives_back<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
     let before = held();
     drop_in_the_middle(kernel());
     assert_eq!(held() - before, 0, "{name}: bytes that are left");
+    lets_go_of_a_directory(name, kernel());
 }
 
 #[test]
@@ -99,7 +132,10 @@ fn a_dropped_kernel_gives_back_all_memory() {
         let EngineConfig { operations, buffers, buffer_size } = ENGINE;
         let config = UringConfig { mode, operations, buffers, buffer_size };
         match UringKernel::probe(mode) {
-            Ok(()) => gives_back(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap()),
+            Ok(()) => {
+                gives_back(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap());
+                unmaps(mode);
+            }
             Err(missing) => println!("ring, {mode:?}: {missing}"),
         }
     }

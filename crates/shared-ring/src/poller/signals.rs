@@ -127,8 +127,7 @@ impl SignalQueue {
     }
 
     /// Whether what happens to a descriptor is told to this queue: the number may be a stranger's now.
-    fn is_watched(&mut self, fd: Fd) -> bool {
-        self.system_calls += 2;
+    fn is_watched(&self, fd: Fd) -> bool {
         // SAFETY: asks for a number.
         let signal = unsafe { libc::fcntl(fd.raw(), F_GETSIG) };
         let marks = self.first..self.first + libc::c_int::from(Self::MAX_MARKS);
@@ -181,7 +180,7 @@ impl SignalSource for SignalQueue {
             self.system_calls += 1;
             // SAFETY: the set and `info` are live, `timeout` is null or points to a live value.
             let signal = unsafe { libc::sigtimedwait(&self.signals, &mut info, timeout) };
-            if signal < 0 {
+            if signal == -1 {
                 let error = io::Error::last_os_error();
                 let over = [Some(libc::EAGAIN), Some(libc::EINTR)].contains(&error.raw_os_error());
                 return if over { Ok(None) } else { Err(error) };

@@ -124,15 +124,20 @@ fn explain(mode: Mode, error: &io::Error) -> SetupError {
         Some(libc::ENOSYS) => SetupError::NoUring,
         Some(libc::EPERM) => {
             let switch = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
-            match switch.ok().and_then(|text| text.trim().parse().ok()) {
-                Some(value) if value > 0 => SetupError::Sysctl(value),
-                _ => SetupError::Forbidden,
-            }
+            forbidden(&switch.unwrap_or_default())
         }
         Some(libc::EACCES) => SetupError::Forbidden,
         Some(libc::ENOMEM) => SetupError::Memory,
         Some(libc::EINVAL) => SetupError::Mode(mode),
         errno => SetupError::Other(errno.unwrap_or(0)),
+    }
+}
+
+/// Why io_uring is forbidden, by what the file `io_uring_disabled` says; nothing where there is none.
+fn forbidden(switch: &str) -> SetupError {
+    match switch.trim().parse() {
+        Ok(0) | Err(_) => SetupError::Forbidden,
+        Ok(value) => SetupError::Sysctl(value),
     }
 }
 
@@ -158,6 +163,9 @@ mod tests {
         for errno in [libc::ENOSYS, libc::EPERM, libc::ENOMEM, libc::EINVAL, libc::EIO] {
             assert!(refused(errno).to_string().contains("io_uring"));
         }
+        assert_eq!(forbidden("2\n"), SetupError::Sysctl(2));
+        assert_eq!(forbidden("0\n"), SetupError::Forbidden, "it is not switched off");
+        assert_eq!(forbidden(""), SetupError::Forbidden, "there is no switch");
         assert!(SetupError::Sysctl(2).to_string().contains("kernel.io_uring_disabled=2"));
     }
 }
