@@ -204,6 +204,16 @@ mod tests {
         assert!(!block.has_handler() && !block.has_events());
     }
 
+    #[test]
+    fn what_the_application_sets_stands_in_the_block() {
+        let block = EventControl::new(1);
+        let (mut code, mut top) = (0, 0);
+        block.set_handler((&raw mut code).cast());
+        block.set_stack((&raw mut top).cast());
+        assert_eq!(block.handler.load(Ordering::Relaxed), (&raw mut code).cast());
+        assert_eq!(block.stack.load(Ordering::Relaxed), (&raw mut top).cast());
+    }
+
     proptest! {
         #[test]
         fn behaves_like_a_bounded_queue(events in 1..9u32, steps in prop::collection::vec(any::<bool>(), 0..200)) {

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use send_core::{Action, Actions, ControlBlock, EventType, Group, Groups, Poster, Trigger};
+use send_core::{
+    Action, Actions, ControlBlock, EventType, Events, Group, Groups, Handler, Poster, Trigger,
+};
 
 const USER: EventType = EventType::USER;
 
@@ -139,6 +141,32 @@ fn a_full_buffer_loses_nothing_and_says_so() {
     assert!(seen(&handled) >= 2);
     let rest = std::iter::from_fn(|| send.next_event()).count() as u64;
     assert_eq!(seen(&handled) + rest, 6);
+}
+
+/// Uses one event up each time it is called.
+struct OneByOne(Arc<AtomicU64>);
+
+// SAFETY: it adds to an atomic number.
+unsafe impl Handler for OneByOne {
+    fn handle(&mut self, events: &mut Events<'_>) {
+        self.0.fetch_add(events.take(1).count() as u64, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_handler_that_takes_one_event_at_a_time_is_called_for_each() {
+    for trigger in [Trigger::Level, Trigger::Edge] {
+        let (mut send, poster, _) = block(2);
+        let handled = Arc::new(AtomicU64::new(0));
+        send.set_handler(OneByOne(handled.clone()), trigger);
+        post(&poster, 1..=2);
+        send.poll_pending();
+        post(&poster, 3..=4);
+        send.poll_pending();
+        send.set_deliver(Groups::ALL);
+        send.handle_events();
+        assert_eq!((seen(&handled), send.next_event()), (4, None), "{trigger:?}");
+    }
 }
 
 #[test]

@@ -178,7 +178,7 @@ impl Sockets {
             // It is not tried again, or it might fail to no end.
             Err(_) => {
                 entry.news |= ERR;
-                entry.failed = ERR;
+                entry.failed = true;
             }
         }
         if entry.role == Role::Watched {
@@ -236,7 +236,7 @@ impl Sockets {
             let accepted = match full {
                 // One that is released makes room.
                 true => Err(Errno::NFILE),
-                false if entry.failed != 0 => Err(Errno::INVAL),
+                false if entry.failed => Err(Errno::INVAL),
                 false => net::accept_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK),
             };
             match accepted {
@@ -255,7 +255,7 @@ impl Sockets {
                     return None;
                 }
                 Err(_) => {
-                    entry.failed = ERR;
+                    entry.failed = true;
                     let failed = event(EventType::ACCEPT, listener, entry);
                     return Some(Event { fd: -1, state: ERR, ..failed });
                 }
@@ -424,9 +424,9 @@ unsafe impl Source for Sockets {
         }
         let entry = self.table.get(socket)?;
         let state = match &entry.fd {
-            Some(fd) if event.kind == EventType::READY => {
+            Some(fd) if event.kind == EventType::READY && !entry.failed => {
                 let news = mem::take(&mut entry.news);
-                let now = state(fd.as_fd()).map_or(news, |state| state | entry.failed);
+                let now = state(fd.as_fd()).unwrap_or(news);
                 if now & news == 0 { 0 } else { now }
             }
             _ => entry.news,

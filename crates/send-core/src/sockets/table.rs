@@ -70,8 +70,8 @@ pub(crate) struct SocketEntry {
     pub(crate) group: Group,
     /// Of what was reported and not told since, or received and not taken, in the format of poll(2).
     pub(crate) news: u32,
-    /// What has happened to it that it can't be asked about: POLLERR when it can't tell any more.
-    pub(crate) failed: u32,
+    /// It can't tell any more, and nothing is asked of it.
+    pub(crate) failed: bool,
     /// What was received, as it was reported.
     pub(crate) reports_left: ReportList,
     /// Why it receives no more: 0 at the end of the stream, or an error's number.
@@ -143,6 +143,6 @@ impl SocketTable {
 impl SocketEntry {
     fn new(fd: Option<OwnedFd>, generation: u32, role: Role, group: Group) -> Self {
         let (reports_left, end) = (ReportList::default(), None);
-        SocketEntry { fd, generation, role, group, news: 0, failed: 0, reports_left, end }
+        SocketEntry { fd, generation, role, group, news: 0, failed: false, reports_left, end }
     }
 }
