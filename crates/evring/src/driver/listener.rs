@@ -216,15 +216,43 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_queue_that_is_nearly_right_is_let_be() {
+    /// A kernel with a listener whose queue has 100 places.
+    fn listening() -> (Engine<Poll>, ListenerState) {
         let config = EngineConfig { operations: 1, buffers: 1, buffer_size: 1 };
         let mut kernel = Engine::new(Poll::default(), &config).unwrap();
         let options =
             ListenOptions { backlog: 100, reuse_port: false, buffers: BufferSizes::default() };
         let address = "127.0.0.1:0".parse().unwrap();
         let (listener, _) = kernel.host_mut().listen(address, &options).unwrap();
-        let mut listener = ListenerState::new(0, listener, 100);
+        (kernel, ListenerState::new(0, listener, 100))
+    }
+
+    #[test]
+    fn a_listener_that_rests_tries_again_unless_it_is_off_or_closed() {
+        let (mut kernel, mut listener) = listening();
+        let now = kernel.now();
+        let later = now + ListenerState::RETRY_INTERVAL;
+        assert_eq!(listener.retry(), None);
+        listener.pause_until_retry(now);
+        assert_eq!(listener.retry(), Some(later));
+        listener.admit(AcceptPolicy::Off, &mut kernel);
+        assert_eq!(listener.retry(), None);
+        listener.admit(AcceptPolicy::All, &mut kernel);
+        assert_eq!(listener.retry(), Some(later));
+        listener.resume(&mut kernel, now);
+        assert!(!listener.accepting && listener.retry().is_some(), "it is too early");
+        listener.resume(&mut kernel, later);
+        assert!(listener.accepting && listener.retry().is_none());
+        listener.pause_until_retry(now);
+        kernel.finish();
+        let socket = listener.take().unwrap();
+        assert_eq!(listener.retry(), None);
+        kernel.host_mut().close_unused(socket);
+    }
+
+    #[test]
+    fn a_queue_that_is_nearly_right_is_let_be() {
+        let (mut kernel, mut listener) = listening();
         let mut fit = |max_per_turn| {
             listener.fit_backlog(max_per_turn, &mut kernel);
             listener.length()

@@ -411,7 +411,19 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
 #[cfg(test)]
 mod tests {
+    use shared_ring::GatherList;
+
     use super::*;
+    use crate::{Config, Tail};
+
+    #[test]
+    fn spare_memory_is_that_of_a_list_and_a_tail_for_each_connection_up_to_a_bound() {
+        let spare =
+            |max_connections| spare_memory(&Config { max_connections, ..Config::default() });
+        let each = size_of::<GatherList>() + GatherList::MAX_KEPT_BYTES + Tail::MAX_KEPT_BYTES;
+        assert_eq!([1, 128, 129].map(spare), [128 * each, 128 * each, 129 * each]);
+        assert_eq!([1_024, 100_000].map(spare), [1_024 * each; 2]);
+    }
 
     #[test]
     fn an_idle_connection_is_small() {
