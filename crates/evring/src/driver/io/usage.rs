@@ -150,3 +150,62 @@ impl Usage {
     /// Most lists and tails that are kept for later.
     pub const SPARE: usize = 2 * SPARE;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::net::TcpStream;
+    use std::rc::Rc;
+
+    use shared_ring::Engine;
+    use shared_ring::poller::Poll;
+
+    use super::*;
+    use crate::{
+        Commands, Config, Cx, EventLoop, FileOp, FileOutcome, Listener, RemoteHandle, Root, Rx,
+    };
+
+    /// Lists a directory for a connection, and stops the server when it has the list.
+    struct Lists(RemoteHandle);
+
+    impl Application for Lists {
+        type State = ();
+        const MAX_UNCONSUMED: usize = 64;
+
+        fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+            x.io.file_op(x.id, 1, FileOp::List(Root(0), "src".into()));
+        }
+
+        fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+            rx.take();
+        }
+
+        fn file(&mut self, _x: Cx<'_, impl Commands, ()>, _tag: u32, _done: FileOutcome) {
+            self.0.stop();
+        }
+    }
+
+    #[test]
+    fn what_a_server_uses_is_seen() {
+        let config = Config {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            roots: vec![env!("CARGO_MANIFEST_DIR").into()],
+            ..Config::default()
+        };
+        let kernel = Engine::new(Poll::default(), &config.engine_config().unwrap()).unwrap();
+        let mut server = EventLoop::new(kernel, &config).unwrap();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let sees = Rc::clone(&seen);
+        server.inspect(move |usage| sees.borrow_mut().push(*usage));
+        let _client = TcpStream::connect(server.addresses()[0]).unwrap();
+        let app = Lists(server.remote());
+        server.run(app).unwrap();
+
+        let most = |of: fn(&Usage) -> usize| seen.borrow().iter().map(of).max().unwrap();
+        assert_eq!((most(|u| u.listeners), most(|u| u.connections)), (1, 1));
+        assert_eq!((most(|u| u.sockets), most(|u| u.max_unconsumed)), (2, 64));
+        assert_eq!((most(|u| u.file_ops), most(|u| u.file_ops_per_connection)), (1, 1));
+        let last = *seen.borrow().last().unwrap();
+        assert_eq!((last.listeners, last.sockets, last.file_ops), (0, 0, 0));
+    }
+}
