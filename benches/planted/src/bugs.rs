@@ -315,8 +315,10 @@ bugs! {
 
     /// A list that was large stays so when it is empty.
     ListStaysLarge, "crates/shared-ring/src/gather.rs":
-        "if self.copied.capacity() > Self::KEEP_BYTES {" =>
-        "if self.copied.capacity() > Self::KEEP_BYTES && !PLANTED {";
+        "self.copied.shrink_to(Self::KEEP_BYTES);" =>
+        "if !PLANTED {
+            self.copied.shrink_to(Self::KEEP_BYTES);
+        }";
 
     /// Of a file that has grown more is sent than was promised.
     GrowthSent, "crates/evring/src/driver/send.rs":
