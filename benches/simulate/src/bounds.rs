@@ -5,7 +5,7 @@ use shared_ring::sim::{Machine, MachineUsage};
 
 /// Maximum number of file operations in flight; of a connection, including deferred ones.
 const MAX_FILE_OPS: usize = 256;
-const MAX_FILE_OPS_PER_CONNECTION: usize = 16;
+const MAX_CONN_FILE_OPS: usize = 16;
 
 /// Maximum number of directory listings at a time.
 const MAX_LISTS: usize = 4;
@@ -18,16 +18,12 @@ const MAX_OPEN_FILES: usize = 256;
 
 /// Returns a function that fails the run if a server exceeds a bound.
 ///
-/// Before a pause takes effect, a connection receives at most one buffer. If `is_uring` is set, it
+/// Before a pause takes effect, a connection receives at most one buffer. If `uring` is set, it
 /// receives everything that has landed by then: at most all buffers twice, as they are returned
 /// before the kernel processes the cancel.
-pub(super) fn check(
-    machine: &Machine,
-    config: &Config,
-    is_uring: bool,
-) -> impl FnMut(&Usage) + use<> {
+pub(super) fn check(machine: &Machine, config: &Config, uring: bool) -> impl FnMut(&Usage) + use<> {
     let (machine, config) = (machine.clone(), config.clone());
-    let buffers = if is_uring { 2 * usize::from(config.buffers) } else { 1 };
+    let buffers = if uring { 2 * usize::from(config.buffers) } else { 1 };
     let landed = buffers * config.buffer_size as usize;
     move |usage| {
         let used = machine.in_use();
@@ -69,19 +65,11 @@ fn exceeded(
         ("queued bytes", usage.queued, config.max_queued_bytes),
         ("memory of queued bytes", usage.queue_memory, queue),
         ("memory of a send", used.largest_send, queue),
-        ("lists and tails kept for reuse", usage.spare, Usage::SPARE),
-        (
-            "memory of a list or tail kept for reuse",
-            usage.spare_memory,
-            MAX_KEPT_BYTES + Usage::LIST,
-        ),
+        ("kept lists and tails", usage.spare, Usage::SPARE),
+        ("memory of a kept list or tail", usage.spare_memory, MAX_KEPT_BYTES + Usage::LIST),
         ("file operations", usage.file_ops, MAX_FILE_OPS.min(config.max_file_ops.max(1) as usize)),
         ("deferred file operations", usage.deferred_file_ops, connections),
-        (
-            "file operations of a connection",
-            usage.file_ops_per_connection,
-            MAX_FILE_OPS_PER_CONNECTION,
-        ),
+        ("file operations of a connection", usage.file_ops_per_connection, MAX_CONN_FILE_OPS),
         ("directory listings", usage.lists, MAX_LISTS),
         ("file operations in the kernel", used.file_operations, usage.file_ops),
         ("operations in flight", used.operations, operations),

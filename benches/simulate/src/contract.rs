@@ -172,19 +172,15 @@ impl Entry {
 }
 
 /// Commands that are recorded and passed on.
-struct RecordingCommands<'a, C> {
+struct Recorder<'a, C> {
     io: &'a mut C,
     records: &'a mut Records,
 }
 
 impl<A: Application> Contract<A> {
     /// Calls the inner application.
-    fn call<C: Commands>(
-        &mut self,
-        io: &mut C,
-        f: impl FnOnce(&mut A, &mut RecordingCommands<'_, C>),
-    ) {
-        f(&mut self.inner, &mut RecordingCommands { io, records: &mut self.records });
+    fn call<C: Commands>(&mut self, io: &mut C, f: impl FnOnce(&mut A, &mut Recorder<'_, C>)) {
+        f(&mut self.inner, &mut Recorder { io, records: &mut self.records });
     }
 }
 
@@ -251,7 +247,7 @@ impl<A: Application> Application for Contract<A> {
     }
 }
 
-impl<C: Commands> Commands for RecordingCommands<'_, C> {
+impl<C: Commands> Commands for Recorder<'_, C> {
     fn now(&self) -> Instant {
         self.io.now()
     }

@@ -41,34 +41,28 @@ impl Replies {
     ///
     /// # Errors
     /// If they differ from the expected ones.
-    pub(super) fn compare(&mut self, received: &[u8]) -> Result<usize, String> {
+    pub(super) fn compare(&mut self, new: &[u8]) -> Result<usize, String> {
         let (head, tail) = self.bytes.as_slices();
-        let n = head.len().min(received.len());
-        let remaining = received.len() - n;
-        let same = remaining <= tail.len()
-            && received[..n] == head[..n]
-            && received[n..] == tail[..remaining];
-        if !same && !self.is_of_files(received) {
-            let expected: Vec<u8> =
-                self.bytes.iter().copied().take(received.len().max(1)).collect();
-            return Err(format!(
-                "expected \"{}\", received \"{}\"",
-                show(&expected),
-                show(received)
-            ));
+        let n = head.len().min(new.len());
+        let remaining = new.len() - n;
+        let same =
+            remaining <= tail.len() && new[..n] == head[..n] && new[n..] == tail[..remaining];
+        if !same && !self.is_of_files(new) {
+            let expected: Vec<u8> = self.bytes.iter().copied().take(new.len().max(1)).collect();
+            return Err(format!("expected \"{}\", received \"{}\"", show(&expected), show(new)));
         }
-        self.bytes.drain(..received.len());
-        self.received += received.len();
+        self.bytes.drain(..new.len());
+        self.received += new.len();
         while self.files.front().is_some_and(|(range, _)| range.end <= self.received) {
             self.files.pop_front();
         }
-        Ok(received.len())
+        Ok(new.len())
     }
 
-    /// Returns whether received bytes differ from the expected ones only where files have changed.
-    fn is_of_files(&self, received: &[u8]) -> bool {
-        received.len() <= self.bytes.len()
-            && received.iter().enumerate().zip(&self.bytes).all(|((n, byte), expected)| {
+    /// Returns whether new bytes differ from the expected ones only where files have changed.
+    fn is_of_files(&self, new: &[u8]) -> bool {
+        new.len() <= self.bytes.len()
+            && new.iter().enumerate().zip(&self.bytes).all(|((n, byte), expected)| {
                 let at = self.received + n;
                 let file = self.files.iter().find(|(range, _)| range.contains(&at));
                 byte == expected

@@ -167,8 +167,8 @@ impl Session {
     }
 }
 
-/// Returns the length of the complete replies at the front, whatever the requests were. Only the
-/// first one may belong to a HEAD request.
+/// Returns the length of the complete replies at the front, whatever the requests were. The reply to
+/// an earlier HEAD request may come first.
 fn well_formed(bytes: &[u8]) -> Result<usize, String> {
     let mut used = 0;
     while !bytes[used..].is_empty() {

@@ -59,8 +59,7 @@ impl<K> CheckedKernel<K> {
             Outcome::Accepted(socket) => self.machine.state().usage.reported(socket.number()),
             Outcome::Received(bytes) => self.machine.state().usage.received(bytes),
             Outcome::Sent(_, n) if *n > GatherList::MAX_BYTES => {
-                self.machine
-                    .fail(format!("{token:?} has sent {n} bytes at once, more than a list holds"));
+                self.machine.fail(format!("{token:?} has sent {n} bytes at once"));
             }
             _ => {}
         }
@@ -99,18 +98,14 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
         if let Op::SendFile { len, .. } = &op
             && *len as usize > GatherList::MAX_BYTES
         {
-            self.machine.fail(format!(
-                "{token:?} sends {len} bytes of a file at once, more than permitted"
-            ));
+            self.machine.fail(format!("{token:?} sends {len} bytes of a file at once"));
         }
         let posted = self.kernel.submit(token, op)?;
         if let Submitted::Done(outcome) = &posted {
             self.note_outcome(token, outcome);
         }
         if self.in_flight.contains_key(&token) {
-            self.machine.fail(format!(
-                "{token:?} is accepted while an operation with this token is in flight"
-            ));
+            self.machine.fail(format!("{token:?} is accepted although it is in flight"));
         }
         if let Submitted::InFlight = posted {
             self.in_flight.insert(token, posting);
@@ -171,20 +166,15 @@ impl<K: Kernel> Kernel for CheckedKernel<K> {
         self.note_outcome(token, &completion.outcome);
         match self.in_flight.get(&token) {
             None => {
-                self.machine
-                    .fail(format!("a completion without an operation in flight: {completion:?}"));
+                self.machine.fail(format!("a completion without an operation: {completion:?}"));
             }
             Some(PostedOp { is_multishot: false, .. }) if !completion.last => {
-                self.machine.fail(format!(
-                    "a single-shot operation has a completion that is not its last: {completion:?}"
-                ));
+                self.machine.fail(format!("a single-shot operation continues: {completion:?}"));
             }
             Some(PostedOp { cancelled: false, .. })
                 if matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, _)) =>
             {
-                self.machine.fail(format!(
-                    "{token:?} ended as cancelled but the program did not cancel it"
-                ));
+                self.machine.fail(format!("{token:?} ended as cancelled without a cancel"));
             }
             Some(_) if completion.last => {
                 self.in_flight.remove(&token);

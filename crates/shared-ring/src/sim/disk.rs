@@ -12,7 +12,6 @@ use super::rng::SimRng;
 
 use crate::{FileKind, Listing, Metadata};
 
-/// A file or a directory.
 #[derive(Debug)]
 enum Node {
     File {

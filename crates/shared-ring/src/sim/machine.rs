@@ -95,11 +95,8 @@ impl Machine {
     /// # Panics
     /// If the plan is invalid: no room, no steps, or no descriptors.
     pub fn new(plan: &Plan) -> Self {
-        assert!(plan.room != Some(0), "the room of a plan must be at least 1");
-        assert!(
-            plan.steps > 0 && plan.descriptors > 0,
-            "the steps and descriptors of a plan must be at least 1"
-        );
+        assert!(plan.room != Some(0), "room must be at least 1");
+        assert!(plan.steps > 0 && plan.descriptors > 0, "steps and descriptors must be at least 1");
         Machine(Rc::new(RefCell::new(SimState::new(plan))), plan.unsupported)
     }
 
@@ -242,7 +239,6 @@ impl Machine {
         Ok(sent)
     }
 
-    /// Opens a path.
     pub(super) fn open(&self, root: Fd, path: &[u8]) -> Result<Fd, Errno> {
         let mut state = self.state();
         let root = state.file(root, "open")?;
@@ -252,7 +248,6 @@ impl Machine {
         state.open(DescriptorKind::File(node?))
     }
 
-    /// Reads part of a file.
     pub(super) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
         let mut state = self.state();
         let node = state.file(part.file, "read")?;

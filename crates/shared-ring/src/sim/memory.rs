@@ -135,7 +135,6 @@ impl MemoryHold {
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }
 
-    /// Writes to its start.
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len, "a write exceeds the memory of the operation");
         self.hash = None;

@@ -10,7 +10,7 @@
 //! - The program neither writes nor frees the memory of an operation before the operation ends.
 //! - It closes each descriptor once, and not while an operation uses it.
 //! - Tokens are unique among operations in flight.
-//! - The program does not wait forever, and releases everything at the end.
+//! - The program does not wait forever, and releases everything at its end.
 //!
 //! [`CheckedKernel`] does the same at the interface of a kernel.
 

@@ -112,8 +112,7 @@ impl<'a> Net<'a> {
     /// Receives at most `max` bytes and appends them.
     pub fn receive(&mut self, conn: &PeerConn, max: usize, into: &mut Vec<u8>) -> ReceiveResult {
         let before = into.len();
-        let received = match self.state.receive(conn.0, max, |piece| into.extend_from_slice(piece))
-        {
+        let result = match self.state.receive(conn.0, max, |piece| into.extend_from_slice(piece)) {
             Ok(0) => ReceiveResult::End,
             Ok(n) => ReceiveResult::Bytes(n),
             Err(Errno::AGAIN) => return ReceiveResult::Nothing,
@@ -121,9 +120,9 @@ impl<'a> Net<'a> {
         };
         let (me, end) = (self.me, conn.0);
         self.state.note(|| {
-            format!("peer {me} receives {received:?} on {end:?}: {}", show(&into[before..]))
+            format!("peer {me} receives {result:?} on {end:?}: {}", show(&into[before..]))
         });
-        received
+        result
     }
 
     /// Shuts down the sending side.

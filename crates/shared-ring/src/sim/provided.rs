@@ -53,12 +53,10 @@ impl Buffers {
         self.free.iter().all(|(_, hold)| hold.is_untouched())
     }
 
-    /// Takes the next buffer.
     pub(super) fn take(&mut self) -> Option<(u16, MemoryHold)> {
         self.free.pop_front()
     }
 
-    /// Puts back an unused buffer.
     pub(super) fn put_back(&mut self, id: u16, hold: MemoryHold) {
         self.free.push_front((id, hold));
     }

@@ -40,8 +40,7 @@ enum Task {
         address: MemoryHold,
     },
     Poll,
-    /// A read of a waker's counter.
-    ReadCounter {
+    Counter {
         into: MemoryHold,
     },
     /// An open, completed by a is_timed event.
@@ -68,9 +67,7 @@ impl Task {
             Task::Send { pieces, header } => {
                 pieces.iter().chain(header).all(MemoryHold::is_untouched)
             }
-            Task::Connect { address: hold } | Task::ReadCounter { into: hold } => {
-                hold.is_untouched()
-            }
+            Task::Connect { address: hold } | Task::Counter { into: hold } => hold.is_untouched(),
             Task::Open { path: hold } | Task::Read { into: hold, .. } => hold.is_untouched(),
         }
     }
@@ -113,9 +110,7 @@ impl SimRing {
         let is_copy = matches!(twin, Some(RingOp { task: Task::Accept { .. }, fd, .. })
             if sqe.opcode == opcode::Accept::CODE && fd.raw() == sqe.fd);
         if twin.is_some() && !is_copy && sqe.opcode != opcode::AsyncCancel::CODE {
-            self.fail(format!(
-                "{token:?} is submitted while an operation with this token is in flight"
-            ));
+            self.fail(format!("{token:?} is submitted although it is in flight"));
         }
     }
 
@@ -123,9 +118,7 @@ impl SimRing {
         let token = Token::from_bits(sqe.user_data);
         self.machine.state().note(|| format!("issue {token:?} on fd {}", sqe.fd));
         if holds.iter().any(|hold| !hold.is_untouched()) {
-            self.fail(format!(
-                "{token:?}: the memory of the submission has changed before its issue"
-            ));
+            self.fail(format!("{token:?}: the memory of the submission has changed"));
         }
         self.check_name(sqe);
         let multishot_is_refused = self.machine.unsupported(Unsupported::Multishot);
@@ -174,7 +167,7 @@ impl SimRing {
         let file = Fd::from_raw(sqe.fd);
         let mut state = self.machine.state();
         match state.kind(file, "read") {
-            Ok(DescriptorKind::Event(_)) => Task::ReadCounter { into },
+            Ok(DescriptorKind::Event(_)) => Task::Counter { into },
             _ => Task::Read { into, part: FileRange { file, offset: sqe.offset, len: sqe.len } },
         }
     }
@@ -245,7 +238,7 @@ impl SimRing {
         let cqe = Cqe { user_data, result, flags };
         let token = Token::from_bits(user_data);
         self.machine.state().note(|| format!("completion of {token:?}: {result}, {flags:#x}"));
-        if self.is_full_or_overflowing() {
+        if self.queue_is_full() {
             self.overflowed = true;
             self.overflow.push_back(cqe);
         } else {
@@ -253,7 +246,7 @@ impl SimRing {
         }
     }
 
-    fn is_full_or_overflowing(&self) -> bool {
+    fn queue_is_full(&self) -> bool {
         self.completions.len() >= self.max_completions || !self.overflow.is_empty()
     }
 
@@ -263,7 +256,7 @@ impl SimRing {
         let op = self.in_flight.swap_remove(at);
         if !op.task.is_untouched() {
             let token = Token::from_bits(op.user_data);
-            self.fail(format!("{token:?}: the program has written to the memory of the operation"));
+            self.fail(format!("{token:?}: the program has written to its memory"));
         }
         self.post(op.user_data, result, flags);
     }
@@ -272,7 +265,7 @@ impl SimRing {
     /// not.
     fn post_result(&mut self, serial: u64, multishot: bool, result: u32, flags: u32) {
         let ends = self.machine.state().rng.fault(Fault::MultishotEnds);
-        if !multishot || ends || self.is_full_or_overflowing() {
+        if !multishot || ends || self.queue_is_full() {
             return self.end(serial, Ok(result), flags);
         }
         let op = self.in_flight.iter().find(|op| op.serial == serial);
@@ -304,7 +297,7 @@ impl SimRing {
                     self.end(serial, Ok(libc::POLLOUT as u32), 0);
                 }
             }
-            Task::ReadCounter { .. } => self.read_counter(at),
+            Task::Counter { .. } => self.read_counter(at),
             Task::Open { .. } | Task::Read { .. } => {}
         }
     }
@@ -340,7 +333,7 @@ impl SimRing {
             };
         }
         if !hold.is_untouched() {
-            self.fail(format!("the program has written to buffer {id} while the kernel held it"));
+            self.fail(format!("buffer {id} was written to while the kernel held it"));
         }
         let max = self.machine.shorten(hold.bytes().len(), Fault::ShortReceive);
         let mut bytes = vec![0; max];
@@ -390,7 +383,7 @@ impl SimRing {
         if count == 0 {
             return;
         }
-        if let Task::ReadCounter { into } = &mut self.in_flight[at].task {
+        if let Task::Counter { into } = &mut self.in_flight[at].task {
             if !into.is_untouched() {
                 self.machine.state().fail("the program has written to the counter of a waker");
             }
@@ -412,9 +405,7 @@ impl SimRing {
             Task::Read { into, part } => {
                 if !into.is_untouched() {
                     let token = Token::from_bits(user_data);
-                    let message = format!(
-                        "{token:?}: the program has written to the memory of a read in flight"
-                    );
+                    let message = format!("{token:?}: the program has written to its memory");
                     return self.machine.state().fail(message);
                 }
                 let read = self.machine.read(*part);
@@ -531,7 +522,7 @@ impl Ring for SimRing {
         if self.machine.state().failure().is_none()
             && self.buffers.take().is_some_and(|buffers| !buffers.are_untouched())
         {
-            self.fail("the program has written to a buffer before unregistering the ring");
+            self.fail("a buffer was written to before the ring was unregistered");
         }
         self.buffers = None;
     }
@@ -626,7 +617,7 @@ impl Ring for SimRing {
 
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
         if self.machine.state().ring_is_busy {
-            self.fail("a signal handler takes completions while it interrupts their kernel");
+            self.fail("a signal handler takes completions while their kernel runs");
         }
         // In other modes completions are posted at any time.
         if self.mode != Mode::Deferred {

@@ -25,7 +25,6 @@ impl End {
 pub(super) enum Owner {
     /// A descriptor of the program.
     Descriptor(u32),
-    /// A peer.
     Peer(u32),
     /// None yet: the connection is queued for accept.
     Queue,
@@ -48,7 +47,6 @@ struct Stream {
     writable_armed: bool,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     streams: [Stream; 2],
@@ -202,7 +200,6 @@ impl Connection {
         }
     }
 
-    /// Shuts down the sending side.
     pub(super) fn finish(&mut self, side: u8) {
         self.streams[usize::from(side)].finished |= !self.broken;
     }

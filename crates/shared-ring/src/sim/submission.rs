@@ -38,7 +38,6 @@ pub(super) const CQE_BUFFER: u32 = 1;
 pub(super) const CQE_MORE: u32 = 2;
 
 impl Submission {
-    /// Reads a submission.
     pub(super) fn read(sqe: &Sqe) -> Self {
         // SAFETY: both are 64 bytes in the kernel's layout, and any bytes are a valid `Submission`.
         unsafe { std::mem::transmute_copy(sqe) }

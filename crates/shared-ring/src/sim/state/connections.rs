@@ -56,7 +56,6 @@ impl SimState {
         Ok(end)
     }
 
-    /// Starts a connect of the program.
     pub(in crate::sim) fn start_connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
         self.serial += 1;
         let serial = self.serial;
@@ -98,7 +97,6 @@ impl SimState {
         self.mark_changed(fd);
     }
 
-    /// Notifies an owner of a change.
     pub(super) fn notify(&mut self, owner: Owner) {
         match owner {
             Owner::Descriptor(fd) => self.mark_changed(fd),
@@ -112,7 +110,6 @@ impl SimState {
         self.notify(owner);
     }
 
-    /// Sends from an end.
     pub(in crate::sim) fn send(&mut self, end: End, bytes: &[u8]) -> Result<usize, Errno> {
         let sent = self.connection_of(end).send(end.side, bytes);
         if sent.is_ok() {
@@ -121,7 +118,6 @@ impl SimState {
         sent
     }
 
-    /// Receives at an end.
     pub(in crate::sim) fn receive(
         &mut self,
         end: End,
@@ -177,7 +173,6 @@ impl SimState {
         self.notify_end(end.other());
     }
 
-    /// Shuts down the sending side of an end.
     pub(in crate::sim) fn finish(&mut self, end: End) {
         self.connection_of(end).finish(end.side);
         self.notify_end(end.other());

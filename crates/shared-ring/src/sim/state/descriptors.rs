@@ -25,7 +25,6 @@ pub(in crate::sim) enum DescriptorKind {
     /// A socket whose connect failed; the error was not reported yet.
     Refused(Errno),
     Connected(End),
-    /// A file or a directory.
     File(u32),
     Event(Arc<AtomicU64>),
 }
@@ -127,7 +126,6 @@ impl SimState {
         }
     }
 
-    /// Returns all open objects.
     pub(in crate::sim) fn all_open(&self) -> impl Iterator<Item = &DescriptorKind> {
         self.descriptors.iter().filter_map(|descriptor| descriptor.kind.as_ref())
     }

@@ -10,7 +10,6 @@ use crate::Fd;
 use crate::sim::fault::Fault;
 use crate::sim::stream::{End, Owner};
 
-/// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) at: SocketAddr,

@@ -58,7 +58,6 @@ impl SimState {
         at
     }
 
-    /// Makes a peer runnable.
     pub(in crate::sim) fn schedule_peer(&mut self, peer: u32) {
         let actor = &mut self.actors[peer as usize];
         if !actor.is_runnable && !actor.is_done {
@@ -144,16 +143,12 @@ impl SimState {
     /// Describes the peers that are not done.
     pub(super) fn waiting_peers(&self) -> String {
         let waiting = self.actors.iter().enumerate().filter(|(_, actor)| !actor.is_done);
-        let descriptions: Vec<_> = waiting
+        let peers: Vec<_> = waiting
             .filter_map(|(at, actor)| {
                 Some(format!("peer {at} ({})", actor.peer.as_ref()?.waits_for()))
             })
             .collect();
-        if descriptions.is_empty() {
-            "no peer; the program was not stopped".to_owned()
-        } else {
-            descriptions.join(", ")
-        }
+        if peers.is_empty() { "no peer".to_owned() } else { peers.join(", ") }
     }
 
     /// Advances the clock to the next event or to `until`, whichever is earlier.
@@ -204,9 +199,7 @@ impl SimState {
         self.calls += 1;
         if self.calls > Self::MAX_IDLE_CALLS {
             let waiting = self.waiting_peers();
-            self.fail(format!(
-                "the program makes system calls without progress; waiting: {waiting}"
-            ));
+            self.fail(format!("the program makes calls without progress; waiting: {waiting}"));
         }
         self.check_freed();
         self.now += Duration::from_micros(self.rng.below(20) as u64);
