@@ -103,11 +103,11 @@ fn what_makes_no_sense_to_simulate_is_a_sentence() {
     let cases: [(&[&str], &str, i32); 9] = [
         (&["simulate", "--seed", "x"], "invalid value 'x' for '--seed", 2),
         (&["simulate", "--seed", "-1"], "'-1'", 2),
-        (&["simulate", "--steps", "0"], "steps must lie between 1 and", 2),
-        (&["simulate", "--steps", "99999999999"], "steps must lie between 1 and", 2),
+        (&["simulate", "--steps", "0"], "steps must be between 1 and", 2),
+        (&["simulate", "--steps", "99999999999"], "steps must be between 1 and", 2),
         (&["simulate", "--trace", "/no/such/file"], "can't read /no/such/file", 1),
         (&["simulate", "--trace", &nonsense], "no trace of a run: its first line is no case", 2),
-        (&["simulate", "--trace", &steps], "steps must lie between 1 and", 2),
+        (&["simulate", "--trace", &steps], "steps must be between 1 and", 2),
         (&["simulate", "--trace", &steps, "--quick"], "--trace repeats one run", 2),
         (&["floors", "--seed", "1"], "--seed, --steps and --trace are for the experiment", 2),
     ];

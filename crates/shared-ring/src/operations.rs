@@ -96,7 +96,7 @@ impl<S: System, N: Default> Operations<S, N> {
     ///
     /// # Errors
     /// Those of [`Submit::submit`](crate::Submit::submit).
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, token: Token, op: Op) -> Result<Step, SubmitError> {
         if self.in_flight.get(token).is_some() {
             return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
@@ -139,7 +139,7 @@ impl<S: System, N: Default> Operations<S, N> {
         Ok(Step::Wait(fd))
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Result<Step, SubmitError> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.system, op, disk) {
@@ -195,7 +195,7 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     /// Tries once what waits to read from a socket.
-    #[inline]
+    #[inline(always)]
     pub fn read(&mut self, fd: Fd, token: Token) -> Read {
         self.counters.system_calls += 1;
         match token.kind() {
