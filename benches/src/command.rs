@@ -97,7 +97,7 @@ pub(crate) struct Report {
 #[derive(Args)]
 pub(crate) struct Serve {
     #[arg(long)]
-    pub(crate) what: What,
+    pub(crate) what: ServerKind,
     #[arg(long)]
     pub(crate) mechanism: String,
     #[arg(long, default_value = "file")]
@@ -143,7 +143,7 @@ pub(crate) struct Client {
 
 /// A kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum What {
+pub(crate) enum ServerKind {
     /// A baseline: the smallest program that does the work.
     Floor,
     /// An application on a mechanism.
@@ -204,20 +204,20 @@ impl Serve {
     }
 }
 
-impl What {
+impl ServerKind {
     /// Returns the name on the command line and in figures.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            What::Floor => "floor",
-            What::App => "app",
-            What::Httpd => "httpd",
-            What::Nginx => "nginx",
-            What::Lighttpd => "lighttpd",
-            What::Haproxy => "haproxy",
-            What::H2o => "h2o",
-            What::Hyper => "hyper",
-            What::MayMinihttp => "may-minihttp",
-            What::Proxy => "proxy",
+            ServerKind::Floor => "floor",
+            ServerKind::App => "app",
+            ServerKind::Httpd => "httpd",
+            ServerKind::Nginx => "nginx",
+            ServerKind::Lighttpd => "lighttpd",
+            ServerKind::Haproxy => "haproxy",
+            ServerKind::H2o => "h2o",
+            ServerKind::Hyper => "hyper",
+            ServerKind::MayMinihttp => "may-minihttp",
+            ServerKind::Proxy => "proxy",
         }
     }
 }

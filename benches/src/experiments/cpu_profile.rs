@@ -136,7 +136,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-/// Adds the paper's table beside ours.
+/// Adds the results and the paper's table.
 fn paper(outcome: &mut Outcome) {
     let spent = outcome.ratios.iter().filter_map(|(name, percent)| {
         Some(format!("{} {percent:.2} %", name.strip_suffix("_event_percent")?))

@@ -50,7 +50,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             continue;
         }
         cx.progress.set_message(peer.to_string());
-        if let Err(failure) = one(cx, peer, &conditions, &mut trials, &mut outcome) {
+        if let Err(failure) = measure(cx, peer, &conditions, &mut trials, &mut outcome) {
             outcome.notes.push(format!("{peer} failed: {failure}"));
         }
     }
@@ -81,7 +81,7 @@ fn findings(outcome: &mut Outcome) {
     }
 }
 
-fn one(
+fn measure(
     cx: &Context,
     peer: Peer,
     conditions: &Conditions<'_>,

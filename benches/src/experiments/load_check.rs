@@ -1,4 +1,4 @@
-//! `lab load` beside other load generators: agreement and maximum rate.
+//! Compares `lab load` with other load generators: agreement and maximum rate.
 
 use super::{Context, Experiment};
 use crate::failure::Failure;
@@ -12,8 +12,8 @@ use crate::statistics::{ratios, spread};
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "load-check",
-    title: "the load generator beside h2load and wrk: rate and latency of the same work, and \
-            connections per second from one core",
+    title: "the load generator compared with h2load and wrk: rate and latency of the same work, and \
+                connections per second from one core",
     source: "goal of this project: rate and median latency within 5 % of theirs, and at least 1.5 \
              times the connections of h2load",
     own_network: true,

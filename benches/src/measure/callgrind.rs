@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::site::fetch;
 use super::{Conditions, Load, Server, Site, Subject};
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::outcome;
 
@@ -54,7 +54,7 @@ fn total(subject: &Subject, site: &Site, connections: usize, count: u64) -> Resu
     let args = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &option];
     let conditions = Conditions { under: &args, ..Conditions::default() };
     let server = Server::start_under(subject, site, &conditions)?;
-    if subject.work == Workload::File && subject.what == What::App {
+    if subject.work == Workload::File && subject.what == ServerKind::App {
         let what = "the server does not work under valgrind";
         fetch(&server, Workload::PATH).map_err(|e| Failure::new(what, e))?;
     }
@@ -84,7 +84,7 @@ mod tests {
         let Ok(callgrind) = Callgrind::find() else { return };
         let site = Site::bare(b"a reply").unwrap();
         let mechanism = "uring".to_owned();
-        let subject = Subject { what: What::Floor, mechanism, work: Workload::File };
+        let subject = Subject { what: ServerKind::Floor, mechanism, work: Workload::File };
         let count = callgrind.count(&subject, &site, 8).unwrap();
         assert!((10.0..100_000.0).contains(&count), "{count}");
     }

@@ -24,7 +24,7 @@ pub(crate) struct Load {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    made: u64,
+    request_count: u64,
 }
 
 impl Load {
@@ -45,7 +45,7 @@ impl Load {
             .map_err(|e| Failure::new("cannot start the client", e))?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
-        let mut load = Load { child, input, output, made: 0 };
+        let mut load = Load { child, input, output, request_count: 0 };
         load.line()?;
         Ok(load)
     }
@@ -54,13 +54,13 @@ impl Load {
     pub(crate) fn requests(&mut self, count: u64) -> Result<Window, Failure> {
         writeln!(self.input.as_mut().expect("open until the end"), "{count}")?;
         let line = self.line()?;
-        self.made += count;
+        self.request_count += count;
         serde_json::from_str(&line).map_err(|e| Failure::new("cannot parse the client's output", e))
     }
 
     /// Returns the number of requests made so far.
-    pub(crate) fn made(&self) -> u64 {
-        self.made
+    pub(crate) fn request_count(&self) -> u64 {
+        self.request_count
     }
 
     fn line(&mut self) -> Result<String, Failure> {

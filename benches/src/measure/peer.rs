@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Subject;
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::serve;
 
@@ -32,15 +32,15 @@ impl Peer {
     /// Returns the program to start.
     pub(crate) fn subject(self) -> Subject {
         let (what, mechanism) = match self {
-            Ours(mechanism) => (What::Httpd, mechanism),
-            Floor(interface) => (What::Floor, interface),
-            Nginx(configuration) => (What::Nginx, configuration),
-            Lighttpd(handler) => (What::Lighttpd, handler),
-            Haproxy => (What::Haproxy, "epoll"),
-            H2o => (What::H2o, "epoll"),
-            Hyper => (What::Hyper, "tokio"),
-            MayMinihttp => (What::MayMinihttp, "may"),
-            Proxy(mechanism) => (What::Proxy, mechanism),
+            Ours(mechanism) => (ServerKind::Httpd, mechanism),
+            Floor(interface) => (ServerKind::Floor, interface),
+            Nginx(configuration) => (ServerKind::Nginx, configuration),
+            Lighttpd(handler) => (ServerKind::Lighttpd, handler),
+            Haproxy => (ServerKind::Haproxy, "epoll"),
+            H2o => (ServerKind::H2o, "epoll"),
+            Hyper => (ServerKind::Hyper, "tokio"),
+            MayMinihttp => (ServerKind::MayMinihttp, "may"),
+            Proxy(mechanism) => (ServerKind::Proxy, mechanism),
         };
         Subject { what, mechanism: mechanism.to_owned(), work: Workload::File }
     }

@@ -89,8 +89,8 @@ impl UnderLoad {
 
     /// Stops both. Returns the system calls per request, from the server's start to its end.
     pub(crate) fn stop(self) -> Result<f64, Failure> {
-        let made = self.load.made();
+        let requests = self.load.request_count();
         drop(self.load);
-        Ok(self.server.stop()?.system_calls as f64 / made as f64)
+        Ok(self.server.stop()?.system_calls as f64 / requests as f64)
     }
 }

@@ -14,13 +14,13 @@ use super::processor::family;
 use super::processor::{SERVER_CORE, Switches};
 use super::site::fetch;
 use super::{CpuTime, Quota, Site};
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 
 /// A program to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
-    pub(crate) what: What,
+    pub(crate) what: ServerKind,
     pub(crate) mechanism: String,
     pub(crate) work: Workload,
 }

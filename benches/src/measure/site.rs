@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Server, Subject};
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::outcome;
 
@@ -39,7 +39,7 @@ impl Site {
     /// Creates the files, and takes the file server's reply with the shortest one, on `mechanism`.
     pub(crate) fn new(mechanism: &str) -> Result<Self, Failure> {
         let mechanism = mechanism.to_owned();
-        let subject = Subject { what: What::App, mechanism, work: Workload::File };
+        let subject = Subject { what: ServerKind::App, mechanism, work: Workload::File };
         Site::asking(&subject, Workload::PATH, 1)
     }
 

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{Serve, What};
+use crate::command::{Serve, ServerKind};
 use crate::failure::Failure;
 use crate::outcome;
 
@@ -46,14 +46,14 @@ pub(super) struct Start<'a> {
 }
 
 /// Returns the external server for `what`, if it is one.
-pub(crate) fn named(what: What) -> Option<External> {
+pub(crate) fn named(what: ServerKind) -> Option<External> {
     match what {
-        What::Nginx => Some(super::nginx::NGINX),
-        What::Lighttpd => Some(super::lighttpd::LIGHTTPD),
-        What::Haproxy => Some(super::haproxy::HAPROXY),
-        What::H2o => Some(super::h2o::H2O),
-        What::Hyper => Some(super::hyper::HYPER),
-        What::MayMinihttp => Some(super::may_minihttp::MAY_MINIHTTP),
+        ServerKind::Nginx => Some(super::nginx::NGINX),
+        ServerKind::Lighttpd => Some(super::lighttpd::LIGHTTPD),
+        ServerKind::Haproxy => Some(super::haproxy::HAPROXY),
+        ServerKind::H2o => Some(super::h2o::H2O),
+        ServerKind::Hyper => Some(super::hyper::HYPER),
+        ServerKind::MayMinihttp => Some(super::may_minihttp::MAY_MINIHTTP),
         _ => None,
     }
 }

@@ -22,7 +22,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Map, Value, json};
 
 use crate::allocator;
-use crate::command::{Serve, What, Workload};
+use crate::command::{Serve, ServerKind, Workload};
 use crate::failure::Failure;
 use crate::floors::{self, Task};
 use crate::measure::{HELLO, join, pin, raise_descriptors};
@@ -44,10 +44,10 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     // The server ends with its parent, even if the parent is killed.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let counters_json = match options.what {
-        What::Floor => floor(options)?,
-        What::App => application(options)?,
-        What::Httpd => httpd(options)?,
-        What::Proxy => proxy(options)?,
+        ServerKind::Floor => floor(options)?,
+        ServerKind::App => application(options)?,
+        ServerKind::Httpd => httpd(options)?,
+        ServerKind::Proxy => proxy(options)?,
         other => {
             let unknown = || Failure::Request(format!("{} is not a server", other.name()));
             return external::named(other).ok_or_else(unknown)?.exec(options, HELLO);

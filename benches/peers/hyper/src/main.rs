@@ -18,7 +18,9 @@ use tokio::net::TcpSocket;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [address, backlog, hello] = &args[..] else { return Err("three arguments are required".into()) };
+    let [address, backlog, hello] = &args[..] else {
+        return Err("three arguments are required".into());
+    };
     let (address, backlog): (SocketAddr, u32) = (address.parse()?, backlog.parse()?);
     let hello = Bytes::from(hello.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;

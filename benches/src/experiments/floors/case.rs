@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::CONNECTIONS;
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::measure::{Sample, Site, Subject, UnderLoad};
 use crate::statistics;
@@ -51,13 +51,13 @@ impl Case {
         Case { mechanism, floor, work, floor_runs, app_runs, failed: None }
     }
 
-    pub(super) fn subject(&self, what: What) -> Subject {
-        let mechanism = if what == What::Floor { self.floor } else { self.mechanism };
+    pub(super) fn subject(&self, what: ServerKind) -> Subject {
+        let mechanism = if what == ServerKind::Floor { self.floor } else { self.mechanism };
         Subject { what, mechanism: mechanism.to_owned(), work: self.work }
     }
 
-    pub(super) fn measured(&mut self, what: What) -> &mut Measured {
-        if what == What::Floor { &mut self.floor_runs } else { &mut self.app_runs }
+    pub(super) fn measured(&mut self, what: ServerKind) -> &mut Measured {
+        if what == ServerKind::Floor { &mut self.floor_runs } else { &mut self.app_runs }
     }
 
     /// Returns the CPU time of the application over that of the floor, per round.
@@ -76,7 +76,7 @@ impl Case {
         warm_up: u64,
     ) -> Result<(), Failure> {
         let start = |what| UnderLoad::start(&self.subject(what), site, CONNECTIONS, warm_up);
-        let (mut floor, mut app) = (start(What::Floor)?, start(What::App)?);
+        let (mut floor, mut app) = (start(ServerKind::Floor)?, start(ServerKind::App)?);
         let (mut of_floor, mut of_app) = (Sample::default(), Sample::default());
         for slice in 0..slices {
             // The order floor, app, app, floor cancels a steady drift.

@@ -2,7 +2,7 @@
 
 use evring::backends;
 
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::measure::{Load, Server, Site, Subject};
 use crate::outcome::{Outcome, X};
@@ -42,7 +42,7 @@ pub(super) fn measure_all(site: &Site, outcome: &mut Outcome) -> Option<f64> {
 }
 
 fn measure(mechanism: &str, site: &Site) -> Result<Bytes, Failure> {
-    let (what, work) = (What::App, Workload::File);
+    let (what, work) = (ServerKind::App, Workload::File);
     let subject = Subject { what, mechanism: mechanism.to_owned(), work };
     let mut server = Server::start(&subject, site)?;
     let (live, resident) = (server.counts()?.live, server.resident()?);

@@ -1,4 +1,4 @@
-//! Each mechanism beside its floor: a baseline program for the same work on the same interface.
+//! Compares each mechanism with its floor: a baseline program for the same work and interface.
 
 mod case;
 mod idle;
@@ -8,7 +8,7 @@ use evring::backends;
 use case::{Case, Measured};
 
 use super::{Context, Experiment};
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::floors;
 use crate::measure::{Callgrind, OtherPrograms, Site};
@@ -18,7 +18,7 @@ use crate::statistics::spread;
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "floors",
-    title: "each mechanism beside a baseline program on the same interface: echo and a small file",
+    title: "each mechanism compared with a baseline program on the same interface: echo and a small file",
     source: "goal of this project: file server at most 1.10 of its floor, echo at most 1.05",
     own_network: false,
     run,
@@ -134,7 +134,7 @@ fn count_instructions(cx: &Context, site: &Site, cases: &mut [Case], outcome: &m
     cx.progress.set_position(0);
     for case in cases.iter_mut() {
         cx.progress.set_message(format!("instructions of {case}"));
-        for what in [What::Floor, What::App] {
+        for what in [ServerKind::Floor, ServerKind::App] {
             match callgrind.count(&case.subject(what), site, CONNECTIONS) {
                 Ok(count) => case.measured(what).instructions.push(count),
                 Err(failure) => {
@@ -152,14 +152,14 @@ fn report(case: &Case, outcome: &mut Outcome) {
     if let Some(failure) = &case.failed {
         outcome.notes.push(format!("{case} failed: {failure}"));
     }
-    for (what, runs) in [(What::Floor, &case.floor_runs), (What::App, &case.app_runs)] {
+    for (what, runs) in [(ServerKind::Floor, &case.floor_runs), (ServerKind::App, &case.app_runs)] {
         figures(case, what, runs, outcome);
     }
     let name = case.mechanism.replace('-', "_");
     let prefix = if case.work == Workload::Echo { "echo_" } else { "" };
     if let Some(ratio) = spread(&case.ratios()) {
         let x = X::Name(case.mechanism.to_owned());
-        outcome.point("CPU beside the floor", "ratio", case.work.name(), x, ratio);
+        outcome.point("CPU over that of the floor", "ratio", case.work.name(), x, ratio);
         outcome.ratios.insert(format!("{prefix}{name}_vs_floor_cpu"), ratio.median);
     }
     if let Some(calls) = spread(&case.app_runs.system_calls) {
@@ -173,7 +173,7 @@ fn report(case: &Case, outcome: &mut Outcome) {
     }
 }
 
-fn figures(case: &Case, what: What, runs: &Measured, outcome: &mut Outcome) {
+fn figures(case: &Case, what: ServerKind, runs: &Measured, outcome: &mut Outcome) {
     let work = case.work.name();
     let mut add = |figure: &str, unit, name: &str, values: &[f64]| {
         if let Some(y) = spread(values) {

@@ -1,4 +1,4 @@
-//! The web server beside common web servers, loaded by wrk.
+//! Compares the web server with common web servers, loaded by wrk.
 
 mod comparison;
 mod work;
@@ -13,7 +13,7 @@ use comparison::{Comparison, Entry, Run, ratios};
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "peers",
-    title: "the web server beside nginx, hyper and may_minihttp: small and large files, pipelined \
+    title: "the web server compared with nginx, hyper and may_minihttp: small and large files, pipelined \
             requests, new connections",
     source: "goal of this project: CPU time at most 0.75 of nginx's for a file of 1 KiB, at \
              most 0.15 for pipelined requests",
