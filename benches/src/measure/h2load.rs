@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::processor::own_seconds;
+use super::cpu::own_seconds;
 use super::wrk::on_its_core;
 use crate::failure::Failure;
 

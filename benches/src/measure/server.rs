@@ -10,8 +10,8 @@ use std::{fmt, fs, thread};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
-use super::processor::family;
-use super::processor::{SERVER_CORE, Switches};
+use super::cpu::family;
+use super::cpu::{SERVER_CORE, Switches};
 use super::site::fetch;
 use super::{CpuTime, Quota, Site};
 use crate::command::{ServerKind, Workload};

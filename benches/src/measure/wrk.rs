@@ -9,7 +9,7 @@ use std::thread;
 
 use serde::Deserialize;
 
-use super::processor::own_seconds;
+use super::cpu::own_seconds;
 use super::{CLIENT_CORE, pin};
 use crate::failure::Failure;
 use crate::outcome;
