@@ -138,7 +138,7 @@ fn a_server_that_is_not_there_is_a_sentence_and_partial_results() {
     assert!(seen["failed"]["refused"].as_u64().unwrap() > 0);
     let output = load(&[&url, "--cold", "3"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(sentence(&output).contains("to be open beforehand were refused"));
+    assert!(sentence(&output).contains("refused the connections to open"));
 }
 
 #[test]
@@ -180,9 +180,9 @@ fn what_can_not_be_is_refused_with_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(sentence(&output).contains(what), "{}", sentence(&output));
     };
-    refused(&["http://127.0.0.1/", "--rate", "0"], "a rate must lie between");
-    refused(&["http://127.0.0.1/", "-c", "4000000000"], "descriptors, but a process may have");
-    refused(&["https://127.0.0.1/"], "only http:// is spoken");
+    refused(&["http://127.0.0.1/", "--rate", "0"], "the rate must be between");
+    refused(&["http://127.0.0.1/", "-c", "4000000000"], "descriptors, but the limit is");
+    refused(&["https://127.0.0.1/"], "only http:// is supported");
 }
 
 #[test]

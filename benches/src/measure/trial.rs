@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::available_parallelism;
 
-use load_generator::Moment;
+use load_generator::RunEvent;
 
 use super::server::program;
 use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Server, Site, Switches, TcpCounts};
 use crate::failure::Failure;
-use crate::load::{Observation, marked};
+use crate::load::{Observation, parse_mark};
 use crate::outcome::{self, Outcome};
 
 /// Has clients connect from addresses in turn, each with ports of its own.
@@ -209,7 +209,7 @@ pub(crate) fn awake() -> &'static [&'static str] {
 pub(crate) fn load(
     url: &str,
     words: &[&str],
-    mut at: impl FnMut(Moment) -> Result<(), Failure>,
+    mut at: impl FnMut(RunEvent) -> Result<(), Failure>,
 ) -> Result<Observation, Failure> {
     // Not by standard output, which nobody reads before the end.
     let file = outcome::directory()?.join(format!("seen-{}.json", std::process::id()));
@@ -227,7 +227,7 @@ pub(crate) fn load(
     let mut said = Vec::new();
     for line in BufReader::new(stderr).lines() {
         let line = line?;
-        match marked(&line) {
+        match parse_mark(&line) {
             Some(moment) => at(moment)?,
             None => said.push(line),
         }
