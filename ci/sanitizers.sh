@@ -8,10 +8,10 @@ export CARGO_TARGET_DIR=target/asan RUSTFLAGS=-Zsanitizer=address
 export ASAN_OPTIONS=detect_leaks=1
 skipped=(
     # It stops behind each instruction, of which there are many times as many here: it would take an hour.
-    an_event_may_arrive_behind_any_instruction
+    event_after_any_instruction_is_handled
     # It builds a library without `--target`, that is to say elsewhere, and loads it into a program that has to
     # have the sanitizer's own library first. What it looks for is no access to memory.
-    the_first_use_of_a_threads_storage_was_in_the_handler
+    handler_allocated_thread_local_storage
 )
 cargo +nightly test --target x86_64-unknown-linux-gnu -p shared-ring -p send-core --features shared-ring/sim \
     --lib --tests --no-fail-fast "$@" -- "${skipped[@]/#/--skip=}"

@@ -25,8 +25,7 @@ pub(crate) struct ArrivalTimes {
 }
 
 impl ArrivalTimes {
-    /// Generates `rate` arrivals per second, and `burst.0` times as many during the first
-    /// `burst.1`.
+    /// Generates `rate` arrivals per second, `burst.0` times as many during the first `burst.1`.
     pub(crate) fn new(
         arrivals: Arrivals,
         rate: f64,

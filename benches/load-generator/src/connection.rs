@@ -49,9 +49,9 @@ pub(crate) enum Phase {
 /// A request that awaits its reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRequest {
-    /// When the request was due.
+    /// Due time.
     pub(crate) due: Instant,
-    /// Whether the request became due in the measurement period.
+    /// The request became due in the measurement period.
     pub(crate) measured: bool,
     /// Index of the session, and of the request in it.
     pub(crate) session: usize,
@@ -79,15 +79,14 @@ pub(crate) struct Connection {
     /// Requests that await replies, in order. The last `unsent` of them have not been submitted.
     pub(crate) pending: VecDeque<PendingRequest>,
     pub(crate) unsent: usize,
-    /// Whether the session started in the measurement period.
+    /// The session started in the measurement period.
     pub(crate) measured: bool,
-    /// Whether a reply has been received.
+    /// A reply has been received.
     pub(crate) has_reply: bool,
     /// Number of requests that were answered or failed.
     pub(crate) completed: u64,
     pub(crate) parser: ReplyParser,
-    /// Slow sender: bytes of the request that were sent. Slow reader: bytes received since the last
-    /// pause.
+    /// Bytes of the request sent by a slow sender, or received by a slow reader since its pause.
     pub(crate) slow_bytes: usize,
 }
 

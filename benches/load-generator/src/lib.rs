@@ -1,6 +1,6 @@
 //! A load generator for web servers, for open and closed loops.
 //!
-//! A [`Generator`] runs the load of a [`Plan`] on any [`Kernel`](shared_ring::Kernel) and returns
+//! A [`Generator`] runs the load of a [`Plan`] on a [`Kernel`](shared_ring::Kernel) and returns
 //! [`Stats`].
 //!
 //! In an open loop, requests become due at a given rate, whether or not the server keeps up. Each

@@ -17,7 +17,7 @@ pub struct Plan {
     pub model: LoadModel,
     /// Maximum number of requests in flight per connection (pipelining).
     pub pipeline_depth: usize,
-    /// How a connection is closed after its last request.
+    /// Method of closing a connection after its last request.
     pub close_mode: CloseMode,
     /// Request timeout, from when the request was due. On expiry the client resets the connection.
     pub timeout: Duration,
@@ -59,8 +59,7 @@ pub struct SlowClients {
 /// Workload model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LoadModel {
-    /// Closed loop: each client starts its next session, on a new connection, when its last one
-    /// ends.
+    /// Closed loop: each client starts its next session, on a new connection, after the last.
     Closed {
         /// Number of clients, each with one connection.
         connections: u32,
@@ -84,7 +83,7 @@ pub enum LoadModel {
     },
 }
 
-/// How a connection is closed after its last request.
+/// Method of closing a connection after its last request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseMode {
     /// The server closes, as requested by `Connection: close`.

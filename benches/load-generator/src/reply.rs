@@ -8,7 +8,7 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     /// Length of the body in bytes.
     pub(crate) bytes: u64,
-    /// Whether the connection stays open for another reply.
+    /// The connection stays open for another reply.
     pub(crate) keep_alive: bool,
 }
 
@@ -161,8 +161,7 @@ impl ReplyParser {
         }
     }
 
-    /// Consumes bytes up to the end of the line. Once the line is complete, returns its length
-    /// without the line end.
+    /// Consumes up to the end of a line. Returns the line's length without its end, once complete.
     fn line(&mut self, remaining: &[u8]) -> Result<(usize, Option<usize>), Malformed> {
         let n = remaining.iter().position(|b| *b == b'\n').map_or(remaining.len(), |at| at + 1);
         self.buffered.extend_from_slice(&remaining[..n]);
@@ -178,8 +177,7 @@ impl ReplyParser {
     }
 }
 
-/// Parses a head. Returns its length, the reply and the state that follows, or `None` if it is
-/// incomplete.
+/// Parses a head. Returns its length, the reply and the next state; `None` if incomplete.
 fn head(bytes: &[u8], no_body: bool) -> Result<Option<(usize, Reply, State)>, Malformed> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut head = httparse::Response::new(&mut fields);

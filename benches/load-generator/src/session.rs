@@ -110,8 +110,8 @@ impl std::error::Error for SessionError {}
 /// ```
 ///
 /// `size` is the expected length of the reply's body in bytes. `think` is the time in seconds from
-/// the previous reply to this request. Indentation has no meaning; [`Plan::pipeline_depth`] limits
-/// the requests in flight.
+/// the previous reply to this request. Indentation has no meaning;
+/// [`pipeline_depth`](crate::Plan::pipeline_depth) limits the requests in flight.
 ///
 /// # Errors
 /// Returns the first invalid line.

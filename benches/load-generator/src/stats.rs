@@ -89,10 +89,9 @@ impl ErrorCounts {
 /// The timing and result of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
-    /// When the request was due, from the start of the run.
+    /// Due time, from the start of the run.
     pub due: Duration,
-    /// Time from due to an established connection: 0 if it was open already, `None` if it never
-    /// was.
+    /// Time from due to an established connection: 0 if it was open already, `None` if it failed.
     pub connect: Option<Duration>,
     /// Time from due to the reply or error.
     pub latency: Duration,
@@ -121,8 +120,7 @@ pub struct IntervalStats {
     pub max_latency: Duration,
 }
 
-/// Statistics of a run. A request is counted if it became due in the measurement period, whenever
-/// it ended.
+/// Statistics of a run: of the requests that became due in the measurement period.
 #[derive(Clone, Debug)]
 pub struct Stats {
     /// Length of the measurement period.
@@ -239,8 +237,7 @@ impl Stats {
         per_second(self.due, self.duration)
     }
 
-    /// Returns the reasons why the results are unreliable: the generator was late or short of
-    /// resources.
+    /// Returns why the results are unreliable: the generator was late or short of resources.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let lag_us = self.lag.value_at_quantile(0.99) as f64 / 1e3;

@@ -40,7 +40,7 @@ pub(crate) struct Load {
     #[arg(long, short = 'n', value_name = "N", conflicts_with = "sessions")]
     requests: Option<u64>,
 
-    /// How a connection is closed after its last request
+    /// Method of closing a connection after its last request
     #[arg(long, value_name = "MODE", default_value = "server")]
     ending: CloseKind,
 
@@ -70,8 +70,7 @@ pub(crate) struct Load {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     deadline: Duration,
 
-    /// Local source addresses, used round-robin, such as 127.0.0.2-127.0.0.17; each has its own
-    /// port range
+    /// Local source addresses, used round-robin, such as 127.0.0.2-127.0.0.17; each has its ports
     #[arg(long, value_name = "FIRST-LAST", value_parser = addresses)]
     sources: Option<Addresses>,
 
@@ -132,8 +131,8 @@ pub(crate) struct Load {
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
 
-    /// Write one line per request to this file as CSV, in the order in which they end; `-` for
-    /// standard output
+    /// Write one line per request to this file as CSV, in order of completion; `-` for standard
+    /// output
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
 
@@ -155,7 +154,7 @@ enum ArrivalKind {
     Fixed,
 }
 
-/// How a connection is closed after its last request.
+/// Method of closing a connection after its last request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CloseKind {
     /// The server closes, as requested by `Connection: close`

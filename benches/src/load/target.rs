@@ -45,8 +45,7 @@ impl Target {
         Ok(Target { address, host: host.as_str().to_owned(), path })
     }
 
-    /// Permits loopback addresses, and any address within an isolated network namespace. Others
-    /// require --anywhere.
+    /// Permits loopback addresses, and all within an isolated network namespace, or --anywhere.
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.address.ip().to_canonical().is_loopback() || is_isolated_namespace() {
             return Ok(());

@@ -49,8 +49,7 @@ impl<K: Kernel> Generator<'_, K> {
         Ok(slot)
     }
 
-    /// Submits an operation. If it completes at once, its completion is processed in the current
-    /// turn.
+    /// Submits an operation. If it completes at once, it is processed in the current turn.
     pub(super) fn post(&mut self, token: Token, op: Op) {
         let outcome = match self.kernel.submit(token, op) {
             Ok(Submitted::InFlight) => return,

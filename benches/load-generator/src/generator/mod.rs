@@ -97,7 +97,7 @@ pub struct Generator<'a, K> {
     /// Completions of operations that completed at once.
     completions: VecDeque<Completion>,
     spare_lists: Lists,
-    /// When the current run of refused connections began, and its length.
+    /// Start and length of the current run of refused connections.
     refused_since: Option<Instant>,
     refusals: u32,
     has_connected: bool,

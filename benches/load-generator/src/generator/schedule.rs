@@ -115,8 +115,7 @@ impl<K: Kernel> Generator<'_, K> {
         }
     }
 
-    /// Schedules a new connection in place of a failed one, for the models with a fixed number of
-    /// them.
+    /// Schedules a connection in place of a failed one, for models with a fixed number of them.
     pub(super) fn schedule_reconnect(&mut self) {
         if !matches!(self.plan.model, LoadModel::OpenSessions { .. }) {
             self.timers.push(Reverse((self.now + RETRY_DELAY, Timer::Reconnect)));
@@ -157,8 +156,7 @@ impl<K: Kernel> Generator<'_, K> {
         }
     }
 
-    /// Returns the session and index of the next request, over the requests of all sessions in
-    /// turn.
+    /// Returns the session and index of the next request, over all sessions in turn.
     pub(super) fn advance_request(&mut self) -> (usize, u64) {
         let next = (self.next_session, self.next_index);
         self.next_index += 1;

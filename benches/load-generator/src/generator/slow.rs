@@ -30,8 +30,7 @@ impl<K: Kernel> Generator<'_, K> {
         }
         let Some(fd) = connection.fd() else { return };
         if connection.role == Role::SlowReader && connection.thinking {
-            // More bytes may have been received before the cancellation, and it may still be in
-            // flight.
+            // More bytes may have arrived before the cancellation, or it is still in flight.
             if connection.slow_bytes > 0 || connection.receiving {
                 return self.slow_pause(slot);
             }
