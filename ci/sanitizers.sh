@@ -8,10 +8,10 @@ export CARGO_TARGET_DIR=target/asan RUSTFLAGS=-Zsanitizer=address
 export ASAN_OPTIONS=detect_leaks=1
 skipped=(
     # Stops after each instruction; the instrumented code has many more, which would take an hour.
-    an_event_may_arrive_behind_any_instruction
+    event_after_any_instruction_is_handled
     # Builds a library without `--target`, so without the sanitizer, and loads it into a program that
     # must load the sanitizer's library first. Its defect is not a memory access.
-    the_first_use_of_a_threads_storage_was_in_the_handler
+    handler_allocated_thread_local_storage
 )
 cargo +nightly test --target x86_64-unknown-linux-gnu -p shared-ring -p send-core --features shared-ring/sim \
     --lib --tests --no-fail-fast "$@" -- "${skipped[@]/#/--skip=}"

@@ -141,7 +141,7 @@ fn refused_connections_fail_with_partial_results() {
     assert!(observation["failed"]["refused"].as_u64().unwrap() > 0);
     let output = load(&[&url, "--cold", "3"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(message(&output).contains("to be open beforehand were refused"));
+    assert!(message(&output).contains("refused the connections to open"));
 }
 
 #[test]
@@ -183,9 +183,9 @@ fn invalid_options_fail_with_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(message(&output).contains(what), "{}", message(&output));
     };
-    refused(&["http://127.0.0.1/", "--rate", "0"], "a rate must lie between");
-    refused(&["http://127.0.0.1/", "-c", "4000000000"], "descriptors, but a process may have");
-    refused(&["https://127.0.0.1/"], "only http:// is spoken");
+    refused(&["http://127.0.0.1/", "--rate", "0"], "the rate must be between");
+    refused(&["http://127.0.0.1/", "-c", "4000000000"], "descriptors, but the limit is");
+    refused(&["https://127.0.0.1/"], "only http:// is supported");
 }
 
 #[test]

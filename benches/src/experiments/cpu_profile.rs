@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use load_generator::Moment;
+use load_generator::RunEvent;
 
 use super::{Context, Experiment, servers};
 use crate::failure::Failure;
@@ -89,7 +89,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         let args = [&args[..], &["--warm-up", "1", "--duration", seconds], &SOURCES].concat();
         let (mut recording, mut readings) = (None, Vec::new());
         let observed = load(&format!("http://{}/1k.txt", server.address()), &args, |moment| {
-            if let Moment::Counts = moment {
+            if let RunEvent::MeasurementStart = moment {
                 recording = Some(perf.record(server.family())?);
             }
             readings.push((Instant::now(), server.cpu()?));

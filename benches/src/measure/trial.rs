@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::available_parallelism;
 
-use load_generator::Moment;
+use load_generator::RunEvent;
 
 use super::server::program;
 use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Server, Site, Switches, TcpCounts};
 use crate::failure::Failure;
-use crate::load::{Observation, marked};
+use crate::load::{Observation, parse_mark};
 use crate::outcome::{self, Outcome};
 
 /// Options that make clients connect from several addresses in turn, for more ports.
@@ -215,7 +215,7 @@ pub(crate) fn busy_option() -> &'static [&'static str] {
 pub(crate) fn load(
     url: &str,
     args: &[&str],
-    mut at: impl FnMut(Moment) -> Result<(), Failure>,
+    mut at: impl FnMut(RunEvent) -> Result<(), Failure>,
 ) -> Result<Observation, Failure> {
     let file = outcome::directory()?.join(format!("observation-{}.json", std::process::id()));
     let cores = available_parallelism().map_or(1, usize::from);
@@ -232,7 +232,7 @@ pub(crate) fn load(
     let mut messages = Vec::new();
     for line in BufReader::new(stderr).lines() {
         let line = line?;
-        match marked(&line) {
+        match parse_mark(&line) {
             Some(moment) => at(moment)?,
             None => messages.push(line),
         }
