@@ -15,7 +15,7 @@ fi
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(head body range conditions path connection server)
+[ ${#targets[@]} -gt 0 ] || targets=(head body range conditions path connection server kv)
 
 for target in "${targets[@]}"; do
     printf '\n== %s\n' "$target"

@@ -166,7 +166,7 @@ fn a_handler_that_takes_one_event_at_a_time_is_called_for_each() {
         send.poll_pending();
         send.set_deliver(Groups::ALL);
         send.handle_events();
-        assert_eq!((seen(&handled), send.next_event()), (4, None), "{trigger:?}");
+        assert_eq!((load(&handled), send.next_event()), (4, None), "{trigger:?}");
     }
 }
 
