@@ -87,8 +87,9 @@ fn changed_file_is_noticed_after_the_ttl() {
 fn just_changed_file_is_not_cached() {
     let root = site();
     let mut stage = Stage::new(root.path());
-    fs::write(root.path().join("new"), b"new").unwrap();
-    stage.io.wall = SystemTime::now();
+    let new = root.path().join("new");
+    fs::write(&new, b"new").unwrap();
+    stage.io.wall = fs::metadata(&new).unwrap().modified().unwrap();
     one(&mut stage, &get("/new"));
     stage.pass(Duration::from_millis(100));
     // When the second of its change is over, it is opened once more.
