@@ -1,16 +1,15 @@
-//! Reads the list of mechanisms: each enabled feature that has a file in `src/mechanisms/`.
+//! Generates the list of mechanisms: one for each enabled feature that has a file in `src/mechanisms/`.
 //!
-//! The list itself is `[features]` in Cargo.toml, so that a new mechanism is one new file and one
-//! line there. What is generated: a module for each file, and one call of `mechanisms!` that
-//! names the type in each.
+//! The list itself is `[features]` in Cargo.toml, so a new mechanism takes one new file and one line there.
+//! The output is a module for each file and one call of `mechanisms!` with their types.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
 fn main() {
-    let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets the manifest's directory");
-    let out = env::var("OUT_DIR").expect("cargo sets the output directory");
+    let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let folder = Path::new(&root).join("src/mechanisms");
     println!("cargo::rerun-if-changed={}", folder.display());
 
@@ -30,16 +29,18 @@ fn main() {
         let name: String = module.split('_').map(capitalized).collect();
         writeln!(modules, "#[path = {path:?}]\nmod {module};\npub use {module}::{name};")
             .and_then(|()| write!(names, "{name}, "))
-            .expect("a string takes all");
+            .expect("writing to a string succeeds");
     }
     if names.is_empty() {
-        println!("cargo::error=choose at least one mechanism, as by --features evring/epoll");
+        println!(
+            "cargo::error=no mechanism is enabled; enable at least one, such as with --features evring/epoll"
+        );
     }
     let list = format!("{modules}mechanisms! {{ {names} }}\n");
     fs::write(Path::new(&out).join("mechanisms.rs"), list).expect("the output can be written");
 }
 
 fn capitalized(word: &str) -> String {
-    let (first, rest) = word.split_at(1);
-    first.to_uppercase() + rest
+    let (first, remaining) = word.split_at(1);
+    first.to_uppercase() + remaining
 }

@@ -133,8 +133,8 @@ bugs! {
 
     /// The beginning of a request is lost when its end has not come yet.
     TailLost, "crates/evring/src/driver/receive.rs":
-        "if !rest.is_empty() && self.io.connection(slot).app_reads() {" =>
-        "if !rest.is_empty() && self.io.connection(slot).app_reads() && !PLANTED {";
+        "if !remaining.is_empty() && self.io.connection(slot).app_reads() {" =>
+        "if !remaining.is_empty() && self.io.connection(slot).app_reads() && !PLANTED {";
 
     /// Bytes that arrive while the application has paused are lost.
     PausedBytesLost, "crates/evring/src/driver/receive.rs":
@@ -247,11 +247,11 @@ bugs! {
 
     /// What is queued is dropped at a close that should send it first.
     DroppedAtClose, "crates/evring/src/driver/close.rs":
-        "self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));" =>
+        "self.io.set_timer(slot, FIRST_PROGRESS_CHECK.min(self.io.config.progress_interval));" =>
         "if PLANTED {
             self.io.drop_queue(slot);
         }
-        self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));";
+        self.io.set_timer(slot, FIRST_PROGRESS_CHECK.min(self.io.config.progress_interval));";
 
     /// A deadline is told of late.
     DeadlineLate, "crates/evring/src/wheel.rs":

@@ -1,4 +1,4 @@
-//! Choosing a mechanism by its name.
+//! Selection of a mechanism by name.
 
 use std::net::SocketAddr;
 
@@ -8,16 +8,16 @@ use crate::{
     Application, Config, Family, Multiplexer, RemoteHandle, StartError, Stats, Unavailable,
 };
 
-/// What there is to know of a mechanism before it runs.
+/// Description of a mechanism.
 #[derive(Clone, Debug)]
 pub struct Backend {
-    /// The name by which users choose it.
+    /// Name by which users select it.
     pub name: &'static str,
-    /// How it reports events.
+    /// The way it reports events.
     pub family: Family,
-    /// What it is, in a few words.
+    /// Short description.
     pub summary: &'static str,
-    /// Whether it can run here, or why not.
+    /// Whether the mechanism can run on this machine, or the reason why not.
     pub available: Result<(), Unavailable>,
 }
 
@@ -27,22 +27,22 @@ impl Backend {
     }
 }
 
-/// The mechanisms that `auto` tries, in this order, before any other.
+/// Mechanisms that `auto` tries first, in this order.
 const PREFERRED: [&str; 2] = ["uring", "epoll"];
 
-/// The mechanism to use when none was asked for.
+/// The mechanism selected by [`auto`].
 #[derive(Clone, Debug)]
 pub struct AutoChoice {
-    /// Its name.
+    /// Name of the mechanism.
     pub name: &'static str,
-    /// Those that would have been better but can't run here, and why.
+    /// Preferred mechanisms that are unavailable, with the reasons.
     pub passed_over: Vec<(&'static str, Unavailable)>,
 }
 
-/// Chooses the fastest mechanism that can run here.
+/// Selects the fastest mechanism that is available.
 ///
 /// # Errors
-/// When none that is built in can.
+/// Fails if no mechanism in this build is available.
 pub fn auto() -> Result<AutoChoice, Unavailable> {
     let mut all = backends();
     all.sort_by_key(|b| PREFERRED.iter().position(|p| *p == b.name).unwrap_or(PREFERRED.len()));
@@ -53,21 +53,20 @@ pub fn auto() -> Result<AutoChoice, Unavailable> {
             Err(reason) => passed_over.push((backend.name, reason)),
         }
     }
-    Err(Unavailable("none of the mechanisms that are built in can run here".into()))
+    Err(Unavailable("no mechanism of this build can run on this machine".into()))
 }
 
 macro_rules! mechanisms {
     ($($name:ident,)*) => {
-        /// The names of the mechanisms that are built in.
+        /// Names of all mechanisms in this build.
         pub const NAMES: &[&str] = &[$(<$name as Multiplexer>::NAME,)*];
 
-        /// Every mechanism that is built in.
+        /// Returns all mechanisms in this build.
         pub fn backends() -> Vec<Backend> {
             vec![$(Backend::of::<$name>(),)*]
         }
 
-        /// A mechanism that was chosen by name. Static dispatch resumes inside: each mechanism
-        /// runs a loop of its own.
+        /// A mechanism selected by name. Each variant runs its own statically dispatched loop.
         pub enum AnyMechanism {
             $(
                 #[doc = concat!("[`", stringify!($name), "`]")]
@@ -76,10 +75,10 @@ macro_rules! mechanisms {
         }
 
         impl AnyMechanism {
-            /// Sets up the mechanism called `name`; `auto` lets [`auto`] choose.
+            /// Sets up the mechanism called `name`; for `auto`, the one that [`auto`] selects.
             ///
             /// # Errors
-            /// Those of [`Multiplexer::new`], and an unknown name.
+            /// Fails like [`Multiplexer::new`], and for an unknown name.
             pub fn new(name: &str, config: &Config) -> Result<Self, StartError> {
                 let name = if name == "auto" { auto()?.name } else { name };
                 match name {
@@ -112,7 +111,7 @@ macro_rules! mechanisms {
             /// See [`Multiplexer::run`].
             ///
             /// # Errors
-            /// Those of [`Multiplexer::run`].
+            /// Fails like [`Multiplexer::run`].
             pub fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
                 match self {
                     $(AnyMechanism::$name(m) => m.run(app),)*

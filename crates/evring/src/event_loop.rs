@@ -1,4 +1,4 @@
-//! The loop over a kernel, of which the mechanisms are made.
+//! The event loop over a kernel, on which the mechanisms are built.
 
 use std::net::SocketAddr;
 
@@ -10,9 +10,9 @@ use shared_ring::{Engine, EngineConfig, Kernel, KernelError, Mode, UringConfig, 
 use crate::driver::{Io, drive, open_listeners, open_roots, operations};
 use crate::{Application, Config, RemoteHandle, StartError, Stats, Unavailable};
 
-/// A server over any [`Kernel`], set up and about to run: what a mechanism is made of.
+/// A server over any [`Kernel`], ready to run.
 ///
-/// [`Config::engine_config`] and [`Config::uring_config`] say how large the kernel should be.
+/// [`Config::engine_config`] and [`Config::uring_config`] return the configuration of the kernel.
 pub struct EventLoop<K: Kernel> {
     io: Io<K>,
     addresses: Vec<SocketAddr>,
@@ -23,7 +23,7 @@ impl<K: Kernel> EventLoop<K> {
     /// Opens the listeners and roots.
     ///
     /// # Errors
-    /// Says what is in the way.
+    /// Fails if the configuration is invalid, or a listener or root cannot be opened.
     pub fn new(mut kernel: K, config: &Config) -> Result<Self, StartError> {
         config.check()?;
         let roots = open_roots(kernel.host_mut(), config)?;
@@ -42,7 +42,7 @@ impl<K: Kernel> EventLoop<K> {
         self.remote.clone()
     }
 
-    /// Has somebody look at what the server uses, after each completion and each turn.
+    /// Calls `inspector` with the resource usage after each completion and each turn.
     #[cfg(feature = "sim")]
     pub fn inspect(&mut self, inspector: impl FnMut(&crate::Usage) + 'static) {
         self.io.inspector = Some(Box::new(inspector));
@@ -51,50 +51,50 @@ impl<K: Kernel> EventLoop<K> {
     /// See [`Multiplexer::run`](crate::Multiplexer::run).
     ///
     /// # Errors
-    /// When the kernel can't be used any more.
+    /// Fails if the kernel fails.
     pub fn run<A: Application>(self, app: A) -> Result<Stats, KernelError> {
         drive(self.io, self.remote, app)
     }
 }
 
 impl<P: Poller> EventLoop<Engine<P>> {
-    /// Over this machine's sockets and a poller.
+    /// Sets up an event loop over a poller.
     pub(crate) fn over_poller(poller: P, config: &Config) -> Result<Self, StartError> {
         let engine = Engine::new(poller, &config.engine_config()?)
-            .map_err(|error| StartError::System("the event loop can't be set up", error))?;
+            .map_err(|error| StartError::System("cannot set up the event loop", error))?;
         EventLoop::new(engine, config)
     }
 }
 
 impl EventLoop<UringKernel> {
-    /// Over this machine's io_uring.
+    /// Sets up an event loop over io_uring.
     pub(crate) fn over_uring(mode: Mode, config: &Config) -> Result<Self, StartError> {
         let ring = UringKernel::new(&config.uring_config(mode)?)
-            .map_err(|missing| Unavailable(missing.to_string()))?;
+            .map_err(|error| Unavailable(error.to_string()))?;
         EventLoop::new(ring, config)
     }
 }
 
 #[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
 impl EventLoop<SendKernel> {
-    /// Whether [`EventLoop::over_send`] can run here.
+    /// Returns whether [`EventLoop::over_send`] is available.
     pub(crate) fn send_available(delivery: Delivery) -> Result<(), Unavailable> {
-        UringKernel::probe(delivery.mode()).map_err(|missing| Unavailable(missing.to_string()))
+        UringKernel::probe(delivery.mode()).map_err(|error| Unavailable(error.to_string()))
     }
 
-    /// Over this machine's io_uring, whose completions are delivered as events.
+    /// Sets up an event loop over SEND: io_uring completions delivered as events.
     pub(crate) fn over_send(delivery: Delivery, config: &Config) -> Result<Self, StartError> {
         let ring = SendKernel::new(&config.uring_config(delivery.mode())?, delivery)
-            .map_err(|unusable| Unavailable(unusable.to_string()))?;
+            .map_err(|error| Unavailable(error.to_string()))?;
         EventLoop::new(ring, config)
     }
 }
 
 impl Config {
-    /// How an [`Engine`] has to be set up.
+    /// Returns the configuration of an [`Engine`].
     ///
     /// # Errors
-    /// When the numbers make no sense.
+    /// Fails if the configuration is invalid.
     pub fn engine_config(&self) -> Result<EngineConfig, StartError> {
         self.check()?;
         Ok(EngineConfig {
@@ -104,10 +104,10 @@ impl Config {
         })
     }
 
-    /// How a [`UringKernel`] has to be set up.
+    /// Returns the configuration of a [`UringKernel`].
     ///
     /// # Errors
-    /// When the numbers make no sense.
+    /// Fails if the configuration is invalid.
     pub fn uring_config(&self, mode: Mode) -> Result<UringConfig, StartError> {
         self.check()?;
         Ok(UringConfig {

@@ -1,5 +1,5 @@
-//! /dev/poll as it was measured on Linux: the interest set is kept, and a wait goes through all of it for
-//! hints that something has happened (SEND 2.3.1).
+//! /dev/poll as measured on Linux: the kernel keeps the interest set, and each wait scans all of it for
+//! hints (SEND 2.3.1).
 
 use std::net::SocketAddr;
 
@@ -7,13 +7,13 @@ use shared_ring::{Engine, poller};
 
 use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
 
-/// /dev/poll by Provos and Lever, with epoll's edges as its hints.
+/// /dev/poll by Provos and Lever, with epoll's edges as hints.
 pub struct Devpoll(EventLoop<Engine<poller::DevPoll>>);
 
 impl Multiplexer for Devpoll {
     const NAME: &'static str = "devpoll";
     const FAMILY: Family = Family::Readiness;
-    const SUMMARY: &'static str = "/dev/poll, a set that is scanned for hints";
+    const SUMMARY: &'static str = "/dev/poll, an interest set scanned for hints";
 
     fn available() -> Result<(), Unavailable> {
         Ok(())
@@ -21,7 +21,7 @@ impl Multiplexer for Devpoll {
 
     fn new(config: &Config) -> Result<Self, StartError> {
         let poller = poller::DevPoll::new()
-            .map_err(|error| StartError::System("epoll can't be used", error))?;
+            .map_err(|error| StartError::System("cannot set up epoll", error))?;
         EventLoop::over_poller(poller, config).map(Devpoll)
     }
 

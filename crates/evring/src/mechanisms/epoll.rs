@@ -1,5 +1,5 @@
-//! epoll, level-triggered: the kernel keeps the interest set and reports as long as there is
-//! something to do.
+//! epoll, level-triggered: the kernel keeps the interest set and reports a descriptor as long as it is
+//! ready.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ impl Multiplexer for Epoll {
 
     fn new(config: &Config) -> Result<Self, StartError> {
         let poller = poller::Epoll::new()
-            .map_err(|error| StartError::System("epoll can't be used", error))?;
+            .map_err(|error| StartError::System("cannot set up epoll", error))?;
         EventLoop::over_poller(poller, config).map(Epoll)
     }
 

@@ -1,5 +1,5 @@
-//! Banga, Mogul and Druschel's interface: interest is declared once for each connection, and a wait takes
-//! the next events, with the state that their descriptors are in now (Banga et al., sections 4 and 6).
+//! The interface of Banga, Mogul and Druschel: interest is declared once per connection. A wait returns the
+//! next events with the current state of their descriptors (Banga et al., sections 4 and 6).
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use shared_ring::{Engine, poller};
 
 use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
 
-/// Declared interests, with epoll's edges as their hints; by hand, see [`shared_ring::interest`].
+/// Declared interests, with epoll's edges as hints. For direct use, see [`shared_ring::interest`].
 pub struct Interest(EventLoop<Engine<poller::InterestPoller>>);
 
 impl Multiplexer for Interest {
@@ -21,7 +21,7 @@ impl Multiplexer for Interest {
 
     fn new(config: &Config) -> Result<Self, StartError> {
         let poller = poller::InterestPoller::new()
-            .map_err(|error| StartError::System("epoll can't be used", error))?;
+            .map_err(|error| StartError::System("cannot set up epoll", error))?;
         EventLoop::over_poller(poller, config).map(Interest)
     }
 

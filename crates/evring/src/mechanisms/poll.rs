@@ -1,4 +1,4 @@
-//! poll: the application keeps the interest set and passes the whole of it at every wait.
+//! poll: the application keeps the interest set and passes all of it to each wait.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ pub struct Poll(EventLoop<Engine<poller::Poll>>);
 impl Multiplexer for Poll {
     const NAME: &'static str = "poll";
     const FAMILY: Family = Family::Readiness;
-    const SUMMARY: &'static str = "poll, one array for every wait";
+    const SUMMARY: &'static str = "poll, all descriptors passed to each wait";
 
     fn available() -> Result<(), Unavailable> {
         Ok(())

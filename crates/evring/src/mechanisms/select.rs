@@ -1,4 +1,4 @@
-//! select: bit maps of all descriptors, copied in and out at every wait, of any length.
+//! select: bit maps of all descriptors, of any length, copied in and out at each wait.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use shared_ring::{Engine, poller};
 
 use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
 
-/// select(2), by way of `pselect6`.
+/// select(2), by pselect6(2).
 pub struct Select(EventLoop<Engine<poller::Select>>);
 
 impl Multiplexer for Select {

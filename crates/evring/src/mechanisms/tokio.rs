@@ -1,7 +1,7 @@
 //! tokio: a task for each socket on a current-thread runtime.
 //!
-//! The task of a socket waits until it can be read or written, does the work that was posted for
-//! it, and calls the application in place. So does a tokio server written by hand.
+//! The task of a socket waits for readiness, executes the operations posted for the socket and calls the
+//! application in place, like a hand-written tokio server.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -37,8 +37,8 @@ pub struct Tokio {
     remote: RemoteHandle,
 }
 
-/// A runtime that is dropped without waiting for its threads, also by a panic: what hangs in the file
-/// system is left to itself.
+/// A runtime that is dropped without waiting for its threads, also in a panic: they may hang in the file
+/// system.
 struct Unjoined(Option<Runtime>);
 
 impl Drop for Unjoined {
@@ -49,10 +49,10 @@ impl Drop for Unjoined {
     }
 }
 
-/// Most threads that wait for the disk.
+/// Maximum number of threads that wait for the disk.
 const DISK_THREADS: usize = 4;
 
-/// How often a task goes on before it lets the others have their turn.
+/// Maximum number of rounds of a task before it yields to the others.
 const MAX_POLL_ROUNDS: u32 = 16;
 
 impl Multiplexer for Tokio {
@@ -66,7 +66,7 @@ impl Multiplexer for Tokio {
 
     fn new(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let system = |error| StartError::System("the event loop can't be set up", error);
+        let system = |error| StartError::System("cannot set up the event loop", error);
         let runtime = Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -78,7 +78,7 @@ impl Multiplexer for Tokio {
         let roots = open_roots(submit.host_mut(), config)?;
         let (listeners, addresses) = open_listeners(submit.host_mut(), config)?;
         let remote = RemoteHandle::new(submit.waker());
-        // There are no turns to learn from.
+        // Without turns there are no load estimates.
         let config = Config { admission: None, ..config.clone() };
         Ok(Tokio { runtime, io: Io::new(submit, &config, roots, listeners), addresses, remote })
     }
@@ -95,7 +95,7 @@ impl Multiplexer for Tokio {
         let driver = RefCell::new(Driver::new(app, self.io, self.remote));
         let (changed, panic) = (Notify::new(), Cell::new(None));
         let server = Rc::new(Server { driver, changed, panic });
-        let runtime = self.runtime.0.as_ref().expect("it is taken only when it is dropped");
+        let runtime = self.runtime.0.as_ref().expect("the runtime is taken only on drop");
         let result = LocalSet::new().block_on(runtime, server.serve());
         drop(self.runtime);
         if let Some(panic) = server.panic.take() {
@@ -108,12 +108,12 @@ impl Multiplexer for Tokio {
     }
 }
 
-/// What was posted for each socket, and what was done as it was posted.
+/// Operations posted for each socket, and those that completed on submission.
 struct TokioSubmit {
     host: Linux,
     pool: Rc<BufferPool>,
     sockets: Table<Posting>,
-    /// The descriptors of connections and of listeners, by the slots of their tokens.
+    /// Descriptors of connections and of listeners, by the slots of their tokens.
     slots: [Table<Option<RawFd>>; 2],
     done: VecDeque<Completion>,
     spawn_requests: Vec<SpawnRequest>,
@@ -124,39 +124,39 @@ struct TokioSubmit {
     counters: Counters,
 }
 
-/// Work posted for a socket, and the task that does it.
+/// Operations posted for a socket, and the task that executes them.
 #[derive(Default)]
 struct Posting {
     reader: Option<(Token, Op)>,
     writer: Option<(Token, Op)>,
-    /// A send of a file that waits for a thread, and whether it was cancelled meanwhile.
+    /// A file send whose data is being read on a thread, and whether it was cancelled.
     prefetching: Option<(Token, bool)>,
     closing: Option<(Token, Socket)>,
     has_task: bool,
     task: Option<TaskWaker>,
-    /// It stands in the list of those that wait for a buffer.
+    /// The socket is in the list of those that wait for a buffer.
     is_starved: bool,
 }
 
-/// What came of a try to read.
+/// Result of an attempt to read.
 enum ReadAttempt {
     Done(Completion, MoreData),
-    /// The socket has nothing.
+    /// The socket has no data.
     Empty,
-    /// There is no buffer to receive into; it is tried again when one was given back.
+    /// No receive buffer is free; the task retries when one is returned.
     NoBuffer,
-    /// Nothing came of it; try again later.
+    /// No result; the task retries later.
     Later,
 }
 
-/// Whether the socket may have more.
+/// Whether the socket may have more data.
 #[derive(PartialEq)]
 enum MoreData {
     None,
     Maybe,
 }
 
-/// What a task does after a try to read.
+/// Next step of a task after an attempt to read.
 enum Read {
     More,
     Empty,
@@ -194,13 +194,13 @@ impl TokioSubmit {
         self.done.push_back(Completion { token, outcome, last: true });
     }
 
-    /// Remembers whose operations a descriptor has, so that they can be cancelled.
+    /// Records the descriptor of a token, so that its operation can be cancelled.
     fn note_slot(&mut self, fd: Fd, token: Token) {
         let slots = &mut self.slots[usize::from(token.kind() == OpKind::Accept)];
         *slots.at(token.slot() as usize) = Some(fd.raw());
     }
 
-    /// Lets an operation wait for its socket's task.
+    /// Posts an operation for the socket's task.
     fn post(&mut self, fd: Fd, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         self.note_slot(fd, token);
         let reads = matches!(op, Op::Accept { .. } | Op::Receive { .. });
@@ -218,7 +218,7 @@ impl TokioSubmit {
         Ok(Submitted::InFlight)
     }
 
-    /// Sends at once what the socket takes; the rest waits for its task.
+    /// Sends as much as the socket takes; posts the remaining bytes for its task.
     fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.host, op, disk) {
@@ -236,27 +236,27 @@ impl TokioSubmit {
         }
     }
 
-    /// Has a task wait for an operation's file work on another thread.
+    /// Spawns a task that waits for the file work of an operation on another thread.
     fn offload(&mut self, token: Token, op: Op) -> Submitted {
         self.counters.offloaded_file_ops += 1;
         self.spawn_requests.push(SpawnRequest::File(token, op));
         Submitted::InFlight
     }
 
-    /// Goes on with a send that waited; false if it waits again.
+    /// Retries a posted send. Returns false if it was posted again.
     fn resume_send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> bool {
         match self.send(fd, token, op, disk) {
             Ok(Submitted::Done(outcome)) => self.complete(token, outcome),
             Ok(Submitted::InFlight) => return false,
-            Err(refused) => unreachable!("its place was just vacated: {refused:?}"),
+            Err(refused) => unreachable!("the writer slot was just taken: {refused:?}"),
         }
         true
     }
 
-    /// Does file work at once if everything is in memory, else on another thread.
+    /// Does file work at once if it does not block, otherwise on another thread.
     fn file_work(&mut self, token: Token, op: Op) -> Submitted {
         self.counters.system_calls += 1;
-        // SAFETY: the operation is there until the call is over.
+        // SAFETY: the operation outlives the call.
         let work = unsafe { FileJob::of(&op) };
         match work.run(Blocking::NoBlock) {
             Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
@@ -264,7 +264,7 @@ impl TokioSubmit {
         }
     }
 
-    /// Another thread has done its work.
+    /// Completes an operation whose work on another thread is done.
     fn offload_done(&mut self, token: Token, op: Op, result: Result<FileResult, Errno>) {
         let Op::SendFile { fd, .. } = op else {
             return self.complete(token, file_outcome(result));
@@ -309,7 +309,7 @@ impl TokioSubmit {
         ReadAttempt::Done(Completion { token, outcome, last }, more)
     }
 
-    /// Has a socket's task wait until a buffer is given back.
+    /// Makes a socket's task wait until a buffer is returned.
     fn starve(&mut self, fd: RawFd) -> ReadAttempt {
         if !mem::replace(&mut self.socket(fd).is_starved, true) {
             self.starved.push_back(fd);
@@ -317,9 +317,9 @@ impl TokioSubmit {
         ReadAttempt::NoBuffer
     }
 
-    /// Wakes as many of the tasks that wait for a buffer as there are buffers. Buffers are given back in
-    /// steps only, so this is done after each; so it does not matter if one does not need it any more.
-    fn feed(&mut self) {
+    /// Wakes one waiting task per free buffer. Buffers are returned only within steps, and this runs after
+    /// each step. A task that no longer needs its buffer does no harm.
+    fn wake_starved(&mut self) {
         let free = self.pool.count() - self.pool.lent();
         for _ in 0..self.starved.len().min(free.into()) {
             let Some(fd) = self.starved.pop_front() else { break };
@@ -347,7 +347,7 @@ impl TokioSubmit {
         ReadAttempt::Done(Completion { token, outcome, last }, MoreData::Maybe)
     }
 
-    /// Goes on with a send or a connect; false when the socket is full.
+    /// Retries a send or a connect. Returns false if the socket is full.
     fn try_to_write(&mut self, fd: RawFd) -> bool {
         let Some((token, op)) = self.socket(fd).writer.take() else { return true };
         match op {
@@ -362,13 +362,13 @@ impl TokioSubmit {
             Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
                 self.resume_send(fd, token, op, Blocking::NoBlock)
             }
-            op => unreachable!("it does not wait to write: {op:?}"),
+            op => unreachable!("not a write operation: {op:?}"),
         }
     }
 }
 
-// SAFETY: an operation is tried as it is posted, and by the task that has it, from which it is taken with its last
-// completion. Threads have the numbers of files only, whose operations own them.
+// SAFETY: an operation is tried when it is posted, and by the task that owns it; its last completion
+// removes it. Threads use only descriptors of files, which their operations own.
 unsafe impl Submit for TokioSubmit {
     type Host = Linux;
 
@@ -421,7 +421,7 @@ unsafe impl Submit for TokioSubmit {
         }
     }
 
-    /// Nothing is in flight in the kernel, but what tasks were to close is open still.
+    /// No operation is in flight in the kernel, but sockets that tasks were to close are still open.
     fn finish(&mut self) {
         let closing = (0..self.sockets.len()).filter_map(|fd| self.sockets[fd].closing.take());
         let closing: Vec<Socket> = closing.map(|(_, socket)| socket).collect();
@@ -460,7 +460,7 @@ unsafe impl Submit for TokioSubmit {
 }
 
 impl TokioSubmit {
-    /// Closes a socket whose task has ended, or that never had one.
+    /// Closes a socket whose task has ended or never existed.
     fn close(&mut self, fd: RawFd) {
         let state = mem::take(self.socket(fd));
         if state.is_starved {
@@ -472,7 +472,7 @@ impl TokioSubmit {
         self.complete(token, Outcome::Closed);
     }
 
-    /// What a socket's task has to do, after noting whom to wake for more.
+    /// Returns the pending work of a socket's task, and registers the task to be woken for more.
     fn todo(&mut self, fd: RawFd, task: &TaskWaker) -> Todo {
         let socket = self.socket(fd);
         if !socket.task.as_ref().is_some_and(|known| known.will_wake(task)) {
@@ -485,7 +485,7 @@ impl TokioSubmit {
         }
     }
 
-    /// Fails what was posted for a socket that can't be waited for.
+    /// Fails the operations posted for a socket that cannot be registered.
     fn fail_all(&mut self, fd: RawFd, errno: Errno) {
         let socket = self.socket(fd);
         for (token, op) in [socket.reader.take(), socket.writer.take()].into_iter().flatten() {
@@ -495,24 +495,24 @@ impl TokioSubmit {
     }
 }
 
-/// What a socket's task has to do.
+/// Pending work of a socket's task.
 struct Todo {
     read: bool,
     write: bool,
     close: bool,
 }
 
-/// What the tasks share.
+/// State shared by the tasks.
 struct Server<A: Application> {
     driver: RefCell<Driver<TokioSubmit, A>>,
-    /// Tells the main task that a deadline may have come nearer, or that all is done.
+    /// Notifies the main task of an earlier deadline, or of the end.
     changed: Notify,
-    /// With what the application has panicked in another task.
+    /// Panic of the application in another task.
     panic: Cell<Option<Box<dyn Any + Send>>>,
 }
 
 impl<A: Application + 'static> Server<A> {
-    /// Takes a step in the task of a socket, and has the main task look at what has changed.
+    /// Executes a step in the task of a socket and notifies the main task of changes.
     fn with<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
         let before = self.driver.borrow().until(None);
         let result = self.step(step);
@@ -523,7 +523,7 @@ impl<A: Application + 'static> Server<A> {
         result
     }
 
-    /// Takes a step, does what follows from it, and spawns the tasks that are needed.
+    /// Executes a step, processes its completions, and spawns the requested tasks.
     fn step<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
         let mut driver = self.driver.borrow_mut();
         driver.io.kernel.now = Instant::now();
@@ -534,7 +534,7 @@ impl<A: Application + 'static> Server<A> {
             driver.io.kernel.counters.completions += 1;
             driver.complete(completion);
         }
-        driver.io.kernel.feed();
+        driver.io.kernel.wake_starved();
         let spawn_requests = mem::take(&mut driver.io.kernel.spawn_requests);
         drop(driver);
         for request in spawn_requests {
@@ -546,7 +546,7 @@ impl<A: Application + 'static> Server<A> {
         result
     }
 
-    /// Runs a task, whose panic ends the main task.
+    /// Spawns a task; its panic ends the main task.
     fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         let server = Rc::clone(self);
         drop(spawn_local(async move {
@@ -562,7 +562,7 @@ impl<A: Application + 'static> Server<A> {
         }));
     }
 
-    /// The main task: deadlines, wake-ups, the end.
+    /// The main task: handles deadlines, wake-ups and the stop.
     async fn serve(self: &Rc<Self>) -> std::io::Result<()> {
         let waker = self.driver.borrow().io.kernel.waker();
         // SAFETY: `waker` is dropped after the registration, and keeps its descriptor open.
@@ -614,7 +614,8 @@ impl<A: Application + 'static> Server<A> {
         self.with(|driver| driver.io.kernel.close(fd.raw()));
     }
 
-    /// Does what was posted for a socket, as far as it is ready; done when it is to be closed.
+    /// Executes the operations posted for a socket while it is ready. Completes when the socket should be
+    /// closed.
     fn poll(self: &Rc<Self>, ready: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> Poll<()> {
         let fd = *ready.get_ref();
         let mut starved = false;
@@ -623,25 +624,25 @@ impl<A: Application + 'static> Server<A> {
             if todo.close {
                 return Poll::Ready(());
             }
-            let mut waits = true;
+            let mut is_pending = true;
             let reads = todo.read && !starved;
             if reads && let Poll::Ready(Ok(mut guard)) = ready.poll_read_ready(cx) {
-                waits = false;
+                is_pending = false;
                 match self.with(|driver| driver.read(fd)) {
                     Read::More => {}
                     Read::Empty => guard.clear_ready(),
-                    // It stays ready.
+                    // The socket stays readable.
                     Read::NoBuffer => starved = true,
                     Read::Later => break,
                 }
             }
             if todo.write && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx) {
-                waits = false;
+                is_pending = false;
                 if !self.with(|driver| driver.io.kernel.try_to_write(fd)) {
                     guard.clear_ready();
                 }
             }
-            if waits {
+            if is_pending {
                 return Poll::Pending;
             }
         }
@@ -660,9 +661,9 @@ impl<A: Application + 'static> Server<A> {
 
     /// Waits for file work on another thread.
     async fn file(self: Rc<Self>, token: Token, op: Op) {
-        // The thread uses the file even when this task is dropped before it is done.
+        // The thread uses the file even if this task is dropped first.
         let op = ManuallyDrop::new(op);
-        // SAFETY: the operation is dropped when the work is done, or never.
+        // SAFETY: the operation is dropped after the work is done, or never.
         let work = unsafe { FileJob::of(&op) };
         let result = spawn_blocking(move || work.run(Blocking::MayBlock)).await;
         let result = result.unwrap_or(Err(Errno::IO));
@@ -672,7 +673,7 @@ impl<A: Application + 'static> Server<A> {
 }
 
 impl<A: Application> Driver<TokioSubmit, A> {
-    /// Reads once and uses what came.
+    /// Reads once and processes the result.
     fn read(&mut self, fd: RawFd) -> Read {
         match self.io.kernel.try_to_read(fd) {
             ReadAttempt::Done(completion, more) => {
@@ -689,7 +690,7 @@ impl<A: Application> Driver<TokioSubmit, A> {
 
 async fn sleep_until(at: Option<Instant>) {
     match at {
-        // The timer would take a millisecond for what is due already.
+        // The timer would take a millisecond for a deadline that has passed.
         Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => pending().await,
@@ -710,10 +711,10 @@ mod tests {
     use super::*;
     use crate::{Chunk, Close, Cx, FileOutcome, FileOp, FilePath, Listener, Root, Rx};
 
-    /// Has all receive buffers, and gives them back some time after a connection was accepted.
-    struct Hoards(Vec<RxBuf>);
+    /// Holds all receive buffers and releases them some time after a connection was accepted.
+    struct HoldsAllBuffers(Vec<RxBuf>);
 
-    impl Application for Hoards {
+    impl Application for HoldsAllBuffers {
         type State = ();
         const MAX_UNCONSUMED: usize = 64;
 
@@ -723,7 +724,7 @@ mod tests {
         }
 
         fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-            assert!(self.0.is_empty(), "there was no buffer");
+            assert!(self.0.is_empty(), "no buffer should be free");
             x.io.send(x.id, Chunk::Received(rx.take()));
             x.io.close(x.id, Close::Flush);
         }
@@ -734,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_found_no_buffer_tried_again_and_again() {
+    fn task_without_a_buffer_retried_in_a_busy_loop() {
         const BUFFERS: u16 = 4;
         const CLIENTS: u64 = 3;
         let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
@@ -743,14 +744,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (socket, _) = listener.accept().unwrap();
-        let hoard = (0..BUFFERS).map(|_| {
+        let buffers = (0..BUFFERS).map(|_| {
             peer.write_all(b"x").unwrap();
             socket.peek(&mut [0]).unwrap();
             // SAFETY: the socket is open until the test ends.
             let fd = unsafe { Fd::lent(socket.as_fd()) };
             nonblocking::receive(&mut Linux::default(), fd, &server.io.kernel.pool).ok().unwrap()
         });
-        let hoard = hoard.collect();
+        let buffers = buffers.collect();
         let (at, remote) = (server.addresses()[0], server.remote());
         let clients = thread::spawn(move || {
             let mut clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(at).unwrap()).collect();
@@ -764,13 +765,13 @@ mod tests {
             }
             remote.stop();
         });
-        let stats = server.run(Hoards(hoard)).unwrap();
+        let stats = server.run(HoldsAllBuffers(buffers)).unwrap();
         clients.join().unwrap();
         let shortages = stats.kernel.buffer_shortages;
-        assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} tries");
+        assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} attempts");
     }
 
-    /// Lists a directory for each client; when the list is made, it panics in the main task.
+    /// Lists a directory for each client, then panics in the main task.
     struct PanicsLate;
 
     impl Application for PanicsLate {
@@ -794,27 +795,28 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_of_the_main_task_file_work_that_hangs_was_waited_for() {
+    fn panic_of_the_main_task_waited_for_hung_file_work() {
         let (read, write) = std::io::pipe().unwrap();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let config = Config { listen, roots: vec!["/proc/self".into()], ..Config::default() };
             let mut server = Tokio::new(&config).unwrap();
             let file = File::from(OwnedFd::from(read));
-            // At this offset a pipe is read where it stands (preadv2(2)): the thread waits for the writer.
+            // At this offset preadv2(2) reads a pipe at its current position: the thread blocks until the
+            // pipe is closed.
             let op = Op::Read { file, offset: u64::MAX, len: 1 };
             let token = Token::new(OpKind::File, 200, 0);
             assert!(matches!(server.io.kernel.submit(token, op), Ok(Submitted::InFlight)));
-            tell.send(server.addresses()[0]).unwrap();
+            sender.send(server.addresses()[0]).unwrap();
             let panic = catch_unwind(AssertUnwindSafe(|| server.run(PanicsLate))).unwrap_err();
-            tell.send(SocketAddr::from(([0; 4], 0))).unwrap();
+            sender.send(SocketAddr::from(([0; 4], 0))).unwrap();
             resume_unwind(panic);
         });
-        let _client = TcpStream::connect(told.recv().unwrap()).unwrap();
-        let ended = told.recv_timeout(Duration::from_secs(10));
+        let _client = TcpStream::connect(receiver.recv().unwrap()).unwrap();
+        let ended = receiver.recv_timeout(Duration::from_secs(10));
         drop(write);
-        assert!(ended.is_ok(), "it waits for the thread");
+        assert!(ended.is_ok(), "the server waits for the thread");
         assert_eq!(server.join().unwrap_err().downcast_ref(), Some(&"on purpose"));
     }
 }

@@ -1,5 +1,5 @@
-//! io_uring: operations are posted into a ring shared with the kernel, and their completions are
-//! taken from another. One system call a turn submits, waits and reaps.
+//! io_uring: operations are submitted through a ring shared with the kernel, completions are taken from
+//! another. One system call per turn submits, waits and reaps.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use shared_ring::{Mode, UringKernel};
 
 use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
 
-/// io_uring with its work deferred to the wait.
+/// io_uring with completion work deferred to the wait.
 pub struct Uring(EventLoop<UringKernel>);
 
 impl Multiplexer for Uring {
@@ -16,7 +16,7 @@ impl Multiplexer for Uring {
     const SUMMARY: &'static str = "io_uring, completions in batches";
 
     fn available() -> Result<(), Unavailable> {
-        UringKernel::probe(Mode::Deferred).map_err(|missing| Unavailable(missing.to_string()))
+        UringKernel::probe(Mode::Deferred).map_err(|error| Unavailable(error.to_string()))
     }
 
     fn new(config: &Config) -> Result<Self, StartError> {
