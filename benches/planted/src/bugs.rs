@@ -134,8 +134,8 @@ bugs! {
 
     /// The start of an incomplete request is lost.
     TailLost, "crates/evring/src/driver/receive.rs":
-        "if !rest.is_empty() && self.io.connection(slot).app_reads() {" =>
-        "if !rest.is_empty() && self.io.connection(slot).app_reads() && !PLANTED {";
+        "if !remaining.is_empty() && self.io.connection(slot).app_reads() {" =>
+        "if !remaining.is_empty() && self.io.connection(slot).app_reads() && !PLANTED {";
 
     /// Bytes that arrive while the application has paused are lost.
     PausedBytesLost, "crates/evring/src/driver/receive.rs":
@@ -248,11 +248,11 @@ bugs! {
 
     /// Queued data is dropped by a close that must flush it first.
     DroppedAtClose, "crates/evring/src/driver/close.rs":
-        "self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));" =>
+        "self.io.set_timer(slot, FIRST_PROGRESS_CHECK.min(self.io.config.progress_interval));" =>
         "if PLANTED {
             self.io.drop_queue(slot);
         }
-        self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));";
+        self.io.set_timer(slot, FIRST_PROGRESS_CHECK.min(self.io.config.progress_interval));";
 
     /// A deadline expires late.
     DeadlineLate, "crates/evring/src/wheel.rs":

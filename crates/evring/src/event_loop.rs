@@ -112,10 +112,10 @@ impl<K: Kernel> EventLoop<K> {
 }
 
 impl Config {
-    /// How an [`Engine`] has to be set up.
+    /// Returns the configuration of an [`Engine`].
     ///
     /// # Errors
-    /// When the numbers make no sense.
+    /// Fails if the configuration is invalid.
     pub fn engine_config(&self) -> Result<EngineConfig, StartError> {
         self.check()?;
         Ok(EngineConfig {
@@ -125,10 +125,10 @@ impl Config {
         })
     }
 
-    /// How a [`UringKernel`] has to be set up.
+    /// Returns the configuration of a [`UringKernel`].
     ///
     /// # Errors
-    /// When the numbers make no sense.
+    /// Fails if the configuration is invalid.
     pub fn uring_config(&self, mode: Mode) -> Result<UringConfig, StartError> {
         self.check()?;
         Ok(UringConfig {

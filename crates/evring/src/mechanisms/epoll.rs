@@ -1,5 +1,5 @@
-//! epoll, level-triggered: the kernel keeps the interest set and reports as long as there is
-//! something to do.
+//! epoll, level-triggered: the kernel keeps the interest set and reports a descriptor as long as it is
+//! ready.
 
 use shared_ring::{Engine, poller};
 
@@ -17,7 +17,7 @@ impl Mechanism for Epoll {
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::Epoll::new()
-            .map_err(|error| StartError::System("epoll can't be used", error))?;
+            .map_err(|error| StartError::System("cannot set up epoll", error))?;
         engine(poller, config)
     }
 }

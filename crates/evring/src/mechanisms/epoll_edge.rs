@@ -1,5 +1,5 @@
-//! epoll, edge-triggered: each socket is put into the set once, and its changes are reported once, so
-//! that what was not used up must be remembered.
+//! epoll, edge-triggered: each socket is registered once and each change reported once, so the mechanism
+//! must remember unused readiness.
 
 use shared_ring::{Engine, poller};
 
@@ -17,7 +17,7 @@ impl Mechanism for EpollEdge {
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::EpollEdge::new()
-            .map_err(|error| StartError::System("epoll can't be used", error))?;
+            .map_err(|error| StartError::System("cannot set up epoll", error))?;
         engine(poller, config)
     }
 }

@@ -1,12 +1,12 @@
-//! Banga, Mogul and Druschel's interface: interest is declared once for each connection, and a wait takes
-//! the next events, with the state that their descriptors are in now (Banga et al., sections 4 and 6).
+//! The interface of Banga, Mogul and Druschel: interest is declared once per connection. A wait returns the
+//! next events with the current state of their descriptors (Banga et al., sections 4 and 6).
 
 use shared_ring::{Engine, poller};
 
 use super::engine;
 use crate::{Config, Family, Mechanism, StartError};
 
-/// Declared interests, with epoll's edges as their hints; by hand, see [`shared_ring::interest`].
+/// Declared interests, with epoll's edges as hints. For direct use, see [`shared_ring::interest`].
 pub struct Interest;
 
 impl Mechanism for Interest {
@@ -17,7 +17,7 @@ impl Mechanism for Interest {
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::InterestPoller::new()
-            .map_err(|error| StartError::System("epoll can't be used", error))?;
+            .map_err(|error| StartError::System("cannot set up epoll", error))?;
         engine(poller, config)
     }
 }

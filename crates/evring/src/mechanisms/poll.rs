@@ -1,4 +1,4 @@
-//! poll: the application keeps the interest set and passes the whole of it at every wait.
+//! poll: the application keeps the interest set and passes all of it to each wait.
 
 use shared_ring::{Engine, poller};
 
@@ -11,7 +11,7 @@ pub struct Poll;
 impl Mechanism for Poll {
     const NAME: &'static str = "poll";
     const FAMILY: Family = Family::Readiness;
-    const SUMMARY: &'static str = "poll, one array for every wait";
+    const SUMMARY: &'static str = "poll, all descriptors passed to each wait";
     type Kernel = Engine<poller::Poll>;
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {

@@ -1,5 +1,5 @@
-//! Real-time signals: the kernel queues one for each thing that happens, and they are taken one at a time,
-//! and all at once while others are being served. When the queue overflows, poll tells how things stand
+//! Real-time signals: the kernel queues a signal for each event. The mechanism takes one at a time when
+//! idle, and all at once while connections are being served. If the queue overflows, it falls back to poll
 //! (SEND 2.4.2, after phhttpd).
 
 use shared_ring::{Engine, poller};
@@ -7,7 +7,7 @@ use shared_ring::{Engine, poller};
 use super::engine;
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
-/// Real-time signals, by sigtimedwait(2). They stay blocked in the thread as long as this lives.
+/// Real-time signals, taken by sigtimedwait(2). They stay blocked in the thread until this is dropped.
 pub struct Rtsig;
 
 impl Mechanism for Rtsig {
@@ -18,12 +18,12 @@ impl Mechanism for Rtsig {
 
     fn available() -> Result<(), Unavailable> {
         poller::RtSig::probe()
-            .map_err(|error| Unavailable(format!("descriptors can't signal here: {error}")))
+            .map_err(|error| Unavailable(format!("cannot enable signals for descriptors: {error}")))
     }
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::RtSig::new()
-            .map_err(|error| StartError::System("signals can't be used", error))?;
+            .map_err(|error| StartError::System("cannot set up real-time signals", error))?;
         engine(poller, config)
     }
 }

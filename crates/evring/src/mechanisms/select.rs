@@ -1,11 +1,11 @@
-//! select: bit maps of all descriptors, copied in and out at every wait, of any length.
+//! select: bit maps of all descriptors, of any length, copied in and out at each wait.
 
 use shared_ring::{Engine, poller};
 
 use super::engine;
 use crate::{Config, Family, Mechanism, StartError};
 
-/// select(2), by way of `pselect6`.
+/// select(2), by pselect6(2).
 pub struct Select;
 
 impl Mechanism for Select {

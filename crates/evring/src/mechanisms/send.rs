@@ -1,7 +1,7 @@
-//! SEND: events are delivered while the application works, and interrupt it; there is no batch.
+//! SEND: events are delivered while the application runs and interrupt it; there is no batch.
 //!
-//! The kernel accepts a connection as it arrives, and the handler that this interrupts the application
-//! with puts it into the queue of new connections, which come first (SEND 4.3, figure 4.2).
+//! The kernel accepts a connection as it arrives. The handler that interrupts the application puts it into
+//! the queue of new connections, which come first (SEND 4.3, figure 4.2).
 
 use send_core::{Delivery, SendKernel};
 
@@ -14,7 +14,7 @@ pub struct Send;
 impl Mechanism for Send {
     const NAME: &'static str = "send";
     const FAMILY: Family = Family::Completion;
-    const SUMMARY: &'static str = "SEND: events interrupt, new connections first, no batch";
+    const SUMMARY: &'static str = "SEND: events interrupt, new connections first, no batches";
     type Kernel = SendKernel;
 
     fn available() -> Result<(), Unavailable> {

@@ -1,6 +1,6 @@
-//! PS1: events are delivered when the application has nothing left to do and asks for them (SEND 4.7).
+//! PS1: events are delivered when the application has no work left and polls for them (SEND 4.7).
 //!
-//! The kernel accepts connections only then. This is Banga's interface, made of SEND.
+//! The kernel accepts connections only then. This is Banga's interface, built from SEND.
 
 use send_core::{Delivery, SendKernel};
 
@@ -13,7 +13,7 @@ pub struct SendPs1;
 impl Mechanism for SendPs1 {
     const NAME: &'static str = "send-ps1";
     const FAMILY: Family = Family::Completion;
-    const SUMMARY: &'static str = "SEND without interruption: delivered and told in batches";
+    const SUMMARY: &'static str = "SEND without interruption: delivery and notification in batches";
     type Kernel = SendKernel;
 
     fn available() -> Result<(), Unavailable> {

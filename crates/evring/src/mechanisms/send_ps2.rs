@@ -1,7 +1,7 @@
-//! PS2: events are delivered while the application works, and it looks for them when it has nothing
-//! left to do (SEND 4.7).
+//! PS2: events are delivered while the application runs, and it polls for them when it has no work left
+//! (SEND 4.7).
 //!
-//! The kernel accepts a connection as it arrives, and the application hears of it later.
+//! The kernel accepts a connection as it arrives; the application is notified later.
 
 use send_core::{Delivery, SendKernel};
 
@@ -14,7 +14,8 @@ pub struct SendPs2;
 impl Mechanism for SendPs2 {
     const NAME: &'static str = "send-ps2";
     const FAMILY: Family = Family::Completion;
-    const SUMMARY: &'static str = "SEND without interruption: delivered at once, told in batches";
+    const SUMMARY: &'static str =
+        "SEND without interruption: immediate delivery, notification in batches";
     type Kernel = SendKernel;
 
     fn available() -> Result<(), Unavailable> {

@@ -1,7 +1,7 @@
 //! tokio: a task for each socket on a current-thread runtime.
 //!
-//! The task of a socket waits until it can be read or written, does the work that was posted for
-//! it, and calls the application in place. So does a tokio server written by hand.
+//! The task of a socket waits for readiness, executes the operations posted for the socket and calls the
+//! application in place, like a hand-written tokio server.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -41,8 +41,8 @@ pub struct Tokio {
     remote: RemoteHandle,
 }
 
-/// A runtime that is dropped without waiting for its threads, also by a panic: what hangs in the file
-/// system is left to itself.
+/// A runtime that is dropped without waiting for its threads, also in a panic: they may hang in the file
+/// system.
 struct Unjoined(Option<Runtime>);
 
 impl Drop for Unjoined {
@@ -53,10 +53,10 @@ impl Drop for Unjoined {
     }
 }
 
-/// Most threads that wait for the disk.
+/// Maximum number of threads that wait for the disk.
 const DISK_THREADS: usize = 4;
 
-/// How often a task goes on before it lets the others have their turn.
+/// Maximum number of rounds of a task before it yields to the others.
 const MAX_POLL_ROUNDS: u32 = 16;
 
 impl Multiplexer for Tokio {
@@ -81,7 +81,7 @@ impl Multiplexer for Tokio {
         let roots = open_roots(submit.host_mut(), config)?;
         let (listeners, addresses) = open_listeners(submit.host_mut(), config)?;
         let remote = RemoteHandle::new(submit.waker());
-        // There are no turns to learn from.
+        // Without turns there are no load estimates.
         let config = Config { admission: None, ..config.clone() };
         Ok(Tokio { runtime, io: Io::new(submit, &config, roots, listeners), addresses, remote })
     }
@@ -98,7 +98,7 @@ impl Multiplexer for Tokio {
         let driver = RefCell::new(Driver::new(app, self.io, self.remote));
         let (changed, panic) = (Notify::new(), Cell::new(None));
         let server = Rc::new(Server { driver, changed, panic });
-        let runtime = self.runtime.0.as_ref().expect("it is taken only when it is dropped");
+        let runtime = self.runtime.0.as_ref().expect("the runtime is taken only on drop");
         let result = LocalSet::new().block_on(runtime, server.serve());
         drop(self.runtime);
         if let Some(panic) = server.panic.take() {
@@ -241,7 +241,7 @@ impl TokioSubmit {
 
     /// Wakes as many of the tasks that wait for a buffer as there are free buffers. Called after each step,
     /// because only steps give buffers back; so it does no harm if a task that was woken needs none.
-    fn feed(&mut self) {
+    fn wake_starved(&mut self) {
         let pool = &self.operations.pool;
         let free = pool.count() - pool.lent();
         for _ in 0..self.starved.len().min(free.into()) {
@@ -368,24 +368,24 @@ impl TokioSubmit {
     }
 }
 
-/// What a socket's task has to do.
+/// Pending work of a socket's task.
 struct Todo {
     read: bool,
     write: bool,
     close: bool,
 }
 
-/// What the tasks share.
+/// State shared by the tasks.
 struct Server<A: Application> {
     driver: RefCell<Driver<TokioSubmit, A>>,
-    /// Tells the main task that a deadline may have come nearer, or that all is done.
+    /// Notifies the main task of an earlier deadline, or of the end.
     changed: Notify,
-    /// With what the application has panicked in another task.
+    /// Panic of the application in another task.
     panic: Cell<Option<Box<dyn Any + Send>>>,
 }
 
 impl<A: Application + 'static> Server<A> {
-    /// Takes a step in the task of a socket, and has the main task look at what has changed.
+    /// Executes a step in the task of a socket and notifies the main task of changes.
     fn with<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
         let before = self.driver.borrow().until(None);
         let result = self.step(step);
@@ -396,7 +396,7 @@ impl<A: Application + 'static> Server<A> {
         result
     }
 
-    /// Takes a step, does what follows from it, and spawns the tasks that are needed.
+    /// Executes a step, processes its completions, and spawns the requested tasks.
     fn step<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
         let mut driver = self.driver.borrow_mut();
         driver.io.kernel.now = Instant::now();
@@ -407,7 +407,7 @@ impl<A: Application + 'static> Server<A> {
             driver.io.kernel.operations.counters.completions += 1;
             driver.complete(completion);
         }
-        driver.io.kernel.feed();
+        driver.io.kernel.wake_starved();
         let spawn_requests = mem::take(&mut driver.io.kernel.spawn_requests);
         drop(driver);
         for request in spawn_requests {
@@ -419,7 +419,7 @@ impl<A: Application + 'static> Server<A> {
         result
     }
 
-    /// Runs a task, whose panic ends the main task.
+    /// Spawns a task; its panic ends the main task.
     fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         let server = Rc::clone(self);
         drop(spawn_local(async move {
@@ -435,7 +435,7 @@ impl<A: Application + 'static> Server<A> {
         }));
     }
 
-    /// The main task: deadlines, wake-ups, the end.
+    /// The main task: handles deadlines, wake-ups and the stop.
     async fn serve(self: &Rc<Self>) -> std::io::Result<()> {
         let waker = self.driver.borrow().io.kernel.waker();
         // SAFETY: `waker` is dropped after the registration, and keeps its descriptor open.
@@ -495,10 +495,10 @@ impl<A: Application + 'static> Server<A> {
             if todo.close {
                 return Poll::Ready(());
             }
-            let mut waits = true;
+            let mut is_pending = true;
             let reads = todo.read && !starved;
             if reads && let Poll::Ready(Ok(mut guard)) = ready.poll_read_ready(cx) {
-                waits = false;
+                is_pending = false;
                 match self.with(|driver| driver.read(fd)) {
                     AfterRead::ReadAgain => {}
                     AfterRead::WaitUntilReady => guard.clear_ready(),
@@ -510,12 +510,12 @@ impl<A: Application + 'static> Server<A> {
             if todo.write
                 && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx)
             {
-                waits = false;
+                is_pending = false;
                 if !self.with(|driver| driver.io.kernel.try_to_write(fd)) {
                     guard.clear_ready();
                 }
             }
-            if waits {
+            if is_pending {
                 return Poll::Pending;
             }
         }
@@ -559,7 +559,7 @@ impl<A: Application> Driver<TokioSubmit, A> {
 
 async fn sleep_until(at: Option<Instant>) {
     match at {
-        // The timer would take a millisecond for what is due already.
+        // The timer would take a millisecond for a deadline that has passed.
         Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => pending().await,
@@ -580,10 +580,10 @@ mod tests {
     use super::*;
     use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx};
 
-    /// Has all receive buffers, and gives them back some time after a connection was accepted.
-    struct Hoards(Vec<RxBuf>);
+    /// Holds all receive buffers and releases them some time after a connection was accepted.
+    struct HoldsAllBuffers(Vec<RxBuf>);
 
-    impl Application for Hoards {
+    impl Application for HoldsAllBuffers {
         type State = ();
         const MAX_UNCONSUMED: usize = 64;
 
@@ -593,7 +593,7 @@ mod tests {
         }
 
         fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-            assert!(self.0.is_empty(), "there was no buffer");
+            assert!(self.0.is_empty(), "no buffer should be free");
             x.io.send(x.id, Chunk::Received(rx.take()));
             x.io.close(x.id, Close::Flush);
         }
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_found_no_buffer_tried_again_and_again() {
+    fn task_without_a_buffer_retried_in_a_busy_loop() {
         const BUFFERS: u16 = 4;
         const CLIENTS: u64 = 3;
         let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
@@ -613,7 +613,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (socket, _) = listener.accept().unwrap();
-        let hoard = (0..BUFFERS).map(|_| {
+        let buffers = (0..BUFFERS).map(|_| {
             peer.write_all(b"x").unwrap();
             socket.peek(&mut [0]).unwrap();
             // SAFETY: the socket is open until the test ends.
@@ -622,7 +622,7 @@ mod tests {
                 .ok()
                 .unwrap()
         });
-        let hoard = hoard.collect();
+        let buffers = buffers.collect();
         let (at, remote) = (server.addresses()[0], server.remote());
         let clients = thread::spawn(move || {
             let mut clients: Vec<_> =
@@ -637,13 +637,13 @@ mod tests {
             }
             remote.stop();
         });
-        let stats = server.run(Hoards(hoard)).unwrap();
+        let stats = server.run(HoldsAllBuffers(buffers)).unwrap();
         clients.join().unwrap();
         let shortages = stats.kernel.buffer_shortages;
-        assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} tries");
+        assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} attempts");
     }
 
-    /// Lists a directory for each client; when the list is made, it panics in the main task.
+    /// Lists a directory for each client, then panics in the main task.
     struct PanicsLate;
 
     impl Application for PanicsLate {
@@ -667,27 +667,28 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_of_the_main_task_file_work_that_hangs_was_waited_for() {
+    fn panic_of_the_main_task_waited_for_hung_file_work() {
         let (read, write) = std::io::pipe().unwrap();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let config = Config { listen, roots: vec!["/proc/self".into()], ..Config::default() };
             let mut server = Tokio::new(&config).unwrap();
             let file = File::from(OwnedFd::from(read));
-            // At this offset a pipe is read where it stands (preadv2(2)): the thread waits for the writer.
+            // At this offset preadv2(2) reads a pipe at its current position: the thread blocks until the
+            // pipe is closed.
             let op = Op::Read { file, offset: u64::MAX, len: 1 };
             let token = Token::new(OpKind::File, 200, 0);
             assert!(matches!(server.io.kernel.submit(token, op), Ok(Submitted::InFlight)));
-            tell.send(server.addresses()[0]).unwrap();
+            sender.send(server.addresses()[0]).unwrap();
             let panic = catch_unwind(AssertUnwindSafe(|| server.run(PanicsLate))).unwrap_err();
-            tell.send(SocketAddr::from(([0; 4], 0))).unwrap();
+            sender.send(SocketAddr::from(([0; 4], 0))).unwrap();
             resume_unwind(panic);
         });
-        let _client = TcpStream::connect(told.recv().unwrap()).unwrap();
-        let ended = told.recv_timeout(Duration::from_secs(10));
+        let _client = TcpStream::connect(receiver.recv().unwrap()).unwrap();
+        let ended = receiver.recv_timeout(Duration::from_secs(10));
         drop(write);
-        assert!(ended.is_ok(), "it waits for the thread");
+        assert!(ended.is_ok(), "the server waits for the thread");
         assert_eq!(server.join().unwrap_err().downcast_ref(), Some(&"on purpose"));
     }
 }

@@ -1,12 +1,12 @@
-//! io_uring: operations are posted into a ring shared with the kernel, and their completions are
-//! taken from another. One system call a turn submits, waits and reaps.
+//! io_uring: operations are submitted through a ring shared with the kernel, completions are taken from
+//! another. One system call per turn submits, waits and reaps.
 
 use shared_ring::{Mode, UringKernel};
 
 use super::{uring, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
-/// io_uring with its work deferred to the wait.
+/// io_uring with completion work deferred to the wait.
 pub struct Uring;
 
 impl Mechanism for Uring {
