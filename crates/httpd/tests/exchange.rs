@@ -3,7 +3,7 @@
 mod stage;
 
 use std::fs;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use evring_httpd::evring::{Close, HIGH_WATER};
 use evring_httpd::{Limits, Site, State};

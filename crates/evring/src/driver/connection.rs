@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_behind_a_list_that_was_partly_sent_is_still_counted() {
+    fn file_behind_a_partly_sent_list_is_counted() {
         let mut connection = Connection::default();
         copy(&mut connection, 10);
         let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_at_the_front_stays_there_and_is_counted_once() {
+    fn file_at_the_front_stays_and_is_counted_once() {
         let mut connection = Connection::default();
         let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         connection.queue.push_back(SendItem::File(file, 0..1));

@@ -226,16 +226,16 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_rests_tries_again_unless_it_is_off_or_closed() {
+    fn paused_listener_retries_unless_it_is_off_or_closed() {
         let (mut kernel, mut listener) = listening();
         let now = kernel.now();
         let later = now + ListenerState::RETRY_INTERVAL;
         assert_eq!(listener.retry(), None);
         listener.pause_until_retry(now);
         assert_eq!(listener.retry(), Some(later));
-        listener.admit(AcceptPolicy::Off, &mut kernel);
+        listener.set_policy(AcceptPolicy::Off, &mut kernel);
         assert_eq!(listener.retry(), None);
-        listener.admit(AcceptPolicy::All, &mut kernel);
+        listener.set_policy(AcceptPolicy::All, &mut kernel);
         assert_eq!(listener.retry(), Some(later));
         listener.resume(&mut kernel, now);
         assert!(!listener.accepting && listener.retry().is_some(), "it is too early");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_nearly_right_is_let_be() {
+    fn small_change_of_the_backlog_is_skipped() {
         let (mut kernel, mut listener) = listening();
         let mut fit = |max_per_turn| {
             listener.fit_backlog(max_per_turn, &mut kernel);
