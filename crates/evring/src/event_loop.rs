@@ -112,7 +112,7 @@ impl<K: Kernel> EventLoop<K> {
 }
 
 impl Config {
-    /// Returns the configuration of an [`Engine`].
+    /// Returns the configuration of an [`Engine`](shared_ring::Engine).
     ///
     /// # Errors
     /// Fails if the configuration is invalid.
@@ -125,7 +125,7 @@ impl Config {
         })
     }
 
-    /// Returns the configuration of a [`UringKernel`].
+    /// Returns the configuration of a [`UringKernel`](shared_ring::UringKernel).
     ///
     /// # Errors
     /// Fails if the configuration is invalid.
