@@ -548,7 +548,7 @@ fn inaccessible_root_was_served_with_403() {
             child.kill().unwrap();
         }
         assert_eq!(child.wait().unwrap().code(), Some(1), "{backend}: {text}");
-        assert!(text.starts_with("httpd: can't open the directory "), "{text}");
+        assert!(text.starts_with("httpd: cannot open the directory "), "{text}");
         for word in [path, "Permission denied", "chmod"] {
             assert!(text.contains(word), "{text}");
         }
