@@ -17,7 +17,7 @@ pub struct Backend {
     pub family: Family,
     /// Short description.
     pub summary: &'static str,
-    /// Whether the mechanism can run on this machine, or the reason why not.
+    /// Availability on this machine, or the reason why not.
     pub available: Result<(), Unavailable>,
 }
 

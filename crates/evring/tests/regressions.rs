@@ -243,11 +243,7 @@ fn resume_while_connecting_was_reported_as_connected() {
         let server = Server::start(name, config(), move || Upstream { to, sender });
         let _client = server.connect();
         let early = receiver.recv_timeout(Duration::from_millis(200));
-        assert_eq!(
-            early,
-            Err(RecvTimeoutError::Timeout),
-            "{name}: notified while connecting"
-        );
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "{name}: notified while connecting");
         // The kernel retries the connect after one second and finds room.
         listener.accept().unwrap();
         assert_eq!(next(&receiver), Notification::Connected(Ok(())), "{name}");

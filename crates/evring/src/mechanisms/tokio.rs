@@ -149,7 +149,7 @@ enum ReadAttempt {
     Later,
 }
 
-/// Whether the socket may have more data.
+/// Availability of more data on the socket.
 #[derive(PartialEq)]
 enum MoreData {
     None,
