@@ -103,7 +103,7 @@ impl Proxy {
 }
 
 impl Application for Proxy {
-    /// Whether this is a client without an upstream connection yet.
+    /// True for a client without an upstream connection.
     type State = bool;
     const MAX_UNCONSUMED: usize = 1; // consumes everything
 
