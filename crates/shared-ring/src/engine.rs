@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::operations::{Operations, Read, SocketState, Step};
+use crate::operations::{Need, Operations, Read, SocketState};
 use crate::poller::{Epoll, Poller, Readiness};
 use crate::process::error_in_child;
 use crate::{
@@ -115,22 +115,23 @@ impl<P: Poller, S: System> Engine<P, S> {
         self.operations.socket(fd)
     }
 
-    /// Does what an operation needs next.
-    #[inline]
-    fn carry_out(&mut self, token: Token, step: Step) -> Submitted {
-        match step {
-            Step::Done(outcome) => return Submitted::Done(outcome),
-            Step::Wait(fd) => self.wait_until_ready(fd, token),
-            Step::Offload(job) => self.offload.post(token, job),
+    /// Provides what an operation needs that has just begun to wait.
+    fn provide(&mut self, token: Token) {
+        match self.operations.take_need() {
+            Some(Need::Ready(fd)) => self.wait_until_ready(fd, token),
+            Some(Need::Thread(job)) => self.offload.post(token, job),
+            None => {}
         }
-        Submitted::InFlight
     }
 
-    /// Goes on with an operation in flight.
-    fn resume(&mut self, token: Token, step: Step) -> Option<Completion> {
-        match self.carry_out(token, step) {
+    /// Goes on with an operation in flight that was tried again.
+    fn resume(&mut self, token: Token, submitted: Submitted) -> Option<Completion> {
+        match submitted {
             Submitted::Done(outcome) => Some(Completion::last(token, outcome)),
-            Submitted::InFlight => None,
+            Submitted::InFlight => {
+                self.provide(token);
+                None
+            }
         }
     }
 
@@ -193,8 +194,8 @@ impl<P: Poller, S: System> Engine<P, S> {
         let writer = socket.writer.filter(|_| ready.contains(Readiness::WRITE));
         let read = reader.and_then(|token| self.read(fd, token));
         if let Some(token) = writer
-            && let Some(step) = self.operations.write(fd, token)
-            && let Some(written) = self.resume(token, step)
+            && let Some(submitted) = self.operations.write(fd, token)
+            && let Some(written) = self.resume(token, submitted)
         {
             self.done.push_back(written);
         }
@@ -266,8 +267,8 @@ impl<P: Poller, S: System> Engine<P, S> {
         self.waker.drain();
         while let Some((token, outcome)) = self.offload.take() {
             // SAFETY: the thread has run the job.
-            let step = unsafe { self.operations.offloaded(token, outcome) };
-            let ended = step.and_then(|step| self.resume(token, step));
+            let submitted = unsafe { self.operations.offloaded(token, outcome) };
+            let ended = submitted.and_then(|submitted| self.resume(token, submitted));
             self.done.extend(ended);
         }
         Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken)
@@ -346,8 +347,11 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
             self.close(socket);
             return Ok(Submitted::Done(Outcome::Closed));
         }
-        let step = self.operations.submit(token, op)?;
-        Ok(self.carry_out(token, step))
+        let submitted = self.operations.submit(token, op);
+        if let Ok(Submitted::InFlight) = submitted {
+            self.provide(token);
+        }
+        submitted
     }
 
     fn cancel(&mut self, token: Token) {

@@ -63,7 +63,7 @@ pub use linux::{Linux, file_outcome};
 #[doc(hidden)]
 pub use offload::{FileJob, FileResult, OffloadThreads};
 #[doc(hidden)]
-pub use operations::{Operations, Read, SocketState, Step};
+pub use operations::{Need, Operations, Read, SocketState};
 #[doc(hidden)]
 pub use process::Process;
 #[doc(hidden)]

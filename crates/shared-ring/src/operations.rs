@@ -14,7 +14,7 @@ use crate::nonblocking::{
 };
 use crate::{
     BufferPool, Completion, Counters, Fd, FileJob, Op, OpKind, Outcome, Socket, SubmitError,
-    SubmitErrorKind, System, Table, Token,
+    SubmitErrorKind, Submitted, System, Table, Token,
 };
 
 /// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.
@@ -27,6 +27,7 @@ pub struct Operations<S: System, N> {
     pub counters: Counters,
     in_flight: InFlightTable<Pending>,
     sockets: Table<SocketState<N>>,
+    need: Option<Need>,
 }
 
 /// What an operation in flight waits for.
@@ -46,15 +47,13 @@ pub struct SocketState<N> {
     pub notes: N,
 }
 
-/// What a kernel has to do for an operation.
+/// What an operation in flight needs of its kernel.
 #[derive(Debug)]
-pub enum Step {
-    /// Nothing: the operation has ended.
-    Done(Outcome),
-    /// To call [`read`](Operations::read) or [`write`](Operations::write) when this socket is ready.
-    Wait(Fd),
-    /// To run this on another thread, then to call [`offloaded`](Operations::offloaded).
-    Offload(FileJob),
+pub enum Need {
+    /// Calls of [`read`](Operations::read) or [`write`](Operations::write) when this socket is ready.
+    Ready(Fd),
+    /// Another thread that runs this, then a call of [`offloaded`](Operations::offloaded).
+    Thread(FileJob),
 }
 
 /// The result of trying to receive or to accept once.
@@ -78,6 +77,7 @@ impl<S: System, N: Default> Operations<S, N> {
             counters: Counters::default(),
             in_flight: InFlightTable::new(operations),
             sockets: Table::default(),
+            need: None,
         }
     }
 
@@ -92,12 +92,17 @@ impl<S: System, N: Default> Operations<S, N> {
         self.sockets.iter_mut().map(|socket| &mut socket.notes)
     }
 
-    /// Tries an operation that is no close.
+    /// Takes the need of the operation that has just begun to wait.
+    pub fn take_need(&mut self) -> Option<Need> {
+        self.need.take()
+    }
+
+    /// Tries an operation that is no close. If it is in flight then, it has a [need](Operations::take_need).
     ///
     /// # Errors
     /// Those of [`Submit::submit`](crate::Submit::submit).
     #[inline(always)]
-    pub fn submit(&mut self, token: Token, op: Op) -> Result<Step, SubmitError> {
+    pub fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         if self.in_flight.get(token).is_some() {
             return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
         }
@@ -109,9 +114,9 @@ impl<S: System, N: Default> Operations<S, N> {
             Op::Connect { fd, to } => {
                 self.counters.system_calls += 1;
                 match self.system.connect(fd, to) {
-                    Ok(()) => Ok(Step::Done(Outcome::Connected)),
+                    Ok(()) => Ok(Submitted::Done(Outcome::Connected)),
                     Err(Errno::INPROGRESS) => self.wait(fd, token, op),
-                    Err(errno) => Ok(Step::Done(Outcome::Failed(errno, None))),
+                    Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
                 }
             }
             Op::List { .. } => self.offload(token, op),
@@ -127,7 +132,7 @@ impl<S: System, N: Default> Operations<S, N> {
         self.system.close_unused(socket);
     }
 
-    fn wait(&mut self, fd: Fd, token: Token, op: Op) -> Result<Step, SubmitError> {
+    fn wait(&mut self, fd: Fd, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         let reads = match op {
             Op::Accept { .. } => token.kind() == OpKind::Accept,
             Op::Receive { .. } => token.kind() == OpKind::Receive,
@@ -136,11 +141,18 @@ impl<S: System, N: Default> Operations<S, N> {
         self.in_flight.insert(token, op, Pending::Socket)?;
         let socket = self.socket(fd);
         *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
-        Ok(Step::Wait(fd))
+        self.need = Some(Need::Ready(fd));
+        Ok(Submitted::InFlight)
     }
 
     #[inline(always)]
-    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Result<Step, SubmitError> {
+    fn send(
+        &mut self,
+        fd: Fd,
+        token: Token,
+        op: Op,
+        disk: Blocking,
+    ) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.system, op, disk) {
             SendAttempt::Full(op) => self.wait(fd, token, op),
@@ -150,28 +162,29 @@ impl<S: System, N: Default> Operations<S, N> {
             }
             SendAttempt::Done(outcome) => {
                 self.counters.note_send(&outcome);
-                Ok(Step::Done(outcome))
+                Ok(Submitted::Done(outcome))
             }
         }
     }
 
-    fn offload(&mut self, token: Token, op: Op) -> Result<Step, SubmitError> {
+    fn offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         // SAFETY: the operation stays in the table until `offloaded` or `end_offloaded`, or is leaked.
         let job = unsafe { FileJob::of(&op) };
         self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
         self.counters.offloaded_file_ops += 1;
-        Ok(Step::Offload(job))
+        self.need = Some(Need::Thread(job));
+        Ok(Submitted::InFlight)
     }
 
     /// Runs file work if everything is in memory; otherwise another thread has to.
-    fn file_work(&mut self, token: Token, op: Op) -> Result<Step, SubmitError> {
+    fn file_work(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
         // SAFETY: the operation lives until the call returns.
         let job = unsafe { FileJob::of(&op) };
         match self.system.file_work(&job) {
-            Ok(outcome) => Ok(Step::Done(outcome)),
+            Ok(outcome) => Ok(Submitted::Done(outcome)),
             Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
-            Err(errno) => Ok(Step::Done(Outcome::Failed(errno, None))),
+            Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
         }
     }
 
@@ -179,18 +192,18 @@ impl<S: System, N: Default> Operations<S, N> {
     ///
     /// # Safety
     /// No thread uses the job any more.
-    pub unsafe fn offloaded(&mut self, token: Token, outcome: Outcome) -> Option<Step> {
+    pub unsafe fn offloaded(&mut self, token: Token, outcome: Outcome) -> Option<Submitted> {
         let Entry { op, state, .. } = self.in_flight.remove(token)?;
         Some(match op {
             _ if matches!(state, Pending::Thread { cancelled: true }) => {
-                Step::Done(Outcome::Failed(Errno::CANCELED, None))
+                Submitted::Done(Outcome::Failed(Errno::CANCELED, None))
             }
             Op::SendFile { fd, .. } => self.resume(fd, token, op, Blocking::MayBlock),
-            _ => Step::Done(outcome),
+            _ => Submitted::Done(outcome),
         })
     }
 
-    fn resume(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Step {
+    fn resume(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Submitted {
         self.send(fd, token, op, disk).expect("it gave up its place in the table")
     }
 
@@ -243,12 +256,12 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     /// Goes on with what waits to write to a socket; `None` if it has ended.
-    pub fn write(&mut self, fd: Fd, token: Token) -> Option<Step> {
+    pub fn write(&mut self, fd: Fd, token: Token) -> Option<Submitted> {
         let entry = self.in_flight.remove(token)?;
         self.remove_waiter(fd, token);
         if let Op::Connect { .. } = entry.op {
             self.counters.system_calls += 1;
-            return Some(Step::Done(match self.system.connected(fd) {
+            return Some(Submitted::Done(match self.system.connected(fd) {
                 Ok(()) => Outcome::Connected,
                 Err(errno) => Outcome::Failed(errno, None),
             }));

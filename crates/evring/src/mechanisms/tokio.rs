@@ -19,7 +19,7 @@ use std::time::Instant;
 use shared_ring::nonblocking::Blocking;
 use shared_ring::{
     BufferPool, Completion, Counters, EngineConfig, Errno, Fd, FileJob, FileResult, Host, Linux,
-    Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Step, Submit, SubmitError,
+    Need, Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Submit, SubmitError,
     Submitted, Token, Waker, file_outcome,
 };
 use tokio::io::unix::AsyncFd;
@@ -182,14 +182,13 @@ impl TokioSubmit {
         self.done.push_back(Completion { token, outcome, last: true });
     }
 
-    /// Does what an operation needs next.
-    fn carry_out(&mut self, token: Token, step: Step) -> Submitted {
-        match step {
-            Step::Done(outcome) => return Submitted::Done(outcome),
-            Step::Wait(fd) => self.notify_task(fd),
-            Step::Offload(job) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+    /// Provides what an operation needs that has just begun to wait.
+    fn provide(&mut self, token: Token) {
+        match self.operations.take_need() {
+            Some(Need::Ready(fd)) => self.notify_task(fd),
+            Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+            None => {}
         }
-        Submitted::InFlight
     }
 
     /// Has a socket's task look for what it has to wait for.
@@ -208,11 +207,10 @@ impl TokioSubmit {
     /// No thread uses the job any more.
     unsafe fn offloaded(&mut self, token: Token, result: Result<FileResult, Errno>) {
         // SAFETY: as above.
-        let step = unsafe { self.operations.offloaded(token, file_outcome(result)) };
-        if let Some(step) = step
-            && let Submitted::Done(outcome) = self.carry_out(token, step)
-        {
-            self.complete(token, outcome);
+        match unsafe { self.operations.offloaded(token, file_outcome(result)) } {
+            Some(Submitted::Done(outcome)) => self.complete(token, outcome),
+            Some(Submitted::InFlight) => self.provide(token),
+            None => {}
         }
     }
 
@@ -258,9 +256,13 @@ impl TokioSubmit {
     fn try_to_write(&mut self, fd: Fd) -> bool {
         let Some(token) = self.socket(fd).writer else { return true };
         match self.operations.write(fd, token) {
-            Some(Step::Wait(_)) => return false,
-            Some(Step::Done(outcome)) => self.complete(token, outcome),
-            Some(Step::Offload(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+            Some(Submitted::Done(outcome)) => self.complete(token, outcome),
+            Some(Submitted::InFlight) => match self.operations.take_need() {
+                // The task waits for it anyway.
+                Some(Need::Ready(_)) => return false,
+                Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+                None => {}
+            },
             None => {}
         }
         true
@@ -274,8 +276,11 @@ unsafe impl Submit for TokioSubmit {
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         let Op::Close { socket } = op else {
-            let step = self.operations.submit(token, op)?;
-            return Ok(self.carry_out(token, step));
+            let submitted = self.operations.submit(token, op);
+            if let Ok(Submitted::InFlight) = submitted {
+                self.provide(token);
+            }
+            return submitted;
         };
         // SAFETY: the socket stays open until its task, which uses the number, has ended.
         let fd = unsafe { socket.fd() };
