@@ -1,10 +1,11 @@
 //! Regression tests, on every mechanism.
 
+#[path = "server/listener.rs"]
+mod listener;
 mod server;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,10 +17,11 @@ use evring::{
 };
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Completion, Counters, Host, Kernel, KernelError, Linux, ListenOptions, Mode, Op, Outcome,
-    PortableKernel, Socket, Submit, SubmitError, Submitted, System, Token, UringKernel, Waker,
+    Completion, Counters, Host, Kernel, KernelError, Linux, Mode, Op, Outcome, PortableKernel,
+    Submit, SubmitError, Submitted, System, Token, UringKernel, Waker,
 };
 
+use listener::{full_listener, into_owned_fd};
 use server::{Server, TIMEOUT, mechanisms, side_by_side};
 
 /// Runs a test on one mechanism after the other.
@@ -215,24 +217,6 @@ impl Application for Upstream {
     fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         let _ = self.sender.send(Notification::Received(rx.take().to_vec()));
     }
-}
-
-/// Takes a socket from its wrapper.
-fn into_owned_fd(socket: Socket) -> OwnedFd {
-    // SAFETY: the descriptor is forgotten by its former owner.
-    unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) }
-}
-
-/// Returns a listener whose accept queue is full, and the connection that fills it.
-fn full_listener() -> (TcpListener, SocketAddr, TcpStream) {
-    let options = ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
-    let (listener, address) = Linux::default().listen(local(), &options).unwrap();
-    let listener = TcpListener::from(into_owned_fd(listener));
-    listener.set_nonblocking(false).unwrap();
-    let filler = TcpStream::connect(address).unwrap();
-    let more = TcpStream::connect_timeout(&address, Duration::from_millis(50));
-    assert_eq!(more.map_err(|error| error.kind()).err(), Some(ErrorKind::TimedOut));
-    (listener, address, filler)
 }
 
 #[test]

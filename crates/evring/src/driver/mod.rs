@@ -411,10 +411,19 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use shared_ring::GatherList;
 
     use super::*;
     use crate::{Config, Tail};
+
+    #[test]
+    fn times_are_limited_to_a_year() {
+        let now = Instant::now();
+        let days = |time| (io::after(now, time) - now).as_secs() / (24 * 3_600);
+        assert_eq!([days(Duration::MAX), days(Duration::from_secs(3 * 24 * 3_600))], [365, 3]);
+    }
 
     #[test]
     fn spare_memory_is_that_of_a_list_and_a_tail_for_each_connection_up_to_a_bound() {
