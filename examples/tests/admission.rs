@@ -97,7 +97,7 @@ impl PolicyServer {
 fn connections_wait_while_accepting_is_off() {
     on_each(|backend| {
         let mut server = PolicyServer::start(backend, vec![AcceptPolicy::Off, AcceptPolicy::All]);
-        let mut leaving = server.connect(1).remove(0);
+        let mut closing = server.connect(1).remove(0);
         assert_eq!(server.log.next(), Event::Accepted);
 
         server.apply_and_wait(0);
@@ -105,7 +105,7 @@ fn connections_wait_while_accepting_is_off() {
         waiting.iter_mut().for_each(|client| client.send(b"waits"));
         server.tick();
         // Now there is room, which would resume a listener that was full.
-        leaving.end();
+        closing.end();
         assert_eq!(server.log.next(), end_of_stream());
         assert_eq!(server.log.next(), Event::Closed(Ended::Closed));
         server.tick();
@@ -292,8 +292,8 @@ fn each_listener_has_its_own_policy() {
                 assert!(remote.0.wake(ReportsListeners::tag(listener, false)));
             }
             (0..3).for_each(|_| client[0].ask(TICK, TICK));
-            let mut waits = Client::connect(addresses[usize::from(closed)]);
-            waits.send(TICK);
+            let mut pending = Client::connect(addresses[usize::from(closed)]);
+            pending.send(TICK);
             let mut enters = Client::connect(addresses[usize::from(open)]);
             enters.ask(TICK, TICK);
             assert_eq!(next(), Listener(open));
@@ -301,7 +301,7 @@ fn each_listener_has_its_own_policy() {
             assert!(accepted.try_recv().is_err(), "accepted on a closed listener");
 
             assert!(remote.0.wake(ReportsListeners::tag(closed, true)));
-            waits.expect(TICK);
+            pending.expect(TICK);
             assert_eq!(next(), Listener(closed));
         }
         drop(client);

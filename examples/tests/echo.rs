@@ -66,13 +66,13 @@ fn client_that_never_reads_is_paused() {
         let server = echo(backend, tiny());
         let mut client = Client::narrow(server.address);
         let message = pattern(16 << 20);
-        let taken = client.send_until_full(&message, 6 << 20);
-        assert!(taken < message.len(), "the server took all of it");
+        let sent = client.send_until_full(&message, 6 << 20);
+        assert!(sent < message.len(), "the server took all of it");
 
         let mut other = Client::connect(server.address);
         other.ask(b"meanwhile", b"meanwhile");
 
-        client.expect(&message[..taken]);
+        client.expect(&message[..sent]);
         client.ask(b"and on", b"and on");
         client.end();
         client.expect_last(b"", End::Eof);
@@ -104,10 +104,10 @@ fn reset_closes_only_its_own_connection() {
         let mut open = Client::connect(server.address);
         open.ask(b"before", b"before");
         for _ in 0..20 {
-            let mut goes = Client::connect(server.address);
-            goes.ask(b"x", b"x");
-            goes.send(&pattern(50_000));
-            goes.reset();
+            let mut resetting = Client::connect(server.address);
+            resetting.ask(b"x", b"x");
+            resetting.send(&pattern(50_000));
+            resetting.reset();
         }
         open.ask(b"after", b"after");
         drop(open);

@@ -34,7 +34,7 @@ const RING: f64 = 512.0;
 /// Maximum for other mechanisms, without a documented value: enough for a task and its timer.
 const OTHERS: f64 = 4096.0;
 
-const TEST: &str = "an_idle_connection_needs_little_memory";
+const TEST: &str = "idle_connection_needs_little_memory";
 const SERVER: &str = "IDLE_TEST_SERVER";
 const CLIENTS: &str = "IDLE_TEST_CLIENTS";
 const READY: &str = "the clients are ready";

@@ -100,9 +100,9 @@ fn run<A: Application + 'static>(
 
 #[test]
 fn no_descriptor_and_no_connection_leaks() {
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
-    let key = made.signing_key.serialize_der().try_into().unwrap();
-    let tls = server_config(vec![made.cert.der().clone()], key).unwrap();
+    let cert = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let key = cert.signing_key.serialize_der().try_into().unwrap();
+    let tls = server_config(vec![cert.cert.der().clone()], key).unwrap();
     on_each(|backend| {
         run(backend, "echo", || Echo, connect_broken_clients);
         run(backend, "kv", kv, connect_broken_clients);

@@ -17,11 +17,11 @@ use support::{Server, config, on_each, pattern, tiny};
 
 /// Returns the configuration of a server and of a client that trusts it.
 fn settings() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let server = server_config(vec![made.cert.der().clone()], key).unwrap();
+    let generated = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let key = PrivateKeyDer::try_from(generated.signing_key.serialize_der()).unwrap();
+    let server = server_config(vec![generated.cert.der().clone()], key).unwrap();
     let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
+    roots.add(generated.cert.der().clone()).unwrap();
     let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     (server, Arc::new(client))
 }
@@ -258,9 +258,9 @@ fn pause_and_resume_work_under_a_layer() {
 }
 
 /// Sends text, a file, reserved memory and text, then closes.
-struct Sandwich;
+struct SendsFileBetweenTexts;
 
-impl Application for Sandwich {
+impl Application for SendsFileBetweenTexts {
     type State = ();
     const MAX_UNCONSUMED: usize = 1;
 
@@ -292,7 +292,8 @@ fn files_are_sent_in_order_under_tls() {
         for settings in [config(), tiny()] {
             let tls = Arc::clone(&serves);
             let settings = Config { roots: vec![root.path().into()], ..settings };
-            let server = Server::start(backend, settings, || Tls::new(tls, Sandwich).unwrap());
+            let server =
+                Server::start(backend, settings, || Tls::new(tls, SendsFileBetweenTexts).unwrap());
             let mut stream = secure(&trusts, Client::narrow(server.address).0);
             stream.write_all(b"go").unwrap();
             stream.flush().unwrap();
@@ -373,9 +374,9 @@ fn echo_under_a_layer_pauses_and_resumes() {
         let server = Server::start(backend, tiny(), || Layer::<_, Xor>::new(0x5a, Echo).unwrap());
         let mut client = Client::narrow(server.address);
         let message = pattern(16 << 20);
-        let taken = client.send_until_full(&message, 6 << 20);
-        assert!(taken < message.len());
-        client.expect(&message[..taken]); // encoded and decoded
+        let sent = client.send_until_full(&message, 6 << 20);
+        assert!(sent < message.len());
+        client.expect(&message[..sent]); // encoded and decoded
         client.ask(b"and on", b"and on");
         drop(client);
         server.stop();

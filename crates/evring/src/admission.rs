@@ -463,10 +463,10 @@ mod tests {
         let mut load = LoadEstimator::new(None, false);
         let now = Instant::now();
         for second in 0..10 {
-            let then = now + Duration::from_secs(second);
+            let later = now + Duration::from_secs(second);
             load.admitted();
-            assert!(!load.first_service(then));
-            assert_eq!(load.end_turn(then, 0, false), None);
+            assert!(!load.first_service(later));
+            assert_eq!(load.end_turn(later, 0, false), None);
         }
         assert_eq!(load.lateness(None), Lateness::InTime);
         assert_eq!(load.lateness(Some(Duration::MAX)), Lateness::InTime);

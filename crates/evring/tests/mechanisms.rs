@@ -81,20 +81,20 @@ fn every_mechanism_echoes_and_stops() {
 }
 
 /// On each accepted connection, opens another one, sends bytes and closes it before it is connected.
-struct Farewell {
+struct ConnectsAndCloses {
     to: SocketAddr,
     close: Close,
 }
 
-const WORDS: &[u8] = b"last words";
+const BYTES: &[u8] = b"last words";
 
-impl Application for Farewell {
+impl Application for ConnectsAndCloses {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
         let id = x.io.connect(self.to);
-        x.io.send(id, Chunk::Copy(WORDS));
+        x.io.send(id, Chunk::Copy(BYTES));
         x.io.close(id, self.close);
         x.io.close(x.id, Close::Flush);
     }
@@ -110,13 +110,13 @@ fn bytes_queued_before_a_connect_completes_are_sent_before_the_close() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         on_each(
-            || Farewell { to, close },
+            || ConnectsAndCloses { to, close },
             |address, _| {
                 let _client = TcpStream::connect(address).unwrap();
                 let (mut peer, _) = listener.accept().unwrap();
                 let mut received = Vec::new();
                 peer.read_to_end(&mut received).unwrap();
-                assert_eq!(received, WORDS, "{close:?}");
+                assert_eq!(received, BYTES, "{close:?}");
             },
         );
     }

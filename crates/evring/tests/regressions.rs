@@ -438,10 +438,10 @@ fn mechanism_that_never_ran_kept_its_listener_open() {
 fn failed_listener_left_the_previous_one_open() {
     one_by_one(|name| {
         let held = TcpListener::bind(private_address(2)).unwrap();
-        let (first, taken) = (private_address(2), held.local_addr().unwrap());
-        let config = Config { listen: vec![first, taken], ..config() };
+        let (first, in_use) = (private_address(2), held.local_addr().unwrap());
+        let config = Config { listen: vec![first, in_use], ..config() };
         match AnyMechanism::new(name, &config) {
-            Err(StartError::Listen(at, _)) => assert_eq!(at, taken, "{name}"),
+            Err(StartError::Listen(at, _)) => assert_eq!(at, in_use, "{name}"),
             other => panic!("{name}: {:?}", other.map(|server| server.name())),
         }
         assert_eq!(check_free(first), Ok(()), "{name}");
@@ -542,16 +542,16 @@ fn stop_took_twice_the_drain_timeout() {
         next(&receiver);
         let begin = Instant::now();
         let stats = server.stop();
-        let took = begin.elapsed();
-        assert!(took >= DRAIN * 9 / 10 && took < DRAIN * 17 / 10, "{name}: {took:?}");
+        let elapsed = begin.elapsed();
+        assert!(elapsed >= DRAIN * 9 / 10 && elapsed < DRAIN * 17 / 10, "{name}: {elapsed:?}");
         assert_eq!((stats.accepted, stats.closed), (1, 1), "{name}");
     });
 }
 
 /// Echoes, and closes as the first byte requests.
-struct Closes;
+struct ClosesAsRequested;
 
-impl Application for Closes {
+impl Application for ClosesAsRequested {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -580,7 +580,7 @@ fn infinite_timeouts_caused_a_panic() {
             linger_timeout: forever,
             ..config()
         };
-        let server = Server::start(name, config, || Closes);
+        let server = Server::start(name, config, || ClosesAsRequested);
         for how in [b"f", b"l", b"h"] {
             let mut client = server.connect();
             client.write_all(how).unwrap();
@@ -759,14 +759,14 @@ fn queued_files_were_unbounded() {
 static LARGE: [u8; 200_000] = [7; 200_000];
 
 /// For each byte, sends some copied bytes and more shared ones.
-struct Mixes;
+struct SendsMixedChunks;
 
-impl Mixes {
+impl SendsMixedChunks {
     const COPIED: usize = 8 * 1024;
     const LEN: usize = Self::COPIED + LARGE.len();
 }
 
-impl Application for Mixes {
+impl Application for SendsMixedChunks {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -784,18 +784,18 @@ impl Application for Mixes {
 #[test]
 fn sent_copies_counted_until_the_queue_was_empty() {
     // Room for a few copies at a time.
-    const MAX_HELD: usize = 8 * Mixes::COPIED;
+    const MAX_HELD: usize = 8 * SendsMixedChunks::COPIED;
     side_by_side(|name| {
         let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
         let config = Config { max_buffered_bytes: MAX_HELD, socket_buffers: sockets, ..config() };
-        let server = Server::start(name, config, || Mixes);
+        let server = Server::start(name, config, || SendsMixedChunks);
         let mut client = connect_narrow(&server);
         // The next reply is queued before the last one is received.
         client.write_all(b"x").unwrap();
         for round in 0..20 {
             client.write_all(b"x").unwrap();
-            let taken = client.read_exact(&mut [0; Mixes::LEN]);
-            assert!(taken.is_ok(), "{name}: round {round}: {taken:?}");
+            let result = client.read_exact(&mut [0; SendsMixedChunks::LEN]);
+            assert!(result.is_ok(), "{name}: round {round}: {result:?}");
         }
         drop(client);
         assert_eq!(server.stop().overruns, 0, "{name}");
@@ -803,12 +803,12 @@ fn sent_copies_counted_until_the_queue_was_empty() {
 }
 
 /// Replies to each message and is idle in between. On `wait`, blocks until the test continues it.
-struct Answers {
+struct RepliesOk {
     waiting: Sender<()>,
     resumed: Receiver<()>,
 }
 
-impl Application for Answers {
+impl Application for RepliesOk {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -835,7 +835,7 @@ impl Application for Answers {
 fn answers(name: &'static str, config: Config) -> (Server, Receiver<()>, Sender<()>) {
     let (waiting, is_waiting) = mpsc::channel();
     let (resume, resumed) = mpsc::channel();
-    let server = Server::start(name, config, move || Answers { waiting, resumed });
+    let server = Server::start(name, config, move || RepliesOk { waiting, resumed });
     (server, is_waiting, resume)
 }
 
@@ -974,25 +974,25 @@ fn connection_without_a_request_was_closed_before_idle_ones() {
     });
 }
 
-/// Leaves the first bytes and pauses until it is woken; on `wait`, blocks like `Answers`. Reports its
+/// Leaves the first bytes and pauses until it is woken; on `wait`, blocks like `RepliesOk`. Reports its
 /// callbacks.
-struct Leaves {
+struct LeavesBytes {
     paused: Option<ConnId>,
     woken: bool,
-    waits: Answers,
+    replies: RepliesOk,
     calls: Sender<&'static str>,
 }
 
 /// More than an application may leave while it is not paused.
 static LEFT: [u8; 100] = [7; 100];
 
-impl Application for Leaves {
+impl Application for LeavesBytes {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         if rx.bytes() == b"wait" {
-            return self.waits.received(x, rx);
+            return self.replies.received(x, rx);
         }
         if self.paused.is_none() {
             self.paused = Some(x.id);
@@ -1026,8 +1026,8 @@ fn bytes_left_by_a_pause_arrived_after_the_stop() {
             let (waiting, is_waiting) = mpsc::channel();
             let (resume, resumed) = mpsc::channel();
             let (sender, calls) = mpsc::channel();
-            let waits = Answers { waiting, resumed };
-            let app = move || Leaves { paused: None, woken: false, waits, calls: sender };
+            let replies = RepliesOk { waiting, resumed };
+            let app = move || LeavesBytes { paused: None, woken: false, replies, calls: sender };
             let server = Server::start(name, config(), app);
             let (mut client, mut blocked) = (server.connect(), server.connect());
             client.write_all(&LEFT).unwrap();
@@ -1053,9 +1053,9 @@ fn bytes_left_by_a_pause_arrived_after_the_stop() {
 #[test]
 fn connection_that_received_without_replying_missed_the_stop() {
     /// Consumes bytes without replying.
-    struct Silent(Answers);
+    struct OnlyConsumes(RepliesOk);
 
-    impl Application for Silent {
+    impl Application for OnlyConsumes {
         type State = ();
         const MAX_UNCONSUMED: usize = 64;
 
@@ -1073,7 +1073,8 @@ fn connection_that_received_without_replying_missed_the_stop() {
         let (resume, resumed) = mpsc::channel();
         // Longer than the test waits for a stop.
         let config = Config { drain_timeout: 3 * TIMEOUT, ..config() };
-        let server = Server::start(name, config, move || Silent(Answers { waiting, resumed }));
+        let server =
+            Server::start(name, config, move || OnlyConsumes(RepliesOk { waiting, resumed }));
         let mut blocked = server.connect();
         let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
         blocked.write_all(b"wait").unwrap();
@@ -1193,7 +1194,7 @@ fn is_reset(error: std::io::Error) -> bool {
 }
 
 /// A kernel that fails once it has accepted a connection and received bytes.
-struct Breaks<K> {
+struct FailingKernel<K> {
     kernel: K,
     received: bool,
     finished: bool,
@@ -1201,7 +1202,7 @@ struct Breaks<K> {
 }
 
 // SAFETY: forwards to the inner kernel.
-unsafe impl<K: Kernel> Submit for Breaks<K> {
+unsafe impl<K: Kernel> Submit for FailingKernel<K> {
     type Host = K::Host;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
@@ -1245,7 +1246,7 @@ unsafe impl<K: Kernel> Submit for Breaks<K> {
     }
 }
 
-impl<K: Kernel> Kernel for Breaks<K> {
+impl<K: Kernel> Kernel for FailingKernel<K> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         if self.received {
             let error = ErrorKind::Other.into();
@@ -1283,7 +1284,8 @@ fn after_a_fault<K: Kernel>(kernel: impl FnOnce(&Config) -> K) {
     let (ended, receiver) = mpsc::channel();
     let (discarded, order) = mpsc::channel();
     let serve = |config: &Config| {
-        let kernel = Breaks { kernel: kernel(config), received: false, finished: false, discarded };
+        let kernel =
+            FailingKernel { kernel: kernel(config), received: false, finished: false, discarded };
         let server = EventLoop::new(kernel, config).unwrap();
         let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
         client.write_all(b"x").unwrap();

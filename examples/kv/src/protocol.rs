@@ -100,7 +100,7 @@ impl<'a> Iterator for Words<'a> {
 const MAX_WORDS: usize = 8;
 
 /// Number of words into which a line of any length is split before its last one is examined.
-const CUT: usize = 23;
+const LONG_LINE_WORDS: usize = 23;
 
 fn invalid(reply: &'static [u8], quiet: bool) -> Command<'static> {
     Command::Invalid { reply, quiet }
@@ -254,6 +254,6 @@ fn is_hangup(line: &[u8], name: &[u8]) -> bool {
         b'm' => name.len() != 2,
         _ => true,
     };
-    let last = || Words { line, at: 0 }.take(CUT).last();
+    let last = || Words { line, at: 0 }.take(LONG_LINE_WORDS).last();
     looked_at && last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }

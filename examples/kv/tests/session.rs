@@ -23,7 +23,7 @@ fn database() -> Database {
 }
 
 /// One connection.
-struct Talk<'a> {
+struct Client<'a> {
     database: &'a mut Database,
     session: Session,
     unused: Vec<u8>,
@@ -31,10 +31,10 @@ struct Talk<'a> {
     closed: bool,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> Client<'a> {
     fn new(database: &'a mut Database) -> Self {
         let (session, unused, out) = Default::default();
-        Talk { database, session, unused, out, closed: false }
+        Client { database, session, unused, out, closed: false }
     }
 
     /// Passes received bytes; appends the replies to `replies`.
@@ -55,14 +55,14 @@ impl<'a> Talk<'a> {
     }
 }
 
-impl Drop for Talk<'_> {
+impl Drop for Client<'_> {
     fn drop(&mut self) {
         self.session.end(self.database);
     }
 }
 
 fn talk_to(database: &mut Database, bytes: &[u8]) -> (Vec<u8>, bool) {
-    let (mut talk, mut replies) = (Talk::new(database), Vec::new());
+    let (mut talk, mut replies) = (Client::new(database), Vec::new());
     talk.receive(bytes, &mut replies);
     (replies, talk.closed)
 }
@@ -100,7 +100,7 @@ fn random_operations_agree_with_a_model() {
         let alone = round % 4 != 0;
         let max_value = if round % 8 == 1 { 1 << 20 } else { 1_000 };
         let mut model = Model::new("key".to_owned(), max_value, alone);
-        let mut talk = Talk::new(&mut database);
+        let mut talk = Client::new(&mut database);
         for _ in 0..20 {
             let (mut requests, mut expected, mut replies) = Default::default();
             for _ in 0..500 {
@@ -249,7 +249,7 @@ fn memory_is_freed_when_connections_close_midway() {
     assert!(before > 500_000 / 128);
     {
         // One connection sends a value, two are reading.
-        let mut sends = Talk::new(&mut database);
+        let mut sends = Client::new(&mut database);
         sends.receive(b"set b 0 0 500000\r\nthe first bytes", &mut Vec::new());
     }
     assert_eq!(used(&mut database), before);
@@ -276,9 +276,9 @@ proptest! {
         step in 1..50usize,
     ) {
         let bytes = words.concat().into_bytes();
-        let (mut one, mut other) = (database(), database());
-        let (whole, closed) = talk_to(&mut one, &bytes);
-        let (mut talk, mut replies) = (Talk::new(&mut other), Vec::new());
+        let (mut first, mut second) = (database(), database());
+        let (whole, closed) = talk_to(&mut first, &bytes);
+        let (mut talk, mut replies) = (Client::new(&mut second), Vec::new());
         bytes.chunks(step).for_each(|piece| talk.receive(piece, &mut replies));
         prop_assert_eq!((replies, talk.closed), (whole, closed));
     }

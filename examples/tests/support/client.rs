@@ -58,8 +58,8 @@ impl Client {
                 Err(e) => panic!("{e} after {n} of {} bytes: {}", got.len(), text(&got[..n])),
             }
         }
-        let same = got.iter().zip(expected).position(|(a, b)| a != b);
-        if let Some(at) = same {
+        let difference = got.iter().zip(expected).position(|(a, b)| a != b);
+        if let Some(at) = difference {
             let (got, expected) = (text(&got[at..]), text(&expected[at..]));
             panic!("differs at byte {at}:\n     got {got}\nexpected {expected}");
         }

@@ -593,8 +593,8 @@ mod tests {
         const MAX_UNCONSUMED: usize = 64;
 
         fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
-            let soon = x.io.now() + Duration::from_millis(100);
-            x.io.set_deadline(x.id, Some(soon));
+            let deadline = x.io.now() + Duration::from_millis(100);
+            x.io.set_deadline(x.id, Some(deadline));
         }
 
         fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {

@@ -3,9 +3,9 @@ use std::time::Duration;
 use super::*;
 
 /// A clock that advances only when set.
-struct At(u64);
+struct FixedClock(u64);
 
-impl Clock for At {
+impl Clock for FixedClock {
     fn elapsed(&self) -> Duration {
         Duration::from_secs(self.0)
     }
@@ -28,7 +28,7 @@ fn key(bytes: &[u8]) -> Key<'_> {
 fn put_until(store: &mut Store, name: &str, value: &[u8], exptime: i32) -> Result<(), AllocError> {
     let key = key(name.as_bytes());
     let attributes = Attributes { flags: 0, exptime };
-    let mut pending = store.allocate(key, attributes, value.len(), &At(0))?;
+    let mut pending = store.allocate(key, attributes, value.len(), &FixedClock(0))?;
     store.fill(&mut pending, value);
     assert_eq!(store.store(Verb::Set, &pending, key.hash), Outcome::Stored);
     Ok(())
@@ -103,7 +103,7 @@ fn maximum_value_size_matches_memcached() {
         let mut store = store(10_000);
         let attributes = Attributes { flags, exptime: 0 };
         let allocate = |store: &mut Store, len| {
-            store.allocate(key(name.as_bytes()), attributes, len, &At(0)).map(|pending| {
+            store.allocate(key(name.as_bytes()), attributes, len, &FixedClock(0)).map(|pending| {
                 store.abandon(&pending);
             })
         };
@@ -116,8 +116,9 @@ fn maximum_value_size_matches_memcached() {
 #[test]
 fn values_being_received_are_not_evicted() {
     let mut store = store(10);
-    let pending =
-        store.allocate(key(b"a"), Attributes { flags: 0, exptime: 0 }, 900, &At(0)).unwrap();
+    let pending = store
+        .allocate(key(b"a"), Attributes { flags: 0, exptime: 0 }, 900, &FixedClock(0))
+        .unwrap();
     assert_eq!(put(&mut store, "b", &[b'x'; 900]), Err(AllocError::NoMemory));
     store.abandon(&pending);
     put(&mut store, "b", &[b'x'; 900]).unwrap();
@@ -164,11 +165,11 @@ fn expired_values_are_swept_without_requests() {
         put_until(&mut store, &n.to_string(), b"x", 10).unwrap();
     }
     put(&mut store, "stays", b"x").unwrap();
-    store.tick(&At(9));
+    store.tick(&FixedClock(9));
     assert_eq!(store.usage().items, 101);
     // 512 buckets, 256 of them per second.
-    store.tick(&At(10));
-    store.tick(&At(11));
+    store.tick(&FixedClock(10));
+    store.tick(&FixedClock(11));
     assert_eq!((store.usage().items, store.blocks.used()), (1, 1));
     assert_eq!((store.stats.crawler_reclaimed, store.stats.expired_unfetched), (100, 100));
     assert_eq!(store.index.expiring, 0);
@@ -178,8 +179,8 @@ fn expired_values_are_swept_without_requests() {
 fn time_does_not_go_back() {
     let mut store = store(10);
     put_until(&mut store, "a", b"x", 10).unwrap();
-    store.tick(&At(10));
-    store.tick(&At(5));
+    store.tick(&FixedClock(10));
+    store.tick(&FixedClock(5));
     assert_eq!(get(&mut store, "a"), None);
 }
 
@@ -189,11 +190,11 @@ fn flush_removes_earlier_values_and_frees_their_memory() {
     for n in 0..100 {
         put(&mut store, &n.to_string(), b"x").unwrap();
     }
-    store.flush(0, &At(0));
+    store.flush(0, &FixedClock(0));
     put(&mut store, "new", b"x").unwrap();
     assert_eq!((get(&mut store, "7"), get(&mut store, "new")), (None, Some(b"x".to_vec())));
-    store.tick(&At(1));
-    store.tick(&At(2));
+    store.tick(&FixedClock(1));
+    store.tick(&FixedClock(2));
     assert_eq!(store.usage().items, 1);
 }
 
@@ -201,12 +202,12 @@ fn flush_removes_earlier_values_and_frees_their_memory() {
 fn delayed_flush_can_be_replaced() {
     let mut store = store(1_000);
     put(&mut store, "a", b"x").unwrap();
-    store.flush(10, &At(0));
-    store.flush(20, &At(0));
-    store.tick(&At(10));
+    store.flush(10, &FixedClock(0));
+    store.flush(20, &FixedClock(0));
+    store.tick(&FixedClock(10));
     put(&mut store, "b", b"x").unwrap();
     assert!(get(&mut store, "a").is_some());
-    store.tick(&At(20));
+    store.tick(&FixedClock(20));
     put(&mut store, "c", b"x").unwrap();
     let kept = ["a", "b", "c"].map(|name| get(&mut store, name).is_some());
     assert_eq!(kept, [false, false, true]);
@@ -221,7 +222,7 @@ fn append_that_evicts_keeps_its_own_value() {
     }
     let attributes = Attributes { flags: 0, exptime: 0 };
     let append = |store: &mut Store, len| {
-        let mut pending = store.allocate(key(b"a"), attributes, len, &At(0)).unwrap();
+        let mut pending = store.allocate(key(b"a"), attributes, len, &FixedClock(0)).unwrap();
         store.fill(&mut pending, &vec![b'b'; len]);
         store.store(Verb::Append, &pending, key(b"a").hash)
     };

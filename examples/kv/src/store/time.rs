@@ -46,12 +46,12 @@ pub(super) fn expiry(exptime: i32, clock: &impl Clock) -> u32 {
 mod tests {
     use super::*;
 
-    struct At(f64);
+    struct FixedClock(f64);
 
     /// Start of the server.
     const START: u64 = 1_700_000_000;
 
-    impl Clock for At {
+    impl Clock for FixedClock {
         fn elapsed(&self) -> Duration {
             Duration::from_secs_f64(self.0)
         }
@@ -63,7 +63,7 @@ mod tests {
 
     /// Returns how long a value with an expiry time lives when stored at `at`, in seconds.
     fn life(at: f64, exptime: i32) -> f64 {
-        let expires = expiry(exptime, &At(at));
+        let expires = expiry(exptime, &FixedClock(at));
         // It is stale from the beginning of this second.
         f64::from(expires) - 1.0 - at
     }
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn negative_and_past_times_expire_at_once_and_zero_never() {
-        let dead = |exptime| expiry(exptime, &At(5.0)) <= second(Duration::ZERO);
+        let dead = |exptime| expiry(exptime, &FixedClock(5.0)) <= second(Duration::ZERO);
         for exptime in [-1, i32::MIN, MAX_RELATIVE + 1, START as i32, (START + 5) as i32] {
             assert!(dead(exptime), "{exptime}");
         }
         assert!(!dead((START + 6) as i32));
-        assert_eq!(expiry(0, &At(5.0)), 0);
+        assert_eq!(expiry(0, &FixedClock(5.0)), 0);
     }
 }
