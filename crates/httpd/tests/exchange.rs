@@ -3,7 +3,7 @@
 mod stage;
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use evring_httpd::evring::{Close, HIGH_WATER};
 use evring_httpd::{Limits, Site, State};
@@ -88,8 +88,14 @@ fn just_changed_file_is_not_cached() {
     let root = site();
     let mut stage = Stage::new(root.path());
     let new = root.path().join("new");
-    fs::write(&new, b"new").unwrap();
-    stage.io.wall = fs::metadata(&new).unwrap().modified().unwrap();
+    // Written again until its second is not over by the second request.
+    stage.io.wall = loop {
+        fs::write(&new, b"new").unwrap();
+        let modified = fs::metadata(&new).unwrap().modified().unwrap();
+        if modified.duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_millis() < 800 {
+            break modified;
+        }
+    };
     one(&mut stage, &get("/new"));
     stage.pass(Duration::from_millis(100));
     // When the second of its change is over, it is opened once more.
