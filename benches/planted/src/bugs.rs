@@ -163,8 +163,8 @@ bugs! {
 
     /// With edges: the end of a stream is not looked for behind its last bytes.
     EndNotLookedFor, "crates/shared-ring/src/engine.rs":
-        "let ends = socket.ready.contains(Readiness::HANGUP);" =>
-        "let ends = socket.ready.contains(Readiness::HANGUP) && !PLANTED;";
+        "let hangup = socket.ready.contains(Readiness::HANGUP);" =>
+        "let hangup = socket.ready.contains(Readiness::HANGUP) && !PLANTED;";
 
     /// The poller is not told that an operation waits for room.
     RoomNotAskedFor, "crates/shared-ring/src/engine.rs":

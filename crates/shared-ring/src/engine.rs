@@ -1,7 +1,7 @@
-//! The ring's operations on non-blocking sockets: one engine over every [`Poller`].
+//! The ring's operations over non-blocking sockets and any [`Poller`].
 //!
-//! An operation is tried when it is posted, or when the poller says that it can be; what file
-//! work would wait for the disk goes to a few threads.
+//! The engine attempts an operation when it is posted, and when the poller reports readiness.
+//! Offload threads do file operations that would block.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -23,10 +23,10 @@ use crate::{
     WakeSignal, Waker,
 };
 
-/// How an [`Engine`] is set up.
+/// Configuration of an [`Engine`].
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
-    /// Most operations in flight.
+    /// Maximum number of operations in flight.
     pub operations: u32,
     /// Number of receive buffers.
     pub buffers: u16,
@@ -34,74 +34,74 @@ pub struct EngineConfig {
     pub buffer_size: u32,
 }
 
-/// A kernel made of a poller and non-blocking system calls.
+/// A kernel over a poller and non-blocking system calls.
 pub struct Engine<P, S: System = Linux> {
     poller: P,
     system: S,
     offload: S::Offload,
-    /// Operations that wait, and whether their end was asked for while a thread has them.
+    /// Operations in flight. The flag marks those cancelled while an offload thread has them.
     inflight: InFlightTable<bool>,
     sockets: Table<Waiting>,
     pool: Rc<BufferPool>,
     /// Completions of this turn.
     done: Batch,
-    /// Completions of the next turn: what was cancelled or refused since this one began.
+    /// Completions of the next turn: operations that were cancelled or failed during this one.
     later: Batch,
-    /// What the poller said, newest first while it is worked on.
+    /// Readiness reported by the poller, newest first while it is processed.
     events: Vec<(Fd, Readiness)>,
-    /// Sockets that may have more to read though no edge will say so.
+    /// Sockets that may have more to read although no edge will be reported.
     unread: VecDeque<Fd>,
-    /// How many of them belong to this turn.
+    /// Number of entries of `unread` that belong to this turn.
     rereads: usize,
-    /// Waits so far.
+    /// Number of waits so far.
     waits: u64,
     waker: Waker,
     waker_fd: Fd,
     now: Instant,
     counters: Counters,
-    /// The process whose descriptors it waits for.
+    /// The process that made the engine.
     process: Process,
 }
 
-/// The operations of a ring where there is none: on every Linux, in every container.
+/// The engine over epoll, which works on every Linux and in every container.
 pub type PortableKernel = Engine<Epoll>;
 
-/// The operations that wait for a socket, and what the poller was told and has said.
+/// The operations that wait for a socket, and the poller's state for it.
 #[derive(Default)]
 struct Waiting {
     reader: Option<Token>,
     writer: Option<Token>,
     wanted: Readiness,
-    /// Edges seen and not used up.
+    /// Edges reported and not consumed yet.
     ready: Readiness,
     unread: bool,
-    /// The wait after which a socket of this number was closed. What that wait said is not about
-    /// the next one.
+    /// The wait after which a socket of this number was closed. Events of that wait do not concern
+    /// the number's next socket.
     closed_after: u64,
 }
 
 impl<P: Poller> Engine<P> {
-    /// Makes an engine over an empty poller.
+    /// Creates an engine over an empty poller.
     ///
     /// # Errors
-    /// When there is no descriptor for the waker.
+    /// If there is no descriptor for the waker.
     pub fn new(poller: P, config: &EngineConfig) -> std::io::Result<Self> {
         Engine::on(Linux::default(), poller, config)
     }
 }
 
 impl<P: Poller, S: System> Engine<P, S> {
-    /// Most connections taken from a listener at a time, so that a flood of them leaves time
-    /// for those that are open (a bare loop with this bound kept its goodput under overload).
+    /// Maximum number of connections accepted from a listener per turn. Under a flood it leaves
+    /// time for open connections; a bare loop with this bound kept its goodput under overload.
     const MAX_ACCEPTS_PER_TURN: u16 = 16;
 
-    /// Makes an engine over an empty poller of a machine.
+    /// Creates an engine over an empty poller of `system`.
     ///
     /// # Errors
-    /// When there is no descriptor for the waker.
+    /// If there is no descriptor for the waker.
     pub(crate) fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
-        let told = if P::BY_SIGNALS { WakeSignal::Signalled } else { WakeSignal::Polled };
-        let waker = system.waker(told)?;
+        let signal = if P::BY_SIGNALS { WakeSignal::Signalled } else { WakeSignal::Polled };
+        let waker = system.waker(signal)?;
         let waker_fd = waker.fd();
         poller.set(waker_fd, Readiness::READ)?;
         let now = system.clock();
@@ -127,14 +127,14 @@ impl<P: Poller, S: System> Engine<P, S> {
         })
     }
 
-    /// Ends an operation that waits in the table.
+    /// Removes an operation from the table and returns its last completion.
     fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) -> Completion {
         self.inflight.remove(token);
         self.remove_waiter(fd, token);
         Completion::last(token, outcome)
     }
 
-    /// Ends an operation that waits in the table, and hands back what it was to send.
+    /// Fails an operation in the table; the completion returns its unsent data.
     fn fail(&mut self, fd: Fd, token: Token, errno: Errno) -> Completion {
         let data = match self.inflight.get(token) {
             Some(Entry { op: Op::Send { data, .. }, .. }) => Some(mem::take(data)),
@@ -152,7 +152,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// Lets an operation wait until its socket is ready.
+    /// Puts an operation into the table until its socket is ready.
     fn wait_until_ready(&mut self, fd: Fd, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         let reads = match op {
             Op::Accept { .. } => token.kind() == OpKind::Accept,
@@ -173,7 +173,8 @@ impl<P: Poller, S: System> Engine<P, S> {
         Ok(Submitted::InFlight)
     }
 
-    /// Tells the poller what the operations of a socket wait for. Edges are asked for once.
+    /// Registers with the poller the readiness that a socket's operations wait for. With edges the
+    /// registration never changes.
     fn update_interest(&mut self, fd: Fd) -> std::io::Result<()> {
         let socket = self.sockets.at(fd.index());
         let mut want = Readiness::empty();
@@ -181,7 +182,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
         if socket.wanted != want {
             if !self.process.is_current() {
-                // The set is the parent's.
+                // The interest set is the parent's.
                 return Err(Errno::PERM.into());
             }
             self.poller.set(fd, want)?;
@@ -190,7 +191,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         Ok(())
     }
 
-    /// Remembers to read from a socket though no edge will say so.
+    /// Queues a socket to be read although no edge will be reported.
     fn queue_reread(&mut self, fd: Fd) {
         let socket = self.sockets.at(fd.index());
         if !mem::replace(&mut socket.unread, true) {
@@ -205,7 +206,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// Uses what the poller said of a socket.
+    /// Handles the readiness of a socket.
     #[inline]
     fn ready(&mut self, fd: Fd, ready: Readiness) -> Option<Completion> {
         if fd == self.waker_fd {
@@ -213,7 +214,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
         let socket = self.sockets.at(fd.index());
         socket.ready |= ready;
-        // What is to be looked at again has its turn behind the events.
+        // Sockets in `unread` are read after the events.
         let reader = socket.reader.filter(|_| ready.contains(Readiness::READ) && !socket.unread);
         let writer = socket.writer.filter(|_| ready.contains(Readiness::WRITE));
         let read = reader.and_then(|token| self.read(fd, token));
@@ -222,7 +223,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
         let has_more = ready == Readiness::READ && matches!(&read, Some(c) if !c.last);
         if !P::EDGE && !has_more {
-            // Stop asking for what nobody waits for. A set that shrinks has room.
+            // Withdraw interest that no operation needs. A smaller set always has room.
             let _ = self.update_interest(fd);
         }
         read
@@ -290,19 +291,19 @@ impl<P: Poller, S: System> Engine<P, S> {
     }
 
     /// With edges: a read that fills less than its buffer has emptied the socket, unless the end
-    /// of the stream stands behind it.
+    /// of the stream follows.
     fn note_remaining(&mut self, fd: Fd, n: usize) {
         let socket = self.sockets.at(fd.index());
         let full = n == self.pool.size();
-        let ends = socket.ready.contains(Readiness::HANGUP);
-        if full || ends {
+        let hangup = socket.ready.contains(Readiness::HANGUP);
+        if full || hangup {
             self.queue_reread(fd);
         } else {
             socket.ready.remove(Readiness::READ);
         }
     }
 
-    /// Goes on with the operation that waits to write.
+    /// Continues the operation that waits for the socket to be writable.
     fn write(&mut self, fd: Fd, token: Token) -> Option<Completion> {
         let entry = self.inflight.remove(token)?;
         self.remove_waiter(fd, token);
@@ -317,16 +318,16 @@ impl<P: Poller, S: System> Engine<P, S> {
         self.resume_send(fd, token, entry.op, Blocking::NoBlock)
     }
 
-    /// Goes on with a send that waited.
+    /// Continues a send that waited.
     fn resume_send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Option<Completion> {
         match self.send(fd, token, op, disk) {
             Ok(Submitted::Done(outcome)) => Some(Completion::last(token, outcome)),
             Ok(Submitted::InFlight) => None,
-            Err(refused) => unreachable!("its place was just vacated: {refused:?}"),
+            Err(error) => unreachable!("its table entry was just freed: {error:?}"),
         }
     }
 
-    /// Sends, or waits for the socket, or has a thread read what is to be sent.
+    /// Sends, waits for the socket, or has an offload thread read the part of the file.
     #[inline]
     fn send(
         &mut self,
@@ -349,9 +350,9 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// Has a thread do an operation's file work.
+    /// Posts an operation's file job to the offload threads.
     fn offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        // SAFETY: the operation stays in the table until the work is done, or for good if that does not end.
+        // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
         let work = unsafe { FileJob::of(&op) };
         self.inflight.insert(token, op, false)?;
         self.counters.offloaded_file_ops += 1;
@@ -359,10 +360,10 @@ impl<P: Poller, S: System> Engine<P, S> {
         Ok(Submitted::InFlight)
     }
 
-    /// Does file work at once if everything is in memory, else has a thread do it.
+    /// Does a file operation at once if its data is cached, else offloads it.
     fn file_work(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
-        // SAFETY: the operation is there until the call is over.
+        // SAFETY: the operation outlives the call.
         let work = unsafe { FileJob::of(&op) };
         match self.system.file_work(&work) {
             Ok(outcome) => Ok(Submitted::Done(outcome)),
@@ -390,7 +391,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// Goes on with the next thing that this turn has to do.
+    /// Processes events of this turn up to the next completion.
     #[inline]
     fn next_completion(&mut self) -> Option<Completion> {
         loop {
@@ -401,9 +402,9 @@ impl<P: Poller, S: System> Engine<P, S> {
                 Some(event) => event,
                 None => self.reread()?,
             };
-            let first = self.ready(fd, ready);
-            if first.is_some() {
-                return first;
+            let completion = self.ready(fd, ready);
+            if completion.is_some() {
+                return completion;
             }
             if !self.done.is_empty() {
                 return self.done.pop_front();
@@ -411,7 +412,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// The next socket that may have more to read though no edge says so.
+    /// Takes the next socket that may have more to read although no edge was reported.
     fn reread(&mut self) -> Option<(Fd, Readiness)> {
         self.rereads = self.rereads.checked_sub(1)?;
         let fd = self.unread.pop_front()?;
@@ -419,10 +420,10 @@ impl<P: Poller, S: System> Engine<P, S> {
         Some((fd, Readiness::READ))
     }
 
-    /// How long the poller may wait.
+    /// Returns the maximum time for the poller to wait.
     fn wait_timeout(&self, until: Option<Instant>) -> Option<Duration> {
-        let left = !self.done.is_empty() || !self.events.is_empty();
-        if left || !self.later.is_empty() || !self.unread.is_empty() {
+        let pending = !self.done.is_empty() || !self.events.is_empty();
+        if pending || !self.later.is_empty() || !self.unread.is_empty() {
             return Some(Duration::ZERO);
         }
         until.map(|at| at.saturating_duration_since(self.system.clock()))
@@ -430,7 +431,8 @@ impl<P: Poller, S: System> Engine<P, S> {
 }
 
 impl<P, S: System> Engine<P, S> {
-    /// Ends the threads' work. The files of what hangs are leaked, as their numbers are still used.
+    /// Stops the offload threads. If one hangs, leaks the files in flight: the thread still uses
+    /// their numbers.
     fn stop_offload(&mut self) {
         if !self.offload.stop() {
             mem::forget(mem::replace(&mut self.inflight, InFlightTable::new(0)));
@@ -438,8 +440,8 @@ impl<P, S: System> Engine<P, S> {
     }
 }
 
-// SAFETY: an operation is tried as it is posted, and in turns, while it stands in the table, which it leaves with
-// its last completion. Threads have the numbers of files only, whose operations own them.
+// SAFETY: an operation is attempted when it is posted, and in turns while it is in the table, which it
+// leaves with its last completion. Threads use only numbers of files, which their operations own.
 unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     type Host = S;
 
@@ -470,7 +472,7 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
                 self.poller.forget(fd);
                 let waiting = self.sockets.at(fd.index());
                 let unread = waiting.unread;
-                // The number may be a new socket's before this turn is over.
+                // The number may belong to a new socket before this turn ends.
                 *waiting = Waiting { closed_after: self.waits, ..Waiting::default() };
                 if unread {
                     self.cancel_reread(fd);
@@ -498,7 +500,7 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
                 let failed = self.fail(fd, token, Errno::CANCELED);
                 self.later.push_back(failed);
             }
-            // A thread has it.
+            // An offload thread has it.
             _ => entry.state = true,
         }
     }
@@ -568,7 +570,7 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
 }
 
 impl<P, S: System> Drop for Engine<P, S> {
-    /// Nothing is in flight in the kernel; sockets that were accepted and not delivered close.
+    /// Closes accepted sockets that were not delivered. The kernel has nothing in flight.
     fn drop(&mut self) {
         self.stop_offload();
         for completion in self.done.drain(..).chain(self.later.drain(..)) {
