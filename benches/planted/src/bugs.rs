@@ -180,8 +180,8 @@ bugs! {
 
     /// A signal about a descriptor that was closed is taken to be about the next of its number.
     StaleSignalBelieved on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
-        "if !known {" =>
-        "if !known && !PLANTED {";
+        "if !is_current {" =>
+        "if !is_current && !PLANTED {";
 
     /// Signals that had no room are not made up for.
     OverflowIgnored on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
