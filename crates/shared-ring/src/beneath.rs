@@ -1,4 +1,4 @@
-//! Opening what lies beneath a directory, and nothing else unless that is allowed.
+//! Opens paths beneath a directory.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,20 +10,20 @@ use crate::Fd;
 use crate::linux::borrow;
 use crate::nonblocking::Blocking;
 
-/// How files are opened. Opening a pipe does not wait for its writer.
+/// Flags of an open for reading. Opening a pipe does not wait for its writer.
 pub(crate) const OPEN_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// How files are looked at.
+/// Flags of an open for metadata only.
 pub(crate) const STAT_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Where the symbolic links of a path may lead.
+/// Where symbolic links of a path may lead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SymlinkPolicy {
-    /// To what lies beneath the root. A path that leads out of it fails with `EXDEV`.
+    /// Only beneath the root. A path that leads out of it fails with `EXDEV`.
     #[default]
     Beneath,
-    /// Wherever they do; not those of /proc, where there is openat2(2).
+    /// Anywhere. Where openat2(2) exists, links of /proc are not followed.
     Anywhere,
 }
 
@@ -36,7 +36,7 @@ impl SymlinkPolicy {
     }
 }
 
-/// A path and the directory that it begins at.
+/// A path and the directory at which it begins.
 #[derive(Clone, Copy, Debug)]
 pub struct PathAt<'a> {
     /// The directory.
@@ -47,7 +47,7 @@ pub struct PathAt<'a> {
     pub symlinks: SymlinkPolicy,
 }
 
-/// Opens what is at a place.
+/// Opens a path.
 ///
 /// # Errors
 /// Those of openat2(2).
@@ -67,15 +67,15 @@ pub(crate) fn open(at: PathAt<'_>, flags: OFlags, disk: Blocking) -> Result<Owne
     }
 }
 
-/// The same without openat2(2), which some sandboxes don't have. It follows no link at all, since
-/// it can't tell where one leads.
+/// Opens a path without openat2(2), which some sandboxes lack. It follows no link at all, since
+/// it cannot check where one leads.
 fn open_by_component(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = path.to_bytes();
     if path.is_empty() {
         return Err(Errno::NOENT);
     }
-    let leads_out = path.starts_with(b"/") || path.split(|b| *b == b'/').any(|step| step == b"..");
-    if leads_out {
+    let escapes = path.starts_with(b"/") || path.split(|b| *b == b'/').any(|step| step == b"..");
+    if escapes {
         return Err(Errno::XDEV);
     }
     let mut at = fs::openat(root, ".", STAT_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
@@ -107,7 +107,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn step_by_step_stays_beneath_and_follows_no_link() {
+    fn open_by_component_stays_beneath_root_and_follows_no_link() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("a/b")).unwrap();
         std::fs::write(root.path().join("a/b/file"), "x").unwrap();

@@ -1,4 +1,4 @@
-//! Receive buffers: one pool for each kernel, handles that give themselves back.
+//! Receive buffers: a pool for each kernel, and handles that return their buffer when dropped.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -8,17 +8,17 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// The receive buffers of one kernel: `count` buffers of `size` bytes in one piece of memory.
+/// The receive buffers of one kernel: `count` buffers of `size` bytes in one allocation.
 ///
-/// A buffer is in exactly one of three places: free, with the kernel, or lent out as an
-/// [`RxBuf`]. The pool is meant to fit the processor's second-level cache, not the number of
-/// connections: all of it passes through the cache.
+/// A buffer is in exactly one of three states: free, held by the kernel, or lent out as an
+/// [`RxBuf`]. All buffers pass through the CPU cache, so choose the pool's size to fit the
+/// second-level cache, not by the number of connections.
 pub struct BufferPool {
     memory: NonNull<u8>,
     layout: Layout,
     size: usize,
-    /// How far apart buffers begin: by a cache line more than a power of two, or the beginnings of
-    /// all of them, where the requests are, would compete for the same few places in the cache.
+    /// Distance between buffers in bytes. It is not a power of two: else the starts of all buffers,
+    /// where the requests are, would map to the same few cache sets.
     stride: usize,
     count: u16,
     free: RefCell<Vec<u16>>,
@@ -32,7 +32,7 @@ impl BufferPool {
     /// Allocates `count` buffers of `size` bytes, zeroed and aligned to a page.
     ///
     /// # Panics
-    /// When either is zero or the product overflows.
+    /// If either is zero or the product overflows.
     pub fn new(count: u16, size: u32) -> Rc<Self> {
         assert!(count > 0 && size > 0, "a pool has at least one buffer of at least one byte");
         let size = size as usize;
@@ -51,48 +51,49 @@ impl BufferPool {
         Rc::new(BufferPool { memory, layout, size, stride, count, free, lent: Cell::new(0) })
     }
 
-    /// How many buffers there are.
+    /// Returns the number of buffers.
     pub fn count(&self) -> u16 {
         self.count
     }
 
-    /// The size of each buffer in bytes.
+    /// Returns the size of a buffer in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// How many buffers are lent out as [`RxBuf`]s.
+    /// Returns the number of buffers lent out as [`RxBuf`]s.
     pub fn lent(&self) -> u16 {
         self.lent.get()
     }
 
-    /// Whether so many buffers are lent out that a holder should copy rather than keep one.
+    /// Returns whether more than three quarters of the buffers are lent out. Holders should then
+    /// copy the bytes instead of keeping a buffer.
     pub fn is_scarce(&self) -> bool {
         u32::from(self.lent.get()) * 4 > u32::from(self.count) * 3
     }
 
-    /// Takes a free buffer's number.
+    /// Takes a free buffer and returns its number.
     pub(crate) fn take(&self) -> Option<u16> {
         self.free.borrow_mut().pop()
     }
 
-    /// Puts back a buffer that was taken and not lent.
+    /// Returns a buffer to the pool.
     pub(crate) fn put_back(&self, id: u16) {
         self.free.borrow_mut().push(id);
     }
 
-    /// Where buffer `id` begins. Whoever writes there must hold the buffer.
+    /// Returns the start of buffer `id`. Only the buffer's holder may write to it.
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         debug_assert!(id < self.count);
         // SAFETY: `id` is below `count`, so the offset lies within the one allocation.
         unsafe { self.memory.as_ptr().add(usize::from(id) * self.stride) }
     }
 
-    /// Hands out the first `len` bytes of a buffer.
+    /// Lends out the first `len` bytes of a buffer.
     ///
     /// # Safety
-    /// The caller took `id` from this pool (or the kernel reported having filled it), nobody else
-    /// holds it, and neither kernel nor thread writes to it before the returned value is dropped.
+    /// The caller took `id` from this pool (or the kernel reported having filled it), it has no other
+    /// holder, and neither kernel nor thread writes to it before the returned value is dropped.
     pub(crate) unsafe fn lend(self: &Rc<Self>, id: u16, len: usize) -> RxBuf {
         debug_assert!(id < self.count && len <= self.size);
         self.lent.set(self.lent.get() + 1);
@@ -113,13 +114,13 @@ impl Drop for BufferPool {
 
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pool({} of {} x {} bytes lent)", self.lent.get(), self.count, self.size)
+        write!(f, "BufferPool({} of {} x {} bytes lent)", self.lent.get(), self.count, self.size)
     }
 }
 
-/// Received bytes that their holder may keep, change in place, or send on without a copy.
+/// Received bytes, which the holder may keep, modify in place, or send without a copy.
 ///
-/// Dropping the value gives the buffer back to its pool.
+/// Dropping the value returns the buffer to its pool.
 pub struct RxBuf {
     pool: Rc<BufferPool>,
     id: u16,
@@ -128,34 +129,34 @@ pub struct RxBuf {
 }
 
 impl RxBuf {
-    /// Drops the first `n` bytes from view.
+    /// Removes the first `n` bytes from the view.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are fewer.
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len as usize, "advance of {n} past {} bytes", self.len);
         self.start += n as u32;
         self.len -= n as u32;
     }
 
-    /// Keeps the first `n` bytes in view, if there are more.
+    /// Shortens the view to at most `n` bytes.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(u32::try_from(n).unwrap_or(u32::MAX));
     }
 
-    /// The bytes of memory that the value keeps.
+    /// Returns the size of the underlying buffer in bytes.
     pub(crate) fn buffer_size(&self) -> usize {
         self.pool.size
     }
 
-    /// Whether the pool is only there for this buffer.
+    /// Returns whether this buffer is the pool's only user.
     fn is_sole_owner(&self) -> bool {
         Rc::strong_count(&self.pool) == 1
     }
 
-    /// The same bytes outside the pool when the pool runs low, else the value itself.
+    /// Copies the bytes out of the pool if its buffers are scarce, else returns the value itself.
     ///
-    /// Whoever keeps bytes for long calls this, so that no connection can starve the others.
+    /// Call it before keeping bytes for long, so that one connection cannot starve the others.
     #[must_use]
     pub fn copy_if_scarce(self) -> RxBuf {
         if self.is_sole_owner() || !self.pool.is_scarce() {
@@ -168,8 +169,7 @@ impl RxBuf {
 
 #[cfg(feature = "sim")]
 impl RxBuf {
-    /// The memory that it keeps from other uses, in bytes: a buffer of its pool, or the pool that is
-    /// there for it alone.
+    /// Returns the memory that it holds, in bytes: a buffer of its pool, or its own pool.
     pub(crate) fn held(&self) -> usize {
         self.pool.size + if self.is_sole_owner() { size_of::<BufferPool>() } else { 0 }
     }
@@ -180,16 +180,16 @@ impl RxBuf {
 }
 
 impl From<Vec<u8>> for RxBuf {
-    /// Wraps bytes that come from elsewhere, such as decrypted ones, as a pool of their own.
+    /// Wraps bytes that were not received into a pool, such as decrypted ones, in a pool of their own.
     ///
     /// # Panics
-    /// When there are 4 GiB or more.
+    /// If there are 4 GiB or more.
     fn from(bytes: Vec<u8>) -> Self {
         let mut bytes = ManuallyDrop::new(bytes);
         if bytes.capacity() / 2 > bytes.len() {
             bytes.shrink_to_fit();
         }
-        let len = u32::try_from(bytes.len()).expect("a received piece is shorter than 4 GiB");
+        let len = u32::try_from(bytes.len()).expect("received bytes are shorter than 4 GiB");
         let size = bytes.capacity();
         let pool = BufferPool {
             memory: NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null"),
@@ -209,8 +209,8 @@ impl Deref for RxBuf {
 
     fn deref(&self) -> &[u8] {
         let (start, len) = (self.start as usize, self.len as usize);
-        // SAFETY: `start + len` never exceeds the buffer, and by the promise of `BufferPool::lend` this
-        // value alone has access to it.
+        // SAFETY: `start + len` never exceeds the buffer, and by the promise of `BufferPool::lend` only
+        // this value has access to it.
         unsafe { std::slice::from_raw_parts(self.pool.address(self.id).add(start), len) }
     }
 }
@@ -244,14 +244,14 @@ mod tests {
 
     fn lend(pool: &Rc<BufferPool>, text: &[u8]) -> RxBuf {
         let id = pool.take().unwrap();
-        // SAFETY: `id` was just taken and nobody else holds it.
+        // SAFETY: `id` was just taken and has no other holder.
         let mut buf = unsafe { pool.lend(id, text.len()) };
         buf.copy_from_slice(text);
         buf
     }
 
     #[test]
-    fn a_dropped_buffer_is_free_again() {
+    fn dropped_buffer_returns_to_pool() {
         let pool = BufferPool::new(1, 16);
         let buf = lend(&pool, b"hello");
         assert_eq!((pool.lent(), pool.take()), (1, None));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_others_keep_at_most_as_much_again() {
+    fn buffer_of_a_vector_keeps_at_most_twice_its_length() {
         let with = |len: usize, capacity| {
             let mut bytes = Vec::with_capacity(capacity);
             bytes.resize(len, 7);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_shrinks_from_both_ends() {
+    fn advance_and_truncate_narrow_the_view() {
         let pool = BufferPool::new(1, 16);
         let mut buf = lend(&pool, b"0123456789");
         buf.advance(2);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_outlives_the_handle_of_its_pool() {
+    fn buffer_outlives_pool_handle() {
         let pool = BufferPool::new(1, 16);
         let buf = lend(&pool, b"still here");
         drop(pool);
@@ -302,23 +302,23 @@ mod tests {
 
     #[cfg(feature = "sim")]
     #[test]
-    fn it_holds_its_buffer_or_the_pool_that_is_there_for_it_alone() {
+    fn held_counts_its_buffer_or_its_own_pool() {
         let pool = BufferPool::new(2, 100);
         assert_eq!(lend(&pool, b"x").held(), 100);
-        let alone = RxBuf::from(vec![7; 100]);
-        assert_eq!(alone.held(), 100 + size_of::<BufferPool>());
+        let own_pool = RxBuf::from(vec![7; 100]);
+        assert_eq!(own_pool.held(), 100 + size_of::<BufferPool>());
     }
 
     #[test]
-    fn kept_copies_only_when_buffers_are_scarce() {
+    fn copy_if_scarce_copies_only_when_scarce() {
         let pool = BufferPool::new(4, 8);
         let held: Vec<_> = (0..3).map(|_| lend(&pool, b"x")).collect();
-        let roomy = held.into_iter().next().unwrap().copy_if_scarce();
+        let first = held.into_iter().next().unwrap().copy_if_scarce();
         assert_eq!(pool.lent(), 1);
-        let rest: Vec<_> = (0..3).map(|_| lend(&pool, b"y")).collect();
+        let remaining: Vec<_> = (0..3).map(|_| lend(&pool, b"y")).collect();
         assert!(pool.is_scarce());
-        assert_eq!(&*roomy.copy_if_scarce(), b"x");
+        assert_eq!(&*first.copy_if_scarce(), b"x");
         assert_eq!(pool.lent(), 3);
-        drop(rest);
+        drop(remaining);
     }
 }

@@ -1,13 +1,13 @@
-//! Descriptors: what owns one, and how operations name it.
+//! Descriptors: owners, and the numbers by which operations name them.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
-/// The owner of a descriptor that belongs to a machine: of a socket, mostly.
+/// Owns a descriptor of a machine, usually a socket.
 ///
-/// [`Op::Close`](crate::Op::Close) ends it, or at once [`Host::close_unused`](crate::Host::close_unused), on the
-/// machine that it comes from. Both take it, so it is closed once. (A refused `Op::Close` hands it back.)
-/// It can't be closed without its machine, so one that is dropped stays open for good.
+/// [`Op::Close`](crate::Op::Close) or [`Host::close_unused`](crate::Host::close_unused) closes it,
+/// on its own machine. Both take it, so it is closed once; a rejected `Op::Close` hands it back.
+/// Only its machine can close it, so a socket that is dropped stays open forever.
 ///
 /// ```
 /// use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 /// }
 /// ```
 ///
-/// Nor is there a copy of it, to be used when it is closed:
+/// It can't be used after it is closed:
 ///
 /// ```compile_fail,E0382
 /// use shared_ring::{Host, OpKind, Op, Socket, Submit, Token};
@@ -45,14 +45,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 ///     kernel.host_mut().shutdown(&socket);
 /// }
 /// ```
-#[must_use = "what is dropped stays open; `Op::Close` and `Host::discard` close it"]
+#[must_use = "a dropped socket stays open; `Op::Close` and `Host::close_unused` close it"]
 pub struct Socket(RawFd);
 
-/// The number by which operations and pollers name a descriptor that something else owns: a
-/// [`Socket`], or what has [lent](Fd::lent) it.
+/// The number by which operations and pollers name a descriptor. A [`Socket`], or the value that
+/// has [lent](Fd::lent) it, owns the descriptor.
 ///
-/// Nothing keeps the descriptor open for it, so only unsafe code makes one. A program without unsafe
-/// code can't name what it does not own:
+/// A number does not keep the descriptor open, so only unsafe code creates one. Safe code can't
+/// name a descriptor that it does not own:
 ///
 /// ```compile_fail,E0133
 /// # use shared_ring::{Fd, Socket};
@@ -72,7 +72,7 @@ pub struct Socket(RawFd);
 pub struct Fd(RawFd);
 
 impl Socket {
-    /// The number, to name it in operations.
+    /// Returns the number, for use in operations.
     ///
     /// # Safety
     /// As for [`Fd::lent`].
@@ -81,12 +81,13 @@ impl Socket {
         Fd(self.0)
     }
 
-    /// The owner of what a kernel has just opened, or an alias of an owner elsewhere that is not closed.
+    /// Creates the owner of a descriptor that a kernel has just opened, or an alias of another owner
+    /// that must not be closed.
     pub(crate) const fn of(fd: Fd) -> Self {
         Socket(fd.0)
     }
 
-    /// The number, for as long as the owner is there.
+    /// Returns the number, which is valid as long as the owner exists.
     #[inline]
     pub(crate) const fn number(&self) -> Fd {
         Fd(self.0)
@@ -112,19 +113,19 @@ impl fmt::Debug for Socket {
 }
 
 impl Fd {
-    /// The number of a descriptor that keeps its owner.
+    /// Returns the number of a borrowed descriptor.
     ///
     /// # Safety
-    /// The descriptor stays open until everything that was given this number has let go of it, and the
-    /// number is not used after that.
+    /// The descriptor stays open until every user of this number has released it, and the number is
+    /// not used after that.
     ///
-    /// - An operation lets go of it by its last completion, by being refused, or when
-    ///   [`Submit::finish`](crate::Submit::finish) has returned and its kernel takes no turn any more.
-    /// - A poller lets go of it by [`forget`](crate::poller::Poller::forget), or as it is dropped.
-    /// - What [`UringKernel::begin`](crate::UringKernel::begin) has begun lets go of it when
-    ///   [`UringKernel::end`](crate::UringKernel::end) says that the kernel has been told, or as the kernel
-    ///   is dropped.
-    /// - What is done at once, such as a system call, has let go of it when it returns.
+    /// - An operation releases it with its last completion, when it is rejected, or when
+    ///   [`Submit::finish`](crate::Submit::finish) has returned and its kernel runs no further turn.
+    /// - A poller releases it on [`forget`](crate::poller::Poller::forget), or when dropped.
+    /// - A submission of [`UringKernel::begin`](crate::UringKernel::begin) releases it when
+    ///   [`UringKernel::end`](crate::UringKernel::end) returns that the kernel has the cancellation,
+    ///   or when the kernel is dropped.
+    /// - A call that completes at once, such as a system call, releases it on return.
     pub unsafe fn lent(fd: BorrowedFd<'_>) -> Self {
         Fd(fd.as_raw_fd())
     }
@@ -133,7 +134,7 @@ impl Fd {
         Fd(fd)
     }
 
-    /// The number.
+    /// Returns the number as an integer.
     pub const fn raw(self) -> RawFd {
         self.0
     }

@@ -1,7 +1,7 @@
-//! The ring's operations on non-blocking sockets: one engine over every [`Poller`].
+//! The ring's operations over non-blocking sockets and any [`Poller`].
 //!
-//! An operation is tried when it is posted, or when the poller says that it can be; what file
-//! work would wait for the disk goes to a few threads.
+//! The engine attempts an operation when it is posted, and when the poller reports readiness.
+//! Offload threads do file operations that would block.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -17,10 +17,10 @@ use crate::{
     Outcome, Process, Socket, Submit, SubmitError, Submitted, System, Token, WakeSignal, Waker,
 };
 
-/// How an [`Engine`] is set up.
+/// Configuration of an [`Engine`].
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
-    /// Most operations in flight.
+    /// Maximum number of operations in flight.
     pub operations: u32,
     /// Number of receive buffers.
     pub buffers: u16,
@@ -28,22 +28,22 @@ pub struct EngineConfig {
     pub buffer_size: u32,
 }
 
-/// A kernel made of a poller and non-blocking system calls.
+/// A kernel over a poller and non-blocking system calls.
 pub struct Engine<P, S: System = Linux> {
     poller: P,
     operations: Operations<S, Polled>,
     offload: S::Offload,
     /// Completions of this turn.
     done: Batch,
-    /// Completions of the next turn: what was cancelled or refused since this one began.
+    /// Completions of the next turn: operations that were cancelled or failed during this one.
     later: Batch,
-    /// What the poller said, newest first while it is worked on.
+    /// Readiness reported by the poller, newest first while it is processed.
     events: Vec<(Fd, Readiness)>,
-    /// Sockets that may have more to read though no edge will say so.
+    /// Sockets that may have more to read although no edge will be reported.
     unread: VecDeque<Fd>,
-    /// How many of them belong to this turn.
+    /// Number of entries of `unread` that belong to this turn.
     rereads: usize,
-    /// Waits so far.
+    /// Number of waits so far.
     waits: u64,
     waker: Waker,
     waker_fd: Fd,
@@ -52,7 +52,7 @@ pub struct Engine<P, S: System = Linux> {
     process: Process,
 }
 
-/// The operations of a ring where there is none: on every Linux, in every container.
+/// The engine over epoll, which works on every Linux and in every container.
 pub type PortableKernel = Engine<Epoll>;
 
 /// What the poller was asked for a socket, and has reported.
@@ -68,27 +68,27 @@ struct Polled {
 }
 
 impl<P: Poller> Engine<P> {
-    /// Makes an engine over an empty poller.
+    /// Creates an engine over an empty poller.
     ///
     /// # Errors
-    /// When there is no descriptor for the waker.
+    /// If there is no descriptor for the waker.
     pub fn new(poller: P, config: &EngineConfig) -> std::io::Result<Self> {
         Engine::on(Linux::default(), poller, config)
     }
 }
 
 impl<P: Poller, S: System> Engine<P, S> {
-    /// Most connections taken from a listener at a time, so that a flood of them leaves time
-    /// for those that are open (a bare loop with this bound kept its goodput under overload).
+    /// Maximum number of connections accepted from a listener per turn. Under a flood it leaves
+    /// time for open connections; a bare loop with this bound kept its goodput under overload.
     const MAX_ACCEPTS_PER_TURN: u16 = 16;
 
-    /// Makes an engine over an empty poller of a machine.
+    /// Creates an engine over an empty poller of `system`.
     ///
     /// # Errors
-    /// When there is no descriptor for the waker.
+    /// If there is no descriptor for the waker.
     pub(crate) fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
-        let told = if P::BY_SIGNALS { WakeSignal::Signalled } else { WakeSignal::Polled };
-        let waker = system.waker(told)?;
+        let signal = if P::BY_SIGNALS { WakeSignal::Signalled } else { WakeSignal::Polled };
+        let waker = system.waker(signal)?;
         let waker_fd = waker.fd();
         poller.set(waker_fd, Readiness::READ)?;
         let now = system.clock();
@@ -149,7 +149,8 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// Tells the poller what the operations of a socket wait for. Edges are asked for once.
+    /// Registers with the poller the readiness that a socket's operations wait for. With edges the
+    /// registration never changes.
     fn update_interest(&mut self, fd: Fd) -> std::io::Result<()> {
         let socket = self.operations.socket(fd);
         let mut want = Readiness::empty();
@@ -157,7 +158,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
         if socket.notes.wanted != want {
             if !self.process.is_current() {
-                // The set is the parent's.
+                // The interest set is the parent's.
                 return Err(Errno::PERM.into());
             }
             self.poller.set(fd, want)?;
@@ -285,9 +286,9 @@ impl<P: Poller, S: System> Engine<P, S> {
                 Some(event) => event,
                 None => self.reread()?,
             };
-            let first = self.ready(fd, ready);
-            if first.is_some() {
-                return first;
+            let completion = self.ready(fd, ready);
+            if completion.is_some() {
+                return completion;
             }
             if !self.done.is_empty() {
                 return self.done.pop_front();
@@ -295,7 +296,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// The next socket that may have more to read though no edge says so.
+    /// Takes the next socket that may have more to read although no edge was reported.
     fn reread(&mut self) -> Option<(Fd, Readiness)> {
         self.rereads = self.rereads.checked_sub(1)?;
         let fd = self.unread.pop_front()?;
@@ -317,8 +318,8 @@ impl<P: Poller, S: System> Engine<P, S> {
 
     /// How long the poller may wait.
     fn wait_timeout(&self, until: Option<Instant>) -> Option<Duration> {
-        let left = !self.done.is_empty() || !self.events.is_empty();
-        if left || !self.later.is_empty() || !self.unread.is_empty() {
+        let pending = !self.done.is_empty() || !self.events.is_empty();
+        if pending || !self.later.is_empty() || !self.unread.is_empty() {
             return Some(Duration::ZERO);
         }
         until.map(|at| at.saturating_duration_since(self.operations.system.clock()))
@@ -335,8 +336,8 @@ impl<P, S: System> Engine<P, S> {
     }
 }
 
-// SAFETY: an operation is tried as it is posted, and in turns, while it stands in the table, which it leaves with
-// its last completion. Threads have the numbers of files only, whose operations own them.
+// SAFETY: an operation is attempted when it is posted, and in turns while it is in the table, which it
+// leaves with its last completion. Threads use only numbers of files, which their operations own.
 unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     type Host = S;
 
@@ -424,7 +425,7 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
 }
 
 impl<P, S: System> Drop for Engine<P, S> {
-    /// Nothing is in flight in the kernel; sockets that were accepted and not delivered close.
+    /// Closes accepted sockets that were not delivered. The kernel has nothing in flight.
     fn drop(&mut self) {
         self.stop_offload();
         for completion in self.done.drain(..).chain(self.later.drain(..)) {

@@ -1,4 +1,4 @@
-//! Files as the runtime hands them out.
+//! Open files and their metadata.
 
 use std::any::Any;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::Fd;
 
-/// An open file or directory; clones share it, and the last one to go closes it.
+/// An open file or directory. Clones share it, and dropping the last one closes it.
 #[derive(Clone)]
 pub struct File(Rc<Handle>);
 
@@ -18,34 +18,34 @@ struct Handle {
     _owner: Owner,
 }
 
-/// What closes the descriptor as it is dropped.
-#[expect(dead_code, reason = "they are there to be dropped")]
+/// Closes the descriptor when dropped.
+#[expect(dead_code, reason = "held to be dropped")]
 enum Owner {
     Linux(OwnedFd),
     Other(Box<dyn Any>),
 }
 
 impl File {
-    /// A file of another machine, which `owner` closes as it is dropped.
+    /// Returns a file of another machine, which `owner` closes when dropped.
     #[cfg(feature = "sim")]
     pub(crate) fn owned_by(fd: Fd, owner: impl Any) -> Self {
         File(Rc::new(Handle { fd, _owner: Owner::Other(Box::new(owner)) }))
     }
 
-    /// The same file, which holds something else as well: `what` is dropped behind it, when the last
-    /// clone of what is returned goes.
+    /// Attaches a value to the file. It is dropped after the file, with the last clone of the
+    /// returned value.
     #[must_use]
-    pub fn with(self, what: impl Any) -> Self {
+    pub fn with(self, value: impl Any) -> Self {
         let fd = self.fd();
-        File(Rc::new(Handle { fd, _owner: Owner::Other(Box::new((self, what))) }))
+        File(Rc::new(Handle { fd, _owner: Owner::Other(Box::new((self, value))) }))
     }
 
-    /// Whether another clone is in use.
+    /// Returns whether another clone exists.
     pub fn is_shared(&self) -> bool {
         Rc::strong_count(&self.0) > 1
     }
 
-    /// The number of the descriptor, which is open as long as the value lives.
+    /// Returns the descriptor's number, which is open as long as the value lives.
     pub(crate) fn fd(&self) -> Fd {
         self.0.fd
     }
@@ -70,49 +70,49 @@ impl fmt::Debug for File {
     }
 }
 
-/// What kind of thing a path leads to.
+/// Type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
     Regular,
     /// A directory.
     Directory,
-    /// Anything else: a device, a pipe, a socket.
+    /// Another type: a device, a pipe, a socket.
     Other,
 }
 
-/// What the kernel knows of a file. Unequal values mean a changed file; equal ones an unchanged one
-/// as far as its times tell, which tick every few milliseconds.
+/// Metadata of a file. Unequal values mean that the file has changed. Equal values mean that it
+/// has not, up to the resolution of its times of a few milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// What it is.
+    /// Type of the file.
     pub kind: FileKind,
     /// Length in bytes.
     pub len: u64,
-    /// Last change of the contents, in nanoseconds since 1970. Programs can set it.
+    /// Last change of the contents, in nanoseconds since 1970 (mtime). Programs can set it.
     pub modified_ns: i64,
-    /// Last change of the contents or of what else the kernel knows of the file, in nanoseconds since
-    /// 1970, by a clock that ticks every few milliseconds. Nobody can set it: inode(7).
+    /// Last change of the contents or metadata, in nanoseconds since 1970 (ctime). Its clock ticks
+    /// every few milliseconds. Programs cannot set it: inode(7).
     pub changed_ns: i64,
-    /// Number of the file on its device.
+    /// Inode number on the file's device.
     pub inode: u64,
 }
 
-/// What is in a directory, in no order.
+/// Entries of a directory, in no order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// Each name but `.` and `..`, and what it leads to.
+    /// Each name except `.` and `..`, with the metadata of its target.
     pub entries: Vec<(OsString, Metadata)>,
-    /// Whether that is all; the rest of a very large directory is left out.
+    /// Whether all entries are included. Entries beyond [`Listing::MAX_ENTRIES`] are omitted.
     pub is_complete: bool,
 }
 
 impl Listing {
-    /// The most entries of a directory that are listed.
+    /// Maximum number of entries in a listing.
     pub const MAX_ENTRIES: usize = 4096;
 
-    /// The most memory of a list, in bytes: its names have up to 255 bytes, and while it grows its old half is
-    /// there beside it.
+    /// Maximum memory of a listing, in bytes. Names have up to 255 bytes; while the vector grows,
+    /// its old allocation exists too.
     pub const MAX_BYTES: usize =
         Self::MAX_ENTRIES * (2 * size_of::<(OsString, Metadata)>() + 255 + 17);
 }
@@ -136,18 +136,18 @@ impl Metadata {
         Metadata { kind, len, modified_ns: ns(modified), changed_ns: ns(changed), inode }
     }
 
-    /// Last change of the contents, between the years 1677 and 2262.
+    /// Returns the last change of the contents (mtime), between the years 1677 and 2262.
     pub fn modified(&self) -> SystemTime {
         time(self.modified_ns)
     }
 
-    /// Last change of anything, between the years 1677 and 2262.
+    /// Returns the last change of contents or metadata (ctime), between the years 1677 and 2262.
     pub fn changed(&self) -> SystemTime {
         time(self.changed_ns)
     }
 }
 
-/// A time so many nanoseconds after 1970, or before.
+/// Converts nanoseconds since 1970, which may be negative.
 fn time(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
     match ns {

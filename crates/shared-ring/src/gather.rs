@@ -1,4 +1,4 @@
-//! What waits to be sent: pieces of memory from several owners, in order.
+//! Lists of bytes to send, gathered from memory of several owners.
 
 #[cfg(feature = "sim")]
 mod held;
@@ -14,22 +14,21 @@ use bytes::{Buf, Bytes};
 
 use crate::RxBuf;
 
-/// Bytes on their way out, gathered from copies, constants, shared and received memory.
+/// Bytes to send, in order: copies, constants, shared and received memory.
 ///
-/// The value owns or shares everything it points to, so an operation that owns the value keeps
-/// its memory alive until the kernel has reported the end. Cleared values keep their room and
-/// are used again.
+/// The list owns or shares all memory it points to, so an operation that owns the list keeps that
+/// memory alive until its last completion. A cleared list keeps its capacity and can be reused.
 #[derive(Default)]
 pub struct GatherList {
     copied: Vec<u8>,
-    /// Mostly it is one part, which needs no memory of its own.
+    /// The first segment. Most lists have only this one, which needs no allocation.
     first: Option<Segment>,
     rest: VecDeque<Segment>,
     len: usize,
-    /// Bytes of memory that parts take: the notes of those behind the first one, whose room stays until
-    /// the list is cleared, and the receive buffers that they hold.
+    /// Memory of segments, in bytes: those in `rest`, until the list is cleared, and the receive
+    /// buffers that segments hold.
     parts: usize,
-    /// Part of it was sent.
+    /// Part of the list was sent.
     started: bool,
     pub(crate) msghdr: MsgHdr,
 }
@@ -41,8 +40,8 @@ enum Segment {
     Received(RxBuf),
 }
 
-/// Bytes of somebody else. Their owner's end may panic; it has come too late to concern the connection,
-/// and happens wherever a list ends, so it costs nothing else. The panic hook has told of it.
+/// Bytes shared with an owner whose destructor may panic. That panic is caught: it no longer
+/// concerns the connection, and a list can be dropped anywhere. The panic hook has reported it.
 struct Shared(ManuallyDrop<Bytes>);
 
 impl Drop for Shared {
@@ -50,13 +49,13 @@ impl Drop for Shared {
         // SAFETY: the value is not used again.
         let bytes = unsafe { ManuallyDrop::take(&mut self.0) };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(bytes))) {
-            // Its end may panic, too.
+            // Dropping the payload may panic too.
             mem::forget(panic);
         }
     }
 }
 
-/// The form in which the ring wants a gather list; it must not move while the kernel reads it.
+/// A gather list in the format of sendmsg(2); it must not move while the kernel reads it.
 pub(crate) struct MsgHdr {
     pub(crate) slices: [libc::iovec; GatherList::MAX_SLICES],
     pub(crate) header: libc::msghdr,
@@ -70,50 +69,50 @@ impl Default for MsgHdr {
 }
 
 impl GatherList {
-    /// The most pieces that one operation sends.
+    /// Maximum number of segments that one operation sends.
     pub const MAX_SLICES: usize = 16;
-    /// The most bytes that one operation sends, so that progress can be seen.
+    /// Maximum number of bytes that one operation sends, so that progress is reported.
     pub const MAX_BYTES: usize = 256 * 1024;
-    /// A piece of at most this many bytes is copied, as a part costs about as much memory, and a
-    /// slice of its own more time.
+    /// Bytes up to this number are copied: a segment takes about as much memory, and a slice of
+    /// its own more time.
     const COPY_MAX_BYTES: usize = 64;
-    /// A received piece that fills less than this share of its buffer is copied, so that memory stays
-    /// in proportion to what waits.
+    /// Received bytes that fill less than one in this many parts of their buffer are copied, so
+    /// that memory stays in proportion to the queued bytes.
     const MIN_FILL_DIVISOR: usize = 4;
-    /// A cleared value gives back room beyond this many bytes, and this many parts.
+    /// A cleared list frees capacity beyond this many bytes and segments.
     const KEEP_BYTES: usize = 16 * 1024;
     const KEEP_SEGMENTS: usize = 64;
 
-    /// Bytes of memory of the note of a piece.
+    /// Memory of a segment, in bytes.
     const SEGMENT_BYTES: usize = size_of::<Segment>();
-    /// Bytes of memory that a cleared value keeps for later use, at most.
+    /// Maximum memory that a cleared list keeps, in bytes.
     pub const MAX_KEPT_BYTES: usize =
         Self::KEEP_BYTES + 2 * Self::KEEP_SEGMENTS * Self::SEGMENT_BYTES;
 
-    /// An empty list with room for copies of that many bytes.
+    /// Creates an empty list with capacity for copies of that many bytes.
     pub fn with_capacity(bytes: usize) -> Self {
         GatherList { copied: Vec::with_capacity(bytes), ..GatherList::default() }
     }
 
-    /// Bytes not sent yet.
+    /// Returns the number of unsent bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether everything has been sent.
+    /// Returns whether everything was sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of memory that it takes for what is queued: copies, which stay until all is sent, notes of
-    /// pieces, and receive buffers. Shared bytes are their owners'.
+    /// Returns the memory of the queued bytes: copies (until all are sent), segments and receive
+    /// buffers. Shared bytes count with their owners.
     #[inline]
     pub fn cost(&self) -> usize {
         self.copied.len() + self.parts
     }
 
-    /// Whether part of it was sent. What is appended then finds no memory of what was sent to use
-    /// again, so a new list is the better place.
+    /// Returns whether part of the list was sent. Appending then does not reuse the sent bytes'
+    /// memory, so append to a new list instead.
     pub fn is_started(&self) -> bool {
         self.started
     }
@@ -124,7 +123,7 @@ impl GatherList {
         self.copied.extend_from_slice(bytes);
     }
 
-    /// Appends `n` bytes, zero for now, and returns them to be filled in.
+    /// Appends `n` zero bytes and returns them for writing.
     pub fn reserve(&mut self, n: usize) -> &mut [u8] {
         self.grow(n);
         let start = self.copied.len();
@@ -146,7 +145,7 @@ impl GatherList {
         }
     }
 
-    /// Appends bytes that live as long as the program.
+    /// Appends static bytes.
     pub fn constant(&mut self, bytes: &'static [u8]) {
         if bytes.len() <= Self::COPY_MAX_BYTES {
             return self.copy(bytes);
@@ -154,7 +153,7 @@ impl GatherList {
         self.append(bytes.len(), Segment::Static(bytes));
     }
 
-    /// Appends shared bytes, without copying them unless they are few.
+    /// Appends shared bytes, which are copied only if they are few.
     pub fn shared(&mut self, bytes: Bytes) {
         let bytes = Shared(ManuallyDrop::new(bytes));
         if bytes.0.len() <= Self::COPY_MAX_BYTES {
@@ -163,7 +162,7 @@ impl GatherList {
         self.append(bytes.0.len(), Segment::Shared(bytes));
     }
 
-    /// Appends a receive buffer, without copying it unless it holds little.
+    /// Appends received bytes, which are copied only if they are few or fill little of their buffer.
     #[inline]
     pub fn received(&mut self, bytes: RxBuf) {
         if bytes.len() <= Self::COPY_MAX_BYTES
@@ -175,24 +174,24 @@ impl GatherList {
     }
 
     #[inline]
-    fn append(&mut self, len: usize, part: Segment) {
+    fn append(&mut self, len: usize, segment: Segment) {
         if len == 0 {
             return;
         }
         self.len += len;
-        self.parts += part.buffer();
+        self.parts += segment.buffer();
         if self.first.is_none() {
-            self.first = Some(part);
+            self.first = Some(segment);
         } else {
             self.parts += Self::SEGMENT_BYTES;
-            self.rest.push_back(part);
+            self.rest.push_back(segment);
         }
     }
 
-    /// Removes the first `n` bytes, which have been sent, and lets go of their owners.
+    /// Removes the first `n` bytes, which were sent, and drops segments that were sent whole.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are fewer.
     #[inline]
     pub fn advance(&mut self, mut n: usize) {
         assert!(n <= self.len, "{n} bytes sent of {}", self.len);
@@ -202,19 +201,19 @@ impl GatherList {
         self.started = true;
         self.len -= n;
         while n > 0 {
-            let part = self.first.as_mut().expect("the parts add up to the length");
-            let here = part.len();
-            if n < here {
-                part.advance(n);
+            let segment = self.first.as_mut().expect("the segments add up to the length");
+            let len = segment.len();
+            if n < len {
+                segment.advance(n);
                 return;
             }
-            n -= here;
-            self.parts -= part.buffer();
+            n -= len;
+            self.parts -= segment.buffer();
             self.first = self.rest.pop_front();
         }
     }
 
-    /// Drops everything and keeps the room for the next use.
+    /// Drops all segments and keeps capacity for reuse.
     #[inline]
     pub fn clear(&mut self) {
         self.first = None;
@@ -227,24 +226,25 @@ impl GatherList {
         self.started = false;
     }
 
-    /// The whole list, if it is one piece that one operation can send.
+    /// Returns the whole list if it is one segment that one operation can send.
     #[inline]
     pub(crate) fn single(&self) -> Option<&[u8]> {
         let bytes = self.first.as_ref()?.bytes(&self.copied);
         (self.rest.is_empty() && bytes.len() <= Self::MAX_BYTES).then_some(bytes)
     }
 
-    /// Fills `out` with the first pieces, up to [`GatherList::MAX_BYTES`] bytes; returns how many.
+    /// Fills `out` with the first segments, up to [`GatherList::MAX_BYTES`] bytes. Returns the
+    /// number of slices.
     pub fn slices<'a>(&'a self, out: &mut [IoSlice<'a>; GatherList::MAX_SLICES]) -> usize {
-        let mut room = Self::MAX_BYTES;
+        let mut remaining = Self::MAX_BYTES;
         let mut used = 0;
-        for (part, slot) in self.first.iter().chain(&self.rest).zip(out) {
-            if room == 0 {
+        for (segment, slot) in self.first.iter().chain(&self.rest).zip(out) {
+            if remaining == 0 {
                 break;
             }
-            let bytes = part.bytes(&self.copied);
-            let bytes = &bytes[..bytes.len().min(room)];
-            room -= bytes.len();
+            let bytes = segment.bytes(&self.copied);
+            let bytes = &bytes[..bytes.len().min(remaining)];
+            remaining -= bytes.len();
             *slot = IoSlice::new(bytes);
             used += 1;
         }
@@ -253,7 +253,7 @@ impl GatherList {
 }
 
 impl GatherList {
-    /// Writes the first pieces in the ring's form.
+    /// Writes the first segments to `msghdr`.
     pub(crate) fn fill_msghdr(&mut self) {
         let mut slices = [IoSlice::new(&[]); Self::MAX_SLICES];
         let used = self.slices(&mut slices);
@@ -279,7 +279,7 @@ impl Segment {
         }
     }
 
-    /// The bytes of memory of a receive buffer that it holds.
+    /// Returns the size of the receive buffer that it holds, in bytes.
     fn buffer(&self) -> usize {
         match self {
             Segment::Received(bytes) => bytes.buffer_size(),
@@ -308,8 +308,8 @@ impl Segment {
 
 impl fmt::Debug for GatherList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = self.first.iter().len() + self.rest.len();
-        write!(f, "Gather({} bytes in {parts} parts)", self.len)
+        let segments = self.first.iter().len() + self.rest.len();
+        write!(f, "GatherList({} bytes in {segments} segments)", self.len)
     }
 }
 
@@ -326,40 +326,40 @@ mod tests {
         slices[..used].iter().flat_map(|slice| slice.iter().copied()).collect()
     }
 
-    /// Whether its cost is that of what it holds, and of the notes of at most so many pieces.
-    fn costs_what_it_holds(gather: &GatherList, pieces: usize) -> bool {
-        let parts = gather.first.iter().chain(&gather.rest);
-        let held = gather.copied.len() + parts.map(Segment::buffer).sum::<usize>();
-        let notes =
-            gather.rest.len() * GatherList::SEGMENT_BYTES..=pieces * GatherList::SEGMENT_BYTES;
-        gather.cost().checked_sub(held).is_some_and(|cost| notes.contains(&cost))
+    /// Returns whether the cost is that of the memory held plus at most `max` segments.
+    fn cost_matches(gather: &GatherList, max: usize) -> bool {
+        let segments = gather.first.iter().chain(&gather.rest);
+        let held = gather.copied.len() + segments.map(Segment::buffer).sum::<usize>();
+        let bounds =
+            gather.rest.len() * GatherList::SEGMENT_BYTES..=max * GatherList::SEGMENT_BYTES;
+        gather.cost().checked_sub(held).is_some_and(|cost| bounds.contains(&cost))
     }
 
     proptest! {
-        /// Against the obvious model: one long vector.
+        /// The model is one vector.
         #[test]
-        fn sends_what_was_appended_in_order(
+        fn slices_equal_one_vector(
             pieces in prop::collection::vec((0..5u8, 0..200usize), 0..12),
             cuts in prop::collection::vec(0..250usize, 0..20),
         ) {
             static CONSTANT: [u8; 200] = [7; 200];
             let (mut gather, mut model) = (GatherList::default(), Vec::new());
             let count = pieces.len();
-            for (i, (how, n)) in pieces.into_iter().enumerate() {
+            for (i, (source, n)) in pieces.into_iter().enumerate() {
                 let bytes = vec![i as u8; n];
-                match how {
+                match source {
                     0 => gather.copy(&bytes),
                     1 => gather.reserve(n).copy_from_slice(&bytes),
                     2 => gather.shared(Bytes::from(bytes.clone())),
                     3 => gather.received(RxBuf::from(bytes.clone())),
                     _ => gather.constant(&CONSTANT[..n]),
                 }
-                model.extend(if how == 4 { vec![7; n] } else { bytes });
+                model.extend(if source == 4 { vec![7; n] } else { bytes });
             }
             for cut in cuts {
                 prop_assert_eq!(gather.len(), model.len());
                 prop_assert_eq!(contents(&gather), model.clone());
-                prop_assert!(costs_what_it_holds(&gather, count));
+                prop_assert!(cost_matches(&gather, count));
                 let cut = cut.min(model.len());
                 gather.advance(cut);
                 model.drain(..cut);
@@ -371,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_one_byte_held_a_receive_buffer() {
+    fn one_received_byte_kept_its_buffer() {
         let pool = BufferPool::new(1, 4096);
         let mut gather = GatherList::default();
         for _ in 0..100 {
-            let id = pool.take().expect("the buffer before was given back");
-            // SAFETY: `id` was just taken and nobody else holds it.
+            let id = pool.take().expect("the previous buffer was returned");
+            // SAFETY: `id` was just taken and has no other holder.
             gather.received(unsafe { pool.lend(id, 1) });
         }
         assert_eq!((gather.len(), gather.rest.len()), (100, 0));
@@ -410,10 +410,10 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_list_kept_the_room_of_its_parts() {
-        static SEGMENT_BYTES: [u8; 100] = [7; 100];
+    fn clear_kept_segment_capacity() {
+        static BYTES: [u8; 100] = [7; 100];
         let mut gather = GatherList::default();
-        (0..10_000).for_each(|_| gather.constant(&SEGMENT_BYTES));
+        (0..10_000).for_each(|_| gather.constant(&BYTES));
         gather.clear();
         assert!(
             gather.rest.capacity() <= 2 * GatherList::KEEP_SEGMENTS,

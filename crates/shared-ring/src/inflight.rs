@@ -1,9 +1,9 @@
-//! The table of operations in flight: it owns their memory until their last completion.
+//! The table of operations in flight, which owns their memory until their last completion.
 
 use crate::token::OpKind;
 use crate::{Op, SubmitError, SubmitErrorKind, Table, Token};
 
-/// One operation in flight and what its kernel notes about it.
+/// An operation in flight and its kernel's state for it.
 #[derive(Debug)]
 pub(crate) struct Entry<N> {
     pub(crate) token: Token,
@@ -11,18 +11,16 @@ pub(crate) struct Entry<N> {
     pub(crate) state: N,
 }
 
-/// Operations in flight, found by their tokens.
-///
-/// Bounded: no more than `capacity` at a time.
+/// Operations in flight by token, at most `capacity`.
 pub(crate) struct InFlightTable<N> {
     entries: Table<Option<Entry<N>>>,
     vacant: Vec<u32>,
-    /// For each kind and slot, the entry's place plus one.
+    /// For each kind and slot, the entry's index plus one.
     places: [Table<u32>; OpKind::COUNT],
 }
 
 impl<N> InFlightTable<N> {
-    /// Entries made at the start.
+    /// Number of entries allocated at the start.
     const PREALLOCATED: u32 = 256;
 
     pub(crate) fn new(capacity: u32) -> Self {
@@ -35,7 +33,7 @@ impl<N> InFlightTable<N> {
         self.entries.iter().flatten().count()
     }
 
-    /// Takes an operation in, and returns where it stands.
+    /// Inserts an operation and returns its entry.
     #[inline]
     pub(crate) fn insert(
         &mut self,
@@ -60,14 +58,14 @@ impl<N> InFlightTable<N> {
         place.checked_sub(1).map(|p| p as usize)
     }
 
-    /// The operation named `token`; none for a stale name.
+    /// Returns the operation of `token`; `None` for a stale token.
     #[inline]
     pub(crate) fn get(&mut self, token: Token) -> Option<&mut Entry<N>> {
         let place = self.place(token)?;
         self.entries[place].as_mut().filter(|e| e.token == token)
     }
 
-    /// Ends the operation named `token` and hands out its memory.
+    /// Removes the operation of `token` and returns it with its memory.
     #[inline]
     pub(crate) fn remove(&mut self, token: Token) -> Option<Entry<N>> {
         let place = self.place(token)?;
@@ -108,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_name_finds_nothing() {
+    fn stale_token_finds_nothing() {
         let mut table = InFlightTable::new(2);
         let (old, new) = (Token::new(OpKind::Close, 7, 1), Token::new(OpKind::Close, 7, 2));
         table.insert(new, close(3), ()).unwrap();

@@ -1,4 +1,4 @@
-//! The seam: what the rest of the workspace knows of a kernel.
+//! The interface of a kernel to the other crates.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,81 +10,80 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::{Completion, Errno, File, Op, Outcome, Socket, SubmitError, Submitted, Token, Waker};
 
-/// Completions on their way to the application, oldest first.
+/// Completions, oldest first.
 pub type Batch = VecDeque<Completion>;
 
-/// Where operations are posted.
+/// Accepts operations.
 ///
 /// # Safety
-/// What an operation names by its number ([`Fd`](crate::Fd)) is used until the operation ends, and then no
-/// more: until its last completion is handed out, or it is handed back, or [`finish`](Submit::finish) has
-/// returned and no turn is taken after that.
+/// A descriptor that an operation names by number ([`Fd`](crate::Fd)) is used until the operation
+/// ends, and not after that: until its last completion is returned, or the operation is handed
+/// back, or [`finish`](Submit::finish) has returned and no turn follows.
 pub unsafe trait Submit {
-    /// The machine that the descriptors live on.
+    /// The machine of the descriptors.
     type Host: Host;
 
-    /// Whether the kernel looks at every descriptor in each turn, so that a turn costs the more the more there
-    /// are.
+    /// Whether each turn scans all descriptors, so that its cost grows with their number.
     const SCANS_ALL_FDS: bool = false;
 
-    /// Posts an operation. If it can't be done at once, its completions will carry `token`, which
-    /// is of kind [`OpKind::Accept`](crate::OpKind::Accept) for an accept and of kind
-    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive, and for nothing else that goes on.
+    /// Posts an operation. If it can't be done at once, its completions carry `token`. The token's
+    /// kind is [`OpKind::Accept`](crate::OpKind::Accept) for an accept,
+    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive, and another one for the rest.
     ///
     /// # Errors
-    /// Hands the operation back when the table of operations is full, or when one named `token`
+    /// Hands the operation back if the table of operations is full, or if an operation with `token`
     /// is in flight.
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError>;
 
-    /// Asks that an operation end early. The request itself is never lost, but the operation may
-    /// complete before it is carried out; either way exactly one last completion follows. A token
-    /// that is not in flight is ignored.
+    /// Requests cancellation. The request is never lost, but the operation may complete first; in
+    /// both cases exactly one last completion follows. A token that is not in flight is ignored.
     fn cancel(&mut self, token: Token);
 
-    /// Ends all operations, within bounds of time: the kernel carries out nothing of theirs after this,
-    /// so what they name by number can be closed. Their completions are not seen any more, and nothing
-    /// is to be submitted.
+    /// Ends all operations within a bounded time. Afterwards the kernel does not use the
+    /// descriptors that they name, so these can be closed. Their completions are discarded, and
+    /// nothing may be submitted.
     fn finish(&mut self);
 
-    /// The machine.
+    /// Returns the machine.
     fn host(&self) -> &Self::Host;
 
-    /// The machine, to be changed.
+    /// Returns the machine mutably.
     fn host_mut(&mut self) -> &mut Self::Host;
 
-    /// The time at which the current turn began.
+    /// Returns the time at which the current turn began.
     fn now(&self) -> Instant;
 
-    /// A handle with which other threads end a wait.
+    /// Returns a handle with which other threads end a wait.
     fn waker(&self) -> Waker;
 
-    /// How many completions are known to wait beyond those of this turn; there may be more. No system call.
+    /// Returns the number of known completions beyond this turn's, without a system call. There may
+    /// be more.
     fn landed(&self) -> u32;
 
-    /// What has been done so far.
+    /// Returns the counters since the start.
     fn counters(&self) -> Counters;
 }
 
-/// The far side of the ring: operations go in, completions come out.
+/// The kernel's side of a ring: takes operations, returns completions.
 pub trait Kernel: Submit {
-    /// Begins a turn. Waits for the first completion until the given time, or for ever with
-    /// `None`; does not wait for a time that has passed, nor when the last turn left something.
+    /// Begins a turn. Waits for the first completion until the given time, or without limit with
+    /// `None`. Does not wait if that time has passed or if completions of the last turn remain.
     ///
     /// # Errors
-    /// Only when the kernel can't be used any more.
+    /// Only if the kernel is unusable from now on.
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError>;
 
-    /// The next completion of this turn. A kernel over a poller does the work now, so that what
-    /// one connection received can be answered while it is in the processor's cache.
+    /// Returns the next completion of this turn. A kernel over a poller makes the system call here,
+    /// so that a request can be answered while it is in the CPU cache.
     fn next(&mut self) -> Option<Completion>;
 
-    /// Adds what has landed since to this turn; no system call.
+    /// Adds completions that have landed since to this turn, without a system call.
     fn reap(&mut self);
 
-    /// Takes a whole turn at once.
+    /// Runs a turn and appends all its completions to `out`.
     ///
     /// # Errors
-    /// Only when the kernel can't be used any more.
+    /// Only if the kernel is unusable from now on.
     fn turn_into(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), KernelError> {
         self.turn(until)?;
         out.extend(iter::from_fn(|| self.next()));
@@ -92,9 +91,9 @@ pub trait Kernel: Submit {
     }
 }
 
-/// What a machine does at once, without an operation: sockets made and set up, time, chance.
+/// Calls of a machine that need no operation: socket setup, clocks, randomness.
 pub trait Host {
-    /// Opens a listening socket; returns it and the address it got.
+    /// Opens a listening socket. Returns it and its bound address.
     ///
     /// # Errors
     /// Those of socket(2), bind(2) and listen(2).
@@ -104,19 +103,19 @@ pub trait Host {
         options: &ListenOptions,
     ) -> io::Result<(Socket, SocketAddr)>;
 
-    /// Accepts one connection, which will be non-blocking.
+    /// Accepts one connection as a non-blocking socket.
     ///
     /// # Errors
-    /// Those of accept4(2); `EAGAIN` when none waits.
+    /// Those of accept4(2); `EAGAIN` if the queue is empty.
     fn accept(&mut self, listener: &Socket) -> Result<Socket, Errno>;
 
-    /// Changes the length of a listener's queue.
+    /// Changes the length of a listen backlog.
     ///
     /// # Errors
     /// Those of listen(2).
     fn backlog(&mut self, listener: &Socket, length: u32) -> io::Result<()>;
 
-    /// Makes a socket fit to be connected to `peer`, if need be from an address of this machine.
+    /// Creates a socket to connect to `peer`, optionally bound to a local address.
     ///
     /// # Errors
     /// Those of socket(2) and bind(2).
@@ -127,27 +126,27 @@ pub trait Host {
         buffers: BufferSizes,
     ) -> io::Result<Socket>;
 
-    /// Tells the peer that no more will be sent. Errors show in later operations.
+    /// Shuts down the sending side. Errors appear in later operations.
     fn shutdown(&mut self, socket: &Socket);
 
-    /// Makes the coming close a reset that discards what was not sent.
+    /// Makes the next close reset the connection, which discards unsent data (`SO_LINGER` 0).
     fn reset_on_close(&mut self, socket: &Socket);
 
-    /// Closes a socket at once. One that operations were posted for ends by [`Op::Close`], or so behind
-    /// [`Submit::finish`]: else a kernel over a poller would not hear of it.
+    /// Closes a socket at once. After an operation was posted for it, use [`Op::Close`] until
+    /// [`Submit::finish`] has returned, so that a kernel over a poller removes the socket.
     fn close_unused(&mut self, socket: Socket);
 
-    /// The address of the other end, while connected.
+    /// Returns the peer's address, while connected.
     fn peer_addr(&self, socket: &Socket) -> Option<SocketAddr>;
 
-    /// Bytes that were sent and that the other end has not acknowledged.
+    /// Returns the number of bytes sent that the peer has not acknowledged.
     fn unacked_bytes(&self, socket: &Socket) -> u64;
 
-    /// Bytes that have arrived and were not received.
+    /// Returns the number of bytes that have arrived and were not received.
     fn unread(&self, socket: &Socket) -> u64;
 
-    /// For how long the other end of a connection has waited: the time since it was made, or something was
-    /// last received or sent. None when it has been reset, or is closed on both sides.
+    /// Returns the time since the connection was made or last received or sent data. `None` if it
+    /// has been reset or is closed on both sides.
     fn idle_time(&self, socket: &Socket) -> Option<Duration>;
 
     /// Opens a directory for [`Op::Open`], [`Op::Stat`] and [`Op::List`].
@@ -156,31 +155,31 @@ pub trait Host {
     /// Those of open(2).
     fn open_directory(&mut self, path: &Path) -> io::Result<File>;
 
-    /// The time.
+    /// Returns the monotonic time.
     fn clock(&self) -> Instant;
 
-    /// The time of day.
+    /// Returns the wall-clock time.
     fn wall_time(&self) -> SystemTime;
 
-    /// Processor time that the calling thread has used, in the kernel too.
+    /// Returns the CPU time of the calling thread, in user and kernel mode.
     fn cpu_time(&self) -> Duration;
 
-    /// A random number, unpredictable on a real machine.
+    /// Returns a random number, unpredictable on a real machine.
     fn random(&mut self) -> u64;
 }
 
-/// How a listening socket is set up.
+/// Options of a listening socket.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenOptions {
-    /// Length of the queue of connections not yet accepted.
+    /// Length of the listen backlog.
     pub backlog: u32,
-    /// Let other sockets listen at the same address and share the connections (`SO_REUSEPORT`).
+    /// Sets `SO_REUSEPORT`: other sockets may listen at the same address and share connections.
     pub reuse_port: bool,
-    /// Sizes that accepted sockets inherit.
+    /// Buffer sizes, which accepted sockets inherit.
     pub buffers: BufferSizes,
 }
 
-/// Sizes of a socket's buffers in bytes; `None` leaves them to the kernel.
+/// Sizes of a socket's buffers in bytes; `None` keeps the kernel's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BufferSizes {
     /// `SO_SNDBUF`.
@@ -191,12 +190,12 @@ pub struct BufferSizes {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts of what a kernel did, from its start.
+        /// Counters of a kernel, from its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// Every counter with its name, in order.
+            /// Iterates over all counters with their names.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
@@ -205,55 +204,55 @@ macro_rules! counters {
 }
 
 impl Counters {
-    /// Counts a send that took fewer bytes than were offered.
+    /// Counts a send that sent fewer bytes than requested.
     pub fn note_send(&mut self, outcome: &Outcome) {
-        if let Outcome::Sent(rest, _) = outcome {
-            self.short_sends += u64::from(!rest.is_empty());
+        if let Outcome::Sent(remaining, _) = outcome {
+            self.short_sends += u64::from(!remaining.is_empty());
         }
     }
 }
 
 counters! {
-    /// System calls made.
+    /// Number of system calls made.
     system_calls,
-    /// Turns taken.
+    /// Number of turns.
     turns,
-    /// Completions delivered.
+    /// Number of completions returned.
     completions,
-    /// Cancels requested.
+    /// Number of cancellations requested.
     cancels,
-    /// Times a receive found no free buffer and waited for one.
+    /// Number of times a receive waited for a free buffer.
     buffer_shortages,
-    /// Times the kernel ended an operation early that was posted again.
+    /// Number of times an operation was posted again after the kernel had ended it early.
     rearmed,
-    /// Times the queue of completions, of signals or of hints overflowed.
+    /// Number of overflows of the queue of completions, signals or hints.
     overflows,
-    /// Sends that took fewer bytes than were offered.
+    /// Number of sends that sent fewer bytes than requested.
     short_sends,
-    /// Times a listener had no descriptor for a connection (EMFILE, ENFILE).
+    /// Number of accepts that failed for lack of a descriptor (EMFILE, ENFILE).
     fd_limit_hits,
-    /// Connections that were gone when they were accepted.
+    /// Number of connections that were aborted before they were accepted.
     accepts_aborted,
-    /// Times part of a file to be sent had to be read from the disk first.
+    /// Number of file sends that had to read from the disk first.
     cold_file_reads,
-    /// File operations that were handed to a thread.
+    /// Number of file operations posted to offload threads.
     offloaded_file_ops,
-    /// Signals that interrupted the program to tell it of events.
+    /// Number of signals that interrupted the program to notify it of events.
     interruptions,
 }
 
-/// Why a kernel can't go on.
+/// The error that made a kernel unusable.
 #[derive(Debug)]
 pub struct KernelError {
-    /// What was being done.
+    /// The action that failed.
     pub context: &'static str,
-    /// What the system said.
+    /// The error of the system.
     pub error: io::Error,
 }
 
 impl fmt::Display for KernelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the event loop can't go on: {}: {}", self.context, self.error)
+        write!(f, "the event loop cannot continue: {}: {}", self.context, self.error)
     }
 }
 

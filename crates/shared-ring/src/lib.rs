@@ -1,21 +1,21 @@
-//! The rings in which an application and the kernel meet.
+//! Rings between an application and the kernel: operations go in, completions come out.
 //!
-//! A [`Kernel`] is the far side of a ring: operations ([`Op`]) go in by [`Submit::submit`],
-//! completions come out of [`Kernel::next`], turn by turn. An operation owns all memory that the
-//! kernel may touch, until its last completion; a [`Token`] names it by kind, slot and generation.
-//! There are two kernels:
+//! A [`Kernel`] is the kernel's side of a ring. [`Submit::submit`] takes operations ([`Op`]), and
+//! [`Kernel::next`] returns their completions, turn by turn. An operation owns all memory that the
+//! kernel may access, until its last completion. A [`Token`] identifies the operation by kind,
+//! slot and generation. There are two kernels:
 //!
-//! - [`UringKernel`], by io_uring. One system call a turn submits, waits and reaps.
-//! - [`Engine`], by non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll or
-//!   select. What would wait for the disk is done by a few threads. [`PortableKernel`], over epoll,
-//!   is the one to take where io_uring is switched off.
+//! - [`UringKernel`] uses io_uring. One system call per turn submits, waits and reaps.
+//! - [`Engine`] uses non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll or
+//!   select. Offload threads do file operations that would block. [`PortableKernel`] is the engine
+//!   over epoll, for machines without io_uring.
 //!
-//! Both are made of a [`System`]'s calls, and the first of a [`Ring`]'s queues too. Those are this
-//! machine's ([`Linux`]), or, with the feature `sim`, a simulated one's, which misbehaves on
-//! purpose.
+//! Both make the system calls of a [`System`]; [`UringKernel`] also uses the queues of a [`Ring`].
+//! These belong to this machine ([`Linux`]) or, with the feature `sim`, to a simulated machine
+//! that injects faults.
 //!
-//! What this crate does not do: it knows no connections, protocols or deadlines; the crate
-//! `evring` builds servers on it. It has no futures, and no ring is shared by threads.
+//! This crate does not handle connections, protocols or deadlines; the crate `evring` builds
+//! servers on it. It has no futures, and threads do not share a ring.
 
 mod beneath;
 mod buffer;
@@ -57,7 +57,7 @@ pub use token::{OpKind, Token};
 pub use uring::{Mode, RawCompletion, SetupError, UringConfig, UringKernel};
 pub use waker::Waker;
 
-// What kernels are made of, and what simulation puts in its place; subject to change.
+// The parts of the kernels, which the simulation replaces; subject to change.
 #[doc(hidden)]
 pub use linux::{Linux, file_outcome};
 #[doc(hidden)]

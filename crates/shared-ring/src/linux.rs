@@ -1,4 +1,4 @@
-//! The machine itself: sockets, clock and random source of this Linux.
+//! This machine: system calls, clock and random source of Linux.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -23,23 +23,23 @@ use crate::{
 pub struct Linux(());
 
 pub(crate) fn borrow(fd: &Fd) -> BorrowedFd<'_> {
-    // SAFETY: what made the `Fd` promised that it is open while it is used (`Fd::lent`).
+    // SAFETY: the code that made the `Fd` promised that it is open while it is used (`Fd::lent`).
     unsafe { BorrowedFd::borrow_raw(fd.raw()) }
 }
 
 /// Borrows a socket of this machine.
 fn lend(socket: &Socket) -> BorrowedFd<'_> {
-    // SAFETY: the owner is there, so nobody has closed it; of an alias, that is what its `Fd` promises.
+    // SAFETY: the owner exists, so the socket is open; for an alias, its `Fd` promises that.
     unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) }
 }
 
-/// Takes a socket of this machine, to be closed as it is dropped.
+/// Takes ownership of a socket of this machine, to be closed on drop.
 pub(crate) fn take(socket: Socket) -> OwnedFd {
-    // SAFETY: it owned the descriptor, and is gone.
+    // SAFETY: it owned the descriptor, and is consumed.
     unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) }
 }
 
-/// Turns the end of file work into a completion's outcome.
+/// Converts the result of a file job into an outcome.
 pub fn file_outcome(result: Result<FileResult, Errno>) -> Outcome {
     match result {
         Ok(FileResult::Opened(fd, meta)) => Outcome::Opened(Box::new((File::from(fd), meta))),
@@ -74,11 +74,11 @@ fn clamp(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
-/// Has the port chosen when the socket is connected, so that each address of this machine has as
-/// many ports for each peer as there are (ip(7), `IP_BIND_ADDRESS_NO_PORT`).
+/// Defers the choice of the port until connect(2), so that each local address can use all ports
+/// for each peer (ip(7), `IP_BIND_ADDRESS_NO_PORT`).
 fn choose_port_later(fd: &OwnedFd) -> io::Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: the option is an integer, and so is what is read.
+    // SAFETY: the option is an integer, and the kernel reads one integer.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -91,13 +91,13 @@ fn choose_port_later(fd: &OwnedFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the kernel knows of a TCP socket (tcp(7), `TCP_INFO`).
+/// Returns the kernel's state of a TCP socket (tcp(7), `TCP_INFO`).
 fn tcp_info(fd: BorrowedFd<'_>) -> Option<libc::tcp_info> {
-    // SAFETY: a `tcp_info` is made of numbers.
+    // SAFETY: a `tcp_info` consists of integers.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     let into = (&raw mut info).cast();
-    // SAFETY: the kernel writes as many bytes as `length` says at most, and all of them are there.
+    // SAFETY: the kernel writes at most `length` bytes, which `info` has.
     let result = unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut length)
     };
@@ -167,7 +167,7 @@ impl Host for Linux {
 
     fn unacked_bytes(&self, socket: &Socket) -> u64 {
         let mut bytes: libc::c_int = 0;
-        // SAFETY: the request writes one integer, to where this one is (tcp(7), SIOCOUTQ).
+        // SAFETY: the request writes one integer, to `bytes` (tcp(7), SIOCOUTQ).
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         if result == 0 { bytes.unsigned_abs().into() } else { 0 }
     }
@@ -177,7 +177,7 @@ impl Host for Linux {
     }
 
     fn idle_time(&self, socket: &Socket) -> Option<Duration> {
-        // Where it is not told, nobody has waited.
+        // Without TCP_INFO the idle time counts as zero.
         let Some(info) = tcp_info(lend(socket)) else { return Some(Duration::ZERO) };
         let idle_ms = info.tcpi_last_data_recv.min(info.tcpi_last_data_sent);
         (info.tcpi_state != TCP_CLOSE).then(|| Duration::from_millis(idle_ms.into()))
@@ -186,7 +186,7 @@ impl Host for Linux {
     fn open_directory(&mut self, path: &Path) -> io::Result<File> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
-        // Anybody may name a directory; what is in it is for those who may enter it.
+        // O_PATH alone needs no permission; this open checks search permission for the directory.
         rustix::fs::openat(&fd, c".", flags, Mode::empty())?;
         Ok(File::from(fd))
     }
@@ -202,16 +202,16 @@ impl Host for Linux {
 
     fn cpu_time(&self) -> Duration {
         let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // By libc, as rustix looks for the vDSO first, which valgrind hides: a memory fault.
-        // SAFETY: the kernel writes one timespec, which is there. It knows this clock, so the call
-        // can't fail.
+        // libc, as rustix looks for the vDSO, which valgrind hides: that is a memory fault.
+        // SAFETY: the kernel writes one timespec, to `used`. This clock exists, so the call can't
+        // fail.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut used) };
         Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
     }
 
     fn random(&mut self) -> u64 {
         let mut bytes = [0; 8];
-        // The only failures are an early boot and a signal before the first byte; the clock will do.
+        // It fails only in early boot or if a signal arrives before the first byte; then use the clock.
         match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
             Ok(8) => u64::from_ne_bytes(bytes),
             _ => rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec as u64,
@@ -222,8 +222,8 @@ impl Host for Linux {
 impl System for Linux {
     type Offload = OffloadThreads;
 
-    fn waker(&mut self, told: WakeSignal) -> io::Result<Waker> {
-        match told {
+    fn waker(&mut self, signal: WakeSignal) -> io::Result<Waker> {
+        match signal {
             WakeSignal::Polled => Waker::new(),
             WakeSignal::Read => Waker::for_ring(),
             WakeSignal::Signalled => Waker::with_pipe(),
@@ -266,8 +266,8 @@ impl System for Linux {
         sockopt::socket_error(borrow(&fd))?
     }
 
-    fn file_work(&mut self, work: &FileJob) -> Result<Outcome, Errno> {
-        work.run(Blocking::NoBlock).map(|done| file_outcome(Ok(done)))
+    fn file_work(&mut self, job: &FileJob) -> Result<Outcome, Errno> {
+        job.run(Blocking::NoBlock).map(|result| file_outcome(Ok(result)))
     }
 
     fn enable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {
@@ -297,23 +297,23 @@ impl System for Linux {
 /// `TCP_CLOSE` of the kernel's tcp_states.h.
 const TCP_CLOSE: u8 = 7;
 
-/// rustix has no name for it, whose number differs between architectures.
+/// `O_ASYNC`, which rustix lacks; its value differs between architectures.
 const SIGNALS: OFlags = OFlags::from_bits_retain(libc::O_ASYNC as u32);
 
-/// Has a descriptor's signals sent to the calling thread, and to no other.
+/// Directs a descriptor's signals to the calling thread only.
 pub(crate) fn signal_to_this_thread(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let owner = Owner { kind: F_OWNER_TID, thread: gettid().as_raw_nonzero().get() };
-    // SAFETY: the command reads one `f_owner_ex`, which `Owner` is laid out as.
+    // SAFETY: the command reads one `f_owner_ex`, whose layout `Owner` has.
     if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &raw const owner) } < 0 {
         return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
     Ok(())
 }
 
-/// Whether they are.
+/// Returns whether a descriptor's signals are directed to the calling thread.
 pub(crate) fn signals_to_this_thread(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     let mut owner = Owner { kind: -1, thread: 0 };
-    // SAFETY: the command writes one `f_owner_ex`, which `Owner` is laid out as.
+    // SAFETY: the command writes one `f_owner_ex`, whose layout `Owner` has.
     if unsafe { libc::fcntl(fd.as_raw_fd(), F_GETOWN_EX, &raw mut owner) } < 0 {
         return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
@@ -337,7 +337,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_socket_connects_from_the_address_it_was_given() {
+    fn socket_connects_from_the_given_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = listener.local_addr().unwrap();
         let from = IpAddr::from([127, 0, 0, 9]);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_a_signal_is_laid_out_as_the_kernel_has_it() {
+    fn owner_has_the_layout_of_f_owner_ex() {
         assert_eq!(size_of::<Owner>(), 8);
         assert_eq!(std::mem::offset_of!(Owner, thread), 4);
     }

@@ -1,7 +1,6 @@
-//! One try at an operation, without waiting for a peer or, where asked, for a disk.
+//! Single attempts at operations, which do not wait for a peer or, if requested, for the disk.
 //!
-//! Everything that works on non-blocking sockets is built from these: the [engine](crate::Engine)
-//! and whatever else waits for readiness by its own means.
+//! The [engine](crate::Engine) and other event loops over non-blocking sockets use them.
 
 use std::ffi::{CString, OsString};
 use std::io::{IoSlice, IoSliceMut};
@@ -18,46 +17,46 @@ use crate::{
     BufferPool, Fd, GatherList, Listing, Metadata, Op, Outcome, PathAt, RxBuf, Socket, System,
 };
 
-/// Whether file work may wait for the disk.
+/// Whether a file operation may block on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
-    /// It may.
+    /// It may block.
     MayBlock,
-    /// It must not; `EAGAIN` says that it would have.
+    /// It must not block; it fails with `EAGAIN` if it would.
     NoBlock,
 }
 
-/// Why nothing was received.
+/// The reason why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveError {
     /// The stream has ended.
     End,
     /// No receive buffer is free.
     NoBuffer,
-    /// The system said so; `EAGAIN` when nothing has arrived.
+    /// The system call failed; `EAGAIN` if nothing has arrived.
     Failed(Errno),
 }
 
-/// Why nothing of a file was sent.
+/// The reason why nothing of a file was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendFileError {
-    /// That part of the file is not in memory. Read it, then try again.
+    /// That part of the file is not cached. Read it, then try again.
     Cold,
-    /// The system said so; `EAGAIN` when the socket is full.
+    /// The system call failed; `EAGAIN` if the socket's buffer is full.
     Failed(Errno),
 }
 
-/// Accepts one connection, which will be non-blocking.
+/// Accepts one connection as a non-blocking socket.
 ///
 /// # Errors
-/// Those of accept4(2); `EAGAIN` when none waits.
+/// Those of accept4(2); `EAGAIN` if the queue is empty.
 pub fn accept(system: &mut impl System, listener: Fd) -> Result<Socket, Errno> {
-    // Its owner is elsewhere; to drop an alias closes nothing.
+    // An alias of the caller's socket; dropping it closes nothing.
     let listener = Socket::of(listener);
     retry_on_intr(|| system.accept(&listener))
 }
 
-/// The connection was gone before it was accepted; accept(2) lists these for TCP.
+/// Returns whether the connection was aborted before it was accepted; accept(2) lists these errors.
 #[must_use]
 pub fn is_aborted_accept(errno: Errno) -> bool {
     matches!(
@@ -74,16 +73,16 @@ pub fn is_aborted_accept(errno: Errno) -> bool {
     )
 }
 
-/// The process or the machine has no descriptor left.
+/// Returns whether the process or the system has no free descriptor.
 #[must_use]
 pub fn is_fd_limit(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)
 }
 
-/// Receives what has arrived, up to the size of a buffer.
+/// Receives the bytes that have arrived, up to the size of a buffer.
 ///
 /// # Errors
-/// Those of recv(2), a lack of buffers, and the end of the stream.
+/// Those of recv(2), no free buffer, and the end of the stream.
 #[inline]
 pub fn receive(
     system: &mut impl System,
@@ -91,17 +90,17 @@ pub fn receive(
     pool: &Rc<BufferPool>,
 ) -> Result<RxBuf, ReceiveError> {
     let id = pool.take().ok_or(ReceiveError::NoBuffer)?;
-    // SAFETY: `id` was just taken and belongs to nobody else; the view covers one whole buffer.
+    // SAFETY: `id` was just taken and has no other owner; the view covers one whole buffer.
     let mut buffer = unsafe { pool.lend(id, pool.size()) };
     let n = retry_on_intr(|| system.recv(fd, &mut buffer)).map_err(ReceiveError::Failed)?;
     buffer.truncate(n);
     if n > 0 { Ok(buffer) } else { Err(ReceiveError::End) }
 }
 
-/// Sends from the front of `data`, removes what was sent, and returns how much that was.
+/// Sends from the front of `data`, removes the sent bytes, and returns their number.
 ///
 /// # Errors
-/// Those of sendmsg(2); `EAGAIN` when the socket is full.
+/// Those of sendmsg(2); `EAGAIN` if the socket's buffer is full.
 #[inline]
 pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<usize, Errno> {
     let sent = if let Some(one) = data.single() {
@@ -115,12 +114,12 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<u
     Ok(sent)
 }
 
-/// Sends up to `len` bytes of a file; 0 when the file ends before `offset`. With
-/// [`Blocking::NoBlock`] both ends of the range must be in memory; a hole between them is waited for.
-/// The signal SIGPIPE must be ignored, as it is in Rust programs.
+/// Sends up to `len` bytes of a file, and returns their number: 0 if the file ends before `offset`.
+/// With [`Blocking::NoBlock`], both ends of the range must be cached; an uncached gap between them
+/// blocks. SIGPIPE must be ignored, as it is in Rust programs.
 ///
 /// # Errors
-/// Those of sendfile(2), and a cold file.
+/// Those of sendfile(2), and [`SendFileError::Cold`].
 pub fn send_file(
     system: &mut impl System,
     fd: Fd,
@@ -134,14 +133,14 @@ pub fn send_file(
     retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
 }
 
-/// A part of a file.
+/// A range of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRange {
     /// A regular file.
     pub file: Fd,
-    /// Where it begins.
+    /// Offset of its first byte.
     pub offset: u64,
-    /// How many bytes it has.
+    /// Length in bytes.
     pub len: u32,
 }
 
@@ -155,15 +154,15 @@ impl FileRange {
 /// What came of a try to send.
 #[derive(Debug)]
 pub enum SendAttempt {
-    /// It was sent as far as it went, or failed.
+    /// The attempt sent at least a part, or failed.
     Done(Outcome),
-    /// The socket is full.
+    /// The socket's buffer is full.
     Full(Op),
-    /// The file is to be read first; [`FileJob::of`](crate::FileJob::of) the operation does that.
+    /// The file must be read first, with [`FileJob::of`](crate::FileJob::of) the operation.
     Cold(Op),
 }
 
-/// Tries an [`Op::Send`] or an [`Op::SendFile`].
+/// Attempts an [`Op::Send`] or an [`Op::SendFile`] once.
 ///
 /// # Panics
 /// For any other operation.
@@ -189,16 +188,16 @@ pub fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> SendAtte
     }
 }
 
-/// Whether reading the byte at `offset` would wait for the disk, as far as can be known.
+/// Returns whether reading the byte at `offset` would block, as far as the file system reports it.
 pub(crate) fn is_cold(file: Fd, offset: u64) -> bool {
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(borrow(&file), &mut into, offset, ReadWriteFlags::NOWAIT);
-    // A file system that can't tell is taken for a slow one.
+    // A file system without RWF_NOWAIT counts as uncached.
     matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
 }
 
-/// Opens a file for reading beneath `root`, and says what it is.
+/// Opens a file for reading beneath `root`, and returns it with its metadata.
 ///
 /// # Errors
 /// Those of openat2(2); `EXDEV` for a path that leads out of the root.
@@ -208,7 +207,7 @@ pub fn open(at: PathAt<'_>, disk: Blocking) -> Result<(OwnedFd, Metadata), Errno
     Ok((file, meta))
 }
 
-/// What an open file is.
+/// Returns the metadata of an open file.
 pub(crate) fn meta(file: impl AsFd) -> Result<Metadata, Errno> {
     let stat = fs::fstat(file)?;
     Ok(Metadata::from_parts(
@@ -220,7 +219,7 @@ pub(crate) fn meta(file: impl AsFd) -> Result<Metadata, Errno> {
     ))
 }
 
-/// What a path leads to.
+/// Returns the metadata of a path.
 ///
 /// # Errors
 /// Those of openat2(2) and fstat(2).
@@ -228,8 +227,8 @@ pub fn stat(at: PathAt<'_>, disk: Blocking) -> Result<Metadata, Errno> {
     meta(beneath::open(at, beneath::STAT_FLAGS, disk)?)
 }
 
-/// What is in the directory that a path leads to. What leads where it may not, or nowhere, is left
-/// out.
+/// Lists the directory at a path. Omits entries that cannot be opened, such as broken links and
+/// those that the policy forbids.
 ///
 /// # Errors
 /// Those of openat2(2) and getdents(2).
@@ -263,7 +262,8 @@ pub fn list(at: PathAt<'_>) -> Result<Listing, Errno> {
 /// Reads `len` bytes of a file, fewer only at its end.
 ///
 /// # Errors
-/// Those of preadv2(2); with [`Blocking::NoBlock`] also `EOPNOTSUPP` where a file system can't tell.
+/// Those of preadv2(2); with [`Blocking::NoBlock`] also `EOPNOTSUPP` for a file system without
+/// RWF_NOWAIT.
 pub fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len as usize];
     let mut filled = 0;
@@ -271,8 +271,8 @@ pub fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, 
         Blocking::MayBlock => ReadWriteFlags::empty(),
         Blocking::NoBlock => ReadWriteFlags::NOWAIT,
     };
-    while let rest @ [_, ..] = &mut bytes[filled..] {
-        let mut into = [IoSliceMut::new(rest)];
+    while let remaining @ [_, ..] = &mut bytes[filled..] {
+        let mut into = [IoSliceMut::new(remaining)];
         let from = offset + filled as u64;
         match retry_on_intr(|| rustix::io::preadv2(borrow(&file), &mut into, from, flags))? {
             0 => break,

@@ -1,4 +1,4 @@
-//! File work that would wait for the disk, done by a few threads.
+//! Threads for file operations that would block on the disk.
 
 use std::collections::VecDeque;
 use std::ffi::CStr;
@@ -17,43 +17,43 @@ use crate::{
     Fd, Listing, Metadata, Offload, Op, Outcome, PathAt, Process, SymlinkPolicy, Token, Waker,
 };
 
-/// A path, as operations have it.
+/// A path as operations hold it.
 type Path = std::sync::Arc<CStr>;
 
-/// Work for a thread. Whoever posts it keeps the descriptors open until it is done.
+/// A job for an offload thread. The caller keeps the descriptors open until it is done.
 #[derive(Debug)]
 pub enum FileJob {
-    /// Open a path that begins at a directory.
+    /// Open a path relative to a directory.
     Open(Fd, Path, SymlinkPolicy),
-    /// Look at a path that begins at a directory.
+    /// Query the metadata of a path relative to a directory.
     Stat(Fd, Path, SymlinkPolicy),
-    /// List the directory that a path leads to.
+    /// List the directory at a path.
     List(Fd, Path, SymlinkPolicy),
-    /// Read from a file: where, and how many bytes.
+    /// Read from a file: offset and number of bytes.
     Read(Fd, u64, u32),
 }
 
-/// What became of the work.
+/// Result of a [`FileJob`].
 #[derive(Debug)]
 pub enum FileResult {
-    /// The end of [`FileJob::Open`].
+    /// Result of [`FileJob::Open`].
     Opened(OwnedFd, Metadata),
-    /// The end of [`FileJob::Stat`].
+    /// Result of [`FileJob::Stat`].
     Stat(Metadata),
-    /// The end of [`FileJob::List`].
+    /// Result of [`FileJob::List`].
     Listed(Listing),
-    /// The end of [`FileJob::Read`].
+    /// Result of [`FileJob::Read`].
     Read(Vec<u8>),
 }
 
 impl FileJob {
-    /// The file work of an operation; for a send of a file, to read what it is to send.
+    /// Returns the file job of an operation. For a send of a file, the job reads the part to send.
     ///
     /// # Safety
-    /// The operation, which holds the file, stays until the work is done. It names the file by its number.
+    /// The operation owns the file, which the job names by number. It stays until the job is done.
     ///
     /// # Panics
-    /// For an operation that has to do with no file.
+    /// For an operation without a file.
     pub unsafe fn of(op: &Op) -> Self {
         match op {
             Op::Open { root, path, symlinks } => FileJob::Open(root.fd(), path.clone(), *symlinks),
@@ -62,27 +62,28 @@ impl FileJob {
             Op::Read { file, offset, len } | Op::SendFile { file, offset, len, .. } => {
                 FileJob::Read(file.fd(), *offset, *len)
             }
-            op => unreachable!("not file work: {op:?}"),
+            op => unreachable!("not a file operation: {op:?}"),
         }
     }
 
-    /// Does the work in the calling thread.
+    /// Runs the job in the calling thread.
     ///
     /// # Errors
-    /// Those of the system call; with [`Blocking::NoBlock`] also those that say it would have waited.
+    /// Those of the system call. With [`Blocking::NoBlock`], also those for which
+    /// [`FileJob::would_block`] returns true.
     pub fn run(&self, disk: Blocking) -> Result<FileResult, Errno> {
         match self {
             FileJob::Open(root, path, symlinks) => {
-                nonblocking::open(place(*root, path, *symlinks), disk)
+                nonblocking::open(path_at(*root, path, *symlinks), disk)
                     .map(|(fd, meta)| FileResult::Opened(fd, meta))
             }
             FileJob::Stat(root, path, symlinks) => {
-                nonblocking::stat(place(*root, path, *symlinks), disk).map(FileResult::Stat)
+                nonblocking::stat(path_at(*root, path, *symlinks), disk).map(FileResult::Stat)
             }
-            // There is no way to ask for a directory only if it is in memory.
+            // getdents(2) has no non-blocking mode.
             FileJob::List(..) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
             FileJob::List(root, path, symlinks) => {
-                nonblocking::list(place(*root, path, *symlinks)).map(FileResult::Listed)
+                nonblocking::list(path_at(*root, path, *symlinks)).map(FileResult::Listed)
             }
             FileJob::Read(file, offset, len) => {
                 nonblocking::read(*file, *offset, *len, disk).map(FileResult::Read)
@@ -90,27 +91,28 @@ impl FileJob {
         }
     }
 
-    /// Whether the error of a try with [`Blocking::NoBlock`] means that a thread should try.
+    /// Returns whether an error with [`Blocking::NoBlock`] means that the job may block.
     pub fn would_block(error: Errno) -> bool {
-        // Not cached; can't tell whether cached; kernel without the question.
+        // Not cached; unknown whether cached; kernel without RWF_NOWAIT or RESOLVE_CACHED.
         matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
     }
 }
 
-fn place(root: Fd, path: &CStr, symlinks: SymlinkPolicy) -> PathAt<'_> {
+fn path_at(root: Fd, path: &CStr, symlinks: SymlinkPolicy) -> PathAt<'_> {
     PathAt { root, path, symlinks }
 }
 
-/// A few threads, started when first needed, which share one queue.
+/// Up to four threads, started on demand, which share one queue.
 ///
-/// The queue is as long as there are operations in flight, so their bound is its bound.
+/// The queue is bounded by the number of operations in flight.
 #[derive(Debug)]
 pub struct OffloadThreads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Some of them hang, and are not waited for any more.
+    /// Some threads hang, and are no longer waited for.
     abandoned: bool,
-    /// The process that has them. In a child of fork(2) there are none, and the lock may be held for good.
+    /// The process that owns the threads. In a child of fork(2) there are none, and the lock may
+    /// be held forever.
     process: Process,
 }
 
@@ -118,7 +120,7 @@ pub struct OffloadThreads {
 struct Shared {
     queues: Mutex<Queues>,
     posted: Condvar,
-    /// A thread has come to its end.
+    /// Notified when a thread ends.
     ended: Condvar,
     waker: Waker,
 }
@@ -128,7 +130,7 @@ struct Queues {
     todo: VecDeque<(Token, FileJob)>,
     done: VecDeque<(Token, Result<FileResult, Errno>)>,
     idle: usize,
-    /// Threads that have not come to their end.
+    /// Number of threads that have not ended.
     running: usize,
     stop: bool,
 }
@@ -138,20 +140,20 @@ impl Shared {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What each thread does.
+    /// Runs jobs until `stop`; the body of each thread.
     fn serve(&self) {
         let mut queues = self.queues();
         while !queues.stop {
-            let Some((token, work)) = queues.todo.pop_front() else {
+            let Some((token, job)) = queues.todo.pop_front() else {
                 queues.idle += 1;
                 queues = self.posted.wait(queues).unwrap_or_else(PoisonError::into_inner);
                 queues.idle -= 1;
                 continue;
             };
             drop(queues);
-            let done = work.run(Blocking::MayBlock);
+            let result = job.run(Blocking::MayBlock);
             queues = self.queues();
-            queues.done.push_back((token, done));
+            queues.done.push_back((token, result));
             self.waker.wake();
         }
         queues.running -= 1;
@@ -160,10 +162,10 @@ impl Shared {
 }
 
 impl OffloadThreads {
-    /// Enough to keep a disk busy; more would only queue there.
+    /// Maximum number of threads. These keep a disk busy; more would only queue there.
     const MAX_THREADS: usize = 4;
 
-    /// How long [`stop`](Offload::stop) waits for work that hangs.
+    /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
     const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(waker: Waker) -> Self {
@@ -180,8 +182,8 @@ impl OffloadThreads {
 }
 
 impl Offload for OffloadThreads {
-    /// Hands work to a thread. When none can be started the caller does it, slowly but surely.
-    fn post(&mut self, token: Token, work: FileJob) {
+    /// Queues a job. If no thread can be started, runs it in the calling thread.
+    fn post(&mut self, token: Token, job: FileJob) {
         if !self.process.is_current() {
             return;
         }
@@ -195,11 +197,11 @@ impl Offload for OffloadThreads {
             }
         }
         if self.threads.is_empty() {
-            queues.done.push_back((token, work.run(Blocking::MayBlock)));
+            queues.done.push_back((token, job.run(Blocking::MayBlock)));
             self.shared.waker.wake();
             return;
         }
-        queues.todo.push_back((token, work));
+        queues.todo.push_back((token, job));
         self.shared.posted.notify_one();
     }
 
@@ -211,7 +213,7 @@ impl Offload for OffloadThreads {
         Some((token, file_outcome(result)))
     }
 
-    /// Waits for the threads, but not for ever: one whose file system hangs is left to itself.
+    /// Stops the threads. Abandons those that hang in a file system after two seconds.
     fn stop(&mut self) -> bool {
         if !self.process.is_current() {
             mem::forget(mem::take(&mut self.threads));
@@ -223,9 +225,9 @@ impl Offload for OffloadThreads {
         let mut queues = self.shared.queues();
         queues.stop = true;
         self.shared.posted.notify_all();
-        let until = Instant::now() + Self::STOP_TIMEOUT;
+        let deadline = Instant::now() + Self::STOP_TIMEOUT;
         while queues.running > 0 {
-            let remaining = until.saturating_duration_since(Instant::now());
+            let remaining = deadline.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
                 self.threads.clear();
                 self.abandoned = true;
@@ -253,15 +255,15 @@ mod tests {
     use super::*;
     use crate::OpKind;
 
-    /// No descriptor has this number, so that work on it fails at once.
+    /// No descriptor has this number, so jobs on it fail at once.
     const NOT_OPEN: i32 = i32::MAX;
 
     #[test]
-    fn a_few_threads_do_the_work() {
+    fn at_most_four_threads_do_all_jobs() {
         let mut threads = OffloadThreads::new(Waker::new().unwrap());
         for slot in 0..100 {
-            let work = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
-            threads.post(Token::new(OpKind::File, slot, 0), work);
+            let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+            threads.post(Token::new(OpKind::File, slot, 0), job);
             assert!((1..=OffloadThreads::MAX_THREADS).contains(&threads.threads.len()));
         }
         let mut done = Vec::new();
@@ -279,18 +281,18 @@ mod models {
     use super::*;
     use crate::OpKind;
 
-    /// No descriptor has this number, so that work on it fails at once.
+    /// No descriptor has this number, so jobs on it fail at once.
     const NOT_OPEN: i32 = i32::MAX;
 
-    /// Whatever threads do the work, each piece comes back once, and they end when they are told.
+    /// In any schedule each job completes once, and the threads end.
     #[test]
-    fn work_comes_back_and_threads_end() {
+    fn each_job_completes_once_and_threads_end() {
         loom::model(|| {
             let waker = Waker::for_model();
             let mut threads = OffloadThreads::new(waker.clone());
             for slot in 0..2 {
-                let work = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
-                threads.post(Token::new(OpKind::File, slot, 0), work);
+                let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+                threads.post(Token::new(OpKind::File, slot, 0), job);
             }
             let mut done = Vec::new();
             while done.len() < 2 {
@@ -305,9 +307,9 @@ mod models {
         });
     }
 
-    /// Threads end though there is work that was not begun.
+    /// Threads end although a job is queued.
     #[test]
-    fn they_end_before_their_work_does() {
+    fn threads_end_with_a_job_queued() {
         loom::model(|| {
             let mut threads = OffloadThreads::new(Waker::for_model());
             threads

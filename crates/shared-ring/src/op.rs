@@ -1,4 +1,4 @@
-//! What can be asked of a kernel, and what it answers.
+//! Operations and their outcomes.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -10,102 +10,101 @@ use rustix::io::Errno;
 
 use crate::{Fd, File, GatherList, Listing, Metadata, RxBuf, Socket, SymlinkPolicy, Token};
 
-/// One thing for the kernel to do. An operation owns all memory that the kernel will touch.
+/// An operation. It owns all memory that the kernel will access.
 #[derive(Debug)]
 pub enum Op {
-    /// Accept every connection that arrives, at most `per_turn` in one turn; goes on until
-    /// cancelled or failed.
+    /// Accepts connections, at most `per_turn` in one turn, until it is cancelled or fails.
     Accept {
         /// A listening socket.
         listener: Fd,
-        /// Most connections in one turn; `None` takes all that are there.
+        /// Maximum number of connections in one turn; `None` for no limit.
         per_turn: Option<NonZeroU16>,
     },
-    /// Receive whatever arrives; goes on until the end of the stream, an error, or a cancel.
+    /// Receives bytes until the end of the stream, an error, or a cancellation.
     Receive {
         /// A connected socket.
         fd: Fd,
     },
-    /// Send the first [`GatherList::MAX_BYTES`] bytes of `data`, or fewer.
+    /// Sends at most the first [`GatherList::MAX_BYTES`] bytes of `data`.
     Send {
         /// A connected socket.
         fd: Fd,
-        /// What to send.
+        /// Bytes to send.
         data: Box<GatherList>,
     },
-    /// Send `len` bytes of a file, or fewer.
+    /// Sends at most `len` bytes of a file.
     SendFile {
         /// A connected socket.
         fd: Fd,
         /// A regular file.
         file: File,
-        /// Where in the file to begin.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many bytes.
+        /// Maximum number of bytes.
         len: u32,
     },
-    /// Connect a socket.
+    /// Connects a socket.
     Connect {
         /// A socket that is not connected yet.
         fd: Fd,
         /// The peer.
         to: SocketAddr,
     },
-    /// Close a socket.
+    /// Closes a socket.
     Close {
         /// The socket; no other operation for it is in flight.
         socket: Socket,
     },
-    /// Open a file for reading.
+    /// Opens a file for reading.
     Open {
         /// A directory.
         root: File,
         /// A relative path.
         path: Arc<CStr>,
-        /// Where its links may lead.
+        /// Where symbolic links of the path may lead.
         symlinks: SymlinkPolicy,
     },
-    /// Ask what a path leads to.
+    /// Queries the metadata of a path (stat).
     Stat {
         /// A directory.
         root: File,
         /// A relative path.
         path: Arc<CStr>,
-        /// Where its links may lead.
+        /// Where symbolic links of the path may lead.
         symlinks: SymlinkPolicy,
     },
-    /// Ask what is in a directory.
+    /// Lists a directory.
     List {
         /// A directory.
         root: File,
         /// A relative path.
         path: Arc<CStr>,
-        /// Where its links, and those in the directory, may lead.
+        /// Where symbolic links of the path and in the directory may lead.
         symlinks: SymlinkPolicy,
     },
-    /// Read `len` bytes of a file, or fewer at its end.
+    /// Reads `len` bytes of a file, fewer only at its end.
     Read {
         /// A regular file.
         file: File,
-        /// Where in the file to begin.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many bytes.
+        /// Maximum number of bytes.
         len: u32,
     },
 }
 
-/// What became of an operation.
+/// Result of an operation.
 #[derive(Debug)]
 pub enum Outcome {
     /// A connection was accepted.
     Accepted(Socket),
     /// At least one byte was received.
     Received(RxBuf),
-    /// The peer will send no more.
+    /// The peer has shut down its sending side.
     Eof,
-    /// So many bytes were sent and removed from the front of the list, which comes back.
+    /// Number of bytes sent, which were removed from the front of the returned list.
     Sent(Box<GatherList>, usize),
-    /// So many bytes of the file were sent; 0 when the file ends before `offset`.
+    /// Number of bytes of the file that were sent; 0 if the file ends before `offset`.
     SentFile(u32),
     /// The connection is open.
     Connected,
@@ -113,26 +112,26 @@ pub enum Outcome {
     Closed,
     /// The file is open. (Boxed, as the frequent outcomes are smaller.)
     Opened(Box<(File, Metadata)>),
-    /// This is what the path leads to.
+    /// Metadata of the path.
     Stat(Metadata),
-    /// This is in the directory.
+    /// Entries of the directory.
     Listed(Listing),
-    /// These bytes were read; none at the end of the file.
+    /// Bytes that were read; empty at the end of the file.
     Read(RxBuf),
     /// Another thread called [`Waker::wake`](crate::Waker::wake).
     Woken,
-    /// It failed, or was cancelled (`ECANCELED`). What was to be sent comes back.
+    /// The operation failed, or was cancelled (`ECANCELED`). Returns the unsent list of a send.
     Failed(Errno, Option<Box<GatherList>>),
 }
 
-/// The answer to an operation.
+/// A completion of an operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// Which operation.
+    /// Identifies the operation.
     pub token: Token,
-    /// What became of it.
+    /// Its result.
     pub outcome: Outcome,
-    /// Whether the operation has ended; `Accept` and `Receive` answer many times.
+    /// Whether the operation has ended. `Accept` and `Receive` have many completions.
     pub last: bool,
 }
 
@@ -146,30 +145,30 @@ impl Completion {
     }
 }
 
-/// What came of posting an operation.
+/// Result of posting an operation.
 #[derive(Debug)]
 pub enum Submitted {
-    /// It is in flight; completions will follow.
+    /// The operation is in flight; completions follow.
     InFlight,
-    /// It was done at once; no completion follows.
+    /// The operation was done at once; no completion follows.
     Done(Outcome),
 }
 
-/// An operation that was not taken, handed back with the reason.
+/// A rejected operation, handed back with the reason.
 #[derive(Debug)]
 pub struct SubmitError {
     /// The operation.
     pub op: Op,
-    /// Why it was not taken.
+    /// The reason for the rejection.
     pub kind: SubmitErrorKind,
 }
 
-/// Why an operation was not taken.
+/// The reason why an operation was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitErrorKind {
-    /// As many operations are in flight as the kernel was configured for.
+    /// The configured maximum number of operations is in flight.
     Full,
-    /// An operation of this name is in flight already.
+    /// An operation of the same kind is in flight for this slot.
     TokenInUse,
 }
 
@@ -177,7 +176,7 @@ impl fmt::Display for SubmitErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             SubmitErrorKind::Full => {
-                "as many operations are in flight as were configured; raise `operations`"
+                "the configured maximum number of operations is in flight; raise `operations`"
             }
             SubmitErrorKind::TokenInUse => {
                 "an operation of the same kind is in flight for this slot"

@@ -1,9 +1,9 @@
-//! Which process this is. A child of fork(2) has copies of all that its parent had; descriptors, and the
-//! queues of a ring, are no copies, and the child must leave them alone.
+//! Identifies the calling process. A child of fork(2) has copies of its parent's memory, but shares
+//! its descriptors and ring queues, which the child must not use.
 //!
-//! The answer lies in a page that is wiped in a child (madvise(2), `MADV_WIPEONFORK`), so it is exact however
-//! the child was made, costs no system call, and may be asked for in a signal handler. A child of vfork(2)
-//! shares its parent's memory, and is its parent.
+//! The identifier is kept in a page that the kernel wipes in a child (madvise(2),
+//! `MADV_WIPEONFORK`). So it is exact however the child was made, costs no system call, and can be
+//! read in a signal handler. A child of vfork(2) shares its parent's memory and counts as its parent.
 
 use std::io::ErrorKind;
 use std::ptr;
@@ -14,17 +14,17 @@ use rustix::param::page_size;
 
 use crate::KernelError;
 
-/// A process: this one, or one from which it was forked.
+/// Identifies a process: this one, or one from which it was forked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
-/// Where the number of the process stands; 0 in a child that has not asked.
+/// Address of the process's number; 0 in a child that has not called [`Process::current`].
 static NUMBER: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// The highest number that this process or one before it has taken.
+/// Highest number taken by this process or its ancestors.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
-/// In the place of a page, where the kernel knows no pages that are wiped (before Linux 4.14).
+/// Replaces the page on kernels without `MADV_WIPEONFORK` (before Linux 4.14).
 static UNWIPED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn wipe() {
@@ -32,11 +32,11 @@ extern "C" fn wipe() {
 }
 
 impl Process {
-    /// The calling process. After the first call it may be called in a signal handler.
+    /// Returns the calling process. After the first call, safe to call in a signal handler.
     #[inline]
     pub fn current() -> Self {
         let number = NUMBER.load(Ordering::Acquire);
-        // SAFETY: the page stays for good.
+        // SAFETY: the page is never unmapped.
         let number = unsafe { number.as_ref() }.unwrap_or_else(set_up);
         match number.load(Ordering::Relaxed) {
             0 => Process::begin(number),
@@ -44,23 +44,23 @@ impl Process {
         }
     }
 
-    /// Its number among those from which it was forked; never 0.
+    /// Returns its number, which is unique among its ancestors and never 0.
     #[inline]
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// Whether this is the calling process.
+    /// Returns whether this is the calling process.
     #[inline]
     pub fn is_current(self) -> bool {
-        // SAFETY: there is a `Process`, so there is the page, for good. The number of none is 0.
+        // SAFETY: a `Process` exists, so the page exists and is never unmapped. No process has number 0.
         unsafe { &*NUMBER.load(Ordering::Relaxed) }.load(Ordering::Relaxed) == self.0
     }
 
-    /// Takes a number that no process has from which this one has copies.
+    /// Takes a number that no ancestor has.
     #[cold]
     fn begin(number: &AtomicU32) -> Self {
-        // The memory in which the highest stands is a copy of the parent's.
+        // `HIGHEST` is a copy of the parent's.
         let own = HIGHEST.fetch_add(1, Ordering::Relaxed) + 1;
         match number.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => Process(own),
@@ -83,17 +83,17 @@ fn set_up() -> &'static AtomicU32 {
         }
         Err(another_threads) => {
             if !ptr::eq(made, &UNWIPED) {
-                // SAFETY: it was mapped with this length, and nobody else knows of it.
+                // SAFETY: it was mapped with this length, and its address was not shared.
                 let _ = unsafe { munmap(made.cast(), page_size()) };
             }
             another_threads
         }
     };
-    // SAFETY: a page that is mapped for good and begins with zeroes, or a static.
+    // SAFETY: a page that is never unmapped and begins with zeroes, or a static.
     unsafe { &*used }
 }
 
-/// A page that is wiped in a child.
+/// Maps a page that is wiped in a child.
 fn map() -> Option<*mut AtomicU32> {
     let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping, at an address that the system chooses.
@@ -107,10 +107,10 @@ fn map() -> Option<*mut AtomicU32> {
     Some(page.cast())
 }
 
-/// What a turn ends with in a child.
+/// The error of a turn in a child.
 pub(crate) fn error_in_child() -> KernelError {
-    let doing = "a turn in a child of fork(2), whose parent's kernel this is; make one of its own";
-    KernelError { context: doing, error: ErrorKind::PermissionDenied.into() }
+    let context = "a turn in a child of fork(2), on its parent's kernel; create one in the child";
+    KernelError { context, error: ErrorKind::PermissionDenied.into() }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_stays_the_same() {
+    fn process_is_the_same_in_all_threads() {
         let process = Process::current();
         assert!(process.is_current());
         let of_another_thread = std::thread::spawn(Process::current).join().unwrap();

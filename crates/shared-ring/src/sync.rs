@@ -1,4 +1,4 @@
-//! What threads share: the standard library's, or loom's when models are checked.
+//! Synchronisation primitives of the standard library, or of loom when models are checked.
 
 #[cfg(loom)]
 pub use loom::{

@@ -1,4 +1,4 @@
-//! The system calls that the kernels of this crate are made of.
+//! The system calls that the kernels of this crate make.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -8,114 +8,114 @@ use rustix::io::Errno;
 use crate::nonblocking::FileRange;
 use crate::{Fd, File, FileJob, Host, Metadata, Outcome, Socket, Token, Waker};
 
-/// A machine's system calls, one try each: none waits for a peer or for the disk.
+/// A machine's system calls, one attempt each. None waits for a peer or for the disk.
 ///
-/// [`Linux`](crate::Linux) makes them; the simulated machine, of the feature `sim`, plays them.
+/// [`Linux`](crate::Linux) makes them; with the feature `sim`, a simulated machine imitates them.
 pub trait System: Host {
-    /// Does the file work that would wait.
+    /// Does file operations that would block.
     type Offload: Offload;
 
-    /// Makes a waker; how the kernel tells of it.
+    /// Creates a waker whose wakes are reported by `signal`.
     ///
     /// # Errors
     /// Those of eventfd(2) or pipe(2).
-    fn waker(&mut self, told: WakeSignal) -> io::Result<Waker>;
+    fn waker(&mut self, signal: WakeSignal) -> io::Result<Waker>;
 
-    /// Makes what does file work, and wakes when some is done.
+    /// Creates the offload, which wakes when a job is done.
     fn offload(&self, waker: Waker) -> Self::Offload;
 
-    /// Receives into `into`; 0 at the end of the stream.
+    /// Receives into `into`. Returns the number of bytes, 0 at the end of the stream.
     ///
     /// # Errors
     /// Those of recv(2).
     fn recv(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Sends from one place.
+    /// Sends one slice.
     ///
     /// # Errors
     /// Those of send(2).
     fn send(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Errno>;
 
-    /// Sends from several places.
+    /// Sends several slices.
     ///
     /// # Errors
     /// Those of sendmsg(2).
     fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
-    /// Sends part of a file; 0 when the file ends before it.
+    /// Sends part of a file. Returns the number of bytes, 0 if the file ends before the part.
     ///
     /// # Errors
     /// Those of sendfile(2).
     fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno>;
 
-    /// Whether reading the byte at `offset` would wait for the disk, as far as can be known.
+    /// Returns whether reading the byte at `offset` would block, as far as the file system reports it.
     fn is_cold(&mut self, file: Fd, offset: u64) -> bool;
 
-    /// Begins to connect.
+    /// Starts to connect.
     ///
     /// # Errors
-    /// Those of connect(2); `EINPROGRESS` when the answer comes later.
+    /// Those of connect(2); `EINPROGRESS` if [`System::connected`] returns the result later.
     fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno>;
 
-    /// The answer, once a socket that was connecting can be written.
+    /// Returns the result of connecting, once the socket is writable.
     ///
     /// # Errors
-    /// Why there is no connection.
+    /// The reason why connecting failed (`SO_ERROR`).
     fn connected(&mut self, fd: Fd) -> Result<(), Errno>;
 
-    /// Does file work without waiting for the disk.
+    /// Runs a file job without blocking.
     ///
     /// # Errors
-    /// Those of the system call, and those that say it would have waited.
-    fn file_work(&mut self, work: &FileJob) -> Result<Outcome, Errno>;
+    /// Those of [`FileJob::run`] with [`Blocking::NoBlock`](crate::nonblocking::Blocking::NoBlock).
+    fn file_work(&mut self, job: &FileJob) -> Result<Outcome, Errno>;
 
-    /// Has the kernel signal the calling thread, by SIGIO, when a connection arrives, or when the state
-    /// of a socket changes otherwise. It may be called in a signal handler.
+    /// Makes the kernel send SIGIO to the calling thread when a connection arrives or the state of a
+    /// socket changes otherwise. Safe to call in a signal handler.
     ///
     /// # Errors
     /// Those of fcntl(2).
     fn enable_sigio(&mut self, fd: Fd) -> Result<(), Errno>;
 
-    /// Ends that.
+    /// Ends the signals of [`System::enable_sigio`].
     ///
     /// # Errors
     /// Those of fcntl(2).
     fn disable_sigio(&mut self, fd: Fd) -> Result<(), Errno>;
 
-    /// Whether a signal interrupts the program now, on a machine where they don't come by
-    /// themselves.
+    /// Returns whether a signal interrupts the program now, on a machine without asynchronous
+    /// signals.
     fn signalled(&self) -> bool;
 
-    /// What an open file is.
+    /// Returns the metadata of an open file.
     ///
     /// # Errors
     /// Those of fstat(2).
     fn meta(&self, fd: Fd) -> Result<Metadata, Errno>;
 
-    /// Makes a file of a descriptor, which is closed when the last clone goes.
+    /// Converts a descriptor to a file, which is closed when the last clone is dropped.
     fn file(&self, opened: Socket) -> File;
 }
 
-/// How a program comes to know that it was woken.
+/// How a program is notified of a wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeSignal {
-    /// A poller says that the waker can be read.
+    /// A poller reports the waker as readable.
     Polled,
-    /// A read of the waker, which waited, ends.
+    /// A blocking read of the waker completes.
     Read,
-    /// The waker's descriptor signals.
+    /// The waker's descriptor sends a signal.
     Signalled,
 }
 
-/// Does file work that would wait, elsewhere.
+/// Does file operations that would block, outside the event loop.
 pub trait Offload {
-    /// Hands work over; the waker tells that some is done.
-    fn post(&mut self, token: Token, work: FileJob);
+    /// Posts a job. The waker wakes the kernel when a job is done.
+    fn post(&mut self, token: Token, job: FileJob);
 
-    /// Takes what is done, one at a time.
+    /// Takes the result of a job that is done.
     fn take(&mut self) -> Option<(Token, Outcome)>;
 
-    /// Ends it. What was not begun is not done. Returns whether nothing is being done any more; else
-    /// the descriptors of the work must stay open.
+    /// Stops; queued jobs are discarded. Returns whether no job is running any more. If one is, the
+    /// descriptors of all jobs must stay open.
     fn stop(&mut self) -> bool;
 }

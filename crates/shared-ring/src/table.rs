@@ -1,9 +1,9 @@
-//! A table indexed by small numbers.
+//! A table indexed by small integers.
 
 use std::ops::{Index, IndexMut};
 
-/// Values by number: those of numbers never asked for are the default. It grows by an eighth at a
-/// time, so that what is kept for each connection stays little.
+/// Values by index, default values where none was set. It grows by an eighth at a time, to keep
+/// the memory per connection small.
 #[derive(Debug)]
 pub struct Table<T>(Vec<T>);
 
@@ -14,7 +14,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Default> Table<T> {
-    /// The value at `index`, made if it was not there.
+    /// Returns the value at `index`; extends the table with default values if necessary.
     #[inline]
     pub fn at(&mut self, index: usize) -> &mut T {
         if index >= self.0.len() {
@@ -23,7 +23,7 @@ impl<T: Default> Table<T> {
         &mut self.0[index]
     }
 
-    /// Makes the values of the first `len` numbers.
+    /// Extends the table to at least `len` values.
     pub fn fill(&mut self, len: usize) {
         if len > self.0.len() {
             self.grow(len);
@@ -33,37 +33,37 @@ impl<T: Default> Table<T> {
     #[cold]
     fn grow(&mut self, len: usize) {
         if len > self.0.capacity() {
-            let room = len + (len / 8).max(16);
-            self.0.reserve_exact(room - self.0.len());
+            let capacity = len + (len / 8).max(16);
+            self.0.reserve_exact(capacity - self.0.len());
         }
         self.0.resize_with(len, T::default);
     }
 }
 
 impl<T> Table<T> {
-    /// One more than the highest number asked for.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether no number was asked for.
+    /// Returns whether the table has no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value at `index`, if it was asked for before.
+    /// Returns the value at `index`, if the table extends to it.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&T> {
         self.0.get(index)
     }
 
-    /// The same, to be changed.
+    /// Returns the value at `index` mutably, if the table extends to it.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.0.get_mut(index)
     }
 
-    /// All values, by number.
+    /// Iterates over all values in order.
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.0.iter()
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_by_little() {
+    fn capacity_grows_by_an_eighth() {
         let mut table = Table::default();
         for index in 0..10_000 {
             *table.at(index) = index;

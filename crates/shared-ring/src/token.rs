@@ -1,35 +1,35 @@
-//! Names of operations in flight.
+//! Tokens, which identify operations in flight.
 
 use std::fmt;
 
-/// What an operation does; one operation of each kind may be in flight for a slot.
+/// Kind of an operation. At most one operation of each kind is in flight for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum OpKind {
-    /// Connections arriving at a listener.
+    /// Accepts connections.
     Accept = 0,
-    /// Bytes arriving at a connection.
+    /// Receives bytes.
     Receive = 1,
-    /// Bytes or a file leaving through a connection.
+    /// Sends bytes or a file.
     Send = 2,
-    /// A connection being opened.
+    /// Connects a socket.
     Connect = 3,
-    /// A descriptor being closed.
+    /// Closes a descriptor.
     Close = 4,
-    /// Work on a file.
+    /// A file operation.
     File = 5,
-    /// The wake-up of a kernel by another thread.
+    /// Wakes of a kernel by other threads.
     Wake = 6,
-    /// The request to cancel another operation.
+    /// Cancels another operation.
     Cancel = 7,
-    /// The state of a descriptor, as it changes.
+    /// Reports changes of a descriptor's state.
     Watch = 8,
-    /// Bytes arriving, told by reports alone.
+    /// Receives bytes, delivered only as raw completions.
     Stream = 9,
 }
 
 impl OpKind {
-    /// How many kinds there are.
+    /// Number of kinds.
     pub const COUNT: usize = 10;
     const ALL: [OpKind; OpKind::COUNT] = [
         OpKind::Accept,
@@ -44,43 +44,43 @@ impl OpKind {
         OpKind::Stream,
     ];
 
-    /// Whether it is of an operation that was posted, which stands in its kernel's table.
+    /// Returns whether operations of this kind are in the kernel's table.
     pub(crate) const fn is_tracked(self) -> bool {
         !matches!(self, OpKind::Wake | OpKind::Cancel | OpKind::Watch | OpKind::Stream)
     }
 }
 
-/// The name of one operation: kind, slot and generation in 64 bits.
+/// Identifies an operation: kind, slot and generation in 64 bits.
 ///
-/// The slot says whose operation it is. The generation counts how often the slot was used again,
-/// so that a completion meant for a connection that is gone never reaches its successor.
+/// The slot identifies the owner, such as a connection. The generation counts reuses of the slot,
+/// so that a completion for a closed connection never reaches its successor.
 ///
 /// Layout, high to low: kind 8 bits, generation 24 bits, slot 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(u64);
 
 impl Token {
-    /// Generations are counted modulo this.
+    /// Number of generations; they are counted modulo this.
     pub const GENERATIONS: u32 = 1 << 24;
 
-    /// Names the operation of `kind` for `slot` in its `generation` (taken modulo
-    /// [`Token::GENERATIONS`]).
+    /// Returns the token of the operation of `kind` for `slot` in `generation`, modulo
+    /// [`Token::GENERATIONS`].
     pub const fn new(kind: OpKind, slot: u32, generation: u32) -> Self {
         let generation = (generation % Self::GENERATIONS) as u64;
         Token((kind as u64) << 56 | generation << 32 | slot as u64)
     }
 
-    /// What the operation does.
+    /// Returns the operation's kind.
     pub const fn kind(self) -> OpKind {
         OpKind::ALL[(self.0 >> 56) as usize % OpKind::COUNT]
     }
 
-    /// Whose operation it is.
+    /// Returns the slot.
     pub const fn slot(self) -> u32 {
         self.0 as u32
     }
 
-    /// Which use of the slot it belongs to.
+    /// Returns the generation of the slot.
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32 % Self::GENERATIONS
     }
@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keeps_its_parts(kind in 0..OpKind::COUNT, slot: u32, generation: u32) {
+        fn token_round_trips(kind in 0..OpKind::COUNT, slot: u32, generation: u32) {
             let token = Token::new(OpKind::ALL[kind], slot, generation);
             prop_assert_eq!(token.kind(), OpKind::ALL[kind]);
             prop_assert_eq!(token.slot(), slot);

@@ -1,4 +1,4 @@
-//! Waking a kernel from another thread.
+//! Wakes a kernel from another thread.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -11,10 +11,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::{Fd, Process};
 
-/// Ends the wait of the kernel it came from; cheap to clone, usable from any thread.
+/// Ends the wait of its kernel. Cheap to clone, usable from any thread.
 ///
-/// Wakes are coalesced: any number of them before the kernel looks cost one system call and
-/// cause one [`Outcome::Woken`](crate::Outcome::Woken).
+/// Wakes are coalesced: any number of them before the kernel acknowledges the first cost one
+/// system call and cause one [`Outcome::Woken`](crate::Outcome::Woken).
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<Shared>);
 
@@ -22,21 +22,21 @@ pub struct Waker(Arc<Shared>);
 struct Shared {
     event: Event,
     pending: AtomicBool,
-    /// The process that is woken.
+    /// The process of the kernel.
     process: Process,
 }
 
-/// A counter that can be waited for.
+/// A counter or pipe to wait on.
 #[derive(Debug)]
 enum Event {
     /// eventfd(2).
     Linux(OwnedFd),
-    /// pipe(2): the end that is read, and the other.
+    /// pipe(2): the read end and the write end.
     Pipe(OwnedFd, OwnedFd),
-    /// A simulated machine's.
+    /// A counter of a simulated machine.
     #[cfg(feature = "sim")]
     Simulated(Fd, std::sync::Arc<AtomicU64>),
-    /// A model's.
+    /// A counter of a loom model.
     #[cfg(loom)]
     Model(crate::sync::Mutex<u64>, crate::sync::Condvar),
 }
@@ -54,16 +54,16 @@ impl Event {
 
     fn add_one(&self) {
         match self {
-            // A full counter is a wake-up in itself, and nothing else can fail.
+            // Fails only if the counter is full, which wakes as well.
             Event::Linux(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
-            // The same holds for a full pipe.
+            // The same for a full pipe.
             Event::Pipe(_, fd) => drop(rustix::io::write(fd, &[0])),
             #[cfg(feature = "sim")]
             Event::Simulated(_, counter) => drop(counter.fetch_add(1, Ordering::AcqRel)),
             #[cfg(loom)]
-            Event::Model(count, rung) => {
+            Event::Model(count, changed) => {
                 *count.lock().unwrap() += 1;
-                rung.notify_one();
+                changed.notify_one();
             }
         }
     }
@@ -74,10 +74,10 @@ impl Event {
             #[cfg(feature = "sim")]
             Event::Simulated(_, counter) => drop(counter.swap(0, Ordering::AcqRel)),
             #[cfg(loom)]
-            Event::Model(count, rung) => {
+            Event::Model(count, changed) => {
                 let mut count = count.lock().unwrap();
                 while *count == 0 {
-                    count = rung.wait(count).unwrap();
+                    count = changed.wait(count).unwrap();
                 }
                 *count = 0;
             }
@@ -86,20 +86,20 @@ impl Event {
 }
 
 impl Waker {
-    /// Makes a waker; its descriptor can be read from when it was woken.
+    /// Creates a waker whose descriptor becomes readable on a wake.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// If there is no free descriptor.
     pub fn new() -> io::Result<Self> {
         Self::with(EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
     }
 
-    /// Makes a waker whose descriptor the ring reads, and waits for.
+    /// Creates a waker with a blocking descriptor, which the ring reads.
     pub(crate) fn for_ring() -> io::Result<Self> {
         Self::with(EventfdFlags::CLOEXEC)
     }
 
-    /// Makes a waker whose descriptor can signal (fcntl(2), `O_ASYNC`).
+    /// Creates a waker whose descriptor can signal (fcntl(2), `O_ASYNC`).
     pub(crate) fn with_pipe() -> io::Result<Self> {
         let (reads, writes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Waker::over(Event::Pipe(reads, writes)))
@@ -115,19 +115,19 @@ impl Waker {
         Waker(Arc::new(Shared { event, pending: AtomicBool::new(false), process }))
     }
 
-    /// Makes a waker of a simulated machine.
+    /// Creates a waker of a simulated machine.
     #[cfg(feature = "sim")]
     pub(crate) fn simulated(fd: Fd, counter: std::sync::Arc<AtomicU64>) -> Self {
         Waker::over(Event::Simulated(fd, counter))
     }
 
-    /// Makes a waker of a model, in which [`Waker::drain`] waits.
+    /// Creates a waker of a loom model, in which [`Waker::drain`] waits.
     #[cfg(loom)]
     pub fn for_model() -> Self {
         Waker::over(Event::Model(Default::default(), crate::sync::Condvar::new()))
     }
 
-    /// The number of the descriptor, which is open as long as a clone lives.
+    /// Returns the descriptor's number, which is open as long as a clone lives.
     pub(crate) fn fd(&self) -> Fd {
         self.0.event.fd()
     }
@@ -139,15 +139,16 @@ impl Waker {
         }
     }
 
-    /// Lets later wakes through again. Call it after the descriptor was read and before looking
-    /// at what the wake was for.
+    /// Allows later wakes to write again. Call it after reading the descriptor and before
+    /// processing the work that the wake announces.
     pub(crate) fn acknowledge(&self) {
-        // Acquires what wakers whose writes were saved have stored before.
+        // Acquires the stores of wakers whose writes were coalesced.
         self.0.pending.swap(false, Ordering::AcqRel);
     }
 
-    /// Reads the descriptor and lets later wakes through again. Call it before looking at what the
-    /// wake was for. In a child of fork(2), which has the same descriptor, what is there is its parent's.
+    /// Reads the descriptor and allows later wakes to write again. Call it before processing the
+    /// work that the wake announces. In a child of fork(2) it does not read the shared descriptor,
+    /// whose wakes belong to the parent.
     pub fn drain(&self) {
         if self.0.process.is_current() {
             self.0.event.take();
@@ -172,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn wakes_before_the_look_are_one() {
+    fn wakes_before_acknowledge_are_coalesced() {
         let waker = Waker::new().unwrap();
         waker.wake();
         waker.clone().wake();
         assert!(readable(&waker));
         waker.wake();
-        assert!(!readable(&waker), "not heard yet, so the second write is saved");
+        assert!(!readable(&waker), "not acknowledged yet, so the second write is coalesced");
         waker.acknowledge();
         waker.wake();
         waker.drain();
@@ -193,32 +194,32 @@ mod models {
     use super::*;
     use crate::sync::{Mutex, thread};
 
-    /// Two threads leave something and wake; the kernel, which sleeps whenever it finds nothing,
-    /// sees both, however wakes are coalesced. A wake that is lost is a deadlock.
+    /// Two threads increment a count and wake. The kernel, which sleeps while the count is short,
+    /// observes both, however wakes are coalesced. A lost wake is a deadlock.
     #[test]
     fn no_wake_is_lost() {
         loom::model(|| {
             let waker = Waker::for_model();
-            let left = Arc::new(Mutex::new(0));
+            let count = Arc::new(Mutex::new(0));
             let wakers: Vec<_> = (0..2)
                 .map(|_| {
-                    let (waker, left) = (waker.clone(), Arc::clone(&left));
+                    let (waker, count) = (waker.clone(), Arc::clone(&count));
                     thread::spawn(move || {
-                        *left.lock().unwrap() += 1;
+                        *count.lock().unwrap() += 1;
                         waker.wake();
                     })
                 })
                 .collect();
-            while *left.lock().unwrap() < 2 {
+            while *count.lock().unwrap() < 2 {
                 waker.drain();
             }
             wakers.into_iter().for_each(|waker| waker.join().unwrap());
         });
     }
 
-    /// The same with what is left in an atomic, as a server's order to stop is.
+    /// The same with relaxed stores to atomics, such as a server's stop flag.
     #[test]
-    fn what_was_stored_before_a_wake_is_seen_after_it() {
+    fn stores_before_wake_are_visible_after_drain() {
         loom::model(|| {
             let waker = Waker::for_model();
             let flags: Vec<_> = (0..2).map(|_| Arc::new(AtomicBool::new(false))).collect();

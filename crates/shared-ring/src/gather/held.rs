@@ -1,14 +1,14 @@
-//! How much memory a list holds, for the simulated machine to see that it is bounded.
+//! Memory held by a list, with which the simulated machine checks its bound.
 
 use super::{GatherList, Segment};
 
 impl GatherList {
-    /// The memory that this list holds, in bytes: its own, and that of its parts. Shared bytes count with
-    /// what is seen of them, and constants with nothing.
+    /// Returns the memory of the list and its segments, in bytes. Shared bytes count with their
+    /// visible length, constants with nothing.
     pub fn held(&self) -> usize {
-        let parts = self.rest.capacity() * size_of::<Segment>();
+        let segments = self.rest.capacity() * size_of::<Segment>();
         let owned: usize = self.first.iter().chain(&self.rest).map(Segment::held).sum();
-        size_of::<Self>() + self.copied.capacity() + parts + owned
+        size_of::<Self>() + self.copied.capacity() + segments + owned
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where hints come from: what happens to a descriptor, told once.
+//! Sources of hints: edge-triggered events of descriptors.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -13,49 +13,48 @@ use super::Mask;
 use crate::Fd;
 use crate::linux::borrow;
 
-/// Tells what happens to descriptors: the far end of the reverse-mapping lists.
+/// Reports events of descriptors: the kernel's end of the reverse-mapping lists.
 pub trait HintSource {
-    /// Has what happens to a descriptor told until it is closed, beginning with what it is ready for
-    /// now. What is wanted has the format of poll(2); more may be told. With `one` only the first
-    /// that waits is told. Whether the descriptor is new here.
+    /// Reports events of a descriptor until it is closed, beginning with its current readiness.
+    /// `wanted` has the format of poll(2); other events may be reported too. With `one`, only the
+    /// first waiting thread is notified. Returns whether the descriptor was newly registered.
     ///
     /// # Errors
     /// Those of epoll_ctl(2).
     fn watch(&mut self, fd: Fd, wanted: i16, one: bool) -> io::Result<bool>;
 
-    /// Whether the file that a number stands for is the one that is watched.
+    /// Returns whether the number still belongs to the file that is watched.
     ///
     /// # Errors
     /// Those of epoll_ctl(2).
     fn is_watched(&mut self, fd: Fd) -> io::Result<bool>;
 
-    /// Drops a descriptor that is about to be closed.
+    /// Removes a descriptor that is about to be closed.
     fn forget(&mut self, fd: Fd);
 
-    /// Appends descriptors to which something has happened, oldest first, about as many as there is
-    /// room for; waits for the first, for ever with `None`. Ends early, with nothing, when a signal
-    /// was handled.
+    /// Appends descriptors with events, oldest first, about `room` of them. Waits for the first,
+    /// without limit with `None`. Returns early, with none, if a signal was handled.
     ///
     /// # Errors
     /// Those of epoll_wait(2).
     fn wait(&mut self, timeout: Option<Duration>, room: usize, out: &mut Vec<Fd>)
     -> io::Result<()>;
 
-    /// System calls made so far.
+    /// Returns the number of system calls made so far.
     fn system_calls(&self) -> u64;
 }
 
-/// epoll's edges. Its list of what is ready is first in, first out, has each descriptor once, and
-/// lets go of those that are closed.
+/// Edge-triggered epoll. Its ready list is first in, first out, holds each descriptor once, and
+/// drops closed ones.
 pub struct EpollEdges {
     epoll: Arc<OwnedFd>,
-    /// Room for the kernel to write into; never filled.
+    /// Spare capacity for the kernel to write to; its length stays 0.
     events: Vec<Event>,
     system_calls: u64,
 }
 
 impl EpollEdges {
-    /// Most taken by one wait.
+    /// Maximum number of events per wait.
     const EVENTS: usize = 512;
 
     pub(crate) fn new() -> io::Result<Self> {
@@ -63,20 +62,21 @@ impl EpollEdges {
         Ok(EpollEdges { epoll, events: Vec::with_capacity(Self::EVENTS), system_calls: 0 })
     }
 
-    /// The kernel's part, to which other threads may add.
+    /// Returns the epoll instance, to which other threads may add descriptors.
     pub(crate) fn epoll(&self) -> &Arc<OwnedFd> {
         &self.epoll
     }
 }
 
-/// What the kernel is told. It takes few flags together with `EPOLLEXCLUSIVE` (epoll_ctl(2)).
+/// Returns the flags of a registration. Few are allowed with `EPOLLEXCLUSIVE` (epoll_ctl(2)).
 fn flags(wanted: i16, one: bool) -> EventFlags {
     let wanted = EventFlags::from_bits_truncate(wanted as u32) | EventFlags::ET;
-    let refused = EventFlags::RDHUP | EventFlags::PRI;
-    if one { (wanted - refused) | EventFlags::EXCLUSIVE } else { wanted }
+    let unsupported = EventFlags::RDHUP | EventFlags::PRI;
+    if one { (wanted - unsupported) | EventFlags::EXCLUSIVE } else { wanted }
 }
 
-/// Adds a descriptor to an epoll, or has what it is ready for told again. Whether it is new there.
+/// Registers a descriptor with an epoll instance, or re-arms it. Returns whether it was newly
+/// registered.
 pub(crate) fn watch(
     epoll: &OwnedFd,
     fd: BorrowedFd<'_>,
@@ -89,28 +89,28 @@ pub(crate) fn watch(
         Err(Errno::EXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    // With `one` the thread may want something else for itself, which goes on.
-    let told = if one { Mask::all_states().to_poll() } else { wanted };
-    match epoll::modify(epoll, fd, data, flags(told, false)) {
-        // What only one is told of can't be changed.
+    // With `one`, the thread may have an interest of its own, which must stay.
+    let events = if one { Mask::all_states().to_poll() } else { wanted };
+    match epoll::modify(epoll, fd, data, flags(events, false)) {
+        // An exclusive registration can't be modified.
         Err(Errno::INVAL) => {
             epoll::delete(epoll, fd)?;
-            epoll::add(epoll, fd, data, flags(told, one))?;
+            epoll::add(epoll, fd, data, flags(events, one))?;
         }
         other => other?,
     }
     Ok(false)
 }
 
-/// Takes a descriptor out of an epoll, if it is there.
+/// Removes a descriptor from an epoll instance, if registered.
 pub(crate) fn forget(epoll: &OwnedFd, fd: BorrowedFd<'_>) {
-    // What was closed has gone by itself.
+    // Fails if the descriptor was closed, which has removed it.
     let _ = epoll::delete(epoll, fd);
 }
 
-/// Whether the file that a number stands for has been added to an epoll.
+/// Returns whether the file of a number is registered with an epoll instance.
 pub(crate) fn is_watched(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<bool> {
-    // There is no way to ask but to try.
+    // epoll has no query, so try to add it.
     match epoll::add(epoll, fd, EventData::new_u64(0), EventFlags::ET) {
         Err(Errno::EXIST) => Ok(true),
         Err(Errno::BADF) => Ok(false),
@@ -133,7 +133,7 @@ impl HintSource for EpollEdges {
         is_watched(&self.epoll, borrow(&fd))
     }
 
-    /// Closing takes a descriptor out of the kernel's set by itself.
+    /// Closing removes the descriptor from the kernel's set.
     fn forget(&mut self, _fd: Fd) {}
 
     fn wait(
@@ -149,12 +149,12 @@ impl HintSource for EpollEdges {
         self.system_calls += 1;
         let events = self.events.spare_capacity_mut();
         let room = room.min(events.len());
-        let told = match epoll::wait(&self.epoll, &mut events[..room], timeout.as_ref()) {
-            Ok((told, _)) => told,
+        let ready = match epoll::wait(&self.epoll, &mut events[..room], timeout.as_ref()) {
+            Ok((ready, _)) => ready,
             Err(Errno::INTR) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        out.extend(told.iter().map(|event| Fd::from_raw(event.data.u64() as i32)));
+        out.extend(ready.iter().map(|event| Fd::from_raw(event.data.u64() as i32)));
         Ok(())
     }
 

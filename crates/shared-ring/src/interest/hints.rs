@@ -1,11 +1,11 @@
-//! HINTS: the descriptors to which something has happened.
+//! HINTS: the queue of descriptors with events.
 
 use std::collections::VecDeque;
 
 use crate::{Fd, Table};
 
-/// A bounded queue of descriptors, first in, first out. A bit for each says whether it stands in
-/// it, so that many happenings are one hint.
+/// A bounded first-in-first-out queue of descriptors. A bit for each marks those in the queue, so
+/// that several events cause one hint.
 pub(crate) struct HintQueue {
     queue: VecDeque<Fd>,
     queued: Table<bool>,
@@ -13,7 +13,7 @@ pub(crate) struct HintQueue {
 }
 
 impl HintQueue {
-    /// Makes an empty queue for at most so many.
+    /// Creates an empty queue of at most `max` descriptors.
     pub(crate) fn new(max: usize) -> Self {
         HintQueue { queue: VecDeque::new(), queued: Table::default(), max }
     }
@@ -22,7 +22,7 @@ impl HintQueue {
         self.queue.len()
     }
 
-    /// Puts a descriptor at the end, unless it has its place; false when the queue is full.
+    /// Appends a descriptor unless it is queued. Returns false if the queue is full.
     #[must_use]
     pub(crate) fn post(&mut self, fd: Fd) -> bool {
         let queued = self.queued.at(fd.index());
@@ -37,14 +37,14 @@ impl HintQueue {
         true
     }
 
-    /// Takes the first.
+    /// Takes the first descriptor.
     pub(crate) fn take(&mut self) -> Option<Fd> {
         let fd = self.queue.pop_front()?;
         self.queued[fd.index()] = false;
         Some(fd)
     }
 
-    /// Throws all away.
+    /// Removes all descriptors.
     pub(crate) fn discard(&mut self) {
         while self.take().is_some() {}
     }
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_stands_in_the_queue_once_and_in_order() {
+    fn queue_holds_each_descriptor_once_in_order() {
         let [a, b, c] = [7, 2, 9].map(Fd::from_raw);
         let mut hints = HintQueue::new(2);
         assert!(hints.post(a) && hints.post(b) && hints.post(a));
-        assert!(!hints.post(c), "there is no room");
-        assert!(hints.post(b), "it has its place");
+        assert!(!hints.post(c), "the queue is full");
+        assert!(hints.post(b), "already queued");
         assert_eq!((hints.take(), hints.len()), (Some(a), 1));
         assert!(hints.post(a));
         assert_eq!([hints.take(), hints.take(), hints.take()], [Some(b), Some(a), None]);

@@ -1,5 +1,5 @@
 //! Banga, Mogul and Druschel's interface, "A scalable and explicit event delivery mechanism for
-//! UNIX" (1999): a thread declares once what it is interested in, and asks for the next events.
+//! UNIX" (1999): a thread declares its interests once, and then takes the next events.
 //!
 //! ```
 //! use std::io::Write;
@@ -21,37 +21,37 @@
 //! # }
 //! ```
 //!
-//! An event tells that something has happened, once. Who does not read all there is has to remember
-//! so; the descriptor is not told of again until something happens to it. Descriptors should be
-//! non-blocking, as another thread may be quicker.
+//! Events are edge-triggered: each is reported once. A program that does not read all data must
+//! remember that, as the descriptor is not reported again until its next event. Descriptors should
+//! be non-blocking, since another thread may read first.
 //!
-//! | concept | section | here | what differs, and why |
+//! | concept | section | this module | differences and reasons |
 //! |---|---|---|---|
-//! | `declare_interest` | 4 | [`declare_interest`], [`Interests::declare_interest`] | What is true already is also an event: epoll tells so when a descriptor is added. |
+//! | `declare_interest` | 4 | [`declare_interest`], [`Interests::declare_interest`] | A state that is already true also causes an event: epoll reports it when a descriptor is added. |
 //! | interest mask | 4 | [`Mask`] | The same bits. |
 //! | no interest: mask 0 | 4 | `Mask::empty()` | Costs no system call. |
-//! | state at declaration, older than any queued event | 4 | `Some(&mut state)` | Asked by poll(2), before the kernel is told to queue events. |
-//! | closing removes | 4, 6 | the kernel's registration goes by itself | A number that is used again is recognised when it is declared: adding it then succeeds. What a scan finds is checked. Hints of a file that lives on under another number are dropped. |
-//! | `get_next_event`, `array_max` | 4 | [`get_next_event`], the length of the array | An array without room is refused. |
-//! | current state, reports no longer true suppressed | 4 | one poll(2) for the candidates of a call | epoll looks too when it hands out a hint. A race with other threads remains, as in the paper. |
+//! | state at declaration, older than any queued event | 4 | `Some(&mut state)` | Queried with poll(2) before epoll queues events. |
+//! | closing removes | 4, 6 | closing removes the registration | A reused number is detected when it is declared, as adding it then succeeds. Results of a scan are checked. Hints of a file that is still open under another number are dropped. |
+//! | `get_next_event`, `array_max` | 4 | [`get_next_event`], the length of the array | An empty array is an error. |
+//! | current state; suppresses reports that are no longer true | 4 | one poll(2) for the candidates of a call | epoll checks too when it returns a hint. A race with other threads remains, as in the paper. |
 //! | never waits to fill the array | 4 | the same | |
 //! | timeout | 4 | `Option<Duration>` | A signal does not end the wait. |
-//! | INTERESTED.read, .write, .except | 6 | one table of flags by descriptor | Three bit maps are one look-up more each. |
-//! | HINTS, first in first out | 4, 6 | [`Interests::with_hints`], fed by edge-triggered epoll | A call takes no more hints from the kernel than its array has room for. Those that it leaves there stay in order, and vanish when their descriptor is closed. |
+//! | INTERESTED.read, .write, .except | 6 | one table of flags by descriptor | Three bit maps would cost a look-up more each. |
+//! | HINTS, first in first out | 4, 6 | [`Interests::with_hints`], fed by edge-triggered epoll | A call takes at most as many hints from the kernel as its array has room for. The others stay in order, and disappear when their descriptor is closed. |
 //! | reverse-mapping list, kept until close | 6 | the registration with epoll | Revoked interest costs a hint that is dropped, as in the paper. |
-//! | a bit that coalesces | 6 | the bit beside the queue; epoll's own before it | |
+//! | a bit that coalesces | 6 | the bit beside the queue, and epoll's own | |
 //! | overflow: discard, linear search in descriptor order | 6 | the same, from a cursor that is kept between calls | See below. |
-//! | the kernel's list with one element in each socket (a reviewer's) | 6 | epoll's ready list is that | So hints overflow only where their number is bounded on purpose. |
-//! | several threads: all are told | 4 | each has an epoll of its own | |
-//! | `SO_WAKEUP_ONE` | 4 | [`Mask::WAKE_ONE`] (`EPOLLEXCLUSIVE`) | For each thread's declaration, not for the socket. Not with [`Mask::EXCEPT`], which the kernel refuses. Threads that were passed over find the event when they come, if it is true still. |
+//! | the kernel's list with one element in each socket (a reviewer's proposal) | 6 | epoll's ready list | So hints overflow only if their number is bounded on purpose. |
+//! | several threads: all are notified | 4 | an epoll instance for each | |
+//! | `SO_WAKEUP_ONE` | 4 | [`Mask::WAKE_ONE`] (`EPOLLEXCLUSIVE`) | For each thread's declaration, not for the socket. Not with [`Mask::EXCEPT`], which the kernel rejects. Threads that were not woken receive the event when they wait, if it is still true. |
 //! | `declare_processwide_interest` | 9 | [`declare_processwide_interest`], [`ProcessWide`] | Implies wake-one. |
-//! | priorities | 9, footnote 1 | none | Hints lie in the kernel's queue, which has none. |
-//! | sockets only | 6 | all that epoll takes | A file on a disk is refused (`EPERM`); it is always ready. |
+//! | priorities | 9, footnote 1 | none | The kernel's queue of hints has none. |
+//! | sockets only | 6 | all files that epoll supports | A file on a disk is rejected (`EPERM`); it is always ready. |
 //!
 //! **Fairness after an overflow.** The paper's search begins at the lowest descriptor each time, so
-//! that with an array smaller than the set the highest may starve. Here a search goes on where the
-//! last call ended, goes around once, and no hint is taken meanwhile; so each descriptor has its turn
-//! before any has its second.
+//! with an array smaller than the set the highest may starve. This search continues after the last
+//! descriptor of the previous call, and no hint is taken until it has visited every descriptor once.
+//! So each descriptor has its turn before any has its second.
 
 mod edges;
 mod hints;
@@ -77,16 +77,16 @@ use crate::poller::PollNow;
 use crate::{Fd, Linux};
 
 bitflags! {
-    /// What is of interest, and what is true.
+    /// Events of interest, or current state.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Mask: u32 {
-        /// Reading, or accepting, will not wait.
+        /// Reading, or accepting, does not block.
         const READ = 0x1;
-        /// Writing will not wait, or a connect has ended.
+        /// Writing does not block, or a connect has completed.
         const WRITE = 0x2;
-        /// There is urgent data.
+        /// Urgent data has arrived.
         const EXCEPT = 0x4;
-        /// Only the first thread that waits is woken. Not reported.
+        /// Only the first waiting thread is woken. Not reported.
         const WAKE_ONE = 0x8;
     }
 }
@@ -102,18 +102,18 @@ impl Mask {
         (Mask::EXCEPT, libc::POLLPRI),
     ];
 
-    /// In the format of poll(2).
+    /// Converts to the format of poll(2).
     fn to_poll(self) -> i16 {
         let wanted = Self::FLAGS.iter().filter(|(mask, _)| self.contains(*mask));
         wanted.fold(0, |all, (_, flags)| all | flags)
     }
 
-    /// What poll(2) says. Of what is broken, everything is true that was asked for.
+    /// Converts a result of poll(2). On a broken connection, all requested states are true.
     fn from_poll(entry: &libc::pollfd) -> Self {
         let broken = entry.revents & (libc::POLLHUP | libc::POLLERR) != 0;
         let state = if broken { entry.events } else { entry.revents };
-        let said = Self::FLAGS.iter().filter(|(_, flags)| state & flags != 0);
-        said.fold(Mask::empty(), |all, (mask, _)| all | *mask)
+        let masks = Self::FLAGS.iter().filter(|(_, flags)| state & flags != 0);
+        masks.fold(Mask::empty(), |all, (mask, _)| all | *mask)
     }
 }
 
@@ -122,16 +122,16 @@ impl Mask {
 pub struct Event {
     /// The descriptor's number.
     pub fd: RawFd,
-    /// What is true of it now, of what was declared.
+    /// Its current state, of the declared interests.
     pub mask: Mask,
 }
 
-/// Why a call was refused.
+/// The error of a call.
 #[derive(Debug)]
 pub enum Error {
-    /// The array for events has no room.
+    /// The array for events is empty.
     EmptyArray,
-    /// Exceptions can't be delivered to one thread only.
+    /// Exceptions can't be delivered to only one thread.
     ExceptWithWakeOne,
     /// A system call failed.
     System(&'static str, io::Error),
@@ -150,9 +150,9 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::EmptyArray => f.write_str("the array has no room for an event"),
+            Error::EmptyArray => f.write_str("the array for events is empty"),
             Error::ExceptWithWakeOne => f.write_str(
-                "the kernel can't wake only one thread for an exception (EPOLLEXCLUSIVE); declare \
+                "the kernel cannot wake only one thread for an exception (EPOLLEXCLUSIVE); declare \
                  it in each thread, without WAKE_ONE",
             ),
             Error::System(call, error) => write!(f, "{call}: {error}"),
@@ -169,34 +169,34 @@ impl std::error::Error for Error {
     }
 }
 
-/// What is true of a descriptor now, of what is asked for; with nothing asked for, all of it.
+/// Returns the current state of a descriptor, limited to `mask` unless that is empty.
 fn state_of(fd: BorrowedFd<'_>, mask: Mask) -> Result<Mask, Error> {
-    let asked = if mask.to_poll() == 0 { Mask::all_states() } else { mask };
-    let mut array = [libc::pollfd { fd: fd.as_raw_fd(), events: asked.to_poll(), revents: 0 }];
+    let requested = if mask.to_poll() == 0 { Mask::all_states() } else { mask };
+    let mut array = [libc::pollfd { fd: fd.as_raw_fd(), events: requested.to_poll(), revents: 0 }];
     Linux::default().poll_now(&mut array).map_err(Error::in_call("poll"))?;
     Ok(Mask::from_poll(&array[0]))
 }
 
-/// The interests of one thread, for who wants to hold them in hand; [`declare_interest`] and
-/// [`get_next_event`] have the calling thread's.
+/// The interests of one thread, as an explicit value. [`declare_interest`] and [`get_next_event`]
+/// use those of the calling thread.
 pub struct Interests {
     sets: InterestSets,
 }
 
 impl Interests {
-    /// Makes empty sets. The queue of hints has a place for each descriptor that the process may
-    /// have, so that it does not overflow.
+    /// Creates empty sets. The queue of hints has room for each descriptor that the process may
+    /// have, so it does not overflow.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// If there is no free descriptor.
     pub fn new() -> Result<Self, Error> {
         Self::with_hints(descriptors())
     }
 
-    /// Makes empty sets with a queue of at most so many hints.
+    /// Creates empty sets with a queue of at most `max` hints.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// If there is no free descriptor.
     pub fn with_hints(max: usize) -> Result<Self, Error> {
         let edges = EpollEdges::new().map_err(Error::in_call("epoll_create1"))?;
         Ok(Interests { sets: InterestSets::new(edges, Linux::default(), max) })
@@ -241,29 +241,31 @@ impl Interests {
         if array.is_empty() {
             return Err(Error::EmptyArray);
         }
-        let mut left = timeout;
+        let mut remaining = timeout;
         let until = timeout.filter(|t| !t.is_zero()).and_then(|t| Instant::now().checked_add(t));
         loop {
-            let found =
-                self.sets.next_events(array.len(), left).map_err(Error::in_call("epoll_wait"))?;
+            let found = self
+                .sets
+                .next_events(array.len(), remaining)
+                .map_err(Error::in_call("epoll_wait"))?;
             for (event, entry) in array.iter_mut().zip(found) {
                 *event = Event { fd: entry.fd, mask: Mask::from_poll(entry) };
             }
-            if !found.is_empty() || left == Some(Duration::ZERO) {
+            if !found.is_empty() || remaining == Some(Duration::ZERO) {
                 return Ok(found.len());
             }
-            // What was hinted at was no longer true, or a signal was handled.
-            left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            // No hint was still true, or a signal was handled.
+            remaining = until.map(|until| until.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// How often the queue of hints has overflowed.
+    /// Returns the number of overflows of the queue of hints.
     pub fn overflows(&self) -> u64 {
         self.sets.overflows()
     }
 }
 
-/// How many descriptors the process may have.
+/// Returns the maximum number of descriptors of the process.
 fn descriptors() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |max| max as usize)
 }
@@ -272,7 +274,7 @@ thread_local! {
     static THREAD: RefCell<Option<Interests>> = const { RefCell::new(None) };
 }
 
-/// What all threads are interested in that use the calls of this module.
+/// Returns the interests of all threads that use the functions of this module.
 fn process() -> Result<Arc<ProcessWide>, Error> {
     static PROCESS: Mutex<Option<Arc<ProcessWide>>> = Mutex::new(None);
     let mut process = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,19 +285,19 @@ fn process() -> Result<Arc<ProcessWide>, Error> {
     Ok(Arc::clone(process.insert(new)))
 }
 
-/// The calling thread's interests, made by its first call.
-fn with_thread<T>(act: impl FnOnce(&mut Interests) -> Result<T, Error>) -> Result<T, Error> {
+/// Calls `f` with the calling thread's interests, which the first call creates.
+fn with_thread<T>(f: impl FnOnce(&mut Interests) -> Result<T, Error>) -> Result<T, Error> {
     THREAD.with_borrow_mut(|thread| match thread {
-        Some(interests) => act(interests),
-        None => act(thread.insert(process()?.join(descriptors())?)),
+        Some(interests) => f(interests),
+        None => f(thread.insert(process()?.join(descriptors())?)),
     })
 }
 
-/// Declares what the calling thread is interested in of a descriptor, in place of what it declared
-/// before; with nothing, the interest is revoked. It ends by itself when the descriptor is closed.
+/// Declares the calling thread's interest in a descriptor and replaces the previous one. An empty
+/// mask revokes it; closing the descriptor ends it.
 ///
-/// With `state`, also tells what is true now, of what is declared. Whatever happens later is queued
-/// as an event.
+/// With `state`, also stores the current state, limited to `mask` unless that is empty. Later
+/// changes are queued as events.
 ///
 /// # Errors
 /// [`Error::ExceptWithWakeOne`] for exceptions with [`Mask::WAKE_ONE`], those of poll(2) and of epoll_ctl(2).
@@ -303,8 +305,8 @@ pub fn declare_interest(fd: impl AsFd, mask: Mask, state: Option<&mut Mask>) -> 
     with_thread(|interests| interests.declare_interest(fd, mask, state))
 }
 
-/// Declares an interest of every thread of the process, also of those that begin later. An event is
-/// for the first that waits.
+/// Declares an interest for every thread of the process, including later ones. An event goes to the
+/// first thread that waits.
 ///
 /// # Errors
 /// [`Error::ExceptWithWakeOne`] for exceptions, those of poll(2) and of epoll_ctl(2).
@@ -316,11 +318,11 @@ pub fn declare_processwide_interest(
     process()?.declare_interest(fd, mask, state)
 }
 
-/// Takes the next events of the calling thread, oldest first, as many as are there and the array has
-/// room for, and returns how many. Waits only while there is none, at most `timeout`, for ever with
-/// `None`; 0 when the time is over.
+/// Takes the next events of the calling thread, oldest first, up to the length of the array, and
+/// returns their number. If there is none, waits for at most `timeout`, or without limit with
+/// `None`; returns 0 after the timeout.
 ///
-/// The masks say what is true of the descriptors now. An event of which nothing is true any more is
+/// The masks report the current state of the descriptors. Events that are no longer true are
 /// dropped.
 ///
 /// # Errors

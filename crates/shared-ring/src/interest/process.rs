@@ -1,4 +1,4 @@
-//! What all threads of a process are interested in (section 9).
+//! Interests of all threads of a process (section 9).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,35 +12,35 @@ use super::{Error, Interests, Mask, state_of};
 use crate::linux::borrow;
 use crate::{Fd, Table};
 
-/// Interests of every thread that has joined, or joins later. An event is for one of them: for the
-/// first that waits, and for those that come later if it is true still.
+/// Interests of every thread that has joined or will join. An event goes to one of them: the first
+/// that waits. Threads that wait later receive it if it is still true.
 pub struct ProcessWide {
-    /// Nobody waits on it; it knows which numbers stand for the files that were declared.
+    /// Registers the declared files, to detect reused numbers. No thread waits on it.
     registered: OwnedFd,
     shared: Mutex<Shared>,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// By descriptor, in poll(2)'s format; 0 for no interest.
+    /// Interest by descriptor, in poll(2)'s format; 0 for none.
     interested: Table<i16>,
     threads: Vec<Thread>,
-    /// Threads that have joined.
+    /// Number of threads that have joined so far.
     joined: u64,
 }
 
 /// A thread that has joined.
 struct Thread {
-    /// Its name here.
-    name: u64,
-    /// What it waits on.
+    /// Identifies the thread in this set.
+    id: u64,
+    /// The epoll instance on which it waits.
     epoll: Weak<OwnedFd>,
-    /// By descriptor, whether it stands for another file than when this thread last asked.
+    /// By descriptor, whether the number belongs to another file since this thread's last query.
     reused: Table<bool>,
 }
 
 impl ProcessWide {
-    /// Makes an empty set without threads.
+    /// Creates an empty set without threads.
     ///
     /// # Errors
     /// Those of epoll_create1(2).
@@ -49,10 +49,10 @@ impl ProcessWide {
         Ok(ProcessWide { registered, shared: Mutex::default() })
     }
 
-    /// Makes the interests of one more thread, with a queue of at most `hints`.
+    /// Creates the interests of another thread, with a queue of at most `hints` hints.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// If there is no free descriptor.
     pub fn join(self: &Arc<Self>, hints: usize) -> Result<Interests, Error> {
         let mut interests = Interests::with_hints(hints)?;
         let mut shared = self.shared();
@@ -63,8 +63,8 @@ impl ProcessWide {
             if wanted == 0 {
                 continue;
             }
-            // Others may close it meanwhile, and its number become that of another file: so what was added
-            // is looked at after it was added.
+            // Another thread may close the file meanwhile, and its number may be reused. So check it
+            // after adding it.
             let added = edges::watch(epoll, borrow(&fd), wanted, true);
             self.check_in(&mut shared, fd);
             match added {
@@ -74,14 +74,10 @@ impl ProcessWide {
             }
         }
         shared.joined += 1;
-        let name = shared.joined;
-        shared.threads.push(Thread {
-            name,
-            epoll: Arc::downgrade(epoll),
-            reused: Table::default(),
-        });
+        let id = shared.joined;
+        shared.threads.push(Thread { id, epoll: Arc::downgrade(epoll), reused: Table::default() });
         drop(shared);
-        interests.sets.join(Arc::clone(self), name);
+        interests.sets.join(Arc::clone(self), id);
         Ok(interests)
     }
 
@@ -131,50 +127,50 @@ impl ProcessWide {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is wanted of a descriptor, in poll(2)'s format; and whether its number stands for another file
-    /// than when the thread of this name last asked.
-    pub(super) fn interest(&self, fd: Fd, name: u64) -> (i16, bool) {
-        self.shared().interest(fd, name)
+    /// Returns the interest in a descriptor, in poll(2)'s format, and whether its number belongs to
+    /// another file since the last query of thread `id`.
+    pub(super) fn interest(&self, fd: Fd, id: u64) -> (i16, bool) {
+        self.shared().interest(fd, id)
     }
 
-    /// Has the thread of this name `watch` a descriptor, and whatever all want of it. Nobody declares
-    /// anything for all meanwhile.
+    /// Lets thread `id` watch a descriptor: calls `watch` with the interest of all threads, while no
+    /// other thread can declare one.
     pub(super) fn declare_own(
         &self,
         fd: Fd,
-        name: u64,
+        id: u64,
         watch: impl FnOnce(i16) -> io::Result<bool>,
     ) -> io::Result<()> {
         let mut shared = self.shared();
-        let (by_all, _) = shared.interest(fd, name);
+        let (by_all, _) = shared.interest(fd, id);
         let is_new = watch(by_all)?;
         if is_new {
-            // Whatever the number stood for before was closed.
+            // The previous file of this number was closed.
             self.check_in(&mut shared, fd);
         }
         Ok(())
     }
 
-    /// Does something while nobody declares anything for all.
+    /// Calls `f` while no thread can declare an interest for all.
     pub(super) fn while_locked<R>(&self, f: impl FnOnce() -> R) -> R {
         let _shared = self.shared();
         f()
     }
 
-    /// One more than the highest descriptor that was declared.
+    /// Returns one more than the highest declared descriptor.
     pub(super) fn numbers(&self) -> usize {
         self.shared().interested.len()
     }
 
-    /// Drops a descriptor whose number does not stand for the file that was declared.
+    /// Revokes the interest in a descriptor if its number no longer belongs to the declared file.
     pub(super) fn check(&self, fd: Fd) {
         self.check_in(&mut self.shared(), fd);
     }
 
     fn check_in(&self, shared: &mut Shared, fd: Fd) {
         if let Some(interest) = shared.interested.get_mut(fd.index()).filter(|i| **i != 0) {
-            let same = edges::is_watched(&self.registered, borrow(&fd));
-            if !matches!(same, Ok(true)) {
+            let is_same = edges::is_watched(&self.registered, borrow(&fd));
+            if !matches!(is_same, Ok(true)) {
                 *interest = 0;
             }
         }
@@ -182,9 +178,9 @@ impl ProcessWide {
 }
 
 impl Shared {
-    fn interest(&mut self, fd: Fd, name: u64) -> (i16, bool) {
+    fn interest(&mut self, fd: Fd, id: u64) -> (i16, bool) {
         let interest = self.interested.get(fd.index()).copied().unwrap_or_default();
-        let thread = self.threads.iter_mut().find(|thread| thread.name == name);
+        let thread = self.threads.iter_mut().find(|thread| thread.id == id);
         let is_reused =
             thread.and_then(|thread| thread.reused.get_mut(fd.index())).is_some_and(std::mem::take);
         (interest, is_reused)

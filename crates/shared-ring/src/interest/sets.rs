@@ -1,4 +1,4 @@
-//! What one thread is interested in, and what has happened of that.
+//! A thread's interests and their pending events.
 
 use std::io;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use crate::{Fd, Linux, Table};
 /// A thread's INTERESTED sets and its HINTS queue. Interests are flags of poll(2).
 pub(crate) struct InterestSets<H = EpollEdges, A = Linux> {
     source: H,
-    /// Knows what state descriptors are in.
+    /// Reports the current state of descriptors.
     state: A,
-    /// By descriptor, 0 for no interest.
+    /// Interest by descriptor; 0 for none.
     interested: Table<i16>,
-    /// What all threads of the process are interested in, and this thread's name there.
+    /// The interests of all threads of the process, and this thread's identifier there.
     process: Option<(Arc<ProcessWide>, u64)>,
     hints: HintQueue,
-    /// What was hinted at last.
+    /// Edges reported by the last wait.
     edges: Vec<Fd>,
-    /// How many descriptors, from `cursor` on and around, are to be looked at, since hints were
-    /// discarded.
+    /// Number of descriptors still to be scanned since hints were discarded, from `cursor` on with
+    /// wrap-around.
     unscanned: usize,
     cursor: usize,
-    asked: Vec<libc::pollfd>,
-    /// What was true of the descriptors asked last.
+    polled: Vec<libc::pollfd>,
+    /// Descriptors of the last poll with events.
     found: Vec<libc::pollfd>,
     overflows: u64,
     system_calls: u64,
 }
 
 impl<H: HintSource, A: PollNow> InterestSets<H, A> {
-    /// How many descriptors a scan asks at a time.
+    /// Maximum number of descriptors that a scan polls at a time.
     const SCAN_BATCH: usize = 64;
 
     pub(crate) fn new(source: H, state: A, hints: usize) -> Self {
@@ -47,49 +47,49 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
             edges: Vec::new(),
             unscanned: 0,
             cursor: 0,
-            asked: Vec::new(),
+            polled: Vec::new(),
             found: Vec::new(),
             overflows: 0,
             system_calls: 0,
         }
     }
 
-    /// Adds what all threads of the process are interested in.
-    pub(super) fn join(&mut self, process: Arc<ProcessWide>, name: u64) {
-        self.process = Some((process, name));
+    /// Adds the interests of all threads of the process.
+    pub(super) fn join(&mut self, process: Arc<ProcessWide>, id: u64) {
+        self.process = Some((process, id));
     }
 
     pub(super) fn source(&self) -> &H {
         &self.source
     }
 
-    /// What this thread has declared of a descriptor.
+    /// Returns this thread's own interest in a descriptor.
     pub(crate) fn interest(&self, fd: Fd) -> i16 {
         self.interested.get(fd.index()).copied().unwrap_or_default()
     }
 
-    /// What is wanted of a descriptor, by this thread or by all.
+    /// Returns the interest in a descriptor, of this thread or of all.
     fn wanted(&mut self, fd: Fd) -> i16 {
-        let Some((process, name)) = &self.process else { return self.interest(fd) };
-        let (by_all, is_reused) = process.interest(fd, *name);
+        let Some((process, id)) = &self.process else { return self.interest(fd) };
+        let (by_all, is_reused) = process.interest(fd, *id);
         if is_reused {
             self.replace(fd, 0);
         }
         self.interest(fd) | by_all
     }
 
-    /// One more than the highest descriptor that anything may be wanted of.
+    /// Returns one more than the highest descriptor with interest.
     fn numbers(&self) -> usize {
         self.interested.len().max(self.process.as_ref().map_or(0, |(process, _)| process.numbers()))
     }
 
-    /// Declares an interest, which begins with a hint if it is true already.
+    /// Declares an interest. If it is already true, this causes a hint.
     pub(crate) fn declare(&mut self, fd: Fd, wanted: i16, one: bool) -> io::Result<()> {
         self.replace(fd, 0);
         let InterestSets { source, process, .. } = self;
         match process {
-            Some((process, name)) => {
-                process.declare_own(fd, *name, |by_all| source.watch(fd, wanted | by_all, one))?;
+            Some((process, id)) => {
+                process.declare_own(fd, *id, |by_all| source.watch(fd, wanted | by_all, one))?;
             }
             None => {
                 source.watch(fd, wanted, one)?;
@@ -99,25 +99,25 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
         Ok(())
     }
 
-    /// Sets what is wanted of a descriptor, and says nothing of what is true already.
+    /// Replaces the interest in a descriptor, without a hint for its current state.
     pub(crate) fn replace(&mut self, fd: Fd, wanted: i16) {
         let numbers = self.numbers();
         *self.interested.at(fd.index()) = wanted;
         if self.unscanned > 0 && self.numbers() > numbers {
-            // The way around has become longer.
+            // The range to scan has grown.
             self.unscanned = self.numbers();
         }
     }
 
-    /// Drops a descriptor that is about to be closed.
+    /// Removes a descriptor that is about to be closed.
     pub(crate) fn forget(&mut self, fd: Fd) {
         self.replace(fd, 0);
         self.source.forget(fd);
     }
 
-    /// Finds up to `room` descriptors of which something wanted is true, in the order of hints; waits
-    /// for the first hint, for ever with `None`. Finds nothing when a signal was handled, and when no
-    /// hint was true any more.
+    /// Returns up to `room` descriptors with events, in the order of their hints. Waits for the first
+    /// hint, without limit with `None`. Returns none if a signal was handled or if no hint was still
+    /// true.
     pub(crate) fn next_events(
         &mut self,
         room: usize,
@@ -144,17 +144,17 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
         Ok(&self.found)
     }
 
-    /// Discards the hints; each descriptor is looked at instead.
+    /// Discards the hints and starts a scan of all descriptors.
     fn overflow(&mut self) {
         self.overflows += 1;
         self.hints.discard();
         self.unscanned = self.numbers();
     }
 
-    /// Takes hints, and finds what is true of them.
+    /// Takes hints, and polls their descriptors.
     fn dequeue(&mut self, room: usize) -> io::Result<()> {
-        self.asked.clear();
-        while self.asked.len() < room
+        self.polled.clear();
+        while self.polled.len() < room
             && let Some(fd) = self.hints.take()
         {
             self.add_candidate(fd);
@@ -165,19 +165,19 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
     fn add_candidate(&mut self, fd: Fd) {
         let events = self.wanted(fd);
         if events != 0 {
-            self.asked.push(libc::pollfd { fd: fd.raw(), events, revents: 0 });
+            self.polled.push(libc::pollfd { fd: fd.raw(), events, revents: 0 });
         }
     }
 
-    /// Asks all at once. Those of which something is true are found.
+    /// Polls all candidates at once, and appends those with events to `found`.
     fn poll_candidates(&mut self) -> io::Result<()> {
-        if self.asked.is_empty() {
+        if self.polled.is_empty() {
             return Ok(());
         }
         self.system_calls += 1;
-        self.state.poll_now(&mut self.asked)?;
-        for i in 0..self.asked.len() {
-            let entry = self.asked[i];
+        self.state.poll_now(&mut self.polled)?;
+        for i in 0..self.polled.len() {
+            let entry = self.polled[i];
             if entry.revents & libc::POLLNVAL != 0 {
                 self.closed(Fd::from_raw(entry.fd));
             } else if entry.revents != 0 {
@@ -187,7 +187,7 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
         Ok(())
     }
 
-    /// A descriptor was closed, and nobody has said so.
+    /// Revokes the interest in a descriptor that was closed without a call of `forget`.
     fn closed(&mut self, fd: Fd) {
         self.replace(fd, 0);
         if let Some((process, _)) = &self.process {
@@ -195,19 +195,19 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
         }
     }
 
-    /// Goes on through all descriptors in their order, as far as there is room.
+    /// Continues the scan of all descriptors in order, as long as `found` has room.
     fn scan(&mut self, room: usize) -> io::Result<()> {
         while self.unscanned > 0 && self.found.len() < room {
-            self.asked.clear();
+            self.polled.clear();
             let (before, numbers) = (self.found.len(), self.numbers());
-            while self.unscanned > 0 && self.asked.len() < Self::SCAN_BATCH {
+            while self.unscanned > 0 && self.polled.len() < Self::SCAN_BATCH {
                 self.add_candidate(Fd::from_raw((self.cursor % numbers) as i32));
                 self.cursor = (self.cursor + 1) % numbers;
                 self.unscanned -= 1;
             }
             self.poll_candidates()?;
             if let Some(next) = self.found.get(room) {
-                // The rest has its turn with the next call.
+                // The next call continues from this descriptor.
                 let next = next.fd as usize;
                 self.unscanned += (self.cursor + numbers - next - 1) % numbers + 1;
                 self.cursor = next;
@@ -218,8 +218,8 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
         Ok(())
     }
 
-    /// Of what a scan has found, drops what nobody has declared: its number is that of another file
-    /// now. (The kernel gives no hints of such.)
+    /// Drops descriptors that a scan has found but that are not registered: their number now belongs
+    /// to another file. (Hints exist only for registered files.)
     fn drop_closed(&mut self, from: usize) -> io::Result<()> {
         for i in (from..self.found.len()).rev() {
             let fd = Fd::from_raw(self.found[i].fd);
@@ -236,7 +236,7 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
         Ok(())
     }
 
-    /// How often hints were discarded.
+    /// Returns the number of times hints were discarded.
     pub(crate) fn overflows(&self) -> u64 {
         self.overflows
     }

@@ -1,8 +1,8 @@
-//! /dev/poll as Provos and Lever made it for Linux (2000): the interest set stays where it is, what
-//! happens to a descriptor leaves a hint, and only descriptors with hints are asked for their state.
+//! /dev/poll as Provos and Lever implemented it for Linux (2000). The interest set is kept between
+//! calls, events set hints on descriptors, and only descriptors with hints are polled.
 //!
-//! Their hints were set by the network code. Here epoll's edges set them, and a wait then does what
-//! theirs did: it goes through the whole set for hints, and asks those that have one.
+//! In their version the network code set the hints; in this one epoll's edges do. As in theirs, a
+//! wait scans the whole set for hints and polls the descriptors that have one.
 
 use std::io;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use crate::{Fd, Linux, Table};
 
 /// An interest set with hints.
 pub struct DevPoll<H = EpollEdge, A = Linux> {
-    /// What happens to descriptors: a poller with edges.
+    /// An edge-triggered poller, which reports events of descriptors.
     edges: H,
-    /// Knows what state they are in.
+    /// Reports their current state.
     state: A,
     pending_edges: Vec<(Fd, Readiness)>,
     set: Vec<WatchedFd>,
-    /// For each descriptor, its place in the set plus one.
+    /// For each descriptor, its index in the set plus one.
     places: Table<usize>,
-    /// How many have hints.
+    /// Number of descriptors with hints.
     hints: usize,
-    /// Those of one wait, to be asked.
-    asked: Vec<libc::pollfd>,
+    /// The descriptors polled in one wait.
+    polled: Vec<libc::pollfd>,
     system_calls: u64,
 }
 
-/// One descriptor of the set.
+/// A descriptor of the set.
 struct WatchedFd {
     fd: Fd,
     events: i16,
@@ -35,7 +35,7 @@ struct WatchedFd {
 }
 
 impl DevPoll {
-    /// Makes an empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
     /// Those of epoll_create1(2).
@@ -45,7 +45,7 @@ impl DevPoll {
 }
 
 impl<H: Poller, A: PollNow> DevPoll<H, A> {
-    /// Makes an empty set over what tells of happenings, and what knows of states.
+    /// Creates an empty set over an edge-triggered poller and a source of current states.
     pub(crate) fn over(edges: H, state: A) -> Self {
         DevPoll {
             edges,
@@ -54,7 +54,7 @@ impl<H: Poller, A: PollNow> DevPoll<H, A> {
             set: Vec::new(),
             places: Table::default(),
             hints: 0,
-            asked: Vec::new(),
+            polled: Vec::new(),
             system_calls: 0,
         }
     }
@@ -72,7 +72,7 @@ impl<H: Poller, A: PollNow> DevPoll<H, A> {
         }
     }
 
-    /// Notes what has happened; waits for it only while there is no hint.
+    /// Sets hints for new edges. Waits for edges only while no descriptor has a hint.
     fn take_hints(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = if self.hints > 0 { Some(Duration::ZERO) } else { timeout };
         self.edges.wait(timeout, &mut self.pending_edges)?;
@@ -82,19 +82,19 @@ impl<H: Poller, A: PollNow> DevPoll<H, A> {
         Ok(())
     }
 
-    /// Asks those that have hints. What is ready keeps its hint.
+    /// Polls the descriptors with hints. Those that are ready keep their hint.
     fn poll_hinted(&mut self, out: &mut Vec<(Fd, Readiness)>) -> io::Result<()> {
         let hinted = self.set.iter().filter(|interest| interest.hint);
         let entry = |i: &WatchedFd| libc::pollfd { fd: i.fd.raw(), events: i.events, revents: 0 };
-        self.asked.clear();
-        self.asked.extend(hinted.map(entry));
-        if self.asked.is_empty() {
+        self.polled.clear();
+        self.polled.extend(hinted.map(entry));
+        if self.polled.is_empty() {
             return Ok(());
         }
         self.system_calls += 1;
-        self.state.poll_now(&mut self.asked)?;
-        for i in 0..self.asked.len() {
-            let entry = self.asked[i];
+        self.state.poll_now(&mut self.polled)?;
+        for i in 0..self.polled.len() {
+            let entry = self.polled[i];
             let fd = Fd::from_raw(entry.fd);
             if entry.revents != 0 {
                 out.push((fd, Readiness::from_poll(entry.revents)));
@@ -107,15 +107,15 @@ impl<H: Poller, A: PollNow> DevPoll<H, A> {
     }
 }
 
-// SAFETY: `forget` takes the number out of the set, of which alone states are asked for and reported, and has
-// the poller beneath forget it.
+// SAFETY: `forget` removes the number from the set and from the edge-triggered poller; only numbers in the
+// set are polled and reported.
 unsafe impl<H: Poller, A: PollNow> Poller for DevPoll<H, A> {
     const EDGE: bool = false;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         if want.is_empty() {
-            // What happens to it still leaves no hint, as it is not in the set.
-            self.leave(fd);
+            // Later edges set no hint, as it is not in the set.
+            self.remove(fd);
             return Ok(());
         }
         let events = want.to_poll();
@@ -126,13 +126,13 @@ unsafe impl<H: Poller, A: PollNow> Poller for DevPoll<H, A> {
             self.set.push(WatchedFd { fd, events, hint: false });
             *self.places.at(fd.index()) = self.set.len();
         }
-        // Nobody knows its state yet.
+        // Its state is not known yet.
         self.hint(fd);
         Ok(())
     }
 
     fn forget(&mut self, fd: Fd) {
-        self.leave(fd);
+        self.remove(fd);
         self.edges.forget(fd);
     }
 
@@ -145,7 +145,7 @@ unsafe impl<H: Poller, A: PollNow> Poller for DevPoll<H, A> {
         self.take_hints(timeout)?;
         self.poll_hinted(out)?;
         if hinted && out.len() == before {
-            // What was hinted at was no news; now it may be waited.
+            // No descriptor with a hint was ready, so waiting is allowed now.
             self.take_hints(timeout)?;
             self.poll_hinted(out)?;
         }
@@ -158,10 +158,10 @@ unsafe impl<H: Poller, A: PollNow> Poller for DevPoll<H, A> {
 }
 
 impl<H: Poller, A: PollNow> DevPoll<H, A> {
-    fn leave(&mut self, fd: Fd) {
+    fn remove(&mut self, fd: Fd) {
         let Some(at) = std::mem::take(self.places.at(fd.index())).checked_sub(1) else { return };
-        let left = self.set.swap_remove(at);
-        self.hints -= usize::from(left.hint);
+        let removed = self.set.swap_remove(at);
+        self.hints -= usize::from(removed.hint);
         if let Some(moved) = self.set.get(at) {
             *self.places.at(moved.fd.index()) = at + 1;
         }

@@ -13,10 +13,10 @@ use super::{Poller, Readiness};
 use crate::linux::borrow;
 use crate::{Fd, Table};
 
-/// epoll that reports readiness as long as it lasts.
+/// epoll, level-triggered: reports readiness as long as it lasts.
 pub type Epoll = EpollSet<false>;
 
-/// epoll that reports readiness when it begins (`EPOLLET`).
+/// epoll, edge-triggered (`EPOLLET`): reports readiness when it begins.
 pub type EpollEdge = EpollSet<true>;
 
 /// An epoll interest set.
@@ -28,10 +28,10 @@ pub struct EpollSet<const EDGE: bool> {
 }
 
 impl<const EDGE: bool> EpollSet<EDGE> {
-    /// Most events taken by one wait.
+    /// Maximum number of events per wait.
     const EVENTS: usize = 512;
 
-    /// Makes an empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
     /// Those of epoll_create1(2).
@@ -45,13 +45,13 @@ impl<const EDGE: bool> EpollSet<EDGE> {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, want.contains(Readiness::READ));
         flags.set(EventFlags::OUT, want.contains(Readiness::WRITE));
-        // Without it the end of a stream that arrives together with its last bytes would be missed.
+        // Without RDHUP, a stream's end that arrives with its last bytes would be missed.
         flags.set(EventFlags::ET | EventFlags::RDHUP, EDGE);
         flags
     }
 }
 
-// SAFETY: only `set` makes calls about a number; the kernel reports those that were added.
+// SAFETY: only `set` makes calls with a number; the kernel reports only numbers that were added.
 unsafe impl<const EDGE: bool> Poller for EpollSet<EDGE> {
     const EDGE: bool = EDGE;
 
@@ -73,7 +73,7 @@ unsafe impl<const EDGE: bool> Poller for EpollSet<EDGE> {
         Ok(())
     }
 
-    /// Closing takes a descriptor out of the kernel's set by itself.
+    /// Closing removes the descriptor from the kernel's set.
     fn forget(&mut self, fd: Fd) {
         *self.wanted.at(fd.index()) = Readiness::empty();
     }

@@ -1,6 +1,5 @@
-//! Banga, Mogul and Druschel's interface (see [`interest`](crate::interest)) as a poller: interest is
-//! declared once, events come in the order in which they happened, and of each the current state is
-//! asked.
+//! Banga, Mogul and Druschel's interface (see [`interest`](crate::interest)) as a poller. Interest is
+//! declared once, events are reported in order, and each event is checked against the current state.
 
 use std::io;
 use std::time::Duration;
@@ -9,11 +8,11 @@ use super::{PollNow, Poller, Readiness};
 use crate::interest::{EpollEdges, HintSource, InterestSets};
 use crate::{Fd, Linux};
 
-/// A thread's interests.
+/// The interests of one thread.
 pub struct InterestPoller<H = EpollEdges, A = Linux>(InterestSets<H, A>);
 
 impl InterestPoller {
-    /// Makes empty sets.
+    /// Creates empty sets.
     ///
     /// # Errors
     /// Those of epoll_create1(2).
@@ -23,18 +22,18 @@ impl InterestPoller {
 }
 
 impl<H: HintSource, A: PollNow> InterestPoller<H, A> {
-    /// Most events taken by one wait.
+    /// Maximum number of events per wait.
     const EVENTS: usize = 512;
 
-    /// Makes empty sets over what gives hints and what knows of states, with so many hints at most.
+    /// Creates empty sets over a source of hints and of current states, with at most `hints` hints.
     pub(crate) fn over(source: H, state: A, hints: usize) -> Self {
         InterestPoller(InterestSets::new(source, state, hints))
     }
 }
 
-// SAFETY: `forget` revokes the interest, without which no state of a number is asked for or reported.
+// SAFETY: `forget` revokes the interest; only numbers with interest are polled and reported.
 unsafe impl<H: HintSource, A: PollNow> Poller for InterestPoller<H, A> {
-    /// An event is reported once, as it is in the paper.
+    /// Events are reported once, as in the paper.
     const EDGE: bool = true;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Mechanisms that say which descriptors can be read or written.
+//! Mechanisms that report which descriptors are readable or writable.
 
 mod devpoll;
 mod epoll;
@@ -24,21 +24,21 @@ use bitflags::bitflags;
 use crate::{Fd, Linux};
 
 bitflags! {
-    /// What is wanted of a descriptor, and what it is ready for.
+    /// Readiness of a descriptor, or interest in it.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Readiness: u8 {
-        /// Reading, or accepting, will not wait.
+        /// Reading, or accepting, does not block.
         const READ = 1;
-        /// Writing will not wait, or a connect has ended.
+        /// Writing does not block, or a connect has completed.
         const WRITE = 2;
-        /// The other end has closed its side, or may have, or the connection is broken. Reported, not
-        /// asked for.
+        /// The peer has shut down its sending side, or may have, or the connection is broken.
+        /// Reported without being requested.
         const HANGUP = 4;
     }
 }
 
 impl Readiness {
-    /// What is wanted, in the format of poll(2).
+    /// Converts interest to events of poll(2).
     fn to_poll(self) -> i16 {
         let mut events = 0;
         if self.contains(Readiness::READ) {
@@ -50,7 +50,7 @@ impl Readiness {
         events
     }
 
-    /// What poll(2) says.
+    /// Converts returned events of poll(2).
     fn from_poll(revents: i16) -> Self {
         let has = |flags| revents & flags != 0;
         let broken = has(libc::POLLHUP | libc::POLLERR | libc::POLLNVAL);
@@ -62,71 +62,72 @@ impl Readiness {
     }
 }
 
-/// An interest set and a wait.
+/// An interest set and a wait for readiness.
 ///
 /// # Safety
-/// It does nothing with the number of a descriptor once [`forget`](Poller::forget) was given it, until it is
-/// set again, and reports no numbers but those that were set.
+/// After [`forget`](Poller::forget), the poller does not use the descriptor's number until it is
+/// set again. It reports only numbers that were set.
 pub unsafe trait Poller {
-    /// Whether readiness is reported once, when it begins, rather than as long as it lasts.
+    /// Whether readiness is reported once, when it begins (edge-triggered), rather than as long as
+    /// it lasts.
     const EDGE: bool;
 
-    /// Whether the kernel looks at every descriptor in each wait.
+    /// Whether each wait scans all descriptors.
     const SCANS_ALL_FDS: bool = false;
 
-    /// Whether descriptors have to be able to signal, which those of eventfd(2) can't.
+    /// Whether descriptors must be able to signal, which those of eventfd(2) can't.
     const BY_SIGNALS: bool = false;
 
-    /// Replaces what is wanted of a descriptor; with nothing, it leaves the set.
+    /// Replaces the interest in a descriptor. Empty interest removes it from the set.
     ///
     /// # Errors
-    /// When the set is full.
+    /// If the descriptor cannot be registered.
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()>;
 
-    /// Drops a descriptor that is about to be closed.
+    /// Removes a descriptor that is about to be closed.
     fn forget(&mut self, fd: Fd);
 
-    /// Appends the descriptors that are ready; waits for the first, for ever with `None`. Ends
-    /// early, with nothing, when a signal was handled.
+    /// Appends the descriptors that are ready. Waits for the first, without limit with `None`.
+    /// Returns early, with none, if a signal was handled.
     ///
     /// # Errors
-    /// Only when the set can't be used any more.
+    /// Only if the set is unusable from now on.
     fn wait(&mut self, timeout: Option<Duration>, out: &mut Vec<(Fd, Readiness)>)
     -> io::Result<()>;
 
-    /// System calls made so far.
+    /// Returns the number of system calls made so far.
     fn system_calls(&self) -> u64;
 
-    /// How often a bounded queue of what has happened had no room.
+    /// Returns the number of overflows of a bounded event queue.
     fn overflows(&self) -> u64 {
         0
     }
 }
 
-/// Knows what state descriptors are in.
+/// Reports the current state of descriptors.
 pub trait PollNow {
-    /// Fills in what each is ready for, in the format of poll(2), without waiting.
+    /// Fills in the readiness of each entry, as poll(2) without waiting.
     ///
     /// # Errors
-    /// Only when it can't be asked any more.
+    /// Those of poll(2).
     fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()>;
 }
 
 impl PollNow for Linux {
     fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
-        // SAFETY: the array is as long as said.
+        // SAFETY: the array has the given length.
         let n = unsafe { libc::poll(array.as_mut_ptr(), array.len() as _, 0) };
         ready(n.into()).map(drop)
     }
 }
 
-/// A time to wait, as the kernel wants it.
+/// Converts a timeout.
 fn timespec(timeout: Duration) -> libc::timespec {
     let tv_sec = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
     libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() }
 }
 
-/// The result of a wait: how many are ready; none when a signal was handled.
+/// Converts the result of a wait to the number of ready descriptors, 0 if a signal was handled.
 fn ready(returned: i64) -> io::Result<usize> {
     if let Ok(n) = usize::try_from(returned) {
         return Ok(n);
@@ -159,11 +160,11 @@ mod tests {
     fn poll_now(poller: &mut impl Poller) -> Vec<(Fd, Readiness)> {
         let mut out = Vec::new();
         poller.wait(Some(Duration::ZERO), &mut out).unwrap();
-        // Some can't tell the end of a stream from more of it.
+        // Some pollers report HANGUP with all data.
         out.into_iter().map(|(fd, ready)| (fd, ready - Readiness::HANGUP)).collect()
     }
 
-    /// What every poller does; `fd` numbers go past 1,024.
+    /// Checks what all pollers have in common, with descriptor numbers above 1,024.
     fn behaves<P: Poller>(mut poller: P) {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let count = limit.unwrap_or(4096).min(1400) / 2 - 50;

@@ -1,4 +1,4 @@
-//! poll(2): the whole array goes to the kernel and comes back at every wait.
+//! poll(2): each wait passes the whole array to the kernel and back.
 
 use std::io;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use super::{Poller, Readiness, ready, timespec};
 use crate::{Fd, Table};
 
-/// An array of descriptors, kept dense, and where each descriptor stands in it.
+/// A dense array of descriptors, and the index of each descriptor in it.
 #[derive(Default)]
 pub struct Poll {
     array: Vec<libc::pollfd>,
-    /// For each descriptor, its place in the array plus one.
+    /// For each descriptor, its index in the array plus one.
     places: Table<usize>,
     system_calls: u64,
 }
 
-// SAFETY: `forget` takes the number out of the array, which is all that is asked for and reported.
+// SAFETY: `forget` removes the number from the array; only numbers in it are polled and reported.
 unsafe impl Poller for Poll {
     const EDGE: bool = false;
     const SCANS_ALL_FDS: bool = true;
@@ -52,20 +52,20 @@ unsafe impl Poller for Poll {
         let timeout = timeout.map(timespec);
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         self.system_calls += 1;
-        // SAFETY: the array is as long as said, `timeout` is null or points to a live value, and no
+        // SAFETY: the array has the given length, `timeout` is null or points to a live value, and no
         // signal mask is passed.
         let n = unsafe {
             libc::ppoll(self.array.as_mut_ptr(), self.array.len() as _, timeout, std::ptr::null())
         };
-        let mut left = ready(n.into())?;
+        let mut remaining = ready(n.into())?;
         for entry in &self.array {
-            if left == 0 {
+            if remaining == 0 {
                 break;
             }
             if entry.revents == 0 {
                 continue;
             }
-            left -= 1;
+            remaining -= 1;
             out.push((Fd::from_raw(entry.fd), Readiness::from_poll(entry.revents)));
         }
         Ok(())

@@ -1,12 +1,11 @@
-//! Real-time signals, as phhttpd used them (SEND 2.4.2): what happens to a descriptor is queued as a
-//! signal, which the application takes when it likes: one at a time when it has nothing else to do, and
-//! all there are when it has. When the queue overflows, poll tells how things stand, and signals go on
-//! from there.
+//! Real-time signals, as phhttpd used them (SEND 2.4.2). Events of descriptors are queued as signals.
+//! A wait that may block takes one signal, a wait that must not block takes all. After an overflow of
+//! the queue, poll(2) reports the current state, and signals continue from there.
 //!
-//! A signal carries the number of a descriptor, which may be another's when it is taken (SEND 2.4.3).
-//! So a number that is used again gets another mark, another signal, and a signal with an old mark
-//! is stale. When all marks of a number are used up, the queue is emptied; then none is old. (A file
-//! that was duplicated, and lives on under another number, would go on to signal under this one.)
+//! A signal carries a descriptor's number, which may have been reused when it is taken (SEND 2.4.3).
+//! So a reused number gets another mark, that is, another signal number, and a signal with an old mark
+//! is stale. When all marks of a number are used, the queue is drained, so that no old signal remains.
+//! (A file that was duplicated, and is open under another number, would still signal under this one.)
 
 use std::io;
 use std::mem;
@@ -21,46 +20,46 @@ use crate::{Fd, Linux, Table};
 /// Descriptors that signal.
 pub struct RtSig<S: SignalSource = SignalQueue, A: PollNow = Linux> {
     signals: S,
-    /// Knows what state descriptors are in.
+    /// Reports the current state of descriptors.
     state: A,
     watched: Table<Watched>,
-    /// Descriptors of which something is to be reported.
+    /// Descriptors with readiness to report.
     reported: HintQueue,
-    /// How often the queue was seen empty.
+    /// Number of times the queue was observed empty.
     emptied: u64,
     overflowed: bool,
-    asked: Vec<libc::pollfd>,
+    polled: Vec<libc::pollfd>,
     overflows: u64,
     stale: u64,
     system_calls: u64,
 }
 
-/// What is known of a descriptor's number.
+/// State of a descriptor number.
 #[derive(Default)]
 struct Watched {
     want: Readiness,
-    /// Its signals have this mark.
+    /// Mark of its signals.
     mark: u8,
     signals: bool,
-    /// What is to be reported.
+    /// Readiness to report.
     ready: Readiness,
-    /// What `emptied` was when the last descriptor of this number was closed; 0 for none.
+    /// Value of `emptied` when the last descriptor of this number was closed; 0 for none.
     closed: u64,
 }
 
 impl RtSig {
-    /// Makes an empty set, and blocks the signals in the calling thread, as long as the set lives.
+    /// Creates an empty set, and blocks the signals in the calling thread as long as the set lives.
     ///
     /// # Errors
-    /// When the thread has one already.
+    /// If the thread already has one.
     pub fn new() -> io::Result<Self> {
         Ok(RtSig::over(SignalQueue::new()?, Linux::default()))
     }
 
-    /// Tries whether a descriptor signals here.
+    /// Checks that descriptors can signal on this machine.
     ///
     /// # Errors
-    /// What is in the way.
+    /// The reason why they cannot.
     pub fn probe() -> io::Result<()> {
         let mut queue = SignalQueue::new()?;
         let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
@@ -68,13 +67,13 @@ impl RtSig {
         rustix::io::write(&writes, b"x")?;
         match queue.take(Some(Duration::ZERO))? {
             Some(_) => Ok(()),
-            None => Err(io::Error::new(io::ErrorKind::Unsupported, "no signal comes")),
+            None => Err(io::Error::new(io::ErrorKind::Unsupported, "descriptors send no signals")),
         }
     }
 }
 
 impl<S: SignalSource, A: PollNow> RtSig<S, A> {
-    /// Makes an empty set over a queue of signals, and what knows of states.
+    /// Creates an empty set over a queue of signals and a source of current states.
     pub(crate) fn over(signals: S, state: A) -> Self {
         RtSig {
             signals,
@@ -83,19 +82,19 @@ impl<S: SignalSource, A: PollNow> RtSig<S, A> {
             reported: HintQueue::new(usize::MAX),
             emptied: 1,
             overflowed: false,
-            asked: Vec::new(),
+            polled: Vec::new(),
             overflows: 0,
             stale: 0,
             system_calls: 0,
         }
     }
 
-    /// How many signals were about a descriptor that was closed.
+    /// Returns the number of signals for descriptors that were closed.
     pub fn stale(&self) -> u64 {
         self.stale
     }
 
-    /// Has a descriptor signal, with a mark that no signal in the queue has for this number.
+    /// Makes a descriptor signal, with a mark that no queued signal has for this number.
     fn watch(&mut self, fd: Fd) -> io::Result<()> {
         let watched = self.watched.at(fd.index());
         let mut mark = if watched.closed == self.emptied { watched.mark + 1 } else { 0 };
@@ -109,7 +108,7 @@ impl<S: SignalSource, A: PollNow> RtSig<S, A> {
         Ok(())
     }
 
-    /// Takes signals until there are none. (It ends: to queue one takes longer than to take one.)
+    /// Takes signals until the queue is empty. (It ends, as queueing a signal takes longer.)
     fn drain_signals(&mut self) -> io::Result<()> {
         while let Some(signal) = self.signals.take(Some(Duration::ZERO))? {
             self.handle_signal(signal);
@@ -118,20 +117,20 @@ impl<S: SignalSource, A: PollNow> RtSig<S, A> {
         Ok(())
     }
 
-    /// Uses what a signal says.
+    /// Records the event of a signal.
     fn handle_signal(&mut self, signal: Signal) {
         match signal {
             Signal::Overflow => self.overflowed = true,
             Signal::Ready(fd, mark, ready) => {
                 let watched = self.watched.get(fd.index());
-                let known = watched.is_some_and(|w| w.signals && w.mark == mark);
-                if !known {
+                let is_current = watched.is_some_and(|w| w.signals && w.mark == mark);
+                if !is_current {
                     self.stale += 1;
                     return;
                 }
-                // That more can be read and that this is the end are the same signal.
-                let ends = ready.contains(Readiness::READ);
-                self.note(fd, if ends { ready | Readiness::HANGUP } else { ready });
+                // More data and the end of the stream cause the same signal.
+                let may_end = ready.contains(Readiness::READ);
+                self.note(fd, if may_end { ready | Readiness::HANGUP } else { ready });
             }
         }
     }
@@ -145,26 +144,26 @@ impl<S: SignalSource, A: PollNow> RtSig<S, A> {
         }
     }
 
-    /// Leaves the signals that there still are, and asks for the state of all.
+    /// Discards the queued signals, and polls the state of all descriptors.
     fn recover_from_overflow(&mut self) -> io::Result<()> {
         self.overflows += 1;
         while self.signals.take(Some(Duration::ZERO))?.is_some() {}
         self.emptied += 1;
         self.overflowed = false;
-        self.asked.clear();
+        self.polled.clear();
         for (number, watched) in self.watched.iter().enumerate() {
             let fd = Fd::from_raw(number as i32);
-            self.asked.extend((!watched.want.is_empty()).then(|| entry(fd, watched.want)));
+            self.polled.extend((!watched.want.is_empty()).then(|| entry(fd, watched.want)));
         }
-        self.poll_asked()
+        self.poll_descriptors()
     }
 
-    /// Asks, and notes what is ready.
-    fn poll_asked(&mut self) -> io::Result<()> {
+    /// Polls the descriptors in `polled`, and records those that are ready.
+    fn poll_descriptors(&mut self) -> io::Result<()> {
         self.system_calls += 1;
-        self.state.poll_now(&mut self.asked)?;
-        for i in 0..self.asked.len() {
-            let entry = self.asked[i];
+        self.state.poll_now(&mut self.polled)?;
+        for i in 0..self.polled.len() {
+            let entry = self.polled[i];
             self.note(Fd::from_raw(entry.fd), Readiness::from_poll(entry.revents));
         }
         Ok(())
@@ -175,8 +174,8 @@ fn entry(fd: Fd, want: Readiness) -> libc::pollfd {
     libc::pollfd { fd: fd.raw(), events: want.to_poll() | libc::POLLRDHUP, revents: 0 }
 }
 
-// SAFETY: `forget` notes that nothing is wanted of the number, and that it does not signal; without that no
-// state is asked for or reported, and nothing is undone at the end.
+// SAFETY: `forget` clears the number's interest and that it signals. Only numbers with interest are polled
+// and reported, and on drop only those that signal are reset.
 unsafe impl<S: SignalSource, A: PollNow> Poller for RtSig<S, A> {
     const EDGE: bool = true;
     const BY_SIGNALS: bool = true;
@@ -192,10 +191,10 @@ unsafe impl<S: SignalSource, A: PollNow> Poller for RtSig<S, A> {
         if want.is_empty() {
             return Ok(());
         }
-        // No signal tells of what was so before.
-        self.asked.clear();
-        self.asked.push(entry(fd, want));
-        self.poll_asked()
+        // No signal reports readiness from before.
+        self.polled.clear();
+        self.polled.push(entry(fd, want));
+        self.poll_descriptors()
     }
 
     fn forget(&mut self, fd: Fd) {
@@ -209,12 +208,12 @@ unsafe impl<S: SignalSource, A: PollNow> Poller for RtSig<S, A> {
         timeout: Option<Duration>,
         out: &mut Vec<(Fd, Readiness)>,
     ) -> io::Result<()> {
-        // One at a time; but where others are being served that may never rest, all there are: the system
-        // hands out those with a lower mark first, and the others have to have a turn, too.
+        // Take one signal if the wait may block. Else take all: the kernel delivers lower signal numbers
+        // first, so on a busy server those with higher marks would starve.
         let is_busy = timeout == Some(Duration::ZERO);
-        let room = if is_busy { S::MAX_BATCH } else { 1 };
+        let max = if is_busy { S::MAX_BATCH } else { 1 };
         if is_busy || self.reported.len() == 0 {
-            for _ in 0..room {
+            for _ in 0..max {
                 let signal = if self.overflowed { None } else { self.signals.take(timeout)? };
                 let Some(signal) = signal else {
                     self.emptied += u64::from(is_busy && !self.overflowed);
@@ -245,7 +244,7 @@ unsafe impl<S: SignalSource, A: PollNow> Poller for RtSig<S, A> {
 }
 
 impl<S: SignalSource, A: PollNow> Drop for RtSig<S, A> {
-    /// A signal that is no longer blocked would end the process.
+    /// Stops all signals. Once unblocked, a signal would terminate the process.
     fn drop(&mut self) {
         for (number, _) in self.watched.iter().enumerate().filter(|(_, w)| w.signals) {
             self.signals.ignore(Fd::from_raw(number as i32));

@@ -1,5 +1,5 @@
-//! select(2), as an expert writes it: shadow bit maps are copied for the kernel to write into,
-//! and the answer is scanned a word at a time (Banga, Mogul and Druschel 1999, section 2).
+//! select(2), well implemented: the bit maps are copied to shadow maps, which the kernel
+//! overwrites, and results are scanned a word at a time (Banga, Mogul and Druschel 1999, section 2).
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::Fd;
 
 const BITS: usize = u64::BITS as usize;
 
-/// Bit maps of any length. The limit of 1,024 descriptors is the C library's, not the kernel's.
+/// Bit maps of any length. Only the C library limits select to 1,024 descriptors.
 #[derive(Default)]
 pub struct Select {
     read: Map,
@@ -17,7 +17,7 @@ pub struct Select {
     system_calls: u64,
 }
 
-/// What is wanted, and the copy that the kernel overwrites with what is ready.
+/// The interest bits, and a copy that the kernel overwrites with readiness.
 #[derive(Default)]
 struct Map {
     wanted: Vec<u64>,
@@ -37,12 +37,12 @@ impl Map {
         }
     }
 
-    /// Words up to the last that has a bit set.
+    /// Returns the number of words up to the last one with a bit set.
     fn used(&self) -> usize {
         self.wanted.iter().rposition(|w| *w != 0).map_or(0, |at| at + 1)
     }
 
-    /// Copies the first `words` and returns where the copy stands.
+    /// Copies the first `words` and returns the address of the copy.
     fn copy(&mut self, words: usize) -> *mut u64 {
         self.wanted.resize(self.wanted.len().max(words), 0);
         self.shadow.clear();
@@ -51,7 +51,7 @@ impl Map {
     }
 }
 
-// SAFETY: `forget` takes the number out of the bit maps, which are all that is asked for and reported.
+// SAFETY: `forget` removes the number from the bit maps; only numbers in them are polled and reported.
 unsafe impl Poller for Select {
     const EDGE: bool = false;
     const SCANS_ALL_FDS: bool = true;
@@ -78,8 +78,8 @@ unsafe impl Poller for Select {
         let timeout = timeout.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         let none = std::ptr::null_mut::<u64>();
         self.system_calls += 1;
-        // SAFETY: both maps hold `words * 64` bits, as many as the kernel is told to read and
-        // write; `timeout` is null or points to a live value; there is no third map and no mask.
+        // SAFETY: both maps hold `words * 64` bits, the number passed to the kernel; `timeout` is null
+        // or points to a live value; no third map and no mask are passed.
         let n = unsafe {
             libc::syscall(libc::SYS_pselect6, words * BITS, read, write, none, timeout, none)
         };

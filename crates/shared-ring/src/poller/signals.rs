@@ -1,4 +1,4 @@
-//! A thread's queue of real-time signals.
+//! The queue of real-time signals of a thread.
 
 use std::cell::Cell;
 use std::io;
@@ -11,72 +11,73 @@ use super::{Readiness, timespec};
 use crate::linux::{borrow, signal_to_this_thread, signals_to_this_thread};
 use crate::{Fd, Process};
 
-/// A bounded queue of signals that tell what happens to descriptors.
+/// A bounded queue of signals that report events of descriptors.
 pub trait SignalSource {
-    /// How many marks signals can have.
+    /// Number of marks of signals.
     const MAX_MARKS: u8;
 
-    /// The most that are taken at a time while others are being served: a bound for when peers make them
-    /// as fast as they are taken.
+    /// Maximum number of signals taken by a wait that must not block. It bounds the wait if peers
+    /// cause signals as fast as they are taken.
     const MAX_BATCH: usize;
 
-    /// Has what happens to a descriptor from now on signalled, with a mark.
+    /// Starts to signal events of a descriptor, with a mark.
     ///
     /// # Errors
-    /// When the descriptor can't signal.
+    /// If the descriptor can't signal.
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()>;
 
-    /// Ends that, unless the descriptor was closed and its number is another's. What is queued stays so.
+    /// Stops signalling, unless the descriptor was closed and its number reused. Queued signals
+    /// stay queued.
     fn ignore(&mut self, fd: Fd);
 
-    /// The same for a descriptor that is about to be closed, which ends it by itself.
+    /// The same for a descriptor that is about to be closed, which stops its signals.
     fn forget(&mut self, fd: Fd);
 
-    /// Takes the next signal; waits for it, for ever with `None`. There is none when the time is over,
-    /// or when another signal was handled. A call that does not wait finds none only if the queue is
-    /// empty.
+    /// Takes the next signal. Waits for it, without limit with `None`. Returns `None` after the
+    /// timeout or if another signal was handled. A call that does not wait returns `None` only if
+    /// the queue is empty.
     ///
     /// # Errors
     /// Those of sigtimedwait(2).
     fn take(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>>;
 
-    /// System calls made so far.
+    /// Returns the number of system calls made so far.
     fn system_calls(&self) -> u64;
 }
 
-/// What a signal says.
+/// An event reported by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// A descriptor that had this number and this mark when it was sent has become ready.
+    /// A descriptor with this number and this mark at the time of the signal has become ready.
     Ready(Fd, u8, Readiness),
-    /// There was no room for a signal.
+    /// The queue overflowed.
     Overflow,
 }
 
-/// Those of the calling thread, which are blocked in it as long as this lives. In a child of fork(2) there
-/// are none, as they are sent to the parent.
+/// The real-time signals of the calling thread, which are blocked in it as long as this value lives.
+/// A child of fork(2) gets none, as they are sent to the parent.
 pub struct SignalQueue {
     signals: libc::sigset_t,
-    /// Those that it has blocked.
+    /// The signals that this queue has blocked.
     blocked: libc::sigset_t,
-    /// The number that stands for the first mark.
+    /// The signal number of the first mark.
     first: libc::c_int,
     system_calls: u64,
-    /// The process whose signals they are.
+    /// The process that receives the signals.
     process: Process,
-    /// Stays in its thread, to which signals are sent.
-    here: PhantomData<*const ()>,
+    /// Makes the type `!Send`, as the signals are sent to one thread.
+    not_send: PhantomData<*const ()>,
 }
 
 thread_local! {
-    /// The process in which this thread has a queue; a child of fork(2) may make one of its own.
+    /// The process in which this thread has a queue; a child of fork(2) may create another one.
     static IN_USE: Cell<Option<Process>> = const { Cell::new(None) };
 }
 
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;
 
-/// `siginfo_t` of a signal that tells of a descriptor (sigaction(2), `si_band` and `si_fd`).
+/// `siginfo_t` of a descriptor's signal (sigaction(2), `si_band` and `si_fd`).
 #[repr(C)]
 struct SigInfo {
     signal: libc::c_int,
@@ -92,16 +93,16 @@ struct SigPoll {
 }
 
 impl SignalQueue {
-    /// Blocks the signals that are used, in the calling thread.
+    /// Blocks the signals of the queue in the calling thread.
     ///
     /// # Errors
-    /// When the thread has such a queue already.
+    /// If the thread already has a queue.
     pub(crate) fn new() -> io::Result<Self> {
         let process = Process::current();
         if IN_USE.get() == Some(process) {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
-                "this thread takes its real-time signals elsewhere already",
+                "cannot take real-time signals: this thread already has a queue of them",
             ));
         }
         let first = libc::SIGRTMIN() + 1;
@@ -123,7 +124,7 @@ impl SignalQueue {
             }
         }
         IN_USE.set(Some(process));
-        Ok(SignalQueue { signals, blocked, first, system_calls: 0, process, here: PhantomData })
+        Ok(SignalQueue { signals, blocked, first, system_calls: 0, process, not_send: PhantomData })
     }
 
     /// Whether what happens to a descriptor is told to this queue: the number may be a stranger's now.
@@ -137,7 +138,7 @@ impl SignalQueue {
     fn set_async(&mut self, fd: Fd, on: bool) -> io::Result<()> {
         let on = libc::c_int::from(on);
         self.system_calls += 1;
-        // SAFETY: the request reads one integer, from where this one is (ioctl(2), FIOASYNC).
+        // SAFETY: the request reads one integer, from `on` (ioctl(2), FIOASYNC).
         let result = unsafe { libc::ioctl(fd.raw(), libc::FIOASYNC, &raw const on) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -164,7 +165,7 @@ impl SignalSource for SignalQueue {
 
     fn ignore(&mut self, fd: Fd) {
         if self.is_watched(fd) {
-            // What was watched can be left alone.
+            // It was watched, so this can't fail.
             let _ = self.set_async(fd, false);
         }
     }
@@ -182,16 +183,16 @@ impl SignalSource for SignalQueue {
             let signal = unsafe { libc::sigtimedwait(&self.signals, &mut info, timeout) };
             if signal == -1 {
                 let error = io::Error::last_os_error();
-                let over = [Some(libc::EAGAIN), Some(libc::EINTR)].contains(&error.raw_os_error());
-                return if over { Ok(None) } else { Err(error) };
+                let ended = [Some(libc::EAGAIN), Some(libc::EINTR)].contains(&error.raw_os_error());
+                return if ended { Ok(None) } else { Err(error) };
             }
             if signal == libc::SIGIO {
                 return Ok(Some(Signal::Overflow));
             }
-            // SAFETY: `SigInfo` is the beginning of every `siginfo_t`, laid out as the kernel does for
-            // signals of descriptors; of others, the fields are numbers that mean something else.
+            // SAFETY: `SigInfo` has the kernel's layout of the start of `siginfo_t` for signals of
+            // descriptors; for other signals, the fields are numbers with another meaning.
             let info: &SigInfo = unsafe { &*ptr::from_ref(&info).cast() };
-            // What a program sends has no such code (sigaction(2), `si_code`).
+            // Signals sent by programs have no such code (sigaction(2), `si_code`).
             if (POLL_IN..=POLL_HUP).contains(&info.code) {
                 let mark = (info.signal - self.first) as u8;
                 let ready = Readiness::from_poll(info.of.band as i16);
@@ -209,14 +210,14 @@ const POLL_IN: libc::c_int = 1;
 const POLL_HUP: libc::c_int = 6;
 
 impl Drop for SignalQueue {
-    /// What is left goes, as it would end the process once it is no longer blocked.
+    /// Discards the remaining signals, which would terminate the process once they are unblocked.
     fn drop(&mut self) {
         if IN_USE.get() != Some(self.process) {
-            // The child of fork(2) in which this is a copy has made a queue of its own.
+            // A copy in a child of fork(2) that has created another queue.
             return;
         }
         while let Ok(Some(_)) = self.take(Some(Duration::ZERO)) {}
-        // SAFETY: a live signal set, that of signals which this thread did not block before.
+        // SAFETY: a live signal set, of the signals that this queue has blocked.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &self.blocked, ptr::null_mut()) };
         IN_USE.set(None);
     }

@@ -1,4 +1,4 @@
-//! Completions as the ring reports them, turned into outcomes.
+//! Conversion of the ring's completions to outcomes.
 
 use io_uring::cqueue;
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl<R: Ring> UringKernel<R> {
-    /// The next completion that the ring has reported.
+    /// Returns the next completion that the ring has reported.
     pub(super) fn next_of_ring(&mut self) -> Option<Completion> {
         while let Some(cqe) = self.pop_landed() {
             if let Some(completion) = self.completed(&cqe) {
@@ -22,11 +22,11 @@ impl<R: Ring> UringKernel<R> {
         None
     }
 
-    /// The next completion as the ring reports it, to be [made out](UringKernel::decode) later. It
-    /// takes no memory and makes no system call, so that it may be called in a signal handler.
+    /// Returns the next raw completion, to be [decoded](UringKernel::decode) later. It allocates no
+    /// memory and makes no system call, so it is safe to call in a signal handler.
     pub fn next_raw(&mut self) -> Option<RawCompletion> {
         if self.landed.is_empty() {
-            // There is as much room as in the ring's own queue.
+            // Its capacity is that of the ring's queue.
             self.ring.reap(&mut self.landed);
         }
         self.pop_landed().map(RawCompletion)
@@ -38,22 +38,22 @@ impl<R: Ring> UringKernel<R> {
         Some(cqe)
     }
 
-    /// How many reports wait to be taken. It may be called in a signal handler, too.
+    /// Returns the number of raw completions that wait to be taken. Safe to call in a signal handler.
     pub fn raw_pending(&self) -> u32 {
         self.ring.landed() + self.landed.len() as u32
     }
 
-    /// What a report is about, if it is about anything that was posted.
+    /// Converts a raw completion, if it is that of an operation that was posted.
     ///
     /// # Safety
-    /// The report is one of this kernel's, and is made out once.
+    /// The raw completion is one of this kernel's, and is decoded only once.
     pub unsafe fn decode(&mut self, raw: RawCompletion) -> Option<Completion> {
         let completion = self.completed(&raw.0)?;
         self.counters.completions += 1;
         Some(completion)
     }
 
-    /// The next completion for which the ring was not needed.
+    /// Returns the next completion that did not come from the ring.
     pub fn next_done(&mut self) -> Option<Completion> {
         self.done.append(&mut self.later);
         let completion = self.done.pop_front()?;
@@ -64,9 +64,9 @@ impl<R: Ring> UringKernel<R> {
     fn completed(&mut self, cqe: &Cqe) -> Option<Completion> {
         let token = Token::from_bits(cqe.user_data);
         match token.kind() {
-            // It failed because the operation had ended, or was ending.
+            // The cancellation failed because the operation had ended, or was ending.
             OpKind::Cancel => return None,
-            // It is for whoever takes reports.
+            // For callers of `next_raw`.
             OpKind::Watch | OpKind::Stream => return None,
             OpKind::Wake => return self.woken(cqe.result),
             _ => {}
@@ -85,21 +85,21 @@ impl<R: Ring> UringKernel<R> {
             n => Ok(n as u32),
         };
         match entry.op {
-            // The kernel may not know operations that go on: then one that does not is posted, and
-            // fails again if that was not the reason.
+            // The kernel may not support multishot operations. Then post a single-shot one, which
+            // fails again if the reason was another.
             Op::Accept { per_turn: None, .. } | Op::Receive { .. }
                 if result == Err(Errno::INVAL)
                     && entry.state.multishot
                     && self.multishot != Multishot::Works =>
             {
-                self.multishot = Multishot::SubmitError;
+                self.multishot = Multishot::Unsupported;
                 self.rearm(token)
             }
             Op::Accept { .. } => self.accepted(token, result, more),
             Op::Receive { .. } => self.received(token, result, cqe.flags),
-            Op::SendFile { .. } => self.file_can_go_on(token, result),
-            Op::Read { len, .. } => self.has_read(token, len, result),
-            _ => self.ended(token, result),
+            Op::SendFile { .. } => self.resume_file_send(token, result),
+            Op::Read { len, .. } => self.read_done(token, len, result),
+            _ => self.finished_op(token, result),
         }
     }
 
@@ -120,7 +120,7 @@ impl<R: Ring> UringKernel<R> {
         Some(Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken))
     }
 
-    /// Posts an operation again that the kernel ended early, or ends it.
+    /// Posts an operation again that the kernel ended early; ends it if it was cancelled.
     fn rearm(&mut self, token: Token) -> Option<Completion> {
         if self.owned.inflight.get(token)?.state.cancelled {
             return self.end_if_idle(token);
@@ -129,8 +129,8 @@ impl<R: Ring> UringKernel<R> {
         None
     }
 
-    /// The same, behind a last completion that has something to tell.
-    fn rearm_behind(&mut self, token: Token) {
+    /// The same, after a completion with a result.
+    fn rearm_after(&mut self, token: Token) {
         let ended = self.rearm(token);
         self.done.extend(ended);
     }
@@ -146,9 +146,9 @@ impl<R: Ring> UringKernel<R> {
                 if !more {
                     let op = &self.owned.inflight.get(token)?.op;
                     let multishot = matches!(op, Op::Accept { per_turn: None, .. });
-                    let ended = multishot && self.multishot != Multishot::SubmitError;
+                    let ended = multishot && self.multishot != Multishot::Unsupported;
                     self.counters.rearmed += u64::from(ended);
-                    self.rearm_behind(token);
+                    self.rearm_after(token);
                 }
                 let accepted = Socket::of(Fd::from_raw(fd as i32));
                 Some(Completion::more(token, Outcome::Accepted(accepted)))
@@ -164,7 +164,7 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// An accept ends when the last of its submissions has: the failure of one cancels the rest.
+    /// Handles a failed accept. It ends with the last of its submissions; a failure cancels the others.
     fn accept_failed(&mut self, token: Token, errno: Errno) -> Option<Completion> {
         let state = &mut self.owned.inflight.get(token)?.state;
         if errno != Errno::CANCELED {
@@ -198,8 +198,8 @@ impl<R: Ring> UringKernel<R> {
             }
             (Ok(_), Some(bytes)) => {
                 if !cqueue::more(flags) {
-                    self.counters.rearmed += u64::from(self.multishot != Multishot::SubmitError);
-                    self.rearm_behind(token);
+                    self.counters.rearmed += u64::from(self.multishot != Multishot::Unsupported);
+                    self.rearm_after(token);
                 }
                 Some(Completion::more(token, Outcome::Received(bytes)))
             }
@@ -212,7 +212,7 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// Lets a receive wait until there are buffers again.
+    /// Makes a receive wait for a free buffer.
     fn wait_for_buffer(&mut self, token: Token) -> Option<Completion> {
         self.counters.buffer_shortages += 1;
         let state = &mut self.owned.inflight.get(token)?.state;
@@ -224,8 +224,8 @@ impl<R: Ring> UringKernel<R> {
         None
     }
 
-    /// The socket has room again, or the cold part of the file was read.
-    fn file_can_go_on(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
+    /// Continues a send of a file: the socket is writable, or the uncached part was read.
+    fn resume_file_send(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
         let state = &self.owned.inflight.get(token)?.state;
         let disk = match state.memory {
             Memory::Bytes(_) => Blocking::MayBlock,
@@ -241,8 +241,8 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// Part of a file was read. Goes on until it is whole, or the file ends.
-    fn has_read(
+    /// Handles a read of part of a file. Continues until all is read, or the file ends.
+    fn read_done(
         &mut self,
         token: Token,
         len: u32,
@@ -254,9 +254,8 @@ impl<R: Ring> UringKernel<R> {
         };
         let state = &mut self.owned.inflight.get(token)?.state;
         let bytes = state.memory.bytes();
-        assert!(n <= bytes.capacity() - bytes.len(), "the kernel reads no more than was asked for");
-        // SAFETY: the kernel has written `n` bytes behind those that were there, and they lie
-        // within the capacity.
+        assert!(n <= bytes.capacity() - bytes.len(), "the kernel reads no more than requested");
+        // SAFETY: the kernel has written `n` bytes after the existing ones, within the capacity.
         unsafe { bytes.set_len(bytes.len() + n) };
         if n > 0 && bytes.len() < len as usize {
             return self.rearm(token);
@@ -266,8 +265,8 @@ impl<R: Ring> UringKernel<R> {
         Some(Completion::last(token, Outcome::Read(RxBuf::from(bytes))))
     }
 
-    /// An operation with one answer has ended.
-    fn ended(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
+    /// Handles the completion of an operation that has only one.
+    fn finished_op(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
         let entry = self.owned.inflight.remove(token)?;
         let outcome = match (entry.op, result) {
             (Op::Send { mut data, .. }, Ok(n)) => {
@@ -294,12 +293,12 @@ impl<R: Ring> UringKernel<R> {
                 self.system.close_unused(opened);
                 meta.map_or_else(|errno| Outcome::Failed(errno, None), Outcome::Stat)
             }
-            (op, Ok(_)) => unreachable!("it has many answers: {op:?}"),
+            (op, Ok(_)) => unreachable!("it has many completions: {op:?}"),
         };
         Some(Completion::last(token, outcome))
     }
 
-    /// In which mode the ring runs.
+    /// Returns the mode of the ring.
     pub fn mode(&self) -> Mode {
         self.mode
     }

@@ -1,7 +1,7 @@
-//! The kernel of this machine through io_uring.
+//! A kernel over io_uring.
 //!
-//! One ring, one thread. A turn is one system call: it submits what was posted, runs the
-//! kernel's deferred work, and waits for the first completion.
+//! Each ring belongs to one thread. A turn is one system call: it submits posted operations, runs
+//! the kernel's deferred work, and waits for the first completion.
 
 mod completion;
 mod probe;
@@ -33,25 +33,24 @@ use crate::{
 use provided::{BufferRing, GROUP};
 use sqe::{Memory, OpState};
 
-/// When the kernel carries out what became possible.
+/// When the kernel runs deferred work, which makes completions land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// At a turn only (`DEFER_TASKRUN`): the most throughput. Nothing lands between two turns.
+    /// Only in a turn (`DEFER_TASKRUN`): maximum throughput. Nothing lands between turns.
     Deferred,
-    /// At any entry into the kernel (`COOP_TASKRUN`). A signal is an entry: unblock the
-    /// listener's signal and connections land while the application
-    /// computes; block it, and they come in batches.
+    /// At any entry into the kernel (`COOP_TASKRUN`), including signals. If the listener's signal
+    /// is unblocked, connections land while the application computes; else they land in batches.
     Cooperative,
-    /// At once, by interrupting the application: completions land while it computes.
+    /// At once, by interrupting the application.
     Immediate,
 }
 
-/// How a [`UringKernel`] is set up.
+/// Configuration of a [`UringKernel`].
 #[derive(Clone, Copy, Debug)]
 pub struct UringConfig {
     /// When completions land.
     pub mode: Mode,
-    /// Most operations in flight.
+    /// Maximum number of operations in flight.
     pub operations: u32,
     /// Number of receive buffers, a power of two.
     pub buffers: u16,
@@ -61,38 +60,38 @@ pub struct UringConfig {
 
 const ENTRIES: Entries = Entries { submissions: 512, completions: 4096 };
 
-/// Whether the kernel has accepts and receives that go on by themselves.
+/// Whether the kernel supports multishot accepts and receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Multishot {
-    /// It is assumed.
+    /// Assumed to be supported.
     Untried,
     Works,
-    /// Each is posted again behind its completion.
-    SubmitError,
+    /// Each operation is posted again after its completion.
+    Unsupported,
 }
 
-/// Threads with which the kernel does what would wait: for files, and for everything else.
+/// Maximum numbers of the kernel's worker threads: for bounded work (files) and unbounded work.
 const WORKERS: [u32; 2] = [4, 16];
 
-/// Most accepts of one listener in the ring at a time.
+/// Maximum number of accepts of one listener in the ring at a time.
 const MAX_ACCEPTS: u16 = 256;
 
-/// How long a kernel that is dropped waits for its operations to end.
+/// Maximum time that a dropped kernel waits for its operations to end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The kernel of this machine, through io_uring.
+/// A kernel over io_uring.
 pub struct UringKernel<R: Ring = LinuxRing> {
     ring: R,
     system: R::System,
-    /// Leaked when the ring can't be emptied, since the kernel may still write to it.
+    /// Leaked if operations remain in the ring, since the kernel may still write to it.
     owned: ManuallyDrop<Owned>,
-    /// Submissions that found no room in the queue, or that wait for the next turn.
+    /// Operations whose submission found the queue full, or waits for the next turn.
     unsubmitted: VecDeque<Token>,
-    /// Receives that found no buffer.
+    /// Receives that wait for a buffer.
     starved: VecDeque<Token>,
-    /// Cancels not submitted yet.
+    /// Cancellations not submitted yet.
     cancels: VecDeque<Token>,
-    /// Completions of this turn that need no ring.
+    /// Completions of this turn that did not come from the ring.
     done: Batch,
     /// Those of the next turn.
     later: Batch,
@@ -100,62 +99,62 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     landed: VecDeque<Cqe>,
     waker: Waker,
     wake_in_flight: bool,
-    /// Submissions in flight that go on and stand in no table.
+    /// Number of multishot submissions outside the table in flight.
     streams: u32,
-    /// Does what the ring has no operation for.
+    /// Does file operations that the ring does not support.
     offload: <R::System as System>::Offload,
     mode: Mode,
     multishot: Multishot,
-    /// Once all operations were to end: whether they have.
+    /// After `finish`: whether all operations have ended.
     finished: Option<bool>,
     now: Instant,
     counters: Counters,
 }
 
-/// The memory that the kernel may write to while operations are in flight.
+/// Memory that the kernel may write to while operations are in flight.
 struct Owned {
     inflight: InFlightTable<OpState>,
     provided: BufferRing,
-    /// Where the waker's counter is read to.
+    /// Destination of reads of the waker's counter.
     wake: Box<u64>,
 }
 
 impl UringKernel {
-    /// Whether a ring can be set up in this mode.
+    /// Checks that a ring can be set up in this mode.
     ///
     /// # Errors
-    /// Says what is missing.
+    /// The missing feature.
     pub fn probe(mode: Mode) -> Result<(), SetupError> {
         let config = UringConfig { mode, operations: 1, buffers: 1, buffer_size: 1 };
         Self::new(&config).map(drop)
     }
 
-    /// Sets up a ring. It belongs to the calling thread.
+    /// Sets up a ring, which belongs to the calling thread.
     ///
     /// # Errors
-    /// Says what is missing.
+    /// The missing feature.
     pub fn new(config: &UringConfig) -> Result<Self, SetupError> {
         UringKernel::on(Linux::default(), config)
     }
 }
 
 impl<R: Ring> UringKernel<R> {
-    /// Sets up a ring of a machine.
+    /// Sets up a ring of `system`.
     ///
     /// # Errors
-    /// Says what is missing.
+    /// The missing feature.
     pub(crate) fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
         let other = |error: io::Error| SetupError::Other(error.raw_os_error().unwrap_or(0));
         let mut ring: R = probe::setup(&system, config.mode, ENTRIES)?;
         let mut provided =
             BufferRing::new(BufferPool::new(config.buffers, config.buffer_size)).map_err(other)?;
-        // SAFETY: the ring of buffers is mapped, and the buffers are there, until `provided` is
-        // dropped, which is after the ring is closed or never.
+        // SAFETY: the buffer ring and the buffers stay allocated until `provided` is dropped, which
+        // happens after the ring is closed or never.
         unsafe { ring.register_buffers(provided.address(), config.buffers, GROUP) }
-            .map_err(|error| probe::refused(&error, "rings of provided buffers"))?;
+            .map_err(|error| probe::registration_error(&error, "rings of provided buffers"))?;
         provided.give_back();
         ring.limit_workers(WORKERS)
-            .map_err(|error| probe::refused(&error, "a bound on its worker threads"))?;
+            .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
         let waker = system.waker(WakeSignal::Read).map_err(other)?;
         let (now, offload) = (system.clock(), system.offload(waker.clone()));
         let inflight = InFlightTable::new(config.operations);
@@ -181,7 +180,7 @@ impl<R: Ring> UringKernel<R> {
         })
     }
 
-    /// Hands an operation to the ring, or lets it wait for room.
+    /// Submits an operation to the ring, or defers it if the queue is full.
     fn arm(&mut self, token: Token) {
         if !self.unsubmitted.is_empty() {
             return self.arm_later(token);
@@ -192,12 +191,12 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// Hands an operation to the ring; false when the queue is full.
+    /// Submits an operation to the ring. Returns false if the queue is full.
     #[inline]
     fn arm_now(ring: &mut R, entry: &mut Entry<OpState>, multishot: Multishot) -> bool {
-        let multishot = multishot != Multishot::SubmitError;
+        let multishot = multishot != Multishot::Unsupported;
         let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.state, multishot);
-        // SAFETY: every entry lies in `owned`, and is made for nothing else.
+        // SAFETY: the submission points into `owned`, to an entry made only for it.
         let pushed = unsafe { ring.push(&sqe) };
         entry.state.in_ring += u16::from(pushed);
         entry.state.multishot = multishot;
@@ -211,14 +210,14 @@ impl<R: Ring> UringKernel<R> {
         self.unsubmitted.push_back(token);
     }
 
-    /// Fills the submission queue with what waits for it, cancels first.
+    /// Fills the submission queue with deferred submissions, cancellations first.
     fn fill(&mut self) -> Result<(), KernelError> {
         if self.ring.is_parents() {
             return Err(error_in_child());
         }
         loop {
             while let Some(token) = self.cancels.pop_front() {
-                // It may have ended since, and another of its name have begun.
+                // It may have ended since, and its token may be in use by another operation.
                 let entry = self.owned.inflight.get(token);
                 let due = entry.is_some_and(|e| e.state.cancelled) || !token.kind().is_tracked();
                 let own = Token::new(OpKind::Cancel, 0, 0);
@@ -226,13 +225,13 @@ impl<R: Ring> UringKernel<R> {
                     OpKind::Cancel => sqe::cancel_all(own),
                     _ => sqe::cancel(token, own),
                 };
-                // SAFETY: a cancel points to nothing.
+                // SAFETY: a cancellation points to no memory.
                 if due && !unsafe { self.ring.push(&cancel) } {
                     self.cancels.push_front(token);
                     break;
                 }
             }
-            // A cancel may concern what stands behind it, so what waits stays behind cancels.
+            // A submission must not overtake a cancellation, which may concern the same token.
             while self.cancels.is_empty() && !self.ring.is_full() {
                 let Some(token) = self.unsubmitted.pop_front() else { return Ok(()) };
                 self.submit_waiting(token);
@@ -241,7 +240,7 @@ impl<R: Ring> UringKernel<R> {
                 return Ok(());
             }
             if self.enter(0, None)? == 0 {
-                // The kernel takes no more until completions are taken out.
+                // The kernel takes no more until completions are reaped.
                 return Ok(());
             }
         }
@@ -255,17 +254,17 @@ impl<R: Ring> UringKernel<R> {
             return self.later.extend(ended);
         }
         let pushed = Self::arm_now(&mut self.ring, entry, self.multishot);
-        debug_assert!(pushed, "the queue was just seen to have room");
+        debug_assert!(pushed, "the queue was not full");
     }
 
-    /// Ends a cancelled operation of which the ring holds nothing any more.
+    /// Ends a cancelled operation that has no submissions left.
     fn end_if_idle(&mut self, token: Token) -> Option<Completion> {
         let state = &self.owned.inflight.get(token)?.state;
         let errno = state.errno.unwrap_or(Errno::CANCELED);
         (state.in_ring == 0 && state.queued == 0).then(|| self.fail(token, errno))
     }
 
-    /// Ends an operation that the ring does not hold.
+    /// Fails an operation that has no submissions in the ring.
     fn fail(&mut self, token: Token, errno: Errno) -> Completion {
         let data = self.owned.inflight.remove(token).and_then(|entry| match entry.op {
             Op::Send { data, .. } => Some(data),
@@ -286,13 +285,13 @@ impl<R: Ring> UringKernel<R> {
         let into = (&raw mut *self.owned.wake).cast();
         let token = Token::new(OpKind::Wake, 0, 0);
         let read = opcode::Read::new(fd, into, 8).build().user_data(token.bits());
-        // SAFETY: it is read into a box of `owned`.
+        // SAFETY: its destination is a box of `owned`.
         self.wake_in_flight = unsafe { self.ring.push(&read) };
         Ok(())
     }
 
-    /// Enters the kernel: submits, runs its deferred work, waits for `wanted` completions.
-    /// Returns how many submissions it took.
+    /// Enters the kernel: submits, runs deferred work, waits for `wanted` completions. Returns the
+    /// number of submissions taken.
     fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, KernelError> {
         if self.ring.is_parents() {
             return Err(error_in_child());
@@ -300,14 +299,14 @@ impl<R: Ring> UringKernel<R> {
         self.counters.system_calls += 1;
         match self.ring.enter(wanted, timeout) {
             Ok(taken) => Ok(taken),
-            // The time is over; a signal was handled; completions must be taken out first; memory
-            // is short at the moment. In each case what was not taken stays in the queue.
+            // Timeout; a signal was handled; completions must be reaped first; memory is short at the
+            // moment. In each case the other submissions stay in the queue.
             Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(0),
             Err(errno) => Err(KernelError { context: "entering io_uring", error: errno.into() }),
         }
     }
 
-    /// Sends part of a file at once, or arms what has to come before.
+    /// Sends part of a file at once, or submits the poll or read that must precede it.
     fn send_file(&mut self, token: Token, disk: Blocking) -> Submitted {
         let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
         let Op::SendFile { fd, ref file, offset, len } = entry.op else {
@@ -334,7 +333,7 @@ impl<R: Ring> UringKernel<R> {
         Submitted::Done(outcome)
     }
 
-    /// Posts again receives that found no buffer, the oldest first, as many as there are buffers now.
+    /// Posts waiting receives again, oldest first, as many as there are buffers.
     fn rearm_starved(&mut self) {
         for _ in 0..self.owned.provided.held() {
             let Some(token) = self.starved.pop_front() else { return };
@@ -345,7 +344,8 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// Cancels everything but closes, and waits until the kernel has let go of all memory, within bounds.
+    /// Cancels all operations except closes, and waits until the kernel has released all memory.
+    /// Returns false if that took too long.
     fn shut_down(&mut self) -> bool {
         let until = self.system.clock() + SHUTDOWN_TIMEOUT;
         let stopped = self.offload.stop();
@@ -354,7 +354,7 @@ impl<R: Ring> UringKernel<R> {
                 Some(Op::List { .. }) => {
                     let entry = self.owned.inflight.remove(token);
                     if !stopped {
-                        // A thread hangs in it, and uses the descriptor still.
+                        // A thread hangs in it, and still uses the descriptor.
                         std::mem::forget(entry);
                     }
                 }
@@ -370,7 +370,7 @@ impl<R: Ring> UringKernel<R> {
         }
         self.close_late_arrivals();
         while self.owned.inflight.len() > 0 || self.wake_in_flight || self.streams > 0 {
-            // The wake-up is not to be armed again.
+            // Not `turn`, which would arm the waker again.
             let now = self.system.clock();
             let turned = self.fill().and_then(|()| self.enter(1, Some(Duration::from_millis(100))));
             if turned.is_err() || now > until {
@@ -381,7 +381,7 @@ impl<R: Ring> UringKernel<R> {
         true
     }
 
-    /// Closes what came too late.
+    /// Closes sockets that were accepted during the shutdown.
     fn close_late_arrivals(&mut self) {
         self.reap();
         while let Some(completion) = self.next() {
@@ -392,9 +392,9 @@ impl<R: Ring> UringKernel<R> {
     }
 }
 
-// SAFETY: a submission is made of an operation in the table, which leaves it with its last completion. What a
-// submission that was taken refers to, the ring holds itself; those that are not taken when `finish` returns are
-// handed over by turns only.
+// SAFETY: a submission is made from an operation in the table, which leaves it with its last completion. The
+// ring itself holds the files of a submission that was taken. Submissions that were not taken when `finish`
+// returns are submitted by turns only.
 unsafe impl<R: Ring> Submit for UringKernel<R> {
     type Host = R::System;
 
@@ -407,12 +407,12 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
-        // SAFETY: the operation stays in the table until the work is done, or for good if that does not end.
+        // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
         let work = matches!(op, Op::List { .. }).then(|| unsafe { FileJob::of(&op) });
-        // It has to queue behind those that came before.
-        let queues = matches!(op, Op::Receive { .. }) && !self.starved.is_empty();
+        // It must queue behind older receives.
+        let must_queue = matches!(op, Op::Receive { .. }) && !self.starved.is_empty();
         let entry = self.owned.inflight.insert(token, op, OpState::default())?;
-        if queues {
+        if must_queue {
             entry.state.queued += 1;
             self.starved.push_back(token);
             return Ok(Submitted::InFlight);
@@ -446,7 +446,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             let failed = self.fail(token, Errno::CANCELED);
             self.later.push_back(failed);
         }
-        // Else it waits to be submitted, or a thread has it, and it ends when its turn comes.
+        // Else it is deferred, or an offload thread has it; it ends when that is done.
     }
 
     fn finish(&mut self) {
@@ -487,19 +487,20 @@ impl<R: Ring> Kernel for UringKernel<R> {
         self.rearm_starved();
         self.fill()?;
         self.arm_waker()?;
-        // What could not be submitted is tried again without waiting for anything else.
+        // If some submissions were deferred, retry them without waiting.
         let submitted = self.cancels.is_empty() && self.unsubmitted.is_empty();
-        // Those that were fed may not need all the buffers.
-        let hungry = !self.starved.is_empty() && self.owned.provided.held() > 0;
-        let left = self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty() || hungry;
-        let wait = submitted && self.wake_in_flight && !left;
+        // The receives posted again may not use all buffers.
+        let starved = !self.starved.is_empty() && self.owned.provided.held() > 0;
+        let pending =
+            self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty() || starved;
+        let wait = submitted && self.wake_in_flight && !pending;
         let timeout = match until {
             Some(at) if wait => Some(at.saturating_duration_since(self.system.clock())),
             _ => None,
         };
         let wanted = u32::from(wait && timeout != Some(Duration::ZERO));
-        // What has landed is worked on without a system call, unless something is to be submitted
-        // or the kernel's own work waits for an entry.
+        // Landed completions are processed without a system call, unless there are submissions or
+        // deferred work of the kernel.
         let enter = wait
             || self.mode == Mode::Deferred
             || self.ring.queued() > 0
@@ -529,16 +530,16 @@ impl<R: Ring> Kernel for UringKernel<R> {
 
 impl<R: Ring> Drop for UringKernel<R> {
     fn drop(&mut self) {
-        // In a child of fork(2) the memory is a copy, which the kernel never writes to, and what is in
-        // flight is the parent's.
+        // In a child of fork(2) the memory is a copy, to which the kernel never writes, and the
+        // operations in flight are the parent's.
         let is_parents = self.ring.is_parents();
         self.finish();
         if is_parents || self.finished == Some(true) {
             if !is_parents {
                 self.ring.unregister_buffers(GROUP);
             }
-            // SAFETY: it is not used after this, and the kernel has let go of all operations and of
-            // the ring of buffers.
+            // SAFETY: it is not used after this, and the kernel has released all operations and the
+            // buffer ring.
             unsafe { ManuallyDrop::drop(&mut self.owned) }
         }
     }

@@ -1,4 +1,4 @@
-//! What the io_uring of this machine can do, found by trying, and in words what it can't.
+//! Checks of this machine's io_uring, and messages for missing features.
 
 use std::fmt;
 use std::fs;
@@ -8,22 +8,22 @@ use io_uring::opcode;
 
 use super::{Entries, Mode, Ring};
 
-/// What stands in the way of a [`UringKernel`](super::UringKernel).
+/// The reason why a [`UringKernel`](super::UringKernel) is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetupError {
-    /// The kernel has no io_uring at all.
+    /// The kernel has no io_uring.
     NoUring,
-    /// The administrator has switched it off.
+    /// The sysctl `kernel.io_uring_disabled` has this value.
     Sysctl(u8),
-    /// A filter of system calls, as containers have, forbids it.
+    /// A filter of system calls forbids it, as in containers.
     Forbidden,
-    /// The rings' memory can't be had: the limit on locked memory, or no memory.
+    /// The rings' memory cannot be allocated: the limit on locked memory, or out of memory.
     Memory,
-    /// The kernel is too old for a way of running the ring.
+    /// The kernel does not support this mode.
     Mode(Mode),
-    /// The kernel is too old for something that is needed in any mode.
+    /// The kernel lacks a feature that every mode requires.
     MissingFeature(&'static str),
-    /// Something else.
+    /// Another error, by errno.
     Other(i32),
 }
 
@@ -31,35 +31,34 @@ impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SetupError::NoUring => {
-                f.write_str("this kernel has no io_uring; Linux 6.1 or later has")
+                f.write_str("this kernel has no io_uring; use Linux 6.1 or later")
             }
             SetupError::Sysctl(value) => {
-                write!(f, "io_uring is switched off by sysctl kernel.io_uring_disabled={value}")
+                write!(f, "io_uring is disabled by sysctl kernel.io_uring_disabled={value}")
             }
             SetupError::Forbidden => f.write_str(
-                "io_uring is forbidden here, as by the seccomp filter of a container; \
+                "io_uring is forbidden, for example by a container's seccomp filter; \
                  allow the system calls io_uring_setup, io_uring_enter and io_uring_register",
             ),
             SetupError::Memory => f.write_str(
-                "there is no memory for io_uring's rings; raise the limit on locked memory \
-                 (ulimit -l)",
+                "cannot allocate io_uring's rings; raise the limit on locked memory (ulimit -l)",
             ),
             SetupError::Mode(Mode::Deferred) => f.write_str(
-                "this kernel's io_uring can't defer its work to the wait (DEFER_TASKRUN); \
-                 Linux 6.1 or later can",
+                "this kernel's io_uring cannot defer its work to the wait (DEFER_TASKRUN); \
+                 use Linux 6.1 or later",
             ),
             SetupError::Mode(Mode::Cooperative) => f.write_str(
-                "this kernel's io_uring can't wait for the next kernel entry (COOP_TASKRUN); \
-                 Linux 6.0 or later can",
+                "this kernel's io_uring cannot defer its work to a kernel entry (COOP_TASKRUN); \
+                 use Linux 6.0 or later",
             ),
             SetupError::Mode(Mode::Immediate) => {
-                f.write_str("this kernel's io_uring refuses to be set up")
+                f.write_str("this kernel's io_uring rejects the ring's parameters")
             }
             SetupError::MissingFeature(what) => {
-                write!(f, "this kernel's io_uring lacks {what}; Linux 6.1 or later has it")
+                write!(f, "this kernel's io_uring lacks {what}; use Linux 6.1 or later")
             }
             SetupError::Other(errno) => {
-                write!(f, "io_uring can't be set up: {}", io::Error::from_raw_os_error(*errno))
+                write!(f, "cannot set up io_uring: {}", io::Error::from_raw_os_error(*errno))
             }
         }
     }
@@ -67,7 +66,7 @@ impl fmt::Display for SetupError {
 
 impl std::error::Error for SetupError {}
 
-/// Every operation that is posted.
+/// Every operation of the ring in use.
 const OPERATIONS: [(u8, &str); 10] = [
     (opcode::Accept::CODE, "accept"),
     (opcode::Recv::CODE, "receive"),
@@ -81,34 +80,37 @@ const OPERATIONS: [(u8, &str); 10] = [
     (opcode::AsyncCancel::CODE, "cancel"),
 ];
 
-/// What a ring must be able to do beside its operations.
+/// A feature that a ring requires besides its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Completions survive an overflow of their queue.
+    /// Completions survive an overflow of their queue (NODROP).
     NoDrop,
-    /// A wait can have a deadline.
+    /// A wait can have a timeout (EXT_ARG).
     ExtArg,
-    /// What a submission says is read when it is taken.
+    /// The kernel reads a submission's arguments when it takes it (SUBMIT_STABLE).
     SubmitStable,
-    /// The ring waits for sockets by itself.
+    /// The ring polls sockets internally (FAST_POLL).
     FastPoll,
 }
 
 const FEATURES: [(Feature, &str); 4] = [
     (Feature::NoDrop, "completions that survive an overflow (NODROP)"),
-    (Feature::ExtArg, "waiting with a deadline (EXT_ARG)"),
+    (Feature::ExtArg, "waiting with a timeout (EXT_ARG)"),
     (Feature::SubmitStable, "stable submissions (SUBMIT_STABLE)"),
     (Feature::FastPoll, "internal polling (FAST_POLL)"),
 ];
 
-/// Sets up a ring in `mode` that can do all that is needed, or says why that is impossible.
+/// Sets up a ring in `mode` with all required features.
+///
+/// # Errors
+/// The first feature that is missing.
 pub(super) fn setup<R: Ring>(
     system: &R::System,
     mode: Mode,
     entries: Entries,
 ) -> Result<R, SetupError> {
     let ring = R::setup(system, mode, entries).map_err(|error| explain(mode, &error))?;
-    if let Some((_, what)) = FEATURES.into_iter().find(|(ability, _)| !ring.has_feature(*ability)) {
+    if let Some((_, what)) = FEATURES.into_iter().find(|(feature, _)| !ring.has_feature(*feature)) {
         return Err(SetupError::MissingFeature(what));
     }
     match ring.first_unsupported(&OPERATIONS) {
@@ -118,7 +120,7 @@ pub(super) fn setup<R: Ring>(
     }
 }
 
-/// Why io_uring_setup(2) failed.
+/// Converts an error of io_uring_setup(2).
 fn explain(mode: Mode, error: &io::Error) -> SetupError {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => SetupError::NoUring,
@@ -155,13 +157,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_refusal_is_a_sentence() {
-        let refused = |errno| explain(Mode::Deferred, &io::Error::from_raw_os_error(errno));
-        assert_eq!(refused(libc::ENOSYS), SetupError::NoUring);
-        assert_eq!(refused(libc::EINVAL), SetupError::Mode(Mode::Deferred));
-        assert_eq!(refused(libc::ENOMEM), SetupError::Memory);
+    fn every_error_names_io_uring() {
+        let error = |errno| explain(Mode::Deferred, &io::Error::from_raw_os_error(errno));
+        assert_eq!(error(libc::ENOSYS), SetupError::NoUring);
+        assert_eq!(error(libc::EINVAL), SetupError::Mode(Mode::Deferred));
+        assert_eq!(error(libc::ENOMEM), SetupError::Memory);
         for errno in [libc::ENOSYS, libc::EPERM, libc::ENOMEM, libc::EINVAL, libc::EIO] {
-            assert!(refused(errno).to_string().contains("io_uring"));
+            assert!(error(errno).to_string().contains("io_uring"));
         }
         assert_eq!(forbidden("2\n"), SetupError::Sysctl(2));
         assert_eq!(forbidden("0\n"), SetupError::Forbidden, "it is not switched off");

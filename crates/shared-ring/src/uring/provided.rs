@@ -1,4 +1,4 @@
-//! The ring through which receive buffers are given to the kernel.
+//! The ring that provides receive buffers to the kernel.
 
 use std::io;
 use std::rc::Rc;
@@ -9,33 +9,33 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::{BufferPool, RxBuf};
 
-/// A ring of provided buffers: the pool's free buffers, in the kernel's hands.
+/// A ring of provided buffers, which passes the pool's free buffers to the kernel.
 pub(super) struct BufferRing<E: RingMemory = Mapped> {
     entries: E,
     count: u16,
     tail: u16,
-    /// How many buffers the kernel holds.
+    /// Number of buffers that the kernel holds.
     held: u16,
     pub(super) pool: Rc<BufferPool>,
 }
 
-/// The memory of the ring. We write entries and the tail; the kernel only reads them.
+/// The memory of the ring. The program writes entries and the tail; the kernel only reads them.
 pub(super) trait RingMemory {
     /// Writes an entry.
     ///
     /// # Safety
-    /// It lies within the ring, and the kernel does not read it: it has taken what stood there, and
-    /// the tail has not moved past it again.
+    /// The index is within the ring, and the kernel does not read the entry: it has consumed the
+    /// previous one at this index, and the tail has not passed it since.
     unsafe fn write(&mut self, at: u16, address: u64, len: u32, id: u16);
 
-    /// Shows the kernel all entries before the tail.
+    /// Publishes all entries before the tail to the kernel.
     fn publish(&self, tail: u16);
 }
 
-/// The kernel that sees the tail sees the entries before it.
+/// A kernel that observes the tail observes the entries before it.
 const PUBLISH: Ordering = Ordering::Release;
 
-/// The one group of buffers.
+/// The only group of buffers.
 pub(super) const GROUP: u16 = 0;
 
 impl BufferRing {
@@ -45,27 +45,27 @@ impl BufferRing {
         Ok(BufferRing::over(entries, pool))
     }
 
-    /// Where the ring begins, for its registration.
+    /// Returns the ring's address, for its registration.
     pub(super) fn address(&self) -> u64 {
         self.entries.start as u64
     }
 }
 
 impl<E: RingMemory> BufferRing<E> {
-    /// A ring in memory that has room for every buffer of the pool.
+    /// Creates a ring over memory with room for every buffer of the pool.
     fn over(entries: E, pool: Rc<BufferPool>) -> Self {
         let count = pool.count();
         assert!(count.is_power_of_two(), "a buffer ring has a power of two of entries");
         BufferRing { entries, count, tail: 0, held: 0, pool }
     }
 
-    /// Gives every free buffer to the kernel, with one release store.
+    /// Passes every free buffer to the kernel, with one release store.
     pub(super) fn give_back(&mut self) {
         let before = self.tail;
         while let Some(id) = self.pool.take() {
             let (address, len) = (self.pool.address(id) as u64, self.pool.size() as u32);
             // SAFETY: there are as many entries as buffers, and this buffer is free, so the kernel
-            // has taken at least one of what it was given before: the oldest, which stood here.
+            // has consumed at least one entry: the oldest, which was at this index.
             unsafe { self.entries.write(self.tail & (self.count - 1), address, len, id) };
             self.tail = self.tail.wrapping_add(1);
         }
@@ -79,20 +79,20 @@ impl<E: RingMemory> BufferRing<E> {
     /// Takes the buffer that the kernel has filled with `len` bytes.
     ///
     /// # Safety
-    /// A completion has just reported `id`, and no other use is made of that report.
+    /// A completion has just reported `id`, and the report is used only once.
     pub(super) unsafe fn filled(&mut self, id: u16, len: usize) -> RxBuf {
         self.held -= 1;
-        // SAFETY: the kernel uses a buffer once and reports it once, so it holds it no more.
+        // SAFETY: the kernel uses a buffer once and reports it once, so it no longer holds it.
         unsafe { self.pool.lend(id, len) }
     }
 
-    /// How many buffers the kernel holds.
+    /// Returns the number of buffers that the kernel holds.
     pub(super) fn held(&self) -> u16 {
         self.held
     }
 }
 
-/// Mapped pages, as the kernel wants them.
+/// Mapped pages, as the kernel requires.
 pub(super) struct Mapped {
     start: *mut BufRingEntry,
     count: u16,
@@ -101,7 +101,7 @@ pub(super) struct Mapped {
 impl Mapped {
     fn new(count: u16) -> io::Result<Self> {
         let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new anonymous mapping disturbs nobody.
+        // SAFETY: a new anonymous mapping affects no other memory.
         let start = unsafe {
             mmap_anonymous(std::ptr::null_mut(), Self::bytes(count), read_write, private)
         }?;
@@ -115,8 +115,8 @@ impl Mapped {
 
 impl RingMemory for Mapped {
     unsafe fn write(&mut self, at: u16, address: u64, len: u32, id: u16) {
-        // SAFETY: by the caller's promise the index lies within what was mapped, and the kernel
-        // does not read there.
+        // SAFETY: by the caller's promise the index is within the mapping, and the kernel does not
+        // read the entry.
         let entry = unsafe { &mut *self.start.add(usize::from(at)) };
         entry.set_addr(address);
         entry.set_len(len);
@@ -134,8 +134,8 @@ impl RingMemory for Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; the kernel holds the pages of a registered
-        // ring by itself, so it never sees them gone.
+        // SAFETY: mapped in `new` with this length. The kernel pins the pages of a registered ring,
+        // so they stay valid for it.
         let _ = unsafe { munmap(self.start.cast(), Self::bytes(self.count)) };
     }
 }
@@ -149,7 +149,7 @@ mod models {
 
     const COUNT: u16 = 2;
 
-    /// The ring's memory: a cell for each entry, and the tail.
+    /// The memory of a model's ring: a cell for each entry, and the tail.
     struct Cells {
         entries: [UnsafeCell<u16>; COUNT as usize],
         tail: SharedTail,
@@ -157,7 +157,7 @@ mod models {
 
     impl RingMemory for Arc<Cells> {
         unsafe fn write(&mut self, at: u16, _address: u64, _len: u32, id: u16) {
-            // SAFETY: loom checks that nobody else has access at the moment.
+            // SAFETY: loom checks that no other thread has access at the moment.
             self.entries[usize::from(at)].with_mut(|entry| unsafe { *entry = id });
         }
 
@@ -167,13 +167,13 @@ mod models {
     }
 
     /// The kernel, as another thread, reads each entry once it is published, while the program
-    /// gives back what was reported: no entry is read and written at a time, none is lost.
+    /// returns reported buffers. No entry is read and written at once, and none is lost.
     #[test]
-    fn the_kernel_reads_what_was_written() {
+    fn kernel_reads_published_entries() {
         const USES: u16 = 4;
         loom::model(|| {
             let cells = Arc::new(Cells { entries: Default::default(), tail: SharedTail::new(0) });
-            // What the kernel has filled; the completion queue in short.
+            // Buffers that the kernel has filled: a minimal completion queue.
             let filled = Arc::new(Mutex::new(Vec::new()));
             let kernel = {
                 let (cells, filled) = (Arc::clone(&cells), Arc::clone(&filled));
@@ -183,7 +183,7 @@ mod models {
                             thread::yield_now();
                         }
                         let at = usize::from(head % COUNT);
-                        // SAFETY: loom checks that nobody writes at the moment.
+                        // SAFETY: loom checks that no other thread writes at the moment.
                         let id = cells.entries[at].with(|entry| unsafe { *entry });
                         filled.lock().unwrap().push(id);
                     }
@@ -191,8 +191,8 @@ mod models {
             };
             let mut provided = BufferRing::over(cells, BufferPool::new(COUNT, 1));
             provided.give_back();
-            let mut seen = 0;
-            while seen < USES {
+            let mut uses = 0;
+            while uses < USES {
                 let done = std::mem::take(&mut *filled.lock().unwrap());
                 if done.is_empty() {
                     thread::yield_now();
@@ -200,7 +200,7 @@ mod models {
                 for id in done {
                     // SAFETY: the kernel has just reported it.
                     drop(unsafe { provided.filled(id, 1) });
-                    seen += 1;
+                    uses += 1;
                 }
                 provided.give_back();
             }

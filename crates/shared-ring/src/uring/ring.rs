@@ -1,4 +1,4 @@
-//! The pair of queues that a program shares with the kernel.
+//! The submission and completion queues that a program shares with the kernel.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,74 +18,74 @@ use super::Mode;
 use super::probe::Feature;
 use crate::{Linux, Process, System, Token};
 
-/// What the kernel reports of a submission.
+/// A completion queue entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Cqe {
-    /// What the submission was named.
+    /// Identifies the submission.
     pub user_data: u64,
-    /// A count or a descriptor, or the negative of an error's number.
+    /// A count or a descriptor, or a negated errno.
     pub result: i32,
     /// `IORING_CQE_F_...`.
     pub flags: u32,
 }
 
-/// What a ring reports of an operation, not made out yet.
+/// A completion as the ring reports it, not decoded yet.
 #[derive(Clone, Copy, Debug)]
 pub struct RawCompletion(pub(super) Cqe);
 
 impl RawCompletion {
-    /// The name of the operation.
+    /// Returns the token of the operation.
     pub fn token(self) -> Token {
         Token::from_bits(self.0.user_data)
     }
 
-    /// A count, a descriptor or a state, or the negative of an error's number.
+    /// Returns a count, a descriptor or a state, or a negated errno.
     pub fn result(self) -> i32 {
         self.0.result
     }
 
-    /// Whether more reports of its submission will follow.
+    /// Returns whether more completions of its submission will follow.
     pub fn has_more(self) -> bool {
         cqueue::more(self.0.flags)
     }
 
-    /// Whether it brings a receive buffer.
+    /// Returns whether it carries a receive buffer.
     pub fn has_buffer(self) -> bool {
         cqueue::buffer_select(self.0.flags).is_some()
     }
 
-    /// Three numbers, to be carried elsewhere.
+    /// Returns user data, result and flags.
     pub fn into_parts(self) -> (u64, i32, u32) {
         (self.0.user_data, self.0.result, self.0.flags)
     }
 
-    /// The report of these numbers.
+    /// Creates a completion from user data, result and flags.
     pub fn from_parts(user_data: u64, result: i32, flags: u32) -> Self {
         RawCompletion(Cqe { user_data, result, flags })
     }
 }
 
-/// A pair of queues and the system calls about them: io_uring(7).
+/// Submission and completion queues and their system calls: io_uring(7).
 pub trait Ring: Sized {
-    /// The machine of which it is.
+    /// The machine of the ring.
     type System: System;
 
-    /// Makes the queues.
+    /// Creates the queues.
     ///
     /// # Errors
     /// Those of io_uring_setup(2).
     fn setup(system: &Self::System, mode: Mode, entries: Entries) -> io::Result<Self>;
 
-    /// Whether it is that of a process from which this one was forked. Then it takes no submissions, hands
-    /// out no completions, and must not be entered.
+    /// Returns whether the ring belongs to a process from which this one was forked. Then it accepts
+    /// no submissions, returns no completions, and must not be entered.
     fn is_parents(&self) -> bool {
         false
     }
 
-    /// Whether the kernel can do this.
-    fn has_feature(&self, what: Feature) -> bool;
+    /// Returns whether the kernel has a feature.
+    fn has_feature(&self, feature: Feature) -> bool;
 
-    /// The first of these operations that the kernel does not have.
+    /// Returns the first of these operations that the kernel does not support.
     ///
     /// # Errors
     /// Those of io_uring_register(2).
@@ -94,70 +94,70 @@ pub trait Ring: Sized {
         operations: &[(u8, &'static str)],
     ) -> io::Result<Option<&'static str>>;
 
-    /// Lets receives take buffers from a ring of `count` at `address`.
+    /// Registers a buffer ring of `count` entries at `address` for receives.
     ///
     /// # Safety
-    /// The ring of buffers, and the buffers while they are in it, are memory that is there until
-    /// they are withdrawn or the queues are closed.
+    /// The buffer ring, and the buffers while they are in it, stay valid until they are
+    /// unregistered or the queues are closed.
     ///
     /// # Errors
     /// Those of io_uring_register(2).
     unsafe fn register_buffers(&mut self, address: u64, count: u16, group: u16) -> io::Result<()>;
 
-    /// Takes the ring of buffers back; no receive is in flight.
+    /// Unregisters the buffer ring; no receive is in flight.
     fn unregister_buffers(&mut self, group: u16);
 
-    /// Bounds the threads that do what would wait: for files, and for everything else.
+    /// Limits the kernel's worker threads: for bounded work (files) and for unbounded work.
     ///
     /// # Errors
     /// Those of io_uring_register(2).
     fn limit_workers(&mut self, max: [u32; 2]) -> io::Result<()>;
 
-    /// Puts a submission into the queue; false when the queue is full.
+    /// Appends a submission to the queue. Returns false if the queue is full.
     ///
     /// # Safety
-    /// What the submission points to stays where it is, and belongs to the kernel, until the
-    /// last completion of the submission has been taken.
+    /// The memory that the submission points to does not move, and belongs to the kernel, until the
+    /// last completion of the submission was taken.
     unsafe fn push(&mut self, sqe: &Sqe) -> bool;
 
-    /// Submissions that the kernel has not taken.
+    /// Returns the number of submissions that the kernel has not taken.
     fn queued(&mut self) -> u32;
 
-    /// Whether no submission can be added.
+    /// Returns whether the submission queue is full.
     fn is_full(&mut self) -> bool;
 
-    /// Whether the kernel has work for the next entry.
+    /// Returns whether the kernel has deferred work for the next entry.
     fn has_taskrun(&mut self) -> bool;
 
-    /// Whether the kernel holds completions for which the queue had no room.
+    /// Returns whether the kernel holds completions for which the queue had no room.
     fn has_overflowed(&mut self) -> bool;
 
-    /// Hands over what is queued, runs the kernel's deferred work, and waits for `wanted`
-    /// completions, no longer than `timeout`. Returns how many submissions were taken.
+    /// Submits the queue, runs the kernel's deferred work, and waits for `wanted` completions, at
+    /// most for `timeout`. Returns the number of submissions taken.
     ///
     /// # Errors
     /// Those of io_uring_enter(2).
     fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, Errno>;
 
-    /// Completions that wait to be taken; no system call.
+    /// Returns the number of completions in the queue, without a system call.
     fn landed(&self) -> u32;
 
-    /// Takes the completions that wait; no system call.
+    /// Moves the queued completions to `into`, without a system call.
     fn reap(&mut self, into: &mut VecDeque<Cqe>);
 }
 
-/// The lengths of the queues.
+/// Lengths of the queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries {
-    /// When these are used up, more submissions wait for the next turn.
+    /// Submission queue. If it is full, further submissions wait for the next turn.
     pub submissions: u32,
-    /// When these overflow the kernel keeps the rest, at a cost.
+    /// Completion queue. If it overflows, the kernel keeps the excess, at a cost.
     pub completions: u32,
 }
 
 /// A ring of this machine.
 ///
-/// Threads can't share it, as it is taken from its queues by plain loads and stores:
+/// Threads can't share it, as its queues are accessed by plain loads and stores:
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}
@@ -165,10 +165,9 @@ pub struct Entries {
 /// ```
 pub struct LinuxRing {
     ring: IoUring,
-    /// Not `Sync`, though the queues are.
-    alone: PhantomData<Cell<()>>,
-    /// The process that made it. A child of fork(2) sees the same queues: it puts nothing in and takes
-    /// nothing out.
+    /// Makes the type `!Sync`, although the queues are `Sync`.
+    not_sync: PhantomData<Cell<()>>,
+    /// The process that created the ring. A child of fork(2) shares the queues, so it must not use them.
     process: Process,
 }
 
@@ -190,16 +189,16 @@ impl Ring for LinuxRing {
             Mode::Immediate => builder,
         };
         let ring = builder.build(entries.submissions)?;
-        Ok(LinuxRing { ring, alone: PhantomData, process: Process::current() })
+        Ok(LinuxRing { ring, not_sync: PhantomData, process: Process::current() })
     }
 
     fn is_parents(&self) -> bool {
         !self.process.is_current()
     }
 
-    fn has_feature(&self, what: Feature) -> bool {
+    fn has_feature(&self, feature: Feature) -> bool {
         let params = self.ring.params();
-        match what {
+        match feature {
             Feature::NoDrop => params.is_feature_nodrop(),
             Feature::ExtArg => params.is_feature_ext_arg(),
             Feature::SubmitStable => params.is_feature_submit_stable(),
@@ -217,12 +216,12 @@ impl Ring for LinuxRing {
     }
 
     unsafe fn register_buffers(&mut self, address: u64, count: u16, group: u16) -> io::Result<()> {
-        // SAFETY: the caller keeps the memory.
+        // SAFETY: the caller keeps the memory valid.
         unsafe { self.ring.submitter().register_buf_ring_with_flags(address, count, group, 0) }
     }
 
     fn unregister_buffers(&mut self, group: u16) {
-        // It was registered, and closing the queues takes it back at the latest.
+        // Errors are harmless: closing the queues unregisters it too.
         let _ = self.ring.submitter().unregister_buf_ring(group);
     }
 
@@ -232,7 +231,7 @@ impl Ring for LinuxRing {
 
     #[inline]
     unsafe fn push(&mut self, sqe: &Sqe) -> bool {
-        // SAFETY: the caller keeps what it points to.
+        // SAFETY: the caller keeps the memory that it points to.
         self.process.is_current() && unsafe { self.ring.submission().push(sqe) }.is_ok()
     }
 
@@ -270,18 +269,19 @@ impl Ring for LinuxRing {
         let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
         // SAFETY: the ring is open as long as `self` lives.
         let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
-        // SAFETY: what submissions point to was promised at `push`, and `arg` points to a time
+        // SAFETY: the callers of `push` keep the memory of submissions, and `arg` points to a time
         // that lives until the call returns.
         unsafe { io_uring_enter_arg(fd, submissions, wanted, flags, Some(&arg)) }
     }
 
     #[inline]
     fn landed(&self) -> u32 {
-        // SAFETY: `&self` is not shared with another thread, as it is not `Sync`, and nothing holds the queue now.
+        // SAFETY: `&self` is not shared with another thread, as it is not `Sync`, and no other handle
+        // of the queue exists now.
         unsafe { self.ring.completion_shared() }.len() as u32
     }
 
-    /// Copied out in one go, so that the queue's head moves once.
+    /// Copies all entries at once, so that the queue's head moves once.
     #[inline]
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
         if self.is_parents() {

@@ -1,4 +1,4 @@
-//! Operations in the form that the ring wants.
+//! Submission queue entries of operations.
 
 use std::ffi::CStr;
 use std::net::SocketAddr;
@@ -14,19 +14,18 @@ use super::provided::GROUP;
 use crate::beneath::{OPEN_FLAGS, STAT_FLAGS};
 use crate::{Fd, File, GatherList, Op, OpKind, SymlinkPolicy, Token};
 
-/// What an operation in flight keeps beside itself: memory at an address that stays, and how far
-/// it has come.
+/// State of an operation in flight: memory at a stable address, and its progress.
 #[derive(Default)]
 pub(super) struct OpState {
     pub(super) memory: Memory,
-    /// Submissions that the ring holds.
+    /// Number of submissions that the ring holds.
     pub(super) in_ring: u16,
-    /// Submissions that wait to be made.
+    /// Number of submissions still to be made.
     pub(super) queued: u16,
-    /// The last submission was of the kind that goes on, if its operation has one.
+    /// The last submission was multishot, if its operation supports that.
     pub(super) multishot: bool,
     pub(super) cancelled: bool,
-    /// Why an accept with several submissions ends, while the others are being cancelled.
+    /// The error that ended an accept with several submissions, while the others are being cancelled.
     pub(super) errno: Option<Errno>,
 }
 
@@ -35,12 +34,12 @@ pub(super) enum Memory {
     #[default]
     None,
     Address(Box<(libc::sockaddr_storage, u32)>),
-    /// Read into; for a send of a file, the part of it that was cold.
+    /// Destination of a read. For a send of a file, the read of its uncached part.
     Bytes(Vec<u8>),
 }
 
 impl Memory {
-    /// What is read into.
+    /// Returns the destination of a read.
     pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
         if !matches!(self, Memory::Bytes(_)) {
             *self = Memory::Bytes(Vec::new());
@@ -56,8 +55,8 @@ fn raw(fd: Fd) -> Raw {
     Raw(fd.raw())
 }
 
-/// The submission for an operation. It points into `op` and `state`. Whether it `multishot` by itself
-/// where that is possible.
+/// Returns the submission for an operation, which points into `op` and `state`. With `multishot`, it
+/// is multishot if the operation supports that.
 pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: bool) -> Sqe {
     let sqe = match op {
         Op::Accept { listener, per_turn: None } if multishot => {
@@ -74,12 +73,12 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             .flags(Flags::BUFFER_SELECT),
         Op::Send { fd, data } => send(*fd, data),
         Op::SendFile { fd, file, offset, len } => match &mut state.memory {
-            // Cold: read it, so that it is in memory.
+            // Not cached: read it into the cache.
             Memory::Bytes(bytes) => {
                 bytes.reserve_exact(*len as usize);
                 opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), *len).offset(*offset).build()
             }
-            // The socket is full: wait until it is not.
+            // The socket's buffer is full: wait until it is writable.
             _ => opcode::PollAdd::new(raw(*fd), libc::POLLOUT as u32).build(),
         },
         Op::Connect { fd, to } => {
@@ -95,8 +94,8 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         Op::Read { file, offset, len } => {
             let bytes = state.memory.bytes();
             bytes.reserve_exact(*len as usize - bytes.len());
-            let (filled, rest) = (bytes.len() as u32, bytes.spare_capacity_mut());
-            opcode::Read::new(raw(file.fd()), rest.as_mut_ptr().cast(), *len - filled)
+            let (filled, spare) = (bytes.len() as u32, bytes.spare_capacity_mut());
+            opcode::Read::new(raw(file.fd()), spare.as_mut_ptr().cast(), *len - filled)
                 .offset(*offset + u64::from(filled))
                 .build()
         }
@@ -106,8 +105,8 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
 
 const ACCEPT_FLAGS: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
-/// Not `MSG_WAITALL`: a send that goes on by itself tells nothing until its end, and a peer that is
-/// slow could not be told from one that takes nothing.
+/// Not `MSG_WAITALL`: such a send reports nothing until its end, so a slow peer could not be
+/// distinguished from one that takes nothing.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
 
 fn send(fd: Fd, data: &mut GatherList) -> Sqe {
@@ -137,7 +136,7 @@ fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
     // SAFETY: a plain C structure for which all zero bytes are a valid value.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     // SAFETY: the closure copies `len` bytes, never more than a `sockaddr_storage` holds, from
-    // where rustix says they are.
+    // the address given by rustix.
     let len = unsafe {
         to.with_sockaddr(|from, len| {
             let bytes = from.cast::<u8>();
@@ -148,7 +147,7 @@ fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
     (storage, len)
 }
 
-/// The submission by which a descriptor tells of itself, for good; of what, the kind of the token says.
+/// Returns the multishot submission that reports bytes or states of a descriptor, by the token's kind.
 pub(super) fn multishot(token: Token, fd: Fd) -> Sqe {
     let sqe = match token.kind() {
         OpKind::Stream => opcode::RecvMulti::new(raw(fd), GROUP).build(),
@@ -157,11 +156,11 @@ pub(super) fn multishot(token: Token, fd: Fd) -> Sqe {
     sqe.user_data(token.bits())
 }
 
-/// What states a descriptor tells of, beside POLLERR and POLLHUP. Not POLLPRI, which the kernel claims
-/// of all data that arrives.
+/// The reported states, besides POLLERR and POLLHUP. Not POLLPRI, which the kernel reports for all
+/// arriving data.
 const STATES: u32 = (libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP) as u32;
 
-/// The request to cancel everything. Its success is not reported.
+/// Returns the request to cancel everything. Its success is not reported.
 pub(super) fn cancel_all(own: Token) -> Sqe {
     opcode::AsyncCancel2::new(CancelBuilder::any())
         .build()
@@ -169,7 +168,7 @@ pub(super) fn cancel_all(own: Token) -> Sqe {
         .user_data(own.bits())
 }
 
-/// The request to cancel every submission of an operation. Its success is not reported.
+/// Returns the request to cancel every submission of an operation. Its success is not reported.
 pub(super) fn cancel(token: Token, own: Token) -> Sqe {
     opcode::AsyncCancel2::new(CancelBuilder::user_data(token.bits()).all())
         .build()

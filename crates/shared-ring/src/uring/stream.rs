@@ -1,7 +1,8 @@
-//! What a descriptor tells of itself, for good: its state, as it changes, or the bytes that it receives.
+//! Multishot submissions outside the table of operations: changes of a descriptor's state, or the
+//! bytes that it receives.
 //!
-//! Such a submission owns no memory, stands in no table, and its reports are all that it gives. So it can be
-//! begun, and its reports be taken, in a signal handler.
+//! Such a submission owns no memory, and its only results are raw completions. So a signal handler can
+//! begin it and take its completions.
 
 use io_uring::cqueue;
 
@@ -10,40 +11,40 @@ use crate::process::error_in_child;
 use crate::{Fd, KernelError, OpKind, RxBuf, Token};
 
 impl<R: Ring> UringKernel<R> {
-    /// Has the ring report what happens at a descriptor from now on, under a token of one of two kinds:
-    /// for [`OpKind::Watch`] its state in the format of poll(2), for [`OpKind::Stream`] the bytes that it
-    /// receives. Each goes on until a report says otherwise. False when the queue is full, and for a token
-    /// of another kind.
+    /// Queues a multishot submission for a descriptor. A token of kind [`OpKind::Watch`] reports its
+    /// state in the format of poll(2), one of kind [`OpKind::Stream`] the bytes that it receives, until
+    /// a completion without [`has_more`](RawCompletion::has_more). Returns false if the queue is full or
+    /// the token is of another kind.
     ///
-    /// It is [handed over](UringKernel::flush) later. It may be called in a signal handler.
+    /// Submit it with [`flush`](UringKernel::flush). Safe to call in a signal handler.
     pub fn begin(&mut self, token: Token, fd: Fd) -> bool {
         if !matches!(token.kind(), OpKind::Watch | OpKind::Stream) {
-            // A report under such a name would be taken for that of an operation.
+            // Its completions would be taken for those of an operation.
             return false;
         }
-        // SAFETY: the submission points to nothing; it receives into provided buffers, which are there as
+        // SAFETY: the submission points to no memory; it receives into provided buffers, which exist as
         // long as `streams` is not zero.
         let pushed = unsafe { self.ring.push(&sqe::multishot(token, fd)) };
         self.streams += u32::from(pushed);
         pushed
     }
 
-    /// Ends what was begun under a token; a report that is under way may still come, and a last one
-    /// does. Whether the kernel has been told: if not it will be, at a turn.
+    /// Cancels the submission of a token. A pending completion may still follow, and a last one does.
+    /// Returns whether the cancellation was submitted; if not, a later turn submits it.
     ///
     /// # Errors
-    /// Only when the kernel can't be used any more.
+    /// Only if the kernel is unusable from now on.
     pub fn end(&mut self, token: Token) -> Result<bool, KernelError> {
         self.cancels.push_back(token);
         self.fill()?;
         self.flush().map(|all| all && self.cancels.is_empty())
     }
 
-    /// Hands over what is queued, and fetches reports for which the queue had no room, without waiting.
-    /// Whether all was taken. It may be called in a signal handler.
+    /// Submits the queue, and fetches completions that have overflowed, without waiting. Returns whether
+    /// all submissions were taken. Safe to call in a signal handler.
     ///
     /// # Errors
-    /// Only when the kernel can't be used any more, or not in this process.
+    /// Only if the kernel is unusable from now on, or in this process.
     pub fn flush(&mut self) -> Result<bool, KernelError> {
         if self.ring.is_parents() {
             return Err(error_in_child());
@@ -54,11 +55,10 @@ impl<R: Ring> UringKernel<R> {
         Ok(self.ring.queued() == 0)
     }
 
-    /// Has the kernel do what it has put off until the next entry, if it says that there is anything. It
-    /// may be called in a signal handler.
+    /// Runs the kernel's deferred work, if there is any. Safe to call in a signal handler.
     ///
     /// # Errors
-    /// Only when the kernel can't be used any more.
+    /// Only if the kernel is unusable from now on.
     pub fn run_task_work(&mut self) -> Result<(), KernelError> {
         if self.ring.has_taskrun() {
             self.enter(0, None)?;
@@ -66,30 +66,30 @@ impl<R: Ring> UringKernel<R> {
         Ok(())
     }
 
-    /// The buffer that a report brings, if it does.
+    /// Returns the receive buffer of a completion, if it carries one.
     ///
     /// # Safety
-    /// The report is one of this kernel's, of [`OpKind::Stream`], and nothing else is made of it.
+    /// The completion is one of this kernel's, of kind [`OpKind::Stream`], and is used only once.
     pub unsafe fn bytes(&mut self, raw: RawCompletion) -> Option<RxBuf> {
         let id = cqueue::buffer_select(raw.0.flags)?;
         let len = usize::try_from(raw.0.result).unwrap_or(0);
-        // SAFETY: the report says so, and is used once.
+        // SAFETY: the completion reports the buffer, and is used once.
         Some(unsafe { self.owned.provided.filled(id, len) })
     }
 
-    /// Gives receive buffers that were dropped to the kernel.
+    /// Returns dropped receive buffers to the kernel.
     pub fn give_back(&mut self) {
         self.owned.provided.give_back();
         self.rearm_starved();
     }
 
-    /// How many receive buffers the kernel has, and those in reports of which nothing was made yet. It
-    /// may be called in a signal handler.
+    /// Returns the number of receive buffers that the kernel holds, including those in completions that
+    /// were not used yet. Safe to call in a signal handler.
     pub fn buffers(&self) -> u16 {
         self.owned.provided.held()
     }
 
-    /// Notes the last report of something that stands in no table.
+    /// Counts the last completion of a submission outside the table.
     #[inline]
     pub(super) fn note_stream(&mut self, cqe: &Cqe) {
         let kind = Token::from_bits(cqe.user_data).kind();
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::{Kernel, Mode, UringConfig};
 
-    /// A kernel of two buffers, if there is io_uring, and two ends of a connection.
+    /// A kernel with two buffers, if io_uring is available, and both ends of a connection.
     fn setup() -> Option<(UringKernel, TcpStream, TcpStream)> {
         let config =
             UringConfig { mode: Mode::Cooperative, operations: 1, buffers: 2, buffer_size: 4 };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_tells_of_its_state_until_that_is_ended() {
+    fn watch_reports_state_until_it_is_ended() {
         let Some((mut kernel, near, mut far)) = setup() else { return };
         let token = Token::new(OpKind::Watch, 3, 1);
         assert!(kernel.begin(token, Fd::from_raw(near.as_raw_fd())));
@@ -192,15 +192,18 @@ mod tests {
         let (token, fd) = (Token::new(OpKind::Stream, 0, 0), Fd::from_raw(near.as_raw_fd()));
         far.write_all(b"abcdefghij").unwrap();
         assert!(kernel.begin(token, fd));
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for expected in [4, 4, -libc::ENOBUFS] {
             let raw = next(&mut kernel);
             assert_eq!(raw.result(), expected);
-            // SAFETY: it was just reported, under a token of this kind.
-            heard.extend(unsafe { kernel.bytes(raw) });
+            // SAFETY: it was just reported, with a token of this kind.
+            received.extend(unsafe { kernel.bytes(raw) });
         }
-        assert_eq!((&*heard[0], &*heard[1], kernel.buffers()), (&b"abcd"[..], &b"efgh"[..], 0));
-        heard.clear();
+        assert_eq!(
+            (&*received[0], &*received[1], kernel.buffers()),
+            (&b"abcd"[..], &b"efgh"[..], 0)
+        );
+        received.clear();
         kernel.give_back();
         assert_eq!(kernel.buffers(), 2);
         far.shutdown(Shutdown::Write).unwrap();
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_ends_with_its_kernel() {
+    fn shutdown_ends_streams() {
         let Some((mut kernel, near, mut far)) = setup() else { return };
         for kind in [OpKind::Watch, OpKind::Stream] {
             assert!(kernel.begin(Token::new(kind, 0, 0), Fd::from_raw(near.as_raw_fd())));
@@ -219,10 +222,10 @@ mod tests {
         assert!(kernel.flush().unwrap());
         let begin = Instant::now();
         assert!(kernel.shut_down());
-        assert_eq!(kernel.streams, 0, "it waits for their last reports");
+        assert_eq!(kernel.streams, 0, "it waits for their last completions");
         assert!(begin.elapsed() < super::super::SHUTDOWN_TIMEOUT);
         drop(kernel);
-        // Nothing holds the socket any more.
+        // The kernel no longer holds the socket.
         drop(near);
         assert_eq!(far.read(&mut [0]).unwrap(), 0);
     }
