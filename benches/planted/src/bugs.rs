@@ -181,8 +181,8 @@ bugs! {
 
     /// A stale signal of a closed descriptor is attributed to the next one with its number.
     StaleSignalAccepted on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
-        "if !known {" =>
-        "if !known && !PLANTED {";
+        "if !is_current {" =>
+        "if !is_current && !PLANTED {";
 
     /// Signals that overflowed the queue are not replaced by a scan.
     OverflowIgnored on RtSig, "crates/shared-ring/src/poller/rtsig.rs":

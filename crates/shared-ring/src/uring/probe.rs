@@ -135,7 +135,7 @@ fn explain(mode: Mode, error: &io::Error) -> SetupError {
     }
 }
 
-/// Why io_uring is forbidden, by what the file `io_uring_disabled` says; nothing where there is none.
+/// Returns why io_uring is forbidden, from the content of `io_uring_disabled`; empty if there is no such file.
 fn forbidden(switch: &str) -> SetupError {
     match switch.trim().parse() {
         Ok(0) | Err(_) => SetupError::Forbidden,
@@ -143,8 +143,8 @@ fn forbidden(switch: &str) -> SetupError {
     }
 }
 
-/// Why a registration failed that needs `what`.
-pub(super) fn refused(error: &io::Error, what: &'static str) -> SetupError {
+/// Converts the error of a registration that requires `what`.
+pub(super) fn registration_error(error: &io::Error, what: &'static str) -> SetupError {
     match error.raw_os_error() {
         Some(libc::ENOMEM) => SetupError::Memory,
         Some(libc::EINVAL) => SetupError::MissingFeature(what),
