@@ -23,7 +23,7 @@ pub struct Operations<S: System, N> {
     pub system: S,
     /// The receive buffers.
     pub pool: Rc<BufferPool>,
-    /// Counts of what was done.
+    /// Counters of this kernel.
     pub counters: Counters,
     in_flight: InFlightTable<Pending>,
     sockets: Table<SocketState<N>>,
@@ -81,7 +81,7 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Returns what waits for a socket.
+    /// Returns the operations that wait for a socket, and the notes.
     #[inline]
     pub fn socket(&mut self, fd: Fd) -> &mut SocketState<N> {
         self.sockets.at(fd.index())
@@ -97,7 +97,8 @@ impl<S: System, N: Default> Operations<S, N> {
         self.need.take()
     }
 
-    /// Tries an operation that is no close. If it is in flight then, it has a [need](Operations::take_need).
+    /// Tries an operation other than a close. An operation that is then in flight has a
+    /// [need](Operations::take_need).
     ///
     /// # Errors
     /// Those of [`Submit::submit`](crate::Submit::submit).
@@ -188,7 +189,7 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Goes on with an operation whose job another thread has run; `None` if it has ended.
+    /// Continues an operation whose job another thread has run. Returns `None` if it is not in flight.
     ///
     /// # Safety
     /// No thread uses the job any more.
@@ -207,7 +208,7 @@ impl<S: System, N: Default> Operations<S, N> {
         self.send(fd, token, op, disk).expect("it gave up its place in the table")
     }
 
-    /// Tries once what waits to read from a socket.
+    /// Tries once the receive or the accept that waits for a socket.
     #[inline(always)]
     pub fn read(&mut self, fd: Fd, token: Token) -> Read {
         self.counters.system_calls += 1;
@@ -255,7 +256,7 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Goes on with what waits to write to a socket; `None` if it has ended.
+    /// Continues the send or the connect that waits for a socket. Returns `None` if it is not in flight.
     pub fn write(&mut self, fd: Fd, token: Token) -> Option<Submitted> {
         let entry = self.in_flight.remove(token)?;
         self.remove_waiter(fd, token);
@@ -269,7 +270,7 @@ impl<S: System, N: Default> Operations<S, N> {
         Some(self.resume(fd, token, entry.op, Blocking::NoBlock))
     }
 
-    /// Ends an operation that waits for its socket, and returns what it was to send.
+    /// Fails an operation that waits for its socket. The completion returns unsent data.
     pub fn fail(&mut self, fd: Fd, token: Token, errno: Errno) -> Completion {
         let data = match self.in_flight.get(token) {
             Some(Entry { op: Op::Send { data, .. }, .. }) => Some(mem::take(data)),
@@ -313,7 +314,7 @@ impl<S: System, N: Default> Operations<S, N> {
         Some(self.fail(fd, token, Errno::CANCELED))
     }
 
-    /// Ends the operations whose jobs other threads were to run.
+    /// Drops the operations whose jobs were offloaded.
     ///
     /// # Safety
     /// No thread uses a job any more.

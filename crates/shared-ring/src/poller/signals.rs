@@ -127,7 +127,7 @@ impl SignalQueue {
         Ok(SignalQueue { signals, blocked, first, system_calls: 0, process, not_send: PhantomData })
     }
 
-    /// Whether what happens to a descriptor is told to this queue: the number may be a stranger's now.
+    /// Returns whether a descriptor signals this queue. Its number may belong to another file by now.
     fn is_watched(&self, fd: Fd) -> bool {
         // SAFETY: asks for a number.
         let signal = unsafe { libc::fcntl(fd.raw(), F_GETSIG) };
