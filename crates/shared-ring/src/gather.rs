@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn one_operation_is_bounded() {
+    fn slices_are_bounded_by_max_bytes() {
         let mut gather = GatherList::default();
         gather.shared(Bytes::from(vec![1; GatherList::MAX_BYTES - 1]));
         gather.copy(&[2; 10]);
