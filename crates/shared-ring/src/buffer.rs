@@ -17,8 +17,8 @@ pub struct BufferPool {
     memory: NonNull<u8>,
     layout: Layout,
     size: usize,
-    /// Distance between buffers in bytes. It is not a power of two: else the starts of all buffers,
-    /// where the requests are, would map to the same few cache sets.
+    /// Distance between buffers in bytes: a cache line more than their size. With a power of two,
+    /// the starts of all buffers, where the requests are, would map to the same few cache sets.
     stride: usize,
     count: u16,
     free: RefCell<Vec<u16>>,

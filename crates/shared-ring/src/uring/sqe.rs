@@ -46,7 +46,7 @@ impl Memory {
         }
         match self {
             Memory::Bytes(bytes) => bytes,
-            _ => unreachable!("it was just set"),
+            _ => unreachable!("just set"),
         }
     }
 }
@@ -83,7 +83,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         },
         Op::Connect { fd, to } => {
             state.memory = Memory::Address(Box::new(address(to)));
-            let Memory::Address(address) = &state.memory else { unreachable!("it was just set") };
+            let Memory::Address(address) = &state.memory else { unreachable!("just set") };
             let start = (&raw const address.0).cast();
             opcode::Connect::new(raw(*fd), start, address.1).build()
         }
