@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The web server before the judges of HTTP: h1spec (strict) on every mechanism, and redbot and
-# httplint on a file, a range, a conditional request and a coding. They come from PyPI and GitHub, by
-# pip, into target/conformance; H1SPEC=DIR takes h1spec from a checkout instead.
+# Checks HTTP conformance of the web server: h1spec (strict) on every mechanism, redbot and httplint
+# on a file, a range, a conditional request and a content coding. pip installs them from PyPI and
+# GitHub into target/conformance; H1SPEC=DIR uses a checkout of h1spec instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 need() {
-    command -v "$1" >/dev/null || { echo "ci/conformance.sh needs $1 (Debian package: $2)" >&2; exit 1; }
+    command -v "$1" >/dev/null || { echo "ci/conformance.sh requires $1 (Debian package: $2)" >&2; exit 1; }
 }
 need python3 python3-venv
 need curl curl
@@ -45,7 +45,7 @@ start() {
 failed=0
 fail() { echo "FAILED: $*" >&2; failed=1; }
 
-# lint NAME CURL-OPTIONS...: what httplint finds bad in a reply.
+# lint NAME CURL-OPTIONS...: fails on errors or warnings of httplint about a reply.
 lint() {
     local name=$1 found
     shift
@@ -77,6 +77,6 @@ cat "$work/redbot"
 for line in 'Content-Length header is correct' 'negotiation for gzip compression is supported' \
     'If-None-Match conditional requests are supported' 'If-Modified-Since conditional requests are supported' \
     'ranged request returned the correct partial content'; do
-    grep -q "$line" "$work/redbot" || fail "redbot does not say: $line"
+    grep -q "$line" "$work/redbot" || fail "missing in the output of redbot: $line"
 done
 exit $failed

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Each mechanism alone, and the crates that depend on them, must build.
+# Checks that each mechanism builds alone, and with the crates that depend on it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,11 +12,11 @@ for features in evring/epoll tls,evring/epoll programs; do
     echo "examples with $features"
     cargo check --quiet -p examples --no-default-features --features "$features"
 done
-echo "kv without its program"
+echo "kv without its binary"
 cargo check --quiet -p kv --no-default-features --features evring/epoll
 for mechanism in $mechanisms; do
     echo "evring with $mechanism"
     cargo check --quiet -p evring --no-default-features --features "$mechanism"
     echo "httpd with $mechanism"
-    cargo check --quiet -p evring-httpd --no-default-features --features "evring/$mechanism"
+    cargo check --quiet -p evring-httpd --no-default-features --features "$mechanism"
 done

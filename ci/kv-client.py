@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Uses a memcached server as programs do, through pymemcache: ci/kv-client.py PORT."""
+"""Tests a memcached server through the client library pymemcache: ci/kv-client.py PORT."""
 import sys
 
 from pymemcache.client.base import Client, PooledClient
 from pymemcache.exceptions import MemcacheClientError, MemcacheServerError
 
 
-def check(what, got, expected):
-    if got != expected:
-        sys.exit(f'{what}: {got!r} instead of {expected!r}')
+def check(what, actual, expected):
+    if actual != expected:
+        sys.exit(f'{what}: {actual!r} instead of {expected!r}')
 
 
 def main():
@@ -43,12 +43,12 @@ def main():
     check('large', (client.set('large', large), client.get('large') == large), (True, True))
     try:
         client.set('large', large * 2)
-        sys.exit('a value that is too large was stored')
+        sys.exit('set of a value above the size limit succeeded')
     except MemcacheServerError:
         pass
     try:
         client.incr('quiet0', 1)
-        sys.exit('a word was incremented')
+        sys.exit('incr of a non-numeric value succeeded')
     except MemcacheClientError:
         pass
     check('stats', client.stats()[b'curr_items'] > 0, True)

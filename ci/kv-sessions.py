@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compares two memcached servers byte by byte: ci/kv-sessions.py PORT PORT [SESSIONS [SEED]].
+"""Compares the replies of two memcached servers: ci/kv-sessions.py PORT PORT [SESSIONS [SEED]].
 
-Both have to be fresh. Each session is a connection to either server with the same bytes, some of them
-commands and some not; whatever the servers answer has to be the same, but for their version.
+Both servers must be newly started. Each session sends the same bytes, valid commands and others, to
+both servers; except for the version, the replies must be identical.
 """
 import random
 import re
@@ -15,7 +15,7 @@ EXPTIMES = [b'0'] * 8 + [b'100', b'2592000', b'2592001', b'-1', b'2147483647', b
 BAD_NUMBERS = [b'', b'x', b'-1', b'1x', b'0x10', b'+7', b'007', b'18446744073709551616', b'99999999999999999999',
                b'9223372036854775808', b'-9223372036854775808', b'-9223372036854775809', b'4294967296', b'\t5',
                b'5\t', b'-18446744073709551615', b'2147483646', b'-', b'noreply', b'1.5']
-# None has a minus: behind a number above 2^63 memcached looks for one, also in what memory held before.
+# None has a minus: after a number above 2^63 memcached searches for one beyond the end of the value.
 VALUES = [b'', b'0', b'7', b'99', b'100', b' 5', b'5 apples', b'18446744073709551615', b'18446744073709551616',
           b'000000000000000000000000000009', b'abc', b'\r\nx', b'END\r\n', b'\0', b'1\x002', b'12\t', b'+4']
 LINES = [b'', b' ', b'a', b'bogus', b'get', b'gets', b'gat', b'gats', b'gat 0', b'gat x', b'gat x a', b'set', b'set a',
@@ -36,11 +36,10 @@ CLOSING = [b'quit\r\n', b'quit x\r\nversion\r\n', b'GET / HTTP/1.1\r\n', b'POST 
 class Session:
     def __init__(self, random, number):
         self.random, self.number = random, number
-        # One request after the other, each with its replies.
+        # Whether each request waits for the reply to the previous one.
         self.in_step = number % 3 == 0
-        # Whether a number may be in a reply that is not sent yet: where memcached changes it in place, and
-        # where not, depends on that.
-        self.asked = False
+        # Whether a number may be in an unsent reply: memcached changes a number in place only if it is not.
+        self.number_requested = False
 
     def key(self):
         n = self.random.randrange(8)
@@ -73,19 +72,19 @@ class Session:
         words = [self.random.choice([b'0', b'5', b'4294967295']), self.random.choice(EXPTIMES), b'size']
         if name == b'cas':
             words.append(b'%d' % self.random.randrange(1, 3 * self.number + 10))
-        asked = [self.number_word(word) for word in words]
-        # A value that is taken for a line must not be too long for one.
-        value = self.value() if asked == words else self.value()[:1000]
-        if asked[2] == b'size' or self.in_step:
-            asked[2] = b'%d' % len(value)
-        line = b' '.join([name, self.key()] + asked) + self.noreply() + self.end()
+        fields = [self.number_word(word) for word in words]
+        # A value that is parsed as a line must not exceed the maximum line length.
+        value = self.value() if fields == words else self.value()[:1000]
+        if fields[2] == b'size' or self.in_step:
+            fields[2] = b'%d' % len(value)
+        line = b' '.join([name, self.key()] + fields) + self.noreply() + self.end()
         if not self.in_step:
             if self.random.random() < 0.03:
                 value += self.random.choice([b'x', b'too much', b'\n'])
             elif self.random.random() < 0.02:
                 value = value[:-1] + b'\r\n'
-            if asked[2] != b'%d' % len(value):
-                # Ends what is still expected, so that the next command is one.
+            if fields[2] != b'%d' % len(value):
+                # Completes the expected value, so that the next command is parsed as a command.
                 value += b'\r\n' * 6
         return line + value + b'\r\n'
 
@@ -93,13 +92,13 @@ class Session:
         r = self.random.random()
         if r < 0.35:
             return self.store()
-        if r < 0.75 and r >= 0.65 and self.asked and not self.in_step:
+        if r < 0.75 and r >= 0.65 and self.number_requested and not self.in_step:
             r = 0.5
         if r < 0.65:
-            self.asked = True
+            self.number_requested = True
             keys = b' '.join(self.key() for _ in range(self.random.choice([1, 1, 1, 2, 5, 30])))
             if not self.in_step:
-                # What is taken for the end of a value must not leave a long line that is no get.
+                # If the start is parsed as the end of a value, the rest must not exceed the line length.
                 keys = keys[:1500]
             elif self.random.random() < 0.02:
                 keys += b' key1' * 600
@@ -118,7 +117,7 @@ class Session:
         if r < 0.86:
             return b'delete ' + self.key() + self.noreply() + self.end()
         if r < 0.87:
-            # A delayed flush of memcached brings back what an earlier one has taken.
+            # In memcached a delayed flush restores values that an earlier flush removed.
             delay = b' 100000' if self.number < 200 else self.random.choice([b'', b' 0', b' -1'])
             return b'flush_all' + delay + self.noreply() + self.end()
         return self.random.choice(LINES) + self.end()
@@ -129,7 +128,7 @@ class Session:
             return all
         all = b''.join(all)
         if self.random.random() < 0.05:
-            # Before it there is nothing, as memcached forgets replies that it has not sent yet.
+            # Placed first, as on this error memcached drops unsent replies.
             start = self.random.choice([b'get key1 ', b'gets ', b'gat -1 key0 key1 ', b'get key1 key2 '])
             all = start + LONG + b' key0\r\n' + all
         if self.random.random() < 0.05 and max(map(len, all.split(b'\n'))) < 600:
@@ -137,7 +136,7 @@ class Session:
             for _ in range(self.random.randrange(1, 4)):
                 all[self.random.randrange(len(all))] = self.random.choice(OTHERS)
             all = UNWANTED.sub(b'zz', bytes(all))
-        # Ends a value that lacks a byte, as memcached forgets replies when a connection ends within one.
+        # Completes a value that lacks a byte, as memcached drops replies if a connection ends within one.
         return self.pieces(all + b'\r\nversion\r\n')
 
     def closing(self):
@@ -151,7 +150,7 @@ class Session:
 
 
 OTHERS = [byte for byte in range(256) if byte != ord('-')]
-# What memcached knows and the other does not, and what a delay would bring back.
+# Commands that only memcached supports, and those that a delayed flush would affect.
 UNWANTED = re.compile(rb'(?i)\bm[a-z]\b|watch|lru_crawler|cache_memlimit|slabs |flush_all [0-9]|HTTP')
 VERSION = re.compile(rb'^VERSION [^\r\n]*', re.M)
 LAST_VERSION = re.compile(rb'VERSION [^\r\n]*\r\n$')
@@ -162,17 +161,17 @@ class Connection:
         self.socket = socket.create_connection(('127.0.0.1', port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.settimeout(20)
-        self.got = bytearray()
+        self.received = bytearray()
 
     def receive(self, until=None):
-        """Receives up to the end, or until what was received from now on matches."""
-        begin = len(self.got)
+        """Receives until the end, or until the newly received bytes match."""
+        begin = len(self.received)
         try:
-            while until is None or not until.search(self.got, max(begin, len(self.got) - 100)):
+            while until is None or not until.search(self.received, max(begin, len(self.received) - 100)):
                 more = self.socket.recv(1 << 20)
                 if not more:
                     break
-                self.got += more
+                self.received += more
         except ConnectionResetError:
             pass
 
@@ -182,7 +181,7 @@ class Connection:
                 self.socket.sendall(piece)
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # the server has ended the connection
+            pass  # the server closed the connection
 
     def step(self, request):
         self.socket.sendall(request + b'version\r\n')
@@ -200,7 +199,7 @@ class Connection:
 
     def all(self):
         self.socket.close()
-        return VERSION.sub(b'VERSION', bytes(self.got))
+        return VERSION.sub(b'VERSION', bytes(self.received))
 
 
 def talk(port, commands, in_step, closing):
@@ -237,7 +236,7 @@ def main():
                 break
     if differing:
         sys.exit(f'{differing} sessions differ (seed {seed})')
-    print(f'{count} sessions, {sent >> 10} KiB sent, {received >> 10} KiB received: the same, byte for byte')
+    print(f'{count} sessions, {sent >> 10} KiB sent, {received >> 10} KiB received: identical')
 
 
 if __name__ == '__main__':

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The memcached server beside memcached: 10,000 sessions, byte for byte the same, and the clients that
-# people use. ci/kv.sh --model first has 10 million random operations
-# agree with a model, without a network and on the simulated machine, and a million on each mechanism: an hour.
+# Compares the memcached server with memcached: 10,000 sessions must be identical, and common clients
+# must work. ci/kv.sh --model first compares 10 million random operations with a model, without a network
+# and on the simulated machine, and one million on each mechanism, which takes an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 . ci/need.sh
 need memcached memcached
 need memccapable libmemcached-tools
-# Debian's own interpreter has Debian's packages, whatever else is installed.
+# Debian's interpreter finds Debian's packages, even if others are installed.
 python=/usr/bin/python3
 $python -c 'import pymemcache' 2>/dev/null || need python3-pymemcache python3-pymemcache
 
@@ -24,7 +24,7 @@ work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 
-# start OPTION...: runs our server on a free port, sets $port.
+# start OPTION...: runs our server on a free port, and sets $port.
 start() {
     "$kv" -p 0 "$@" >"$work/log" 2>&1 &
     pids+=($!)
@@ -44,7 +44,7 @@ stop() {
     unset 'pids[-1]'
 }
 
-# Without threads of its own that look at values: whether one does shows in what `decr` leaves behind.
+# Without maintenance threads, whose references to values change the bytes that `decr` leaves.
 memcached_port=18111
 as=()
 [ "$(id -u)" = 0 ] && as=(-u nobody)
@@ -58,7 +58,7 @@ start -m 1024
 $python ci/kv-sessions.py "$port" $memcached_port "${KV_SESSIONS:-10000}"
 stop
 
-# How memcached's threads share values does not show.
+# Two threads: the replies do not depend on how threads share values.
 start -m 1024 -t 2
 memccapable -a -h 127.0.0.1 -p "$port" >"$work/capable" || { cat "$work/capable" >&2; exit 1; }
 echo "memccapable, two threads: $(grep -c '\[pass\]' "$work/capable") tests passed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The servers that the lab measures beside ours: each gives the same files and the same hello, ends a
-# connection when it is asked to, and the load generator finds nothing to complain of.
+# Checks the servers that the lab compares: each serves the same files and greeting, closes a
+# connection on request, and causes no failures in the load generator.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ for server in "httpd epoll" "nginx copy-cached" "nginx sendfile-cached" "nginx s
     "lighttpd select" "lighttpd poll" "lighttpd epoll" "haproxy epoll" "h2o epoll" \
     "hyper tokio" "may-minihttp may"; do
     read -r what mechanism <<<"$server"
-    # It ends with its standard input.
+    # The server stops at the end of its standard input.
     mkfifo "$work/in"
     "$lab" serve --what "$what" --mechanism "$mechanism" --root "$work" \
         <"$work/in" >"$work/out" 2>"$work/err" &
@@ -52,7 +52,7 @@ for server in "httpd epoll" "nginx copy-cached" "nginx sendfile-cached" "nginx s
     curl --silent --show-error --fail "http://$address/hello" | cmp - "$work/hello.txt"
     "$lab" load "http://$address$path" -c 8 --expect "$expect" --warm-up 0 --duration 0.2 --json "$work/seen" >/dev/null
     grep -q '"failed":{}' "$work/seen" || { cat "$work/seen" >&2; exit 1; }
-    # may_minihttp keeps every connection, so no work is asked of it that ends them.
+    # may_minihttp never closes a connection.
     if [ "$what" != may-minihttp ]; then
         "$lab" load "http://$address$path" -c 8 -n 1 --expect "$expect" --warm-up 0 --duration 0.2 \
             --json "$work/seen" >/dev/null
@@ -65,5 +65,5 @@ for server in "httpd epoll" "nginx copy-cached" "nginx sendfile-cached" "nginx s
     kill "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
     pid=
-    echo "$server: the same bytes, no failures"
+    echo "$server: identical bytes, no failures"
 done

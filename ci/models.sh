@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the models of what threads share, in every order in which they can run (loom).
+# Checks the concurrency models in every interleaving (loom).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

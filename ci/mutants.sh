@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Changes the code in one place at a time, and sees whether a test fails (cargo-mutants).
+# Changes the code in one place at a time, and checks whether a test fails (cargo-mutants).
 #
 #   ci/mutants.sh [--sample N --seed S] [--shard K/N] [--names FILE]
 #   ci/mutants.sh --table RESULTS...
 #
-# Without an option, every mutant that .cargo/mutants.toml permits: thousands, for a day. --sample takes N
-# of them, decided by the seed; --shard the part K (from 0) of N parts of what is chosen; --names those that a
-# file names, a line each. Each mutant is given to the tests of its own crate, what survives to simulation,
-# and what survives that to the suites on real sockets. What comes of it is in target/mutants:
-# NAME.results, a line for each mutant with its outcome and the tests that decided, and NAME.survivors.
-# --table adds up the results of several parts.
+# Without options, tests every mutant that .cargo/mutants.toml permits: thousands, which takes a day.
+# --sample selects N of them by the seed, --shard part K (from 0) of N parts of the selection, --names the
+# mutants listed in a file, one per line. Each mutant is tested by its crate, survivors by simulation, and
+# the remaining ones by the suites on real sockets. The results are in target/mutants: NAME.results, one
+# line per mutant with its outcome and the deciding tests, and NAME.survivors. --table sums the results of
+# several parts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C
 
-# Seconds for the tests of one mutant, and for its build: many times what they take.
+# Timeouts for the tests and the build of one mutant, in seconds: many times their usual duration.
 test_timeout=180
 build_timeout=600
 
 usage() { sed -n '4,5s/^# *//p' "$0" >&2; exit 2; }
 
-# Outcomes by crate.
+# Prints the outcomes by crate.
 table() {
     awk -F'\t' '
         function line(name, c) {
@@ -51,7 +51,7 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 
-# The tests that a crate's mutants are given to, in turn. No lab, nothing that takes long.
+# The test passes of a crate's mutants, in order, without the lab and slow tests.
 passes() {
     case $1 in
         httpd) echo own simulation server ;;
@@ -63,7 +63,7 @@ suite() {
     case $1:$2 in
         shared-ring:own) echo "--package shared-ring --features sim --lib $(for_each --test counters \
             interest memory refusals regressions)" ;;
-        # All but every_instruction.
+        # All except every_instruction.
         send-core:own) echo "--package send-core --lib $(for_each --test critical descriptors kernel masks \
             notifier sockets wrong broken_rules)" ;;
         evring:own) echo "--package evring --features sim --lib --test mechanisms --test regressions" ;;
@@ -82,28 +82,28 @@ command -v cargo-mutants >/dev/null || cargo install --quiet --locked cargo-muta
 work=$PWD/target/mutants
 tree=$work/tree
 mkdir -p "$work"
-# One at a time: it is done in a copy of the sources, which is built again and again.
+# One run at a time, as all use the same copy of the sources.
 exec 9>"$work/lock"
-flock -n 9 || { echo "ci/mutants.sh is running already" >&2; exit 1; }
+flock -n 9 || { echo "ci/mutants.sh is already running" >&2; exit 1; }
 rm -rf "$tree"
 mkdir "$tree"
-# Newer than whatever was built of the last mutant.
+# tar -m makes the files newer than the build of the last mutant.
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
     [ ! -e "$file" ] || printf '%s\0' "$file"
 done | tar --null -T - -c | tar -xm -C "$tree"
 
-# What there is, and what is chosen of it. (`exclude_re` does not reach the fields of structs, so tests are
-# left out here again.)
+# All mutants, and the selected ones. (`exclude_re` does not apply to struct fields, so tests are excluded
+# here again.)
 all=$work/all
-chosen=$work/chosen
+selected=$work/selected
 cargo mutants --dir "$tree" --workspace --list | grep -vE '\b(tests|models)::' | sort >"$all"
 if [ -n "$names" ]; then
-    sort -u "$names" >"$chosen"
-    gone=$(comm -23 "$chosen" "$all")
-    [ -z "$gone" ] || { printf 'there is no such mutant now:\n%s\n' "$gone" >&2; exit 1; }
+    sort -u "$names" >"$selected"
+    unknown=$(comm -23 "$selected" "$all")
+    [ -z "$unknown" ] || { printf 'no such mutant:\n%s\n' "$unknown" >&2; exit 1; }
     name=$(basename "$names")
 else
-    cp "$all" "$chosen"
+    cp "$all" "$selected"
     name=all
 fi
 if [ -n "$sample" ]; then
@@ -118,30 +118,30 @@ if [ -n "$sample" ]; then
                 print line[other]
                 line[other] = line[i]
             }
-        }' "$chosen" >"$chosen.sample"
-    mv "$chosen.sample" "$chosen"
+        }' "$selected" >"$selected.sample"
+    mv "$selected.sample" "$selected"
     name=sample-$sample-seed-$seed
 fi
 if [ -n "$shard" ]; then
-    awk -v k="${shard%/*}" -v n="${shard#*/}" 'NR % n == k' "$chosen" >"$chosen.shard"
-    mv "$chosen.shard" "$chosen"
+    awk -v k="${shard%/*}" -v n="${shard#*/}" 'NR % n == k' "$selected" >"$selected.shard"
+    mv "$selected.shard" "$selected"
     name=$name-shard-${shard%/*}-of-${shard#*/}
 fi
 results=$work/$name.results
 : >"$results"
 
 export CARGO_TARGET_DIR=$work/build
-# A mutant may want memory without end.
+# Limits the memory of a mutant.
 ulimit -v $((12 << 20))
 
-# run CRATE PASS FILE: gives the mutants that the file names to the tests, and notes what came of them.
+# run CRATE PASS FILE: tests the mutants listed in the file, and records the outcomes.
 run() {
     local crate=$1 pass=$2 file=$3 begin status=0 outcome out=$work/out/mutants.out args=()
     for arg in $(suite "$crate" "$pass"); do args+=("$arg"); done
     (cd "$tree" && cargo test --quiet --profile mutants "${args[@]}") >"$work/log" 2>&1 ||
-        { cat "$work/log" >&2; echo "without a mutant the tests fail: $crate, $pass" >&2; exit 1; }
+        { cat "$work/log" >&2; echo "the tests fail on unmutated code: $crate, $pass" >&2; exit 1; }
     begin=$SECONDS
-    # Those that are not chosen are said to be caught, as --re lets mutants of fields through.
+    # Marks unselected mutants as caught, as --re does not filter mutants of fields.
     rm -rf "$work/out"
     mkdir -p "$out"
     cargo mutants --dir "$tree" --workspace --list | sort | comm -23 - <(sort "$file") >"$out/caught.txt"
@@ -152,26 +152,26 @@ run() {
         >"$work/log" 2>&1 || status=$?
     case $status in
         0 | 2 | 3) ;;
-        *) cat "$work/log" >&2; echo "cargo mutants fails with $status: $crate, $pass" >&2; exit 1 ;;
+        *) cat "$work/log" >&2; echo "cargo mutants failed with status $status: $crate, $pass" >&2; exit 1 ;;
     esac
-    # A linker that fails has nothing to do with a mutant.
+    # A linker error is not caused by a mutant.
     ! grep -lE '^error: linking with' "$out"/log/* >&2 || exit 1
     for outcome in caught timeout unviable; do
         sed "s/^/$outcome\t$pass\t/" "$out/$outcome.txt" >>"$results"
     done
     cp "$out/missed.txt" "$work/missed"
-    printf '%-12s %-11s %4d mutants, %4d left, %5d s\n' "$crate" "$pass" "$(wc -l <"$file")" \
+    printf '%-12s %-11s %4d mutants, %4d survived, %5d s\n' "$crate" "$pass" "$(wc -l <"$file")" \
         "$(wc -l <"$work/missed")" $((SECONDS - begin))
 }
 
 for crate in shared-ring send-core evring httpd; do
-    grep "^crates/$crate/" "$chosen" >"$work/left" || continue
+    grep "^crates/$crate/" "$selected" >"$work/survivors" || continue
     for pass in $(passes "$crate"); do
-        [ -s "$work/left" ] || break
-        run "$crate" "$pass" "$work/left"
-        mv "$work/missed" "$work/left"
+        [ -s "$work/survivors" ] || break
+        run "$crate" "$pass" "$work/survivors"
+        mv "$work/missed" "$work/survivors"
     done
-    sed "s/^/missed\t-\t/" "$work/left" >>"$results"
+    sed "s/^/missed\t-\t/" "$work/survivors" >>"$results"
 done
 awk -F'\t' '$1 == "missed" { print $3 }' "$results" | sort >"$work/$name.survivors"
 table "$results"

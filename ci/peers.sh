@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The servers beside real programs: curl fetches a directory of 1,000 files from every mechanism,
-# byte for byte; so it does through the proxy from nginx, and over TLS. ci/kv.sh has the cache beside memcached.
+# Tests the servers with other programs: curl fetches a directory of 1,000 files from every mechanism,
+# through the proxy from nginx, and over TLS, and compares the bytes. Runs ci/kv.sh for the cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 
-# 1,000 files of 0 bytes to 10 MB: many small ones, every size around a buffer's or page's end.
+# 1,000 files of 0 bytes to 10 MB: mostly small, with sizes around multiples of buffers and pages.
 root=$work/root
 mkdir -p "$root"
 sizes=(0 1 12 100 1023 1024 4095 4096 4097 8191 8192 16384 65535 65536 65537 262143 262144 262145 1000000 10000000)
@@ -25,7 +25,7 @@ for i in $(seq 0 999); do
 done
 chmod 755 "$work" "$root"
 
-# start NAME COMMAND...: runs a server, waits for its line, sets $address.
+# start NAME COMMAND...: runs a server, waits for its first line, and sets $address.
 start() {
     local log=$work/$1.log
     : >"$log"
@@ -39,7 +39,7 @@ start() {
         sleep 0.05
     done
     cat "$log" >&2
-    echo "did not start: $*" >&2
+    echo "cannot start: $*" >&2
     exit 1
 }
 
@@ -49,7 +49,7 @@ stop() {
     unset 'pids[-1]'
 }
 
-# fetch NAME BASE [OPTION...]: everything below BASE with curl, compared with the originals.
+# fetch NAME BASE [OPTION...]: fetches all files below BASE with curl, and compares them with the originals.
 fetch() {
     local name=$1 base=$2 into=$work/fetched
     shift 2
@@ -59,7 +59,7 @@ fetch() {
     done >"$work/list"
     curl --silent --show-error --fail --no-progress-meter --parallel --parallel-max 32 "$@" --config "$work/list"
     diff -r "$root" "$into" >/dev/null || { diff -rq "$root" "$into" | head >&2; echo "$name: files differ" >&2; exit 1; }
-    echo "$name: 1000 files, byte for byte"
+    echo "$name: 1000 identical files"
 }
 
 backends=$("$bin/httpd" --list-backends --json | grep -o '"name": *"[^"]*"\|"available": *[a-z]*' |

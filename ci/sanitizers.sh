@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs the tests of the two crates that are made of `unsafe` under AddressSanitizer, with its leak check:
-# ci/sanitizers.sh [OPTIONS OF cargo test]. Needs a nightly compiler for x86-64.
+# Runs the tests of the two crates with most `unsafe` code under AddressSanitizer and LeakSanitizer:
+# ci/sanitizers.sh [OPTIONS OF cargo test]. Requires a nightly compiler for x86-64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TARGET_DIR=target/asan RUSTFLAGS=-Zsanitizer=address
 export ASAN_OPTIONS=detect_leaks=1
 skipped=(
-    # It stops behind each instruction, of which there are many times as many here: it would take an hour.
-    an_event_may_arrive_behind_any_instruction
-    # It builds a library without `--target`, that is to say elsewhere, and loads it into a program that has to
-    # have the sanitizer's own library first. What it looks for is no access to memory.
-    the_first_use_of_a_threads_storage_was_in_the_handler
+    # Stops after each instruction; the instrumented code has many more, which would take an hour.
+    event_after_any_instruction_is_handled
+    # Builds a library without `--target`, so without the sanitizer, and loads it into a program that
+    # must load the sanitizer's library first. Its defect is not a memory access.
+    handler_allocated_thread_local_storage
 )
 cargo +nightly test --target x86_64-unknown-linux-gnu -p shared-ring -p send-core --features shared-ring/sim \
     --lib --tests --no-fail-fast "$@" -- "${skipped[@]/#/--skip=}"

@@ -1,7 +1,7 @@
-//! The driver: from bytes at a socket to the callback and back, over loopback.
+//! The driver: round trips of an echo server over loopback.
 //!
-//! The server is a thread with the echo application. One connection shows the whole way, mostly
-//! waking up; 64 at once show what is left of it under load.
+//! The server runs in a thread. A round trip on one connection consists mostly of wake-ups; with 64
+//! connections their cost is shared.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,22 +21,22 @@ struct Server {
 
 impl Server {
     fn start(name: &'static str) -> Self {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let server = AnyMechanism::new(name, &Config { listen, ..Config::default() });
-            let server = server.expect("it is available");
-            tell.send((server.addresses()[0], server.remote())).expect("the other end waits");
-            server.run(examples::Echo).expect("the loop goes on until it is stopped");
+            let server = server.expect("the mechanism is available");
+            sender.send((server.addresses()[0], server.remote())).expect("the receiver is waiting");
+            server.run(examples::Echo).expect("the loop runs until it is stopped");
         });
-        let (address, remote) = told.recv().expect("the server starts");
+        let (address, remote) = receiver.recv().expect("the server starts");
         Server { address, remote, thread: Some(thread) }
     }
 
     fn connect(&self, count: usize) -> Vec<TcpStream> {
         let connect = |_| {
             let stream = TcpStream::connect(self.address).expect("the server listens");
-            stream.set_nodelay(true).expect("a socket can be without delay");
+            stream.set_nodelay(true).expect("TCP_NODELAY can be set");
             stream
         };
         (0..count).map(connect).collect()
@@ -54,10 +54,10 @@ impl Drop for Server {
 
 fn round(streams: &mut [TcpStream]) {
     for stream in &mut *streams {
-        stream.write_all(&BYTES).expect("the server is there");
+        stream.write_all(&BYTES).expect("the connection is open");
     }
     for stream in streams {
-        stream.read_exact(&mut [0; BYTES.len()]).expect("the server answers");
+        stream.read_exact(&mut [0; BYTES.len()]).expect("the server replies");
     }
 }
 

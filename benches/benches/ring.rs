@@ -1,7 +1,7 @@
-//! The ring: operations go in, completions come out, one by one and in batches.
+//! The ring: operations and completions, one by one and in batches.
 //!
-//! A round sends 64 bytes through each of a number of socket pairs and ends when all have been
-//! sent and received. The same over epoll, through the same trait, is there to compare with.
+//! A round sends 64 bytes through each of a number of socket pairs, and ends when all have been
+//! sent and received. The same over epoll, through the same trait, is the comparison.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -20,14 +20,14 @@ const BYTES: &[u8] = &[b'r'; 64];
 struct Pairs<K> {
     kernel: K,
     senders: Vec<Fd>,
-    #[expect(clippy::vec_box, reason = "operations want them in boxes, and give them back so")]
+    #[expect(clippy::vec_box, reason = "operations take and return boxes")]
     lists: Vec<Box<GatherList>>,
     batch: Batch,
 }
 
-/// The number of a socket that stays open.
+/// Returns the number of a socket, which stays open.
 fn number(socket: UnixStream) -> Fd {
-    // SAFETY: the owner is dropped, so nobody closes it.
+    // SAFETY: the owner is consumed, so nothing closes the descriptor.
     unsafe { Socket::from(OwnedFd::from(socket)).fd() }
 }
 
@@ -35,13 +35,15 @@ impl<K: Kernel> Pairs<K> {
     fn new(mut kernel: K, count: u32) -> Self {
         let mut senders = Vec::new();
         for slot in 0..count {
-            let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+            let (ours, theirs) = UnixStream::pair().expect("a socket pair can be created");
             for end in [&ours, &theirs] {
-                end.set_nonblocking(true).expect("a socket can be non-blocking");
+                end.set_nonblocking(true).expect("O_NONBLOCK can be set");
             }
             senders.push(number(ours));
             let receive = Op::Receive { fd: number(theirs) };
-            kernel.submit(Token::new(OpKind::Receive, slot, 0), receive).expect("there is room");
+            kernel
+                .submit(Token::new(OpKind::Receive, slot, 0), receive)
+                .expect("the queue has space");
         }
         let lists = (0..count).map(|_| Box::default()).collect();
         Pairs { kernel, senders, lists, batch: Batch::new() }
@@ -51,10 +53,14 @@ impl<K: Kernel> Pairs<K> {
         let mut open = 2 * self.senders.len();
         let mut sent = Vec::with_capacity(self.senders.len());
         for (slot, fd) in self.senders.iter().enumerate() {
-            let mut data = self.lists.pop().expect("all have come back");
+            let mut data = self.lists.pop().expect("all lists have been returned");
             data.constant(BYTES);
             let token = Token::new(OpKind::Send, slot as u32, 0);
-            match self.kernel.submit(token, Op::Send { fd: *fd, data }).expect("there is room") {
+            match self
+                .kernel
+                .submit(token, Op::Send { fd: *fd, data })
+                .expect("the queue has space")
+            {
                 Submitted::InFlight => {}
                 Submitted::Done(Outcome::Sent(list, _)) => sent.push(list),
                 Submitted::Done(other) => panic!("{other:?}"),
@@ -63,7 +69,7 @@ impl<K: Kernel> Pairs<K> {
         open -= sent.len();
         self.lists.append(&mut sent);
         while open > 0 {
-            self.kernel.turn_into(None, &mut self.batch).expect("the kernel goes on");
+            self.kernel.turn_into(None, &mut self.batch).expect("the turn succeeds");
             for completion in self.batch.drain(..) {
                 match completion.outcome {
                     Outcome::Sent(list, n) if n == BYTES.len() => self.lists.push(list),
@@ -79,12 +85,13 @@ impl<K: Kernel> Pairs<K> {
 fn uring() -> Option<UringKernel> {
     let config =
         UringConfig { mode: Mode::Deferred, operations: 1024, buffers: 256, buffer_size: 4096 };
-    UringKernel::new(&config).inspect_err(|why| eprintln!("uring is left out: {why}")).ok()
+    UringKernel::new(&config).inspect_err(|reason| eprintln!("uring is skipped: {reason}")).ok()
 }
 
 fn epoll() -> Engine<Epoll> {
     let config = EngineConfig { operations: 1024, buffers: 256, buffer_size: 4096 };
-    Engine::new(Epoll::new().expect("epoll"), &config).expect("a descriptor for the waker")
+    Engine::new(Epoll::new().expect("epoll is available"), &config)
+        .expect("the waker can be created")
 }
 
 fn rounds(c: &mut Criterion) {
@@ -101,7 +108,7 @@ fn rounds(c: &mut Criterion) {
     group.finish();
 }
 
-/// A turn that finds nothing: the least that a loop pays for looking.
+/// A turn without completions: the minimum cost of a loop iteration.
 fn empty_turns(c: &mut Criterion) {
     let mut group = c.benchmark_group("empty turn");
     let mut batch = Batch::new();
@@ -109,12 +116,12 @@ fn empty_turns(c: &mut Criterion) {
     let past = past.expect("the machine has been up for a second");
     if let Some(mut kernel) = uring() {
         group.bench_function("uring", |b| {
-            b.iter(|| kernel.turn_into(Some(past), &mut batch).expect("the kernel goes on"));
+            b.iter(|| kernel.turn_into(Some(past), &mut batch).expect("the turn succeeds"));
         });
     }
     let mut kernel = epoll();
     group.bench_function("epoll", |b| {
-        b.iter(|| kernel.turn_into(Some(past), &mut batch).expect("the kernel goes on"));
+        b.iter(|| kernel.turn_into(Some(past), &mut batch).expect("the turn succeeds"));
     });
     group.finish();
 }

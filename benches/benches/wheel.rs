@@ -1,4 +1,4 @@
-//! The timer wheel: what deadlines cost when nearly all of them are put off or cleared in time.
+//! The timer wheel: the cost of deadlines, nearly all of which are postponed or cleared in time.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use evring::TimerWheel;
 
 const CONNECTIONS: u32 = 10_000;
 
-/// A wheel with a deadline for each connection, spread over a minute.
+/// Returns a wheel with a deadline for each connection, spread over a minute.
 fn full(now: Instant) -> TimerWheel {
     let mut wheel = TimerWheel::new(now);
     for id in 0..CONNECTIONS {
@@ -21,26 +21,26 @@ fn wheel(c: &mut Criterion) {
     let now = Instant::now();
     let mut group = c.benchmark_group("wheel");
 
-    let (mut at, mut id, mut held) = (now + Duration::from_secs(60), 0, full(now));
-    group.bench_function("put off, as for each request", |b| {
+    let (mut at, mut id, mut wheel) = (now + Duration::from_secs(60), 0, full(now));
+    group.bench_function("postpone, as for each request", |b| {
         b.iter(|| {
             id = (id + 1) % CONNECTIONS;
             at += Duration::from_micros(1);
-            held.set(id, at);
+            wheel.set(id, at);
         });
     });
 
-    let mut held = full(now);
+    let mut wheel = full(now);
     group.bench_function("clear and set", |b| {
         b.iter(|| {
             id = (id + 1) % CONNECTIONS;
-            held.clear(id);
-            held.set(id, now + Duration::from_secs(30));
+            wheel.clear(id);
+            wheel.set(id, now + Duration::from_secs(30));
         });
     });
 
-    let held = full(now);
-    group.bench_function("next of 10,000", |b| b.iter(|| black_box(&held).next()));
+    let wheel = full(now);
+    group.bench_function("next of 10,000", |b| b.iter(|| black_box(&wheel).next()));
 
     group.throughput(Throughput::Elements(u64::from(CONNECTIONS)));
     group.bench_function("10,000 expire over a minute", |b| {

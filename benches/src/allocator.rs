@@ -1,4 +1,4 @@
-//! An allocator that counts, so that a server can say what a request costs it.
+//! A counting allocator: a server reports the allocations of each request.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static LIVE: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, counted.
+/// The system allocator with counters.
 pub(crate) struct Counting;
 
-/// How many allocations were made so far, reallocations included.
+/// Returns the number of allocations so far, including reallocations.
 pub(crate) fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// How many bytes are allocated now.
+/// Returns the number of bytes currently allocated.
 pub(crate) fn live() -> u64 {
     LIVE.load(Ordering::Relaxed)
 }
@@ -24,29 +24,29 @@ fn count(grown: usize, shrunk: usize) {
     LIVE.fetch_add((grown as u64).wrapping_sub(shrunk as u64), Ordering::Relaxed);
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size, layout.size());
-        // SAFETY: the caller keeps the contract of `realloc`, and `old` came from `System`.
+        // SAFETY: the caller upholds the contract of `realloc`, and `old` came from `System`.
         unsafe { System.realloc(old, layout, size) }
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`, and `old` came from `System`.
+        // SAFETY: the caller upholds the contract of `dealloc`, and `old` came from `System`.
         unsafe { System.dealloc(old, layout) }
     }
 }
@@ -54,8 +54,8 @@ unsafe impl GlobalAlloc for Counting {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn an_allocation_is_counted_and_a_free_undone() {
-        // Other tests allocate at the same time, hence the margin and the size.
+    fn allocations_and_frees_are_counted() {
+        // Other tests allocate concurrently, hence the large size and the margin.
         const SIZE: usize = 64 << 20;
         let (calls, live) = (super::calls(), super::live());
         let memory = vec![0u8; SIZE];

@@ -1,7 +1,7 @@
-//! The load: a closed loop over a number of connections, as cheap as it can be.
+//! The client of the `floors` experiment: a minimal closed loop over several connections.
 //!
-//! At each turn it takes all replies that have arrived and only then sends the next requests, so
-//! that the server finds several at once.
+//! Each iteration receives all replies that have arrived, then sends the next requests, so the
+//! server finds several at once.
 
 use std::io::{self, BufRead, Write};
 use std::net::TcpStream;
@@ -18,21 +18,25 @@ use crate::command::Client as Options;
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, Window, pin};
 
-/// How long the server may leave all connections without any reply.
-const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
-/// How long one number of requests may take.
-const LONGEST: Duration = Duration::from_secs(120);
+/// Maximum time without a reply on any connection.
+const REPLY_TIMEOUT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// Maximum duration of one batch of requests.
+const MAX_DURATION: Duration = Duration::from_secs(120);
 
-/// Does what the lines on standard input ask, until its end.
+/// Reads numbers of requests from standard input, one per line, and makes them.
 pub(crate) fn client(options: &Options) -> Result<(), Failure> {
     pin(&[CLIENT_CORE])?;
     let mut client = Client::connect(options)?;
     println!("ready");
     for line in io::stdin().lock().lines() {
-        let count = line?.trim().parse().map_err(|e| Failure::new("a number of requests", e))?;
+        let count = line?
+            .trim()
+            .parse()
+            .map_err(|e| Failure::new("cannot parse the number of requests", e))?;
         let window = client.requests(count)?;
-        let words = serde_json::to_string(&window).map_err(|e| Failure::new("JSON", e))?;
-        println!("{words}");
+        let json = serde_json::to_string(&window)
+            .map_err(|e| Failure::new("cannot serialize the result", e))?;
+        println!("{json}");
         io::stdout().flush()?;
     }
     Ok(())
@@ -48,36 +52,36 @@ struct Client {
 
 struct Connection {
     stream: TcpStream,
-    /// How much of the reply has not arrived yet.
-    missing: usize,
+    /// Bytes of the reply that have not arrived yet.
+    remaining: usize,
 }
 
 impl Client {
     fn connect(options: &Options) -> Result<Self, Failure> {
         let refused =
-            |e: io::Error| Failure::new(format_args!("connecting to {}", options.connect), e);
+            |e: io::Error| Failure::new(format_args!("cannot connect to {}", options.connect), e);
         let queue = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         let mut connections = Vec::with_capacity(options.connections);
         for i in 0..options.connections {
-            let patience = Duration::from_secs(PATIENCE.tv_sec as u64);
-            let stream = TcpStream::connect_timeout(&options.connect, patience).map_err(refused)?;
+            let timeout = Duration::from_secs(REPLY_TIMEOUT.tv_sec as u64);
+            let stream = TcpStream::connect_timeout(&options.connect, timeout).map_err(refused)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
-            // Closing by reset leaves no TIME_WAIT behind, which would use up the ports.
+            // A reset leaves no TIME_WAIT, which would exhaust the ports.
             rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))
                 .and_then(|()| {
                     epoll::add(&queue, &stream, EventData::new_u64(i as u64), EventFlags::IN)
                 })
                 .map_err(io::Error::from)?;
-            connections.push(Connection { stream, missing: 0 });
+            connections.push(Connection { stream, remaining: 0 });
         }
         let (request, reply_bytes) = (options.work.request(), options.reply_bytes);
         Ok(Client { queue, connections, request, reply_bytes, buffer: vec![0; 64 * 1024] })
     }
 
-    /// Makes `count` requests, spread over the connections, and waits for the replies.
+    /// Makes `count` requests, spread over the connections, and waits for their replies.
     fn requests(&mut self, count: u64) -> Result<Window, Failure> {
-        let (began, cpu) = (Instant::now(), cpu_ns());
+        let (start, cpu) = (Instant::now(), cpu_ns());
         let mut events = Vec::with_capacity(self.connections.len());
         let mut idle: Vec<usize> = (0..self.connections.len()).rev().collect();
         let (mut sent, mut answered) = (0, 0);
@@ -85,55 +89,57 @@ impl Client {
             while sent < count
                 && let Some(i) = idle.pop()
             {
-                self.ask(i)?;
+                self.send_request(i)?;
                 sent += 1;
             }
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.queue, room, Some(&PATIENCE)) {
-                Ok(0) => return Err(Failure::Run("no reply for 10 s".to_owned())),
+            match epoll::wait(&self.queue, room, Some(&REPLY_TIMEOUT)) {
+                Ok(0) => return Err(Failure::Run("no reply from the server for 10 s".to_owned())),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
             for event in &events {
                 let i = { event.data }.u64() as usize;
-                if self.take(i)? {
+                if self.receive(i)? {
                     answered += 1;
                     idle.push(i);
                 }
             }
-            if began.elapsed() > LONGEST {
-                return Err(Failure::Run(format!("{count} requests take too long")));
+            if start.elapsed() > MAX_DURATION {
+                return Err(Failure::Run(format!("{count} requests took more than 120 s")));
             }
         }
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
         Ok(Window { requests: count, seconds, cpu_ns: cpu_ns() - cpu })
     }
 
-    fn ask(&mut self, i: usize) -> Result<(), Failure> {
+    fn send_request(&mut self, i: usize) -> Result<(), Failure> {
         let connection = &mut self.connections[i];
-        connection.missing = self.reply_bytes;
+        connection.remaining = self.reply_bytes;
         match send(&connection.stream, self.request, SendFlags::NOSIGNAL) {
             Ok(n) if n == self.request.len() => Ok(()),
-            Ok(_) => Err(Failure::Run("a request was sent in part".to_owned())),
-            Err(error) => Err(Failure::new("sending a request", error)),
+            Ok(_) => Err(Failure::Run("a request was sent only partly".to_owned())),
+            Err(error) => Err(Failure::new("cannot send a request", error)),
         }
     }
 
-    /// Takes what has arrived; true when that completes the reply.
-    fn take(&mut self, i: usize) -> Result<bool, Failure> {
+    /// Receives available bytes. Returns whether the reply is complete.
+    fn receive(&mut self, i: usize) -> Result<bool, Failure> {
         let connection = &mut self.connections[i];
         let n = match recv(&connection.stream, &mut self.buffer[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(Failure::Run("the server closed a connection".to_owned())),
             Ok((n, _)) => n,
             Err(Errno::AGAIN) => return Ok(false),
-            Err(error) => return Err(Failure::new("receiving a reply", error)),
+            Err(error) => return Err(Failure::new("cannot receive a reply", error)),
         };
-        match connection.missing.checked_sub(n) {
-            Some(missing) => connection.missing = missing,
-            None => return Err(Failure::Run("the server sent more than a reply".to_owned())),
+        match connection.remaining.checked_sub(n) {
+            Some(remaining) => connection.remaining = remaining,
+            None => {
+                return Err(Failure::Run("the server sent more bytes than one reply".to_owned()));
+            }
         }
-        Ok(connection.missing == 0)
+        Ok(connection.remaining == 0)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can be asked of the lab.
+//! The command line.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::failure::Failure;
 use crate::load::Load;
 
-/// Below the options of `lab load`.
+/// Help text after the options of `lab load`.
 const TIMES: &str = "\
-Times run from the moment at which a request was due, whatever delayed it, this program included: \
-`connect` until its connection was there, `response` until its good reply was whole. `lag` is how \
-late after that moment this program began it; beyond 1 ms for one request in a hundred the figures \
-are not to be trusted, and it says so.
+Times count from the moment a request was due, whatever delayed it, including this program: \
+`connect` until the connection was established, `response` until the complete good reply was \
+received. `lag` is the delay before this program started the request. If `lag` exceeds 1 ms for 1 % \
+of the requests, the figures are unreliable, and a warning is printed.
 
-Ends with 0 when the load was made to its end and some reply was good, with 2 for a request that \
-makes no sense, and with 1 otherwise; what was seen until then is told.";
+Exit status: 0 if the load ran to its end and at least one reply was good, 2 for invalid options, 1 \
+otherwise; partial results are printed.";
 
-/// Measures the mechanisms, on the machine at hand.
+/// Measures the mechanisms on this machine
 #[derive(Parser)]
 #[command(name = "lab", version)]
 pub(crate) struct Lab {
@@ -28,36 +28,36 @@ pub(crate) struct Lab {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Show the experiments
+    /// List the experiments
     List(List),
     /// Run an experiment
     Run(Run),
-    /// Make one HTML file of the last runs, with plots and tables
+    /// Write the last runs to one HTML file with plots and tables
     Report(Report),
-    /// Make load on a web server, and tell how it bears it
+    /// Load a web server and report its performance
     #[command(after_help = TIMES)]
     Load(Box<Load>),
-    /// Be a server under test: address on standard output, counts for every line on standard
-    /// input, at whose end it stops
+    /// Run a server under test: prints its address, answers each line of standard input with
+    /// counters, and stops at end of input
     #[command(hide = true)]
     Serve(Serve),
-    /// Be the load: for every line with a number on standard input make so many requests
+    /// Run the client: makes the number of requests given by each line of standard input
     #[command(hide = true)]
     Client(Client),
 }
 
 #[derive(Args)]
 pub(crate) struct List {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct Run {
-    /// Which experiment; `lab list` shows them
+    /// The experiment; see `lab list`
     pub(crate) id: String,
-    /// End within a minute, at the price of precision
+    /// End within a minute, with less precision
     #[arg(long)]
     pub(crate) quick: bool,
     /// Also write the outcome to this file
@@ -67,30 +67,29 @@ pub(crate) struct Run {
     pub(crate) simulation: Simulation,
 }
 
-/// What only the experiment `simulate` takes.
+/// Options of the experiment `simulate`.
 #[derive(Args, Clone, Default)]
 pub(crate) struct Simulation {
-    /// For `simulate`: run this seed alone
+    /// For `simulate`: run only this seed
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// For `simulate`: after how many steps of peers and network each run comes to its end
-    /// [default: 2000]
+    /// For `simulate`: the length of each run, in steps of peers and network [default: 2000]
     #[arg(long, value_name = "N")]
     pub(crate) steps: Option<u64>,
-    /// For `simulate`: repeat the run that this file tells of, and show it
+    /// For `simulate`: repeat the run recorded in this file, and show it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "steps"])]
     pub(crate) trace: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub(crate) struct Report {
-    /// Where to write it [default: lab/report.html in cargo's target directory]
+    /// The output file [default: lab/report.html in cargo's target directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Also write each figure as an SVG file of its own to this directory
+    /// Also write each figure as a separate SVG file to this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) figures: Option<PathBuf>,
-    /// With these series only
+    /// Draw only these series
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "figures")]
     pub(crate) series: Vec<String>,
 }
@@ -98,12 +97,12 @@ pub(crate) struct Report {
 #[derive(Args)]
 pub(crate) struct Serve {
     #[arg(long)]
-    pub(crate) what: What,
+    pub(crate) what: ServerKind,
     #[arg(long)]
     pub(crate) mechanism: String,
     #[arg(long, default_value = "file")]
     pub(crate) work: Workload,
-    /// What a floor replies to a request for a file
+    /// The file that a floor sends as its reply
     #[arg(long)]
     pub(crate) reply: Option<PathBuf>,
     /// The directory that the file server serves
@@ -112,19 +111,19 @@ pub(crate) struct Serve {
     /// The control group to run in
     #[arg(long, value_name = "DIR")]
     pub(crate) group: Option<PathBuf>,
-    /// The length of the listener's queue
+    /// The length of the listen backlog
     #[arg(long, default_value_t = 4096)]
     pub(crate) backlog: u32,
-    /// Let in whatever comes, also more than can be served
+    /// Disable admission control
     #[arg(long)]
     pub(crate) unbounded: bool,
-    /// The cores to run on, with a worker for each
+    /// The cores to run on, with one worker each
     #[arg(long, value_delimiter = ',', default_value = "0")]
     pub(crate) cores: Vec<usize>,
-    /// The server behind a proxy
+    /// The address of the server behind a proxy
     #[arg(long)]
     pub(crate) upstream: Option<SocketAddr>,
-    /// Do without the thread that reads standard input; only a signal ends it then
+    /// Do not read standard input; only a signal ends the server
     #[arg(long)]
     pub(crate) alone: bool,
 }
@@ -137,19 +136,19 @@ pub(crate) struct Client {
     pub(crate) work: Workload,
     #[arg(long)]
     pub(crate) connections: usize,
-    /// How long each reply is
+    /// The length of each reply
     #[arg(long)]
     pub(crate) reply_bytes: usize,
 }
 
-/// What kind of server.
+/// A kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum What {
-    /// The least program that does the work.
+pub(crate) enum ServerKind {
+    /// A baseline: the smallest program that does the work.
     Floor,
     /// An application on a mechanism.
     App,
-    /// This project's web server as its program runs it.
+    /// This project's web server, configured as its program configures it.
     Httpd,
     /// nginx; the mechanism is the name of a configuration.
     Nginx,
@@ -163,24 +162,24 @@ pub(crate) enum What {
     Hyper,
     /// may_minihttp.
     MayMinihttp,
-    /// The proxy of the examples, on a mechanism.
+    /// The example proxy, on a mechanism.
     Proxy,
 }
 
-/// What a server is asked to do.
+/// The requests that a server receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Workload {
-    /// Send back what was received.
+    /// Echo the received bytes.
     Echo,
     /// Serve a file of 12 bytes over HTTP.
     File,
 }
 
 impl Workload {
-    /// The file that is served.
+    /// The path of the file.
     pub(crate) const PATH: &str = "/hello.txt";
 
-    /// The word for it on the command line and in figures.
+    /// Returns the name on the command line and in figures.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Workload::Echo => "echo",
@@ -188,7 +187,7 @@ impl Workload {
         }
     }
 
-    /// A request for it.
+    /// Returns a request.
     pub(crate) fn request(self) -> &'static [u8] {
         match self {
             Workload::Echo => &[b'e'; 64],
@@ -198,27 +197,27 @@ impl Workload {
 }
 
 impl Serve {
-    /// The directory, for those who can't do without.
+    /// Returns the root directory, or an error if none was given.
     pub(crate) fn root(&self) -> Result<&Path, Failure> {
-        let missing = || Failure::Request("--root is missing".to_owned());
+        let missing = || Failure::Request("missing option --root".to_owned());
         self.root.as_deref().ok_or_else(missing)
     }
 }
 
-impl What {
-    /// The word for it on the command line and in figures.
+impl ServerKind {
+    /// Returns the name on the command line and in figures.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            What::Floor => "floor",
-            What::App => "app",
-            What::Httpd => "httpd",
-            What::Nginx => "nginx",
-            What::Lighttpd => "lighttpd",
-            What::Haproxy => "haproxy",
-            What::H2o => "h2o",
-            What::Hyper => "hyper",
-            What::MayMinihttp => "may-minihttp",
-            What::Proxy => "proxy",
+            ServerKind::Floor => "floor",
+            ServerKind::App => "app",
+            ServerKind::Httpd => "httpd",
+            ServerKind::Nginx => "nginx",
+            ServerKind::Lighttpd => "lighttpd",
+            ServerKind::Haproxy => "haproxy",
+            ServerKind::H2o => "h2o",
+            ServerKind::Hyper => "hyper",
+            ServerKind::MayMinihttp => "may-minihttp",
+            ServerKind::Proxy => "proxy",
         }
     }
 }

@@ -1,22 +1,22 @@
-//! Why the lab could not do what it was asked.
+//! The error type of the lab.
 
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-/// A sentence for the user, and whether the request itself was at fault.
+/// An error message for the user, by exit code.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The request makes no sense; exit code 2.
+    /// The command line is invalid; exit code 2.
     Request(String),
-    /// Something went wrong on the way; exit code 1.
+    /// The command failed; exit code 1.
     Run(String),
 }
 
 impl Failure {
-    /// Tells what was being done when `error` came.
-    pub(crate) fn new(doing: impl fmt::Display, error: impl fmt::Display) -> Self {
-        Failure::Run(format!("{doing}: {error}"))
+    /// Returns a failure with the message "`what`: `error`".
+    pub(crate) fn new(what: impl fmt::Display, error: impl fmt::Display) -> Self {
+        Failure::Run(format!("{what}: {error}"))
     }
 
     pub(crate) fn exit_code(&self) -> ExitCode {

@@ -1,4 +1,4 @@
-//! What was measured on.
+//! The machine on which the lab runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
 
-/// A machine and what runs on it.
+/// A machine with its kernel and tool versions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -19,7 +19,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Describes this one.
+    /// Describes this machine.
     pub(crate) fn here() -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         Machine {
@@ -31,13 +31,13 @@ impl Machine {
         }
     }
 
-    /// The same with what belongs to an experiment, which takes a few programs to ask.
+    /// Describes this machine with the versions of the tools, which runs a few programs.
     pub(crate) fn with_tools() -> Self {
         let mut machine = Machine::here();
         machine.rustc = first_line("rustc", &["--version"]);
         let commit = first_line("git", &["describe", "--always", "--dirty"]);
         let valgrind = first_line("valgrind", &["--version"]);
-        let valgrind = valgrind.map(|said| said.trim_start_matches("valgrind-").to_owned());
+        let valgrind = valgrind.map(|version| version.trim_start_matches("valgrind-").to_owned());
         machine.versions.extend(commit.map(|v| ("commit".to_owned(), v)));
         machine.versions.extend(valgrind.map(|v| ("valgrind".to_owned(), v)));
         machine

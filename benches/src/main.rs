@@ -1,4 +1,4 @@
-//! The lab: measures the mechanisms, on the machine at hand.
+//! The lab measures the mechanisms on this machine.
 
 mod allocator;
 mod client;
@@ -27,7 +27,7 @@ use command::{Command, Lab};
 static ALLOCATOR: WatchingAllocator<allocator::Counting> = WatchingAllocator(allocator::Counting);
 
 fn main() -> ExitCode {
-    let done = match Lab::parse().command {
+    let result = match Lab::parse().command {
         Command::List(options) => run::list(&options),
         Command::Run(options) => run::run(&options),
         Command::Report(options) => report::write(&options),
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         Command::Serve(options) => serve::serve(&options),
         Command::Client(options) => client::client(&options),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("lab: {failure}");

@@ -1,4 +1,4 @@
-//! What an experiment found.
+//! The results of an experiment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,28 +10,28 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::statistics::Spread;
 
-/// Everything that an experiment found; the shape of its file.
+/// The results of an experiment and the format of its file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// Which experiment it was.
+    /// Identifier of the experiment.
     pub(crate) id: String,
-    /// Whether precision had to yield to time.
+    /// Whether it was a quick run, with less precision.
     #[serde(default)]
     pub(crate) quick: bool,
-    /// When it ended, as HTTP has dates.
+    /// Time of its end, as an HTTP date.
     #[serde(default)]
     pub(crate) date: String,
     pub(crate) machine: Machine,
     pub(crate) series: Vec<Series>,
-    /// The numbers that goals are stated in, by name.
+    /// The ratios that goals refer to, by name.
     pub(crate) ratios: BTreeMap<String, f64>,
-    /// What it shows, in sentences, also where a mechanism loses.
+    /// The findings, as sentences, including those where a mechanism loses.
     #[serde(default)]
     pub(crate) shows: Vec<String>,
-    /// What a paper says of a figure, by the figure.
+    /// The corresponding result of a paper, by figure.
     #[serde(default)]
     pub(crate) papers: BTreeMap<String, String>,
-    /// Sentences that whoever reads the numbers should know.
+    /// Notes on the method and the conditions.
     pub(crate) notes: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Series {
     pub(crate) figure: String,
     pub(crate) unit: String,
-    /// What this series is, beside the others of the figure.
+    /// Distinguishes the series from the others of the figure.
     pub(crate) name: String,
     pub(crate) points: Vec<Point>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Point {
     pub(crate) y: Spread,
 }
 
-/// Where on the horizontal axis a point lies: a name makes bars, a number makes curves.
+/// A position on the horizontal axis: names make bars, numbers make curves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum X {
@@ -62,7 +62,7 @@ pub(crate) enum X {
 }
 
 impl Outcome {
-    /// An outcome to be filled in.
+    /// Returns an empty outcome.
     pub(crate) fn new(id: &str) -> Self {
         Outcome {
             id: id.to_owned(),
@@ -77,7 +77,7 @@ impl Outcome {
         }
     }
 
-    /// Adds a point to a series, which is made when it is not there.
+    /// Adds a point to a series, which is created if it does not exist.
     pub(crate) fn point(&mut self, figure: &str, unit: &str, name: &str, x: X, y: Spread) {
         let same = |s: &&mut Series| s.figure == figure && s.name == name;
         let point = Point { x, y };
@@ -92,13 +92,13 @@ impl Outcome {
         }
     }
 
-    /// Sets what a paper says beside a figure.
-    pub(crate) fn paper(&mut self, figure: &str, says: &str) {
-        self.papers.insert(figure.to_owned(), says.to_owned());
+    /// Sets the result of a paper to show beside a figure.
+    pub(crate) fn paper(&mut self, figure: &str, text: &str) {
+        self.papers.insert(figure.to_owned(), text.to_owned());
     }
 
-    /// Ratios whose names end in `suffix`, the highest first, each with the rest of its name and
-    /// as a percentage.
+    /// Lists the ratios whose names end in `suffix`, highest first: the name without the suffix and
+    /// the percentage.
     pub(crate) fn percentages(&self, suffix: &str) -> String {
         let mut all: Vec<_> =
             self.ratios.iter().filter_map(|(n, r)| Some((n.strip_suffix(suffix)?, *r))).collect();
@@ -109,36 +109,38 @@ impl Outcome {
 
     /// Writes the outcome to a file.
     pub(crate) fn save(&self, path: &Path) -> Result<(), Failure> {
-        let text = serde_json::to_string_pretty(self).map_err(|e| Failure::new("JSON", e))?;
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|e| Failure::new("cannot serialize the outcome", e))?;
         fs::write(path, text + "\n")
-            .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))
+            .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))
     }
 
     /// Reads an outcome from a file.
     pub(crate) fn load(path: &Path) -> Result<Self, Failure> {
         let unreadable = |e: &dyn std::fmt::Display| {
-            Failure::new(format_args!("can't read {}", path.display()), e)
+            Failure::new(format_args!("cannot read {}", path.display()), e)
         };
         let text = fs::read_to_string(path).map_err(|e| unreadable(&e))?;
         serde_json::from_str(&text).map_err(|e| unreadable(&e))
     }
 }
 
-/// The directory of the last runs: `lab` in the target directory that cargo has where this is run, be
-/// the program built there or elsewhere. It is made if need be.
+/// Returns the directory of the last runs, and creates it if necessary: `lab` in cargo's target
+/// directory for the current directory, wherever the program was built.
 pub(crate) fn directory() -> Result<PathBuf, Failure> {
-    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let here = std::env::current_dir()?;
-    let path = here.join(named.unwrap_or_else(|| target(&here))).join("lab");
+    let configured = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let current = std::env::current_dir()?;
+    let path = current.join(configured.unwrap_or_else(|| target(&current))).join("lab");
     fs::create_dir_all(&path)
-        .map_err(|e| Failure::new(format_args!("can't make {}", path.display()), e))?;
+        .map_err(|e| Failure::new(format_args!("cannot create {}", path.display()), e))?;
     Ok(path)
 }
 
-/// The target directory of the workspace that a directory lies in, or in itself where there is none.
-fn target(here: &Path) -> PathBuf {
-    let workspace = here.ancestors().find(|directory| directory.join("Cargo.lock").exists());
-    workspace.unwrap_or(here).join("target")
+/// Returns the target directory of the workspace that contains a directory, or one inside the
+/// directory itself if there is no workspace.
+fn target(current: &Path) -> PathBuf {
+    let workspace = current.ancestors().find(|directory| directory.join("Cargo.lock").exists());
+    workspace.unwrap_or(current).join("target")
 }
 
 impl std::fmt::Display for X {

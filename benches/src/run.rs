@@ -16,12 +16,13 @@ use crate::measure::{enter_own_network, remove_all};
 use crate::outcome::{self, Outcome};
 use crate::say::say;
 
-/// Shows the experiments.
+/// Lists the experiments.
 pub(crate) fn list(options: &List) -> Result<(), Failure> {
     if options.json {
         let entry = |e: &experiments::Experiment| json!({ "id": e.id, "title": e.title, "source": e.source });
         let all: Vec<_> = experiments::ALL.iter().map(entry).collect();
-        let text = serde_json::to_string_pretty(&all).map_err(|e| Failure::new("JSON", e))?;
+        let text = serde_json::to_string_pretty(&all)
+            .map_err(|e| Failure::new("cannot serialize the list", e))?;
         return say(text);
     }
     let entry =
@@ -34,31 +35,31 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     let experiment = experiments::named(&options.id)?;
     let Simulation { seed, steps, trace } = &options.simulation;
     if options.id != "simulate" && (seed.is_some() || steps.is_some() || trace.is_some()) {
-        let what = "--seed, --steps and --trace are for the experiment `simulate`";
+        let what = "--seed, --steps and --trace require the experiment `simulate`";
         return Err(Failure::Request(what.to_owned()));
     }
     if trace.is_some() && (options.json.is_some() || options.quick) {
-        let what = "--trace repeats one run; --json and --quick are for measuring";
+        let what = "--trace repeats one run and excludes --json and --quick";
         return Err(Failure::Request(what.to_owned()));
     }
-    // Better now than when all is measured.
+    // An unwritable file fails before the measurement, not after.
     if let Some(path) = &options.json {
         fs::write(path, "")
-            .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))?;
+            .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))?;
     }
     if experiment.own_network {
         enter_own_network().map_err(|e| {
-            let what = "a network of its own can't be made, which this experiment needs";
+            let what = "cannot create the network namespace that this experiment needs";
             Failure::new(what, e)
         })?;
     }
-    clean_up_when_ended().map_err(|e| Failure::new("signals can't be heard", e))?;
+    clean_up_on_signal().map_err(|e| Failure::new("cannot install signal handlers", e))?;
     let progress = ProgressBar::new(0);
     progress.set_style(
         ProgressStyle::with_template("{elapsed:>4} [{bar:30}] {pos}/{len} {msg}")
             .expect("the template is well-formed"),
     );
-    // The full run has no set time, but an end.
+    // A full run may end earlier than this.
     let seconds = if options.quick { 42 } else { 870 };
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let (quick, simulation) = (options.quick, options.simulation.clone());
@@ -71,17 +72,17 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     }
     outcome.quick = quick;
     outcome.date = fmt_http_date(SystemTime::now());
-    let kept = outcome::directory()?.join(format!("{}.json", experiment.id));
-    outcome.save(&kept)?;
+    let path = outcome::directory()?.join(format!("{}.json", experiment.id));
+    outcome.save(&path)?;
     let saved = options.json.as_deref().map_or(Ok(()), |path| outcome.save(path));
-    say(shown(&outcome))?;
-    say(format_args!("kept in {}; `lab report` draws it", kept.display()))?;
+    say(summary(&outcome))?;
+    say(format_args!("saved to {}; `lab report` draws it", path.display()))?;
     saved
 }
 
-/// When this process is ended from outside, nothing of it is left: servers end with it, control
-/// groups and files have to be removed.
-fn clean_up_when_ended() -> io::Result<()> {
+/// Removes control groups and temporary files when a signal ends this process. Servers end with
+/// their parent.
+fn clean_up_on_signal() -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
@@ -103,16 +104,16 @@ fn clean_up_when_ended() -> io::Result<()> {
     Ok(())
 }
 
-/// More points than this are a curve, which is for a plot.
-const POINTS: usize = 24;
+/// Maximum number of points printed for a series; longer ones are curves, for the plot.
+const MAX_POINTS: usize = 24;
 
-/// What was found: the figures, then notes on them, then what they show.
-fn shown(outcome: &Outcome) -> String {
+/// Formats the figures, the notes, the ratios and the findings.
+fn summary(outcome: &Outcome) -> String {
     let mut lines = Vec::new();
     for series in &outcome.series {
         let unit = if series.unit.is_empty() { "" } else { &format!(" [{}]", series.unit) };
         lines.push(format!("{}, {}{unit}", series.figure, series.name));
-        if series.points.len() > POINTS {
+        if series.points.len() > MAX_POINTS {
             lines.push(format!("  {} points", series.points.len()));
             continue;
         }
@@ -130,7 +131,7 @@ fn shown(outcome: &Outcome) -> String {
     lines.join("\n")
 }
 
-/// A number with as many digits as say something.
+/// Formats a number with its significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -145,7 +146,7 @@ mod tests {
     use super::number;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_have_few_digits() {
         let all = [0.0, 0.000_012, 1.0487, 99.5, 12_345.6].map(number);
         assert_eq!(all, ["0", "1.2e-5", "1.049", "99.500", "12346"]);
     }

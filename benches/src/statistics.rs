@@ -1,8 +1,8 @@
-//! What many measurements of one thing say.
+//! Medians and ratios of repeated measurements.
 
 use serde::{Deserialize, Serialize};
 
-/// A median and how far the measurements lie from it.
+/// A median with the range of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -10,7 +10,7 @@ pub(crate) struct Spread {
     pub(crate) high: f64,
 }
 
-/// The median with the smallest and the largest value; none of nothing.
+/// Returns the median with the smallest and the largest value, or `None` without values.
 pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -19,14 +19,14 @@ pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
     Some(Spread { median: (upper + lower) / 2.0, low, high })
 }
 
-/// The ratios of values that were measured side by side, one of each in every round; none to
-/// nothing.
+/// Returns the ratios of values measured in the same rounds. Rounds with a zero denominator are
+/// skipped.
 pub(crate) fn ratios(above: &[f64], below: &[f64]) -> Vec<f64> {
     above.iter().zip(below).filter(|(_, b)| **b != 0.0).map(|(a, b)| a / b).collect()
 }
 
-/// The ratios of the last of several rows to the highest, that is the one whose ratios to the first have the
-/// highest median. A row has a value for each round, and values are compared within rounds.
+/// Returns the ratios of the last row to the highest row. The highest row has the highest median of
+/// ratios to the first row. A row has one value per round; values are compared within rounds.
 pub(crate) fn over_highest(rows: &[Vec<f64>]) -> Vec<f64> {
     let [first, .., last] = rows else { return Vec::new() };
     let height = |row: &&Vec<f64>| spread(&ratios(row, first)).map_or(0.0, |ratio| ratio.median);
@@ -39,19 +39,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_highest_is_found_and_compared_with_round_by_round() {
-        // The second and the third round were slow ones.
+    fn over_highest_compares_within_rounds() {
+        // The second and the third round were slow.
         let closed = vec![10.0, 5.0, 4.0];
         let (best, last) = (vec![20.0, 10.0, 8.0], vec![18.0, 10.0, 4.0]);
         assert_eq!(over_highest(&[closed.clone(), best, last.clone()]), [0.9, 1.0, 0.5]);
         assert_eq!(over_highest(&[closed.clone(), last.clone()]), [1.0; 3]);
         assert_eq!(over_highest(&[last, closed]), [10.0 / 18.0, 0.5, 1.0]);
-        // A last round that is not whole counts for as much as there is of it.
+        // Of an incomplete last round only the rows present count.
         assert_eq!(over_highest(&[vec![2.0, 2.0], vec![4.0, 4.0], vec![3.0]]), [0.75]);
     }
 
     #[test]
-    fn the_median_is_the_middle_one_or_between_two() {
+    fn median_is_the_middle_value_or_the_mean_of_two() {
         let odd = spread(&[3.0, 1.0, 100.0]).unwrap();
         assert_eq!(odd, Spread { median: 3.0, low: 1.0, high: 100.0 });
         assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
@@ -60,8 +60,8 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_taken_within_a_round() {
-        // The machine was twice as slow in the second round, which the ratios do not show.
+    fn ratios_are_taken_within_rounds() {
+        // The machine was twice as slow in the second round; the ratios are unaffected.
         assert_eq!(ratios(&[11.0, 22.0], &[10.0, 20.0]), [1.1, 1.1]);
     }
 }

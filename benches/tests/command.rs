@@ -1,4 +1,4 @@
-//! The lab as its users see it.
+//! The command line of the lab.
 
 use std::process::{Command, Output};
 
@@ -9,7 +9,7 @@ fn lab(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_list_is_json_with_id_title_and_source() {
+fn list_as_json_has_id_title_and_source() {
     let output = lab(&["list", "--json"]);
     assert!(output.status.success());
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -18,13 +18,13 @@ fn the_list_is_json_with_id_title_and_source() {
 }
 
 #[test]
-fn the_list_for_people_names_every_experiment() {
+fn list_as_text_names_the_experiments() {
     let text = String::from_utf8(lab(&["list"]).stdout).unwrap();
     assert!(text.contains("floors"), "{text}");
 }
 
 #[test]
-fn an_unknown_experiment_is_a_sentence_and_exit_code_2() {
+fn unknown_experiment_fails_with_exit_code_2() {
     let output = lab(&["run", "no-such-thing"]);
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
@@ -33,7 +33,7 @@ fn an_unknown_experiment_is_a_sentence_and_exit_code_2() {
 }
 
 #[test]
-fn helpers_of_a_measurement_are_not_shown() {
+fn internal_commands_are_hidden_in_help() {
     let text = String::from_utf8(lab(&["--help"]).stdout).unwrap();
     let commands = || text.lines().filter_map(|line| line.split_ascii_whitespace().next());
     assert!(commands().any(|word| word == "load"), "{text}");
@@ -41,7 +41,7 @@ fn helpers_of_a_measurement_are_not_shown() {
 }
 
 #[test]
-fn a_peer_that_is_not_there_is_named_with_its_package() {
+fn missing_load_generator_is_reported_with_its_package() {
     let empty = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["run", "peers", "--quick"])
@@ -54,7 +54,7 @@ fn a_peer_that_is_not_there_is_named_with_its_package() {
 }
 
 #[test]
-fn queued_events_are_handled_by_every_way_and_send_is_compared_with_each() {
+fn send_dequeue_compares_send_with_every_method() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("outcome.json");
     let output = lab(&["run", "send-dequeue", "--quick", "--json", json.to_str().unwrap()]);
@@ -70,7 +70,7 @@ fn queued_events_are_handled_by_every_way_and_send_is_compared_with_each() {
 }
 
 #[test]
-fn a_seed_is_run_alone_and_counts_are_told() {
+fn simulate_with_a_seed_makes_one_run() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("outcome.json");
     let output = lab(&[
@@ -91,7 +91,7 @@ fn a_seed_is_run_alone_and_counts_are_told() {
 }
 
 #[test]
-fn what_makes_no_sense_to_simulate_is_a_sentence() {
+fn invalid_simulate_options_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -103,24 +103,24 @@ fn what_makes_no_sense_to_simulate_is_a_sentence() {
     let cases: [(&[&str], &str, i32); 9] = [
         (&["simulate", "--seed", "x"], "invalid value 'x' for '--seed", 2),
         (&["simulate", "--seed", "-1"], "'-1'", 2),
-        (&["simulate", "--steps", "0"], "steps must lie between 1 and", 2),
-        (&["simulate", "--steps", "99999999999"], "steps must lie between 1 and", 2),
-        (&["simulate", "--trace", "/no/such/file"], "can't read /no/such/file", 1),
-        (&["simulate", "--trace", &nonsense], "no trace of a run: its first line is no case", 2),
-        (&["simulate", "--trace", &steps], "steps must lie between 1 and", 2),
+        (&["simulate", "--steps", "0"], "steps must be between 1 and", 2),
+        (&["simulate", "--steps", "99999999999"], "steps must be between 1 and", 2),
+        (&["simulate", "--trace", "/no/such/file"], "cannot read /no/such/file", 1),
+        (&["simulate", "--trace", &nonsense], "is not a trace: the first line is not a case", 2),
+        (&["simulate", "--trace", &steps], "steps must be between 1 and", 2),
         (&["simulate", "--trace", &steps, "--quick"], "--trace repeats one run", 2),
-        (&["floors", "--seed", "1"], "--seed, --steps and --trace are for the experiment", 2),
+        (&["floors", "--seed", "1"], "--seed, --steps and --trace require the experiment", 2),
     ];
-    for (arguments, words, code) in cases {
+    for (arguments, message, code) in cases {
         let output = lab(&[&["run"], arguments].concat());
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(text.contains(words), "{arguments:?}: {text}");
+        assert!(text.contains(message), "{arguments:?}: {text}");
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
     }
 }
 
 #[test]
-fn a_run_is_repeated_from_the_first_line_of_its_trace() {
+fn trace_repeats_the_run_in_its_first_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace");
     std::fs::write(&path, "echo edge seed=3 steps=50 clients=1 faults=none\nsomething else\n")
@@ -128,8 +128,8 @@ fn a_run_is_repeated_from_the_first_line_of_its_trace() {
     let output = lab(&["run", "simulate", "--trace", path.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("accept at fd") && text.ends_with("It does not fail.\n"), "{text}");
-    assert!(text.contains("another way than in the file, from line 2 on"), "{text}");
+    assert!(text.contains("accept at fd") && text.ends_with("The run did not fail.\n"), "{text}");
+    assert!(text.contains("differs from the file from line 2 on"), "{text}");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn runs_were_kept_in_the_checkout_where_the_lab_was_built() {
         if let Some(target) = target {
             command.env("CARGO_TARGET_DIR", target);
         }
-        // There is nothing to report in a checkout where nothing has run.
+        // A new checkout has no runs to report.
         assert_eq!(command.output().unwrap().status.code(), Some(1));
     };
     let checkout = tempfile::tempdir().unwrap();

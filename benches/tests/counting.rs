@@ -1,4 +1,4 @@
-//! The system calls that a floor counts are those that strace(1) sees.
+//! Compares the system calls counted by floors with those of strace(1).
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -9,23 +9,25 @@ use serde_json::Value;
 const REQUESTS: u64 = 2_000;
 
 #[test]
-fn strace_counts_what_the_floors_count() {
+fn system_call_counts_of_floors_match_strace() {
     let probe = Command::new("strace").args(["-f", "-c", "-o", "/dev/null", "true"]).status();
     if !probe.is_ok_and(|s| s.success()) {
-        eprintln!("skipped: strace is missing (Debian package: strace) or may not trace here");
+        eprintln!(
+            "skipped: strace is not installed (Debian package: strace) or not permitted to trace"
+        );
         return;
     }
     for mechanism in ["epoll", "poll", "select", "uring"] {
-        // Beside the loop there are start and end, which are the same with no request at all.
-        let (seen, counted) = run(mechanism, REQUESTS);
-        let (seen_before, counted_before) = run(mechanism, 1);
-        let (seen, counted) = (seen - seen_before, counted - counted_before);
-        let error = seen.abs_diff(counted) as f64 / counted as f64;
-        assert!(error < 0.05, "{mechanism}: strace {seen}, own count {counted}");
+        // The difference to a run with one request excludes start and end.
+        let (traced, counted) = run(mechanism, REQUESTS);
+        let (traced_before, counted_before) = run(mechanism, 1);
+        let (traced, counted) = (traced - traced_before, counted - counted_before);
+        let error = traced.abs_diff(counted) as f64 / counted as f64;
+        assert!(error < 0.05, "{mechanism}: {traced} by strace, {counted} by the floor");
     }
 }
 
-/// System calls by strace's count and by the floor's own.
+/// Returns the system calls counted by strace and by the floor.
 fn run(mechanism: &str, requests: u64) -> (u64, u64) {
     let log = std::env::temp_dir().join(format!("lab-strace-{}", std::process::id()));
     let lab = env!("CARGO_BIN_EXE_lab");
@@ -63,7 +65,7 @@ fn line(from: &mut BufReader<ChildStdout>) -> String {
     line
 }
 
-/// The sum at the end of strace's table: `100.00 0.1 14 8061 12 total`.
+/// Parses the sum at the end of strace's table: `100.00 0.1 14 8061 12 total`.
 fn total(table: &str) -> u64 {
     let last = table.lines().find(|l| l.ends_with(" total")).expect("the table has a sum");
     last.split_ascii_whitespace().nth(3).unwrap().parse().unwrap()

@@ -1,16 +1,16 @@
-//! Sends back what it receives.
+//! An echo server.
 
 use evring::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Rx};
 
-/// Sends back what it receives, from the buffer in which it arrived.
+/// Echoes received bytes without a copy.
 ///
-/// A peer that sends faster than it reads is not read from until its replies have drained.
+/// While a peer does not read its replies, the server stops receiving from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Echo;
 
 impl Application for Echo {
     type State = ();
-    const MAX_UNCONSUMED: usize = 1; // it leaves none
+    const MAX_UNCONSUMED: usize = 1; // consumes everything
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         let ended = rx.eof();

@@ -12,61 +12,61 @@ use evring::{
     Listener, Rx,
 };
 
-use inside::{Inside, Sessions};
+use inside::{LayerCommands, Sessions};
 use session::{READ_TAG, Session};
 
-/// What a layer does to the bytes of one connection.
+/// A transformation of the bytes of one connection.
 pub trait Transform: Sized {
-    /// What all connections share.
+    /// Configuration shared by all connections.
     type Config;
 
-    /// Begins a connection.
+    /// Starts a connection.
     ///
     /// # Errors
-    /// When the configuration makes no sense.
+    /// Fails if the configuration is invalid.
     fn new(config: &Self::Config) -> io::Result<Self>;
 
-    /// Whether the application's bytes can be sealed yet; a handshake may have to come first.
+    /// Returns whether application bytes can be sealed, such as after a handshake.
     fn ready(&self) -> bool;
 
-    /// Appends to `plain` what the bytes from the peer mean; says whether the peer has said that
-    /// it will send no more.
+    /// Appends the decoded bytes of `wire` to `plain`. Returns whether the peer has announced the end of
+    /// its stream.
     ///
     /// # Errors
-    /// When they mean nothing; the connection ends.
+    /// Fails if the bytes are invalid; the connection ends.
     fn open(&mut self, wire: &[u8], plain: &mut Vec<u8>) -> io::Result<bool>;
 
-    /// Judges a stream that ended although the peer did not say so.
+    /// Checks a stream that ended without an announcement.
     ///
     /// # Errors
-    /// When that is no proper end.
+    /// Fails if such an end is invalid.
     fn ended(&self) -> io::Result<()>;
 
-    /// Takes bytes of the application. Called when [`ready`](Transform::ready), with at most
-    /// 16 KiB, and always followed by [`wire`](Transform::wire).
+    /// Encodes application bytes. Called only when [`ready`](Transform::ready), with at most 16 KiB, and
+    /// always followed by [`wire`](Transform::wire).
     ///
     /// # Errors
-    /// When the connection can't go on.
+    /// Fails if the connection cannot continue.
     fn seal(&mut self, plain: &[u8]) -> io::Result<()>;
 
-    /// Says to the peer that no more will be sent.
+    /// Announces the end of the stream to the peer.
     fn end(&mut self);
 
-    /// Writes whatever is to be sent.
+    /// Writes the encoded bytes to send.
     ///
     /// # Errors
-    /// Those of `to`, which never fails.
+    /// Returns the errors of `to`, which never fails.
     fn wire(&mut self, to: &mut dyn Write) -> io::Result<()>;
 }
 
 /// An application inside a [`Transform`].
 ///
-/// Connections that were accepted are transformed; those that the application opens are not, so
-/// that a [`Proxy`](crate::Proxy) inside speaks plainly to the server behind it. Parts of files
-/// pass through memory, piece by piece. Tags of file work with the highest bit set are taken.
+/// Accepted connections are transformed. Those that the application opens are not, so a
+/// [`Proxy`](crate::Proxy) inside sends plain bytes to its upstream server. File ranges are read into
+/// memory piece by piece. Tags of file operations with the highest bit set are reserved.
 ///
-/// Memory for each connection is bounded: by [`Layer::MAX_HELD`] for what waits to be sealed,
-/// and by the application's bound and one receive for what was opened.
+/// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and by the application's
+/// maximum and one receive for decoded bytes.
 #[derive(Debug)]
 pub struct Layer<A, T: Transform> {
     inner: A,
@@ -75,21 +75,26 @@ pub struct Layer<A, T: Transform> {
 }
 
 impl<A: Application, T: Transform> Layer<A, T> {
-    /// The most bytes that wait for a handshake or behind a file; more end the connection.
+    /// Maximum number of bytes that wait for a handshake or behind a file. If exceeded, the connection
+    /// ends.
     pub const MAX_HELD: usize = session::MAX_HELD;
 
-    /// Puts `inner` inside.
+    /// Wraps `inner`.
     ///
     /// # Errors
-    /// When no connection can be begun with `config`.
+    /// Fails if no connection can start with `config`.
     pub fn new(config: T::Config, inner: A) -> io::Result<Self> {
         T::new(&config)?;
         Ok(Layer { inner, config, sessions: Sessions::default() })
     }
 
-    /// Calls the application, then sends what it wrote into reserved memory.
-    fn call<C: Commands>(&mut self, io: &mut C, f: impl FnOnce(&mut A, &mut Inside<'_, C, T>)) {
-        f(&mut self.inner, &mut Inside { io, sessions: &mut self.sessions });
+    /// Calls the application, then sends the bytes that it wrote into reserved memory.
+    fn call<C: Commands>(
+        &mut self,
+        io: &mut C,
+        f: impl FnOnce(&mut A, &mut LayerCommands<'_, C, T>),
+    ) {
+        f(&mut self.inner, &mut LayerCommands { io, sessions: &mut self.sessions });
         self.sessions.send_reserved(io);
     }
 
@@ -98,36 +103,36 @@ impl<A: Application, T: Transform> Layer<A, T> {
         let (mut plain, eof) = (mem::take(&mut session.plain), session.eof);
         let mut rx = Rx::borrowed(plain.bytes_mut(), eof);
         self.call(x.io, |app, io| app.received(Cx { io, id: x.id, state: x.state }, &mut rx));
-        let left = rx.bytes().len();
-        plain.keep_last(left);
+        let remaining = rx.bytes().len();
+        plain.keep_last(remaining);
         if let Some(session) = self.sessions.get(x.id) {
             session.plain = plain;
-            if left >= A::MAX_UNCONSUMED && session.wants_more() {
+            if remaining >= A::MAX_UNCONSUMED && session.wants_more() {
                 session.fail(x.io, CloseReason::Overrun, Close::Reset);
             }
         }
     }
 
-    /// Tells the application when all it had queued has gone, or nearly.
+    /// Notifies the application when the layer's queue has drained.
     ///
-    /// The queue of the mechanism says so at [`LOW_WATER`]. What waited in the layer may find
-    /// that queue anywhere below [`HIGH_WATER`], and nothing will be said then; so that counts.
-    fn settle(&mut self, x: Cx<'_, impl Commands, A::State>) {
+    /// The mechanism notifies at [`LOW_WATER`]. When the layer's queue empties, the mechanism's queue may
+    /// be anywhere below [`HIGH_WATER`], and no notification follows; so that also counts as drained.
+    fn notify_drained(&mut self, x: Cx<'_, impl Commands, A::State>) {
         const { assert!(LOW_WATER < HIGH_WATER) };
-        if self.sessions.get(x.id).is_some_and(Session::take_relief) {
+        if self.sessions.get(x.id).is_some_and(Session::take_drained) {
             self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state }));
         }
     }
 }
 
-/// The same context again, for one more call.
-fn again<'a, C, S>(x: &'a mut Cx<'_, C, S>) -> Cx<'a, C, S> {
+/// Reborrows the context for another call.
+fn reborrow<'a, C, S>(x: &'a mut Cx<'_, C, S>) -> Cx<'a, C, S> {
     Cx { io: x.io, id: x.id, state: x.state }
 }
 
 impl<A: Application, T: Transform> Application for Layer<A, T> {
     type State = A::State;
-    /// The layer itself leaves nothing; connections that are not transformed may.
+    /// The layer consumes everything, but connections that are not transformed may not.
     const MAX_UNCONSUMED: usize = A::MAX_UNCONSUMED;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {
@@ -148,9 +153,9 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
             return self.call(io, |app, io| app.received(Cx { io, id, state }, rx));
         };
         if session.received(x.io, rx) {
-            self.deliver(again(&mut x));
+            self.deliver(reborrow(&mut x));
         }
-        self.settle(x);
+        self.notify_drained(x);
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, A::State>) {
@@ -158,7 +163,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
             None => self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state })),
             Some(session) => {
                 session.drained(x.io);
-                self.settle(x);
+                self.notify_drained(x);
             }
         }
     }
@@ -167,7 +172,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         match (self.sessions.get(x.id), done) {
             (Some(session), FileOutcome::Read(result)) if tag == READ_TAG => {
                 session.read(x.io, result);
-                self.settle(x);
+                self.notify_drained(x);
             }
             (_, done) => {
                 self.call(x.io, |app, io| app.file(Cx { io, id: x.id, state: x.state }, tag, done))
@@ -189,7 +194,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 
     fn is_idle(&self, state: &A::State) -> bool {
-        // The layer keeps nothing back from an application that waits.
+        // The layer holds no bytes that an idle application still expects.
         self.inner.is_idle(state)
     }
 
@@ -198,7 +203,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 }
 
-/// Lets a [`Transform`] write to a connection.
+/// Writes the bytes of a [`Transform`] to a connection.
 struct Wire<'a, C> {
     io: &'a mut C,
     to: ConnId,

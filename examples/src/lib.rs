@@ -1,13 +1,12 @@
-//! Small applications that show and test the runtime.
+//! Small applications that demonstrate and test the runtime.
 //!
-//! Each is free of input and output: it is told what happened and answers with commands, so it
-//! runs unchanged on every mechanism of `evring`. A larger one has a package of its own: `kv`, a
-//! memcached server.
+//! They do no I/O: callbacks receive events and issue commands, so they run unchanged on every mechanism of
+//! `evring`. A larger example has its own package: `kv`, a memcached server.
 //!
-//! | application | what it presses on |
+//! | application | what it exercises |
 //! |---|---|
-//! | [`Echo`] | answers from the buffer in which the bytes arrived; back-pressure |
-//! | [`Proxy`] | two connections that depend on each other; half-close |
+//! | [`Echo`] | replies from the receive buffer; back-pressure |
+//! | [`Proxy`] | two dependent connections; half-close |
 //! | [`Layer`] | an application around an application: [`Tls`], [`Xor`] |
 
 mod echo;

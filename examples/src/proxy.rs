@@ -1,4 +1,4 @@
-//! Couples each client with a connection to another server.
+//! A proxy that connects each client with an upstream server.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,12 +9,12 @@ use evring::{
     Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Rx,
 };
 
-/// How long a [`Proxy`] is patient.
+/// Timeouts of a [`Proxy`].
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// With the upstream server, until it has taken the connection.
+    /// Time until the upstream server must be connected.
     pub connect: Duration,
-    /// With a pair of connections on which no bytes move.
+    /// Time without any bytes after which a pair of connections is closed.
     pub idle: Duration,
 }
 
@@ -24,20 +24,18 @@ impl Default for Timeouts {
     }
 }
 
-/// Couples each client with a connection to the upstream server and passes bytes both ways,
-/// from the buffers in which they arrived.
+/// Connects each client with the upstream server and passes bytes both ways without a copy.
 ///
-/// A side that reads slowly slows the other down; a side that ends its half ends the half behind
-/// it; a side that fails takes the other with it.
+/// If one side reads slowly, the proxy receives less from the other. A half-close is passed on. If one side
+/// fails, the other is reset.
 #[derive(Debug)]
 pub struct Proxy {
     upstream: SocketAddr,
     timeouts: Timeouts,
-    /// The upstream server is called when the client has said something.
-    late: bool,
-    /// Both connections of each pair. The state of a connection can't hold this, since a callback
-    /// sees only the state of its own connection. A tree, for a hash table would take its seed
-    /// from elsewhere than the mechanism.
+    /// Connect to the upstream server only when the client has sent bytes.
+    connect_late: bool,
+    /// Both connections of each pair. They cannot be connection states, since a callback can access only
+    /// its own. A `BTreeMap`, because a hash table would take its seed from outside the mechanism.
     sides: BTreeMap<(u32, u32), ProxyHalf>,
 }
 
@@ -46,7 +44,7 @@ pub struct Proxy {
 struct ProxyHalf {
     other: ConnId,
     client: ConnId,
-    /// It has sent its last byte.
+    /// The peer has shut down its sending side.
     ended: bool,
 }
 
@@ -55,19 +53,19 @@ fn key(id: ConnId) -> (u32, u32) {
 }
 
 impl Proxy {
-    /// A proxy in front of the server at `upstream`.
+    /// Creates a proxy for the server at `upstream`.
     pub fn new(upstream: SocketAddr, timeouts: Timeouts) -> Self {
-        Proxy { upstream, timeouts, late: false, sides: BTreeMap::new() }
+        Proxy { upstream, timeouts, connect_late: false, sides: BTreeMap::new() }
     }
 
-    /// The same, which connects to the upstream server only when a client has sent something, so
-    /// that clients that just connect cost it nothing. A server that speaks first is not heard then.
+    /// Connects to the upstream server only when a client has sent bytes, so silent clients cost it
+    /// nothing. Does not suit protocols in which the server speaks first.
     #[must_use]
     pub fn connecting_late(self) -> Self {
-        Proxy { late: true, ..self }
+        Proxy { connect_late: true, ..self }
     }
 
-    /// Makes the other half of a pair.
+    /// Opens the other connection of a pair.
     fn pair(&mut self, io: &mut impl Commands, client: ConnId) {
         let server = io.connect(self.upstream);
         io.set_deadline(server, Some(io.now() + self.timeouts.connect));
@@ -80,12 +78,12 @@ impl Proxy {
         self.sides.get(&key(id)).copied()
     }
 
-    /// The pair has shown life; the client's deadline stands for both.
-    fn moved(&self, io: &mut impl Commands, side: ProxyHalf) {
+    /// Extends the idle deadline of a pair, which is set on the client's connection.
+    fn extend_idle_deadline(&self, io: &mut impl Commands, side: ProxyHalf) {
         io.set_deadline(side.client, Some(io.now() + self.timeouts.idle));
     }
 
-    /// `id` will send no more: tells the other side, and lets go of both when both are done.
+    /// Handles the end of a stream: passes it on, and closes both connections when both have ended.
     fn ended(&mut self, io: &mut impl Commands, id: ConnId, other: ConnId) {
         io.close(other, Close::Half);
         if let Some(side) = self.sides.get_mut(&key(id)) {
@@ -105,13 +103,13 @@ impl Proxy {
 }
 
 impl Application for Proxy {
-    /// Whether it is a client for which the upstream server is yet to be called.
+    /// True for a client without an upstream connection.
     type State = bool;
-    const MAX_UNCONSUMED: usize = 1; // it leaves none
+    const MAX_UNCONSUMED: usize = 1; // consumes everything
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, bool>, _: Listener) {
-        *x.state = self.late;
-        if self.late {
+        *x.state = self.connect_late;
+        if self.connect_late {
             x.io.set_deadline(x.id, Some(x.io.now() + self.timeouts.idle));
         } else {
             self.pair(x.io, x.id);
@@ -121,7 +119,7 @@ impl Application for Proxy {
     fn connected(&mut self, x: Cx<'_, impl Commands, bool>, result: io::Result<()>) {
         x.io.set_deadline(x.id, None);
         if let (Ok(()), Some(side)) = (result, self.side(x.id)) {
-            self.moved(x.io, side);
+            self.extend_idle_deadline(x.io, side);
         }
     }
 
@@ -137,7 +135,7 @@ impl Application for Proxy {
         };
         let eof = rx.eof();
         if !rx.bytes().is_empty() {
-            self.moved(x.io, side);
+            self.extend_idle_deadline(x.io, side);
             if x.io.send(side.other, Chunk::Received(rx.take())) >= HIGH_WATER {
                 x.io.set_receiving(x.id, false);
             }
@@ -149,7 +147,7 @@ impl Application for Proxy {
 
     fn drained(&mut self, x: Cx<'_, impl Commands, bool>) {
         if let Some(side) = self.side(x.id) {
-            self.moved(x.io, side);
+            self.extend_idle_deadline(x.io, side);
             x.io.set_receiving(side.other, true);
         }
     }
@@ -158,11 +156,11 @@ impl Application for Proxy {
         x.io.close(x.id, Close::Reset);
     }
 
-    /// What passes through is somebody else's work: it may go on while the server drains.
+    /// Ignored: pairs may continue while the server drains.
     fn stopping(&mut self, _: Cx<'_, impl Commands, bool>) {}
 
     fn closed(&mut self, x: Cx<'_, impl Commands, bool>, _: CloseReason) {
-        // Both sides of a pair that ended well are forgotten before they close.
+        // Both connections of a pair that ended in order are removed before they close.
         if let Some(side) = self.side(x.id) {
             self.forget(x.id, side.other);
             x.io.close(side.other, Close::Reset);

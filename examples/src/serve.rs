@@ -1,4 +1,4 @@
-//! What the programs of this package have in common.
+//! Options and start of the programs in this package.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -6,30 +6,30 @@ use std::net::SocketAddr;
 use clap::Args;
 use evring::{AnyMechanism, Application, Config};
 
-/// Where to listen and on which mechanism.
+/// Listen address and mechanism.
 #[derive(Args, Clone, Debug)]
 pub struct Listen {
-    /// Address to listen at; port 0 takes any free one
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Event mechanism; `auto` takes the best one here
+    /// Event mechanism; `auto` selects the fastest one available
     #[arg(long, default_value = "auto")]
     backend: String,
 }
 
 impl Listen {
-    /// Serves `app`; prints where, once connections are taken.
+    /// Runs `app`, and prints the addresses once the server listens.
     ///
     /// # Errors
-    /// When it can't start or can't go on.
+    /// Fails if the server cannot start or its kernel fails.
     pub fn serve(self, app: impl Application + 'static) -> Result<(), Box<dyn Error>> {
         self.serve_with(Config::default(), app)
     }
 
-    /// The same with a configuration, but for the addresses.
+    /// Like [`serve`](Self::serve), with a configuration whose addresses are replaced.
     ///
     /// # Errors
-    /// When it can't start or can't go on.
+    /// Fails if the server cannot start or its kernel fails.
     pub fn serve_with(
         self,
         config: Config,

@@ -1,4 +1,4 @@
-//! TLS around any application, by rustls.
+//! TLS around any application, with rustls.
 
 use std::io::{self, Read as _, Write};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::{Layer, Transform};
 
-/// TLS around the application `A`, on the side of the server.
+/// TLS server around the application `A`.
 pub type Tls<A> = Layer<A, ServerSession>;
 
-/// The settings of a server that shows `chain` and proves it with `key`.
+/// Returns the configuration of a server with the certificate `chain` and its private `key`.
 ///
 /// # Errors
-/// When key and certificate don't belong together or are of an unknown kind.
+/// Fails if key and certificate do not match or their type is not supported.
 pub fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -23,7 +23,7 @@ pub fn server_config(
     Ok(Arc::new(config))
 }
 
-/// One TLS session. Its keys come from rustls' own source of chance, not from the mechanism's.
+/// A TLS session. Its keys use rustls' random source, not the mechanism's.
 #[derive(Debug)]
 pub struct ServerSession(ServerConnection);
 
@@ -32,7 +32,7 @@ impl Transform for ServerSession {
 
     fn new(config: &Self::Config) -> io::Result<Self> {
         let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
-        // The layer fetches what was sealed before it seals more, so nothing piles up here.
+        // The layer takes the sealed bytes before it seals more, so the buffer stays small.
         tls.set_buffer_limit(None);
         Ok(ServerSession(tls))
     }
@@ -43,7 +43,7 @@ impl Transform for ServerSession {
 
     fn open(&mut self, mut wire: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
         let tls = &mut self.0;
-        // rustls takes a piece at a time, and nothing more once the peer has said goodbye.
+        // rustls takes one piece at a time, and none after a close_notify.
         while !wire.is_empty() && tls.read_tls(&mut wire)? > 0 {
             let state = tls
                 .process_new_packets()
@@ -59,7 +59,7 @@ impl Transform for ServerSession {
     }
 
     fn ended(&self) -> io::Result<()> {
-        // Whoever ends the stream without a goodbye may be somebody who cut it.
+        // Without a close_notify the stream may have been truncated by an attacker.
         Err(io::ErrorKind::UnexpectedEof.into())
     }
 

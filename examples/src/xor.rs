@@ -1,10 +1,10 @@
-//! The least transformation there is.
+//! A minimal transformation.
 
 use std::io::{self, Write};
 
 use crate::Transform;
 
-/// Every byte exclusive-or a secret one: shows the layer without certificates.
+/// Combines each byte with a secret one by exclusive or. Demonstrates the layer without certificates.
 #[derive(Debug)]
 pub struct Xor {
     secret: u8,

@@ -1,4 +1,4 @@
-//! How connections are admitted, and what other threads may do while the loop is busy.
+//! Accept policies, and wake-ups and stops while the loop is busy.
 
 mod support;
 
@@ -15,9 +15,9 @@ use evring::{
 use examples::Echo;
 use support::client::{Client, End};
 use support::script::{Ended, Event, Log, Turn, script};
-use support::{PATIENCE, Server, config, on_each};
+use support::{Server, TIMEOUT, config, on_each};
 
-/// What is echoed to show that a turn was taken.
+/// Echoed to complete a turn.
 const TICK: &[u8] = b"tick";
 
 fn received(bytes: &[u8]) -> Event {
@@ -28,7 +28,7 @@ fn end_of_stream() -> Event {
     Event::Received { bytes: Vec::new(), eof: true }
 }
 
-/// Sends back what comes, and closes when it ends or the server stops.
+/// Echoes, and closes at the end of the stream or when the server stops.
 fn echo(turn: &mut Turn<'_, '_>) {
     match &turn.event {
         Event::Received { bytes, eof } => {
@@ -44,137 +44,136 @@ fn echo(turn: &mut Turn<'_, '_>) {
     turn.consume();
 }
 
-/// A server that echoes and does the ways of admission by the tags it is woken with, and one of its
-/// clients.
-struct Door {
+/// An echo server that applies the accept policy whose index it is woken with, and one of its clients.
+struct PolicyServer {
     server: Server,
     log: Log,
-    inside: Client,
+    client: Client,
 }
 
-impl Door {
-    fn start(backend: &'static str, ways: Vec<AcceptPolicy>) -> Door {
+impl PolicyServer {
+    fn start(backend: &'static str, policies: Vec<AcceptPolicy>) -> PolicyServer {
         let (make, log) = script(move |turn| {
             if let Event::Woken(tag) = turn.event {
-                turn.io.set_accept_policy(Listener(0), ways[tag as usize]);
+                turn.io.set_accept_policy(Listener(0), policies[tag as usize]);
             }
             echo(turn);
         });
         let server = Server::start(backend, config(), make);
-        let inside = Client::connect(server.address);
+        let client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
-        Door { server, log, inside }
+        PolicyServer { server, log, client }
     }
 
-    /// Has the loop take a turn, in which nothing else happens.
+    /// Makes the loop complete a turn.
     #[track_caller]
     fn tick(&mut self) {
-        self.inside.ask(TICK, TICK);
+        self.client.ask(TICK, TICK);
         assert_eq!(self.log.next(), received(TICK));
     }
 
-    /// Has one of the ways take effect. Nothing else happens until the loop has turned again.
+    /// Applies a policy. No other event happens until the next turn.
     #[track_caller]
-    fn admit(&mut self, way: u64) {
-        assert!(self.server.remote.wake(way));
-        assert_eq!(self.log.next(), Event::Woken(way));
+    fn apply(&mut self, policy: u64) {
+        assert!(self.server.remote.wake(policy));
+        assert_eq!(self.log.next(), Event::Woken(policy));
     }
 
-    /// The same for a way by which nobody is accepted.
+    /// Applies a policy that accepts no connection, and waits until it takes effect.
     #[track_caller]
-    fn shut(&mut self, way: u64) {
-        self.admit(way);
+    fn apply_and_wait(&mut self, policy: u64) {
+        self.apply(policy);
         self.tick();
         self.tick();
     }
 
-    /// Clients that are connected, as far as they know.
+    /// Connects clients; the server may not have accepted them.
     fn connect(&self, n: usize) -> Vec<Client> {
         (0..n).map(|_| Client::connect(self.server.address)).collect()
     }
 }
 
 #[test]
-fn what_arrives_while_off_waits_until_all_are_admitted() {
+fn connections_wait_while_accepting_is_off() {
     on_each(|backend| {
-        let mut door = Door::start(backend, vec![AcceptPolicy::Off, AcceptPolicy::All]);
-        let mut leaves = door.connect(1).remove(0);
-        assert_eq!(door.log.next(), Event::Accepted);
+        let mut server = PolicyServer::start(backend, vec![AcceptPolicy::Off, AcceptPolicy::All]);
+        let mut closing = server.connect(1).remove(0);
+        assert_eq!(server.log.next(), Event::Accepted);
 
-        door.shut(0);
-        let mut waiting = door.connect(20);
+        server.apply_and_wait(0);
+        let mut waiting = server.connect(20);
         waiting.iter_mut().for_each(|client| client.send(b"waits"));
-        door.tick();
-        // There is room for another now, which would have a listener begin again that was full.
-        leaves.end();
-        assert_eq!(door.log.next(), end_of_stream());
-        assert_eq!(door.log.next(), Event::Closed(Ended::Closed));
-        door.tick();
-        door.shut(0);
+        server.tick();
+        // Now there is room, which would resume a listener that was full.
+        closing.end();
+        assert_eq!(server.log.next(), end_of_stream());
+        assert_eq!(server.log.next(), Event::Closed(Ended::Closed));
+        server.tick();
+        server.apply_and_wait(0);
 
-        door.admit(1);
+        server.apply(1);
         waiting.iter_mut().for_each(|client| client.expect(b"waits"));
         let mut accepted = 0;
         for _ in 0..2 * waiting.len() {
-            match door.log.next() {
+            match server.log.next() {
                 Event::Accepted => accepted += 1,
                 event => assert_eq!(event, received(b"waits")),
             }
         }
         assert_eq!(accepted, waiting.len());
-        door.tick();
-        assert_eq!(door.server.stop().accepted, 22);
+        server.tick();
+        assert_eq!(server.server.stop().accepted, 22);
     });
 }
 
 #[test]
-fn whoever_waits_at_the_stop_is_turned_away() {
+fn connections_waiting_at_the_stop_are_rejected() {
     on_each(|backend| {
-        let mut door = Door::start(backend, vec![AcceptPolicy::Off]);
-        door.shut(0);
-        let waiting = door.connect(5);
-        door.tick();
-        let stats = door.server.stop();
+        let mut server = PolicyServer::start(backend, vec![AcceptPolicy::Off]);
+        server.apply_and_wait(0);
+        let waiting = server.connect(5);
+        server.tick();
+        let stats = server.server.stop();
         assert_eq!((stats.accepted, stats.closed), (1, 1));
-        assert_eq!(door.log.rest(), [Event::Stopping, Event::Closed(Ended::Closed)]);
-        assert_eq!(door.inside.rest(), (Vec::new(), End::Eof));
+        assert_eq!(server.log.remaining(), [Event::Stopping, Event::Closed(Ended::Closed)]);
+        assert_eq!(server.client.read_to_end(), (Vec::new(), End::Eof));
         for mut client in waiting {
-            assert_eq!(client.rest().0, b"");
+            assert_eq!(client.read_to_end().0, b"");
         }
     });
 }
 
 #[test]
-fn no_more_than_was_said_are_accepted_in_one_turn() {
+fn accepts_per_turn_are_limited() {
     const WAITING: usize = 50;
     on_each(|backend| {
-        for most in [1, 2, 7] {
-            let (tell, turns_of_accepts) = mpsc::channel();
+        for max in [1, 2, 7] {
+            let (sender, turns_of_accepts) = mpsc::channel();
             let (make, log) = script(move |turn| {
                 match turn.event {
-                    // The time stands still during a turn.
-                    Event::Accepted => tell.send(turn.io.now()).unwrap(),
+                    // The time does not change within a turn.
+                    Event::Accepted => sender.send(turn.io.now()).unwrap(),
                     Event::Woken(0) => turn.io.set_accept_policy(Listener(0), AcceptPolicy::Off),
                     Event::Woken(_) => {
-                        turn.io.set_accept_policy(Listener(0), AcceptPolicy::PerTurn(most))
+                        turn.io.set_accept_policy(Listener(0), AcceptPolicy::PerTurn(max))
                     }
                     _ => {}
                 }
                 echo(turn);
             });
             let server = Server::start(backend, config(), make);
-            let inside = Client::connect(server.address);
+            let client = Client::connect(server.address);
             assert_eq!(log.next(), Event::Accepted);
             turns_of_accepts.recv().unwrap();
-            let mut door = Door { server, log, inside };
-            door.shut(0);
-            let mut waiting = door.connect(WAITING);
+            let mut server = PolicyServer { server, log, client };
+            server.apply_and_wait(0);
+            let mut waiting = server.connect(WAITING);
             waiting.iter_mut().for_each(|client| client.send(TICK));
-            door.tick();
+            server.tick();
 
-            door.admit(1);
+            server.apply(1);
             waiting.iter_mut().for_each(|client| client.expect(TICK));
-            let stats = door.server.stop();
+            let stats = server.server.stop();
             assert_eq!((stats.accepted, stats.closed), (51, 51));
             let times: Vec<Instant> = turns_of_accepts.try_iter().collect();
             assert_eq!(times.len(), WAITING);
@@ -183,58 +182,60 @@ fn no_more_than_was_said_are_accepted_in_one_turn() {
                 println!("{backend} has no turns; {together} accepted at the same time");
                 continue;
             }
-            assert!(together <= most.into(), "{together} instead of {most} in one turn");
+            assert!(together <= max.into(), "{together} instead of {max} in one turn");
             let turns = stats.kernel.turns;
-            let least = WAITING.div_ceil(most.into());
-            assert!(turns >= least as u64, "{turns} turns for {WAITING} at {most} a turn");
-            println!("{backend}: {turns} turns for {WAITING} connections at {most} a turn");
+            let min_turns = WAITING.div_ceil(max.into());
+            assert!(turns >= min_turns as u64, "{turns} turns for {WAITING} at {max} a turn");
+            println!("{backend}: {turns} turns for {WAITING} connections at {max} a turn");
         }
     });
 }
 
 #[test]
-fn the_length_of_the_queue_can_be_changed() {
+fn backlog_can_be_changed() {
     on_each(|backend| {
-        let ways = [0, u32::MAX, 1, 100].map(AcceptPolicy::Backlog);
-        let mut door =
-            Door::start(backend, [&ways[..], &[AcceptPolicy::Off, AcceptPolicy::All]].concat());
-        // As long as the server accepts, any length will do.
-        for way in 0..4 {
-            door.admit(way);
-            let mut client = door.connect(1).remove(0);
-            assert_eq!(door.log.next(), Event::Accepted);
+        let policies = [0, u32::MAX, 1, 100].map(AcceptPolicy::Backlog);
+        let mut server = PolicyServer::start(
+            backend,
+            [&policies[..], &[AcceptPolicy::Off, AcceptPolicy::All]].concat(),
+        );
+        // While the server accepts, any length works.
+        for policy in 0..4 {
+            server.apply(policy);
+            let mut client = server.connect(1).remove(0);
+            assert_eq!(server.log.next(), Event::Accepted);
             client.ask(TICK, TICK);
-            assert_eq!(door.log.next(), received(TICK));
+            assert_eq!(server.log.next(), received(TICK));
             client.end();
-            assert_eq!(door.log.next(), end_of_stream());
-            assert_eq!(door.log.next(), Event::Closed(Ended::Closed));
+            assert_eq!(server.log.next(), end_of_stream());
+            assert_eq!(server.log.next(), Event::Closed(Ended::Closed));
         }
-        door.shut(4);
-        // Room for one more than the length: the kernel has always counted so.
-        door.shut(2);
-        let mut waiting = door.connect(2);
-        // Nobody answers, so this can't come too early.
-        let patience = Duration::from_millis(30);
-        assert!(TcpStream::connect_timeout(&door.server.address, patience).is_err());
-        door.shut(3);
-        waiting.extend(door.connect(10));
-        door.tick();
-        door.admit(5);
-        (0..12).for_each(|_| assert_eq!(door.log.next(), Event::Accepted));
-        door.server.stop();
+        server.apply_and_wait(4);
+        // The kernel queues one more connection than the backlog.
+        server.apply_and_wait(2);
+        let mut waiting = server.connect(2);
+        // No reply can come, so a short timeout suffices.
+        let timeout = Duration::from_millis(30);
+        assert!(TcpStream::connect_timeout(&server.server.address, timeout).is_err());
+        server.apply_and_wait(3);
+        waiting.extend(server.connect(10));
+        server.tick();
+        server.apply(5);
+        (0..12).for_each(|_| assert_eq!(server.log.next(), Event::Accepted));
+        server.server.stop();
     });
 }
 
-/// Tells where each connection came in; a tag is a listener, and whether it is to be open.
-struct Doors(Sender<Listener>);
+/// Reports the listener of each connection. A tag is a listener, and whether it should accept.
+struct ReportsListeners(Sender<Listener>);
 
-impl Doors {
+impl ReportsListeners {
     fn tag(listener: u16, open: bool) -> u64 {
         u64::from(listener) << 1 | u64::from(open)
     }
 }
 
-impl Application for Doors {
+impl Application for ReportsListeners {
     type State = ();
     const MAX_UNCONSUMED: usize = Echo::MAX_UNCONSUMED;
 
@@ -252,7 +253,7 @@ impl Application for Doors {
     }
 }
 
-/// Stops a server when a test has failed.
+/// Stops a server if a test fails.
 struct StopOnDrop(RemoteHandle);
 
 impl Drop for StopOnDrop {
@@ -262,48 +263,48 @@ impl Drop for StopOnDrop {
 }
 
 #[test]
-fn every_listener_has_its_number_and_its_own_way_of_admission() {
+fn each_listener_has_its_own_policy() {
     on_each(|backend| {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = Config { listen: vec![any, any], ..config() };
-        let (tell, ready) = mpsc::channel();
+        let (sender, ready) = mpsc::channel();
         let (log, accepted) = mpsc::channel();
         let server = thread::spawn(move || {
             let mechanism = AnyMechanism::new(backend, &config).unwrap();
-            tell.send((mechanism.addresses().to_vec(), mechanism.remote())).unwrap();
-            mechanism.run(Doors(log)).unwrap()
+            sender.send((mechanism.addresses().to_vec(), mechanism.remote())).unwrap();
+            mechanism.run(ReportsListeners(log)).unwrap()
         });
-        let (addresses, remote) = ready.recv_timeout(PATIENCE).unwrap();
+        let (addresses, remote) = ready.recv_timeout(TIMEOUT).unwrap();
         let remote = StopOnDrop(remote);
         assert_eq!(addresses.len(), 2);
         assert_ne!(addresses[0], addresses[1]);
-        let next = || accepted.recv_timeout(PATIENCE).expect("it is accepted");
+        let next = || accepted.recv_timeout(TIMEOUT).expect("the connection is accepted");
 
-        let mut inside = Vec::new();
+        let mut client = Vec::new();
         for at in [0, 1, 1, 0, 1] {
-            inside.push(Client::connect(addresses[at]));
+            client.push(Client::connect(addresses[at]));
             assert_eq!(next(), Listener(at as u16));
         }
-        for shut in [0u16, 1] {
-            let open = 1 - shut;
-            // The last is nobody's number.
-            for listener in [shut, 2, u16::MAX] {
-                assert!(remote.0.wake(Doors::tag(listener, false)));
+        for closed in [0u16, 1] {
+            let open = 1 - closed;
+            // The last two are no listeners.
+            for listener in [closed, 2, u16::MAX] {
+                assert!(remote.0.wake(ReportsListeners::tag(listener, false)));
             }
-            (0..3).for_each(|_| inside[0].ask(TICK, TICK));
-            let mut waits = Client::connect(addresses[usize::from(shut)]);
-            waits.send(TICK);
+            (0..3).for_each(|_| client[0].ask(TICK, TICK));
+            let mut pending = Client::connect(addresses[usize::from(closed)]);
+            pending.send(TICK);
             let mut enters = Client::connect(addresses[usize::from(open)]);
             enters.ask(TICK, TICK);
             assert_eq!(next(), Listener(open));
-            inside[0].ask(TICK, TICK);
-            assert!(accepted.try_recv().is_err(), "it was shut");
+            client[0].ask(TICK, TICK);
+            assert!(accepted.try_recv().is_err(), "accepted on a closed listener");
 
-            assert!(remote.0.wake(Doors::tag(shut, true)));
-            waits.expect(TICK);
-            assert_eq!(next(), Listener(shut));
+            assert!(remote.0.wake(ReportsListeners::tag(closed, true)));
+            pending.expect(TICK);
+            assert_eq!(next(), Listener(closed));
         }
-        drop(inside);
+        drop(client);
         remote.0.stop();
         let stats = server.join().unwrap();
         assert_eq!((stats.accepted, stats.closed), (9, 9));
@@ -314,10 +315,10 @@ fn every_listener_has_its_number_and_its_own_way_of_admission() {
 fn random_numbers_differ() {
     const NUMBERS: usize = 100;
     on_each(|backend| {
-        let (tell, numbers) = mpsc::channel();
+        let (sender, numbers) = mpsc::channel();
         let (make, log) = script(move |turn| {
             if matches!(turn.event, Event::Woken(_)) {
-                (0..NUMBERS).for_each(|_| tell.send(turn.io.random()).unwrap());
+                (0..NUMBERS).for_each(|_| sender.send(turn.io.random()).unwrap());
             }
         });
         let server = Server::start(backend, config(), make);
@@ -328,14 +329,18 @@ fn random_numbers_differ() {
         server.stop();
         let all: Vec<u64> = numbers.try_iter().collect();
         assert_eq!(all.len(), 2 * NUMBERS);
-        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len(), "one came twice: {all:?}");
+        assert_eq!(
+            all.iter().collect::<HashSet<_>>().len(),
+            all.len(),
+            "a number repeats: {all:?}"
+        );
         let ever_set = all.iter().fold(0, |bits, n| bits | n);
         let ever_clear = all.iter().fold(0, |bits, n| bits | !n);
         assert_eq!((ever_set, ever_clear), (u64::MAX, u64::MAX), "a bit never changes");
     });
 }
 
-/// A server that echoes, but blocks in a callback when an event asks for it, until `release`.
+/// An echo server that blocks in a callback on a given event, until `release`.
 struct Blocking {
     server: Server,
     log: Log,
@@ -346,8 +351,8 @@ fn blocking(backend: &'static str, at: impl Fn(&Event) -> bool + Send + 'static)
     let (release, released): (_, Receiver<()>) = mpsc::channel();
     let (make, log) = script(move |turn| {
         if at(&turn.event) {
-            // An error is a test that failed.
-            let _ = released.recv_timeout(PATIENCE);
+            // An error means that the test failed.
+            let _ = released.recv_timeout(TIMEOUT);
         }
         echo(turn);
     });
@@ -356,7 +361,7 @@ fn blocking(backend: &'static str, at: impl Fn(&Event) -> bool + Send + 'static)
 }
 
 #[test]
-fn tags_beyond_the_bound_are_refused_and_the_others_told() {
+fn tags_beyond_the_maximum_are_rejected() {
     const LAST: u64 = RemoteHandle::MAX_TAGS as u64;
     on_each(|backend| {
         let Blocking { server, log, release } =
@@ -364,25 +369,25 @@ fn tags_beyond_the_bound_are_refused_and_the_others_told() {
         let remote = &server.remote;
         assert!(remote.wake(0));
         for first in [1, LAST + 1] {
-            // The callback runs now, and its own tag does not wait any more.
+            // The callback is running, and its own tag is no longer pending.
             assert_eq!(log.next(), Event::Woken(first - 1));
             let last = first + LAST - 1;
             (first..=last).for_each(|tag| assert!(remote.wake(tag), "tag {tag}"));
-            (0..3).for_each(|_| assert!(!remote.wake(u64::MAX), "one more than the bound"));
+            (0..3).for_each(|_| assert!(!remote.wake(u64::MAX), "beyond the maximum"));
             release.send(()).unwrap();
             (first..last).for_each(|tag| assert_eq!(log.next(), Event::Woken(tag)));
         }
         assert_eq!(log.next(), Event::Woken(2 * LAST));
-        // There is room again, and none is told that was refused.
+        // There is room again, and rejected tags are not delivered.
         assert!(remote.wake(7));
         assert_eq!(log.next(), Event::Woken(7));
         server.stop();
-        assert_eq!(log.rest(), []);
+        assert_eq!(log.remaining(), []);
     });
 }
 
 #[test]
-fn a_stop_during_a_callback_comes_after_it() {
+fn stop_during_a_callback_follows_it() {
     on_each(|backend| {
         let Blocking { server, log, release } =
             blocking(backend, |event| *event == received(b"block"));
@@ -400,33 +405,33 @@ fn a_stop_during_a_callback_comes_after_it() {
         });
         server.remote.stop();
         release.send(()).unwrap();
-        // What the callback sent goes out before the end.
+        // Bytes sent by the callback arrive before the end.
         client.expect_last(b"block", End::Eof);
         idle.expect_last(b"", End::Eof);
         let stats = server.stop();
         assert_eq!((stats.accepted, stats.closed), (2, 2));
-        let rest = log.rest();
-        let count = |event| rest.iter().filter(|e| **e == event).count();
-        assert_eq!(count(Event::Woken(7)), 1, "the tag was taken: {rest:?}");
-        assert_eq!(count(Event::Stopping), 2, "{rest:?}");
-        assert_eq!(count(Event::Closed(Ended::Closed)), 2, "{rest:?}");
-        assert_eq!(rest.len(), 5, "{rest:?}");
+        let remaining = log.remaining();
+        let count = |event| remaining.iter().filter(|e| **e == event).count();
+        assert_eq!(count(Event::Woken(7)), 1, "the tag was taken: {remaining:?}");
+        assert_eq!(count(Event::Stopping), 2, "{remaining:?}");
+        assert_eq!(count(Event::Closed(Ended::Closed)), 2, "{remaining:?}");
+        assert_eq!(remaining.len(), 5, "{remaining:?}");
     });
 }
 
 #[test]
-fn a_stop_while_woken_is_running_comes_after_it() {
+fn stop_during_woken_follows_it() {
     on_each(|backend| {
         let Blocking { server, log, release } =
             blocking(backend, |event| *event == Event::Woken(0));
         assert!(server.remote.wake(0));
         assert_eq!(log.next(), Event::Woken(0));
-        // It waits in the listener's queue, for the loop is busy.
+        // The connection waits in the backlog while the loop is blocked.
         let client = Client::connect(server.address);
         server.remote.stop();
         release.send(()).unwrap();
         let stats = server.stop();
         assert!(stats.accepted <= 1, "{stats:?}");
-        assert!(Client(client.0).rest().0.is_empty());
+        assert!(Client(client.0).read_to_end().0.is_empty());
     });
 }

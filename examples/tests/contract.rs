@@ -1,4 +1,4 @@
-//! What `Application` and `Commands` promise, on every mechanism.
+//! The contract of `Application` and `Commands`, on every mechanism.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use evring::{AcceptPolicy, Chunk, Close, Config, HIGH_WATER, LOW_WATER, Listener, RemoteHandle};
 use support::client::{Client, End};
 use support::script::{Ended, Event, MAX_UNCONSUMED, script};
-use support::{PATIENCE, Server, config, on_each, on_each_at_once, pattern, tiny};
+use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, tiny};
 
 fn received(bytes: &[u8]) -> Event {
     Event::Received { bytes: bytes.to_vec(), eof: false }
@@ -20,7 +20,7 @@ fn end_of_stream() -> Event {
 }
 
 #[test]
-fn accepted_comes_first_and_closed_last_and_once() {
+fn accepted_is_first_and_closed_is_last() {
     on_each(|backend| {
         let (make, log) = script(|turn| {
             if matches!(turn.event, Event::Received { eof: true, .. }) {
@@ -36,14 +36,14 @@ fn accepted_comes_first_and_closed_last_and_once() {
         client.end();
         assert_eq!(log.next(), end_of_stream());
         assert_eq!(log.next(), Event::Closed(Ended::Closed));
-        assert_eq!(client.rest().1, End::Eof);
+        assert_eq!(client.read_to_end().1, End::Eof);
         server.stop();
-        assert_eq!(log.rest(), []);
+        assert_eq!(log.remaining(), []);
     });
 }
 
 #[test]
-fn a_reset_by_the_peer_is_told_as_a_failure() {
+fn reset_by_the_peer_is_reported_as_failed() {
     on_each(|backend| {
         let (make, log) = script(|turn| turn.consume());
         let server = Server::start(backend, config(), make);
@@ -52,12 +52,12 @@ fn a_reset_by_the_peer_is_told_as_a_failure() {
         client.reset();
         assert_eq!(log.next(), Event::Closed(Ended::Failed));
         server.stop();
-        assert_eq!(log.rest(), []);
+        assert_eq!(log.remaining(), []);
     });
 }
 
 #[test]
-fn unconsumed_bytes_come_again_in_one_piece_up_to_the_bound() {
+fn unconsumed_bytes_are_passed_again_in_one_piece() {
     on_each(|backend| {
         for buffer_size in [1, 3, 4096] {
             let (make, log) = script(|turn| {
@@ -74,7 +74,7 @@ fn unconsumed_bytes_come_again_in_one_piece_up_to_the_bound() {
                 client.send(&message[upto - 1..upto]);
                 assert_eq!(log.next(), received(&message[..upto]));
             }
-            // Ten were consumed, so there is room for ten more and no eleventh.
+            // Ten bytes were consumed, so ten more fit, but not eleven.
             for upto in MAX_UNCONSUMED..MAX_UNCONSUMED + 9 {
                 client.send(&message[upto - 1..upto]);
                 assert_eq!(log.next(), received(&message[10..upto]));
@@ -93,13 +93,13 @@ fn too_many_unconsumed_bytes_are_an_overrun() {
         assert_eq!(log.next(), Event::Accepted);
         client.send(&pattern(MAX_UNCONSUMED));
         assert_eq!(log.skip_received(), Event::Closed(Ended::Overrun));
-        client.rest();
+        client.read_to_end();
         assert_eq!(server.stop().overruns, 1);
     });
 }
 
 #[test]
-fn whoever_pauses_may_leave_more_and_a_resume_brings_it_again() {
+fn paused_application_may_leave_more_bytes() {
     on_each(|backend| {
         let mut id = None;
         let (make, log) = script(move |turn| match turn.event {
@@ -118,13 +118,13 @@ fn whoever_pauses_may_leave_more_and_a_resume_brings_it_again() {
         server.remote.wake(1);
         assert_eq!(log.next(), Event::Woken(1));
         let Event::Received { bytes, .. } = log.next() else { panic!() };
-        assert_eq!(bytes, message, "more than the bound, since it paused");
+        assert_eq!(bytes, message, "more than the maximum is permitted while paused");
         server.stop();
     });
 }
 
 #[test]
-fn a_resume_calls_even_without_bytes_and_a_pause_keeps_them_away() {
+fn resume_calls_received_without_bytes() {
     on_each(|backend| {
         let mut id = None;
         let (make, log) = script(move |turn| {
@@ -138,7 +138,7 @@ fn a_resume_calls_even_without_bytes_and_a_pause_keeps_them_away() {
         let server = Server::start(backend, config(), make);
         let wake = |tag| {
             server.remote.wake(tag);
-            assert_eq!(log.next(), Event::Woken(tag), "and nothing before it");
+            assert_eq!(log.next(), Event::Woken(tag), "no event came before");
         };
         let mut client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
@@ -163,7 +163,7 @@ fn a_resume_calls_even_without_bytes_and_a_pause_keeps_them_away() {
 }
 
 #[test]
-fn bytes_left_at_the_end_of_the_stream_come_again_after_a_pause() {
+fn bytes_left_at_the_end_are_passed_again_after_a_pause() {
     on_each(|backend| {
         for half in [false, true] {
             let mut id = None;
@@ -191,7 +191,7 @@ fn bytes_left_at_the_end_of_the_stream_come_again_after_a_pause() {
                 server.remote.wake(tag);
                 assert_eq!(log.next(), Event::Woken(tag));
             };
-            // The end may be told with the bytes or after them.
+            // The end may be passed with the bytes or after them.
             let mut times = 0;
             while times < 3 {
                 wake(0);
@@ -208,7 +208,7 @@ fn bytes_left_at_the_end_of_the_stream_come_again_after_a_pause() {
 }
 
 #[test]
-fn a_deadline_expires_once_and_may_be_cleared() {
+fn deadline_expires_once_and_can_be_cleared() {
     on_each_at_once(|backend| {
         let (make, log) = script(|turn| {
             let (now, id) = (turn.io.now(), turn.id);
@@ -236,7 +236,7 @@ fn a_deadline_expires_once_and_may_be_cleared() {
         assert_eq!(log.next(), Event::Expired);
         assert!(begin.elapsed() >= Duration::from_millis(120));
         server.stop();
-        assert_eq!(log.rest(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
+        assert_eq!(log.remaining(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
     });
 }
 
@@ -245,14 +245,14 @@ fn tags_from_other_threads_arrive_in_order() {
     on_each(|backend| {
         let (make, log) = script(|_| {});
         let server = Server::start(backend, Config { listen: Vec::new(), ..config() }, make);
-        let mut told = 0;
+        let mut expected = 0;
         for tag in 0..5 * RemoteHandle::MAX_TAGS as u64 {
             while !server.remote.wake(tag) {
-                assert_eq!(log.next(), Event::Woken(told));
-                told += 1;
+                assert_eq!(log.next(), Event::Woken(expected));
+                expected += 1;
             }
         }
-        for tag in told..5 * RemoteHandle::MAX_TAGS as u64 {
+        for tag in expected..5 * RemoteHandle::MAX_TAGS as u64 {
             assert_eq!(log.next(), Event::Woken(tag));
         }
         server.stop();
@@ -260,21 +260,21 @@ fn tags_from_other_threads_arrive_in_order() {
 }
 
 #[test]
-fn commands_for_a_connection_that_is_gone_have_no_effect() {
+fn commands_for_closed_connections_have_no_effect() {
     on_each(|backend| {
-        let mut gone = None;
+        let mut closed = None;
         let (make, log) = script(move |turn| {
             match turn.event {
-                Event::Closed(_) => gone = turn.id,
-                Event::Received { eof: false, .. } if gone.is_some() => {
-                    let gone = gone.unwrap();
-                    assert_eq!(gone.slot(), turn.conn().slot(), "the slot is used again");
-                    assert_eq!(turn.io.send(gone, Chunk::Static(b"lost")), 0);
-                    turn.io.reserve(gone, 3).fill(b'!');
-                    turn.io.set_receiving(gone, false);
-                    turn.io.set_deadline(gone, Some(turn.io.now()));
-                    assert_eq!(turn.io.peer_addr(gone), None);
-                    turn.io.close(gone, Close::Reset);
+                Event::Closed(_) => closed = turn.id,
+                Event::Received { eof: false, .. } if closed.is_some() => {
+                    let closed = closed.unwrap();
+                    assert_eq!(closed.slot(), turn.conn().slot(), "the slot is used again");
+                    assert_eq!(turn.io.send(closed, Chunk::Static(b"lost")), 0);
+                    turn.io.reserve(closed, 3).fill(b'!');
+                    turn.io.set_receiving(closed, false);
+                    turn.io.set_deadline(closed, Some(turn.io.now()));
+                    assert_eq!(turn.io.peer_addr(closed), None);
+                    turn.io.close(closed, Close::Reset);
                     turn.io.send(turn.conn(), Chunk::Static(b"alive"));
                 }
                 Event::Received { eof: true, .. } => turn.io.close(turn.conn(), Close::Flush),
@@ -297,7 +297,7 @@ fn commands_for_a_connection_that_is_gone_have_no_effect() {
     });
 }
 
-/// Sends 200,000 bytes and closes in the way that the first received byte names.
+/// Sends 200,000 bytes and closes as the first received byte requests.
 fn closing(backend: &'static str) -> (Server, support::script::Log) {
     let (make, log) = script(|turn| {
         if let Event::Received { bytes, .. } = &turn.event {
@@ -320,7 +320,7 @@ fn closing(backend: &'static str) -> (Server, support::script::Log) {
 }
 
 #[test]
-fn each_way_to_close_looks_as_it_should() {
+fn each_close_ends_as_documented() {
     on_each(|backend| {
         let (server, log) = closing(backend);
         let all = pattern(200_000);
@@ -335,7 +335,7 @@ fn each_way_to_close_looks_as_it_should() {
         let mut half = begin(b"h");
         half.expect_last(&all, End::Eof);
         half.send(b"x");
-        assert_eq!(log.next(), received(b"x"), "half a connection still receives");
+        assert_eq!(log.next(), received(b"x"), "a half-closed connection still receives");
         half.end();
         assert_eq!(log.next(), end_of_stream());
         assert_eq!(log.next(), Event::Closed(Ended::Closed));
@@ -345,23 +345,23 @@ fn each_way_to_close_looks_as_it_should() {
         assert_eq!(log.next(), Event::Closed(Ended::Closed));
 
         let mut linger = begin(b"l");
-        linger.send(&pattern(20_000)); // would cause a reset if nobody took it
+        linger.send(&pattern(20_000)); // unread, it would cause a reset
         linger.expect_last(&all, End::Eof);
         drop(linger);
         assert_eq!(log.next(), Event::Closed(Ended::Closed));
 
         let mut reset = begin(b"r");
-        let (got, end) = reset.rest();
+        let (got, end) = reset.read_to_end();
         assert_eq!(end, End::Reset);
         assert!(got.len() < all.len());
         assert_eq!(log.next(), Event::Closed(Ended::Closed));
         server.stop();
-        assert_eq!(log.rest(), []);
+        assert_eq!(log.remaining(), []);
     });
 }
 
 #[test]
-fn linger_does_not_wait_for_ever() {
+fn linger_times_out() {
     on_each_at_once(|backend| {
         let (make, log) = script(|turn| {
             if turn.event == Event::Accepted {
@@ -375,13 +375,13 @@ fn linger_does_not_wait_for_ever() {
         assert_eq!(log.next(), Event::Accepted);
         assert_eq!(log.next(), Event::Closed(Ended::Closed));
         assert!(begin.elapsed() >= linger);
-        client.rest();
+        client.read_to_end();
         server.stop();
     });
 }
 
 #[test]
-fn a_flush_to_a_peer_that_never_reads_ends_in_time() {
+fn flush_to_a_peer_that_never_reads_times_out() {
     on_each_at_once(|backend| {
         let (make, log) = script(|turn| {
             if turn.event == Event::Accepted {
@@ -393,14 +393,18 @@ fn a_flush_to_a_peer_that_never_reads_ends_in_time() {
         let server = Server::start(backend, Config { progress_interval: stall, ..tiny() }, make);
         let client = Client::narrow(server.address);
         assert_eq!(log.next(), Event::Accepted);
-        assert_eq!(log.next(), Event::Closed(Ended::Failed), "not all was sent");
+        assert_eq!(
+            log.next(),
+            Event::Closed(Ended::Failed),
+            "the close reason of an incomplete reply"
+        );
         drop(client);
         server.stop();
     });
 }
 
 #[test]
-fn drained_is_told_once_for_each_time_the_queue_was_full() {
+fn drained_is_called_once_per_full_queue() {
     on_each(|backend| {
         let (make, log) = script(|turn| {
             if let Event::Received { bytes, .. } = &turn.event {
@@ -423,12 +427,12 @@ fn drained_is_told_once_for_each_time_the_queue_was_full() {
         }
         const { assert!(LOW_WATER > 0) };
         server.stop();
-        assert_eq!(log.rest(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
+        assert_eq!(log.remaining(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
     });
 }
 
 #[test]
-fn too_much_queued_is_an_overrun() {
+fn too_many_queued_bytes_are_an_overrun() {
     on_each(|backend| {
         let (make, log) = script(|turn| {
             if turn.rx.is_some() {
@@ -441,13 +445,13 @@ fn too_much_queued_is_an_overrun() {
         client.send(b"x");
         assert_eq!(log.next(), Event::Accepted);
         assert_eq!(log.skip_received(), Event::Closed(Ended::Overrun));
-        client.rest();
+        client.read_to_end();
         assert_eq!(server.stop().overruns, 1);
     });
 }
 
 #[test]
-fn at_the_most_connections_the_others_wait_their_turn() {
+fn connections_beyond_the_maximum_wait() {
     on_each(|backend| {
         let (make, log) = script(|turn| match &turn.event {
             Event::Received { eof: true, .. } => turn.io.close(turn.conn(), Close::Flush),
@@ -463,7 +467,7 @@ fn at_the_most_connections_the_others_wait_their_turn() {
         let mut waiting: Vec<_> = (0..5).map(|_| Client::connect(server.address)).collect();
         waiting.iter_mut().for_each(|client| client.send(b"x"));
         open[1].ask(b"still served", b"ok");
-        // Each that leaves lets one in, in the order of the queue.
+        // Each close admits one connection, in the order of the backlog.
         for mut next in waiting {
             drop(open.remove(0));
             next.expect(b"ok");
@@ -473,21 +477,21 @@ fn at_the_most_connections_the_others_wait_their_turn() {
         let stats = server.stop();
         assert_eq!(stats.accepted, 8);
         assert!(stats.accept_pauses > 0);
-        let (mut now, mut most) = (0, 0);
-        for event in log.rest() {
+        let (mut now, mut peak) = (0, 0);
+        for event in log.remaining() {
             match event {
                 Event::Accepted => now += 1,
                 Event::Closed(_) => now -= 1,
                 _ => {}
             }
-            most = most.max(now);
+            peak = peak.max(now);
         }
-        assert_eq!((now, most), (0, 3));
+        assert_eq!((now, peak), (0, 3));
     });
 }
 
 #[test]
-fn admit_closes_and_opens_a_listener() {
+fn accept_policy_pauses_and_resumes_a_listener() {
     on_each(|backend| {
         let (make, log) = script(|turn| {
             if let Event::Woken(tag) = turn.event {
@@ -506,12 +510,12 @@ fn admit_closes_and_opens_a_listener() {
         assert_eq!(log.next(), Event::Accepted);
         let wake = |tag| {
             server.remote.wake(tag);
-            assert_eq!(log.next(), Event::Woken(tag), "and nobody was accepted");
+            assert_eq!(log.next(), Event::Woken(tag), "no connection was accepted before");
         };
-        // What a callback asks for is done at the next turn, which this byte takes.
+        // A policy takes effect in the next turn, which this byte completes.
         let mut turn = || {
             first.send(b"x");
-            assert_eq!(log.next(), received(b"x"), "and nobody was accepted");
+            assert_eq!(log.next(), received(b"x"), "no connection was accepted before");
         };
         for open in [1, 2] {
             wake(0);
@@ -548,7 +552,7 @@ fn connecting(backend: &'static str, to: SocketAddr) -> (Server, support::script
 }
 
 #[test]
-fn connect_tells_its_outcome_and_sends_what_was_queued() {
+fn connect_reports_its_result_and_sends_queued_bytes() {
     on_each(|backend| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (server, log) = connecting(backend, listener.local_addr().unwrap());
@@ -571,7 +575,7 @@ fn connect_tells_its_outcome_and_sends_what_was_queued() {
 }
 
 #[test]
-fn stop_lets_current_work_end_within_the_drain() {
+fn stop_lets_current_work_end_within_the_drain_timeout() {
     on_each(|backend| {
         let (make, log) = script(|turn| {
             if matches!(&turn.event, Event::Received { bytes, .. } if bytes == b"end") {
@@ -581,7 +585,7 @@ fn stop_lets_current_work_end_within_the_drain() {
             }
             turn.consume();
         });
-        let server = Server::start(backend, Config { drain_timeout: PATIENCE, ..config() }, make);
+        let server = Server::start(backend, Config { drain_timeout: TIMEOUT, ..config() }, make);
         let mut busy = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
         server.remote.stop();
@@ -590,13 +594,13 @@ fn stop_lets_current_work_end_within_the_drain() {
         busy.expect_last(b"", End::Eof);
         let begin = Instant::now();
         server.stop();
-        assert!(begin.elapsed() < PATIENCE / 2, "it waited for nobody");
+        assert!(begin.elapsed() < TIMEOUT / 2, "the stop waited for a connection");
         assert_eq!(log.skip_received(), Event::Closed(Ended::Closed));
     });
 }
 
 #[test]
-fn stop_resets_what_is_left_when_the_drain_is_over() {
+fn stop_resets_connections_after_the_drain_timeout() {
     on_each_at_once(|backend| {
         let (make, log) = script(|turn| turn.consume());
         let server = Server::start(backend, config(), make);
@@ -604,25 +608,25 @@ fn stop_resets_what_is_left_when_the_drain_is_over() {
         assert_eq!(log.next(), Event::Accepted);
         let address = server.address;
         server.stop();
-        assert_eq!(client.rest().1, End::Reset);
-        assert_eq!(log.rest(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
-        assert!(std::net::TcpStream::connect(address).is_err(), "nobody listens any more");
+        assert_eq!(client.read_to_end().1, End::Reset);
+        assert_eq!(log.remaining(), [Event::Stopping, Event::Closed(Ended::Stopped)]);
+        assert!(std::net::TcpStream::connect(address).is_err(), "the listener is still open");
     });
 }
 
 #[test]
-fn the_address_of_the_peer_is_known() {
+fn peer_address_is_available() {
     on_each(|backend| {
-        let (told, tell) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (make, log) = script(move |turn| {
             if turn.event == Event::Accepted {
-                told.send(turn.io.peer_addr(turn.conn())).unwrap();
+                sender.send(turn.io.peer_addr(turn.conn())).unwrap();
             }
         });
         let server = Server::start(backend, config(), make);
         let client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
-        assert_eq!(tell.recv_timeout(PATIENCE).unwrap(), client.0.local_addr().ok());
+        assert_eq!(receiver.recv_timeout(TIMEOUT).unwrap(), client.0.local_addr().ok());
         server.stop();
     });
 }

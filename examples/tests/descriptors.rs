@@ -1,5 +1,5 @@
-//! What happens when the process runs out of descriptors. A single test in a process of its own,
-//! for it changes the process' limit.
+//! Behavior without free descriptors. A single test in a separate process, as it changes the process'
+//! limit.
 
 mod support;
 
@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::client::Client;
 use support::{Server, config, on_each};
 
-/// Opens files until there are no descriptors left.
+/// Opens files until no descriptor is left.
 fn fill() -> Vec<File> {
     let mut files = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
@@ -21,7 +21,7 @@ fn fill() -> Vec<File> {
 }
 
 #[test]
-fn without_descriptors_the_listener_rests_and_comes_back() {
+fn listener_pauses_without_descriptors_and_resumes() {
     let old = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..old }).unwrap();
     on_each(|backend| {
@@ -29,12 +29,12 @@ fn without_descriptors_the_listener_rests_and_comes_back() {
         let mut before = Client::connect(server.address);
         before.ask(b"before", b"before");
 
-        // The client's end takes the last descriptor, so the server has none for its own.
+        // The client's end takes the last descriptor, so the server has none.
         let mut full = fill();
         full.pop();
         let mut during = Client::connect(server.address);
         during.send(b"during");
-        // Long enough to spin, if it does: the time is what is tested here.
+        // Long enough to detect a busy loop.
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(500) {
             before.ask(b"meanwhile", b"meanwhile");
@@ -43,12 +43,12 @@ fn without_descriptors_the_listener_rests_and_comes_back() {
         drop(full);
         let mut after = Client::connect(server.address);
         after.ask(b"after", b"after");
-        // A ring accepts before it knows that there is no descriptor, and loses that client.
+        // A ring accepts before it detects the lack of descriptors, and loses that client.
         drop((before, during, after));
         let stats = server.stop();
         assert!(stats.accepted >= 2 && stats.accept_pauses >= 1, "{stats:?}");
         let turns = stats.kernel.turns.max(stats.kernel.system_calls);
-        assert!(turns < 500, "it did not rest: {stats:?}");
+        assert!(turns < 500, "the listener did not pause: {stats:?}");
     });
     setrlimit(Resource::Nofile, old).unwrap();
 }

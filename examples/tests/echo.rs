@@ -15,14 +15,14 @@ fn echo(backend: &'static str, config: Config) -> Server {
 }
 
 #[test]
-fn a_message_comes_back_wherever_it_is_split() {
+fn message_split_at_any_byte_is_echoed() {
     on_each(|backend| {
         let server = echo(backend, config());
         let message = pattern(40);
         for at in 0..message.len() {
             let mut client = Client::connect(server.address);
             let (head, tail) = message.split_at(at);
-            client.ask(head, head); // its answer shows that it was taken alone
+            client.ask(head, head); // the reply shows that it was received separately
             client.ask(tail, tail);
             client.end();
             client.expect_last(b"", End::Eof);
@@ -32,7 +32,7 @@ fn a_message_comes_back_wherever_it_is_split() {
 }
 
 #[test]
-fn any_size_of_receive_buffer_gives_the_same_bytes() {
+fn every_receive_buffer_size_gives_the_same_bytes() {
     on_each(|backend| {
         for buffer_size in [1, 2, 3, 1000] {
             let server = echo(backend, Config { buffer_size, buffers: 4, ..config() });
@@ -61,18 +61,18 @@ fn megabytes_pass_through_tiny_socket_buffers() {
 }
 
 #[test]
-fn a_client_that_never_reads_is_not_read_from() {
+fn client_that_never_reads_is_paused() {
     on_each(|backend| {
         let server = echo(backend, tiny());
         let mut client = Client::narrow(server.address);
         let message = pattern(16 << 20);
-        let taken = client.stuff(&message, 6 << 20);
-        assert!(taken < message.len(), "the server took all of it");
+        let sent = client.send_until_full(&message, 6 << 20);
+        assert!(sent < message.len(), "the server took all of it");
 
         let mut other = Client::connect(server.address);
         other.ask(b"meanwhile", b"meanwhile");
 
-        client.expect(&message[..taken]);
+        client.expect(&message[..sent]);
         client.ask(b"and on", b"and on");
         client.end();
         client.expect_last(b"", End::Eof);
@@ -82,7 +82,7 @@ fn a_client_that_never_reads_is_not_read_from() {
 }
 
 #[test]
-fn what_came_before_the_end_is_answered() {
+fn bytes_before_the_end_are_echoed() {
     on_each(|backend| {
         let server = echo(backend, tiny());
         let mut client = Client::narrow(server.address);
@@ -98,25 +98,25 @@ fn what_came_before_the_end_is_answered() {
 }
 
 #[test]
-fn a_reset_ends_one_connection_and_no_other() {
+fn reset_closes_only_its_own_connection() {
     on_each(|backend| {
         let server = echo(backend, config());
-        let mut stays = Client::connect(server.address);
-        stays.ask(b"before", b"before");
+        let mut open = Client::connect(server.address);
+        open.ask(b"before", b"before");
         for _ in 0..20 {
-            let mut goes = Client::connect(server.address);
-            goes.ask(b"x", b"x");
-            goes.send(&pattern(50_000));
-            goes.reset();
+            let mut resetting = Client::connect(server.address);
+            resetting.ask(b"x", b"x");
+            resetting.send(&pattern(50_000));
+            resetting.reset();
         }
-        stays.ask(b"after", b"after");
-        drop(stays);
+        open.ask(b"after", b"after");
+        drop(open);
         assert_eq!(server.stop().accepted, 21);
     });
 }
 
 #[test]
-fn many_clients_at_once_get_their_own_bytes() {
+fn concurrent_clients_get_their_own_bytes() {
     on_each(|backend| {
         let server = echo(backend, Config { buffers: 8, ..config() });
         let (done, all) = mpsc::channel();

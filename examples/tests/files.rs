@@ -1,4 +1,4 @@
-//! File work and the sending of files, on every mechanism.
+//! File operations and sending of files, on every mechanism.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::client::{Client, End};
 use support::script::{Ended, Event, Outcome, script};
 use support::{Server, config, on_each, pattern, tiny};
 
-/// A directory with one of each kind, inside one with a secret.
+/// A directory with each kind of file, inside a directory with a secret.
 fn tree() -> tempfile::TempDir {
     let outside = tempfile::tempdir().unwrap();
     let root = outside.path().join("root");
@@ -36,7 +36,7 @@ fn with_root(outside: &Path) -> Config {
 }
 
 /// A server that stats and opens the path it receives.
-fn looking(backend: &'static str, config: Config) -> (Server, support::script::Log) {
+fn path_server(backend: &'static str, config: Config) -> (Server, support::script::Log) {
     let (make, log) = script(|turn| {
         if let Event::Received { bytes, eof: false } = &turn.event {
             let path = String::from_utf8(bytes.clone()).unwrap();
@@ -49,7 +49,7 @@ fn looking(backend: &'static str, config: Config) -> (Server, support::script::L
 }
 
 #[test]
-fn links_lead_out_where_that_is_allowed() {
+fn links_may_leave_the_root_if_permitted() {
     let outside = tree();
     on_each(|backend| {
         let config = Config { symlinks: SymlinkPolicy::Anywhere, ..with_root(outside.path()) };
@@ -71,7 +71,7 @@ fn links_lead_out_where_that_is_allowed() {
 }
 
 #[test]
-fn directories_are_listed_without_what_leads_out() {
+fn listing_omits_links_that_leave_the_root() {
     let outside = tree();
     on_each(|backend| {
         let (make, log) = script(|turn| {
@@ -107,10 +107,10 @@ fn directories_are_listed_without_what_leads_out() {
 fn open_and_stat_stay_beneath_their_root() {
     let outside = tree();
     on_each(|backend| {
-        let (server, log) = looking(backend, with_root(outside.path()));
+        let (server, log) = path_server(backend, with_root(outside.path()));
         let mut client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
-        let mut look = |path: &str| {
+        let mut query = |path: &str| {
             client.send(path.as_bytes());
             assert!(matches!(log.next(), Event::Received { .. }));
             let mut outcomes = (None, None);
@@ -124,28 +124,28 @@ fn open_and_stat_stay_beneath_their_root() {
             (outcomes.0.expect("stat ends once"), outcomes.1.expect("open ends once"))
         };
         for (path, len) in [("file", 100_000), ("empty", 0), ("folder/inner", 5), ("link", 5)] {
-            assert_eq!(look(path), (Ok((FileKind::Regular, len)), Ok(len)), "{path}");
+            assert_eq!(query(path), (Ok((FileKind::Regular, len)), Ok(len)), "{path}");
         }
-        assert_eq!(look("folder/../empty").1, Ok(0), "dots may stay inside");
-        assert!(matches!(look("folder").0, Ok((FileKind::Directory, _))));
-        assert!(matches!(look(".").0, Ok((FileKind::Directory, _))));
+        assert_eq!(query("folder/../empty").1, Ok(0), "dots may stay inside");
+        assert!(matches!(query("folder").0, Ok((FileKind::Directory, _))));
+        assert!(matches!(query(".").0, Ok((FileKind::Directory, _))));
 
         let missing = (Err(ErrorKind::NotFound), Err(ErrorKind::NotFound));
         for path in ["missing", "missing/file", "folder/missing"] {
-            assert_eq!(look(path), missing, "{path}");
+            assert_eq!(query(path), missing, "{path}");
         }
         let outside =
             ["../secret", "folder/../../secret", "escape", "absolute", "/etc/passwd", ".."];
         for path in outside {
-            let (stat, open) = look(path);
+            let (stat, open) = query(path);
             assert!(stat.is_err(), "stat of {path} gave {stat:?}");
             assert!(open.is_err(), "open of {path} gave {open:?}");
         }
         for path in ["file/below", "loop"] {
-            let (stat, open) = look(path);
+            let (stat, open) = query(path);
             assert!(stat.is_err() && open.is_err(), "{path}: {stat:?} {open:?}");
         }
-        let (stat, _) = look("fifo"); // that it ends at all is the point
+        let (stat, _) = query("fifo"); // opening the fifo would block
         assert!(matches!(stat, Ok((FileKind::Other, _))), "{stat:?}");
         drop(client);
         server.stop();
@@ -153,7 +153,7 @@ fn open_and_stat_stay_beneath_their_root() {
 }
 
 #[test]
-fn an_unknown_root_and_a_path_with_a_nul_are_errors() {
+fn unknown_root_and_path_with_nul_are_errors() {
     let outside = tree();
     on_each(|backend| {
         let (make, log) = script(|turn| {
@@ -199,8 +199,8 @@ fn read_returns_the_range_and_stops_at_the_end() {
         let client = Client::connect(server.address);
         assert_eq!((log.next(), log.next()).1, Event::File(0, Outcome::Opened(Ok(100_000))));
         let all = pattern(100_000);
-        let most = FileOp::MAX_READ_BYTES as usize;
-        let expected: [&[u8]; 5] = [&all[..10], &all[99_990..], &[], &all[..most], &[]];
+        let max = FileOp::MAX_READ_BYTES as usize;
+        let expected: [&[u8]; 5] = [&all[..10], &all[99_990..], &[], &all[..max], &[]];
         for _ in 0..5 {
             let Event::File(tag, Outcome::Read(Ok(bytes))) = log.next() else { panic!() };
             assert!(bytes == expected[tag as usize - 1], "read {tag}: {} bytes", bytes.len());
@@ -210,7 +210,7 @@ fn read_returns_the_range_and_stops_at_the_end() {
     });
 }
 
-/// Sends what the test says of the file "file" and closes.
+/// Sends the chunks that the test makes from the file "file", then closes.
 fn sending(
     backend: &'static str,
     config: Config,
@@ -240,7 +240,7 @@ fn sending(
 }
 
 #[test]
-fn a_large_file_passes_through_a_slow_reader_between_other_chunks() {
+fn slow_reader_gets_a_large_file_between_other_chunks() {
     const LEN: u64 = 5_000_000;
     let root = tempfile::tempdir().unwrap();
     let contents = pattern(LEN as usize);
@@ -264,7 +264,7 @@ fn a_large_file_passes_through_a_slow_reader_between_other_chunks() {
 }
 
 #[test]
-fn a_file_that_is_truncated_while_it_is_sent_ends_the_connection() {
+fn file_truncated_while_being_sent_ends_the_connection() {
     const LEN: u64 = 8_000_000;
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("file");
@@ -274,9 +274,9 @@ fn a_file_that_is_truncated_while_it_is_sent_ends_the_connection() {
         let (server, log) = sending(backend, config, &[(0, LEN)], Close::Flush);
         let mut client = Client::narrow(server.address);
         client.send(b"go");
-        client.expect(b"<"); // it has begun, and can't have got far without a reader
+        client.expect(b"<"); // sending has begun, and stalls without a reader
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(LEN / 2).unwrap();
-        let (got, _) = client.rest();
+        let (got, _) = client.read_to_end();
         assert!(got.len() <= LEN as usize / 2 && got == pattern(got.len()), "{}", got.len());
         loop {
             match log.next() {
@@ -289,7 +289,7 @@ fn a_file_that_is_truncated_while_it_is_sent_ends_the_connection() {
 }
 
 #[test]
-fn a_client_that_leaves_while_a_file_is_sent_leaves_nothing_behind() {
+fn client_closed_while_a_file_is_sent_leaks_nothing() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), pattern(3_000_000)).unwrap();
     on_each(|backend| {

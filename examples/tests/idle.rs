@@ -1,6 +1,6 @@
-//! What a connection costs that does nothing. A single test in a process of its own, for it counts
-//! what the process allocates. The clients are another process, so that each has its own
-//! descriptors: this binary again, told by its environment.
+//! Memory of idle connections. A single test in a separate process, as it counts the process' allocations.
+//! The clients run in another process with its own descriptors: this binary, selected by an environment
+//! variable.
 
 mod support;
 
@@ -18,28 +18,28 @@ use examples::Echo;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::client::Client;
-use support::{PATIENCE, Server, config, on_each};
+use support::{Server, TIMEOUT, config, on_each};
 
 const CONNECTIONS: usize = 10_000;
 
-/// What each process needs besides.
+/// Descriptors that each process needs besides connections.
 const OTHER_DESCRIPTORS: usize = 100;
 
-/// How many clients ask at a time.
+/// Number of clients that send requests concurrently.
 const AT_ONCE: usize = 200;
 
-/// Most bytes of user memory for a connection on a ring, as promised.
+/// Maximum user memory per connection on a ring, in bytes, as documented.
 const RING: f64 = 512.0;
 
-/// The same for the others, of which nothing is promised: enough for a task and its timer.
+/// Maximum for other mechanisms, without a documented value: enough for a task and its timer.
 const OTHERS: f64 = 4096.0;
 
-const TEST: &str = "an_idle_connection_needs_little_memory";
+const TEST: &str = "idle_connection_needs_little_memory";
 const SERVER: &str = "IDLE_TEST_SERVER";
 const CLIENTS: &str = "IDLE_TEST_CLIENTS";
 const READY: &str = "the clients are ready";
 
-/// The system's allocator, counted.
+/// The system allocator, with a counter.
 struct Counting;
 
 #[global_allocator]
@@ -51,39 +51,39 @@ fn count(grown: usize, shrunk: usize) {
     LIVE.fetch_add(grown.wrapping_sub(shrunk), Ordering::Relaxed);
 }
 
-/// How many bytes are allocated now.
+/// Returns the number of allocated bytes.
 fn live() -> usize {
     LIVE.load(Ordering::Relaxed)
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call is forwarded unchanged to the system allocator, which upholds the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 0);
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size, layout.size());
-        // SAFETY: the caller keeps the contract of `realloc`, and `old` came from `System`.
+        // SAFETY: the caller upholds the contract of `realloc`, and `old` came from `System`.
         unsafe { System.realloc(old, layout, size) }
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
         count(0, layout.size());
-        // SAFETY: the caller keeps the contract of `dealloc`, and `old` came from `System`.
+        // SAFETY: the caller upholds the contract of `dealloc`, and `old` came from `System`.
         unsafe { System.dealloc(old, layout) }
     }
 }
 
-/// [`Echo`], which tells when it was woken.
+/// [`Echo`] that reports wake-ups.
 struct Woken(Sender<u64>);
 
 impl Application for Woken {
@@ -103,18 +103,18 @@ impl Application for Woken {
     }
 }
 
-/// Raises the limit of descriptors and returns for how many connections it is enough.
-fn possible() -> usize {
+/// Raises the descriptor limit and returns the number of connections that it permits.
+fn max_connections() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = (CONNECTIONS + OTHER_DESCRIPTORS) as u64;
-    let most = limit.maximum.map_or(wanted, |most| most.min(wanted));
-    if limit.current.is_some_and(|now| now < most) {
-        setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit }).unwrap();
+    let max = limit.maximum.map_or(wanted, |max| max.min(wanted));
+    if limit.current.is_some_and(|now| now < max) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(max), ..limit }).unwrap();
     }
-    most as usize - OTHER_DESCRIPTORS
+    max as usize - OTHER_DESCRIPTORS
 }
 
-/// A connection from one of many addresses of this machine, each of which has its own ports.
+/// Connects from one of many local addresses, each of which has its own ports.
 fn connect_from(number: usize, to: SocketAddr) -> Client {
     let SocketAddr::V4(to) = to else { panic!("tests use IPv4") };
     let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -122,15 +122,14 @@ fn connect_from(number: usize, to: SocketAddr) -> Client {
     bind(&fd, &SocketAddrV4::new(from, 0)).unwrap();
     connect(&fd, &to).expect("the server accepts");
     let client = Client(fd.into());
-    client.0.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.0.set_read_timeout(Some(TIMEOUT)).unwrap();
     client
 }
 
-/// The process of the clients: connects, asks once on each connection, and stays until its input
-/// ends.
-fn be_the_clients(server: SocketAddr) {
+/// The client process: connects, sends a request on each connection, and waits until its input ends.
+fn run_clients(server: SocketAddr) {
     let connections = env::var(CLIENTS).unwrap().parse().unwrap();
-    assert!(possible() >= connections);
+    assert!(max_connections() >= connections);
     let mut clients: Vec<Client> = Vec::with_capacity(connections);
     while clients.len() < connections {
         let (old, new) = (clients.len(), connections.min(clients.len() + AT_ONCE));
@@ -142,10 +141,10 @@ fn be_the_clients(server: SocketAddr) {
     io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// The process of the clients, once all have been served.
+/// The client process, after all clients have been served.
 struct Clients {
     process: Child,
-    /// Must not be closed before the process has ended, which writes more.
+    /// Kept open until the process ends, as it writes more.
     output: Lines<BufReader<ChildStdout>>,
 }
 
@@ -164,7 +163,7 @@ fn start_clients(connections: usize, server: SocketAddr) -> Clients {
 }
 
 impl Clients {
-    /// Has them all go away.
+    /// Closes all clients.
     fn end(mut self) {
         drop(self.process.stdin.take());
         self.output.for_each(drop);
@@ -172,23 +171,23 @@ impl Clients {
     }
 }
 
-/// Bytes for each of so many connections: since the server ran, and since before it was set up.
+/// Returns the bytes per connection: since the server ran, and since before it was set up.
 fn measure(backend: &'static str, connections: usize) -> (f64, f64) {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let config = Config { max_connections: connections as u32, ..config() };
     let without = live();
-    let server = Server::start(backend, config, move || Woken(tell));
-    // What a completed send leaves behind is put in order a turn later than its peer hears of it.
-    let quiet = || {
+    let server = Server::start(backend, config, move || Woken(sender));
+    // The server cleans up after a completed send one turn after its peer receives the bytes.
+    let settled_bytes = || {
         for tag in 0..3 {
             assert!(server.remote.wake(tag));
-            assert_eq!(told.recv_timeout(PATIENCE), Ok(tag));
+            assert_eq!(receiver.recv_timeout(TIMEOUT), Ok(tag));
         }
         live()
     };
-    let before = quiet();
+    let before = settled_bytes();
     let clients = start_clients(connections, server.address);
-    let after = quiet();
+    let after = settled_bytes();
     clients.end();
     assert_eq!(server.stop().accepted, connections as u64);
     let each = |before: usize| after.saturating_sub(before) as f64 / connections as f64;
@@ -196,11 +195,11 @@ fn measure(backend: &'static str, connections: usize) -> (f64, f64) {
 }
 
 #[test]
-fn an_idle_connection_needs_little_memory() {
+fn idle_connection_needs_little_memory() {
     if let Ok(server) = env::var(SERVER) {
-        return be_the_clients(server.parse().unwrap());
+        return run_clients(server.parse().unwrap());
     }
-    let connections = possible();
+    let connections = max_connections();
     if connections < CONNECTIONS {
         println!("the limit of descriptors is enough for {connections} connections only");
     }
@@ -209,7 +208,7 @@ fn an_idle_connection_needs_little_memory() {
         let (bytes, with_set_up) = measure(backend, connections);
         let time = begin.elapsed();
         println!("{backend}: {bytes:.1} bytes, {with_set_up:.1} with the set-up, in {time:.1?}");
-        let most = if backend == "uring" || backend.starts_with("send") { RING } else { OTHERS };
-        assert!(bytes <= most, "{bytes:.1} bytes for an idle connection, more than {most}");
+        let max = if backend == "uring" || backend.starts_with("send") { RING } else { OTHERS };
+        assert!(bytes <= max, "{bytes:.1} bytes for an idle connection, more than {max}");
     });
 }

@@ -1,5 +1,4 @@
-//! Nothing is left over, whatever peers do. A single test in a process of its own, for it counts
-//! the process' descriptors.
+//! No leaks, whatever peers do. A single test in a separate process, as it counts the process' descriptors.
 
 mod support;
 
@@ -15,7 +14,7 @@ use kv::Kv;
 use support::client::Client;
 use support::{Server, config, on_each, pattern};
 
-/// What this process has open.
+/// Returns the open descriptors of this process.
 fn open_descriptors() -> Vec<PathBuf> {
     let all = fs::read_dir("/proc/self/fd").unwrap();
     let mut open: Vec<_> = all.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
@@ -27,10 +26,10 @@ fn kv() -> Kv {
     Kv::with_memory(1 << 20, 0).unwrap()
 }
 
-/// What bad peers do.
+/// Behaves like broken clients.
 ///
 /// Returns connections that are still open.
-fn misbehave(server: &Server) -> Vec<Client> {
+fn connect_broken_clients(server: &Server) -> Vec<Client> {
     let connect = || Client::connect(server.address);
     for round in 0..4 {
         connect().reset();
@@ -57,25 +56,25 @@ fn misbehave(server: &Server) -> Vec<Client> {
     }
     let mut idle = connect();
     idle.send(b"\x16\x03\x01");
-    // All applications have an answer to this, and when it is there, all before was accepted.
+    // All applications reply to this; once the reply arrives, all earlier connections were accepted.
     let mut last = connect();
     last.send(b"\r\n\x0c\x0b and a few bytes more");
-    last.0.read_exact(&mut [0]).expect("an answer");
+    last.0.read_exact(&mut [0]).expect("a reply");
     vec![last, idle]
 }
 
-/// Peers that are turned away.
-fn knock(server: &Server) -> Vec<Client> {
+/// Connects clients that are rejected.
+fn connect_rejected_clients(server: &Server) -> Vec<Client> {
     for _ in 0..10 {
-        // A reset may come before the client has seen that it was connected.
+        // A reset may arrive before the client notices that it was connected.
         if let Ok(stream) = TcpStream::connect(server.address) {
-            Client(stream).rest();
+            Client(stream).read_to_end();
         }
     }
     Vec::new()
 }
 
-/// Serves these peers, and returns those that stayed and how many there were.
+/// Serves these clients. Returns the open connections and the number of accepted ones.
 fn serve<A: Application + 'static>(
     backend: &'static str,
     app: impl FnOnce() -> A + Send + 'static,
@@ -100,25 +99,25 @@ fn run<A: Application + 'static>(
 }
 
 #[test]
-fn no_descriptor_and_no_connection_is_left_over() {
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
-    let key = made.signing_key.serialize_der().try_into().unwrap();
-    let tls = server_config(vec![made.cert.der().clone()], key).unwrap();
+fn no_descriptor_and_no_connection_leaks() {
+    let cert = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let key = cert.signing_key.serialize_der().try_into().unwrap();
+    let tls = server_config(vec![cert.cert.der().clone()], key).unwrap();
     on_each(|backend| {
-        run(backend, "echo", || Echo, misbehave);
-        run(backend, "kv", kv, misbehave);
-        run(backend, "xor", || Layer::<_, Xor>::new(1, kv()).unwrap(), misbehave);
+        run(backend, "echo", || Echo, connect_broken_clients);
+        run(backend, "kv", kv, connect_broken_clients);
+        run(backend, "xor", || Layer::<_, Xor>::new(1, kv()).unwrap(), connect_broken_clients);
         let tls = Arc::clone(&tls);
-        run(backend, "tls", || Tls::new(tls, kv()).unwrap(), misbehave);
+        run(backend, "tls", || Tls::new(tls, kv()).unwrap(), connect_broken_clients);
 
         let before = open_descriptors();
-        let behind = Server::start(backend, config(), || Echo);
-        let upstream = behind.address;
+        let echo = Server::start(backend, config(), || Echo);
+        let upstream = echo.address;
         let proxy = move || Proxy::new(upstream, Timeouts::default());
-        let (peers, _) = serve(backend, proxy, misbehave);
-        // The server behind is told of the end a moment later than the proxy.
-        drop((peers, behind.stop()));
+        let (peers, _) = serve(backend, proxy, connect_broken_clients);
+        // The upstream server is notified slightly later than the proxy.
+        drop((peers, echo.stop()));
         assert_eq!(open_descriptors(), before, "proxy and echo left descriptors open");
-        run(backend, "proxy to nobody", proxy, knock);
+        run(backend, "proxy without upstream", proxy, connect_rejected_clients);
     });
 }

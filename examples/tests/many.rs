@@ -1,5 +1,5 @@
-//! Many connections at once, more than a map of 1,024 descriptors holds. A single test in a process
-//! of its own, for it raises the process' limit.
+//! More than 1,024 concurrent connections, the size of an `fd_set`. A single test in a separate process, as
+//! it raises the process' limit.
 
 mod support;
 
@@ -11,17 +11,17 @@ use support::{Server, config, on_each, pattern};
 
 const CONNECTIONS: usize = 1_500;
 
-/// Both ends of every connection, and some.
+/// Both ends of every connection, and a few more.
 const DESCRIPTORS: u64 = 2 * CONNECTIONS as u64 + 100;
 
-/// Every index once, in an order that no other `round` has.
+/// Yields every index once, in a different order per `round`.
 fn order(round: usize) -> impl Iterator<Item = usize> {
-    // Primes that don't divide the number of connections.
+    // Primes that do not divide the number of connections.
     let step = [1, 7, 601, 1_499][round % 4];
     (0..CONNECTIONS).map(move |i| (i * step + 31 * round) % CONNECTIONS)
 }
 
-/// What a connection says in a round; neither its bytes nor its length are those of its neighbours.
+/// Message of a connection in a round; its bytes and length differ from those of its neighbors.
 fn message(connection: usize, round: usize) -> Vec<u8> {
     let mut bytes = format!("{connection} in round {round}: ").into_bytes();
     bytes.extend_from_slice(&pattern((connection + 13 * round) % 200));
@@ -31,7 +31,7 @@ fn message(connection: usize, round: usize) -> Vec<u8> {
 #[test]
 fn many_connections_are_served_at_once() {
     let old = getrlimit(Resource::Nofile);
-    assert!(old.maximum.is_none_or(|most| most >= DESCRIPTORS), "too few descriptors: {old:?}");
+    assert!(old.maximum.is_none_or(|max| max >= DESCRIPTORS), "too few descriptors: {old:?}");
     if old.current.is_some_and(|now| now < DESCRIPTORS) {
         setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), ..old }).unwrap();
     }
@@ -44,13 +44,13 @@ fn many_connections_are_served_at_once() {
             order(round).for_each(|i| clients[i].send(&message(i, round)));
             order(round + 1).for_each(|i| clients[i].expect(&message(i, round)));
         }
-        // Half of them end, the others notice nothing, and end too.
-        let (gone, left): (Vec<_>, Vec<_>) = order(2).partition(|i| i % 2 == 0);
-        gone.iter().for_each(|i| clients[*i].end());
-        gone.iter().for_each(|i| assert_eq!(clients[*i].rest(), (Vec::new(), End::Eof)));
-        left.iter().for_each(|i| clients[*i].ask(message(*i, 4), message(*i, 4)));
-        left.iter().for_each(|i| clients[*i].end());
-        left.iter().for_each(|i| assert_eq!(clients[*i].rest(), (Vec::new(), End::Eof)));
+        // Half of them close; the others continue, then close too.
+        let (closed, open): (Vec<_>, Vec<_>) = order(2).partition(|i| i % 2 == 0);
+        closed.iter().for_each(|i| clients[*i].end());
+        closed.iter().for_each(|i| assert_eq!(clients[*i].read_to_end(), (Vec::new(), End::Eof)));
+        open.iter().for_each(|i| clients[*i].ask(message(*i, 4), message(*i, 4)));
+        open.iter().for_each(|i| clients[*i].end());
+        open.iter().for_each(|i| assert_eq!(clients[*i].read_to_end(), (Vec::new(), End::Eof)));
         drop(clients);
         let stats = server.stop();
         let all = CONNECTIONS as u64;

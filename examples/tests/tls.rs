@@ -1,4 +1,4 @@
-//! Layers around applications: rustls, and a transform that needs no certificates.
+//! Layers around applications: rustls, and a transform without certificates.
 
 mod support;
 
@@ -15,13 +15,13 @@ use support::client::{Client, End};
 use support::script::{Ended, Event, script};
 use support::{Server, config, on_each, pattern, tiny};
 
-/// Settings of a server and of a client that trusts it.
+/// Returns the configuration of a server and of a client that trusts it.
 fn settings() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let server = server_config(vec![made.cert.der().clone()], key).unwrap();
+    let generated = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let key = PrivateKeyDer::try_from(generated.signing_key.serialize_der()).unwrap();
+    let server = server_config(vec![generated.cert.der().clone()], key).unwrap();
     let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
+    roots.add(generated.cert.der().clone()).unwrap();
     let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     (server, Arc::new(client))
 }
@@ -40,14 +40,14 @@ fn expect(stream: &mut impl Read, expected: &[u8]) {
     assert!(got == expected, "the bytes differ");
 }
 
-/// Says goodbye, and expects the same and nothing else.
-fn goodbye<S: Read + Write>(mut stream: Stream<S>) {
+/// Sends close_notify and expects the same and nothing else.
+fn close_notify<S: Read + Write>(mut stream: Stream<S>) {
     stream.conn.send_close_notify();
     stream.flush().unwrap();
-    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a goodbye, not a cut");
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a close_notify, not a truncation");
 }
 
-/// Passes bytes one at a time.
+/// Transfers one byte at a time.
 struct OneByOne(std::net::TcpStream);
 
 impl Read for OneByOne {
@@ -78,13 +78,13 @@ fn echo_under_tls() {
             stream.flush().unwrap();
             expect(&mut stream, message);
         }
-        goodbye(stream);
+        close_notify(stream);
 
         let mut stream = secure(&trusts, OneByOne(Client::connect(server.address).0));
         stream.write_all(b"slowly").unwrap();
         stream.flush().unwrap();
         expect(&mut stream, b"slowly");
-        goodbye(stream);
+        close_notify(stream);
         server.stop();
     });
 }
@@ -111,18 +111,18 @@ fn kv_under_tls_through_tiny_buffers() {
                 expect(&mut stream, b"\r\n");
             }
             expect(&mut stream, b"END\r\n");
-            goodbye(stream);
+            close_notify(stream);
             server.stop();
         }
     });
 }
 
 #[test]
-fn a_tls_proxy_speaks_plainly_to_the_server_behind() {
+fn tls_proxy_sends_plain_bytes_upstream() {
     let (serves, trusts) = settings();
     on_each(|backend| {
-        let behind = Server::start(backend, config(), || Echo);
-        let (tls, upstream) = (Arc::clone(&serves), behind.address);
+        let echo = Server::start(backend, config(), || Echo);
+        let (tls, upstream) = (Arc::clone(&serves), echo.address);
         let proxy = move || Tls::new(tls, Proxy::new(upstream, Timeouts::default())).unwrap();
         let server = Server::start(backend, config(), proxy);
         let mut stream = secure(&trusts, Client::connect(server.address).0);
@@ -130,14 +130,14 @@ fn a_tls_proxy_speaks_plainly_to_the_server_behind() {
         stream.write_all(&message).unwrap();
         stream.flush().unwrap();
         expect(&mut stream, &message);
-        goodbye(stream);
+        close_notify(stream);
         server.stop();
-        behind.stop();
+        echo.stop();
     });
 }
 
 #[test]
-fn what_is_not_tls_gets_an_alert() {
+fn invalid_tls_gets_an_alert() {
     let (serves, _) = settings();
     on_each(|backend| {
         let tls = Arc::clone(&serves);
@@ -145,7 +145,7 @@ fn what_is_not_tls_gets_an_alert() {
         let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
         let mut client = Client::connect(server.address);
         client.send(b"GET / HTTP/1.1\r\n\r\n");
-        let (alert, end) = client.rest();
+        let (alert, end) = client.read_to_end();
         assert_eq!((alert[0], end), (21, End::Eof), "an alert is a record of type 21");
         drop(client);
         assert_eq!(log.next(), Event::Accepted);
@@ -155,7 +155,7 @@ fn what_is_not_tls_gets_an_alert() {
 }
 
 #[test]
-fn a_stream_that_is_cut_is_not_taken_for_its_end() {
+fn truncated_stream_is_not_a_regular_end() {
     let (serves, trusts) = settings();
     on_each(|backend| {
         let tls = Arc::clone(&serves);
@@ -175,14 +175,14 @@ fn a_stream_that_is_cut_is_not_taken_for_its_end() {
     });
 }
 
-fn veiled(bytes: &[u8]) -> Vec<u8> {
+fn xored(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().map(|b| b ^ 0x5a).collect()
 }
 
 #[test]
 fn unconsumed_bytes_stay_in_one_piece_under_a_layer() {
     on_each(|backend| {
-        // It waits for a whole line.
+        // Waits for a whole line.
         let (make, log) = script(|turn| {
             let id = turn.id.unwrap();
             let Some(rx) = turn.rx.as_mut() else { return };
@@ -198,23 +198,23 @@ fn unconsumed_bytes_stay_in_one_piece_under_a_layer() {
         let mut client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
         for upto in 1..10 {
-            client.send(&veiled(b"x"));
+            client.send(&xored(b"x"));
             assert_eq!(log.next(), Event::Received { bytes: vec![b'x'; upto], eof: false });
         }
-        client.ask(veiled(b"\n"), veiled(b"xxxxxxxxx\n"));
+        client.ask(xored(b"\n"), xored(b"xxxxxxxxx\n"));
         log.next();
-        client.send(&veiled(&[b'y'; 63]));
+        client.send(&xored(&[b'y'; 63]));
         log.next();
-        client.send(&veiled(b"y")); // one more than it may leave
+        client.send(&xored(b"y")); // exceeds the maximum of unconsumed bytes
         log.next();
         assert_eq!(log.next(), Event::Closed(Ended::Overrun));
-        assert_eq!(client.rest().1, End::Reset);
+        assert_eq!(client.read_to_end().1, End::Reset);
         server.stop();
     });
 }
 
 #[test]
-fn a_pause_and_a_resume_pass_through_a_layer() {
+fn pause_and_resume_work_under_a_layer() {
     on_each(|backend| {
         let mut id = None;
         let (make, log) = script(move |turn| {
@@ -232,7 +232,7 @@ fn a_pause_and_a_resume_pass_through_a_layer() {
             Server::start(backend, config(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
         let mut client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
-        client.send(&veiled(b"held back"));
+        client.send(&xored(b"held back"));
         server.remote.wake(0);
         assert_eq!(log.next(), Event::Woken(0));
         server.remote.wake(1);
@@ -247,16 +247,20 @@ fn a_pause_and_a_resume_pass_through_a_layer() {
         server.remote.wake(0);
         server.remote.wake(1);
         assert_eq!((log.next(), log.next()), (Event::Woken(0), Event::Woken(1)));
-        assert_eq!(log.next(), Event::Received { bytes: vec![], eof: false }, "a resume calls");
+        assert_eq!(
+            log.next(),
+            Event::Received { bytes: vec![], eof: false },
+            "a resume calls `received`"
+        );
         drop(client);
         server.stop();
     });
 }
 
-/// Sends a file between two texts, and memory it reserves after them, then closes.
-struct Sandwich;
+/// Sends text, a file, reserved memory and text, then closes.
+struct SendsFileBetweenTexts;
 
-impl Application for Sandwich {
+impl Application for SendsFileBetweenTexts {
     type State = ();
     const MAX_UNCONSUMED: usize = 1;
 
@@ -288,7 +292,8 @@ fn files_are_sent_in_order_under_tls() {
         for settings in [config(), tiny()] {
             let tls = Arc::clone(&serves);
             let settings = Config { roots: vec![root.path().into()], ..settings };
-            let server = Server::start(backend, settings, || Tls::new(tls, Sandwich).unwrap());
+            let server =
+                Server::start(backend, settings, || Tls::new(tls, SendsFileBetweenTexts).unwrap());
             let mut stream = secure(&trusts, Client::narrow(server.address).0);
             stream.write_all(b"go").unwrap();
             stream.flush().unwrap();
@@ -296,9 +301,9 @@ fn files_are_sent_in_order_under_tls() {
             expect(&mut stream, &contents);
             expect(&mut stream, b" between");
             expect(&mut stream, &contents[5..6]);
-            let mut rest = Vec::new();
-            stream.read_to_end(&mut rest).unwrap(); // fails without a goodbye
-            assert_eq!(rest, b" after");
+            let mut remaining = Vec::new();
+            stream.read_to_end(&mut remaining).unwrap(); // fails without a close_notify
+            assert_eq!(remaining, b" after");
             drop(stream);
             server.stop();
         }
@@ -306,7 +311,7 @@ fn files_are_sent_in_order_under_tls() {
 }
 
 #[test]
-fn a_file_that_shrinks_under_a_layer_ends_the_connection() {
+fn file_that_shrinks_under_a_layer_ends_the_connection() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), pattern(1000)).unwrap();
     on_each(|backend| {
@@ -328,18 +333,18 @@ fn a_file_that_shrinks_under_a_layer_ends_the_connection() {
         let server =
             Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, make()).unwrap());
         let mut client = Client::connect(server.address);
-        client.send(&veiled(b"go"));
+        client.send(&xored(b"go"));
         assert_eq!(log.next(), Event::Accepted);
         assert_eq!(log.next(), Event::Received { bytes: b"go".to_vec(), eof: false });
         assert!(matches!(log.next(), Event::File(7, _)));
         assert_eq!(log.next(), Event::Closed(Ended::Truncated));
-        assert_eq!(client.rest().1, End::Reset);
+        assert_eq!(client.read_to_end().1, End::Reset);
         server.stop();
     });
 }
 
 #[test]
-fn a_command_may_name_another_connection() {
+fn command_may_refer_to_another_connection() {
     on_each(|backend| {
         let mut first = None;
         let (make, log) = script(move |turn| {
@@ -357,21 +362,21 @@ fn a_command_may_name_another_connection() {
         let mut two = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
         two.send(b"?");
-        one.expect(&veiled(b"to the first"));
+        one.expect(&xored(b"to the first"));
         drop((one, two));
         server.stop();
     });
 }
 
 #[test]
-fn echo_under_a_layer_pauses_and_goes_on() {
+fn echo_under_a_layer_pauses_and_resumes() {
     on_each(|backend| {
         let server = Server::start(backend, tiny(), || Layer::<_, Xor>::new(0x5a, Echo).unwrap());
         let mut client = Client::narrow(server.address);
         let message = pattern(16 << 20);
-        let taken = client.stuff(&message, 6 << 20);
-        assert!(taken < message.len());
-        client.expect(&message[..taken]); // veiled and unveiled
+        let sent = client.send_until_full(&message, 6 << 20);
+        assert!(sent < message.len());
+        client.expect(&message[..sent]); // encoded and decoded
         client.ask(b"and on", b"and on");
         drop(client);
         server.stop();

@@ -1,4 +1,4 @@
-//! Preconditions and codings.
+//! Fuzzes preconditions and content codings.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| evring_httpd::fuzzing::conditions(bytes));

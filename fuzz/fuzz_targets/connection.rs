@@ -1,4 +1,4 @@
-//! A whole connection: what comes back is the same however the bytes arrive, and is sound.
+//! Fuzzes a connection: the replies are well-formed and independent of how the bytes are split.
 #![no_main]
 
 #[path = "../../crates/httpd/tests/stage/mod.rs"]
@@ -12,7 +12,7 @@ use evring_httpd::{Limits, Request, Root, Site};
 use libfuzzer_sys::fuzz_target;
 use stage::Stage;
 
-/// A few files.
+/// The root directory, with a few files.
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     let root = std::env::temp_dir().join(format!("fuzz-connection-{}", process::id()));
     fs::create_dir_all(root.join("d")).unwrap();
@@ -24,15 +24,22 @@ static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fn new() -> Stage {
-    // Small enough to be reached.
+    // Small limits, so that inputs reach them.
     let (line, head, fields) = (200, 600, 12);
-    let limits = Limits { max_request_line_bytes: line, max_head_bytes: head, max_headers: fields, max_body_bytes: 300, max_keep_alive_requests: 20, ..Limits::default() };
+    let limits = Limits {
+        max_request_line_bytes: line,
+        max_head_bytes: head,
+        max_headers: fields,
+        max_body_bytes: 300,
+        max_keep_alive_requests: 20,
+        ..Limits::default()
+    };
     let echo = |request: Request| request.into_body().to_vec();
     Stage::with(Site::new(Some(Root(0))).limits(limits).route("/echo", echo), &ROOT)
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    // A broken line is refused when its end has come, if not before.
+    // A malformed line is rejected at its end at the latest.
     let bytes = &[&bytes[..bytes.len().min(2_000)], b"\r\n"].concat()[..];
     let mut whole = new();
     whole.feed(bytes);
@@ -42,7 +49,7 @@ fuzz_target!(|bytes: &[u8]| {
     let closed = (whole.io.close, single.io.close);
     let [whole, single] =
         [&whole.io.sent, &single.io.sent].map(|sent| String::from_utf8_lossy(sent));
-    // The boundaries between parts are chance.
+    // Multipart boundaries are random.
     if !whole.contains("boundary=") {
         assert_eq!(whole, single);
         assert_eq!(closed.0.is_some(), closed.1.is_some());

@@ -1,14 +1,15 @@
-//! Sessions of the memcached server: whatever comes, bounds hold, and it does not matter how the bytes
-//! were split.
+//! Fuzzes sessions of the memcached server: bounds hold for all input, and the replies do not depend
+//! on how the bytes are split.
 #![no_main]
 
 use std::time::Duration;
 
 use kv::{Clock, Database, Limits, Next, Session};
 
-struct Still;
+/// A clock that does not advance.
+struct FixedClock;
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn elapsed(&self) -> Duration {
         Duration::ZERO
     }
@@ -18,16 +19,16 @@ impl Clock for Still {
     }
 }
 
-/// What a server with little memory answers to bytes that come in pieces of a size.
+/// Returns the replies of a server with little memory to `bytes` in pieces of `size` bytes.
 fn replies(bytes: &[u8], size: usize) -> Vec<u8> {
     let limits = Limits { memory: 64 << 10, max_item: 16 << 10, ..Limits::default() };
-    let mut database = Database::new(limits, 7).expect("so little memory is there");
+    let mut database = Database::new(limits, 7).expect("64 KiB can be allocated");
     let (mut session, mut unused, mut out) = (Session::default(), Vec::new(), Vec::new());
     let mut all = Vec::new();
     'session: for piece in bytes.chunks(size) {
         unused.extend_from_slice(piece);
         loop {
-            let (used, next) = session.serve(&mut database, &Still, &unused, &mut out);
+            let (used, next) = session.serve(&mut database, &FixedClock, &unused, &mut out);
             unused.drain(..used);
             assert!(out.len() <= Session::OUTPUT + (8 << 10));
             all.append(&mut out);

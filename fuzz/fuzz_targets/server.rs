@@ -1,5 +1,5 @@
-//! The whole web server on a simulated machine, with clients that do what the bytes say: every reply is
-//! the one that was asked for, and no bound is exceeded.
+//! Fuzzes the web server on a simulated machine, with clients scripted by the bytes: every reply
+//! matches its request, and no bound is exceeded.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,57 +1,57 @@
-//! When work arrives in an open loop.
+//! Arrival times in an open loop.
 
 use std::time::Duration;
 
-/// How far arrivals lie apart.
+/// Distribution of the intervals between arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// At random and independent of each other, as those of many clients are.
+    /// Exponential intervals: a Poisson process, as with many independent clients.
     Poisson,
-    /// All alike.
+    /// Equal intervals.
     Fixed,
 }
 
-/// The moments at which work arrives, counted from a beginning.
+/// Iterates over arrival times, from the start of the run.
 #[derive(Clone, Debug)]
-pub(crate) struct Moments {
+pub(crate) struct ArrivalTimes {
     arrivals: Arrivals,
-    /// Seconds between two on average.
-    apart: f64,
-    /// How many times as many arrive at first, and for how many seconds.
+    /// Mean interval between arrivals, in seconds.
+    mean_gap: f64,
+    /// Rate multiplier of the initial burst, and its length in seconds.
     burst: (f64, f64),
     random: fastrand::Rng,
-    /// In seconds. A sum of so many small numbers is off by less than a nanosecond in an hour.
+    /// Next arrival, in seconds. The accumulated rounding error stays below 1 ns per hour.
     next: f64,
 }
 
-impl Moments {
-    /// `rate` arrivals per second, and at first `burst.0` times as many, for so long.
+impl ArrivalTimes {
+    /// Generates `rate` arrivals per second, `burst.0` times as many during the first `burst.1`.
     pub(crate) fn new(
         arrivals: Arrivals,
         rate: f64,
-        (times, long): (f64, Duration),
+        (factor, length): (f64, Duration),
         seed: u64,
     ) -> Self {
-        let (apart, burst) = (1.0 / rate, (times, long.as_secs_f64()));
+        let (mean_gap, burst) = (1.0 / rate, (factor, length.as_secs_f64()));
         let random = fastrand::Rng::with_seed(seed);
-        let mut moments = Moments { arrivals, apart, burst, random, next: 0.0 };
-        moments.advance();
-        moments
+        let mut arrivals = ArrivalTimes { arrivals, mean_gap, burst, random, next: 0.0 };
+        arrivals.advance();
+        arrivals
     }
 
-    /// When the next arrives.
+    /// Returns the time of the next arrival.
     pub(crate) fn next(&self) -> Duration {
         Duration::from_secs_f64(self.next)
     }
 
-    /// Goes on to the one after it.
+    /// Advances to the arrival after it.
     pub(crate) fn advance(&mut self) {
-        let (times, long) = self.burst;
-        let apart = if self.next < long { self.apart / times } else { self.apart };
+        let (factor, length) = self.burst;
+        let mean_gap = if self.next < length { self.mean_gap / factor } else { self.mean_gap };
         self.next += match self.arrivals {
-            Arrivals::Fixed => apart,
-            // From (0, 1], as the logarithm of 0 is none.
-            Arrivals::Poisson => -(1.0 - self.random.f64()).ln() * apart,
+            Arrivals::Fixed => mean_gap,
+            // The argument is in (0, 1], as ln(0) is undefined.
+            Arrivals::Poisson => -(1.0 - self.random.f64()).ln() * mean_gap,
         };
     }
 }
@@ -60,44 +60,44 @@ impl Moments {
 mod tests {
     use super::*;
 
-    fn moments(arrivals: Arrivals) -> Vec<f64> {
-        let mut moments = Moments::new(arrivals, 1_000.0, (1.0, Duration::ZERO), 7);
+    fn arrivals(arrivals: Arrivals) -> Vec<f64> {
+        let mut arrivals = ArrivalTimes::new(arrivals, 1_000.0, (1.0, Duration::ZERO), 7);
         let mut take = || {
-            let next = moments.next().as_secs_f64();
-            moments.advance();
+            let next = arrivals.next().as_secs_f64();
+            arrivals.advance();
             next
         };
         (0..20_000).map(|_| take()).collect()
     }
 
     #[test]
-    fn fixed_arrivals_lie_apart_alike() {
-        let all = moments(Arrivals::Fixed);
+    fn fixed_arrivals_have_equal_intervals() {
+        let all = arrivals(Arrivals::Fixed);
         assert!((all[19_999] - 20.0).abs() < 1e-6);
         assert!(all.windows(2).all(|w| (w[1] - w[0] - 0.001).abs() < 1e-6));
     }
 
     #[test]
-    fn a_burst_has_more_of_them_for_as_long_as_it_lasts() {
+    fn burst_multiplies_the_rate_until_its_end() {
         let burst = (3.0, Duration::from_secs(2));
-        let mut moments = Moments::new(Arrivals::Poisson, 1_000.0, burst, 7);
+        let mut arrivals = ArrivalTimes::new(Arrivals::Poisson, 1_000.0, burst, 7);
         let (mut during, mut after) = (0, 0);
-        while moments.next() < Duration::from_secs(4) {
-            *if moments.next() < burst.1 { &mut during } else { &mut after } += 1;
-            moments.advance();
+        while arrivals.next() < Duration::from_secs(4) {
+            *if arrivals.next() < burst.1 { &mut during } else { &mut after } += 1;
+            arrivals.advance();
         }
         assert!((5_800..6_200).contains(&during) && (1_900..2_100).contains(&after));
     }
 
     #[test]
-    fn poisson_arrivals_lie_apart_as_an_exponential_distribution_has_it() {
-        let all = moments(Arrivals::Poisson);
+    fn poisson_arrivals_have_exponential_intervals() {
+        let all = arrivals(Arrivals::Poisson);
         let gaps: Vec<f64> = all.windows(2).map(|w| w[1] - w[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         assert!((mean / 0.001 - 1.0).abs() < 0.03, "{mean}");
-        // One in e is longer than the mean, one in e^3 longer than three of it.
-        for (times, share) in [(1.0, 0.3679), (3.0, 0.0498)] {
-            let longer = gaps.iter().filter(|gap| **gap > times * 0.001).count();
+        // The share of gaps longer than `t` means is e^-t.
+        for (factor, share) in [(1.0, 0.3679), (3.0, 0.0498)] {
+            let longer = gaps.iter().filter(|gap| **gap > factor * 0.001).count();
             let found = longer as f64 / gaps.len() as f64;
             assert!((found / share - 1.0).abs() < 0.1, "{found} instead of {share}");
         }

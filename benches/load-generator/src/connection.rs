@@ -1,64 +1,66 @@
-//! A connection of the load.
+//! A connection to the server under load.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use shared_ring::{Fd, OpKind, Socket, Token};
 
-use crate::reply::Reader;
+use crate::reply::ReplyParser;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// It makes the requests of one session.
+    /// Makes the requests of one session.
     #[default]
     Session,
-    /// It is kept, and takes whatever request is due.
-    Kept,
-    /// It stays idle.
+    /// Stays open and sends requests as they become due.
+    Persistent,
+    /// Stays idle.
     Cold,
-    /// It asks, and takes the reply a little at a time.
+    /// Sends a request and receives the reply at a limited rate.
     SlowReader,
-    /// It asks a byte at a time.
+    /// Sends a request one byte at a time.
     SlowSender,
 }
 
 impl Role {
-    /// Whether it is there to be a nuisance, and what it does is no part of the load.
+    /// Returns whether the connection belongs to a slow client, which is not part of the load.
     pub(crate) fn is_slow(self) -> bool {
         matches!(self, Role::SlowReader | Role::SlowSender)
     }
 }
 
-/// How far it is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It is none.
+    /// The slot is unused.
     #[default]
     Free,
     Connecting,
     Open,
-    /// The server is to end it.
-    Farewell,
-    /// What is in flight ends, then its descriptor is closed.
-    Ending,
+    /// Waits for the server to close the connection.
+    AwaitingClose,
+    /// Operations in flight are being cancelled. Then the socket is closed.
+    Cancelling,
+    /// The close operation is in flight.
     Closing,
 }
 
-/// A request that is under way.
+/// A request that awaits its reply.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    /// When it was due.
+pub(crate) struct PendingRequest {
+    /// Due time.
     pub(crate) due: Instant,
-    /// Whether it counts.
-    pub(crate) counts: bool,
-    /// Which one of which session it is.
+    /// The request became due in the measurement period.
+    pub(crate) measured: bool,
+    /// Index of the session, and of the request in it.
     pub(crate) session: usize,
-    pub(crate) place: u64,
-    /// How long it waited for the connection.
+    pub(crate) index: u64,
+    /// Time from when the request was due until the connection was established.
     pub(crate) connect: Option<Duration>,
 }
 
+/// State of one connection slot.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     pub(crate) generation: u32,
@@ -66,64 +68,63 @@ pub(crate) struct Connection {
     pub(crate) role: Role,
     pub(crate) socket: Option<Socket>,
     /// Operations in flight.
-    pub(crate) connects: bool,
-    pub(crate) receives: bool,
-    pub(crate) sends: bool,
-    /// Its session, and the place in it of what comes next.
+    pub(crate) connecting: bool,
+    pub(crate) receiving: bool,
+    pub(crate) sending: bool,
+    /// Index of the session, and of its next request.
     pub(crate) session: usize,
-    pub(crate) place: u64,
-    /// It will ask again when the client has thought.
-    pub(crate) thinks: bool,
-    /// Requests under way, in order; the last `unsent` of them have not been handed to the kernel.
-    pub(crate) asked: VecDeque<Asked>,
+    pub(crate) index: u64,
+    /// The client's think time before the next request is running.
+    pub(crate) thinking: bool,
+    /// Requests that await replies, in order. The last `unsent` of them have not been submitted.
+    pub(crate) pending: VecDeque<PendingRequest>,
     pub(crate) unsent: usize,
-    /// Whether its session counts.
-    pub(crate) counts: bool,
-    /// Whether it has got a reply.
-    pub(crate) answered: bool,
-    /// Requests that are over.
-    pub(crate) over: u64,
-    pub(crate) reader: Reader,
-    /// Of one who sends slowly: how much of the request has gone. Of one who reads slowly: how
-    /// much has come since it rested.
-    pub(crate) little: usize,
+    /// The session started in the measurement period.
+    pub(crate) measured: bool,
+    /// A reply has been received.
+    pub(crate) has_reply: bool,
+    /// Number of requests that were answered or failed.
+    pub(crate) completed: u64,
+    pub(crate) parser: ReplyParser,
+    /// Bytes of the request sent by a slow sender, or received by a slow reader since its pause.
+    pub(crate) slow_bytes: usize,
 }
 
 impl Connection {
-    /// Makes it one again that has just begun. The generation stays.
+    /// Initializes the slot for a new connection. The generation is kept.
     pub(crate) fn begin(&mut self, role: Role, socket: Socket) {
         self.phase = Phase::Connecting;
         self.role = role;
         self.socket = Some(socket);
-        self.thinks = false;
-        self.asked.clear();
+        self.thinking = false;
+        self.pending.clear();
         self.unsent = 0;
-        self.over = 0;
-        self.counts = false;
-        self.answered = false;
-        self.reader.begin();
-        self.little = 0;
+        self.completed = 0;
+        self.measured = false;
+        self.has_reply = false;
+        self.parser.reset();
+        self.slow_bytes = 0;
     }
 
-    /// The number of its socket, to name it in operations.
+    /// Returns the socket's descriptor.
     pub(crate) fn fd(&self) -> Option<Fd> {
-        // SAFETY: `Generator::close_if_quiet` closes the socket, when none of its operations is in flight, and
-        // nothing else does. Nothing keeps the number beyond the operation that it was asked for.
+        // SAFETY: only `Generator::close_if_drained` closes the socket, when none of its operations
+        // is in flight. No caller keeps the descriptor beyond the operation it is requested for.
         self.socket.as_ref().map(|socket| unsafe { socket.fd() })
     }
 
-    /// The name of an operation of it.
+    /// Returns the token for an operation on this connection.
     pub(crate) fn token(&self, kind: OpKind, slot: u32) -> Token {
         Token::new(kind, slot, self.generation)
     }
 
-    /// Whether nothing of it is in flight.
-    pub(crate) fn is_quiet(&self) -> bool {
-        !self.connects && !self.receives && !self.sends
+    /// Returns whether no operation is in flight.
+    pub(crate) fn has_no_operations(&self) -> bool {
+        !self.connecting && !self.receiving && !self.sending
     }
 
-    /// Whether it lives.
+    /// Returns whether the connection is being established or is established.
     pub(crate) fn is_alive(&self) -> bool {
-        matches!(self.phase, Phase::Connecting | Phase::Open | Phase::Farewell)
+        matches!(self.phase, Phase::Connecting | Phase::Open | Phase::AwaitingClose)
     }
 }

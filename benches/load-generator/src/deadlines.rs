@@ -1,32 +1,32 @@
-//! When requests are given up: all after the same time, so that a queue does for a timer wheel.
+//! Request deadlines. All requests have the same timeout, so a queue replaces a timer wheel.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// A request that is under way, and when it is given up.
+/// The deadline of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Watched {
+pub(crate) struct Deadline {
     pub(crate) at: Instant,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
-    /// Which request of its connection, from 0 on.
-    pub(crate) place: u64,
+    /// Index of the request on its connection, from 0.
+    pub(crate) index: u64,
 }
 
-/// Requests in the order in which they are given up.
+/// Deadlines in the order in which they expire.
 #[derive(Debug, Default)]
-pub(crate) struct Deadlines(VecDeque<Watched>);
+pub(crate) struct Deadlines(VecDeque<Deadline>);
 
 impl Deadlines {
-    /// Adds one. What is a little out of order is seen when what stands before it is.
-    pub(crate) fn watch(&mut self, watched: Watched) {
-        self.0.push_back(watched);
+    /// Appends a deadline. One that is slightly out of order expires after those before it.
+    pub(crate) fn push(&mut self, deadline: Deadline) {
+        self.0.push_back(deadline);
     }
 
-    /// When the first is given up; forgets those before it that are over.
-    pub(crate) fn next(&mut self, is_over: impl Fn(&Watched) -> bool) -> Option<Instant> {
+    /// Returns the earliest deadline. Removes obsolete deadlines before it.
+    pub(crate) fn next(&mut self, is_obsolete: impl Fn(&Deadline) -> bool) -> Option<Instant> {
         while let Some(first) = self.0.front() {
-            if !is_over(first) {
+            if !is_obsolete(first) {
                 return Some(first.at);
             }
             self.0.pop_front();
@@ -34,8 +34,8 @@ impl Deadlines {
         None
     }
 
-    /// Takes the first if its time has come.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<Watched> {
+    /// Removes and returns the first deadline if it has expired.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Deadline> {
         if self.0.front()?.at > now {
             return None;
         }

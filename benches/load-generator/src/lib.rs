@@ -1,14 +1,16 @@
-//! A load generator for web servers that tells the truth.
+//! A load generator for web servers, for open and closed loops.
 //!
-//! A [`Generator`] makes the load of a [`Plan`] on any [`Kernel`](shared_ring::Kernel) and counts in
-//! a [`Tally`]. In an open loop new work arrives when it is due, whether or not the server has
-//! answered what came before, and every time is counted from the moment at which it was due; so a
-//! server that stalls is seen to stall (SEND section 4.4, Banga section 7, FlexSC section 6.2.2).
-//! In a closed loop each connection asks again when it was answered, which finds the rate that a
-//! server can do and hides how long it makes others wait.
+//! A [`Generator`] runs the load of a [`Plan`] on a [`Kernel`](shared_ring::Kernel) and returns
+//! [`Stats`].
 //!
-//! What this crate does not do: it has no flags and prints nothing (`lab load` does), speaks no
-//! TLS and no HTTP/2, and runs in one thread.
+//! In an open loop, requests become due at a given rate, whether or not the server keeps up. Each
+//! latency runs from when its request was due, so that it includes the time that a stalled server
+//! makes requests wait (SEND section 4.4, Banga section 7, FlexSC section 6.2.2).
+//!
+//! In a closed loop, each client sends its next request after the reply to the last one. This
+//! measures the server's maximum rate, but underestimates latency when the server stalls.
+//!
+//! Not supported: TLS, HTTP/2 and several threads. `lab load` has the command line and the output.
 
 mod arrivals;
 mod connection;
@@ -17,10 +19,12 @@ mod generator;
 mod plan;
 mod reply;
 mod session;
-mod tally;
+mod stats;
 
 pub use arrivals::Arrivals;
 pub use generator::Generator;
-pub use plan::{Ending, InvalidPlan, Pace, Plan, Slow};
-pub use session::{Ask, Session, SessionError, sessions};
-pub use tally::{Failed, Failures, Log, Moment, Slice, Stopped, Tally};
+pub use plan::{CloseMode, InvalidPlan, LoadModel, Plan, SlowClients};
+pub use session::{Request, Session, SessionError, parse_sessions};
+pub use stats::{
+    ErrorCounts, IntervalStats, RequestError, RequestRecord, RunEvent, Stats, StopReason,
+};

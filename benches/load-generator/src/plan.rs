@@ -1,4 +1,4 @@
-//! What load is to be made.
+//! The plan: description of the load to generate.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,112 +6,111 @@ use std::time::Duration;
 
 use crate::{Arrivals, Session};
 
-/// What load is to be made.
+/// Description of the load to generate.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whom to ask.
-    pub to: SocketAddr,
-    /// What for; connections take one session after the other in turn.
+    /// Address of the server.
+    pub target: SocketAddr,
+    /// Sessions, assigned to connections round-robin.
     pub sessions: Vec<Session>,
-    /// How work arrives.
-    pub pace: Pace,
-    /// Most requests of one connection under way at a time (pipelining).
-    pub depth: usize,
-    /// Who ends a connection after its last request.
-    pub ending: Ending,
-    /// How long after a request was due the client gives up and resets the connection.
-    pub deadline: Duration,
-    /// Addresses of this machine to connect from, in turn; any if there is none.
+    /// Open or closed loop, and its rate or number of connections.
+    pub model: LoadModel,
+    /// Maximum number of requests in flight per connection (pipelining).
+    pub pipeline_depth: usize,
+    /// Method of closing a connection after its last request.
+    pub close_mode: CloseMode,
+    /// Request timeout, from when the request was due. On expiry the client resets the connection.
+    pub timeout: Duration,
+    /// Local source addresses, used round-robin. If empty, the kernel chooses.
     pub sources: Vec<IpAddr>,
-    /// Connections that stay idle; they are open before anything else begins.
+    /// Number of idle connections, opened before the load starts.
     pub cold: u32,
-    /// Clients that are slow, beside the load.
-    pub slow: Option<Slow>,
-    /// For how long load is made before anything counts.
+    /// Slow clients in addition to the load.
+    pub slow: Option<SlowClients>,
+    /// Length of the warm-up before the measurement period.
     pub warm_up: Duration,
-    /// How many times as much arrives in that time, in an open loop; 1 is no more than later.
+    /// In an open loop, multiplies the rate during the warm-up.
     pub burst: f64,
-    /// For how long what becomes due counts. The load goes on until all of that has its end.
+    /// Length of the measurement period. The load continues until every measured request has ended.
     pub duration: Duration,
-    /// Length of a slice of the time series.
+    /// Length of an interval of the time series.
     pub interval: Duration,
-    /// Most connections at a time.
+    /// Maximum number of open connections.
     pub max_open: u32,
-    /// Whether the generator never sleeps, so that a server need not wake its core.
-    pub busy: bool,
-    /// Decides whatever is left to chance.
+    /// Polls without sleeping, so that the server need not wake the generator's core.
+    pub busy_poll: bool,
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// Whether each request is to be noted.
-    pub keep_log: bool,
+    /// Records each request in [`Stats::log`](crate::Stats::log).
+    pub log_requests: bool,
 }
 
-/// Clients that are slow: what they do is counted, but is no part of the load.
+/// Slow clients. They are counted separately from the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slow {
-    /// How many ask for the first request of the first session, and take the reply slowly.
+pub struct SlowClients {
+    /// Clients that send the first request of the first session and receive the reply slowly.
     pub readers: u32,
-    /// How many ask for it slowly, a byte at a time.
+    /// Clients that send this request one byte at a time.
     pub senders: u32,
-    /// Bytes per second of each; 1 at least.
-    pub rate: u32,
+    /// Rate of each client, in bytes per second; at least 1.
+    pub bytes_per_second: u32,
 }
 
-/// How work arrives.
+/// Workload model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
-    /// Closed loop: so many clients, each of which begins its next session, on a new connection,
-    /// when it has ended the last.
+pub enum LoadModel {
+    /// Closed loop: each client starts its next session, on a new connection, after the last.
     Closed {
-        /// How many clients.
-        clients: u32,
+        /// Number of clients, each with one connection.
+        connections: u32,
     },
-    /// Open loop: so many sessions per second begin, each on a new connection.
-    Sessions {
+    /// Open loop: sessions start at a given rate, each on a new connection.
+    OpenSessions {
         /// Sessions per second.
         rate: f64,
-        /// How far apart.
+        /// Distribution of the intervals between arrivals.
         arrivals: Arrivals,
     },
-    /// Open loop: so many requests per second are due, on connections that are kept. One that
-    /// finds all of them busy waits, and the clock runs.
-    Requests {
+    /// Open loop: requests become due at a given rate, on persistent connections. If all are busy,
+    /// a request waits; the wait is part of its latency.
+    OpenRequests {
         /// Requests per second.
         rate: f64,
-        /// How far apart.
+        /// Distribution of the intervals between arrivals.
         arrivals: Arrivals,
-        /// How many connections.
+        /// Number of connections.
         connections: u32,
     },
 }
 
-/// Who ends a connection after its last request.
+/// Method of closing a connection after its last request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// The server, which is asked to (`Connection: close`).
+pub enum CloseMode {
+    /// The server closes, as requested by `Connection: close`.
     Server,
-    /// The client, when it has the reply; its ports stay used for a minute, unless
-    /// `net.ipv4.tcp_tw_reuse` lets it have them again.
+    /// The client closes after the reply. Its port then stays in TIME_WAIT for a minute, unless
+    /// `net.ipv4.tcp_tw_reuse` permits reuse.
     Client,
-    /// The client, by a reset, which leaves nothing behind on either side.
+    /// The client resets the connection, which leaves no TIME_WAIT state on either side.
     Reset,
 }
 
-impl Pace {
-    /// What is begun per second, in an open loop.
+impl LoadModel {
+    /// Returns the arrivals per second in an open loop.
     pub fn rate(self) -> Option<(f64, Arrivals)> {
         match self {
-            Pace::Closed { .. } => None,
-            Pace::Sessions { rate, arrivals } | Pace::Requests { rate, arrivals, .. } => {
-                Some((rate, arrivals))
-            }
+            LoadModel::Closed { .. } => None,
+            LoadModel::OpenSessions { rate, arrivals }
+            | LoadModel::OpenRequests { rate, arrivals, .. } => Some((rate, arrivals)),
         }
     }
 
-    /// How many connections are held on purpose.
-    pub(crate) fn held(self) -> u32 {
+    /// Returns the number of connections that the model keeps open.
+    pub(crate) fn connections(self) -> u32 {
         match self {
-            Pace::Closed { clients: n } | Pace::Requests { connections: n, .. } => n,
-            Pace::Sessions { .. } => 0,
+            LoadModel::Closed { connections: n }
+            | LoadModel::OpenRequests { connections: n, .. } => n,
+            LoadModel::OpenSessions { .. } => 0,
         }
     }
 }
@@ -119,12 +118,12 @@ impl Pace {
 impl Default for Plan {
     fn default() -> Self {
         Plan {
-            to: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            target: SocketAddr::from(([127, 0, 0, 1], 8080)),
             sessions: Vec::new(),
-            pace: Pace::Closed { clients: 1 },
-            depth: 1,
-            ending: Ending::Server,
-            deadline: Duration::from_secs(5),
+            model: LoadModel::Closed { connections: 1 },
+            pipeline_depth: 1,
+            close_mode: CloseMode::Server,
+            timeout: Duration::from_secs(5),
             sources: Vec::new(),
             cold: 0,
             slow: None,
@@ -133,14 +132,14 @@ impl Default for Plan {
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
             max_open: 10_000,
-            busy: false,
+            busy_poll: false,
             seed: 1,
-            keep_log: false,
+            log_requests: false,
         }
     }
 }
 
-/// A plan that makes no sense; a sentence.
+/// The error for an invalid plan, with a message for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidPlan(pub String);
 
@@ -152,76 +151,83 @@ impl fmt::Display for InvalidPlan {
 
 impl std::error::Error for InvalidPlan {}
 
-/// The highest rate of arrivals per second: one in a microsecond.
+/// Maximum rate, in arrivals per second.
 const MAX_RATE: f64 = 1e6;
-/// The lowest: one in a day.
+/// Minimum rate: one arrival per day.
 const MIN_RATE: f64 = 1.0 / (24.0 * 60.0 * 60.0);
-/// The longest time of anything.
-pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// Maximum length of any duration.
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Plan {
-    /// Descriptors that the load needs beside those of its connections.
-    pub const SPARE: u32 = 64;
+    /// Descriptors reserved for uses other than the load's connections.
+    pub const RESERVED_DESCRIPTORS: u32 = 64;
 
-    /// Whether the numbers make sense.
+    /// Validates the plan.
     ///
     /// # Errors
-    /// Says which one does not.
-    pub fn check(&self) -> Result<(), InvalidPlan> {
-        let wrong = |what: String| Err(InvalidPlan(what));
-        if let Some((rate, _)) = self.pace.rate()
+    /// Returns the first value that is out of range.
+    pub fn validate(&self) -> Result<(), InvalidPlan> {
+        let invalid = |message: String| Err(InvalidPlan(message));
+        if let Some((rate, _)) = self.model.rate()
             && !(MIN_RATE..=MAX_RATE).contains(&rate)
         {
-            return wrong(format!(
-                "a rate must lie between one in a day and {MAX_RATE} per second"
+            return invalid(format!(
+                "the rate must be between one per day and {MAX_RATE} per second"
             ));
         }
         if !(1.0..=1000.0).contains(&self.burst) {
-            return wrong("a burst must be between 1 and 1000 times the rate".to_owned());
+            return invalid("the burst must be between 1 and 1000 times the rate".to_owned());
         }
         let slow = self.slow.unwrap_or_default();
-        let slow_ones = u64::from(slow.readers) + u64::from(slow.senders);
-        let held = u64::from(self.pace.held()) + u64::from(self.cold) + slow_ones;
-        if held > u64::from(self.max_open) {
-            return wrong(format!(
-                "{held} connections were asked for, but there may be {} at a time",
+        let slow_clients = u64::from(slow.readers) + u64::from(slow.senders);
+        let connections = u64::from(self.model.connections()) + u64::from(self.cold) + slow_clients;
+        if connections > u64::from(self.max_open) {
+            return invalid(format!(
+                "{connections} connections exceed the maximum of {} open connections",
                 self.max_open
             ));
         }
-        if !matches!(self.pace, Pace::Sessions { .. }) && self.pace.held() == 0 {
-            return wrong("there must be at least one connection".to_owned());
+        if !matches!(self.model, LoadModel::OpenSessions { .. }) && self.model.connections() == 0 {
+            return invalid("at least one connection is required".to_owned());
         }
         if !(1..=1 << 20).contains(&self.max_open) {
-            return wrong("the connections at a time must lie between 1 and 1048576".to_owned());
+            return invalid(
+                "the maximum number of connections must be between 1 and 1048576".to_owned(),
+            );
         }
         if self.sessions.iter().all(|session| session.at(0).is_none()) {
-            return wrong("there is nothing to ask for".to_owned());
+            return invalid("the plan has no requests".to_owned());
         }
         if self.sessions.iter().any(|session| session.at(0).is_none()) {
-            return wrong("there is a session without a request".to_owned());
+            return invalid("a session has no requests".to_owned());
         }
-        if slow_ones > 0 && !(1..=1_000_000).contains(&slow.rate) {
-            return wrong("who is slow takes between 1 and 1000000 bytes per second".to_owned());
+        if slow_clients > 0 && !(1..=1_000_000).contains(&slow.bytes_per_second) {
+            return invalid(
+                "the rate of slow clients must be between 1 and 1000000 bytes per second"
+                    .to_owned(),
+            );
         }
-        if !(1..=1024).contains(&self.depth) {
-            return wrong("between 1 and 1024 requests can be under way on one connection".into());
+        if !(1..=1024).contains(&self.pipeline_depth) {
+            return invalid("the pipeline depth must be between 1 and 1024 requests".into());
         }
-        for (name, time) in [("duration", self.duration), ("deadline", self.deadline)] {
-            if time.is_zero() || time > LONGEST {
-                return wrong(format!("the {name} must lie above 0 and be a day at most"));
+        for (name, time) in [("duration", self.duration), ("timeout", self.timeout)] {
+            if time.is_zero() || time > MAX_DURATION {
+                return invalid(format!("the {name} must be greater than 0 and at most a day"));
             }
         }
-        if self.warm_up > LONGEST {
-            return wrong("the warm-up must be a day at most".to_owned());
+        if self.warm_up > MAX_DURATION {
+            return invalid("the warm-up must be at most a day".to_owned());
         }
-        if self.interval < Duration::from_millis(1) || self.interval > LONGEST {
-            return wrong("an interval must lie between a millisecond and a day".to_owned());
+        if self.interval < Duration::from_millis(1) || self.interval > MAX_DURATION {
+            return invalid("the interval must be between a millisecond and a day".to_owned());
         }
         if (self.warm_up + self.duration).as_nanos() / self.interval.as_nanos() > 1_000_000 {
-            return wrong("that makes more than a million intervals".to_owned());
+            return invalid(
+                "the run has more than a million intervals; choose a longer interval".to_owned(),
+            );
         }
-        if let Some(other) = self.sources.iter().find(|ip| ip.is_ipv4() != self.to.is_ipv4()) {
-            return wrong(format!("{other} can't connect to {}", self.to));
+        if let Some(other) = self.sources.iter().find(|ip| ip.is_ipv4() != self.target.is_ipv4()) {
+            return invalid(format!("cannot connect from {other} to {}", self.target));
         }
         Ok(())
     }
@@ -230,47 +236,64 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Ask;
+    use crate::Request;
 
-    fn sane() -> Plan {
-        let requests = vec![Ask::new("GET", "/", "h", "")];
+    fn valid_plan() -> Plan {
+        let requests = vec![Request::new("GET", "/", "h", "")];
         Plan { sessions: vec![Session { requests, rounds: 1 }], ..Plan::default() }
     }
 
     #[test]
-    fn a_plan_that_makes_no_sense_is_refused() {
-        assert_eq!(sane().check(), Ok(()));
-        let refused = |change: fn(&mut Plan), what: &str| {
-            let mut plan = sane();
+    fn invalid_plan_is_rejected() {
+        assert_eq!(valid_plan().validate(), Ok(()));
+        let rejects = |change: fn(&mut Plan), expected: &str| {
+            let mut plan = valid_plan();
             change(&mut plan);
-            let said = plan.check().unwrap_err().to_string();
-            assert!(said.contains(what), "{said}");
+            let message = plan.validate().unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
         };
         const FIXED: Arrivals = Arrivals::Fixed;
-        refused(
-            |p| p.pace = Pace::Sessions { rate: 0.0, arrivals: FIXED },
-            "a rate must lie between",
+        rejects(
+            |p| p.model = LoadModel::OpenSessions { rate: 0.0, arrivals: FIXED },
+            "the rate must be between",
         );
-        refused(
-            |p| p.pace = Pace::Sessions { rate: f64::NAN, arrivals: FIXED },
-            "a rate must lie between",
+        rejects(
+            |p| p.model = LoadModel::OpenSessions { rate: f64::NAN, arrivals: FIXED },
+            "the rate must be between",
         );
-        refused(|p| p.pace = Pace::Sessions { rate: 1e-20, arrivals: FIXED }, "one in a day");
-        refused(|p| p.pace = Pace::Sessions { rate: 1e9, arrivals: FIXED }, "1000000 per second");
-        refused(|p| p.burst = 0.5, "between 1 and 1000 times");
-        refused(|p| p.burst = f64::NAN, "between 1 and 1000 times");
-        refused(|p| p.pace = Pace::Closed { clients: 0 }, "at least one connection");
-        refused(|p| p.pace = Pace::Closed { clients: 10_001 }, "10001 connections were asked for");
-        refused(|p| p.cold = u32::MAX, "connections were asked for, but there may be 10000");
-        let slow = |p: &mut Plan| p.slow = Some(Slow { readers: 1, senders: 0, rate: 0 });
-        refused(slow, "between 1 and 1000000 bytes per second");
-        refused(|p| p.sessions.clear(), "nothing to ask for");
-        refused(|p| p.sessions.push(Session { requests: vec![], rounds: 1 }), "without a request");
-        refused(|p| p.depth = 0, "between 1 and 1024");
-        refused(|p| p.duration = Duration::ZERO, "the duration must lie above 0");
-        refused(|p| p.deadline = Duration::MAX, "the deadline must");
-        refused(|p| p.warm_up = Duration::MAX, "the warm-up must");
-        refused(|p| p.interval = Duration::ZERO, "an interval must");
-        refused(|p| p.sources = vec!["::1".parse().unwrap()], "::1 can't connect to 127.0.0.1");
+        rejects(
+            |p| p.model = LoadModel::OpenSessions { rate: 1e-20, arrivals: FIXED },
+            "one per day",
+        );
+        rejects(
+            |p| p.model = LoadModel::OpenSessions { rate: 1e9, arrivals: FIXED },
+            "1000000 per second",
+        );
+        rejects(|p| p.burst = 0.5, "between 1 and 1000 times");
+        rejects(|p| p.burst = f64::NAN, "between 1 and 1000 times");
+        rejects(|p| p.model = LoadModel::Closed { connections: 0 }, "at least one connection");
+        rejects(
+            |p| p.model = LoadModel::Closed { connections: 10_001 },
+            "10001 connections exceed",
+        );
+        rejects(|p| p.cold = u32::MAX, "exceed the maximum of 10000");
+        let slow = |p: &mut Plan| {
+            p.slow = Some(SlowClients { readers: 1, senders: 0, bytes_per_second: 0 })
+        };
+        rejects(slow, "between 1 and 1000000 bytes per second");
+        rejects(|p| p.sessions.clear(), "has no requests");
+        rejects(
+            |p| p.sessions.push(Session { requests: vec![], rounds: 1 }),
+            "a session has no requests",
+        );
+        rejects(|p| p.pipeline_depth = 0, "between 1 and 1024");
+        rejects(|p| p.duration = Duration::ZERO, "the duration must be greater than 0");
+        rejects(|p| p.timeout = Duration::MAX, "the timeout must");
+        rejects(|p| p.warm_up = Duration::MAX, "the warm-up must");
+        rejects(|p| p.interval = Duration::ZERO, "the interval must");
+        rejects(
+            |p| p.sources = vec!["::1".parse().unwrap()],
+            "cannot connect from ::1 to 127.0.0.1",
+        );
     }
 }

@@ -1,185 +1,185 @@
-//! Where a reply ends.
+//! Parser of HTTP/1.1 replies.
 
 use httparse::Status;
 
-/// A reply that has arrived.
+/// A complete reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// Length of the body.
+    /// Length of the body in bytes.
     pub(crate) bytes: u64,
-    /// Whether another may follow on this connection.
+    /// The connection stays open for another reply.
     pub(crate) keep_alive: bool,
 }
 
-/// What was received is no reply.
+/// The bytes received are not an HTTP reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// The most bytes of a head, and of a line between pieces of a body.
-const LONGEST_HEAD: usize = 64 * 1024;
-/// The most fields of a head.
-const FIELDS: usize = 64;
+/// Maximum length of a head, and of a line between chunks, in bytes.
+const MAX_HEAD: usize = 64 * 1024;
+/// Maximum number of header fields.
+const MAX_FIELDS: usize = 64;
 
-/// Follows replies through a stream, wherever it is cut.
+/// Incremental parser of a stream of replies.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
-    /// What follows in the stream.
-    due: Due,
-    /// The part of a head, or of a line, that has arrived.
-    held: Vec<u8>,
+pub(crate) struct ReplyParser {
+    /// Part of the reply that comes next.
+    state: State,
+    /// Received part of an incomplete head or line.
+    buffered: Vec<u8>,
     reply: Option<Reply>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Due {
+enum State {
     #[default]
     Head,
-    /// So many bytes of the body.
+    /// Remaining bytes of the body.
     Body(u64),
-    /// Everything until the end of the stream.
-    Rest,
+    /// The body extends to the end of the stream.
+    UntilEof,
     /// The line with the size of the next chunk.
-    Size,
-    /// So many bytes of a chunk, and its line end.
+    ChunkSize,
+    /// Remaining bytes of a chunk, including its line end.
     Chunk(u64),
-    /// The lines behind the last chunk.
+    /// The lines after the last chunk.
     Trailer,
 }
 
-impl Reader {
-    /// Forgets what belonged to the last connection.
-    pub(crate) fn begin(&mut self) {
-        self.due = Due::Head;
-        self.held.clear();
+impl ReplyParser {
+    /// Resets the parser for a new connection.
+    pub(crate) fn reset(&mut self) {
+        self.state = State::Head;
+        self.buffered.clear();
         self.reply = None;
     }
 
-    /// Whether a reply has arrived in part.
-    pub(crate) fn is_within(&self) -> bool {
-        self.due != Due::Head || !self.held.is_empty()
+    /// Returns whether part of a reply has been received.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.state != State::Head || !self.buffered.is_empty()
     }
 
-    /// Uses bytes of the stream; returns how many, and the reply that they complete, if any.
-    /// `bodiless` says that the request allows no body (`HEAD`).
-    pub(crate) fn take(
+    /// Consumes bytes of the stream. Returns their number, and the reply that they complete, if
+    /// any. `no_body` is set for replies without a body (`HEAD`).
+    pub(crate) fn parse(
         &mut self,
         bytes: &[u8],
-        bodiless: bool,
+        no_body: bool,
     ) -> Result<(usize, Option<Reply>), Malformed> {
         let mut used = 0;
         while used < bytes.len() {
-            let rest = &bytes[used..];
-            used += match self.due {
-                Due::Head => self.head(rest, bodiless)?,
-                Due::Body(left) => {
-                    let n = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                    self.due = Due::Body(left - n as u64);
+            let remaining = &bytes[used..];
+            used += match self.state {
+                State::Head => self.head(remaining, no_body)?,
+                State::Body(length) => {
+                    let n = remaining.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+                    self.state = State::Body(length - n as u64);
                     n
                 }
-                Due::Rest => {
-                    self.count(rest.len() as u64);
-                    rest.len()
+                State::UntilEof => {
+                    self.add_bytes(remaining.len() as u64);
+                    remaining.len()
                 }
-                Due::Size => self.size(rest)?,
-                Due::Chunk(left) => {
-                    let n = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                    self.due = match left - n as u64 {
-                        0 => Due::Size,
-                        left => Due::Chunk(left),
+                State::ChunkSize => self.chunk_size(remaining)?,
+                State::Chunk(length) => {
+                    let n = remaining.len().min(usize::try_from(length).unwrap_or(usize::MAX));
+                    self.state = match length - n as u64 {
+                        0 => State::ChunkSize,
+                        length => State::Chunk(length),
                     };
                     n
                 }
-                Due::Trailer => {
-                    let (n, line) = self.line(rest)?;
+                State::Trailer => {
+                    let (n, line) = self.line(remaining)?;
                     if line.is_some_and(|length| length == 0) {
-                        self.due = Due::Body(0);
+                        self.state = State::Body(0);
                     }
                     n
                 }
             };
-            if self.due == Due::Body(0) {
-                self.due = Due::Head;
+            if self.state == State::Body(0) {
+                self.state = State::Head;
                 return Ok((used, self.reply.take()));
             }
         }
         Ok((used, None))
     }
 
-    /// The stream has ended; returns the reply that this completes, if any.
-    pub(crate) fn end(&mut self) -> Option<Reply> {
-        (self.due == Due::Rest).then(|| self.reply.take()).flatten()
+    /// Handles the end of the stream. Returns the reply that it completes, if any.
+    pub(crate) fn finish(&mut self) -> Option<Reply> {
+        (self.state == State::UntilEof).then(|| self.reply.take()).flatten()
     }
 
-    fn count(&mut self, bytes: u64) {
+    fn add_bytes(&mut self, bytes: u64) {
         if let Some(reply) = &mut self.reply {
             reply.bytes = reply.bytes.saturating_add(bytes);
         }
     }
 
-    /// Looks for a head at the front; returns how many bytes of `rest` were used.
-    fn head(&mut self, rest: &[u8], bodiless: bool) -> Result<usize, Malformed> {
-        let before = self.held.len();
+    /// Parses the head. Returns the number of bytes of `remaining` consumed.
+    fn head(&mut self, remaining: &[u8], no_body: bool) -> Result<usize, Malformed> {
+        let before = self.buffered.len();
         if before > 0 {
-            self.held.extend_from_slice(rest);
+            self.buffered.extend_from_slice(remaining);
         }
-        let whole = if before > 0 { &self.held } else { rest };
-        let Some((length, reply, due)) = head(whole, bodiless)? else {
-            if whole.len() > LONGEST_HEAD {
+        let head_bytes = if before > 0 { &self.buffered } else { remaining };
+        let Some((length, reply, state)) = head(head_bytes, no_body)? else {
+            if head_bytes.len() > MAX_HEAD {
                 return Err(Malformed);
             }
             if before == 0 {
-                self.held.extend_from_slice(rest);
+                self.buffered.extend_from_slice(remaining);
             }
-            return Ok(rest.len());
+            return Ok(remaining.len());
         };
-        self.held.clear();
-        // A head that announces another one, such as `100 Continue`.
+        self.buffered.clear();
+        // Informational replies, such as `100 Continue`, precede the final one.
         if reply.status >= 200 {
-            self.due = due;
+            self.state = state;
             self.reply = Some(reply);
         }
         Ok(length - before)
     }
 
-    fn size(&mut self, rest: &[u8]) -> Result<usize, Malformed> {
-        let before = self.held.len();
-        self.held.extend_from_slice(rest);
-        match httparse::parse_chunk_size(&self.held) {
+    fn chunk_size(&mut self, remaining: &[u8]) -> Result<usize, Malformed> {
+        let before = self.buffered.len();
+        self.buffered.extend_from_slice(remaining);
+        match httparse::parse_chunk_size(&self.buffered) {
             Ok(Status::Complete((length, size))) => {
-                self.held.clear();
-                self.count(size);
-                self.due = if size == 0 {
-                    Due::Trailer
+                self.buffered.clear();
+                self.add_bytes(size);
+                self.state = if size == 0 {
+                    State::Trailer
                 } else {
-                    Due::Chunk(size.checked_add(2).ok_or(Malformed)?)
+                    State::Chunk(size.checked_add(2).ok_or(Malformed)?)
                 };
                 Ok(length - before)
             }
-            Ok(Status::Partial) if self.held.len() < LONGEST_HEAD => Ok(rest.len()),
+            Ok(Status::Partial) if self.buffered.len() < MAX_HEAD => Ok(remaining.len()),
             _ => Err(Malformed),
         }
     }
 
-    /// Uses up to one line; returns its length without the line end when it is whole.
-    fn line(&mut self, rest: &[u8]) -> Result<(usize, Option<usize>), Malformed> {
-        let n = rest.iter().position(|b| *b == b'\n').map_or(rest.len(), |at| at + 1);
-        self.held.extend_from_slice(&rest[..n]);
-        if self.held.len() > LONGEST_HEAD {
+    /// Consumes up to the end of a line. Returns the line's length without its end, once complete.
+    fn line(&mut self, remaining: &[u8]) -> Result<(usize, Option<usize>), Malformed> {
+        let n = remaining.iter().position(|b| *b == b'\n').map_or(remaining.len(), |at| at + 1);
+        self.buffered.extend_from_slice(&remaining[..n]);
+        if self.buffered.len() > MAX_HEAD {
             return Err(Malformed);
         }
-        if self.held.last() != Some(&b'\n') {
+        if self.buffered.last() != Some(&b'\n') {
             return Ok((n, None));
         }
-        let length = self.held.trim_ascii_end().len();
-        self.held.clear();
+        let length = self.buffered.trim_ascii_end().len();
+        self.buffered.clear();
         Ok((n, Some(length)))
     }
 }
 
-/// Parses a head; returns its length and what it says of the body. Nothing if there is more to come.
-fn head(bytes: &[u8], bodiless: bool) -> Result<Option<(usize, Reply, Due)>, Malformed> {
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+/// Parses a head. Returns its length, the reply and the next state; `None` if incomplete.
+fn head(bytes: &[u8], no_body: bool) -> Result<Option<(usize, Reply, State)>, Malformed> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
     let length = match head.parse(bytes) {
         Ok(Status::Complete(length)) => length,
@@ -204,15 +204,15 @@ fn head(bytes: &[u8], bodiless: bool) -> Result<Option<(usize, Reply, Due)>, Mal
             }
         }
     }
-    let empty = bodiless || matches!(status, 204 | 304);
-    let (bytes, due) = match (empty, chunked, content) {
-        (true, ..) => (0, Due::Body(0)),
-        (_, true, _) => (0, Due::Size),
-        (_, _, Some(length)) => (length, Due::Body(length)),
-        (_, _, None) => (0, Due::Rest),
+    let empty = no_body || matches!(status, 204 | 304);
+    let (bytes, state) = match (empty, chunked, content) {
+        (true, ..) => (0, State::Body(0)),
+        (_, true, _) => (0, State::ChunkSize),
+        (_, _, Some(length)) => (length, State::Body(length)),
+        (_, _, None) => (0, State::UntilEof),
     };
-    let keep_alive = keep_alive && due != Due::Rest;
-    Ok(Some((length, Reply { status, bytes, keep_alive }, due)))
+    let keep_alive = keep_alive && state != State::UntilEof;
+    Ok(Some((length, Reply { status, bytes, keep_alive }, state)))
 }
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Replies in one stream, and what is to be found of them.
+    /// A stream of replies; [`replies`] returns the expected results.
     const STREAM: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello\
         HTTP/1.1 204 No Content\r\n\r\n\
         HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
@@ -234,67 +234,67 @@ mod tests {
             .into()
     }
 
-    fn read(pieces: &[&[u8]]) -> Result<Vec<Reply>, Malformed> {
-        let (mut reader, mut found) = (Reader::default(), Vec::new());
-        for piece in pieces {
-            let mut rest = *piece;
-            while !rest.is_empty() {
-                let (used, reply) = reader.take(rest, false)?;
-                found.extend(reply);
-                rest = &rest[used..];
+    fn read(chunks: &[&[u8]]) -> Result<Vec<Reply>, Malformed> {
+        let (mut parser, mut replies_read) = (ReplyParser::default(), Vec::new());
+        for chunk in chunks {
+            let mut remaining = *chunk;
+            while !remaining.is_empty() {
+                let (used, reply) = parser.parse(remaining, false)?;
+                replies_read.extend(reply);
+                remaining = &remaining[used..];
             }
         }
-        found.extend(reader.end());
-        Ok(found)
+        replies_read.extend(parser.finish());
+        Ok(replies_read)
     }
 
     #[test]
-    fn replies_are_found_in_one_piece() {
+    fn replies_in_one_chunk_are_parsed() {
         assert_eq!(read(&[STREAM]), Ok(replies()));
     }
 
     proptest! {
         #[test]
-        fn replies_are_found_wherever_the_stream_is_cut(
+        fn replies_are_parsed_for_any_split_of_the_stream(
             mut cuts in prop::collection::vec(0..STREAM.len(), 0..20)
         ) {
             cuts.extend([0, STREAM.len()]);
             cuts.sort_unstable();
-            let pieces: Vec<_> = cuts.windows(2).map(|w| &STREAM[w[0]..w[1]]).collect();
-            prop_assert_eq!(read(&pieces), Ok(replies()));
+            let chunks: Vec<_> = cuts.windows(2).map(|w| &STREAM[w[0]..w[1]]).collect();
+            prop_assert_eq!(read(&chunks), Ok(replies()));
         }
 
         #[test]
-        fn nonsense_is_refused_or_waited_for(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = read(&[&bytes]);
         }
     }
 
     #[test]
-    fn a_reply_to_head_has_no_body() {
-        let mut reader = Reader::default();
+    fn reply_to_head_request_has_no_body() {
+        let mut parser = ReplyParser::default();
         let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         let reply = Reply { status: 200, bytes: 0, keep_alive: true };
-        assert_eq!(reader.take(bytes, true), Ok((bytes.len(), Some(reply))));
+        assert_eq!(parser.parse(bytes, true), Ok((bytes.len(), Some(reply))));
     }
 
     #[test]
-    fn what_has_begun_is_known() {
-        let mut reader = Reader::default();
-        assert!(!reader.is_within());
-        reader.take(b"HTTP/1.1 2", false).unwrap();
-        assert!(reader.is_within() && reader.end().is_none());
-        reader.begin();
-        assert!(!reader.is_within());
+    fn partial_reply_is_detected() {
+        let mut parser = ReplyParser::default();
+        assert!(!parser.is_partial());
+        parser.parse(b"HTTP/1.1 2", false).unwrap();
+        assert!(parser.is_partial() && parser.finish().is_none());
+        parser.reset();
+        assert!(!parser.is_partial());
     }
 
     #[test]
-    fn nonsense_is_malformed() {
+    fn invalid_replies_are_malformed() {
         assert_eq!(read(&[b"SSH-2.0-server\r\n\r\n"]), Err(Malformed));
         assert_eq!(read(&[b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"]), Err(Malformed));
         let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
         assert_eq!(read(&[chunked, b"z\r\n"]), Err(Malformed));
-        let long = [b'a'; LONGEST_HEAD];
+        let long = [b'a'; MAX_HEAD];
         assert_eq!(read(&[b"HTTP/1.1 200 OK\r\na: ", &long, b"b"]), Err(Malformed));
     }
 }

@@ -1,52 +1,51 @@
-//! What clients ask for: requests, and sessions of them on one connection each.
+//! Requests, and sessions of requests on one connection.
 
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::plan::LONGEST;
+use crate::plan::MAX_DURATION;
 
-/// A request.
+/// A request to send.
 #[derive(Clone, Debug)]
-pub struct Ask {
-    /// As it is sent.
+pub struct Request {
+    /// The encoded request.
     pub(crate) bytes: Bytes,
-    /// As it is sent when it is the last one of its connection.
+    /// The encoded request with `Connection: close`, for the last one of a connection.
     pub(crate) last: Bytes,
-    /// How long the body of the reply must be, where that is known.
-    pub(crate) size: Option<u64>,
-    /// How long the client thinks before it asks this.
-    pub(crate) think: Duration,
-    /// The reply has no body.
-    pub(crate) bodiless: bool,
+    /// Expected length of the reply's body in bytes, if known.
+    pub(crate) expected_len: Option<u64>,
+    /// Think time before this request.
+    pub(crate) think_time: Duration,
+    /// The reply has no body (`HEAD`).
+    pub(crate) no_body: bool,
 }
 
-impl Ask {
-    /// A request by `method` for `path` of `host`, with further `fields` of its head, each ended
-    /// by CR LF.
+impl Request {
+    /// Creates a request. Each line of `fields`, further header fields, ends with CR LF.
     pub fn new(method: &str, path: &str, host: &str, fields: &str) -> Self {
         let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{fields}");
-        Ask {
+        Request {
             bytes: format!("{head}\r\n").into(),
             last: format!("{head}Connection: close\r\n\r\n").into(),
-            size: None,
-            think: Duration::ZERO,
-            bodiless: method == "HEAD",
+            expected_len: None,
+            think_time: Duration::ZERO,
+            no_body: method == "HEAD",
         }
     }
 
-    /// The same, and a reply whose body is not so long counts as short.
+    /// Sets the expected length of the reply's body. Any other length counts as `ShortBody`.
     #[must_use]
-    pub fn expecting(mut self, size: Option<u64>) -> Self {
-        self.size = size;
+    pub fn with_expected_len(mut self, expected_len: Option<u64>) -> Self {
+        self.expected_len = expected_len;
         self
     }
 
-    /// The same, asked only so long after the reply to the one before.
+    /// Sets the think time: the delay from the previous reply to this request.
     #[must_use]
-    pub fn after(mut self, think: Duration) -> Self {
-        self.think = think;
+    pub fn with_think_time(mut self, think_time: Duration) -> Self {
+        self.think_time = think_time;
         self
     }
 }
@@ -54,55 +53,55 @@ impl Ask {
 /// The requests of one connection, in order.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// One at least.
-    pub requests: Vec<Ask>,
-    /// How often all of them are made; [`Session::FOREVER`] never ends.
+    /// At least one request.
+    pub requests: Vec<Request>,
+    /// Number of times that the requests are repeated; [`Session::FOREVER`] is unlimited.
     pub rounds: u64,
 }
 
 impl Session {
-    /// The connection is kept as long as the server keeps it.
+    /// Repeats the requests until the server closes the connection.
     pub const FOREVER: u64 = u64::MAX;
 
-    /// How many requests there are from a place on; none in one that never ends.
-    pub(crate) fn rest(&self, place: u64) -> u64 {
+    /// Returns the number of requests from `index` to the end; 0 for an unlimited session.
+    pub(crate) fn remaining(&self, index: u64) -> u64 {
         if self.rounds == Session::FOREVER {
             return 0;
         }
-        self.rounds.saturating_mul(self.requests.len() as u64).saturating_sub(place)
+        self.rounds.saturating_mul(self.requests.len() as u64).saturating_sub(index)
     }
 
-    /// The request at a place, and whether it is the last; none behind the end.
-    pub(crate) fn at(&self, place: u64) -> Option<(&Ask, bool)> {
+    /// Returns the request at `index` and whether it is the last, or `None` after the end.
+    pub(crate) fn at(&self, index: u64) -> Option<(&Request, bool)> {
         let length = self.requests.len() as u64;
         let end = length.saturating_mul(self.rounds);
-        let ask = self.requests.get((place % length.max(1)) as usize)?;
-        (place < end).then_some((ask, place + 1 == end))
+        let request = self.requests.get((index % length.max(1)) as usize)?;
+        (index < end).then_some((request, index + 1 == end))
     }
 }
 
-/// What is wrong with a file of sessions.
+/// An error in a session file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionError {
-    /// In which line, from 1 on; 0 for the file as a whole.
+    /// Line number from 1, or 0 for the file as a whole.
     pub line: usize,
-    /// A sentence.
-    pub what: String,
+    /// Message for the user.
+    pub message: String,
 }
 
 impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
-            0 => f.write_str(&self.what),
-            line => write!(f, "line {line}: {}", self.what),
+            0 => f.write_str(&self.message),
+            line => write!(f, "line {line}: {}", self.message),
         }
     }
 }
 
 impl std::error::Error for SessionError {}
 
-/// Reads sessions as httperf's `--wsesslog` has them: a line for each request, with a path and
-/// what is known of it; an empty line between two sessions; `#` begins a remark.
+/// Parses a session file in the format of httperf's `--wsesslog`. Each line has a path and options
+/// of one request. An empty line separates sessions, and `#` begins a comment.
 ///
 /// ```text
 /// /index.html size=1024
@@ -110,63 +109,69 @@ impl std::error::Error for SessionError {}
 /// /next.html think=2.5 method=HEAD
 /// ```
 ///
-/// `size` is the length of the reply's body in bytes, `think` the time in seconds from the last
-/// reply to this request. Lines that are set in belong to what stands above them, for the reader
-/// only: how many requests are under way at a time is for the plan to say.
+/// `size` is the expected length of the reply's body in bytes. `think` is the time in seconds from
+/// the previous reply to this request. Indentation has no meaning;
+/// [`pipeline_depth`](crate::Plan::pipeline_depth) limits the requests in flight.
 ///
 /// # Errors
-/// Says which line is wrong.
-pub fn sessions(text: &str, host: &str, fields: &str) -> Result<Vec<Session>, SessionError> {
+/// Returns the first invalid line.
+pub fn parse_sessions(text: &str, host: &str, fields: &str) -> Result<Vec<Session>, SessionError> {
     let mut sessions = Vec::new();
     let mut requests = Vec::new();
-    let mut end = |requests: &mut Vec<Ask>| {
+    let mut end = |requests: &mut Vec<Request>| {
         if !requests.is_empty() {
             sessions.push(Session { requests: std::mem::take(requests), rounds: 1 });
         }
     };
     for (number, line) in text.lines().enumerate() {
-        let said = line.split('#').next().unwrap_or("");
-        if said.trim().is_empty() {
-            // A remark ends no session.
+        let content = line.split('#').next().unwrap_or("");
+        if content.trim().is_empty() {
+            // A comment line does not separate sessions.
             if line.trim().is_empty() {
                 end(&mut requests);
             }
             continue;
         }
-        let ask = request(said, host, fields);
-        requests.push(ask.map_err(|what| SessionError { line: number + 1, what })?);
+        let request = request(content, host, fields);
+        requests.push(request.map_err(|message| SessionError { line: number + 1, message })?);
     }
     end(&mut requests);
     if sessions.is_empty() {
-        return Err(SessionError { line: 0, what: "there is no request in it".to_owned() });
+        return Err(SessionError { line: 0, message: "the file has no requests".to_owned() });
     }
     Ok(sessions)
 }
 
-fn request(line: &str, host: &str, fields: &str) -> Result<Ask, String> {
-    let mut words = line.split_whitespace();
-    let path = words.next().unwrap_or("");
+fn request(line: &str, host: &str, fields: &str) -> Result<Request, String> {
+    let mut tokens = line.split_whitespace();
+    let path = tokens.next().unwrap_or("");
     if !path.starts_with('/') {
-        return Err(format!("a path begins with `/`, not as `{path}` does"));
+        return Err(format!("the path `{path}` does not begin with `/`"));
     }
-    let (mut method, mut size, mut think) = ("GET", None, Duration::ZERO);
-    for word in words {
-        let (name, value) = word.split_once('=').ok_or(format!("`{word}` has no value"))?;
+    let (mut method, mut expected_len, mut think_time) = ("GET", None, Duration::ZERO);
+    for token in tokens {
+        let (name, value) = token.split_once('=').ok_or(format!("`{token}` has no value"))?;
         match name {
-            "size" => size = Some(value.parse().map_err(|_| format!("`{word}` is no size"))?),
+            "size" => {
+                expected_len =
+                    Some(value.parse().map_err(|_| format!("`{token}` is not a size in bytes"))?)
+            }
             "think" => {
-                let seconds: f64 = value.parse().map_err(|_| format!("`{word}` is no time"))?;
-                think = Duration::try_from_secs_f64(seconds)
+                let seconds: f64 =
+                    value.parse().map_err(|_| format!("`{token}` is not a time in seconds"))?;
+                think_time = Duration::try_from_secs_f64(seconds)
                     .ok()
-                    .filter(|think| *think <= LONGEST)
-                    .ok_or(format!("`{word}` is no time of a day at most"))?;
+                    .filter(|think_time| *think_time <= MAX_DURATION)
+                    .ok_or(format!("`{token}` is not a time of at most a day"))?;
             }
             "method" if value.bytes().all(|b| b.is_ascii_uppercase()) => method = value,
-            "method" => return Err(format!("`{value}` is no method")),
-            _ => return Err(format!("`{name}` is not known; there are size, think and method")),
+            "method" => return Err(format!("the method `{value}` is not in capital letters")),
+            _ => return Err(format!("unknown option `{name}`; use size, think or method")),
         }
     }
-    Ok(Ask::new(method, path, host, fields).expecting(size).after(think))
+    Ok(Request::new(method, path, host, fields)
+        .with_expected_len(expected_len)
+        .with_think_time(think_time))
 }
 
 #[cfg(test)]
@@ -174,36 +179,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_sessions_is_read() {
+    fn session_file_is_parsed() {
         let text = "# two of them\n/a size=10\n  /b think=0.5 # a picture\n# within\n/c\n\n\n\
                     /d method=HEAD\n";
-        let sessions = sessions(text, "h", "X: y\r\n").unwrap();
+        let sessions = parse_sessions(text, "h", "X: y\r\n").unwrap();
         assert_eq!(sessions.iter().map(|s| s.requests.len()).collect::<Vec<_>>(), [3, 1]);
         let [a, b, _] = &sessions[0].requests[..] else { panic!() };
         assert_eq!(a.bytes, "GET /a HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n");
         assert_eq!(a.last, "GET /a HTTP/1.1\r\nHost: h\r\nX: y\r\nConnection: close\r\n\r\n");
-        assert_eq!((a.size, a.think, a.bodiless), (Some(10), Duration::ZERO, false));
-        assert_eq!((b.size, b.think), (None, Duration::from_millis(500)));
-        assert!(sessions[1].requests[0].bodiless);
+        assert_eq!((a.expected_len, a.think_time, a.no_body), (Some(10), Duration::ZERO, false));
+        assert_eq!((b.expected_len, b.think_time), (None, Duration::from_millis(500)));
+        assert!(sessions[1].requests[0].no_body);
     }
 
     #[test]
-    fn a_line_that_is_wrong_is_named() {
-        let wrong = |text: &str| sessions(text, "h", "").unwrap_err().to_string();
-        assert_eq!(wrong("# nothing\n"), "there is no request in it");
-        assert!(wrong("/a\n\nindex.html\n").starts_with("line 3: a path begins with `/`"));
-        assert!(wrong("/a size").contains("`size` has no value"));
-        assert!(wrong("/a size=big").contains("`size=big` is no size"));
-        assert!(wrong("/a think=-1").contains("`think=-1` is no time"));
-        assert!(wrong("/a method=get").contains("`get` is no method"));
-        assert!(wrong("/a colour=red").contains("`colour` is not known"));
+    fn invalid_line_is_reported_with_its_number() {
+        let error = |text: &str| parse_sessions(text, "h", "").unwrap_err().to_string();
+        assert_eq!(
+            error(
+                "# nothing
+        "
+            ),
+            "the file has no requests"
+        );
+        assert!(
+            error(
+                "/a
+
+        index.html
+        "
+            )
+            .starts_with("line 3: the path `index.html`")
+        );
+        assert!(error("/a size").contains("`size` has no value"));
+        assert!(error("/a size=big").contains("`size=big` is not a size"));
+        assert!(error("/a think=-1").contains("`think=-1` is not a time"));
+        assert!(error("/a method=get").contains("method `get`"));
+        assert!(error("/a colour=red").contains("unknown option `colour`"));
     }
 
     #[test]
-    fn a_session_has_so_many_rounds() {
-        let ask = || Ask::new("GET", "/", "h", "");
-        let mut session = Session { requests: vec![ask(), ask()], rounds: 2 };
-        let last = |s: &Session, place| s.at(place).map(|(_, last)| last);
+    fn session_ends_after_its_rounds() {
+        let request = || Request::new("GET", "/", "h", "");
+        let mut session = Session { requests: vec![request(), request()], rounds: 2 };
+        let last = |s: &Session, index| s.at(index).map(|(_, last)| last);
         assert_eq!([0, 2, 3].map(|p| last(&session, p)), [Some(false), Some(false), Some(true)]);
         assert_eq!(last(&session, 4), None);
         session.rounds = Session::FOREVER;

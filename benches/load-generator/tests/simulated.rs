@@ -1,4 +1,4 @@
-//! Load made on a simulated machine, in its own time: what is counted must be what happened.
+//! Runs load on a simulated machine and compares the statistics with what the server did.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use load_generator::{
-    Arrivals, Ask, Failed, Generator, Moment, Pace, Plan, Session, Slow, Stopped, Tally,
+    Arrivals, Generator, LoadModel, Plan, Request, RequestError, RunEvent, Session, SlowClients,
+    Stats, StopReason,
 };
 use shared_ring::sim::{
     self, Faults, Machine, Net, Next, Peer, PeerConn, ReceiveResult, SimEngine, SimKernel,
@@ -20,492 +21,540 @@ static ALLOCATOR: WatchingAllocator<std::alloc::System> = WatchingAllocator(std:
 const SERVER: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), 80);
 
-/// What a server does with a request.
+/// Behavior of the simulated server on a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Manner {
-    /// It replies with so many bytes.
-    Good(usize),
-    /// It replies in chunks.
+enum Behavior {
+    /// Replies with this number of body bytes.
+    Reply(usize),
+    /// Replies with a chunked body.
     Chunked,
-    /// It says that it is overloaded.
+    /// Replies with status 503.
     Overloaded,
-    /// It says that there is nothing.
-    Missing,
-    /// It ends the connection within the body.
-    Short,
-    /// It ends the connection at once.
+    /// Replies with status 404.
+    NotFound,
+    /// Closes the connection within the body.
+    ShortBody,
+    /// Closes the connection without a reply.
     Close,
-    /// It says what is no reply.
-    Nonsense,
-    /// It says nothing.
+    /// Sends bytes that are not an HTTP reply.
+    Malformed,
+    /// Never replies.
     Silent,
-    /// It says nothing between these two moments, and then replies to all.
+    /// Pauses between these two times, then replies to all requests.
     Pauses(Duration, Duration),
-    /// It replies to one request, then rests so long.
+    /// Replies to one request, then pauses for this time.
     Slow(Duration),
-    /// It replies three times.
-    Chatty,
-    /// Any of them.
+    /// Sends two replies to each request.
+    TwoReplies,
+    /// Any of these, chosen at random.
     Any,
 }
 
 struct Server {
-    manner: Manner,
-    rests_until: Duration,
-    lines: Vec<Talk>,
-    asked: Rc<Cell<u64>>,
+    behavior: Behavior,
+    paused_until: Duration,
+    connections: Vec<ServerConnection>,
+    requests_received: Rc<Cell<u64>>,
 }
 
-struct Talk {
-    line: PeerConn,
-    heard: Vec<u8>,
-    out: Vec<u8>,
-    ends: bool,
+struct ServerConnection {
+    socket: PeerConn,
+    received: Vec<u8>,
+    output: Vec<u8>,
+    closing: bool,
 }
 
 impl Server {
-    /// Adds a reply to the request `head`; whether the connection ends behind it.
-    fn reply(manner: Manner, net: &mut Net<'_>, head: &str, out: &mut Vec<u8>) -> bool {
+    /// Appends the reply to the request `head`. Returns whether the server closes the connection.
+    fn reply(behavior: Behavior, net: &mut Net<'_>, head: &str, output: &mut Vec<u8>) -> bool {
         let last = head.contains("Connection: close");
-        match manner {
-            Manner::Good(n) => {
-                out.extend(format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n\r\n").bytes());
-                out.resize(out.len() + n, b'x');
+        match behavior {
+            Behavior::Reply(n) => {
+                output.extend(format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n\r\n").bytes());
+                output.resize(output.len() + n, b'x');
                 last
             }
-            Manner::Chunked => {
-                out.extend(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
-                out.extend(b"0\r\n\r\n");
+            Behavior::Chunked => {
+                output
+                    .extend(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+                output.extend(b"0\r\n\r\n");
                 last
             }
-            Manner::Overloaded => {
-                out.extend(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n");
+            Behavior::Overloaded => {
+                output.extend(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n");
                 last
             }
-            Manner::Missing => {
-                out.extend(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
+            Behavior::NotFound => {
+                output.extend(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
                 last
             }
-            Manner::Chatty => {
-                (0..2).fold(last, |_, _| Self::reply(Manner::Good(5), net, head, out))
+            Behavior::TwoReplies => {
+                (0..2).fold(last, |_, _| Self::reply(Behavior::Reply(5), net, head, output))
             }
-            Manner::Short => {
-                out.extend(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort");
+            Behavior::ShortBody => {
+                output.extend(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort");
                 true
             }
-            Manner::Close => true,
-            Manner::Nonsense => {
-                out.extend(b"220 mail.example ESMTP\r\n");
+            Behavior::Close => true,
+            Behavior::Malformed => {
+                output.extend(b"220 mail.example ESMTP\r\n");
                 false
             }
-            Manner::Silent => false,
-            Manner::Pauses(..) | Manner::Slow(_) => Self::reply(Manner::Good(5), net, head, out),
-            Manner::Any => {
+            Behavior::Silent => false,
+            Behavior::Pauses(..) | Behavior::Slow(_) => {
+                Self::reply(Behavior::Reply(5), net, head, output)
+            }
+            Behavior::Any => {
                 let all = [
-                    Manner::Good(5),
-                    Manner::Good(3_000),
-                    Manner::Chunked,
-                    Manner::Overloaded,
-                    Manner::Missing,
-                    Manner::Short,
-                    Manner::Close,
-                    Manner::Nonsense,
-                    Manner::Silent,
-                    Manner::Chatty,
+                    Behavior::Reply(5),
+                    Behavior::Reply(3_000),
+                    Behavior::Chunked,
+                    Behavior::Overloaded,
+                    Behavior::NotFound,
+                    Behavior::ShortBody,
+                    Behavior::Close,
+                    Behavior::Malformed,
+                    Behavior::Silent,
+                    Behavior::TwoReplies,
                 ];
                 let n = if net.once_in(4) { net.below(all.len()) } else { net.below(3) };
-                Self::reply(all[n], net, head, out)
+                Self::reply(all[n], net, head, output)
             }
         }
     }
 }
 
-impl Talk {
-    /// Goes on; whether anything moved, and whether it is over.
-    fn go_on(&mut self, net: &mut Net<'_>, manner: Manner, asked: &Cell<u64>) -> (bool, bool) {
-        let mut moved = false;
-        if !self.ends {
-            match net.receive(&self.line, 10_000, &mut self.heard) {
-                ReceiveResult::Bytes(_) => moved = true,
+impl ServerConnection {
+    /// Receives and sends. Returns whether any bytes were transferred, and whether to close.
+    fn step(
+        &mut self,
+        net: &mut Net<'_>,
+        behavior: Behavior,
+        requests_received: &Cell<u64>,
+    ) -> (bool, bool) {
+        let mut progress = false;
+        if !self.closing {
+            match net.receive(&self.socket, 10_000, &mut self.received) {
+                ReceiveResult::Bytes(_) => progress = true,
                 ReceiveResult::Nothing => {}
                 ReceiveResult::End | ReceiveResult::Reset => return (true, true),
             }
-            while let Some(end) = self.heard.windows(4).position(|w| w == b"\r\n\r\n") {
-                let head = String::from_utf8(self.heard.drain(..end + 4).collect()).unwrap();
-                asked.set(asked.get() + 1);
-                self.ends = Server::reply(manner, net, &head, &mut self.out);
-                if self.ends {
+            while let Some(end) = self.received.windows(4).position(|w| w == b"\r\n\r\n") {
+                let head = String::from_utf8(self.received.drain(..end + 4).collect()).unwrap();
+                requests_received.set(requests_received.get() + 1);
+                self.closing = Server::reply(behavior, net, &head, &mut self.output);
+                if self.closing {
                     break;
                 }
             }
         }
-        let sent = net.send(&self.line, &self.out);
-        self.out.drain(..sent);
-        let over = self.ends && self.out.is_empty() || net.is_broken(&self.line);
-        (moved || sent > 0, over)
+        let sent = net.send(&self.socket, &self.output);
+        self.output.drain(..sent);
+        let finished = self.closing && self.output.is_empty() || net.is_broken(&self.socket);
+        (progress || sent > 0, finished)
     }
 }
 
 impl Peer for Server {
     fn step(&mut self, net: &mut Net<'_>) -> Next {
-        if let Manner::Pauses(from, to) = self.manner
+        if let Behavior::Pauses(from, to) = self.behavior
             && net.now() >= from
             && net.now() < to
         {
             return Next::After(to - net.now());
         }
-        if net.now() < self.rests_until {
-            return Next::After(self.rests_until - net.now());
+        if net.now() < self.paused_until {
+            return Next::After(self.paused_until - net.now());
         }
-        let mut moved = false;
-        while let Some(line) = net.accept() {
-            // Newest first.
-            self.lines.insert(0, Talk { line, heard: Vec::new(), out: Vec::new(), ends: false });
-            moved = true;
+        let mut progress = false;
+        while let Some(socket) = net.accept() {
+            // Newest connection first.
+            self.connections.insert(
+                0,
+                ServerConnection {
+                    socket,
+                    received: Vec::new(),
+                    output: Vec::new(),
+                    closing: false,
+                },
+            );
+            progress = true;
         }
         let mut at = 0;
-        while at < self.lines.len() {
-            let before = self.asked.get();
-            let (more, over) = self.lines[at].go_on(net, self.manner, &self.asked);
-            moved |= more;
-            if over {
-                net.close(self.lines.remove(at).line);
+        while at < self.connections.len() {
+            let before = self.requests_received.get();
+            let (has_progress, finished) =
+                self.connections[at].step(net, self.behavior, &self.requests_received);
+            progress |= has_progress;
+            if finished {
+                net.close(self.connections.remove(at).socket);
             } else {
                 at += 1;
             }
-            if let Manner::Slow(rest) = self.manner
-                && self.asked.get() > before
+            if let Behavior::Slow(pause) = self.behavior
+                && self.requests_received.get() > before
             {
-                self.rests_until = net.now() + rest;
-                return Next::After(rest);
+                self.paused_until = net.now() + pause;
+                return Next::After(pause);
             }
         }
-        if moved { Next::Ready } else { Next::Wait }
+        if progress { Next::Ready } else { Next::Wait }
     }
 
     fn waits_for(&self) -> String {
-        format!("a server with {} connections", self.lines.len())
+        format!("a server with {} connections", self.connections.len())
     }
 }
 
-/// What came of a run, and how many requests the server saw.
-struct Ran {
-    tally: Tally,
-    asked: u64,
-    verdict: sim::RunReport,
+/// Result of a run.
+struct RunResult {
+    stats: Stats,
+    requests_received: u64,
+    report: sim::RunReport,
 }
 
 fn machine(seed: u64, faults: Faults) -> Machine {
     Machine::new(&sim::Plan { seed, faults, steps: 20_000, ..sim::Plan::default() })
 }
 
-fn on<K: Kernel>(kernel: K, plan: &Plan) -> Tally {
+fn run_on<K: Kernel>(kernel: K, plan: &Plan) -> Stats {
     let generator = Generator::new(kernel, plan).unwrap();
-    let mut slices = 0;
-    let mut moments = Vec::new();
-    let tally = generator.run(|moment, tally| {
-        match moment {
-            Moment::Turn => {}
-            Moment::Slice => {
-                slices += 1;
-                assert_eq!(tally.series.len(), slices);
+    let mut intervals = 0;
+    let mut events = Vec::new();
+    let stats = generator.run(|event, stats| {
+        match event {
+            RunEvent::Poll => {}
+            RunEvent::IntervalEnd => {
+                intervals += 1;
+                assert_eq!(stats.intervals.len(), intervals);
             }
-            _ => moments.push(moment),
+            _ => events.push(event),
         }
         true
     });
-    let tally = tally.unwrap();
-    if tally.stopped.is_none() {
-        assert_eq!(moments, [Moment::Counts, Moment::CountsNoMore]);
+    let stats = stats.unwrap();
+    if stats.stop_reason.is_none() {
+        assert_eq!(events, [RunEvent::MeasurementStart, RunEvent::MeasurementEnd]);
     }
-    tally
+    stats
 }
 
-fn run(seed: u64, faults: Faults, manner: Option<Manner>, plan: &Plan) -> Ran {
+fn run(seed: u64, faults: Faults, behavior: Option<Behavior>, plan: &Plan) -> RunResult {
     let machine = machine(seed, faults);
-    let asked = Rc::new(Cell::new(0));
-    if let Some(manner) = manner {
+    let requests_received = Rc::new(Cell::new(0));
+    if let Some(behavior) = behavior {
         machine.add_server(
             SERVER,
-            Server { manner, rests_until: Duration::ZERO, lines: Vec::new(), asked: asked.clone() },
+            Server {
+                behavior,
+                paused_until: Duration::ZERO,
+                connections: Vec::new(),
+                requests_received: requests_received.clone(),
+            },
         );
     }
     let operations = Generator::<SimKernel>::operations(plan);
-    let tally = if seed % 3 == 2 {
+    let stats = if seed % 3 == 2 {
         let config = EngineConfig { operations, buffers: 16, buffer_size: 512 };
-        on(SimEngine::<false>::new(&machine, &config).unwrap(), plan)
+        run_on(SimEngine::<false>::new(&machine, &config).unwrap(), plan)
     } else {
         let mode = [Mode::Deferred, Mode::Cooperative][seed as usize % 3];
         let config = UringConfig { mode, operations, buffers: 16, buffer_size: 512 };
-        on(SimKernel::new(&machine, &config).unwrap(), plan)
+        run_on(SimKernel::new(&machine, &config).unwrap(), plan)
     };
-    Ran { tally, asked: asked.get(), verdict: machine.verdict() }
+    RunResult { stats, requests_received: requests_received.get(), report: machine.verdict() }
 }
 
 fn session(requests: usize, rounds: u64) -> Session {
-    Session { requests: vec![Ask::new("GET", "/", "h", ""); requests], rounds }
+    Session { requests: vec![Request::new("GET", "/", "h", ""); requests], rounds }
 }
 
-fn plan(pace: Pace, session: Session) -> Plan {
+fn plan(model: LoadModel, session: Session) -> Plan {
     Plan {
-        to: SERVER,
+        target: SERVER,
         sessions: vec![session],
-        pace,
+        model,
         warm_up: Duration::from_millis(100),
         duration: Duration::from_secs(1),
         interval: Duration::from_millis(100),
-        deadline: Duration::from_millis(500),
+        timeout: Duration::from_millis(500),
         max_open: 200,
-        keep_log: true,
+        log_requests: true,
         ..Plan::default()
     }
 }
 
-fn sessions(rate: f64) -> Pace {
-    Pace::Sessions { rate, arrivals: Arrivals::Fixed }
+fn sessions(rate: f64) -> LoadModel {
+    LoadModel::OpenSessions { rate, arrivals: Arrivals::Fixed }
 }
 
-/// What must hold of every run.
-fn check(ran: &Ran, plan: &Plan) {
-    let tally = &ran.tally;
-    assert_eq!(ran.verdict.failure, None);
-    assert_eq!(tally.due, tally.replies + tally.failures.total());
-    assert_eq!(tally.response.len(), tally.replies);
-    let good = tally.log.iter().filter(|log| log.failed.is_none());
-    let sum = |of: fn(&load_generator::Slice) -> u64| tally.series.iter().map(of).sum::<u64>();
-    assert_eq!(good.clone().count() as u64, sum(|slice| slice.replies));
-    assert_eq!(tally.log.len() as u64, sum(|s| s.replies + s.failures.total()));
-    assert!(good.clone().all(|log| log.end <= plan.deadline && log.connect.is_some()));
-    assert!(tally.series.iter().all(|slice| slice.open <= plan.max_open));
+/// Asserts the invariants of every run.
+fn check(result: &RunResult, plan: &Plan) {
+    let stats = &result.stats;
+    assert_eq!(result.report.failure, None);
+    assert_eq!(stats.due, stats.replies + stats.errors.total());
+    assert_eq!(stats.latency.len(), stats.replies);
+    let successful = stats.log.iter().filter(|record| record.error.is_none());
+    let sum =
+        |of: fn(&load_generator::IntervalStats) -> u64| stats.intervals.iter().map(of).sum::<u64>();
+    assert_eq!(successful.clone().count() as u64, sum(|interval| interval.replies));
+    assert_eq!(stats.log.len() as u64, sum(|s| s.replies + s.errors.total()));
+    assert!(
+        successful.clone().all(|record| record.latency <= plan.timeout && record.connect.is_some())
+    );
+    assert!(stats.intervals.iter().all(|interval| interval.open <= plan.max_open));
 }
 
 const NONE: Faults = Faults::NONE;
 
 #[test]
-fn in_a_closed_loop_every_request_is_answered() {
+fn closed_loop_answers_every_request() {
     for (seed, requests, rounds) in [(0, 1, 1), (1, 1, Session::FOREVER), (2, 3, 5)] {
-        for depth in [1, 4] {
-            let plan = plan(Pace::Closed { clients: 5 }, session(requests, rounds));
-            let plan = Plan { depth, duration: Duration::from_millis(100), ..plan };
-            let ran = run(seed, NONE, Some(Manner::Good(700)), &plan);
-            check(&ran, &plan);
-            let tally = &ran.tally;
-            assert!(tally.replies > 50 && tally.failures.total() == 0, "{:?}", tally.failures);
-            assert_eq!(tally.body_bytes, 700 * tally.replies);
-            // At the end some were under way that did not count.
-            let ended = tally.log.len() as u64;
-            assert!(ended <= ran.asked && ran.asked - ended <= 5 * depth as u64);
-            assert_eq!(tally.stopped, None);
-            assert_eq!(tally.measured, plan.duration);
+        for pipeline_depth in [1, 4] {
+            let plan = plan(LoadModel::Closed { connections: 5 }, session(requests, rounds));
+            let plan = Plan { pipeline_depth, duration: Duration::from_millis(100), ..plan };
+            let result = run(seed, NONE, Some(Behavior::Reply(700)), &plan);
+            check(&result, &plan);
+            let stats = &result.stats;
+            assert!(stats.replies > 50 && stats.errors.total() == 0, "{:?}", stats.errors);
+            assert_eq!(stats.body_bytes, 700 * stats.replies);
+            // Requests in flight at the end were not recorded.
+            let ended = stats.log.len() as u64;
+            assert!(
+                ended <= result.requests_received
+                    && result.requests_received - ended <= 5 * pipeline_depth as u64
+            );
+            assert_eq!(stats.stop_reason, None);
+            assert_eq!(stats.duration, plan.duration);
         }
     }
 }
 
 #[test]
-fn in_an_open_loop_as_many_begin_as_are_due() {
+fn open_loop_starts_every_due_session() {
     for seed in 0..3 {
         let plan = plan(sessions(200.0), session(2, 1));
-        let ran = run(seed, NONE, Some(Manner::Chunked), &plan);
-        check(&ran, &plan);
-        assert_eq!(ran.tally.connects, 200);
-        assert_eq!((ran.tally.due, ran.tally.begun, ran.tally.replies), (400, 400, 400));
-        assert_eq!(ran.tally.connect.len(), 200);
-        assert_eq!(ran.tally.lag.len(), 200);
+        let result = run(seed, NONE, Some(Behavior::Chunked), &plan);
+        check(&result, &plan);
+        assert_eq!(result.stats.connects, 200);
+        assert_eq!((result.stats.due, result.stats.started, result.stats.replies), (400, 400, 400));
+        assert_eq!(result.stats.connect.len(), 200);
+        assert_eq!(result.stats.lag.len(), 200);
     }
 }
 
 #[test]
-fn requests_that_are_due_wait_for_a_connection() {
+fn due_requests_wait_for_an_idle_connection() {
     for seed in 0..3 {
-        let pace = Pace::Requests { rate: 300.0, arrivals: Arrivals::Poisson, connections: 4 };
-        let plan = plan(pace, session(3, 1));
-        let ran = run(seed, NONE, Some(Manner::Good(10)), &plan);
-        check(&ran, &plan);
-        assert!(ran.tally.due > 200 && ran.tally.replies == ran.tally.due);
-        assert!(ran.tally.series.iter().all(|slice| slice.open <= 4));
+        let model =
+            LoadModel::OpenRequests { rate: 300.0, arrivals: Arrivals::Poisson, connections: 4 };
+        let plan = plan(model, session(3, 1));
+        let result = run(seed, NONE, Some(Behavior::Reply(10)), &plan);
+        check(&result, &plan);
+        assert!(result.stats.due > 200 && result.stats.replies == result.stats.due);
+        assert!(result.stats.intervals.iter().all(|interval| interval.open <= 4));
     }
 }
 
 #[test]
-fn a_pause_of_the_server_is_seen_by_all_that_were_due_meanwhile() {
+fn server_pause_delays_every_request_due_during_it() {
     for seed in 0..3 {
         let pause = (Duration::from_millis(500), Duration::from_millis(800));
         let plan = plan(sessions(200.0), session(1, 1));
-        let plan = Plan { deadline: Duration::from_secs(2), ..plan };
-        let ran = run(seed, NONE, Some(Manner::Pauses(pause.0, pause.1)), &plan);
-        check(&ran, &plan);
-        assert_eq!(ran.tally.failures.total(), 0);
-        // Of those due within the pause each waited for its end; a closed loop would have seen it
-        // once for each connection.
-        let slow = ran.tally.log.iter().filter(|log| log.end > Duration::from_millis(100));
+        let plan = Plan { timeout: Duration::from_secs(2), ..plan };
+        let result = run(seed, NONE, Some(Behavior::Pauses(pause.0, pause.1)), &plan);
+        check(&result, &plan);
+        assert_eq!(result.stats.errors.total(), 0);
+        // Each request that became due during the pause waits for its end. In a closed loop, one
+        // request per connection would.
+        let slow =
+            result.stats.log.iter().filter(|record| record.latency > Duration::from_millis(100));
         let slow = slow.count();
         assert!((38..=62).contains(&slow), "{slow}");
     }
 }
 
 #[test]
-fn a_server_past_saturation_is_not_left_alone_with_its_last_requests() {
+fn load_continues_until_measured_requests_end() {
     for seed in 0..3 {
         let plan = plan(sessions(250.0), session(1, 1));
         let plan = Plan { warm_up: Duration::from_secs(1), ..plan };
-        let ran = run(seed, NONE, Some(Manner::Slow(Duration::from_millis(10))), &plan);
-        check(&ran, &plan);
-        // It can do 100 in a second. Were the load to end with the second that counts, the server
-        // would use the half second of the last clients' patience for 50 more.
-        assert!((80..=105).contains(&ran.tally.replies), "{}", ran.tally.replies);
-        assert_eq!(ran.tally.due, 250);
+        let result = run(seed, NONE, Some(Behavior::Slow(Duration::from_millis(10))), &plan);
+        check(&result, &plan);
+        // The server's capacity is 100 per second. If the load stopped at the end of the
+        // measurement period, the server would complete 50 more before the last requests time out.
+        assert!((80..=105).contains(&result.stats.replies), "{}", result.stats.replies);
+        assert_eq!(result.stats.due, 250);
     }
 }
 
 #[test]
-fn every_way_to_fail_has_its_name() {
-    let failed = |manner, deadline_ms| {
+fn each_failure_has_its_own_error() {
+    let failed = |behavior, timeout_ms| {
         (0..3).for_each(|seed| {
             let plan = plan(sessions(50.0), session(1, 1));
-            let plan = Plan { deadline: Duration::from_millis(deadline_ms), ..plan };
-            let ran = run(seed, NONE, manner, &plan);
-            check(&ran, &plan);
-            let expected = match manner {
-                Some(Manner::Overloaded) => Failed::Unavailable,
-                Some(Manner::Missing) => Failed::Status,
-                Some(Manner::Short) => Failed::ShortBody,
-                Some(Manner::Close) => Failed::Closed,
-                Some(Manner::Nonsense) => Failed::Malformed,
-                _ => Failed::ReplyTimeout,
+            let plan = Plan { timeout: Duration::from_millis(timeout_ms), ..plan };
+            let result = run(seed, NONE, behavior, &plan);
+            check(&result, &plan);
+            let expected = match behavior {
+                Some(Behavior::Overloaded) => RequestError::Unavailable,
+                Some(Behavior::NotFound) => RequestError::Status,
+                Some(Behavior::ShortBody) => RequestError::ShortBody,
+                Some(Behavior::Close) => RequestError::Closed,
+                Some(Behavior::Malformed) => RequestError::Malformed,
+                _ => RequestError::ReplyTimeout,
             };
-            assert_eq!(ran.tally.failures.of(expected), ran.tally.due, "{manner:?}");
-            assert_eq!(ran.tally.due, 50);
+            assert_eq!(result.stats.errors.of(expected), result.stats.due, "{behavior:?}");
+            assert_eq!(result.stats.due, 50);
         });
     };
-    failed(Some(Manner::Overloaded), 500);
-    failed(Some(Manner::Missing), 500);
-    failed(Some(Manner::Short), 500);
-    failed(Some(Manner::Close), 500);
-    failed(Some(Manner::Nonsense), 500);
-    failed(Some(Manner::Silent), 100);
+    failed(Some(Behavior::Overloaded), 500);
+    failed(Some(Behavior::NotFound), 500);
+    failed(Some(Behavior::ShortBody), 500);
+    failed(Some(Behavior::Close), 500);
+    failed(Some(Behavior::Malformed), 500);
+    failed(Some(Behavior::Silent), 100);
 }
 
 #[test]
-fn who_can_not_begin_before_the_time_is_over_is_given_up() {
-    let pace = Pace::Sessions { rate: 1_000_000.0, arrivals: Arrivals::Fixed };
+fn sessions_not_started_before_their_timeout_fail() {
+    let model = LoadModel::OpenSessions { rate: 1_000_000.0, arrivals: Arrivals::Fixed };
     let short = Duration::from_millis(20);
-    let plan = Plan { duration: short, deadline: short / 20, ..plan(pace, session(1, 1)) };
-    let plan = Plan { warm_up: Duration::ZERO, keep_log: false, ..plan };
-    let ran = run(0, NONE, Some(Manner::Good(5)), &plan);
-    let (tally, late) = (&ran.tally, ran.tally.failures.of(Failed::ReplyTimeout));
-    assert!((19_990..=20_000).contains(&tally.due), "{}", tally.due);
-    assert_eq!(tally.due, tally.replies + tally.failures.total());
-    // Those come to their end at once, without a connection.
-    assert!(late > 0 && ran.asked + late <= tally.due, "{late} late, {} asked", ran.asked);
-    assert!(!tally.doubts().is_empty());
+    let plan = Plan { duration: short, timeout: short / 20, ..plan(model, session(1, 1)) };
+    let plan = Plan { warm_up: Duration::ZERO, log_requests: false, ..plan };
+    let result = run(0, NONE, Some(Behavior::Reply(5)), &plan);
+    let (stats, late) = (&result.stats, result.stats.errors.of(RequestError::ReplyTimeout));
+    assert!((19_990..=20_000).contains(&stats.due), "{}", stats.due);
+    assert_eq!(stats.due, stats.replies + stats.errors.total());
+    // They fail without a connection.
+    assert!(
+        late > 0 && result.requests_received + late <= stats.due,
+        "{late} late, {} received",
+        result.requests_received
+    );
+    assert!(!stats.warnings().is_empty());
 }
 
 #[test]
-fn replies_that_nobody_asked_for_are_malformed() {
-    for (seed, depth) in [(0, 1), (1, 3), (2, 1)] {
-        let plan = plan(Pace::Closed { clients: 3 }, session(1, Session::FOREVER));
-        let plan = Plan { depth, duration: Duration::from_millis(100), ..plan };
-        let ran = run(seed, NONE, Some(Manner::Chatty), &plan);
-        check(&ran, &plan);
-        assert!(ran.tally.failures.of(Failed::Malformed) > 0);
+fn unsolicited_replies_are_malformed() {
+    for (seed, pipeline_depth) in [(0, 1), (1, 3), (2, 1)] {
+        let plan = plan(LoadModel::Closed { connections: 3 }, session(1, Session::FOREVER));
+        let plan = Plan { pipeline_depth, duration: Duration::from_millis(100), ..plan };
+        let result = run(seed, NONE, Some(Behavior::TwoReplies), &plan);
+        check(&result, &plan);
+        assert!(result.stats.errors.of(RequestError::Malformed) > 0);
     }
 }
 
 #[test]
-fn a_body_of_another_length_than_expected_is_short() {
-    let requests = vec![Ask::new("GET", "/", "h", "").expecting(Some(9))];
+fn unexpected_body_length_is_short_body() {
+    let requests = vec![Request::new("GET", "/", "h", "").with_expected_len(Some(9))];
     let plan = plan(sessions(50.0), Session { requests, rounds: 1 });
-    let ran = run(0, NONE, Some(Manner::Good(10)), &plan);
-    check(&ran, &plan);
-    assert_eq!(ran.tally.failures.of(Failed::ShortBody), 50);
+    let result = run(0, NONE, Some(Behavior::Reply(10)), &plan);
+    check(&result, &plan);
+    assert_eq!(result.stats.errors.of(RequestError::ShortBody), 50);
 }
 
 #[test]
-fn a_client_thinks_before_it_asks_on() {
-    let think = Duration::from_millis(50);
-    let requests = vec![Ask::new("GET", "/", "h", "").after(think); 4];
-    let plan = plan(Pace::Closed { clients: 1 }, Session { requests, rounds: 1 });
-    let ran = run(0, NONE, Some(Manner::Good(1)), &plan);
-    check(&ran, &plan);
-    // The first is asked at once; three times 50 ms pass in each session.
-    assert!((20..=36).contains(&ran.tally.log.len()), "{}", ran.tally.log.len());
+fn think_time_delays_the_next_request() {
+    let think_time = Duration::from_millis(50);
+    let requests = vec![Request::new("GET", "/", "h", "").with_think_time(think_time); 4];
+    let plan = plan(LoadModel::Closed { connections: 1 }, Session { requests, rounds: 1 });
+    let result = run(0, NONE, Some(Behavior::Reply(1)), &plan);
+    check(&result, &plan);
+    // The first request has no think time; each session has three times 50 ms.
+    assert!((20..=36).contains(&result.stats.log.len()), "{}", result.stats.log.len());
 }
 
 #[test]
-fn cold_connections_are_open_and_stay_idle() {
+fn cold_connections_stay_open_and_idle() {
     for seed in 0..3 {
         let plan = Plan { cold: 100, ..plan(sessions(50.0), session(1, 1)) };
-        let ran = run(seed, NONE, Some(Manner::Good(1)), &plan);
-        check(&ran, &plan);
-        assert_eq!((ran.tally.cold, ran.tally.cold_lost, ran.tally.replies), (100, 0, 50));
+        let result = run(seed, NONE, Some(Behavior::Reply(1)), &plan);
+        check(&result, &plan);
+        assert_eq!((result.stats.cold, result.stats.cold_lost, result.stats.replies), (100, 0, 50));
     }
 }
 
 #[test]
-fn slow_clients_take_their_time_beside_the_load() {
+fn slow_clients_keep_to_their_rate() {
     for seed in 0..3 {
-        let slow = Slow { readers: 5, senders: 5, rate: 1_000 };
+        let slow = SlowClients { readers: 5, senders: 5, bytes_per_second: 1_000 };
         let plan = Plan { slow: Some(slow), ..plan(sessions(50.0), session(1, 1)) };
-        let ran = run(seed, NONE, Some(Manner::Good(2_000)), &plan);
-        check(&ran, &plan);
-        assert_eq!(ran.tally.replies, 50);
-        // A reply of some 2,000 bytes takes two seconds, a request of 40 bytes 40 milliseconds;
-        // there is a little more than one second.
-        let (made, replies) = (ran.tally.slow, ran.tally.slow_replies);
-        assert!((10..=150).contains(&made) && replies <= made, "{made} {replies}");
+        let result = run(seed, NONE, Some(Behavior::Reply(2_000)), &plan);
+        check(&result, &plan);
+        assert_eq!(result.stats.replies, 50);
+        // A reply of 2,000 bytes takes two seconds, a request of 40 bytes takes 40 ms. The run
+        // takes a little more than one second.
+        let (opened, replies) = (result.stats.slow, result.stats.slow_replies);
+        assert!((10..=150).contains(&opened) && replies <= opened, "{opened} {replies}");
         assert!((40..=140).contains(&replies), "{replies} replies");
-        assert_eq!(ran.tally.slow_lost, 0);
+        assert_eq!(result.stats.slow_lost, 0);
     }
 }
 
 #[test]
-fn a_server_that_is_not_there_is_said_to_be_gone() {
+fn unavailable_server_stops_the_run() {
     for seed in 0..3 {
-        for pace in [sessions(50.0), Pace::Closed { clients: 3 }] {
-            let plan = Plan { duration: Duration::from_secs(60), ..plan(pace, session(1, 1)) };
-            let ran = run(seed, NONE, None, &plan);
-            assert_eq!(ran.verdict.failure, None);
-            assert_eq!(ran.tally.stopped, Some(Stopped::Gone));
-            // Each client of the closed loop rests a little before it tries again.
-            assert!(ran.tally.log.len() <= 400, "{}", ran.tally.log.len());
-            assert!(ran.tally.measured < Duration::from_secs(2), "partial results say how long");
+        for model in [sessions(50.0), LoadModel::Closed { connections: 3 }] {
+            let plan = Plan { duration: Duration::from_secs(60), ..plan(model, session(1, 1)) };
+            let result = run(seed, NONE, None, &plan);
+            assert_eq!(result.report.failure, None);
+            assert_eq!(result.stats.stop_reason, Some(StopReason::ServerUnavailable));
+            // Clients of the closed loop pause before they retry.
+            assert!(result.stats.log.len() <= 400, "{}", result.stats.log.len());
+            assert!(
+                result.stats.duration < Duration::from_secs(2),
+                "measured time of a partial run"
+            );
         }
         let plan = Plan { cold: 1, ..plan(sessions(50.0), session(1, 1)) };
-        let ran = run(seed, NONE, None, &plan);
-        assert_eq!(ran.tally.stopped, Some(Stopped::NotOpened(Failed::Refused)));
+        let result = run(seed, NONE, None, &plan);
+        assert_eq!(result.stats.stop_reason, Some(StopReason::SetupFailed(RequestError::Refused)));
     }
 }
 
 #[test]
-fn more_connections_than_there_may_be_are_counted_and_doubted() {
+fn connections_over_the_maximum_fail_with_a_warning() {
     let plan = Plan { max_open: 3, ..plan(sessions(100.0), session(1, 1)) };
-    let ran = run(0, NONE, Some(Manner::Silent), &plan);
-    check(&ran, &plan);
-    assert!(ran.tally.failures.of(Failed::NoRoom) > 50);
-    assert!(!ran.tally.doubts().is_empty());
+    let result = run(0, NONE, Some(Behavior::Silent), &plan);
+    check(&result, &plan);
+    assert!(result.stats.errors.of(RequestError::NoResources) > 50);
+    assert!(!result.stats.warnings().is_empty());
 }
 
-/// Whatever servers and networks do: all that was due comes to one end, and no rule is broken.
+/// Each measured request ends exactly once, under any faults of server and network.
 #[test]
-fn nothing_is_lost_whatever_happens() {
+fn every_request_ends_once_under_faults() {
     let seeds = std::env::var("LOAD_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
     for seed in 0..seeds {
-        let pace = match seed % 4 {
-            0 => Pace::Closed { clients: 7 },
-            1 => Pace::Requests { rate: 400.0, arrivals: Arrivals::Poisson, connections: 5 },
-            _ => Pace::Sessions { rate: 200.0, arrivals: Arrivals::Poisson },
+        let model = match seed % 4 {
+            0 => LoadModel::Closed { connections: 7 },
+            1 => {
+                LoadModel::OpenRequests { rate: 400.0, arrivals: Arrivals::Poisson, connections: 5 }
+            }
+            _ => LoadModel::OpenSessions { rate: 200.0, arrivals: Arrivals::Poisson },
         };
         let rounds = [Session::FOREVER, 1, 2, 3, 1, 2, 3, 1][seed as usize % 8];
-        let depth = [1, 1, 3][seed as usize % 3];
-        let slow = (seed % 5 == 0).then_some(Slow { readers: 2, senders: 2, rate: 5_000 });
-        let plan = Plan { depth, seed, slow, ..plan(pace, session(1 + seed as usize % 4, rounds)) };
-        let ran = run(seed, Faults::ALL, Some(Manner::Any), &plan);
-        assert_eq!(ran.verdict.failure, None, "seed {seed}");
-        match ran.tally.stopped {
-            None => check(&ran, &plan),
-            // One of the connections to be kept met with a fault.
-            Some(Stopped::NotOpened(_)) => {}
-            stopped => panic!("seed {seed}: {stopped:?}"),
+        let pipeline_depth = [1, 1, 3][seed as usize % 3];
+        let slow = (seed % 5 == 0).then_some(SlowClients {
+            readers: 2,
+            senders: 2,
+            bytes_per_second: 5_000,
+        });
+        let plan = Plan {
+            pipeline_depth,
+            seed,
+            slow,
+            ..plan(model, session(1 + seed as usize % 4, rounds))
+        };
+        let result = run(seed, Faults::ALL, Some(Behavior::Any), &plan);
+        assert_eq!(result.report.failure, None, "seed {seed}");
+        match result.stats.stop_reason {
+            None => check(&result, &plan),
+            // A fault affected one of the persistent connections.
+            Some(StopReason::SetupFailed(_)) => {}
+            reason => panic!("seed {seed}: {reason:?}"),
         }
     }
 }

@@ -1,41 +1,41 @@
 //! The bugs, each as an edit of the source text.
 //!
-//! `find` occurs once in its file. In `plant`, the word `PLANTED` stands for a condition: whether this
-//! bug is the one to be planted now.
+//! `find` occurs once in its file. In `plant`, the word `PLANTED` stands for the condition that
+//! this bug is selected.
 
 use simulate::Mechanism;
 
-/// A bug that simulation has to find.
+/// A bug that simulation must find.
 #[derive(Debug)]
 pub struct Bug {
     /// Its name.
     pub name: &'static str,
-    /// What is wrong with it.
-    pub what: &'static str,
-    /// The mechanism to look on, where only one has it.
+    /// A description.
+    pub description: &'static str,
+    /// The mechanism to simulate, if only one has the bug.
     pub only_on: Option<Mechanism>,
-    /// What makes it.
+    /// The edits that plant it.
     pub edits: &'static [Edit],
 }
 
-/// A piece of a file, and what takes its place.
+/// A replacement of a piece of a file.
 #[derive(Debug)]
 pub struct Edit {
-    /// The file's path in this repository.
+    /// The path of the file in this repository.
     pub file: &'static str,
-    /// The piece.
+    /// The piece to replace.
     pub find: &'static str,
-    /// The same with the bug.
+    /// The piece with the bug.
     pub plant: &'static str,
 }
 
 macro_rules! bugs {
-    ($($(#[doc = $what:literal])* $name:ident $(on $mechanism:ident)?
+    ($($(#[doc = $description:literal])* $name:ident $(on $mechanism:ident)?
        $(, $file:literal: $find:literal => $plant:literal)+;)*) => {
-        /// Every one.
+        /// All bugs.
         pub const BUGS: &[Bug] = &[$(Bug {
             name: stringify!($name),
-            what: concat!($($what),*).trim_ascii(),
+            description: concat!($($description),*).trim_ascii(),
             only_on: bugs!(@only $($mechanism)?),
             edits: &[$(Edit { file: $file, find: $find, plant: $plant },)+],
         },)*];
@@ -45,17 +45,17 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// What concerns a connection that is gone reaches the one that has its slot now.
+    /// A command or completion of a closed connection affects the next connection in its slot.
     GenerationIgnored, "crates/evring/src/driver/connection.rs":
         "self.generation == id.generation()" =>
         "(self.generation == id.generation() || PLANTED)";
 
-    /// A slot is used again under its old generation.
+    /// A slot is reused without a new generation.
     GenerationKept, "crates/evring/src/driver/io.rs":
         "connection.generation.wrapping_add(1)" =>
         "connection.generation.wrapping_add(u32::from(!PLANTED))";
 
-    /// The memory of a send is let go of when it is cancelled, before it has ended.
+    /// The memory of a send is freed by its cancel instead of its completion.
     FreedAtCancel, "crates/shared-ring/src/uring/mod.rs":
         "self.counters.cancels += 1;" =>
         "self.counters.cancels += 1;
@@ -63,7 +63,7 @@ bugs! {
             drop(std::mem::take(data));
         }";
 
-    /// A cancel that finds the queue full is forgotten.
+    /// A cancel is lost if the submission queue is full.
     CancelForgotten, "crates/shared-ring/src/uring/mod.rs":
         "self.cancels.push_front(token);" =>
         "if PLANTED {
@@ -71,7 +71,8 @@ bugs! {
         }
         self.cancels.push_front(token);";
 
-    /// A cancel is submitted though its operation has ended, and reaches the next of its name.
+    /// A cancel is submitted although its operation has ended, and cancels the next one with its
+    /// token.
     CancelReachesNext, "crates/shared-ring/src/uring/mod.rs":
         "entry.is_some_and(|e| e.state.cancelled)" =>
         "entry.is_some_and(|e| e.state.cancelled || PLANTED)";
@@ -81,14 +82,14 @@ bugs! {
         "if connection.is_busy() {" =>
         "if connection.is_busy() && !PLANTED {";
 
-    /// A receive that found no buffer is not posted again.
+    /// A receive that found no buffer is not submitted again.
     StarvedForgotten, "crates/shared-ring/src/uring/completion.rs":
         "self.starved.push_back(token);" =>
         "if !PLANTED {
             self.starved.push_back(token);
         }";
 
-    /// An operation that the kernel ended early is not posted again.
+    /// A multishot operation that the kernel ended early is not submitted again.
     NotRearmed, "crates/shared-ring/src/uring/completion.rs":
         "let ended = self.rearm(token);" =>
         "if PLANTED {
@@ -96,7 +97,7 @@ bugs! {
         }
         let ended = self.rearm(token);";
 
-    /// A buffer is given to the kernel twice.
+    /// A buffer is provided to the kernel twice.
     BufferGivenTwice, "crates/shared-ring/src/buffer.rs":
         "self.pool.put_back(self.id);" =>
         "self.pool.put_back(self.id);
@@ -113,28 +114,28 @@ bugs! {
             unsafe { self.pool.address(0).write(0) };
         }";
 
-    /// A part that was read of a file is taken for all of it.
+    /// A short read of a file is taken for a complete one.
     ShortReadIsWhole, "crates/shared-ring/src/uring/completion.rs":
         "if n > 0 && bytes.len() < len as usize {" =>
         "if n > 0 && bytes.len() < len as usize && !PLANTED {";
 
-    /// What a short write has left is dropped.
+    /// The remainder of a short send is dropped.
     ShortWriteIsWhole, "crates/evring/src/driver/send.rs":
         "if connection.phase == Phase::Ending || list.is_empty() {" =>
         "if connection.phase == Phase::Ending || list.is_empty() || PLANTED {";
 
-    /// What a short write has left goes behind what was queued since.
-    RestGoesBehind, "crates/evring/src/driver/send.rs":
+    /// The remainder of a short send is queued behind newer data.
+    RemainderGoesBehind, "crates/evring/src/driver/send.rs":
         "connection.queue.push_front(SendItem::Memory(list));" =>
         "match PLANTED {
             true => connection.queue.push_back(SendItem::Memory(list)),
             false => connection.queue.push_front(SendItem::Memory(list)),
         }";
 
-    /// The beginning of a request is lost when its end has not come yet.
+    /// The start of an incomplete request is lost.
     TailLost, "crates/evring/src/driver/receive.rs":
-        "if !rest.is_empty() && self.io.connection(slot).app_reads() {" =>
-        "if !rest.is_empty() && self.io.connection(slot).app_reads() && !PLANTED {";
+        "if !remaining.is_empty() && self.io.connection(slot).app_reads() {" =>
+        "if !remaining.is_empty() && self.io.connection(slot).app_reads() && !PLANTED {";
 
     /// Bytes that arrive while the application has paused are lost.
     PausedBytesLost, "crates/evring/src/driver/receive.rs":
@@ -143,47 +144,47 @@ bugs! {
             connection.tail.append(&bytes);
         }";
 
-    /// A wake-up is never noted as heard, so that later ones are saved.
-    NeverHeard, "crates/shared-ring/src/waker.rs":
+    /// A wake-up is never acknowledged, so later ones are suppressed.
+    NeverAcknowledged, "crates/shared-ring/src/waker.rs":
         "pub(crate) fn acknowledge(&self) {" =>
         "pub(crate) fn acknowledge(&self) {
         if PLANTED {
             return;
         }";
 
-    /// What was said of a closed descriptor reaches the next of its number.
-    OldEventReachesNext on RtSig, "crates/shared-ring/src/engine.rs":
-        "if self.sockets.at(fd.index()).closed_after == self.waits => {" =>
-        "if self.sockets.at(fd.index()).closed_after == self.waits && !PLANTED => {";
+    /// A stale event of a closed descriptor reaches the next descriptor with its number.
+    StaleEventReachesNext on RtSig, "crates/shared-ring/src/engine.rs":
+        "if self.socket(fd).notes.closed_after == self.waits => {" =>
+        "if self.socket(fd).notes.closed_after == self.waits && !PLANTED => {";
 
-    /// With edges: a full buffer is taken for all there is.
-    FullBufferIsAll, "crates/shared-ring/src/engine.rs":
-        "let full = n == self.pool.size();" =>
-        "let full = n == self.pool.size() && !PLANTED;";
+    /// Edge-triggered: a receive that fills its buffer is taken for the last one.
+    FullBufferIsLast, "crates/shared-ring/src/engine.rs":
+        "let full = n == self.operations.pool.size();" =>
+        "let full = n == self.operations.pool.size() && !PLANTED;";
 
-    /// With edges: the end of a stream is not looked for behind its last bytes.
-    EndNotLookedFor, "crates/shared-ring/src/engine.rs":
-        "let hangup = socket.ready.contains(Readiness::HANGUP);" =>
-        "let hangup = socket.ready.contains(Readiness::HANGUP) && !PLANTED;";
+    /// Edge-triggered: the end of the stream behind the last bytes is not read.
+    EndNotRead, "crates/shared-ring/src/engine.rs":
+        "|| notes.ready.contains(Readiness::HANGUP)" =>
+        "|| notes.ready.contains(Readiness::HANGUP) && !PLANTED";
 
-    /// The poller is not told that an operation waits for room.
-    RoomNotAskedFor, "crates/shared-ring/src/engine.rs":
+    /// The poller does not watch for writability while a send waits for it.
+    WritabilityNotWatched, "crates/shared-ring/src/engine.rs":
         "P::EDGE || socket.writer.is_some()" =>
         "P::EDGE || socket.writer.is_some() && !PLANTED";
 
-    /// Hints that were discarded are not made up for.
+    /// Discarded hints are not replaced by a scan.
     HintsLost on Interest, "crates/shared-ring/src/interest/sets.rs":
         "self.hints.discard();
         self.unscanned = self.numbers();" =>
         "self.hints.discard();
         self.unscanned = if PLANTED { 0 } else { self.numbers() };";
 
-    /// A signal about a descriptor that was closed is taken to be about the next of its number.
-    StaleSignalBelieved on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
+    /// A stale signal of a closed descriptor is attributed to the next one with its number.
+    StaleSignalAccepted on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
         "if !is_current {" =>
         "if !is_current && !PLANTED {";
 
-    /// Signals that had no room are not made up for.
+    /// Signals that overflowed the queue are not replaced by a scan.
     OverflowIgnored on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
         "self.overflowed = false;" =>
         "self.overflowed = false;
@@ -191,19 +192,19 @@ bugs! {
             return Ok(());
         }";
 
-    /// A descriptor's state is not asked for when it begins to signal.
-    StateNotAsked on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
+    /// A descriptor's state is not polled when it begins to signal.
+    StateNotPolled on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
         "if want.is_empty() {" =>
         "if want.is_empty() || PLANTED {";
 
-    /// A connection that arrives while the server stops is left open.
+    /// A connection that is accepted while the server stops is leaked.
     LateArrivalLeaked, "crates/evring/src/driver/mod.rs":
         "Outcome::Accepted(socket) => self.accepted(" =>
         "Outcome::Accepted(_) if self.io.stopping && PLANTED => {}
             Outcome::Accepted(socket) => self.accepted(";
 
-    /// A listener that has rested does not accept again.
-    RestsForEver, "crates/evring/src/driver/listener.rs":
+    /// A listener does not accept again after a pause.
+    RetryForgotten, "crates/evring/src/driver/listener.rs":
         "self.retry.filter(|_| self.socket.is_some() && !self.off)" =>
         "self.retry.filter(|_| self.socket.is_some() && !self.off && !PLANTED)",
         "crates/evring/src/driver/listener.rs":
@@ -216,12 +217,12 @@ bugs! {
         "self.retry.is_some_and(|at| at > now)" =>
         "self.retry.is_some_and(|at| at > now || PLANTED)";
 
-    /// Connections that were put aside are not let in.
-    AsideForgotten, "crates/evring/src/driver/mod.rs":
+    /// Deferred connections are never admitted.
+    DeferredForgotten, "crates/evring/src/driver/mod.rs":
         "if !self.io.deferred.is_empty() {" =>
         "if !self.io.deferred.is_empty() && !PLANTED {";
 
-    /// A descriptor is closed a second time.
+    /// A descriptor is closed twice.
     ClosedTwice, "crates/evring/src/driver/close.rs":
         "match kernel.submit(token, Op::Close { socket }) {" =>
         "use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -238,56 +239,56 @@ bugs! {
             true
         }";
 
-    /// A connection's state is not reset for the next.
+    /// A connection's state is not reset for the next one in its slot.
     StateKept, "crates/evring/src/driver/close.rs":
         "*self.states.at(slot as usize) = A::State::default();" =>
         "if !PLANTED {
             *self.states.at(slot as usize) = A::State::default();
         }";
 
-    /// What is queued is dropped at a close that should send it first.
+    /// Queued data is dropped by a close that must flush it first.
     DroppedAtClose, "crates/evring/src/driver/close.rs":
-        "self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));" =>
+        "self.io.set_timer(slot, FIRST_PROGRESS_CHECK.min(self.io.config.progress_interval));" =>
         "if PLANTED {
             self.io.drop_queue(slot);
         }
-        self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));";
+        self.io.set_timer(slot, FIRST_PROGRESS_CHECK.min(self.io.config.progress_interval));";
 
-    /// A deadline is told of late.
+    /// A deadline expires late.
     DeadlineLate, "crates/evring/src/wheel.rs":
         "saturating_mul(1000).saturating_add(millis);" =>
         "saturating_mul(1000).saturating_add(millis + if PLANTED { 20 } else { 0 });";
 
-    /// A deadline is told of early.
+    /// A deadline expires early.
     DeadlineEarly, "crates/evring/src/wheel.rs":
         "if at > now {" =>
         "if at > now + if PLANTED { 3 } else { 0 } {";
 
-    /// A deadline is told of though it was cleared.
+    /// A deadline expires although it was cleared.
     DeadlineNotCleared, "crates/evring/src/driver/io.rs":
         "None => self.wheel.clear(id.slot())," =>
         "None if PLANTED => {}
             None => self.wheel.clear(id.slot()),";
 
-    /// The deadline of a connection that is gone is told to the next in its slot.
+    /// The deadline of a closed connection expires for the next one in its slot.
     DeadlineKept, "crates/evring/src/driver/close.rs":
         "self.io.wheel.clear(slot);" =>
         "if !PLANTED {
             self.io.wheel.clear(slot);
         }";
 
-    /// A wait does not end with the next deadline.
+    /// A wait does not end at the next deadline.
     DeadlineNotWaitedFor, "crates/evring/src/driver/run.rs":
         "chain(io.wheel.next())" =>
         "chain(io.wheel.next().filter(|_| !PLANTED))";
 
-    /// After a pause more is received before the application has seen what was left.
+    /// After a pause, new bytes are received before the application gets the unconsumed ones.
     ResumeReceivesFirst on Send, "crates/evring/src/driver/receive.rs":
         "!connection.has(ConnFlags::RESUMED) || connection.tail.len()" =>
         "PLANTED || !connection.has(ConnFlags::RESUMED) || connection.tail.len()";
 
-    /// A pause does not end the receive in flight.
-    PauseReceivesOn, "crates/evring/src/driver/receive.rs":
+    /// A pause does not cancel the receive in flight.
+    PauseDoesNotCancel, "crates/evring/src/driver/receive.rs":
         "self.io.mark_dirty(slot);
             self.cancel_receive(slot);" =>
         "self.io.mark_dirty(slot);
@@ -298,12 +299,12 @@ bugs! {
         "if connection.has(ConnFlags::PAUSED) && connection.tail.len()" =>
         "if !PLANTED && connection.has(ConnFlags::PAUSED) && connection.tail.len()";
 
-    /// More than is permitted is queued on a connection.
+    /// More bytes are queued on a connection than permitted.
     QueueUnbounded, "crates/evring/src/driver/connection.rs":
         "if load > max {" =>
         "if self.load() > max && !PLANTED {";
 
-    /// Small parts of a queue keep memory for each.
+    /// Each small part of a queue keeps its own memory.
     SmallPartsKept, "crates/shared-ring/src/gather.rs":
         "if bytes.len() <= Self::COPY_MAX_BYTES
             || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size()
@@ -313,24 +314,26 @@ bugs! {
                 || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size())
         {";
 
-    /// A list that was large stays so when it is empty.
+    /// A list that was large keeps its memory when it is empty.
     ListStaysLarge, "crates/shared-ring/src/gather.rs":
-        "if self.copied.capacity() > Self::KEEP_BYTES {" =>
-        "if self.copied.capacity() > Self::KEEP_BYTES && !PLANTED {";
+        "self.copied.shrink_to(Self::KEEP_BYTES);" =>
+        "if !PLANTED {
+            self.copied.shrink_to(Self::KEEP_BYTES);
+        }";
 
-    /// Of a file that has grown more is sent than was promised.
+    /// More bytes of a file that has grown are sent than promised.
     GrowthSent, "crates/evring/src/driver/send.rs":
         "let len = (range.end - range.start).min(FILE_PIECE) as u32;" =>
         "let len = if PLANTED { FILE_PIECE } else { (range.end - range.start).min(FILE_PIECE) } as u32;";
 
-    /// A file that ends before what was promised is taken for all of it.
+    /// A file that ends before the promised length is taken for complete.
     TruncatedIsWhole, "crates/evring/src/driver/send.rs":
         "} else if n == 0 {" =>
         "} else if n == 0 && PLANTED {
                 connection.queue.pop_front();
             } else if n == 0 {";
 
-    /// That the peer has ended its side is lost while the application has paused.
+    /// The end of the stream is lost while the application has paused.
     EndLostInPause, "crates/evring/src/driver/receive.rs":
         "connection.flags |= ConnFlags::EOF;" =>
         "if PLANTED && connection.has(ConnFlags::PAUSED) {
@@ -338,28 +341,28 @@ bugs! {
         }
         connection.flags |= ConnFlags::EOF;";
 
-    /// That the peer has ended its side is told while the application has paused.
-    EndToldInPause, "crates/evring/src/driver/receive.rs":
+    /// The end of the stream is reported while the application has paused.
+    EndReportedInPause, "crates/evring/src/driver/receive.rs":
         "Phase::Open if connection.app_reads() && !connection.has(ConnFlags::PAUSED) =>" =>
         "Phase::Open if connection.app_reads() && (PLANTED || !connection.has(ConnFlags::PAUSED)) =>";
 
-    /// A connection has as much file work at a time as it likes.
-    WorksUnbounded, "crates/evring/src/driver/io.rs":
+    /// The number of file operations of a connection is not limited.
+    FileOpsUnbounded, "crates/evring/src/driver/io.rs":
         "let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION;" =>
         "let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION && !PLANTED;";
 
-    /// Whoever keeps receive buffers gets them, however scarce they are.
+    /// Receive buffers can be kept even when they are scarce.
     ScarceBuffersKept, "crates/shared-ring/src/buffer.rs":
         "if self.is_sole_owner() || !self.pool.is_scarce()" =>
         "if self.is_sole_owner() || !self.pool.is_scarce() || PLANTED";
 
-    /// An application hears that a queue has drained that was not full.
-    DrainedUnasked, "crates/evring/src/driver/mod.rs":
+    /// The application is notified of a drained queue that was not full.
+    DrainedUnexpectedly, "crates/evring/src/driver/mod.rs":
         "if connection.has(ConnFlags::ABOVE_HIGH_WATER) && connection.load() <= LOW_WATER {" =>
         "if (connection.has(ConnFlags::ABOVE_HIGH_WATER) || PLANTED) && connection.load() <= LOW_WATER {";
 
-    /// A critical section holds nothing off.
-    SectionHoldsNothingOff on Send, "crates/send-core/src/gate.rs":
+    /// A critical section does not defer notifications.
+    CriticalSectionIgnored on Send, "crates/send-core/src/gate.rs":
         "self.critical.store(depth + 1, Ordering::Relaxed);" =>
         "self.critical.store(depth + u32::from(!PLANTED), Ordering::Relaxed);";
 }

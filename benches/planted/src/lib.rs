@@ -1,5 +1,5 @@
-//! Bugs that simulation has to find, and how they get into a copy of this repository: the code that
-//! ships has no trace of them.
+//! Bugs that simulation must find, and their planting into a copy of this repository. The original
+//! sources do not contain them.
 
 mod bugs;
 mod copy;
@@ -7,5 +7,5 @@ mod copy;
 pub use bugs::{BUGS, Bug, Edit};
 pub use copy::copy_with_bugs;
 
-/// The variable that says which bug is planted in a process: its place in [`BUGS`].
+/// The environment variable that selects the bug planted in a process, by its index in [`BUGS`].
 pub const VARIABLE: &str = "PLANTED";

@@ -1,5 +1,5 @@
-//! Looks for a failing run: `planted FIRST LAST [MECHANISM]` prints the first seed that has one, and
-//! what it says. Built in the copy, it has the bug that the variable `PLANTED` names.
+//! Searches for a failing run: `planted FIRST LAST [MECHANISM]` prints the first failing seed and
+//! its failure. In the copy, the environment variable `PLANTED` selects a bug.
 
 use std::alloc::System;
 use std::process::ExitCode;
@@ -10,13 +10,13 @@ use simulate::{Case, Mechanism, run};
 #[global_allocator]
 static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
 
-/// Steps of each run.
+/// Number of steps of each run.
 const STEPS: u64 = 1_000;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize| words.get(at).and_then(|word| word.parse().ok());
-    let mechanism = words.get(2).map(|word| word.parse::<Mechanism>()).transpose();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| args.get(at).and_then(|arg| arg.parse().ok());
+    let mechanism = args.get(2).map(|arg| arg.parse::<Mechanism>()).transpose();
     let (Some(first), Some(last), Ok(mechanism)) = (number(0), number(1), mechanism) else {
         eprintln!("usage: planted FIRST LAST [MECHANISM]");
         return ExitCode::from(2);

@@ -1,4 +1,4 @@
-//! What is simulated, in one line.
+//! The description of a run, which fits on a line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ macro_rules! names {
         pub enum $type { $($(#[$each])* $name,)* }
 
         impl $type {
-            /// All there are.
+            /// All values.
             pub const ALL: &[$type] = &[$($type::$name,)*];
 
-            /// Its name.
+            /// Returns its name.
             pub fn name(self) -> &'static str {
                 [$($word),*][self as usize]
             }
@@ -28,7 +28,7 @@ macro_rules! names {
                 let found = Self::ALL.iter().find(|each| each.name() == text);
                 found.copied().ok_or_else(|| {
                     let known: Vec<_> = Self::ALL.iter().map(|each| each.name()).collect();
-                    format!("there is no {} `{text}`; there are: {}", $what, known.join(", "))
+                    format!("unknown {} `{text}`; known: {}", $what, known.join(", "))
                 })
             }
         }
@@ -36,75 +36,74 @@ macro_rules! names {
 }
 
 names! {
-    /// On which mechanism a server runs.
+    /// The mechanism that a server runs on.
     Mechanism, "mechanism":
-    /// io_uring, its work deferred to the wait.
+    /// io_uring with deferred task work.
     Uring "uring",
-    /// io_uring, its work done at any time.
+    /// io_uring with task work at any time.
     Immediate "immediate",
-    /// SEND: io_uring, whose completions interrupt; new connections first.
+    /// SEND: io_uring with completions that interrupt; new connections first.
     Send "send",
-    /// Readiness, as long as it lasts: epoll, poll and select.
+    /// Level-triggered readiness: epoll, poll and select.
     Level "level",
-    /// Readiness, when it begins: epoll with edges.
+    /// Edge-triggered readiness: epoll with EPOLLET.
     Edge "edge",
     /// SEND with batched delivery.
     SendPs1 "send-ps1",
-    /// SEND with immediate delivery, and batched notification.
+    /// SEND with immediate delivery and batched notification.
     SendPs2 "send-ps2",
     /// /dev/poll.
     DevPoll "devpoll",
-    /// Banga's interface.
+    /// Declared interests (Banga).
     Interest "interest",
     /// Real-time signals.
     RtSig "rtsig",
 }
 
 impl Mechanism {
-    /// Whether it is a ring, on which several receives may land at a time.
-    pub(super) fn rings(self) -> bool {
+    /// Returns whether it uses io_uring, on which several receives may land at a time.
+    pub(super) fn is_uring(self) -> bool {
         use Mechanism::{Immediate, Send, SendPs1, SendPs2, Uring};
         matches!(self, Uring | Immediate | Send | SendPs1 | SendPs2)
     }
 }
 
-/// The mechanisms of chance. Those of a kind are chosen by what they have in common; which of them
-/// it is follows from the seed.
-const CHOSEN: usize = 5;
+/// Number of kinds of mechanisms to choose from. The seed also selects the mechanism of the kind.
+const CHOICES: usize = 5;
 const SENDS: [Mechanism; 3] = [Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2];
 const LEVELS: [Mechanism; 2] = [Mechanism::Level, Mechanism::DevPoll];
 const EDGES: [Mechanism; 3] = [Mechanism::Interest, Mechanism::Edge, Mechanism::RtSig];
 
 names! {
-    /// Which server runs.
+    /// The server to run.
     Program, "program":
-    /// The echo.
+    /// The echo server.
     Echo "echo",
     /// The cache.
     Kv "kv",
-    /// The proxy, before a server that echoes.
+    /// The proxy in front of an echo server.
     Proxy "proxy",
     /// The web server.
     Httpd "httpd",
-    /// One that does everything an application can do.
+    /// A server that uses everything in the interface of applications.
     Wild "wild",
 }
 
-/// One run: written as a line, and read from one.
+/// A run, which can be formatted as a line and parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Which server.
+    /// The server.
     pub program: Program,
-    /// On which mechanism.
+    /// The mechanism.
     pub mechanism: Mechanism,
-    /// How many clients it has.
+    /// Number of clients.
     pub clients: usize,
-    /// Everything else.
+    /// All other parameters.
     pub plan: Plan,
 }
 
 impl Case {
-    /// The case of a seed: which server, which mechanism, how many clients.
+    /// Returns the case of a seed: server, mechanism and number of clients follow from it.
     pub fn of(seed: u64, steps: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let mechanism = |chosen: usize| match Mechanism::ALL[chosen] {
@@ -115,7 +114,7 @@ impl Case {
         };
         Case {
             program: Program::ALL[random.usize(..Program::ALL.len())],
-            mechanism: mechanism(random.usize(..CHOSEN)),
+            mechanism: mechanism(random.usize(..CHOICES)),
             clients: [1, 2, 5, 12][random.usize(..4)],
             plan: Plan {
                 seed,
@@ -126,9 +125,9 @@ impl Case {
         }
     }
 
-    /// The most steps of one run.
+    /// Maximum number of steps of one run.
     pub const MAX_STEPS: u64 = 100_000_000;
-    /// The most clients.
+    /// Maximum number of clients.
     pub const MAX_CLIENTS: usize = 1_000;
 }
 
@@ -156,13 +155,13 @@ impl FromStr for Case {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split_whitespace();
-        let mut next = || words.next().ok_or("a run begins with a program and a mechanism");
+        let mut fields = text.split_whitespace();
+        let mut next = || fields.next().ok_or("a case begins with a program and a mechanism");
         let (program, mechanism) = (next()?.parse()?, next()?.parse()?);
         let mut case = Case { program, mechanism, clients: 1, plan: Plan::default() };
-        for word in words {
-            let (name, value) = word.split_once('=').ok_or(format!("`{word}` has no value"))?;
-            let number = || value.parse::<u64>().map_err(|_| format!("`{word}` is no number"));
+        for field in fields {
+            let (name, value) = field.split_once('=').ok_or(format!("`{field}` has no value"))?;
+            let number = || value.parse::<u64>().map_err(|_| format!("`{field}` is not a number"));
             match name {
                 "seed" => case.plan.seed = number()?,
                 "steps" => case.plan.steps = number()?,
@@ -170,7 +169,7 @@ impl FromStr for Case {
                 "descriptors" => case.plan.descriptors = number()? as usize,
                 "faults" => case.plan.faults = value.parse::<Faults>()?,
                 "first" => case.plan.max_faults = number()?,
-                _ => return Err(format!("`{name}` is not known")),
+                _ => return Err(format!("unknown parameter `{name}`")),
             }
         }
         case.check()?;
@@ -179,19 +178,19 @@ impl FromStr for Case {
 }
 
 impl Case {
-    /// Whether the numbers make sense.
+    /// Checks the ranges of the numbers.
     ///
     /// # Errors
-    /// Says which one does not.
+    /// The range that is violated.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=Self::MAX_STEPS).contains(&self.plan.steps) {
-            return Err(format!("steps must lie between 1 and {}", Self::MAX_STEPS));
+            return Err(format!("steps must be between 1 and {}", Self::MAX_STEPS));
         }
         if !(1..=Self::MAX_CLIENTS).contains(&self.clients) {
-            return Err(format!("clients must lie between 1 and {}", Self::MAX_CLIENTS));
+            return Err(format!("clients must be between 1 and {}", Self::MAX_CLIENTS));
         }
         if !(6..=10_000).contains(&self.plan.descriptors) {
-            return Err("descriptors must lie between 6 and 10000".to_owned());
+            return Err("descriptors must be between 6 and 10000".to_owned());
         }
         Ok(())
     }
@@ -203,7 +202,7 @@ mod tests {
     use shared_ring::sim::Fault;
 
     #[test]
-    fn a_case_is_read_as_it_is_written() {
+    fn case_round_trips_through_text() {
         for seed in 0..50 {
             let mut case = Case::of(seed, 700);
             assert_eq!(case.to_string().parse(), Ok(case.clone()));
@@ -214,18 +213,18 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_case_text_is_rejected() {
         let refused = |text: &str| text.parse::<Case>().unwrap_err();
         assert!(refused("").contains("begins with a program"));
         assert!(refused("kv").contains("begins with a program"));
-        assert!(refused("cache uring").contains("there is no program `cache`; there are: echo"));
-        assert!(refused("kv kqueue").contains("there is no mechanism `kqueue`"));
+        assert!(refused("cache uring").contains("unknown program `cache`; known: echo"));
+        assert!(refused("kv kqueue").contains("unknown mechanism `kqueue`"));
         assert!(refused("kv uring seed").contains("`seed` has no value"));
-        assert!(refused("kv uring seed=x").contains("`seed=x` is no number"));
-        assert!(refused("kv uring faults=rain").contains("there is no fault `rain`"));
-        assert!(refused("kv uring size=2").contains("`size` is not known"));
-        assert!(refused("kv uring steps=0").contains("steps must lie"));
-        assert!(refused("kv uring clients=0").contains("clients must lie"));
-        assert!(refused("kv uring descriptors=2").contains("descriptors must lie"));
+        assert!(refused("kv uring seed=x").contains("`seed=x` is not a number"));
+        assert!(refused("kv uring faults=rain").contains("unknown fault `rain`"));
+        assert!(refused("kv uring size=2").contains("unknown parameter `size`"));
+        assert!(refused("kv uring steps=0").contains("steps must be"));
+        assert!(refused("kv uring clients=0").contains("clients must be"));
+        assert!(refused("kv uring descriptors=2").contains("descriptors must be"));
     }
 }

@@ -1,4 +1,4 @@
-//! What an application is promised: a layer around any that sees it kept.
+//! A wrapper around an application that checks the contract of [`Application`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,61 +10,61 @@ use evring::{
 };
 use shared_ring::sim::Machine;
 
-/// How late a deadline may be at most: what the wheel may add to it, and a turn.
-const LATE: Duration = Duration::from_millis(5);
+/// Maximum lateness of a deadline: the resolution of the timer wheel, and a turn.
+const MAX_LATENESS: Duration = Duration::from_millis(5);
 
-/// After so much time a deadline is lost.
-const LOST: Duration = Duration::from_millis(100);
+/// A deadline is lost after this time.
+const LOST_AFTER: Duration = Duration::from_millis(100);
 
-/// So many callbacks pass between two looks for deadlines that are lost.
-const LOOK: u32 = 16;
+/// Number of callbacks between two checks for lost deadlines.
+const CHECK_INTERVAL: u32 = 16;
 
-/// An application that is called as the trait says, or the run fails.
+/// An application whose callbacks are checked; the run fails if one violates the contract.
 pub(super) struct Contract<A> {
     inner: A,
-    book: Book,
+    records: Records,
 }
 
-/// What is known of the connections.
-struct Book {
+/// Records of all connections.
+struct Records {
     machine: Machine,
     entries: Vec<Entry>,
     calls: u32,
 }
 
-/// What is known of the connection in a slot.
+/// The record of the connection in a slot.
 #[derive(Default)]
 struct Entry {
-    /// The connection; none before the first, and when it is gone.
+    /// The connection; `None` if the slot is unused.
     id: Option<ConnId>,
-    /// It is open, or was.
+    /// The connection is or was open.
     open: bool,
     close: Option<Close>,
     paused: bool,
     eof: bool,
-    /// Its queue was seen to be high, or may have been.
-    high: bool,
+    /// Its queue was, or may have been, above the high-water mark.
+    above_high_water: bool,
     deadline: Option<Instant>,
-    /// What it has left unconsumed.
-    left: Vec<u8>,
-    /// Tags of file work that has not ended.
+    /// Bytes that the application has not consumed.
+    unconsumed: Vec<u8>,
+    /// Tags of file operations in flight.
     file_ops: Vec<u32>,
 }
 
 impl<A> Contract<A> {
     pub(super) fn new(inner: A, machine: &Machine) -> Self {
-        let book = Book { machine: machine.clone(), entries: Vec::new(), calls: 0 };
-        Contract { inner, book }
+        let records = Records { machine: machine.clone(), entries: Vec::new(), calls: 0 };
+        Contract { inner, records }
     }
 }
 
-impl Book {
-    fn fail(&self, id: ConnId, what: &str) {
-        self.machine.fail(format!("the application was promised otherwise: {id:?} {what}"));
+impl Records {
+    fn fail(&self, id: ConnId, violation: &str) {
+        self.machine.fail(format!("contract violated: {id:?} {violation}"));
     }
 
-    /// What is known of a connection, if it is the one in its slot.
-    fn of(&mut self, id: ConnId) -> Option<&mut Entry> {
+    /// Returns the record of a connection, unless it is closed.
+    fn entry(&mut self, id: ConnId) -> Option<&mut Entry> {
         self.entries.get_mut(id.slot() as usize).filter(|entry| entry.id == Some(id))
     }
 
@@ -74,92 +74,93 @@ impl Book {
             self.entries.resize_with(slot + 1, Entry::default);
         }
         if self.entries[slot].id.is_some() {
-            self.fail(id, "takes the slot of one that is not closed");
+            self.fail(id, "takes the slot of a connection that is not closed");
         }
-        let mut left = std::mem::take(&mut self.entries[slot].left);
-        left.clear();
-        self.entries[slot] = Entry { id: Some(id), open, left, ..Entry::default() };
+        let mut unconsumed = std::mem::take(&mut self.entries[slot].unconsumed);
+        unconsumed.clear();
+        self.entries[slot] = Entry { id: Some(id), open, unconsumed, ..Entry::default() };
     }
 
-    /// A callback is about a connection, which has to be there.
-    fn about(&mut self, id: ConnId, now: Instant) -> &mut Entry {
-        self.look(now);
-        if self.of(id).is_none() {
-            self.fail(id, "is gone, or never was");
+    /// Returns the record of the connection of a callback, which must not be closed.
+    fn callback_entry(&mut self, id: ConnId, now: Instant) -> &mut Entry {
+        self.check_deadlines(now);
+        if self.entry(id).is_none() {
+            self.fail(id, "is closed or unknown");
             let slot = id.slot() as usize;
             self.entries.resize_with(self.entries.len().max(slot + 1), Entry::default);
             self.entries[slot].id = Some(id);
         }
-        self.of(id).expect("it was seen to")
+        self.entry(id).expect("the entry exists")
     }
 
-    /// Looks for deadlines that are lost.
-    fn look(&mut self, now: Instant) {
+    /// Fails the run if a deadline was lost.
+    fn check_deadlines(&mut self, now: Instant) {
         self.calls += 1;
-        if !self.calls.is_multiple_of(LOOK) {
+        if !self.calls.is_multiple_of(CHECK_INTERVAL) {
             return;
         }
         for entry in &self.entries {
-            let lost = entry.deadline.is_some_and(|at| now > at + LOST);
+            let lost = entry.deadline.is_some_and(|at| now > at + LOST_AFTER);
             if let (true, Some(id)) = (lost, entry.id) {
-                self.fail(id, "was not told that its deadline has passed");
+                self.fail(id, "was not notified that its deadline has passed");
             }
         }
     }
 
     fn expired(&mut self, id: ConnId, now: Instant) {
-        let entry = self.about(id, now);
+        let entry = self.callback_entry(id, now);
         let (deadline, closed) = (entry.deadline.take(), entry.is_closed());
         match deadline {
             None => self.fail(id, "has expired, but has no deadline"),
             Some(at) if now < at => self.fail(id, "has expired before its deadline"),
-            Some(at) if now > at + LATE => {
+            Some(at) if now > at + MAX_LATENESS => {
                 let late = now - at;
-                self.fail(id, &format!("was told {late:?} late that its deadline has passed"));
+                self.fail(id, &format!("was notified {late:?} late that its deadline has passed"));
             }
-            Some(_) if closed => self.fail(id, "has expired though it was closed"),
+            Some(_) if closed => self.fail(id, "has expired although it was closed"),
             Some(_) => {}
         }
     }
 
     fn received(&mut self, id: ConnId, now: Instant, rx: &Rx<'_>) {
-        let entry = self.about(id, now);
-        let what = if !entry.open {
+        let entry = self.callback_entry(id, now);
+        let violation = if !entry.open {
             "receives before it is open"
         } else if entry.paused {
-            "receives while it has paused"
+            "receives while paused"
         } else if entry.is_closed() {
-            "receives though it was closed"
+            "receives although it was closed"
         } else if entry.eof && !rx.eof() {
-            "is not told of the end again"
-        } else if !rx.bytes().starts_with(&entry.left) {
-            "does not get again what it has left"
+            "is not notified of the end of the stream again"
+        } else if !rx.bytes().starts_with(&entry.unconsumed) {
+            "does not get its unconsumed bytes again"
         } else {
             entry.eof |= rx.eof();
             return;
         };
-        self.fail(id, what);
+        self.fail(id, violation);
     }
 
-    fn left(&mut self, id: ConnId, rx: &Rx<'_>) {
-        if let Some(entry) = self.of(id) {
-            entry.left.clear();
-            // Behind the end nothing comes again, unless it has paused.
+    fn note_unconsumed(&mut self, id: ConnId, rx: &Rx<'_>) {
+        if let Some(entry) = self.entry(id) {
+            entry.unconsumed.clear();
+            // After the end of the stream nothing is received again, unless the connection is
+            // paused.
             if !rx.eof() || entry.paused {
-                entry.left.extend_from_slice(rx.bytes());
+                entry.unconsumed.extend_from_slice(rx.bytes());
             }
         }
     }
 
     fn file(&mut self, id: ConnId, now: Instant, tag: u32) {
-        let entry = self.about(id, now);
+        let entry = self.callback_entry(id, now);
         let closed = entry.is_closed();
         match entry.file_ops.iter().position(|known| *known == tag) {
             Some(at) => drop(entry.file_ops.swap_remove(at)),
-            None => self.fail(id, "is told of file work that it did not ask for"),
+            None => self.fail(id, "gets the result of a file operation that it did not request"),
         }
         if closed {
-            self.fail(id, "is told of file work though it was closed");
+            self.fail(id, "gets the result of a file operation although it was closed");
         }
     }
 }
@@ -170,16 +171,16 @@ impl Entry {
     }
 }
 
-/// The commands, and what is noted of them.
-struct Noting<'a, C> {
+/// Commands that are recorded and passed on.
+struct Recorder<'a, C> {
     io: &'a mut C,
-    book: &'a mut Book,
+    records: &'a mut Records,
 }
 
 impl<A: Application> Contract<A> {
-    /// Calls the application within.
-    fn call<C: Commands>(&mut self, io: &mut C, f: impl FnOnce(&mut A, &mut Noting<'_, C>)) {
-        f(&mut self.inner, &mut Noting { io, book: &mut self.book });
+    /// Calls the inner application.
+    fn call<C: Commands>(&mut self, io: &mut C, f: impl FnOnce(&mut A, &mut Recorder<'_, C>)) {
+        f(&mut self.inner, &mut Recorder { io, records: &mut self.records });
     }
 }
 
@@ -188,14 +189,14 @@ impl<A: Application> Application for Contract<A> {
     const MAX_UNCONSUMED: usize = A::MAX_UNCONSUMED;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {
-        self.book.begin(x.id, true);
+        self.records.begin(x.id, true);
         self.call(x.io, |app, io| app.accepted(Cx { io, id: x.id, state: x.state }, at));
     }
 
     fn connected(&mut self, x: Cx<'_, impl Commands, A::State>, result: io::Result<()>) {
-        let entry = self.book.about(x.id, x.io.now());
+        let entry = self.records.callback_entry(x.id, x.io.now());
         if entry.open || entry.is_closed() {
-            self.book.fail(x.id, "is connected twice, or though it was closed");
+            self.records.fail(x.id, "is connected twice, or although it was closed");
         } else {
             entry.open = result.is_ok();
         }
@@ -203,37 +204,37 @@ impl<A: Application> Application for Contract<A> {
     }
 
     fn received(&mut self, x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {
-        self.book.received(x.id, x.io.now(), rx);
+        self.records.received(x.id, x.io.now(), rx);
         self.call(x.io, |app, io| app.received(Cx { io, id: x.id, state: x.state }, rx));
-        self.book.left(x.id, rx);
+        self.records.note_unconsumed(x.id, rx);
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        let entry = self.book.about(x.id, x.io.now());
-        if !std::mem::take(&mut entry.high) {
-            self.book.fail(x.id, "has drained, but was not full");
+        let entry = self.records.callback_entry(x.id, x.io.now());
+        if !std::mem::take(&mut entry.above_high_water) {
+            self.records.fail(x.id, "has drained but was not above the high-water mark");
         }
         self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state }));
     }
 
     fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
-        self.book.file(x.id, x.io.now(), tag);
+        self.records.file(x.id, x.io.now(), tag);
         self.call(x.io, |app, io| app.file(Cx { io, id: x.id, state: x.state }, tag, done));
     }
 
     fn expired(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.book.expired(x.id, x.io.now());
+        self.records.expired(x.id, x.io.now());
         self.call(x.io, |app, io| app.expired(Cx { io, id: x.id, state: x.state }));
     }
 
     fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, reason: CloseReason) {
-        let entry = self.book.about(x.id, x.io.now());
+        let entry = self.records.callback_entry(x.id, x.io.now());
         (entry.id, entry.deadline) = (None, None);
         self.call(x.io, |app, io| app.closed(Cx { io, id: x.id, state: x.state }, reason));
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.book.about(x.id, x.io.now());
+        self.records.callback_entry(x.id, x.io.now());
         self.call(x.io, |app, io| app.stopping(Cx { io, id: x.id, state: x.state }));
     }
 
@@ -246,7 +247,7 @@ impl<A: Application> Application for Contract<A> {
     }
 }
 
-impl<C: Commands> Commands for Noting<'_, C> {
+impl<C: Commands> Commands for Recorder<'_, C> {
     fn now(&self) -> Instant {
         self.io.now()
     }
@@ -262,49 +263,49 @@ impl<C: Commands> Commands for Noting<'_, C> {
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
         let queued = self.io.send(to, chunk);
         if queued >= HIGH_WATER
-            && let Some(entry) = self.book.of(to)
+            && let Some(entry) = self.records.entry(to)
         {
-            entry.high = true;
+            entry.above_high_water = true;
         }
         queued
     }
 
     fn reserve(&mut self, to: ConnId, n: usize) -> &mut [u8] {
-        if let Some(entry) = self.book.of(to) {
-            entry.high = true;
+        if let Some(entry) = self.records.entry(to) {
+            entry.above_high_water = true;
         }
         self.io.reserve(to, n)
     }
 
     fn connect(&mut self, to: SocketAddr) -> ConnId {
         let id = self.io.connect(to);
-        self.book.begin(id, false);
+        self.records.begin(id, false);
         id
     }
 
     fn file_op(&mut self, on: ConnId, tag: u32, op: FileOp) {
-        if let Some(entry) = self.book.of(on) {
+        if let Some(entry) = self.records.entry(on) {
             entry.file_ops.push(tag);
         }
         self.io.file_op(on, tag, op);
     }
 
     fn set_receiving(&mut self, id: ConnId, on: bool) {
-        if let Some(entry) = self.book.of(id) {
+        if let Some(entry) = self.records.entry(id) {
             entry.paused = !on;
         }
         self.io.set_receiving(id, on);
     }
 
     fn set_deadline(&mut self, id: ConnId, at: Option<Instant>) {
-        if let Some(entry) = self.book.of(id).filter(|entry| !entry.is_closed()) {
+        if let Some(entry) = self.records.entry(id).filter(|entry| !entry.is_closed()) {
             entry.deadline = at;
         }
         self.io.set_deadline(id, at);
     }
 
     fn close(&mut self, id: ConnId, how: Close) {
-        if let Some(entry) = self.book.of(id)
+        if let Some(entry) = self.records.entry(id)
             && (entry.close.is_none() || how != Close::Half)
         {
             entry.close = Some(how);

@@ -1,59 +1,59 @@
-//! What clients of an echo say, and what they hear: the same.
+//! The client of an echo server.
 
 use shared_ring::sim::{Fault, Net, PeerConn};
 
 use super::replies::Replies;
-use super::talker::Dialogue;
+use super::talker::ProtocolModel;
 
-/// A client that wants to hear what it has said.
+/// A model of an echo server: it expects the bytes that it sends.
 #[derive(Default)]
-pub(super) struct Echoed {
+pub(super) struct EchoModel {
     expected: Replies,
-    said: u8,
-    by_proxy: bool,
+    last_byte: u8,
+    via_proxy: bool,
 }
 
-impl Echoed {
-    /// What is said goes through a proxy.
-    pub(super) fn by_proxy() -> Self {
-        Echoed { by_proxy: true, ..Echoed::default() }
+impl EchoModel {
+    /// Returns the model of an echo server behind a proxy.
+    pub(super) fn via_proxy() -> Self {
+        EchoModel { via_proxy: true, ..EchoModel::default() }
     }
 }
 
-/// What may cost a server the connection to the one behind it.
-pub(super) const BEHIND: &[Fault] =
+/// Faults that may break the connection of a proxy to its origin.
+pub(super) const ORIGIN_FAULTS: &[Fault] =
     &[Fault::Reset, Fault::Unreachable, Fault::TableFull, Fault::Stall];
 
-impl Dialogue for Echoed {
-    fn begin(&mut self) {
+impl ProtocolModel for EchoModel {
+    fn reset(&mut self) {
         self.expected.clear();
     }
 
-    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
+    fn next_request(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
         let n = 1 + [1, 30, 900, 6_000][net.below(4)];
         let before = out.len();
         for _ in 0..n {
-            self.said = self.said.wrapping_add(1);
-            out.push(self.said);
+            self.last_byte = self.last_byte.wrapping_add(1);
+            out.push(self.last_byte);
         }
         self.expected.add(&out[before..]);
         true
     }
 
-    fn hear(
+    fn check_replies(
         &mut self,
         _net: &mut Net<'_>,
-        _line: &PeerConn,
+        _conn: &PeerConn,
         bytes: &[u8],
     ) -> Result<usize, String> {
         self.expected.compare(bytes)
     }
 
     fn depends_on(&self) -> &'static [Fault] {
-        if self.by_proxy { BEHIND } else { &[] }
+        if self.via_proxy { ORIGIN_FAULTS } else { &[] }
     }
 
-    fn owed(&self) -> Option<String> {
-        self.expected.owed()
+    fn outstanding(&self) -> Option<String> {
+        self.expected.outstanding()
     }
 }

@@ -1,4 +1,4 @@
-//! What clients of the web server say, and what they hear.
+//! The client of the web server.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use evring_httpd::{Request, Site};
 use shared_ring::sim::{Fault, Net, PeerConn, is_of_file};
 
 use super::pattern::PATTERN;
-use super::talker::{Dialogue, Shared};
+use super::talker::{ProtocolModel, Shared};
 
 /// The files of the site: name and length.
 pub(super) const FILES: [(&str, usize); 6] = [
@@ -24,47 +24,48 @@ pub(super) fn site(site: Site) -> Site {
         .route("/echo", |request: Request| request.into_body())
 }
 
-/// What is expected of a reply.
+/// An expected reply.
 #[derive(Debug)]
 struct Expected {
     status: u16,
     body: Vec<u8>,
-    /// Its length is told, but there is none.
-    head: bool,
-    /// The connection ends behind it.
-    last: bool,
+    /// It has a Content-Length but no body.
+    is_head: bool,
+    /// The server closes the connection after it.
+    is_last: bool,
     /// It depends on the disk.
-    file: bool,
-    /// The length of the file that it is part of, and from which place on.
+    is_file: bool,
+    /// If it is a part of a file: the length of the file, and the offset.
     part: Option<(usize, usize)>,
 }
 
 impl Expected {
-    /// Whether a body, or for HEAD its length alone, is the one expected; `changed` says that somebody has
-    /// changed files, and `start` where in the file it begins.
-    fn is(&self, len: usize, body: &[u8], changed: bool, start: usize) -> bool {
-        let same = if self.head { self.body.len() == len } else { self.body == body };
+    /// Returns whether a body, or for HEAD its length, is the expected one. `changed` is set if
+    /// files have changed; `start` is the offset in the file.
+    fn matches(&self, len: usize, body: &[u8], changed: bool, start: usize) -> bool {
+        let same = if self.is_head { self.body.len() == len } else { self.body == body };
         let Some((size, _)) = self.part.filter(|_| changed) else { return same };
         let original = &PATTERN[..size];
         body.iter().enumerate().all(|(at, byte)| is_of_file(original, start + at, *byte))
     }
 }
 
-/// A client of the web server.
-pub(super) struct Browsing {
+/// A model of the web server.
+pub(super) struct HttpModel {
     shared: Shared,
     expected: VecDeque<Expected>,
     ends: bool,
 }
 
-impl Browsing {
+impl HttpModel {
     pub(super) fn new(shared: &Shared) -> Self {
-        Browsing { shared: shared.clone(), expected: VecDeque::new(), ends: false }
+        HttpModel { shared: shared.clone(), expected: VecDeque::new(), ends: false }
     }
 
     fn expect(&mut self, status: u16, body: Vec<u8>) -> &mut Expected {
-        let file = matches!(status, 200 | 206 | 404);
-        let expected = Expected { status, body, head: false, last: false, file, part: None };
+        let is_file = matches!(status, 200 | 206 | 404);
+        let expected =
+            Expected { status, body, is_head: false, is_last: false, is_file, part: None };
         self.expected.push_back(expected);
         self.expected.back_mut().expect("it was just put there")
     }
@@ -72,14 +73,14 @@ impl Browsing {
     fn get(&mut self, below: &mut dyn FnMut(usize) -> usize, out: &mut Vec<u8>) -> bool {
         let (name, len) = FILES[below(FILES.len())];
         let path = name.strip_suffix("index.html").unwrap_or(name);
-        let (method, head) = if below(5) == 0 { ("HEAD", true) } else { ("GET", false) };
-        let (version, old) = if below(12) == 0 { ("1.0", true) } else { ("1.1", false) };
+        let (method, is_head) = if below(5) == 0 { ("HEAD", true) } else { ("GET", false) };
+        let (version, is_http_1_0) = if below(12) == 0 { ("1.0", true) } else { ("1.1", false) };
         let close = below(12) == 0;
         out.extend_from_slice(format!("{method} /{path} HTTP/{version}\r\nHost: a\r\n").as_bytes());
         if close {
             out.extend_from_slice(b"Connection: close\r\n");
         }
-        let range = below(5) == 0 && len > 100 && !head;
+        let range = below(5) == 0 && len > 100 && !is_head;
         if range {
             out.extend_from_slice(b"Range: bytes=5-59\r\n");
         }
@@ -90,9 +91,9 @@ impl Browsing {
             false => self.expect(200, body),
         };
         expected.part = Some((len, if range { 5 } else { 0 }));
-        expected.head = head;
-        expected.last = old || close;
-        !expected.last
+        expected.is_head = is_head;
+        expected.is_last = is_http_1_0 || close;
+        !expected.is_last
     }
 
     fn post(&mut self, below: &mut dyn FnMut(usize) -> usize, out: &mut Vec<u8>) {
@@ -111,10 +112,10 @@ impl Browsing {
             }
             out.extend_from_slice(b"0\r\n\r\n");
         }
-        self.expect(200, body).file = false;
+        self.expect(200, body).is_file = false;
     }
 
-    /// Appends a request, chosen by what `below` says when it is given a number; whether more may follow.
+    /// Appends a request, chosen by the random numbers of `below`. Returns whether more may follow.
     pub(super) fn request(
         &mut self,
         below: &mut dyn FnMut(usize) -> usize,
@@ -125,7 +126,7 @@ impl Browsing {
             13..16 => self.post(below, out),
             16..18 => {
                 out.extend_from_slice(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
-                self.expect(200, b"Hello, World!\n".to_vec()).file = false;
+                self.expect(200, b"Hello, World!\n".to_vec()).is_file = false;
             }
             18 => {
                 out.extend_from_slice(b"GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -133,7 +134,7 @@ impl Browsing {
             }
             _ => {
                 out.extend_from_slice(b"GET /a.txt HTTP/1.1\r\nBad field\r\n\r\n");
-                self.expect(400, Vec::new()).last = true;
+                self.expect(400, Vec::new()).is_last = true;
                 return false;
             }
         }
@@ -141,48 +142,53 @@ impl Browsing {
     }
 }
 
-impl Dialogue for Browsing {
-    fn begin(&mut self) {
+impl ProtocolModel for HttpModel {
+    fn reset(&mut self) {
         self.expected.clear();
         self.ends = false;
     }
 
-    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
+    fn next_request(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
         self.request(&mut |n| net.below(n), out)
     }
 
-    fn hear(&mut self, net: &mut Net<'_>, line: &PeerConn, bytes: &[u8]) -> Result<usize, String> {
+    fn check_replies(
+        &mut self,
+        net: &mut Net<'_>,
+        conn: &PeerConn,
+        bytes: &[u8],
+    ) -> Result<usize, String> {
         let mut used = 0;
-        while let Some(n) = self.reply(net, line, &bytes[used..])? {
+        while let Some(n) = self.reply(net, conn, &bytes[used..])? {
             used += n;
         }
         Ok(used)
     }
 
-    fn owed(&self) -> Option<String> {
+    fn outstanding(&self) -> Option<String> {
         let first = self.expected.front()?;
         let (status, len) = (first.status, first.body.len());
         Some(format!("{} replies, first {status} with {len} bytes", self.expected.len()))
     }
 
     fn depends_on(&self) -> &'static [Fault] {
-        match self.expected.iter().any(|expected| expected.file) {
+        match self.expected.iter().any(|expected| expected.is_file) {
             true => &[Fault::DiskError, Fault::FileChanges],
             false => &[],
         }
     }
 
-    fn may_end(&self) -> bool {
+    fn may_close(&self) -> bool {
         self.ends
     }
 }
 
-impl Browsing {
-    /// Checks the next reply, once it is whole; its length.
+impl HttpModel {
+    /// Checks the next reply once it is complete, and returns its length.
     fn reply(
         &mut self,
         net: &mut Net<'_>,
-        line: &PeerConn,
+        conn: &PeerConn,
         bytes: &[u8],
     ) -> Result<Option<usize>, String> {
         if bytes.is_empty() {
@@ -193,23 +199,23 @@ impl Browsing {
         let head = match reply.parse(bytes) {
             Ok(httparse::Status::Complete(n)) => n,
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(error) => return Err(format!("no reply: {error}: {}", bytes.escape_ascii())),
+            Err(error) => return Err(format!("invalid reply: {error}: {}", bytes.escape_ascii())),
         };
         if self.ends {
-            return Err("a reply behind one that ends the connection".to_owned());
+            return Err("a reply follows one that ends the connection".to_owned());
         }
         let Some(expected) = self.expected.front() else {
-            return Err("a reply to nothing that was asked".to_owned());
+            return Err("a reply without a request".to_owned());
         };
         let status = reply.code.unwrap_or(0);
         let failed = [Fault::DiskError, Fault::TableFull].iter().any(|f| net.has_happened(*f));
-        let excused = expected.file && failed && (500..600).contains(&status);
-        let too_slow = status == 408 && net.has_stalled(line);
+        let excused = expected.is_file && failed && (500..600).contains(&status);
+        let too_slow = status == 408 && net.has_stalled(conn);
         let changed = expected.part.is_some() && net.has_happened(Fault::FileChanges);
-        // Of a file that was cut there may be no such part.
+        // A truncated file may not have that part.
         let cut = changed && expected.status == 206 && matches!(status, 200 | 416);
         if status != expected.status && !excused && !too_slow && !cut {
-            return Err(format!("expected status {}, heard {status}", expected.status));
+            return Err(format!("expected status {}, received {status}", expected.status));
         }
         let field = |name: &str| {
             reply.headers.iter().find(|f| f.name.eq_ignore_ascii_case(name)).map(|f| f.value)
@@ -217,17 +223,20 @@ impl Browsing {
         let len = field("content-length").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
         let Some(len) = len else { return Err("a reply without Content-Length".to_owned()) };
         let len: usize = len;
-        let body = if expected.head { 0 } else { len };
+        let body = if expected.is_head { 0 } else { len };
         let Some(body) = bytes[head..].get(..body) else { return Ok(None) };
         let start = if status == 206 { expected.part.map_or(0, |(_, start)| start) } else { 0 };
-        if matches!(status, 200 | 206) && !expected.is(len, body, changed, start) {
-            return Err(format!("a body of {len} bytes is not that of {}", expected.body.len()));
+        if matches!(status, 200 | 206) && !expected.matches(len, body, changed, start) {
+            return Err(format!(
+                "a body of {len} bytes differs from the expected one of {}",
+                expected.body.len()
+            ));
         }
         let closes = field("connection").is_some_and(|v| v.eq_ignore_ascii_case(b"close"));
-        if expected.last && !closes && expected.status != 200 {
+        if expected.is_last && !closes && expected.status != 200 {
             return Err(format!("the reply {status} should end the connection"));
         }
-        self.ends |= closes || expected.last;
+        self.ends |= closes || expected.is_last;
         self.expected.pop_front();
         let early = closes && !self.expected.is_empty();
         if early && !(excused || too_slow || self.shared.stopping.get()) {

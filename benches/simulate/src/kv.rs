@@ -1,48 +1,48 @@
-//! What clients of the cache say, and what they hear.
+//! The client of the cache.
 
 use kv::model::Model;
 use shared_ring::sim::{Net, PeerConn};
 
 use super::replies::Replies;
-use super::talker::Dialogue;
+use super::talker::ProtocolModel;
 
-/// A client of the cache that has keys of its own, and so knows what is stored.
-pub(super) struct Caching {
+/// A model of the cache. Each client has its own keys, so the model predicts their values.
+pub(super) struct KvModel {
     me: usize,
     model: Model,
     expected: Replies,
-    /// The last requests get no reply, so it is not known whether they were carried out.
+    /// The last requests have no reply, so the model cannot tell whether the server executed them.
     unanswered: bool,
-    /// Goes up when a connection ended with requests on their way: they may be carried out at any
-    /// time, so it is not known what is stored.
-    era: usize,
+    /// Incremented when a connection ends with requests in transit. They may be executed later, so
+    /// the client uses new keys.
+    epoch: usize,
 }
 
-/// The longest value in bytes.
+/// Maximum length of a value in bytes.
 const MAX_VALUE: usize = 3_000;
 
-impl Caching {
+impl KvModel {
     pub(super) fn new(me: usize) -> Self {
         let expected = Replies::default();
-        Caching { me, model: Self::model(me, 0), expected, unanswered: false, era: 0 }
+        KvModel { me, model: Self::model(me, 0), expected, unanswered: false, epoch: 0 }
     }
 
-    fn model(me: usize, era: usize) -> Model {
-        Model::new(format!("client{me}-{era}-"), MAX_VALUE, false)
+    fn model(me: usize, epoch: usize) -> Model {
+        Model::new(format!("client{me}-{epoch}-"), MAX_VALUE, false)
     }
 }
 
-impl Dialogue for Caching {
-    fn begin(&mut self) {
+impl ProtocolModel for KvModel {
+    fn reset(&mut self) {
         if !self.expected.is_empty() || self.unanswered {
-            self.era += 1;
-            self.model = Self::model(self.me, self.era);
+            self.epoch += 1;
+            self.model = Self::model(self.me, self.epoch);
             self.expected.clear();
             self.unanswered = false;
         }
     }
 
-    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
+    fn next_request(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
         let mut reply = Vec::new();
         self.model.step(&mut |n| net.below(n), out, &mut reply);
         self.expected.add(&reply);
@@ -50,16 +50,16 @@ impl Dialogue for Caching {
         true
     }
 
-    fn hear(
+    fn check_replies(
         &mut self,
         _net: &mut Net<'_>,
-        _line: &PeerConn,
+        _conn: &PeerConn,
         bytes: &[u8],
     ) -> Result<usize, String> {
         self.expected.compare(bytes)
     }
 
-    fn owed(&self) -> Option<String> {
-        self.expected.owed()
+    fn outstanding(&self) -> Option<String> {
+        self.expected.outstanding()
     }
 }

@@ -1,4 +1,4 @@
-//! This project's servers on a simulated machine, and clients that know what to expect of them.
+//! This project's servers on a simulated machine, and clients that check every reply.
 
 mod bounds;
 mod case;

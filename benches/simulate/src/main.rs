@@ -1,7 +1,7 @@
-//! The least program that simulates: so many seconds of runs from a seed on, and the first failure.
+//! Runs cases for a number of seconds, from a seed on, and prints the first failure.
 //!
-//! `cargo run --release -p simulate -- SECONDS [SEED]`. For a report, a trace that is shrunk, and
-//! counts, see `lab run simulate`.
+//! `cargo run --release -p simulate -- SECONDS [SEED]`. `lab run simulate` also prints a report and
+//! counts, and shrinks a failing run.
 
 use std::alloc::System;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use simulate::{Case, run};
 static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
 
 fn main() -> ExitCode {
-    let mut numbers = std::env::args().skip(1).map(|word| word.parse().ok());
+    let mut numbers = std::env::args().skip(1).map(|arg| arg.parse().ok());
     let (Some(Some(seconds)), Some(first)) = (numbers.next(), numbers.next().unwrap_or(Some(1)))
     else {
         eprintln!("usage: simulate SECONDS [SEED]");

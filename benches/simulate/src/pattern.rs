@@ -1,8 +1,8 @@
-//! Bytes that files have and that are said, of which any piece shows where it comes from.
+//! Test data in which a piece reveals its position.
 
 use shared_ring::sim::Machine;
 
-/// Bytes that are in no two places the same, nearly.
+/// Bytes in which almost every piece is unique.
 pub(super) static PATTERN: [u8; 150_000] = pattern();
 
 const fn pattern<const N: usize>() -> [u8; N] {
@@ -15,7 +15,7 @@ const fn pattern<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Puts files with the start of it on the machine: name and length.
+/// Adds files, given by name and length, that contain the start of the pattern.
 pub(super) fn add_files(machine: &Machine, files: &[(&str, usize)]) {
     for (name, len) in files {
         machine.add_file(&format!("site/{name}"), &PATTERN[..*len]);

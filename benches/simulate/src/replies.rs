@@ -1,4 +1,4 @@
-//! Bytes that are expected, in order.
+//! Expected bytes, in order.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,13 +7,13 @@ use shared_ring::sim::is_of_file;
 
 use super::pattern::PATTERN;
 
-/// Bytes that are expected and have not been heard.
+/// Bytes that are expected and were not received.
 #[derive(Default)]
 pub(super) struct Replies {
     bytes: VecDeque<u8>,
-    /// How many were heard.
-    heard: usize,
-    /// Which of all bytes are those of a file, from which place in it on.
+    /// Number of received bytes.
+    received: usize,
+    /// Ranges of the stream that are parts of files, with their offsets in the file.
     files: VecDeque<(Range<usize>, usize)>,
 }
 
@@ -22,9 +22,9 @@ impl Replies {
         self.bytes.extend(bytes);
     }
 
-    /// Adds part of a file, which may have changed since.
+    /// Adds a part of a file, which may change.
     pub(super) fn add_file(&mut self, part: Range<usize>) {
-        let start = self.heard + self.bytes.len();
+        let start = self.received + self.bytes.len();
         self.files.push_back((start..start + part.len(), part.start));
         self.add(&PATTERN[part]);
     }
@@ -37,29 +37,33 @@ impl Replies {
         *self = Replies::default();
     }
 
-    /// Takes what was heard off the front.
-    pub(super) fn compare(&mut self, heard: &[u8]) -> Result<usize, String> {
+    /// Removes received bytes from the front.
+    ///
+    /// # Errors
+    /// If they differ from the expected ones.
+    pub(super) fn compare(&mut self, new: &[u8]) -> Result<usize, String> {
         let (head, tail) = self.bytes.as_slices();
-        let n = head.len().min(heard.len());
-        let rest = heard.len() - n;
-        let same = rest <= tail.len() && heard[..n] == head[..n] && heard[n..] == tail[..rest];
-        if !same && !self.is_of_files(heard) {
-            let expected: Vec<u8> = self.bytes.iter().copied().take(heard.len().max(1)).collect();
-            return Err(format!("expected \"{}\", heard \"{}\"", short(&expected), short(heard)));
+        let n = head.len().min(new.len());
+        let remaining = new.len() - n;
+        let same =
+            remaining <= tail.len() && new[..n] == head[..n] && new[n..] == tail[..remaining];
+        if !same && !self.is_of_files(new) {
+            let expected: Vec<u8> = self.bytes.iter().copied().take(new.len().max(1)).collect();
+            return Err(format!("expected \"{}\", received \"{}\"", show(&expected), show(new)));
         }
-        self.bytes.drain(..heard.len());
-        self.heard += heard.len();
-        while self.files.front().is_some_and(|(range, _)| range.end <= self.heard) {
+        self.bytes.drain(..new.len());
+        self.received += new.len();
+        while self.files.front().is_some_and(|(range, _)| range.end <= self.received) {
             self.files.pop_front();
         }
-        Ok(heard.len())
+        Ok(new.len())
     }
 
-    /// Whether what was heard differs from what is expected only where files have changed.
-    fn is_of_files(&self, heard: &[u8]) -> bool {
-        heard.len() <= self.bytes.len()
-            && heard.iter().enumerate().zip(&self.bytes).all(|((n, byte), expected)| {
-                let at = self.heard + n;
+    /// Returns whether new bytes differ from the expected ones only where files have changed.
+    fn is_of_files(&self, new: &[u8]) -> bool {
+        new.len() <= self.bytes.len()
+            && new.iter().enumerate().zip(&self.bytes).all(|((n, byte), expected)| {
+                let at = self.received + n;
                 let file = self.files.iter().find(|(range, _)| range.contains(&at));
                 byte == expected
                     || file.is_some_and(|(range, start)| {
@@ -68,14 +72,14 @@ impl Replies {
             })
     }
 
-    pub(super) fn owed(&self) -> Option<String> {
+    pub(super) fn outstanding(&self) -> Option<String> {
         let first: Vec<u8> = self.bytes.iter().copied().take(40).collect();
-        (!self.is_empty()).then(|| format!("{} bytes, \"{}\"...", self.bytes.len(), short(&first)))
+        (!self.is_empty()).then(|| format!("{} bytes, \"{}\"...", self.bytes.len(), show(&first)))
     }
 }
 
-/// Bytes as a person reads them, not too many.
-fn short(bytes: &[u8]) -> String {
+/// Formats the first bytes for a message.
+fn show(bytes: &[u8]) -> String {
     let more = if bytes.len() > 80 { "..." } else { "" };
     format!("{}{more}", bytes[..bytes.len().min(80)].escape_ascii())
 }

@@ -1,4 +1,4 @@
-//! One run.
+//! The run of a case.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -21,28 +21,28 @@ use shared_ring::{Kernel, Mode, UringKernel};
 use super::bounds;
 use super::case::{Case, Mechanism, Program};
 use super::contract::Contract;
-use super::echo::Echoed;
-use super::http::{self, Browsing};
-use super::kv::Caching;
+use super::echo::EchoModel;
+use super::http::{self, HttpModel};
+use super::kv::KvModel;
 use super::origin::Origin;
 use super::pattern::add_files;
 use super::script::Script;
 use super::stop::Stopper;
-use super::talker::{Shared, Talker};
-use super::wild::{self, Asking, Wild};
+use super::talker::{Client, Shared};
+use super::wild::{self, Wild, WildModel};
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The machine's verdict.
+    /// The machine's report.
     pub verdict: RunReport,
-    /// What the server did, if it came to its end.
+    /// The server's counters, if it ended regularly.
     pub stats: Stats,
-    /// How many requests its clients made; of a script, none are counted.
+    /// Number of requests of its clients; 0 for a script.
     pub requests: u64,
 }
 
-/// Where the server listens, and where the one behind a proxy does.
+/// The addresses of the server and of the origin behind a proxy.
 const SERVER: SocketAddr = address(80);
 const ORIGIN: SocketAddr = address(7);
 
@@ -50,7 +50,7 @@ const fn address(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), port)
 }
 
-/// Runs a case to its end.
+/// Runs a case.
 pub fn run(case: &Case) -> Report {
     let machine = Machine::new(&case.plan);
     let shared = Shared::default();
@@ -59,61 +59,61 @@ pub fn run(case: &Case) -> Report {
     let room = config.max_connections as usize;
     shared.crowded.set(case.program == Program::Httpd && room < case.clients);
     let clients = |remote: RemoteHandle| add_clients(case, &machine, &shared, remote);
-    let stage = Stage { case, machine: &machine, config: &config, clients: &clients };
-    let outcome = catch(|| match case.program {
-        Program::Echo => stage.serve(Echo),
-        Program::Kv => stage.serve(cache(case.plan.seed)),
+    let setup = Setup { case, machine: &machine, config: &config, clients: &clients };
+    let outcome = catch_panic(|| match case.program {
+        Program::Echo => setup.serve(Echo),
+        Program::Kv => setup.serve(cache(case.plan.seed)),
         Program::Proxy => {
             machine.add_server(ORIGIN, Origin::default());
             let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
             let proxy = Proxy::new(ORIGIN, timeouts);
-            let late = case.plan.seed.is_multiple_of(8);
-            let proxy = if late { proxy.connecting_late() } else { proxy };
-            stage.serve(proxy)
+            let connects_late = case.plan.seed.is_multiple_of(8);
+            let proxy = if connects_late { proxy.connecting_late() } else { proxy };
+            setup.serve(proxy)
         }
         Program::Wild => {
             machine.add_server(ORIGIN, Origin::default());
             add_files(&machine, &wild::FILES);
-            stage.serve(Wild::new(ORIGIN))
+            setup.serve(Wild::new(ORIGIN))
         }
         Program::Httpd => {
             add_files(&machine, &http::FILES);
-            stage.serve(http::site(Site::new(Some(Root(0)))))
+            setup.serve(http::site(Site::new(Some(Root(0)))))
         }
     });
     Report { requests: shared.requests.get(), ..end(case, &machine, outcome) }
 }
 
-/// Runs the web server with a client that does what `bytes` say, as machine, mechanism and configuration
-/// do: `script.rs` has the meaning of each. Whatever they are, the run must not fail.
+/// Runs the web server with a client that `bytes` control. They also choose the machine, the
+/// mechanism and the configuration, as described in `script.rs`. No bytes may make the run fail.
 pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let (mut case, config, script) = Script::read(bytes);
     case.plan.trace_steps = trace_steps;
     let machine = Machine::new(&case.plan);
     let clients = |remote: RemoteHandle| {
-        machine.add_peer(script.player(SERVER, config.max_connections, remote));
+        machine.add_peer(script.client(SERVER, config.max_connections, remote));
     };
     let config = Config { listen: vec![SERVER], roots: vec!["/site".into()], ..config };
-    let stage = Stage { case: &case, machine: &machine, config: &config, clients: &clients };
-    let outcome = catch(|| {
+    let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
+    let outcome = catch_panic(|| {
         add_files(&machine, &http::FILES);
-        stage.serve(http::site(Site::new(Some(Root(0)))))
+        setup.serve(http::site(Site::new(Some(Root(0)))))
     });
     end(&case, &machine, outcome)
 }
 
-/// Ends a run.
-fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, Ended>, String>) -> Report {
+/// Completes the report of a run.
+fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, RunError>, String>) -> Report {
     let stats = match outcome {
         Ok(Ok(stats)) => stats,
-        // Of a rule that was broken, the verdict tells more.
-        Ok(Err(Ended::KernelError(fault))) => {
+        // If a rule was broken, the machine has already recorded it.
+        Ok(Err(RunError::KernelError(fault))) => {
             machine.fail(fault.to_string());
             Stats::default()
         }
-        Ok(Err(Ended::Start(error))) => {
+        Ok(Err(RunError::Start(error))) => {
             if case.plan.descriptors > 6 {
-                machine.fail(format!("the server does not start: {error}"));
+                machine.fail(format!("the server did not start: {error}"));
             }
             Stats::default()
         }
@@ -125,40 +125,40 @@ fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, Ended>, Str
     Report { verdict: machine.verdict(), stats, requests: 0 }
 }
 
-/// A cache with room for what its clients store. In every fourth run its values are in several stores, as
-/// they are if workers share them.
+/// Returns a cache with room for its clients' values. In a quarter of the runs they are in several
+/// stores, as if shared by workers.
 fn cache(seed: u64) -> Kv {
     let limits = Limits::default();
     let database = match seed % 4 {
         0 => Database::shared(limits, seed, 2),
         _ => Database::new(limits, seed),
     };
-    Kv::new(database.expect("a test has that much memory"))
+    Kv::new(database.expect("the memory suffices for the default limits"))
 }
 
-/// Why a server ended early.
-enum Ended {
+/// The reason why a server ended early.
+enum RunError {
     KernelError(KernelError),
     Start(StartError),
 }
 
 fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
-    let of = |random: &mut fastrand::Rng, all: [u32; 4]| all[random.usize(..4)];
-    let most = of(random, [1, 4, 20, 1_000]);
+    let pick = |random: &mut fastrand::Rng, all: [u32; 4]| all[random.usize(..4)];
+    let max_connections = pick(random, [1, 4, 20, 1_000]);
     let has_files = matches!(case.program, Program::Httpd | Program::Wild);
     let connects = matches!(case.program, Program::Proxy | Program::Wild);
-    let backlog = of(random, [1, 8, 100, 100]);
+    let backlog = pick(random, [1, 8, 100, 100]);
     Config {
         listen: vec![SERVER],
         roots: if has_files { vec!["/site".into()] } else { Vec::new() },
-        // Who has no room for connections of its own drops its clients.
-        max_connections: if connects { 1_000 } else { most },
+        // A server without room for its own outgoing connections would close its clients.
+        max_connections: if connects { 1_000 } else { max_connections },
         max_queued_bytes: wild::MAX_QUEUED_BYTES,
-        // All clients have one address, and take a refusal for a failure.
+        // All clients have one address, and count a refused connection as a failure.
         max_per_address: [None, Some(1_000)][random.usize(..2)],
         backlog,
-        buffers: of(random, [1, 4, 16, 64]) as u16,
-        buffer_size: of(random, [16, 64, 512, 2_048]),
+        buffers: pick(random, [1, 4, 16, 64]) as u16,
+        buffer_size: pick(random, [16, 64, 512, 2_048]),
         linger_timeout: [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)],
         progress_interval: [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)],
         drain_timeout: [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)],
@@ -167,8 +167,9 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     }
 }
 
-/// With periods short enough for a simulated server to have no slack now and then. Nobody is refused, as
-/// clients would take that for a failure: they have patience, and room where the newest come first.
+/// Chooses admission control with short periods, so that a simulated server is sometimes
+/// overloaded. No connection is shed, as clients count that as a failure: the maximum wait is
+/// unlimited, and the backlog large if the newest come first.
 fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
     let order = if backlog < 100 { Order::Oldest } else { Order::Newest };
     let delay = Duration::from_micros(random.u64(1_000..5_000));
@@ -177,19 +178,19 @@ fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
     random.bool().then_some(admission)
 }
 
-/// How many hints or signals there may be.
-const FEW: [usize; 4] = [1, 4, 20, 1_000];
+/// Lengths of the queues of hints or signals.
+const QUEUE_LENGTHS: [usize; 4] = [1, 4, 20, 1_000];
 
-/// Adds the clients of a case, and somebody who stops the server.
+/// Adds the clients of a case, and a peer that stops the server.
 fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHandle) {
     for me in 0..case.clients {
         match case.program {
-            Program::Echo => machine.add_peer(Talker::new(Echoed::default(), SERVER, shared)),
-            Program::Proxy => machine.add_peer(Talker::new(Echoed::by_proxy(), SERVER, shared)),
-            Program::Wild => machine.add_peer(Talker::new(Asking::default(), SERVER, shared)),
-            Program::Kv => machine.add_peer(Talker::new(Caching::new(me), SERVER, shared)),
+            Program::Echo => machine.add_peer(Client::new(EchoModel::default(), SERVER, shared)),
+            Program::Proxy => machine.add_peer(Client::new(EchoModel::via_proxy(), SERVER, shared)),
+            Program::Wild => machine.add_peer(Client::new(WildModel::default(), SERVER, shared)),
+            Program::Kv => machine.add_peer(Client::new(KvModel::new(me), SERVER, shared)),
             Program::Httpd => {
-                machine.add_peer(Talker::new(Browsing::new(shared), SERVER, shared));
+                machine.add_peer(Client::new(HttpModel::new(shared), SERVER, shared));
             }
         }
     }
@@ -197,8 +198,8 @@ fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHa
     machine.add_peer(Stopper::new(remote, shared, stops));
 }
 
-/// Where a server runs, and who comes to it.
-struct Stage<'a> {
+/// The parameters of a run, before its server is chosen.
+struct Setup<'a> {
     case: &'a Case,
     machine: &'a Machine,
     config: &'a Config,
@@ -206,30 +207,30 @@ struct Stage<'a> {
     clients: &'a dyn Fn(RemoteHandle),
 }
 
-impl Stage<'_> {
+impl Setup<'_> {
     /// Runs a server on the mechanism of the case.
-    fn serve<A: Application + 'static>(&self, app: A) -> Result<Stats, Ended> {
-        let Stage { case, machine, config, .. } = *self;
-        let start = |error: StartError| Ended::Start(error);
+    fn serve<A: Application + 'static>(&self, app: A) -> Result<Stats, RunError> {
+        let Setup { case, machine, config, .. } = *self;
+        let start = |error: StartError| RunError::Start(error);
         let system =
-            |error| Ended::Start(StartError::System("the event loop can't be set up", error));
+            |error| RunError::Start(StartError::System("cannot set up the event loop", error));
         let ring = |mode| {
             let config = config.uring_config(mode).map_err(start)?;
             SimKernel::new(machine, &config)
-                .map_err(|missing| Ended::Start(evring::Unavailable(missing.to_string()).into()))
+                .map_err(|error| RunError::Start(evring::Unavailable(error.to_string()).into()))
         };
         let engine = config.engine_config().map_err(start)?;
         let sends = |delivery: Delivery| {
-            let words = |reason: String| Ended::Start(evring::Unavailable(reason).into());
+            let unavailable = |reason: String| RunError::Start(evring::Unavailable(reason).into());
             let config = config.uring_config(delivery.mode()).map_err(start)?;
             let ring =
-                UringKernel::simulated(machine, &config).map_err(|e| words(e.to_string()))?;
+                UringKernel::simulated(machine, &config).map_err(|e| unavailable(e.to_string()))?;
             let sizes = Capacity { events: 3, queued: 5 };
             SendKernel::over(ring, delivery, sizes)
                 .map(|kernel| CheckedKernel::over(kernel, machine))
-                .map_err(|e| words(e.to_string()))
+                .map_err(|e| unavailable(e.to_string()))
         };
-        let few = FEW[(case.plan.seed / 3 % 4) as usize];
+        let queue_len = QUEUE_LENGTHS[(case.plan.seed / 3 % 4) as usize];
         match case.mechanism {
             Mechanism::Uring => self.drive(app, ring(Mode::Deferred)?),
             Mechanism::Immediate => self.drive(app, ring(Mode::Immediate)?),
@@ -243,11 +244,11 @@ impl Stage<'_> {
                 self.drive(app, SimEngine::<true>::new(machine, &engine).map_err(system)?)
             }
             Mechanism::Interest => {
-                let poller = SimInterest::simulated(machine, few);
+                let poller = SimInterest::simulated(machine, queue_len);
                 self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
             Mechanism::RtSig => {
-                let poller = SimRtSig::simulated(machine, few);
+                let poller = SimRtSig::simulated(machine, queue_len);
                 self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
             Mechanism::DevPoll => {
@@ -261,14 +262,14 @@ impl Stage<'_> {
         &self,
         app: A,
         kernel: K,
-    ) -> Result<Stats, Ended> {
-        let Stage { case, machine, config, clients } = *self;
-        let mut server = EventLoop::new(kernel, config).map_err(Ended::Start)?;
-        server.inspect(bounds::watch(machine, config, case.mechanism.rings()));
+    ) -> Result<Stats, RunError> {
+        let Setup { case, machine, config, clients } = *self;
+        let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
+        server.inspect(bounds::check(machine, config, case.mechanism.is_uring()));
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
-        server.run(Contract::new(app, machine)).map_err(Ended::KernelError)
+        server.run(Contract::new(app, machine)).map_err(RunError::KernelError)
     }
 }
 
@@ -278,15 +279,15 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Turns a panic into words.
-fn catch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+/// Returns the message of a panic as an error.
+fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             if CATCHING.get() {
-                PANIC.with_borrow_mut(|told| {
-                    told.get_or_insert_with(|| info.to_string());
+                PANIC.with_borrow_mut(|message| {
+                    message.get_or_insert_with(|| info.to_string());
                 });
             } else {
                 before(info);

@@ -1,8 +1,8 @@
-//! A client that does what bytes say, for a fuzzer to write them.
+//! A client that bytes control, for fuzzing.
 //!
-//! The first bytes choose the mechanism, the machine and the configuration; each further pair is a thing
-//! to do on one of a few connections, and a number. When they are used up the client sends what is left
-//! to be sent, ends its side of each connection, and hears the server out.
+//! The first bytes choose the mechanism, the machine and the configuration. Each further pair is an
+//! action on one of a few connections, and its argument. After the last one, the client sends the
+//! rest, shuts down the sending side of each connection and receives the remaining replies.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,30 +12,30 @@ use evring::{Config, RemoteHandle};
 use shared_ring::sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
 
 use super::case::{Case, Mechanism, Program};
-use super::http::Browsing;
-use super::talker::{Dialogue, Shared};
+use super::http::HttpModel;
+use super::talker::{ProtocolModel, Shared};
 
-/// How many connections there may be at a time.
-const LINES: usize = 4;
+/// Maximum number of connections at a time.
+const MAX_CONNECTIONS: usize = 4;
 
-/// Steps for each byte, before which nothing ends by itself.
-const STEPS: u64 = 8;
+/// Planned steps for each byte.
+const STEPS_PER_BYTE: u64 = 8;
 
-/// Longer than this a client does nothing only if the server may lose its patience with it.
-const PATIENCE: Duration = Duration::from_millis(5);
+/// A longer pause may exceed a timeout of the server, and counts as a stall.
+const MAX_PAUSE: Duration = Duration::from_millis(5);
 
-/// No more than so many bytes are used.
-const MOST: usize = 4_000;
+/// Maximum number of bytes used.
+const MAX_BYTES: usize = 4_000;
 
-/// What bytes say.
+/// The bytes of a script.
 pub(super) struct Script {
     bytes: VecDeque<u8>,
 }
 
 impl Script {
-    /// Reads the case and the configuration, and keeps the rest.
+    /// Decodes the case and the configuration, and keeps the remaining bytes.
     pub(super) fn read(bytes: &[u8]) -> (Case, Config, Self) {
-        let mut script = Script { bytes: bytes.iter().copied().take(MOST).collect() };
+        let mut script = Script { bytes: bytes.iter().copied().take(MAX_BYTES).collect() };
         let mechanism = Mechanism::ALL[script.below(Mechanism::ALL.len())];
         let seed = script.below(1 << 8) as u64 * 12 + script.below(12) as u64;
         let mut faults = Faults::NONE;
@@ -49,7 +49,7 @@ impl Script {
         }
         let plan = Plan {
             seed,
-            steps: 100 + STEPS * script.bytes.len() as u64,
+            steps: 100 + STEPS_PER_BYTE * script.bytes.len() as u64,
             faults,
             descriptors: [8, 12, 1_000, 1_000][script.below(4)],
             room: [None, Some(64), Some(300), Some(4_000)][script.below(4)],
@@ -64,106 +64,111 @@ impl Script {
             linger_timeout: Duration::from_millis([10, 2_000][script.below(2)]),
             progress_interval: Duration::from_millis([200, 30_000][script.below(2)]),
             drain_timeout: Duration::from_millis([10, 10_000][script.below(2)]),
-            // Clients would take it for a failure to be refused.
+            // Clients count a refused connection as a failure.
             admission: None,
             ..Config::default()
         };
         (Case { program: Program::Httpd, mechanism, clients: 1, plan }, config, script)
     }
 
-    /// The client of a server that has room for so many connections.
-    pub(super) fn player(&self, server: SocketAddr, most: u32, remote: RemoteHandle) -> Player {
+    /// Returns the client, for a server that has room for `max` connections.
+    pub(super) fn client(
+        &self,
+        server: SocketAddr,
+        max: u32,
+        remote: RemoteHandle,
+    ) -> ScriptClient {
         let bytes = self.bytes.clone();
-        let lines = [const { None }; LINES];
+        let sessions = [const { None }; MAX_CONNECTIONS];
         let shared = Shared::default();
-        shared.crowded.set((most as usize) < LINES);
-        Player { script: Script { bytes }, server, remote, shared, lines, next: 0 }
+        shared.crowded.set((max as usize) < MAX_CONNECTIONS);
+        ScriptClient { script: Script { bytes }, server, remote, shared, sessions, next: 0 }
     }
 
-    /// A number below `n`, by the next byte; 0 when there is none left.
+    /// Returns a number below `n` from the next byte; 0 after the last.
     fn below(&mut self, n: usize) -> usize {
         usize::from(self.bytes.pop_front().unwrap_or(0)) % n
     }
 }
 
 /// A client that follows a [`Script`].
-pub(super) struct Player {
+pub(super) struct ScriptClient {
     script: Script,
     server: SocketAddr,
     remote: RemoteHandle,
     shared: Shared,
-    lines: [Option<Talk>; LINES],
-    /// The connection that has its turn when the script is over.
+    sessions: [Option<Session>; MAX_CONNECTIONS],
+    /// The session to continue after the end of the script.
     next: usize,
 }
 
-/// A connection of such a client.
-struct Talk {
-    line: PeerConn,
-    dialogue: Browsing,
-    /// What is to be sent.
+/// A connection of the client.
+struct Session {
+    conn: PeerConn,
+    model: HttpModel,
+    /// Bytes to send.
     out: Vec<u8>,
-    heard: Vec<u8>,
-    /// Everything that was said makes sense: it is known what is owed for it.
-    sound: bool,
-    /// No more may be asked: what was asked last ends the connection.
-    asked_last: bool,
+    received: Vec<u8>,
+    /// All requests were valid, so the model predicts the replies.
+    is_valid: bool,
+    /// The last request closes the connection, so none may follow.
+    is_last_request_sent: bool,
     finished: bool,
 }
 
-impl Talk {
-    fn send(&mut self, net: &mut Net<'_>, most: usize) -> bool {
+impl Session {
+    fn send(&mut self, net: &mut Net<'_>, max: usize) -> bool {
         if self.finished || self.out.is_empty() {
             return false;
         }
-        let sent = net.send(&self.line, &self.out[..most.min(self.out.len())]);
+        let sent = net.send(&self.conn, &self.out[..max.min(self.out.len())]);
         self.out.drain(..sent);
         sent > 0
     }
 
-    /// Tells the server that no more will be sent. What was not sent is not owed.
+    /// Shuts down the sending side. Replies to unsent requests are not expected.
     fn finish(&mut self, net: &mut Net<'_>) {
-        self.sound &= self.out.is_empty();
+        self.is_valid &= self.out.is_empty();
         self.out.clear();
         self.finished = true;
-        net.finish(&self.line);
+        net.finish(&self.conn);
     }
 
-    /// Receives some.
-    fn receive(&mut self, net: &mut Net<'_>, most: usize) -> ReceiveResult {
-        let got = net.receive(&self.line, most, &mut self.heard);
-        if let ReceiveResult::Bytes(_) = got {
-            let heard = match self.sound {
-                true => self.dialogue.hear(net, &self.line, &self.heard),
-                false => well_formed(&self.heard),
+    /// Receives and checks replies.
+    fn receive(&mut self, net: &mut Net<'_>, max: usize) -> ReceiveResult {
+        let result = net.receive(&self.conn, max, &mut self.received);
+        if let ReceiveResult::Bytes(_) = result {
+            let checked = match self.is_valid {
+                true => self.model.check_replies(net, &self.conn, &self.received),
+                false => well_formed(&self.received),
             };
-            match heard {
-                Ok(n) => drop(self.heard.drain(..n)),
-                Err(what) => net.fail(what),
+            match checked {
+                Ok(n) => drop(self.received.drain(..n)),
+                Err(message) => net.fail(message),
             }
         }
-        got
+        result
     }
 
-    /// The connection is over: was all said that was owed?
-    fn ended(&mut self, net: &mut Net<'_>, got: ReceiveResult, shared: &Shared) {
-        let happened = self.dialogue.depends_on().iter().any(|fault| net.has_happened(*fault));
-        let made_room = shared.crowded.get() && self.heard.is_empty();
-        let excused = happened || made_room || shared.stopping.get();
-        if !self.sound || excused || net.is_disrupted(&self.line) {
+    /// Fails the run if the connection ended with replies outstanding, and no fault excuses that.
+    fn ended(&mut self, net: &mut Net<'_>, result: ReceiveResult, shared: &Shared) {
+        let happened = self.model.depends_on().iter().any(|fault| net.has_happened(*fault));
+        let evicted = shared.crowded.get() && self.received.is_empty();
+        let excused = happened || evicted || shared.stopping.get();
+        if !self.is_valid || excused || net.is_disrupted(&self.conn) {
             return;
         }
-        let heard_out = self.dialogue.owed().is_none() && self.heard.is_empty();
-        let asked_to = self.finished && heard_out && got == ReceiveResult::End;
-        if !asked_to && !self.dialogue.may_end() {
-            let owed = self.dialogue.owed().unwrap_or_else(|| "nothing".to_owned());
-            net.fail(format!("a connection ended ({got:?}); owed is {owed}"));
+        let all_received = self.model.outstanding().is_none() && self.received.is_empty();
+        let is_expected = self.finished && all_received && result == ReceiveResult::End;
+        if !is_expected && !self.model.may_close() {
+            let outstanding = self.model.outstanding().unwrap_or_else(|| "nothing".to_owned());
+            net.fail(format!("a connection ended ({result:?}); outstanding: {outstanding}"));
         }
     }
 }
 
-/// How long whole replies are at the front, to whatever was asked; HEAD is not asked any more, but its
-/// reply may be the first.
+/// Returns the length of the complete replies at the front, whatever the requests were. The reply to
+/// an earlier HEAD request may come first.
 fn well_formed(bytes: &[u8]) -> Result<usize, String> {
     let mut used = 0;
     while !bytes[used..].is_empty() {
@@ -182,9 +187,9 @@ fn well_formed(bytes: &[u8]) -> Result<usize, String> {
                     None => return Err(format!("a reply {status} without Content-Length")),
                 };
                 let body = &bytes[used + head..];
-                // To HEAD there is none.
-                let none = body.starts_with(b"HTTP/1.1 ");
-                let len = if none { 0 } else { len };
+                // A reply to HEAD has no body.
+                let has_no_body = body.starts_with(b"HTTP/1.1 ");
+                let len = if has_no_body { 0 } else { len };
                 if body.len() < len {
                     break;
                 }
@@ -192,69 +197,69 @@ fn well_formed(bytes: &[u8]) -> Result<usize, String> {
             }
             Ok(httparse::Status::Partial) => break,
             Err(error) => {
-                let all = &bytes[used..];
-                let all = all[..all.len().min(100)].escape_ascii();
-                return Err(format!("no reply: {error}: {all}"));
+                let invalid = &bytes[used..];
+                let invalid = invalid[..invalid.len().min(100)].escape_ascii();
+                return Err(format!("invalid reply: {error}: {invalid}"));
             }
         }
     }
     Ok(used)
 }
 
-impl Player {
-    /// Does the next thing.
-    fn act(&mut self, net: &mut Net<'_>) -> Next {
+impl ScriptClient {
+    /// Executes the next action.
+    fn execute(&mut self, net: &mut Net<'_>) -> Next {
         let op = self.script.below(1 << 8);
         let number = self.script.below(1 << 8);
-        let at = op / 64 % LINES;
-        let Player { script, lines, shared, server, remote, .. } = self;
-        let place = &mut lines[at];
-        let Some(talk) = place else {
-            if let Some(line) = net.connect(*server) {
-                *place = Some(Talk {
-                    line,
-                    dialogue: Browsing::new(shared),
+        let at = op / 64 % MAX_CONNECTIONS;
+        let ScriptClient { script, sessions, shared, server, remote, .. } = self;
+        let slot = &mut sessions[at];
+        let Some(session) = slot else {
+            if let Some(conn) = net.connect(*server) {
+                *slot = Some(Session {
+                    conn,
+                    model: HttpModel::new(shared),
                     out: Vec::new(),
-                    heard: Vec::new(),
-                    sound: true,
-                    asked_last: false,
+                    received: Vec::new(),
+                    is_valid: true,
+                    is_last_request_sent: false,
                     finished: false,
                 });
             }
             return Next::Ready;
         };
         match op % 16 {
-            0..5 if !talk.finished && !talk.asked_last && talk.sound => {
+            0..5 if !session.finished && !session.is_last_request_sent && session.is_valid => {
                 for _ in 0..if number >= 240 { number - 239 } else { 1 } {
-                    let more = talk.dialogue.request(&mut |n| script.below(n), &mut talk.out);
-                    talk.asked_last = !more;
-                    if talk.asked_last {
+                    let more = session.model.request(&mut |n| script.below(n), &mut session.out);
+                    session.is_last_request_sent = !more;
+                    if session.is_last_request_sent {
                         break;
                     }
                 }
-                talk.send(net, usize::MAX);
+                session.send(net, usize::MAX);
             }
-            // Anything at all.
-            5 | 6 if !talk.finished && !talk.asked_last => {
-                talk.sound = false;
-                talk.out.extend((0..number).map_while(|_| script.bytes.pop_front()));
-                talk.send(net, usize::MAX);
+            // Arbitrary bytes.
+            5 | 6 if !session.finished && !session.is_last_request_sent => {
+                session.is_valid = false;
+                session.out.extend((0..number).map_while(|_| script.bytes.pop_front()));
+                session.send(net, usize::MAX);
             }
-            7 | 8 => drop(talk.send(net, 1 + number)),
-            9 => talk.finish(net),
+            7 | 8 => drop(session.send(net, 1 + number)),
+            9 => session.finish(net),
             10 => {
-                if let Some(talk) = place.take() {
-                    net.reset(talk.line);
+                if let Some(session) = slot.take() {
+                    net.reset(session.conn);
                 }
             }
             11 => {
-                if let Some(talk) = place.take() {
-                    net.close(talk.line);
+                if let Some(session) = slot.take() {
+                    net.close(session.conn);
                 }
             }
             12 => {
                 let time = Duration::from_micros((number * number * number / 4) as u64);
-                return if time > PATIENCE { net.stall(time) } else { Next::After(time) };
+                return if time > MAX_PAUSE { net.stall(time) } else { Next::After(time) };
             }
             13 if number > 250 => {
                 shared.stopping.set(true);
@@ -262,11 +267,11 @@ impl Player {
             }
             13 => drop(remote.wake(number as u64)),
             _ => {
-                let got = talk.receive(net, 1 << (number % 17));
-                if let ReceiveResult::End | ReceiveResult::Reset = got {
-                    talk.ended(net, got, shared);
-                    if let Some(talk) = place.take() {
-                        net.close(talk.line);
+                let result = session.receive(net, 1 << (number % 17));
+                if let ReceiveResult::End | ReceiveResult::Reset = result {
+                    session.ended(net, result, shared);
+                    if let Some(session) = slot.take() {
+                        net.close(session.conn);
                     }
                 }
             }
@@ -274,46 +279,51 @@ impl Player {
         Next::Ready
     }
 
-    /// Comes to an end with each connection, when the script is over.
-    fn end(&mut self, net: &mut Net<'_>) -> Next {
-        let mut moved = false;
-        for _ in 0..LINES {
-            self.next = (self.next + 1) % LINES;
-            let place = &mut self.lines[self.next];
-            let Some(talk) = place else { continue };
-            moved |= talk.send(net, usize::MAX);
-            if talk.out.is_empty() && !talk.finished {
-                talk.finish(net);
-                moved = true;
+    /// Finishes all sessions after the end of the script.
+    fn finish(&mut self, net: &mut Net<'_>) -> Next {
+        let mut progressed = false;
+        for _ in 0..MAX_CONNECTIONS {
+            self.next = (self.next + 1) % MAX_CONNECTIONS;
+            let slot = &mut self.sessions[self.next];
+            let Some(session) = slot else { continue };
+            progressed |= session.send(net, usize::MAX);
+            if session.out.is_empty() && !session.finished {
+                session.finish(net);
+                progressed = true;
             }
-            match talk.receive(net, 100_000) {
-                ReceiveResult::Bytes(_) => moved = true,
+            match session.receive(net, 100_000) {
+                ReceiveResult::Bytes(_) => progressed = true,
                 ReceiveResult::Nothing => {}
-                got => {
-                    talk.ended(net, got, &self.shared);
-                    if let Some(talk) = place.take() {
-                        net.close(talk.line);
+                result => {
+                    session.ended(net, result, &self.shared);
+                    if let Some(session) = slot.take() {
+                        net.close(session.conn);
                     }
-                    moved = true;
+                    progressed = true;
                 }
             }
         }
-        match self.lines.iter().all(Option::is_none) {
+        match self.sessions.iter().all(Option::is_none) {
             true => Next::Done,
-            false if moved => Next::Ready,
+            false if progressed => Next::Ready,
             false => Next::Wait,
         }
     }
 }
 
-impl Peer for Player {
+impl Peer for ScriptClient {
     fn step(&mut self, net: &mut Net<'_>) -> Next {
-        if self.script.bytes.is_empty() { self.end(net) } else { self.act(net) }
+        if self.script.bytes.is_empty() { self.finish(net) } else { self.execute(net) }
     }
 
     fn waits_for(&self) -> String {
-        let owed = |talk: &Talk| talk.dialogue.owed().filter(|_| talk.sound).unwrap_or_default();
-        let owed: Vec<_> = self.lines.iter().flatten().map(owed).collect();
-        format!("one that follows a script, with {} connections, owed {owed:?}", owed.len())
+        let outstanding = |session: &Session| {
+            session.model.outstanding().filter(|_| session.is_valid).unwrap_or_default()
+        };
+        let outstanding: Vec<_> = self.sessions.iter().flatten().map(outstanding).collect();
+        format!(
+            "a scripted client with {} connections, outstanding {outstanding:?}",
+            outstanding.len()
+        )
     }
 }

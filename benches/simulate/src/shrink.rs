@@ -1,15 +1,15 @@
-//! From a run that fails to a smaller one that fails.
+//! Shrinking of a failing case.
 
 use shared_ring::sim::Plan;
 
 use super::case::Case;
 use super::run::run;
 
-/// Makes a case smaller as long as it fails in the same way as `failure` tells, in at most `runs`
-/// runs: fewer steps, fewer clients, fewer kinds of faults, fewer faults.
+/// Shrinks a case while it fails in the same way as in `failure`, with at most `runs` runs: fewer
+/// steps, clients and faults.
 pub fn shrink(case: &Case, failure: &str, mut runs: usize) -> Case {
     let mut best = case.clone();
-    let same = |other: &str| kind(other) == kind(failure);
+    let same = |other: &str| failure_kind(other) == failure_kind(failure);
     loop {
         let before = best.clone();
         for smaller in candidates(&before) {
@@ -28,13 +28,13 @@ pub fn shrink(case: &Case, failure: &str, mut runs: usize) -> Case {
     }
 }
 
-/// What a failure is about: its words, without numbers and what was sent.
-fn kind(failure: &str) -> String {
-    let words = failure.split(['"', '(']).next().unwrap_or_default();
-    words.chars().filter(|c| !c.is_ascii_digit()).collect()
+/// Returns the constant part of a failure: without numbers and quoted data.
+fn failure_kind(failure: &str) -> String {
+    let text = failure.split(['"', '(']).next().unwrap_or_default();
+    text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// Smaller cases, those first that are much smaller.
+/// Returns smaller cases, the smallest first.
 fn candidates(case: &Case) -> Vec<Case> {
     let with = |change: &dyn Fn(&mut Case)| {
         let mut smaller = case.clone();
@@ -56,7 +56,7 @@ fn candidates(case: &Case) -> Vec<Case> {
         all.push(with(&|c| c.plan.max_faults /= 2));
         all.push(with(&|c| c.plan.max_faults = c.plan.max_faults.saturating_sub(1)));
     }
-    // The same with a seed of another kind of luck.
+    // Another seed may fail after fewer steps.
     for seed in 1..4 {
         let plan =
             Plan { seed: case.plan.seed ^ seed, steps: case.plan.steps / 2, ..case.plan.clone() };

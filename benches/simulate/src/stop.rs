@@ -1,4 +1,4 @@
-//! Somebody who stops the server while its clients are about.
+//! A peer that stops the server while clients are connected.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use shared_ring::sim::{Net, Next, Peer};
 
 use super::talker::Shared;
 
-/// Wakes the server now and then, and stops it in the middle of everything.
+/// Wakes the server from time to time, and may stop it.
 pub(super) struct Stopper {
     remote: RemoteHandle,
     shared: Shared,
-    /// Whether it stops the server, rather than only waking it.
+    /// Stops the server instead of only waking it.
     stops: bool,
 }
 
@@ -36,6 +36,6 @@ impl Peer for Stopper {
     }
 
     fn waits_for(&self) -> String {
-        "about to wake the server".to_owned()
+        "the next wake-up of the server".to_owned()
     }
 }

@@ -1,4 +1,4 @@
-//! A client that talks to the server on one connection after another.
+//! A client that opens one connection after another.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -7,82 +7,91 @@ use std::time::Duration;
 
 use shared_ring::sim::{Fault, Net, Next, Peer, PeerConn, ReceiveResult};
 
-/// What a client says and what it expects to hear: the model of one protocol.
-pub(super) trait Dialogue {
-    /// Forgets what belonged to the last connection.
-    fn begin(&mut self);
+/// The requests of a client and the replies that it expects: a model of one protocol.
+pub(super) trait ProtocolModel {
+    /// Begins a new connection.
+    fn reset(&mut self);
 
-    /// Appends a request; whether more may follow on this connection.
-    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool;
+    /// Appends a request. Returns whether more may follow on this connection.
+    fn next_request(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool;
 
-    /// Uses whole replies, or parts of them, from the front; returns how many bytes.
-    fn hear(&mut self, net: &mut Net<'_>, line: &PeerConn, bytes: &[u8]) -> Result<usize, String>;
+    /// Checks replies, or parts of them, at the front. Returns the number of bytes used.
+    ///
+    /// # Errors
+    /// If a reply is wrong.
+    fn check_replies(
+        &mut self,
+        net: &mut Net<'_>,
+        conn: &PeerConn,
+        bytes: &[u8],
+    ) -> Result<usize, String>;
 
-    /// What is still to be heard, in words; none if nothing is.
-    fn owed(&self) -> Option<String>;
+    /// Describes the outstanding replies; `None` if all were received.
+    fn outstanding(&self) -> Option<String>;
 
-    /// Whether the server may end the connection after what was heard.
-    fn may_end(&self) -> bool {
+    /// Returns whether the server may close the connection now.
+    fn may_close(&self) -> bool {
         false
     }
 
-    /// What may cost it the connection though it happens to others: what is owed depends on them.
+    /// Returns the faults of other connections or of the disk that may end this connection, given
+    /// the outstanding replies.
     fn depends_on(&self) -> &'static [Fault] {
         &[]
     }
 }
 
-/// What all clients of a run know.
+/// State shared by all clients of a run.
 #[derive(Clone, Default)]
 pub(super) struct Shared {
-    /// The server is being stopped while clients are about.
+    /// The server is stopping while clients are connected.
     pub(super) stopping: Rc<Cell<bool>>,
-    /// There is not room for all clients: the server ends idle connections, though a request may be on
-    /// its way on them.
+    /// The server has no room for all clients: it closes idle connections, even if a request is in
+    /// transit on one.
     pub(super) crowded: Rc<Cell<bool>>,
-    /// Requests that clients have made.
+    /// Number of requests so far.
     pub(super) requests: Rc<Cell<u64>>,
 }
 
-/// A client asks no more while this much waits to be sent.
-const MOST: usize = 4_000;
+/// A client makes no further request while this many bytes are unsent.
+const MAX_UNSENT_BYTES: usize = 4_000;
 
 /// A client.
-pub(super) struct Talker<D> {
-    dialogue: D,
+pub(super) struct Client<D> {
+    model: D,
     server: SocketAddr,
     shared: Shared,
-    line: Option<PeerConn>,
-    /// It has told the server that it will send no more.
+    conn: Option<PeerConn>,
+    /// The sending side is shut down.
     finished: bool,
     out: Vec<u8>,
-    heard: Vec<u8>,
-    /// Requests that this connection may still make.
+    received: Vec<u8>,
+    /// Remaining requests on this connection.
     requests: usize,
     ending: Ending,
 }
 
-/// What a client does when it has asked everything.
+/// The behaviour of a client after its last request.
 #[derive(Clone, Copy, PartialEq)]
 enum Ending {
-    /// It tells so, and hears the server out.
+    /// Shuts down the sending side and receives the remaining replies.
     Finish,
-    /// It hears the replies, then closes.
+    /// Receives the remaining replies, then closes.
     Close,
-    /// It resets the connection at any time.
+    /// Resets the connection at any time.
     Reset,
 }
 
-impl<D: Dialogue> Talker<D> {
-    pub(super) fn new(dialogue: D, server: SocketAddr, shared: &Shared) -> Self {
-        Talker {
-            dialogue,
+impl<D: ProtocolModel> Client<D> {
+    pub(super) fn new(model: D, server: SocketAddr, shared: &Shared) -> Self {
+        Client {
+            model,
             server,
             shared: shared.clone(),
-            line: None,
+            conn: None,
             finished: false,
             out: Vec::new(),
-            heard: Vec::new(),
+            received: Vec::new(),
             requests: 0,
             ending: Ending::Close,
         }
@@ -92,14 +101,14 @@ impl<D: Dialogue> Talker<D> {
         if net.is_late() || self.shared.stopping.get() {
             return Next::Done;
         }
-        let Some(line) = net.connect(self.server) else {
+        let Some(conn) = net.connect(self.server) else {
             return Next::After(Duration::from_millis(1 + net.below(20) as u64));
         };
-        self.line = Some(line);
+        self.conn = Some(conn);
         self.finished = false;
-        self.dialogue.begin();
+        self.model.reset();
         self.out.clear();
-        self.heard.clear();
+        self.received.clear();
         self.requests = [1, 3, 20, 100][net.below(4)];
         self.ending = match net.below(8) {
             0 => Ending::Reset,
@@ -109,72 +118,74 @@ impl<D: Dialogue> Talker<D> {
         Next::Ready
     }
 
-    /// Whether the connection may have ended by other means than the dialogue.
-    fn is_excused(&self, net: &mut Net<'_>, line: &PeerConn) -> bool {
-        let happened = self.dialogue.depends_on().iter().any(|fault| net.has_happened(*fault));
-        let made_room = self.shared.crowded.get() && self.heard.is_empty();
-        happened || made_room || self.shared.stopping.get() || net.is_disrupted(line)
+    /// Returns whether a fault, eviction or the stop of the server may have ended the connection.
+    fn is_excused(&self, net: &mut Net<'_>, conn: &PeerConn) -> bool {
+        let happened = self.model.depends_on().iter().any(|fault| net.has_happened(*fault));
+        let evicted = self.shared.crowded.get() && self.received.is_empty();
+        happened || evicted || self.shared.stopping.get() || net.is_disrupted(conn)
     }
 
-    /// The server, or a fault, has ended the connection.
-    fn ended(&mut self, net: &mut Net<'_>, line: PeerConn, got: ReceiveResult) -> Next {
-        let heard_out = self.dialogue.owed().is_none() && self.heard.is_empty();
-        let asked_to =
-            self.finished && self.out.is_empty() && heard_out && got == ReceiveResult::End;
-        if !asked_to && !self.dialogue.may_end() && !self.is_excused(net, &line) {
-            let owed = self.dialogue.owed().unwrap_or_else(|| "nothing".to_owned());
-            let (left, rest) = (self.out.len(), self.heard.len());
+    /// Handles a connection that the server or a fault has ended.
+    fn ended(&mut self, net: &mut Net<'_>, conn: PeerConn, result: ReceiveResult) -> Next {
+        let all_received = self.model.outstanding().is_none() && self.received.is_empty();
+        let is_expected =
+            self.finished && self.out.is_empty() && all_received && result == ReceiveResult::End;
+        if !is_expected && !self.model.may_close() && !self.is_excused(net, &conn) {
+            let outstanding = self.model.outstanding().unwrap_or_else(|| "nothing".to_owned());
+            let (unsent, partial) = (self.out.len(), self.received.len());
             net.fail(format!(
-                "the connection ended ({got:?}) with {left} bytes to be sent and {rest} that make \
-                 no reply; owed is {owed}"
+                "the connection ended ({result:?}) with {unsent} bytes unsent and {partial} bytes of an \
+                 incomplete reply; outstanding: {outstanding}"
             ));
         }
-        net.close(line);
+        net.close(conn);
         Next::Ready
     }
 
-    fn talk(&mut self, net: &mut Net<'_>, line: PeerConn) -> Next {
+    fn exchange(&mut self, net: &mut Net<'_>, conn: PeerConn) -> Next {
         if self.ending == Ending::Reset && net.once_in(30) {
-            net.reset(line);
+            net.reset(conn);
             return Next::Ready;
         }
-        let mut moved = false;
-        if self.requests > 0 && self.out.len() < MOST && !net.once_in(3) {
-            let more = self.dialogue.ask(net, &mut self.out);
+        let mut progressed = false;
+        if self.requests > 0 && self.out.len() < MAX_UNSENT_BYTES && !net.once_in(3) {
+            let more = self.model.next_request(net, &mut self.out);
             self.shared.requests.update(|n| n + 1);
             self.requests = if more && !net.is_late() { self.requests - 1 } else { 0 };
-            moved = true;
+            progressed = true;
         }
         if !self.out.is_empty() {
-            let most = if net.once_in(4) { 1 + net.below(self.out.len()) } else { self.out.len() };
-            let sent = net.send(&line, &self.out[..most]);
+            let max = if net.once_in(4) { 1 + net.below(self.out.len()) } else { self.out.len() };
+            let sent = net.send(&conn, &self.out[..max]);
             self.out.drain(..sent);
-            moved |= sent > 0;
+            progressed |= sent > 0;
         }
-        let most = [1, 10, 1_000, 100_000][net.below(4)];
-        match net.receive(&line, most, &mut self.heard) {
-            ReceiveResult::Bytes(_) => match self.dialogue.hear(net, &line, &self.heard) {
+        let max = [1, 10, 1_000, 100_000][net.below(4)];
+        match net.receive(&conn, max, &mut self.received) {
+            ReceiveResult::Bytes(_) => match self.model.check_replies(net, &conn, &self.received) {
                 Ok(n) => {
-                    self.heard.drain(..n);
-                    moved = true;
+                    self.received.drain(..n);
+                    progressed = true;
                 }
-                Err(what) => net.fail(what),
+                Err(message) => net.fail(message),
             },
             ReceiveResult::Nothing => {}
-            got @ (ReceiveResult::End | ReceiveResult::Reset) => return self.ended(net, line, got),
+            result @ (ReceiveResult::End | ReceiveResult::Reset) => {
+                return self.ended(net, conn, result);
+            }
         }
         if self.requests == 0 && self.out.is_empty() && !self.finished {
             if self.ending == Ending::Finish {
-                net.finish(&line);
+                net.finish(&conn);
                 self.finished = true;
-                moved = true;
-            } else if self.dialogue.owed().is_none() {
-                net.close(line);
+                progressed = true;
+            } else if self.model.outstanding().is_none() {
+                net.close(conn);
                 return Next::Ready;
             }
         }
-        self.line = Some(line);
-        match moved || self.requests > 0 && self.out.len() < MOST {
+        self.conn = Some(conn);
+        match progressed || self.requests > 0 && self.out.len() < MAX_UNSENT_BYTES {
             true => Next::Ready,
             false if self.ending == Ending::Reset => Next::After(Duration::from_millis(1)),
             false => Next::Wait,
@@ -182,21 +193,21 @@ impl<D: Dialogue> Talker<D> {
     }
 }
 
-impl<D: Dialogue> Peer for Talker<D> {
+impl<D: ProtocolModel> Peer for Client<D> {
     fn step(&mut self, net: &mut Net<'_>) -> Next {
-        match self.line.take() {
+        match self.conn.take() {
             None => self.open(net),
-            Some(line) => self.talk(net, line),
+            Some(conn) => self.exchange(net, conn),
         }
     }
 
     fn waits_for(&self) -> String {
-        let owed = self.dialogue.owed().unwrap_or_else(|| "nothing".to_owned());
-        let place = match (&self.line, self.finished) {
+        let outstanding = self.model.outstanding().unwrap_or_else(|| "nothing".to_owned());
+        let place = match (&self.conn, self.finished) {
             (None, _) => "not connected",
             (Some(_), false) => "connected",
-            (Some(_), true) => "connected, and has sent its last",
+            (Some(_), true) => "connected, sending side shut down",
         };
-        format!("{place}, {} bytes to send, owed {owed}", self.out.len())
+        format!("{place}, {} bytes unsent, outstanding {outstanding}", self.out.len())
     }
 }

@@ -1,4 +1,4 @@
-//! A server that does everything that an application can do, as its clients ask, and its clients.
+//! A server that uses everything in the interface of applications, and its clients.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,35 +12,35 @@ use evring::{
 };
 use shared_ring::sim::{Fault, Net, PeerConn};
 
-use super::echo::BEHIND;
+use super::echo::ORIGIN_FAULTS;
 use super::pattern::PATTERN;
 use super::replies::Replies;
-use super::talker::Dialogue;
+use super::talker::ProtocolModel;
 
 /// Its files: name and length.
 pub(super) const FILES: [(&str, usize); 3] = [("small", 50), ("middle", 9_000), ("large", 90_000)];
 
-/// More than a server of a run queues.
-const TOO_MUCH: usize = 3 * MAX_QUEUED_BYTES;
+/// More than the server may queue for a connection.
+const OVERFLOW_BYTES: usize = 3 * MAX_QUEUED_BYTES;
 
-/// How much it queues for a connection at most.
+/// Maximum number of bytes queued for a connection.
 pub(super) const MAX_QUEUED_BYTES: usize = 300_000;
 
 /// The server.
 pub(super) struct Wild {
     origin: SocketAddr,
-    /// For each connection to the origin, on whose behalf it was opened, and how much is to come.
+    /// For each connection to the origin: its client, and the number of bytes to come.
     calls: BTreeMap<(u32, u32), (ConnId, usize)>,
 }
 
-/// What a connection waits for, and does not receive meanwhile.
+/// The event that a connection waits for; it does not receive meanwhile.
 #[derive(Default)]
 pub(super) enum Waiting {
     #[default]
     Nothing,
     File {
         range: std::ops::Range<u64>,
-        /// It is to be read rather than sent.
+        /// Read the file instead of sending it.
         read: bool,
     },
     Stats(usize),
@@ -53,15 +53,15 @@ impl Wild {
         Wild { origin, calls: BTreeMap::new() }
     }
 
-    /// Does what a line asks for; whether the next may be looked at.
-    fn obey(&mut self, x: &mut Cx<'_, impl Commands, Waiting>, line: &[u8]) -> bool {
+    /// Executes a command. Returns whether the next one may be executed.
+    fn execute(&mut self, x: &mut Cx<'_, impl Commands, Waiting>, line: &[u8]) -> bool {
         let text = std::str::from_utf8(line).expect("clients send text");
         let mut words = text.split(' ');
         let command = words.next().unwrap_or_default();
         let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0_usize);
         let path = |file: usize| FilePath::new(FILES[file % FILES.len()].0);
         match command {
-            "say" => say(x, number(), number()),
+            "say" => send_bytes(x, number(), number()),
             "file" | "read" => {
                 let (file, start, len) = (number(), number() as u64, number() as u64);
                 let read = command == "read";
@@ -79,7 +79,7 @@ impl Wild {
                     x.io.file_op(x.id, 2, op);
                 }
             }
-            // It is put off, or put forward.
+            // The second deadline replaces the first, and may be earlier or later.
             "later" => {
                 *x.state = Waiting::Deadline;
                 for _ in 0..2 {
@@ -119,25 +119,25 @@ impl Wild {
                     x.io.send(x.id, Chunk::Received(vec![*byte].into()));
                 }
             }
-            // Nobody is let in for a while.
+            // The server accepts no connection for a while.
             "shut" => {
                 *x.state = Waiting::Deadline;
                 x.io.set_accept_policy(Listener(0), AcceptPolicy::Off);
                 x.io.set_deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
             }
-            "over" => drop(x.io.send(x.id, Chunk::Shared(Bytes::from(vec![0; TOO_MUCH])))),
+            "over" => drop(x.io.send(x.id, Chunk::Shared(Bytes::from(vec![0; OVERFLOW_BYTES])))),
             "end" => {
                 x.io.send(x.id, Chunk::Static(b"bye\n"));
                 let how = [Close::Flush, Close::Linger, Close::Half, Close::Reset];
                 x.io.close(x.id, how[number() % how.len()]);
             }
-            _ => panic!("clients ask for nothing else: {text}"),
+            _ => panic!("unknown command: {text}"),
         }
         matches!(x.state, Waiting::Nothing)
     }
 
-    /// Is done with what a connection has waited for.
-    fn done(x: &mut Cx<'_, impl Commands, Waiting>) {
+    /// Resumes receiving after a wait.
+    fn resume(x: &mut Cx<'_, impl Commands, Waiting>) {
         *x.state = Waiting::Nothing;
         x.io.set_receiving(x.id, true);
     }
@@ -149,7 +149,7 @@ impl Wild {
             Ok(file) if *read => x.io.file_op(x.id, 3, FileOp::Read(file, range)),
             Ok(file) => {
                 x.io.send(x.id, Chunk::File(file, range));
-                Self::done(x);
+                Self::resume(x);
             }
             Err(_) => x.io.close(x.id, Close::Reset),
         }
@@ -157,7 +157,7 @@ impl Wild {
 }
 
 /// Sends `n` bytes in one of several ways.
-fn say(x: &mut Cx<'_, impl Commands, Waiting>, how: usize, n: usize) {
+fn send_bytes(x: &mut Cx<'_, impl Commands, Waiting>, how: usize, n: usize) {
     let bytes = &PATTERN[..n];
     match how {
         0 => drop(x.io.send(x.id, Chunk::Copy(bytes))),
@@ -190,21 +190,21 @@ impl Application for Wild {
 
     fn received(&mut self, mut x: Cx<'_, impl Commands, Waiting>, rx: &mut Rx<'_>) {
         let key = (x.id.slot(), x.id.generation());
-        if let Some((client, left)) = self.calls.get_mut(&key) {
+        if let Some((client, remaining)) = self.calls.get_mut(&key) {
             let (client, n) = (*client, rx.bytes().len());
-            *left -= n;
-            let over = *left == 0;
+            *remaining -= n;
+            let is_complete = *remaining == 0;
             x.io.send(client, Chunk::Received(rx.take()));
-            if over {
+            if is_complete {
                 self.calls.remove(&key);
                 x.io.close(x.id, if n.is_multiple_of(2) { Close::Flush } else { Close::Linger });
-                // Its state can't be reached from here.
+                // This callback has no access to the client's state.
                 x.io.set_deadline(client, Some(x.io.now()));
             }
             return;
         }
         loop {
-            // Nothing more is queued, but how much is there is told.
+            // Queues nothing; returns the length of the queue.
             let queued = x.io.send(x.id, Chunk::Static(b""));
             if queued >= HIGH_WATER || !matches!(x.state, Waiting::Nothing) {
                 return x.io.set_receiving(x.id, false);
@@ -212,7 +212,7 @@ impl Application for Wild {
             let Some(end) = rx.bytes().iter().position(|byte| *byte == b'\n') else { break };
             let line = rx.bytes()[..end].to_vec();
             rx.consume(end + 1);
-            self.obey(&mut x, &line);
+            self.execute(&mut x, &line);
         }
         if rx.eof() {
             x.io.close(x.id, Close::Flush);
@@ -223,21 +223,21 @@ impl Application for Wild {
         match (tag, done) {
             (1, FileOutcome::Opened(opened)) => Self::opened(&mut x, opened.map(|(file, _)| file)),
             (3, FileOutcome::Read(Ok(bytes))) => {
-                // It may have been cut.
+                // The file may have been truncated.
                 let whole = matches!(&x.state, Waiting::File { range, .. }
                     if range.end - range.start == bytes.len() as u64);
                 x.io.send(x.id, Chunk::Received(bytes));
                 if !whole {
                     return x.io.close(x.id, Close::Flush);
                 }
-                Self::done(&mut x);
+                Self::resume(&mut x);
             }
             (2, FileOutcome::Stat(_) | FileOutcome::Listed(_)) => {
-                if let Waiting::Stats(left) = x.state {
-                    *left -= 1;
-                    if *left == 0 {
+                if let Waiting::Stats(remaining) = x.state {
+                    *remaining -= 1;
+                    if *remaining == 0 {
                         x.io.send(x.id, Chunk::Static(b"looked\n"));
-                        Self::done(&mut x);
+                        Self::resume(&mut x);
                     }
                 }
             }
@@ -256,9 +256,9 @@ impl Application for Wild {
             Waiting::Deadline => {
                 x.io.set_accept_policy(Listener(0), AcceptPolicy::All);
                 x.io.send(x.id, Chunk::Static(b"waited\n"));
-                Self::done(&mut x);
+                Self::resume(&mut x);
             }
-            Waiting::Call => Self::done(&mut x),
+            Waiting::Call => Self::resume(&mut x),
             _ => panic!("a deadline that was not set"),
         }
     }
@@ -268,9 +268,9 @@ impl Application for Wild {
         if let Some((client, _)) = self.calls.remove(&key) {
             x.io.close(client, Close::Reset);
         }
-        // It may be the one that was to let others in again.
+        // The closed connection may be the one that was to accept again.
         x.io.set_accept_policy(Listener(0), AcceptPolicy::All);
-        // Nobody waits for those that this one has called.
+        // The results of its calls are no longer needed.
         let called = self.calls.iter().filter(|(_, (client, _))| *client == x.id);
         let called: Vec<_> = called.map(|(key, _)| *key).collect();
         for (slot, generation) in called {
@@ -280,22 +280,22 @@ impl Application for Wild {
     }
 }
 
-/// A client that asks for everything.
+/// A model of the server.
 #[derive(Default)]
-pub(super) struct Asking {
+pub(super) struct WildModel {
     expected: Replies,
     ends: bool,
-    /// On whom what was asked depends: the disk, or a server behind this one.
-    of_disk: bool,
-    of_others: bool,
+    /// The outstanding replies depend on the disk, or on the origin.
+    uses_disk: bool,
+    uses_origin: bool,
 }
 
-impl Dialogue for Asking {
-    fn begin(&mut self) {
-        *self = Asking::default();
+impl ProtocolModel for WildModel {
+    fn reset(&mut self) {
+        *self = WildModel::default();
     }
 
-    fn ask(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
+    fn next_request(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
         let mut line = |text: String| {
             out.extend_from_slice(text.as_bytes());
             out.push(b'\n');
@@ -310,16 +310,16 @@ impl Dialogue for Asking {
                 let (file, read) = (net.below(FILES.len()), net.once_in(2));
                 let size = FILES[file].1;
                 let start = net.below(size);
-                let most = if read { 5_000 } else { size };
-                let len = 1 + net.below((size - start).min(most));
+                let max = if read { 5_000 } else { size };
+                let len = 1 + net.below((size - start).min(max));
                 line(format!("{} {file} {start} {len}", if read { "read" } else { "file" }));
                 self.expected.add_file(start..start + len);
-                self.of_disk = true;
+                self.uses_disk = true;
             }
             13..15 => {
                 line(format!("stats {}", 1 + net.below(20)));
                 self.expected.add(b"looked\n");
-                self.of_disk = true;
+                self.uses_disk = true;
             }
             15..18 => {
                 match net.below(8) {
@@ -334,14 +334,15 @@ impl Dialogue for Asking {
                     _ => line(format!("wait {}", net.below(3_000))),
                 }
                 self.expected.add(b"waited\n");
-                // Then it may end its side while the server has paused.
+                // Without a further request, the client may shut down its sending side while the
+                // server has paused.
                 return !net.once_in(4);
             }
             18..21 => {
                 let n = 1 + net.below(4_000);
                 line(format!("call {n}"));
                 self.expected.add(&PATTERN[..n]);
-                self.of_others = true;
+                self.uses_origin = true;
             }
             21 => {
                 line(format!("admit {}", net.below(4)));
@@ -359,7 +360,7 @@ impl Dialogue for Asking {
                 self.ends = true;
                 return false;
             }
-            // What was asked before could get lost with the connection.
+            // Replies to earlier requests could be lost with the connection.
             _ if self.expected.is_empty() && out.is_empty() => {
                 let text = if net.once_in(2) { "over" } else { "end 3" };
                 out.extend_from_slice(text.as_bytes());
@@ -372,32 +373,39 @@ impl Dialogue for Asking {
         true
     }
 
-    fn hear(
+    fn check_replies(
         &mut self,
         _net: &mut Net<'_>,
-        _line: &PeerConn,
+        _conn: &PeerConn,
         bytes: &[u8],
     ) -> Result<usize, String> {
         self.expected.compare(bytes)
     }
 
-    fn owed(&self) -> Option<String> {
-        self.expected.owed()
+    fn outstanding(&self) -> Option<String> {
+        self.expected.outstanding()
     }
 
     fn depends_on(&self) -> &'static [Fault] {
         const DISK: &[Fault] = &[Fault::DiskError, Fault::TableFull, Fault::FileChanges];
-        const BOTH: &[Fault] =
-            &[BEHIND[0], BEHIND[1], BEHIND[2], BEHIND[3], DISK[0], DISK[1], DISK[2]];
-        match (self.of_disk, self.of_others) {
+        const BOTH: &[Fault] = &[
+            ORIGIN_FAULTS[0],
+            ORIGIN_FAULTS[1],
+            ORIGIN_FAULTS[2],
+            ORIGIN_FAULTS[3],
+            DISK[0],
+            DISK[1],
+            DISK[2],
+        ];
+        match (self.uses_disk, self.uses_origin) {
             (true, true) => BOTH,
             (true, false) => DISK,
-            (false, true) => BEHIND,
+            (false, true) => ORIGIN_FAULTS,
             (false, false) => &[],
         }
     }
 
-    fn may_end(&self) -> bool {
+    fn may_close(&self) -> bool {
         self.ends && self.expected.is_empty()
     }
 }

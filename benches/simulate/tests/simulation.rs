@@ -1,4 +1,4 @@
-//! Runs on the simulated machine: none fails, each can be had again, and a failing one is shrunk.
+//! Simulated runs: none fails, and each is reproducible.
 
 use std::alloc::System;
 use std::collections::HashSet;
@@ -24,8 +24,8 @@ fn every_server_on_every_mechanism_holds() {
                 counted.extend(counts.filter(|(_, n)| *n > 0).map(|(name, _)| name));
             }
         }
-        // What is not counted in any of these runs is what the mechanism does not have.
-        let lacks: &[&str] = match mechanism {
+        // Counters that remain 0 in all runs belong to features that the mechanism lacks.
+        let unsupported: &[&str] = match mechanism {
             Mechanism::Level | Mechanism::Edge | Mechanism::DevPoll => {
                 &["buffer_shortages", "rearmed", "overflows", "interruptions"]
             }
@@ -37,18 +37,18 @@ fn every_server_on_every_mechanism_holds() {
         };
         let all = Counters::default();
         let never = all.each().map(|(name, _)| name).filter(|name| !counted.contains(name));
-        assert_eq!(never.collect::<Vec<_>>(), lacks, "{mechanism:?}");
+        assert_eq!(never.collect::<Vec<_>>(), unsupported, "{mechanism:?}");
     }
 }
 
 #[test]
-fn without_faults_every_client_is_served_to_the_end() {
+fn run_without_faults_serves_every_client() {
     for seed in 1..=20 {
         let mut case = Case::of(seed, 1_000);
         case.plan.faults = Faults::NONE;
         let report = run(&case);
         assert_eq!(report.verdict.failure, None, "{case}");
-        // Where descriptors are few, the table fills up by itself.
+        // A small descriptor table fills up without faults.
         let few = case.plan.descriptors < 100;
         for fault in Fault::ALL.into_iter().filter(|fault| !few || *fault != Fault::TableFull) {
             assert_eq!(report.verdict.faults[fault as usize], 0, "{}: {case}", fault.name());
@@ -56,25 +56,24 @@ fn without_faults_every_client_is_served_to_the_end() {
     }
 }
 
-/// Nothing but the case decides what happens.
-/// Twenty thousand requests, or as many as the environment says.
+/// Runs 20,000 requests, or `KV_OPERATIONS`.
 #[test]
 fn operations_of_the_cache_agree_with_a_model() {
-    let wanted: u64 =
+    let min_requests: u64 =
         std::env::var("KV_OPERATIONS").map_or(20_000, |n| n.parse().expect("a number"));
-    let (mut seed, mut made) = (0, 0);
-    while made < wanted {
+    let (mut seed, mut requests) = (0, 0);
+    while requests < min_requests {
         seed += 1;
         let case = Case { program: Program::Kv, ..Case::of(seed, 3_000) };
         let report = run(&case);
         assert_eq!(report.verdict.failure, None, "{case}");
-        made += report.requests;
+        requests += report.requests;
     }
-    println!("{made} requests in {seed} runs");
+    println!("{requests} requests in {seed} runs");
 }
 
 #[test]
-fn a_run_can_be_had_again() {
+fn run_is_reproducible() {
     let mut lines = 0;
     for seed in 1..=25 {
         let mut case = Case::of(seed, 600);
@@ -86,5 +85,5 @@ fn a_run_can_be_had_again() {
         assert_eq!(one.verdict.trace.len(), other.verdict.trace.len(), "{case}");
         assert_eq!(one.stats.kernel, other.stats.kernel, "{case}");
     }
-    assert!(lines > 10_000, "little has happened: {lines}");
+    assert!(lines > 10_000, "too few events: {lines}");
 }

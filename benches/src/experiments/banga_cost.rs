@@ -1,4 +1,4 @@
-//! What the calls cost by which a program learns of events.
+//! The cost of the calls that report events.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -14,15 +14,15 @@ use shared_ring::poller::{DevPoll, Epoll, Poll, Poller, Readiness, Select};
 
 use super::{Context, Experiment};
 use crate::failure::Failure;
-use crate::measure::{Others, SERVER_CORE, pin, raise_descriptors};
+use crate::measure::{OtherPrograms, SERVER_CORE, pin, raise_descriptors};
 use crate::outcome::{Outcome, X};
 use crate::statistics::{ratios, spread};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "banga-cost",
-    title: "the cost of learning of an event, by mechanism, with up to 10,000 idle descriptors; of \
-            get_next_event against the size of its array, and of declare_interest",
+    title: "the cost of an event, by mechanism, with up to 10,000 idle descriptors; of get_next_event \
+                against the size of its array; of declare_interest",
     source: "Banga, Mogul and Druschel, section 7.2, figures 6 and 7",
     own_network: false,
     run,
@@ -30,16 +30,16 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 
 /// Numbers of idle descriptors.
 const COLD: [usize; 4] = [0, 500, 2_000, 10_000];
-const MOST_COLD: usize = 10_000;
-/// Of figure 6: idle descriptors, and the largest array.
+const MAX_COLD: usize = 10_000;
+/// For figure 6: idle descriptors, and the largest array.
 const COLD_OF_ARRAYS: usize = 750;
 const LARGEST_ARRAY: usize = 10;
-/// Descriptors to which something happens each time.
+/// Descriptors that become ready before each call.
 const HOT: usize = 10;
-/// Of figure 7: descriptors that are declared one after the other.
+/// For figure 7: descriptors declared one after the other.
 const NEW: usize = 32;
 const MECHANISMS: [&str; 5] = ["select", "poll", "devpoll", "epoll", "interest"];
-/// Calls in a round; fewer of those that take long.
+/// Calls in a round, and calls that scan all descriptors.
 const CALLS: usize = 200;
 const FEW_CALLS: usize = 20;
 const ROUNDS: usize = 61;
@@ -51,20 +51,20 @@ const ARRAY_FIGURE: &str =
 const DECLARE_FIGURE: &str = "Cost of declare_interest against idle descriptors";
 
 const NOTES: [&str; 3] = [
-    "In one process: before each call something is written to the other ends of ten pairs of local \
-     sockets, and after it they are emptied; only the call counts, by the thread's processor time \
-     (clock_gettime(2)), less what reading that takes. Idle descriptors are UDP sockets that nobody \
-     sends to. select, poll, devpoll and epoll are the pollers under the mechanisms of these names.",
-    "A round goes through all mechanisms and numbers, and takes the median of some calls; ratios are \
+    "In one process: before each call one byte is written to each of ten pairs of local sockets, and \
+     after the call they are drained. Only the call counts, in CPU time of the thread \
+     (clock_gettime(2)), minus the cost of reading the clock. Idle descriptors are UDP sockets without \
+     traffic. select, poll, devpoll and epoll are the pollers of the mechanisms of these names.",
+    "A round covers all mechanisms and numbers, and takes the median of several calls; ratios are \
      taken within a round.",
-    "An event of declare_interest begins a descriptor's registration (epoll_ctl(2)); to revoke \
-     interest is no system call here, as the registration stays until the descriptor is closed.",
+    "An event of declare_interest starts the registration of a descriptor (epoll_ctl(2)). Revoking \
+     interest makes no system call; the registration remains until the descriptor is closed.",
 ];
 
-/// A wait for what is ready now; how many that are.
+/// Polls once without blocking. Returns the number of events.
 type Wait = Box<dyn FnMut() -> Result<usize, Failure>>;
 
-/// Pairs of sockets to which something happens.
+/// Pairs of sockets that become ready.
 struct Hot(Vec<(UnixStream, UnixStream)>);
 
 impl Hot {
@@ -77,14 +77,15 @@ impl Hot {
         (0..n).map(pair).collect::<std::io::Result<_>>().map(Hot).map_err(Failure::from)
     }
 
-    fn happen(&mut self) -> Result<(), Failure> {
+    /// Makes every socket of ours readable.
+    fn make_ready(&mut self) -> Result<(), Failure> {
         for (_, theirs) in &mut self.0 {
             theirs.write_all(b"x")?;
         }
         Ok(())
     }
 
-    fn empty(&mut self) -> Result<(), Failure> {
+    fn drain(&mut self) -> Result<(), Failure> {
         for (ours, _) in &mut self.0 {
             ours.read_exact(&mut [0])?;
         }
@@ -96,15 +97,15 @@ impl Hot {
     }
 }
 
-/// One mechanism with so many idle descriptors.
+/// One mechanism with a number of idle descriptors.
 struct MechanismCost {
     mechanism: &'static str,
     cold: usize,
-    /// It goes before the sockets that it waits for.
+    /// Dropped before the sockets that it refers to.
     wait: Wait,
     hot: Hot,
     calls: usize,
-    /// Nanoseconds for an event, one value for each round.
+    /// Nanoseconds per event, one value per round.
     costs: Vec<f64>,
 }
 
@@ -112,11 +113,11 @@ impl MechanismCost {
     fn round(&mut self, clock: f64) -> Result<(), Failure> {
         let mut costs = Vec::with_capacity(self.calls);
         for _ in 0..self.calls {
-            self.hot.happen()?;
-            let before = processor_ns();
+            self.hot.make_ready()?;
+            let before = cpu_ns();
             let n = (self.wait)()?;
-            let cost = processor_ns() - before;
-            self.hot.empty()?;
+            let cost = cpu_ns() - before;
+            self.hot.drain()?;
             if n != HOT {
                 let MechanismCost { mechanism, cold, .. } = self;
                 return Err(Failure::Run(format!("{mechanism}, {cold} idle: {n} of {HOT} events")));
@@ -128,17 +129,17 @@ impl MechanismCost {
     }
 }
 
-/// Processor time of this thread.
-fn processor_ns() -> f64 {
+/// Returns the CPU time of this thread.
+fn cpu_ns() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// What it takes to ask for it.
+/// Returns the cost of reading that clock.
 fn clock() -> f64 {
     let between = |_| {
-        let before = processor_ns();
-        processor_ns() - before
+        let before = cpu_ns();
+        cpu_ns() - before
     };
     let all: Vec<_> = (0..10_000).map(between).collect();
     spread(&all).map_or(0.0, |all| all.median)
@@ -148,8 +149,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     raise_descriptors();
     pin(&[SERVER_CORE])?;
-    let others = Others::watch()?;
-    // The busy ones have low numbers, so that bit maps are as long as idle ones make them.
+    let others = OtherPrograms::watch()?;
+    // Busy descriptors get low numbers, so the idle ones determine the length of bit maps.
     let mut hot = Vec::new();
     for mechanism in MECHANISMS {
         for cold in COLD {
@@ -158,34 +159,36 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     }
     let mut busy = Hot::new(LARGEST_ARRAY)?;
     let idle = idle()?;
-    let sides = hot.into_iter().map(|(mechanism, cold, hot)| {
+    let subjects = hot.into_iter().map(|(mechanism, cold, hot)| {
         let scans = cold > 0 && ["select", "poll"].contains(&mechanism);
         let calls = if scans { FEW_CALLS } else { CALLS };
         let wait = wait(mechanism, &hot, &idle[..cold])?;
         Ok(MechanismCost { mechanism, cold, hot, wait, calls, costs: Vec::new() })
     });
-    let mut sides = sides.collect::<Result<Vec<_>, Failure>>()?;
+    let mut subjects = subjects.collect::<Result<Vec<_>, Failure>>()?;
     let mut arrays = Arrays::new(&busy, &idle[..COLD_OF_ARRAYS])?;
     let mut declarations = Declarations::new(&idle)?;
     let (clock, rounds) = (clock(), if cx.quick { QUICK_ROUNDS } else { ROUNDS });
-    cx.progress.set_length((rounds * sides.len()) as u64);
+    cx.progress.set_length((rounds * subjects.len()) as u64);
     for round in 0..rounds {
         if round > 0 && cx.is_late() {
-            outcome.notes.push(format!("The time was over after {round} of {rounds} rounds."));
+            outcome
+                .notes
+                .push(format!("The time limit was reached after {round} of {rounds} rounds."));
             break;
         }
-        for side in &mut sides {
-            cx.progress.set_message(format!("{}: {} idle", side.mechanism, side.cold));
-            side.round(clock)?;
+        for subject in &mut subjects {
+            cx.progress.set_message(format!("{}: {} idle", subject.mechanism, subject.cold));
+            subject.round(clock)?;
             cx.progress.inc(1);
         }
         arrays.round(&mut busy, clock)?;
         declarations.round(clock)?;
     }
-    goals(&sides, &mut outcome);
-    arrays.tell(&mut outcome);
-    declarations.tell(&mut outcome);
-    shows(&mut outcome);
+    goals(&subjects, &mut outcome);
+    arrays.report(&mut outcome);
+    declarations.report(&mut outcome);
+    findings(&mut outcome);
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
@@ -193,12 +196,15 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 
 fn idle() -> Result<Vec<UdpSocket>, Failure> {
     let socket = |_| UdpSocket::bind("127.0.0.1:0");
-    (0..MOST_COLD).map(socket).collect::<std::io::Result<_>>().map_err(|error| {
-        Failure::new(format_args!("{MOST_COLD} idle descriptors are needed (ulimit -n)"), error)
+    (0..MAX_COLD).map(socket).collect::<std::io::Result<_>>().map_err(|error| {
+        Failure::new(
+            format_args!("cannot open {MAX_COLD} idle descriptors; raise the limit (ulimit -n)"),
+            error,
+        )
     })
 }
 
-/// A wait of a mechanism that is interested in all of them.
+/// Returns the wait of a mechanism that watches all the descriptors.
 fn wait(mechanism: &str, hot: &Hot, idle: &[UdpSocket]) -> Result<Wait, Failure> {
     match mechanism {
         "select" => polled(Select::default(), hot, idle),
@@ -226,7 +232,7 @@ fn polled(
 ) -> Result<Wait, Failure> {
     let busy = hot.descriptors().map(|s| s.as_fd());
     for fd in busy.chain(idle.iter().map(|s| s.as_fd())) {
-        // SAFETY: the poller goes with its `MechanismCost`, before the sockets do.
+        // SAFETY: the poller belongs to a `MechanismCost`, and is dropped before the sockets.
         poller.set(unsafe { Fd::lent(fd) }, Readiness::READ)?;
     }
     let mut out = Vec::with_capacity(HOT);
@@ -251,10 +257,10 @@ fn interested<'a>(
     Ok(interests)
 }
 
-/// Figure 6: a call for each size of its array, with more events there than it takes.
+/// Figure 6: one call for each size of the array, with at least as many events pending.
 struct Arrays {
     interests: Interests,
-    /// By size, nanoseconds for a call, one value for each round.
+    /// By size, nanoseconds per call, one value per round.
     costs: [Vec<f64>; LARGEST_ARRAY],
 }
 
@@ -269,22 +275,22 @@ impl Arrays {
         for size in 1..=LARGEST_ARRAY {
             let mut costs = Vec::with_capacity(CALLS);
             for _ in 0..CALLS {
-                busy.happen()?;
-                let before = processor_ns();
+                busy.make_ready()?;
+                let before = cpu_ns();
                 let call = self.interests.get_next_event(&mut events[..size], NOW);
-                costs.push(processor_ns() - before - clock);
+                costs.push(cpu_ns() - before - clock);
                 let mut n = call.map_err(refused)?;
                 while n < LARGEST_ARRAY {
                     n += self.interests.get_next_event(&mut events, NOW).map_err(refused)?;
                 }
-                busy.empty()?;
+                busy.drain()?;
             }
             self.costs[size - 1].extend(spread(&costs).map(|costs| costs.median));
         }
         Ok(())
     }
 
-    fn tell(&self, outcome: &mut Outcome) {
+    fn report(&self, outcome: &mut Outcome) {
         for (at, costs) in self.costs.iter().enumerate() {
             if let Some(y) = spread(costs) {
                 outcome.point(ARRAY_FIGURE, "ns", "interest", X::Number((at + 1) as f64), y);
@@ -297,7 +303,7 @@ impl Arrays {
     }
 }
 
-/// Figure 7: interest in new descriptors is declared and revoked, with so many declared before.
+/// Figure 7: declares and revokes interest in new descriptors while others are declared.
 struct Declarations(Vec<(usize, Interests, [Vec<f64>; 2])>);
 
 const DECLARED: [&str; 2] = ["declare", "revoke"];
@@ -318,11 +324,11 @@ impl Declarations {
                 let new = (0..NEW).map(|_| UdpSocket::bind("127.0.0.1:0"));
                 let new = new.collect::<std::io::Result<Vec<_>>>()?;
                 for (mask, costs) in [Mask::READ, Mask::empty()].into_iter().zip(&mut each) {
-                    let before = processor_ns();
+                    let before = cpu_ns();
                     for fd in &new {
                         interests.declare_interest(fd, mask, None).map_err(refused)?;
                     }
-                    costs.push((processor_ns() - before - clock) / NEW as f64);
+                    costs.push((cpu_ns() - before - clock) / NEW as f64);
                 }
             }
             for (costs, each) in costs.iter_mut().zip(&each) {
@@ -332,7 +338,7 @@ impl Declarations {
         Ok(())
     }
 
-    fn tell(&self, outcome: &mut Outcome) {
+    fn report(&self, outcome: &mut Outcome) {
         for (cold, _, costs) in &self.0 {
             for (name, costs) in DECLARED.iter().zip(costs) {
                 if let Some(y) = spread(costs) {
@@ -343,19 +349,20 @@ impl Declarations {
     }
 }
 
-fn goals(sides: &[MechanismCost], outcome: &mut Outcome) {
-    for side in sides {
-        if let Some(y) = spread(&side.costs) {
-            let x = X::Number(side.cold as f64);
-            outcome.point(COLD_FIGURE, "ns", side.mechanism, x, y);
+fn goals(subjects: &[MechanismCost], outcome: &mut Outcome) {
+    for subject in subjects {
+        if let Some(y) = spread(&subject.costs) {
+            let x = X::Number(subject.cold as f64);
+            outcome.point(COLD_FIGURE, "ns", subject.mechanism, x, y);
         }
     }
     let of = |mechanism: &str, cold| {
-        let side = sides.iter().find(|side| side.mechanism == mechanism && side.cold == cold);
-        side.map_or(&[][..], |side| &side.costs)
+        let subject =
+            subjects.iter().find(|subject| subject.mechanism == mechanism && subject.cold == cold);
+        subject.map_or(&[][..], |subject| &subject.costs)
     };
     for mechanism in MECHANISMS {
-        let each = ratios(of(mechanism, MOST_COLD), of(mechanism, 0));
+        let each = ratios(of(mechanism, MAX_COLD), of(mechanism, 0));
         let Some(y) = spread(&each) else { continue };
         outcome.point("Ratios", "", "10,000 over 0 idle", X::Name(mechanism.to_owned()), y);
         outcome.ratios.insert(format!("{mechanism}_cold_10000_over_0"), y.median);
@@ -368,15 +375,14 @@ fn goals(sides: &[MechanismCost], outcome: &mut Outcome) {
     }
 }
 
-/// What it shows.
-fn shows(outcome: &mut Outcome) {
+fn findings(outcome: &mut Outcome) {
     let times = MECHANISMS.iter().filter_map(|mechanism| {
         let ratio = outcome.ratios.get(&format!("{mechanism}_cold_10000_over_0"))?;
         Some(format!("{mechanism} {ratio:.2}"))
     });
     let times: Vec<_> = times.collect();
     outcome.shows.push(format!(
-        "With 10,000 idle descriptors an event costs so many times what it costs without: {}.",
+        "Cost of an event with 10,000 idle descriptors over the cost without: {}.",
         times.join(", ")
     ));
     outcome.paper(
@@ -387,11 +393,11 @@ fn shows(outcome: &mut Outcome) {
     outcome.paper(
         ARRAY_FIGURE,
         "Banga et al., figure 6 and section 8.2, on a 500 MHz Alpha: 8.4 us for a call that returns \
-         one event, and from there a straight line up to arrays of 10.",
+                 one event, rising linearly up to arrays of 10.",
     );
     outcome.paper(
         DECLARE_FIGURE,
-        "Banga et al., figure 7: declaring costs more than revoking, and both hardly change between 0 \
-         and 2,000 idle connections.",
+        "Banga et al., figure 7: declaring costs more than revoking; both are nearly constant between 0 \
+                 and 2,000 idle connections.",
     );
 }

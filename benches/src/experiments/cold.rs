@@ -1,10 +1,12 @@
-//! Connections that do nothing, and what they cost those that do.
+//! The cost of idle connections for busy ones.
 
 use std::time::{Duration, Instant};
 
-use super::{Context, Experiment, contestants};
+use super::{Context, Experiment, servers};
 use crate::failure::Failure;
-use crate::measure::{Conditions, Others, Peer, Quota, SOURCES, Server, Site, Trial, Trials};
+use crate::measure::{
+    Conditions, OtherPrograms, Peer, Quota, SOURCES, Server, Site, Trial, Trials,
+};
 use crate::outcome::{Outcome, X};
 use crate::statistics::{ratios, spread};
 
@@ -18,40 +20,40 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// The share of a core that the proxy has, in percent.
+/// CPU share of the proxy, in percent of a core.
 const SHARE: u32 = 20;
 /// Numbers of idle connections.
 const QUICK: [u32; 3] = [0, 2_000, 18_000];
 const FULL: [u32; 7] = [0, 500, 1_000, 2_000, 5_000, 10_000, 18_000];
-/// Who looks at each idle connection at every turn takes too long beyond.
-const MOST_SCANNED: u32 = 2_000;
+/// Maximum number of idle connections for mechanisms that scan all descriptors at every turn.
+const MAX_SCANNED: u32 = 2_000;
 const ROUNDS: usize = 5;
-/// How long figure 8 may take.
+/// Time limits of figure 8.
 const QUICK_TIME: Duration = Duration::from_secs(40);
 const TIME: Duration = Duration::from_secs(660);
-/// Of figure 9.
+/// Idle connections in figure 9.
 const COLD: &str = "750";
-/// Rates, as multiples of what the proxy does on epoll in a closed loop.
+/// Rates, as multiples of the goodput of the proxy on epoll in a closed loop.
 const RATES: [f64; 5] = [0.25, 0.5, 0.75, 0.9, 1.0];
 
 const FILE: (&str, usize) = ("/1k.txt", 1 << 10);
 
 const NOTES: [&str; 3] = [
-    "The proxy of the examples, with 20 % of core 0, before a web server on core 1, where the load \
-     comes from, too. It connects to the web server when a client has asked for something. 32 \
-     clients in a closed loop, a new connection for each request, a file of 1 KB.",
-    "select and poll are not asked to hold more than 2,000 idle connections.",
-    "Rounds go through all mechanisms and numbers; ratios are taken within a round.",
+    "The example proxy, with 20 % of core 0, in front of a web server on core 1, which also runs the \
+     load generator. It connects to the web server after a client's request. 32 clients in a closed \
+     loop, a new connection for each request, a file of 1 KB.",
+    "select and poll are measured with at most 2,000 idle connections.",
+    "A round covers all mechanisms and numbers; ratios are taken within a round.",
 ];
 
-/// One mechanism and its runs.
+/// A mechanism and its runs.
 struct ServerRuns {
     mechanism: &'static str,
-    runs: Vec<Ran>,
+    runs: Vec<ColdRun>,
 }
 
-/// A run with so many idle connections.
-struct Ran {
+/// A run with a number of idle connections.
+struct ColdRun {
     round: usize,
     cold: u32,
     trial: Trial,
@@ -59,8 +61,8 @@ struct Ran {
 
 impl ServerRuns {
     fn goodput(&self, round: usize, cold: u32) -> Option<f64> {
-        let ran = self.runs.iter().find(|ran| (ran.round, ran.cold) == (round, cold));
-        ran.map(|ran| ran.trial.goodput())
+        let run = self.runs.iter().find(|run| (run.round, run.cold) == (round, cold));
+        run.map(|run| run.trial.goodput())
     }
 }
 
@@ -76,72 +78,72 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         ..Conditions::default()
     };
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
-    let others = Others::watch()?;
-    let wanted: &[&str] = if cx.quick {
+    let others = OtherPrograms::watch()?;
+    let names: &[&str] = if cx.quick {
         &["select", "epoll", "interest", "uring", "send"]
     } else {
         &["select", "poll", "epoll", "interest", "uring", "send"]
     };
     let (numbers, rounds) = if cx.quick { (&QUICK[..], 3) } else { (&FULL[..], ROUNDS) };
-    let (begun, time) = (Instant::now(), if cx.quick { QUICK_TIME } else { TIME });
+    let (start, limit) = (Instant::now(), if cx.quick { QUICK_TIME } else { TIME });
     let seconds = if cx.quick { "1" } else { "2" };
-    let side = |mechanism| ServerRuns { mechanism, runs: Vec::new() };
-    let mut sides: Vec<_> = contestants::available(wanted).into_iter().map(side).collect();
-    cx.progress.set_length((rounds * sides.len() * numbers.len()) as u64);
+    let server = |mechanism| ServerRuns { mechanism, runs: Vec::new() };
+    let mut servers: Vec<_> = servers::available(names).into_iter().map(server).collect();
+    cx.progress.set_length((rounds * servers.len() * numbers.len()) as u64);
     for round in 0..rounds {
         for cold in numbers {
-            for side in &mut sides {
+            for server in &mut servers {
                 cx.progress.inc(1);
-                let scans = ["select", "poll"].contains(&side.mechanism);
-                if scans && *cold > MOST_SCANNED {
+                let scans = ["select", "poll"].contains(&server.mechanism);
+                if scans && *cold > MAX_SCANNED {
                     continue;
                 }
-                if begun.elapsed() > time {
-                    trials.note_late();
+                if start.elapsed() > limit {
+                    trials.note_skipped();
                     continue;
                 }
-                cx.progress.set_message(format!("{}: {cold} idle", side.mechanism));
-                let number = cold.to_string();
-                let words = ["--connections", "32", "--requests", "1", "--cold", &number];
+                cx.progress.set_message(format!("{}: {cold} idle", server.mechanism));
+                let count = cold.to_string();
+                let args = ["--connections", "32", "--requests", "1", "--cold", &count];
                 let times = ["--warm-up", "1", "--duration", seconds];
-                let words = [&words[..], &times, &SOURCES].concat();
-                let trial = trials.run(Peer::Proxy(side.mechanism), &conditions, FILE, &words);
+                let args = [&args[..], &times, &SOURCES].concat();
+                let trial = trials.run(Peer::Proxy(server.mechanism), &conditions, FILE, &args);
                 let trial = match trial {
                     Ok(trial) => trial,
                     Err(failure) => {
-                        let what = format!("{}, {cold} idle, failed: {failure}.", side.mechanism);
+                        let what = format!("{}, {cold} idle, failed: {failure}.", server.mechanism);
                         outcome.notes.push(what);
                         continue;
                     }
                 };
-                side.runs.push(Ran { round, cold: *cold, trial });
+                server.runs.push(ColdRun { round, cold: *cold, trial });
             }
         }
     }
-    for side in &sides {
-        figure_8(side, numbers, &mut outcome);
+    for server in &servers {
+        figure_8(server, numbers, &mut outcome);
     }
-    goals(&sides, rounds, &mut outcome);
-    shows(&mut outcome);
+    goals(&servers, rounds, &mut outcome);
+    findings(&mut outcome);
     if !cx.quick {
-        let mechanisms: Vec<_> = sides.iter().map(|side| side.mechanism).collect();
+        let mechanisms: Vec<_> = servers.iter().map(|server| server.mechanism).collect();
         figure_9(cx, &mechanisms, &conditions, &mut trials, &mut outcome);
     }
-    // Children count as ours when they have ended.
+    // The CPU time of a child counts as ours only after it has ended.
     drop(origin);
     outcome.notes.extend(others.note()?);
-    trials.tell(&mut outcome);
+    trials.report(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }
 
-fn figure_8(side: &ServerRuns, numbers: &[u32], outcome: &mut Outcome) {
+fn figure_8(server: &ServerRuns, numbers: &[u32], outcome: &mut Outcome) {
     for cold in numbers {
-        let runs = side.runs.iter().filter(|ran| ran.cold == *cold);
+        let runs = server.runs.iter().filter(|run| run.cold == *cold);
         let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> Option<f64>| {
-            let values: Vec<_> = runs.clone().filter_map(|ran| of(&ran.trial)).collect();
+            let values: Vec<_> = runs.clone().filter_map(|run| of(&run.trial)).collect();
             if let Some(y) = spread(&values) {
-                outcome.point(figure, unit, side.mechanism, X::Number(f64::from(*cold)), y);
+                outcome.point(figure, unit, server.mechanism, X::Number(f64::from(*cold)), y);
             }
         };
         add("Throughput against idle connections", "replies/s", |t| Some(t.goodput()));
@@ -149,10 +151,10 @@ fn figure_8(side: &ServerRuns, numbers: &[u32], outcome: &mut Outcome) {
     }
 }
 
-fn goals(sides: &[ServerRuns], rounds: usize, outcome: &mut Outcome) {
-    let select = sides.iter().find(|side| side.mechanism == "select");
+fn goals(servers: &[ServerRuns], rounds: usize, outcome: &mut Outcome) {
+    let select = servers.iter().find(|server| server.mechanism == "select");
     let mut add = |ratio: String, above: (&ServerRuns, u32), below: (&ServerRuns, u32)| {
-        let goodput = |(side, cold): (&ServerRuns, u32), round| side.goodput(round, cold);
+        let goodput = |(server, cold): (&ServerRuns, u32), round| server.goodput(round, cold);
         let pairs = (0..rounds).filter_map(|r| goodput(above, r).zip(goodput(below, r)));
         let (above, below): (Vec<_>, Vec<_>) = pairs.unzip();
         if let Some(y) = spread(&ratios(&above, &below)) {
@@ -160,31 +162,30 @@ fn goals(sides: &[ServerRuns], rounds: usize, outcome: &mut Outcome) {
             outcome.ratios.insert(ratio, y.median);
         }
     };
-    for side in sides {
-        let name = side.mechanism.replace('-', "_");
+    for server in servers {
+        let name = server.mechanism.replace('-', "_");
         for cold in [2_000, 18_000] {
-            add(format!("{name}_{cold}_over_0"), (side, cold), (side, 0));
+            add(format!("{name}_{cold}_over_0"), (server, cold), (server, 0));
         }
-        if let Some(select) = select.filter(|select| select.mechanism != side.mechanism) {
-            add(format!("{name}_over_select_2000"), (side, 2_000), (select, 2_000));
+        if let Some(select) = select.filter(|select| select.mechanism != server.mechanism) {
+            add(format!("{name}_over_select_2000"), (server, 2_000), (select, 2_000));
         }
     }
 }
 
-/// What it shows.
-fn shows(outcome: &mut Outcome) {
+fn findings(outcome: &mut Outcome) {
     let (all, some) = (outcome.percentages("_18000_over_0"), outcome.percentages("_2000_over_0"));
     let over = outcome.ratios.get("epoll_over_select_2000").map_or(String::new(), |ratio| {
-        format!(" There epoll does {ratio:.2} times what select does.")
+        format!(" At 2,000, epoll has {ratio:.2} times the throughput of select.")
     });
     outcome.shows.push(format!(
-        "Of what it does without idle connections each does with 18,000 of them: {all}; with 2,000: \
-         {some}.{over}"
+        "Throughput relative to that without idle connections, with 18,000 of them: {all}; with 2,000: \
+             {some}.{over}"
     ));
     outcome.paper(
         "Throughput against idle connections",
-        "Banga et al., figure 8, 0 to 2,000 idle connections: with the new interface throughput does \
-         not depend on them; at 2,000 it is 1.28 times that with an improved select().",
+        "Banga et al., figure 8, 0 to 2,000 idle connections: throughput with the new interface is \
+             constant; at 2,000 it is 1.28 times that with an improved select().",
     );
     outcome.paper(
         "Mean response time against request rate, 750 idle connections",
@@ -193,7 +194,7 @@ fn shows(outcome: &mut Outcome) {
     );
 }
 
-/// Latency against rate.
+/// Measures latency against request rate.
 fn figure_9(
     cx: &Context,
     mechanisms: &[&'static str],
@@ -213,11 +214,11 @@ fn figure_9(
         for mechanism in mechanisms {
             cx.progress.set_message(format!("{mechanism}: {rate} requests per second"));
             if cx.is_late() {
-                trials.note_late();
+                trials.note_skipped();
                 continue;
             }
-            let words = [&usual[..], &["--rate", &rate]].concat();
-            let trial = match trials.run(Peer::Proxy(mechanism), conditions, FILE, &words) {
+            let args = [&usual[..], &["--rate", &rate]].concat();
+            let trial = match trials.run(Peer::Proxy(mechanism), conditions, FILE, &args) {
                 Ok(trial) => trial,
                 Err(failure) => {
                     outcome

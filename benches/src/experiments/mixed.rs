@@ -1,12 +1,12 @@
-//! Files of many sizes, as the web has them.
+//! Overload with files of the sizes found on the web.
 
 use std::fmt::Write;
 use std::fs;
 
 use super::sweep::{self, Setting};
-use super::{Context, Experiment, contestants};
+use super::{Context, Experiment, servers};
 use crate::failure::Failure;
-use crate::measure::{Conditions, Others, Peer, Quota, Site, Trial, Trials};
+use crate::measure::{Conditions, OtherPrograms, Peer, Quota, Site, Trial, Trials};
 use crate::outcome::{self, Outcome};
 
 /// See the module.
@@ -18,12 +18,12 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// The share of a core that a server has, in percent.
+/// CPU share of a server, in percent of a core.
 const SHARE: u32 = 10;
 const FILES: usize = 200;
-/// Nobody waits for more within the deadline.
-const MOST: f64 = (1 << 20) as f64;
-/// What of the files lies in the tail, and what shapes body and tail.
+/// Maximum file size; a larger file would miss the deadline.
+const MAX_BYTES: f64 = (1 << 20) as f64;
+/// Share of the files in the tail, and the parameters of body and tail.
 const TAIL: f64 = 0.07;
 const BODY: (f64, f64) = (9.357, 1.318);
 const PARETO: (f64, f64) = (133_000.0, 1.1);
@@ -33,12 +33,12 @@ const FULL: [f64; 7] = [0.5, 0.75, 0.9, 1.0, 1.5, 2.0, 3.0];
 
 const NOTES: [&str; 3] = [
     "200 files: the body of the sizes is lognormal (mu 9.357, sigma 1.318), 7 % are the tail of a \
-     Pareto distribution from 133 KB on (alpha 1.1), cut at 1 MiB. These are the parameters of \
-     SURGE (Barford and Crovella, 1998). The thesis compares its files with those that Barford et \
-     al. (1999) saw, and gives no parameters.",
-    "Each file is asked for as often as the others, in a random order that repeats; a new connection \
-     for each request; 10 % of a core for the server; clients give up after one second.",
-    "haproxy takes no part: it replies from memory, and takes no file of more than 12 KB into it.",
+     Pareto distribution from 133 KB on (alpha 1.1), cut at 1 MiB. These are the parameters of SURGE \
+     (Barford and Crovella, 1998). The thesis compares its files with those of Barford et al. (1999), \
+     and gives no parameters.",
+    "Each file is requested equally often, in a random order that repeats; a new connection for each \
+     request; 10 % of a core for the server; clients give up after one second.",
+    "haproxy is excluded: it replies from memory, with files of at most 12 KB.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
@@ -48,7 +48,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let sessions = outcome::directory()?.join("mixed.sessions");
     fs::write(&sessions, listing(&site)?)?;
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
-    let others = Others::watch()?;
+    let others = OtherPrograms::watch()?;
     let path = sessions.display().to_string();
     let setting = Setting {
         mark: "",
@@ -57,11 +57,11 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         session: ["--sessions", &path],
         requests: 1.0,
         seconds: if cx.quick { "1.5" } else { "3" },
-        longest_warm_up: 5.0,
+        max_warm_up: 5.0,
         generator: &[],
     };
     let multiples = if cx.quick { &QUICK[..] } else { &FULL[..] };
-    let mut peers = contestants::all(cx, &mut outcome)?;
+    let mut peers = servers::all(cx, &mut outcome)?;
     peers.retain(|peer| *peer != Peer::Haproxy);
     let mut sweeps = sweep::of(peers, setting);
     cx.progress.set_length((sweeps.len() * (multiples.len() + 1)) as u64);
@@ -77,31 +77,30 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     }
     let (twice, thrice) = (outcome.percentages("_r2"), outcome.percentages("_r3"));
     outcome.shows.push(format!(
-        "Of its best goodput each keeps, asked for three times what it can do: {thrice}; for twice: \
-         {twice}."
+        "Share of the best goodput that remains at three times saturation: {thrice}; at twice: {twice}."
     ));
     outcome.paper(
         "Goodput against request rate",
         "SEND, figure 4.14: as with files of one size, SEND keeps its rate and /dev/poll does not.",
     );
     outcome.notes.extend(others.note()?);
-    trials.tell(&mut outcome);
+    trials.report(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }
 
-/// Makes the files, and a list of sessions that asks for each of them once.
+/// Creates the files and the list of sessions, one per file.
 fn listing(site: &Site) -> Result<String, Failure> {
     let mut text = String::new();
     for (i, bytes) in sizes().into_iter().enumerate() {
         let name = format!("mixed-{i}.bin");
         site.add(&name, bytes)?;
-        writeln!(text, "/{name} size={bytes}\n").expect("a string takes everything");
+        writeln!(text, "/{name} size={bytes}\n").expect("writing to a string cannot fail");
     }
     Ok(text)
 }
 
-/// The same at every run, in random order.
+/// Returns the file sizes in random order, the same in every run.
 fn sizes() -> Vec<usize> {
     let mut random = fastrand::Rng::with_seed(1998);
     let size = |_| {
@@ -109,11 +108,11 @@ fn sizes() -> Vec<usize> {
         let bytes = if random.f64() < TAIL {
             PARETO.0 / u.powf(1.0 / PARETO.1)
         } else {
-            // Box and Muller's way to a normal distribution.
+            // The Box-Muller transform.
             let normal = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
             (BODY.0 + BODY.1 * normal).exp()
         };
-        bytes.clamp(1.0, MOST) as usize
+        bytes.clamp(1.0, MAX_BYTES) as usize
     };
     (0..FILES).map(size).collect()
 }
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_those_of_the_web() {
+    fn sizes_have_the_median_and_tail_of_the_distribution() {
         let mut sizes = sizes();
         sizes.sort_unstable();
         let median = sizes[FILES / 2] as f64;

@@ -1,8 +1,7 @@
-//! The experiments: one file each, one list.
+//! The experiments and their list.
 
 mod banga_cost;
 mod cold;
-mod contestants;
 mod cpu_profile;
 mod fairness;
 mod floors;
@@ -13,6 +12,7 @@ mod overload;
 mod peers;
 mod preempt;
 mod send_dequeue;
+mod servers;
 mod simulate;
 mod sweep;
 
@@ -26,32 +26,32 @@ use crate::outcome::Outcome;
 
 /// An experiment.
 pub(crate) struct Experiment {
-    /// By what it is called.
+    /// Identifier on the command line.
     pub(crate) id: &'static str,
-    /// What it asks.
+    /// The quantity it measures.
     pub(crate) title: &'static str,
-    /// Where the question comes from: a paper's figure, or a goal of this project.
+    /// The origin of the question: a paper's figure, or a goal of this project.
     pub(crate) source: &'static str,
-    /// Whether it is to have a network of its own.
+    /// Whether it runs in its own network namespace.
     pub(crate) own_network: bool,
     /// Runs it.
     pub(crate) run: fn(&Context) -> Result<Outcome, Failure>,
 }
 
-/// What an experiment is given.
+/// The parameters of an experiment.
 pub(crate) struct Context {
-    /// Whether precision should yield to time.
+    /// Whether to save time at the cost of precision.
     pub(crate) quick: bool,
-    /// When no further round should begin.
+    /// Time after which no further round begins.
     pub(crate) deadline: Instant,
-    /// Shows how far it is.
+    /// The progress bar.
     pub(crate) progress: ProgressBar,
-    /// What only `simulate` takes.
+    /// The options of `simulate`.
     pub(crate) simulation: Simulation,
 }
 
 impl Context {
-    /// Whether it is time to come to an end.
+    /// Returns whether the deadline has passed.
     pub(crate) fn is_late(&self) -> bool {
         Instant::now() >= self.deadline
     }
@@ -74,11 +74,11 @@ pub(crate) const ALL: &[Experiment] = &[
     simulate::EXPERIMENT,
 ];
 
-/// The experiment called `id`.
+/// Returns the experiment `id`.
 pub(crate) fn named(id: &str) -> Result<&'static Experiment, Failure> {
     ALL.iter().find(|e| e.id == id).ok_or_else(|| {
-        let known: Vec<_> = ALL.iter().map(|e| e.id).collect();
-        let known = known.join(", ");
-        Failure::Request(format!("there is no experiment `{id}`; those that there are: {known}"))
+        let all: Vec<_> = ALL.iter().map(|e| e.id).collect();
+        let all = all.join(", ");
+        Failure::Request(format!("there is no experiment `{id}`; available: {all}"))
     })
 }

@@ -1,75 +1,75 @@
-//! What servers do when they are asked for more than they can give.
+//! Servers under overload.
 
 mod recovery;
 
 use super::sweep::{self, Setting, Sweep};
-use super::{Context, Experiment, contestants};
+use super::{Context, Experiment, servers};
 use crate::failure::Failure;
-use crate::measure::{Conditions, Others, Peer, Quota, Site, Trial, Trials, awake};
+use crate::measure::{Conditions, OtherPrograms, Peer, Quota, Site, Trial, Trials, busy_option};
 use crate::outcome::{Outcome, Point, X};
 use crate::statistics::{ratios, spread};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "overload",
-    title: "good replies, throughput and times against the rate of requests, up to three times what \
-            a server can do; by size of the file, number of cores and length of the listener's queue",
+    title: "goodput, throughput and times against the rate of requests, up to three times saturation; by \
+                file size, number of cores and length of the listen backlog",
     source: "SEND, sections 4.5 to 4.8, figures 4.3 to 4.9, 4.12 and 4.13",
     own_network: true,
     run,
 };
 
-/// The share of a core that a server has, in percent: the generator needs the rest of what the
-/// two do for each other in the kernel.
+/// CPU share of a server, in percent of a core. It is small because the generator's core also
+/// does part of the kernel's work for the server.
 const SHARE: u32 = 10;
-/// Rates, as multiples of what the server does in a closed loop.
+/// Rates, as multiples of the goodput in a closed loop.
 const FEW: [f64; 2] = [2.0, 3.0];
 const QUICK: [f64; 3] = [0.9, 2.0, 3.0];
 const FULL: [f64; 4] = [0.9, 1.25, 2.0, 3.0];
-/// The length of the listener's queue, if nothing else is said.
+/// Default length of the listen backlog.
 const BACKLOG: u32 = 4096;
-/// A figure that is drawn and spoken of.
-const BY_BACKLOG: &str = "Goodput at twice saturation over saturation, by length of the queue";
-/// How often those are taken through the rates that the goals are about.
+/// Name of the figure by length of the backlog.
+const BY_BACKLOG: &str = "Goodput at twice saturation over saturation, by length of the backlog";
+/// Rounds of the sweeps that goals refer to.
 const ROUNDS: usize = 11;
-/// The mechanism that the goals are about.
+/// The mechanism that goals refer to.
 const SEND: &str = "send";
-/// What is said of those that let in whatever comes.
+/// The mark of servers without admission control.
 const UNBOUNDED_MARK: &str = "no admission";
-/// Those of the thesis beside it, and what else is asked without admission.
+/// Further mechanisms measured without admission control, including those of the thesis.
 const UNBOUNDED: [&str; 5] = ["send-ps1", "send-ps2", "devpoll", "epoll", "uring"];
-/// What burns so many microseconds of processor time, and the length of its reply.
+/// A path that uses 100 us of CPU time, and the length of its reply.
 const SPIN: (&str, usize) = ("/spin?us=100", "100\n".len());
 
 const NOTES: [&str; 8] = [
-    "The server has 10 % of core 0, a millisecond in every ten; the generator has core 1. Both are \
-     alone in a network of their own; the client connects from 16 addresses.",
-    "Open loop: a new connection for each request, at random moments, whether or not the server \
-     keeps up. A client gives up, by a reset, one second after its request was due. Goodput is the \
-     rate of replies that were whole before that; all times count from when a request was due. The \
-     load begins long enough before anything counts for queues to have grown (1 to 5 s), and goes on \
-     until all that counts has its end.",
-    "Saturation is what a server does for 256 clients in a closed loop that open a new connection \
-     for each request. `r2` and `r3` are goodput at twice and three times that, over the goodput of the same \
-     round at that rate up to there where it is highest (in the median), the closed loop's among them. \
-     For send that is the median of eleven rounds at 0.9, 1.25, 2 and 3 times saturation, for the others of \
-     a single one. Where goodput still grows it is 1.",
-    "Ours let in no more than they can serve, as by themselves; `no admission` is what they do when \
-     that is switched off. The queue then has its full length, and is never made shorter.",
-    "The generator never sleeps, but by number of cores: a reply that has to wake its core costs the \
-     server more, and the less there is to do the more of them have to.",
+    "The server has 10 % of core 0, 1 ms in every 10; the generator has core 1. Both run in their own \
+     network namespace; the client connects from 16 addresses.",
+    "Open loop: a new connection for each request, at random times, independent of the server's \
+     progress. A client gives up, by a reset, one second after its request was due. Goodput is the rate \
+     of replies completed before that; all times count from when a request was due. The load starts 1 to \
+     5 s before the measurement, so that queues have grown, and continues until all measured requests \
+     have ended.",
+    "Saturation is the goodput for 256 clients in a closed loop with a new connection for each request. \
+     `r2` and `r3` are goodput at twice and three times saturation, over the highest goodput of the same \
+     round at rates up to that one (by the median), including the closed loop. For send they are the \
+     median of eleven rounds at 0.9, 1.25, 2 and 3 times saturation; for the others, of a single round. \
+     Where goodput still grows they are 1.",
+    "Our servers use admission control by default; `no admission` marks those where it is disabled. The \
+     listen backlog then keeps its full length.",
+    "The generator never sleeps, except in the runs by number of cores: a reply that wakes its core \
+     costs the server more, and at low load more replies do.",
     "The thesis (figures 4.3 and 4.4, 550 MHz Pentium III, Linux 2.4, 100 Mbit/s): the /dev/poll \
      server loses a large part of its response rate beyond saturation; the SEND server keeps nearly \
      all of it with files of 1, 2 and 4 KB. With 6 and 8 KB the network was the limit. In the thesis \
-     clients did not give up, which hides what is done for nobody.",
-    "nginx: one worker, `multi_accept on`, files by copy from its cache. haproxy replies from \
-     memory. A listener's queue has 4,096 places, if nothing else is said (by themselves: nginx 511, \
-     ours 1,024; h2o takes what the system allows, 4,096 here). Most connections: ours, nginx and h2o 15,000, \
-     haproxy 9,000, lighttpd 8,000, but 500 with select. Those of others shed no load: this is what \
-     they do by themselves.",
-    "The thesis' second core was for a server of one thread. Here a server on two cores has two \
-     workers and twice the share, in one group; its second core is the generator's. Both are given \
-     out in parts of 5 ms for each core in every 50 ms.",
+     clients did not give up, which hides work for clients that have left.",
+    "nginx: one worker, `multi_accept on`, files copied from its cache. haproxy replies from memory. A \
+     listen backlog has 4,096 entries unless noted (defaults: nginx 511, ours 1,024; h2o uses the \
+     kernel's limit, 4,096 in this namespace). Maximum connections: ours, nginx and h2o 15,000, haproxy \
+     9,000, lighttpd 8,000, or 500 with select. The external servers shed no load; they run with these \
+     defaults.",
+    "The thesis' second core was for a server of one thread. Here a server on two cores has two workers \
+     and twice the share, in one group; the generator shares the second core. Both shares are \
+     allocated in slices of 5 ms per core in every 50 ms.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
@@ -77,7 +77,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let site = Site::bare(b"")?;
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
-    let others = Others::watch()?;
+    let others = OtherPrograms::watch()?;
     let usual = Setting {
         conditions: Conditions {
             quota: Some(&quota),
@@ -89,10 +89,10 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         session: ["--requests", "1"],
         requests: 1.0,
         seconds: if cx.quick { "1" } else { "2" },
-        longest_warm_up: if cx.quick { 1.0 } else { 5.0 },
-        generator: awake(),
+        max_warm_up: if cx.quick { 1.0 } else { 5.0 },
+        generator: busy_option(),
     };
-    let few = contestants::few(&mut outcome)?;
+    let few = servers::few(&mut outcome)?;
     let all = if cx.quick {
         quick(cx, &mut trials, usual)
     } else {
@@ -102,52 +102,52 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         against_rate(sweep, &mut outcome);
         sweep.goals(&mut outcome);
     }
-    in_time(&all, &mut outcome);
-    as_in_the_thesis(&all, &mut outcome);
+    response_times(&all, &mut outcome);
+    thesis_ratios(&all, &mut outcome);
     recovery::run(cx, &mut trials, &usual, &all, &mut outcome)?;
     if !cx.quick {
         by_backlog(cx, &few, &mut trials, usual, &all, &mut outcome);
         by_cores(cx, &few, &mut trials, usual, &mut outcome)?;
         by_size(cx, &few, &mut trials, usual, &all, &mut outcome);
     }
-    shows(&mut outcome);
+    findings(&mut outcome);
     outcome.notes.extend(others.note()?);
-    trials.tell(&mut outcome);
+    trials.report(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }
 
-/// Those of ours that can run here.
+/// Returns our servers on the available mechanisms.
 fn ours(names: &[&'static str]) -> Vec<Peer> {
-    contestants::available(names).into_iter().map(Peer::Ours).collect()
+    servers::available(names).into_iter().map(Peer::Ours).collect()
 }
 
-/// Without admission.
+/// Returns the setting without admission control.
 fn unbounded(usual: Setting<'_>) -> Setting<'_> {
     let conditions = Conditions { unbounded: true, ..usual.conditions };
     Setting { conditions, mark: UNBOUNDED_MARK, ..usual }
 }
 
-/// With requests that cost more than a connection does.
+/// Returns the setting with requests that cost more than a connection.
 fn spinning(usual: Setting<'_>) -> Setting<'_> {
     Setting { mark: "spin", file: SPIN, ..usual }
 }
 
-/// What the goals are about, once.
+/// Sweeps the servers that goals refer to, once.
 fn quick<'a>(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'a>) -> Vec<Sweep<'a>> {
     let mut sends = sweep::of(ours(&[SEND]), usual);
-    let mut rest = sweep::of(ours(&[SEND]), spinning(usual));
-    rest.extend(sweep::of(vec![contestants::NGINX], usual));
-    rest.extend(sweep::of(ours(&["epoll"]), unbounded(usual)));
-    let runs = sends.len() * (QUICK.len() + 1) + rest.len() * (FEW.len() + 1) + 1;
+    let mut others = sweep::of(ours(&[SEND]), spinning(usual));
+    others.extend(sweep::of(vec![servers::NGINX], usual));
+    others.extend(sweep::of(ours(&["epoll"]), unbounded(usual)));
+    let runs = sends.len() * (QUICK.len() + 1) + others.len() * (FEW.len() + 1) + 1;
     cx.progress.set_length(runs as u64);
     sweep::all(cx, trials, &mut sends, &QUICK);
-    sweep::all(cx, trials, &mut rest, &FEW);
-    sends.append(&mut rest);
+    sweep::all(cx, trials, &mut others, &FEW);
+    sends.append(&mut others);
     sends
 }
 
-/// Everybody at some rates, a few at all; what the goals are about several times.
+/// Sweeps all servers at some rates, a few at all rates, and those of the goals several times.
 fn full<'a>(
     cx: &Context,
     few: &[Peer],
@@ -155,12 +155,12 @@ fn full<'a>(
     trials: &mut Trials<'_>,
     outcome: &mut Outcome,
 ) -> Result<Vec<Sweep<'a>>, Failure> {
-    // With admission queues grow no more.
-    let often = Setting { seconds: "1.5", longest_warm_up: 1.0, ..usual };
+    // With admission control, queues do not grow.
+    let often = Setting { seconds: "1.5", max_warm_up: 1.0, ..usual };
     let mut goals = sweep::of(ours(&[SEND]), often);
     goals.extend(sweep::of(ours(&[SEND]), spinning(often)));
     let mut few = few.to_vec();
-    let mut others = contestants::all(cx, outcome)?;
+    let mut others = servers::all(cx, outcome)?;
     others.retain(|peer| !few.contains(peer));
     few.retain(|peer| *peer != Peer::Ours(SEND));
     let mut few = sweep::of(few, usual);
@@ -179,13 +179,13 @@ fn full<'a>(
     Ok(goals)
 }
 
-/// The sweep of one of ours, with a mark.
+/// Returns the sweep of our server on a mechanism, with a mark.
 fn of<'a, 'b>(all: &'a [Sweep<'b>], name: &'static str, mark: &str) -> Option<&'a Sweep<'b>> {
     all.iter().find(|sweep| sweep.peer == Peer::Ours(name) && sweep.mark() == mark)
 }
 
-/// How long those who are served past saturation wait for it.
-fn in_time(all: &[Sweep<'_>], outcome: &mut Outcome) {
+/// Adds the ratio of response times beyond and below saturation.
+fn response_times(all: &[Sweep<'_>], outcome: &mut Outcome) {
     let Some(send) = of(all, SEND, "") else { return };
     let ratio = ratios(&send.p99_ms(2.0), &send.p99_ms(0.9));
     if let Some(ratio) = spread(&ratio) {
@@ -193,11 +193,11 @@ fn in_time(all: &[Sweep<'_>], outcome: &mut Outcome) {
     }
 }
 
-/// What the thesis compares, without admission (figures 4.3, 4.4, 4.12 and 4.13).
-fn as_in_the_thesis(all: &[Sweep<'_>], outcome: &mut Outcome) {
+/// Adds the thesis' comparisons, without admission control (figures 4.3, 4.4, 4.12 and 4.13).
+fn thesis_ratios(all: &[Sweep<'_>], outcome: &mut Outcome) {
     let of = |name: &'static str| of(all, name, UNBOUNDED_MARK);
-    let past = |sweep: &Sweep<'_>| [sweep.goodput(2.0), sweep.goodput(3.0)].concat();
-    let mut tell = |name: &str, above: Vec<f64>, below: Vec<f64>| {
+    let beyond = |sweep: &Sweep<'_>| [sweep.goodput(2.0), sweep.goodput(3.0)].concat();
+    let mut add_ratio = |name: &str, above: Vec<f64>, below: Vec<f64>| {
         if let Some(ratio) = spread(&ratios(&above, &below)) {
             outcome.point("Ratios", "", name, X::Name(UNBOUNDED_MARK.to_owned()), ratio);
             outcome.ratios.insert(name.to_owned(), ratio.median);
@@ -209,22 +209,20 @@ fn as_in_the_thesis(all: &[Sweep<'_>], outcome: &mut Outcome) {
         ("ps2_over_send", "send-ps2", SEND),
     ] {
         if let (Some(above), Some(below)) = (of(above), of(below)) {
-            tell(name, past(above), past(below));
+            add_ratio(name, beyond(above), beyond(below));
         }
     }
     if let (Some(send), Some(devpoll)) = (of(SEND), of("devpoll")) {
-        tell("send_saturation_over_devpoll", send.saturation(), devpoll.saturation());
+        add_ratio("send_saturation_over_devpoll", send.saturation(), devpoll.saturation());
     }
 }
 
-/// What it shows.
-fn shows(outcome: &mut Outcome) {
+fn findings(outcome: &mut Outcome) {
     let (twice, thrice) = (outcome.percentages("_r2"), outcome.percentages("_r3"));
     outcome.shows.push(format!(
-        "Of its best goodput each keeps, asked for three times what it can do: {thrice}; for twice: \
-         {twice}. That is with room for {BACKLOG} connections in the listener's queue, more than a \
-         second's work, which those of ours that have admission make shorter. What falls works for \
-         clients that have gone."
+        "Share of the best goodput that remains at three times saturation: {thrice}; at twice: {twice}. \
+         The listen backlog has {BACKLOG} entries, more than a second's work; admission control shortens \
+         it. A server whose goodput falls works for clients that have given up."
     ));
     let by_backlog = outcome.series.iter().filter(|series| series.figure == BY_BACKLOG);
     let by_backlog = by_backlog.map(|series| {
@@ -235,8 +233,8 @@ fn shows(outcome: &mut Outcome) {
     let by_backlog: Vec<_> = by_backlog.collect();
     if !by_backlog.is_empty() {
         outcome.shows.push(format!(
-            "How much depends on the length of that queue, without admission: at twice saturation, of \
-             what it does at saturation, {}.",
+            "Goodput at twice saturation over saturation, without admission control, by length of the \
+             backlog: {}.",
             by_backlog.join("; ")
         ));
     }
@@ -248,11 +246,11 @@ fn shows(outcome: &mut Outcome) {
     );
     outcome.paper(
         "Throughput against request rate",
-        "SEND, figures 4.6 and 4.7: with files of 6 and 8 KB both servers come to more than 80 Mbit/s \
-         on a network of 100 Mbit/s, which then is the limit.",
+        "SEND, figures 4.6 and 4.7: with files of 6 and 8 KB both servers exceed 80 Mbit/s on a network of \
+         100 Mbit/s, which is the limit.",
     );
     outcome.paper(
-        "Mean connection time of those that were made against request rate",
+        "Mean time of successful connects against request rate",
         "SEND, figures 4.8 and 4.9: with SEND connection times stay low for 1 to 4 KB; with /dev/poll \
          they grow, as its queue of 128 connections overflows.",
     );
@@ -266,21 +264,21 @@ fn shows(outcome: &mut Outcome) {
     );
 }
 
-/// Figures 4.3 to 4.9, 4.12 and 4.13.
+/// Adds figures 4.3 to 4.9, 4.12 and 4.13.
 fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
     let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> Option<f64>| {
         sweep.against_rate(outcome, &format!("{figure} against request rate"), unit, of);
     };
     add("Goodput", "replies/s", |t| Some(t.goodput()));
     add("Throughput", "MB/s", |t| Some(t.megabytes()));
-    add("Mean connection time of those that were made", "ms", |t| {
-        (t.seen.connects > 0).then_some(t.seen.connect_us.mean / 1e3)
+    add("Mean time of successful connects", "ms", |t| {
+        (t.observed.connects > 0).then_some(t.observed.connect_us.mean / 1e3)
     });
     add("Mean response time of good replies", "ms", Trial::mean_ms);
     add("99th percentile of the times of good replies", "ms", Trial::p99_ms);
     add("Server CPU per good reply", "us", Trial::cpu_us_per_reply);
     add("Context switches per good reply", "", Trial::switches_per_reply);
-    add("Connections dropped in the listener's queue", "per second", |t| Some(t.dropped()));
+    add("Connections dropped in the listen backlog", "per second", |t| Some(t.dropped()));
     for multiple in sweep.multiples() {
         if let Some(y) = spread(&sweep.over_saturation(multiple)) {
             let figure = "Goodput over saturation, against the rate as a multiple of it";
@@ -289,19 +287,19 @@ fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
     }
 }
 
-/// Who is asked for larger files.
-const BY_SIZE: [Peer; 2] = [Peer::Ours(SEND), contestants::NGINX];
+/// The servers measured with larger files.
+const BY_SIZE: [Peer; 2] = [Peer::Ours(SEND), servers::NGINX];
 
-/// At twice saturation, by the size of the file; `known` has that of the usual one.
+/// Adds goodput at twice saturation by file size; `measured` has the sweeps of the usual size.
 fn by_size(
     cx: &Context,
     few: &[Peer],
     trials: &mut Trials<'_>,
     usual: Setting<'_>,
-    known: &[Sweep<'_>],
+    measured: &[Sweep<'_>],
     outcome: &mut Outcome,
 ) {
-    let mut tell = |kib: usize, sweep: &Sweep<'_>| {
+    let mut add_point = |kib: usize, sweep: &Sweep<'_>| {
         let name = sweep.peer.to_string();
         let mut add = |figure: &str, values: &[f64]| {
             if let Some(y) = spread(values) {
@@ -312,28 +310,28 @@ fn by_size(
         add("Goodput at twice saturation against size of the file [KB]", &sweep.goodput(2.0));
     };
     let usual_one = |sweep: &&Sweep<'_>| sweep.mark().is_empty() && BY_SIZE.contains(&sweep.peer);
-    known.iter().filter(usual_one).for_each(|sweep| tell(1, sweep));
+    measured.iter().filter(usual_one).for_each(|sweep| add_point(1, sweep));
     let few: Vec<_> = few.iter().copied().filter(|peer| BY_SIZE.contains(peer)).collect();
     for kib in [2, 4, 6, 8] {
         let path = format!("/{kib}k.txt");
         let setting = Setting { file: (&path, kib << 10), ..usual };
         let mut sweeps = sweep::of(few.clone(), setting);
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
-        sweeps.iter().for_each(|sweep| tell(kib, sweep));
+        sweeps.iter().for_each(|sweep| add_point(kib, sweep));
     }
 }
 
-/// At twice saturation, by the length of the listener's queue (section 4.6); `known` has that of the
-/// usual one.
+/// Adds goodput at twice saturation by length of the backlog (section 4.6); `measured` has the
+/// sweeps of the usual length.
 fn by_backlog(
     cx: &Context,
     few: &[Peer],
     trials: &mut Trials<'_>,
     usual: Setting<'_>,
-    known: &[Sweep<'_>],
+    measured: &[Sweep<'_>],
     outcome: &mut Outcome,
 ) {
-    let mut tell = |backlog: u32, sweep: &Sweep<'_>| {
+    let mut add_point = |backlog: u32, sweep: &Sweep<'_>| {
         if let Some(y) = spread(&sweep.over_saturation(2.0)) {
             let (name, x) = (sweep.peer.to_string(), X::Name(backlog.to_string()));
             outcome.point(BY_BACKLOG, "", &name, x, y);
@@ -343,16 +341,16 @@ fn by_backlog(
         let conditions = Conditions { backlog: Some(backlog), unbounded: true, ..usual.conditions };
         let mut sweeps = sweep::of(few.to_vec(), Setting { conditions, ..usual });
         sweep::all(cx, trials, &mut sweeps, &[2.0]);
-        sweeps.iter().for_each(|sweep| tell(backlog, sweep));
+        sweeps.iter().for_each(|sweep| add_point(backlog, sweep));
     }
-    let is_alike = |sweep: &&Sweep<'_>| match sweep.peer {
+    let is_comparable = |sweep: &&Sweep<'_>| match sweep.peer {
         Peer::Ours(_) => sweep.mark() == UNBOUNDED_MARK && few.contains(&sweep.peer),
         peer => few.contains(&peer),
     };
-    known.iter().filter(is_alike).for_each(|sweep| tell(BACKLOG, sweep));
+    measured.iter().filter(is_comparable).for_each(|sweep| add_point(BACKLOG, sweep));
 }
 
-/// Figure 4.5.
+/// Adds figure 4.5.
 fn by_cores(
     cx: &Context,
     few: &[Peer],
@@ -364,7 +362,7 @@ fn by_cores(
     let one = Conditions { quota: Some(&quota), ..usual.conditions };
     let two = Conditions { quota: Some(&double), cores: &[0, 1], ..usual.conditions };
     for (cores, conditions) in [("one core", one), ("two cores", two)] {
-        // The second core is the generator's, too.
+        // The generator shares the second core.
         let setting = Setting { conditions, generator: &[], ..usual };
         let mut sweeps = sweep::of(few.to_vec(), setting);
         sweep::all(cx, trials, &mut sweeps, &[]);

@@ -1,4 +1,4 @@
-//! Servers at several rates, each a multiple of what the server does in a closed loop.
+//! Servers at several rates, each a multiple of the server's goodput in a closed loop.
 
 use std::iter;
 
@@ -8,23 +8,23 @@ use crate::measure::{Conditions, Peer, SOURCES, Trial, Trials};
 use crate::outcome::{Outcome, X};
 use crate::statistics::{over_highest, spread};
 
-/// Under what a server runs, and what it is asked for.
+/// The conditions of a server, and its load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting<'a> {
     pub(super) conditions: Conditions<'a>,
-    /// What is said behind a server's name, if it differs from the others.
+    /// Suffix of the server's name, if the setting differs from the usual one.
     pub(super) mark: &'static str,
-    /// A path with the length of its body, for a first look.
+    /// A path and the length of its body, to check the server first.
     pub(super) file: (&'a str, usize),
-    /// What makes the sessions: a number of requests, or a file.
+    /// The option for the sessions: a number of requests, or a file.
     pub(super) session: [&'a str; 2],
-    /// Requests of a session.
+    /// Requests per session.
     pub(super) requests: f64,
-    /// For how many seconds load counts.
+    /// Duration of the measurement, in seconds.
     pub(super) seconds: &'a str,
-    /// The longest warm-up, in seconds.
-    pub(super) longest_warm_up: f64,
-    /// Further words for the generator.
+    /// Maximum warm-up, in seconds.
+    pub(super) max_warm_up: f64,
+    /// Further options of the generator.
     pub(super) generator: &'a [&'a str],
 }
 
@@ -34,16 +34,16 @@ pub(super) struct Sweep<'a> {
     pub(super) peer: Peer,
     setting: Setting<'a>,
     rounds: Vec<Round>,
-    /// Why it was given up.
+    /// The error that ended its measurement.
     pub(super) failed: Option<String>,
 }
 
-/// One time through all rates.
+/// One pass through all rates.
 #[derive(Debug)]
 struct Round {
-    /// What it did in a closed loop.
+    /// Goodput in a closed loop.
     saturation: f64,
-    /// The runs at multiples of it.
+    /// The runs at multiples of saturation.
     runs: Vec<(f64, Trial)>,
 }
 
@@ -53,31 +53,30 @@ impl Round {
     }
 }
 
-/// Clients of the closed loop, many enough for batches.
+/// Number of clients in the closed loop, enough for batches.
 const CLIENTS: &str = "256";
-/// When clients give up, in seconds.
+/// The clients' deadline, in seconds.
 const DEADLINE: &str = "1";
 
-/// For how long load is made before it counts, in seconds. The queue of a server that is asked for
-/// `multiple` of what it can do grows until those who are served have waited as long as clients
-/// wait, which takes 1 / (multiple - 1) of that time; with several requests on each connection, one
-/// after the other, so many times as long.
+/// Returns the duration of load before the measurement, in seconds. At `multiple` times saturation,
+/// the queueing delay grows to the clients' deadline in 1 / (multiple - 1) of that deadline. With
+/// several successive requests per connection, it takes that many times as long.
 fn warm_up(multiple: Option<f64>, setting: &Setting<'_>) -> f64 {
     match multiple {
         Some(multiple) if multiple > 1.0 => {
             let grown = 1.3 * setting.requests / (multiple - 1.0);
-            grown.clamp(1.0, setting.longest_warm_up)
+            grown.clamp(1.0, setting.max_warm_up)
         }
         _ => 1.0,
     }
 }
 
-/// Sweeps for some servers.
+/// Creates the sweeps of some servers.
 pub(super) fn of<'a>(peers: Vec<Peer>, setting: Setting<'a>) -> Vec<Sweep<'a>> {
     peers.into_iter().map(|peer| Sweep::new(peer, setting)).collect()
 }
 
-/// Takes all servers through all rates once; at each rate one after the other.
+/// Runs all servers at all rates once; at each rate, one server after the other.
 pub(super) fn all(
     cx: &Context,
     trials: &mut Trials<'_>,
@@ -93,7 +92,7 @@ pub(super) fn all(
             });
             if sweep.failed.is_none() {
                 if cx.is_late() {
-                    trials.note_late();
+                    trials.note_skipped();
                 } else if let Err(failure) = sweep.run(trials, multiple) {
                     sweep.failed = Some(failure.to_string());
                 }
@@ -108,12 +107,12 @@ impl<'a> Sweep<'a> {
         Sweep { peer, setting, rounds: Vec::new(), failed: None }
     }
 
-    /// What is said behind its server's name.
+    /// Returns the suffix of the server's name.
     pub(super) fn mark(&self) -> &'static str {
         self.setting.mark
     }
 
-    /// Its name in figures.
+    /// Returns its name in figures.
     pub(super) fn name(&self) -> String {
         match self.setting.mark {
             "" => self.peer.to_string(),
@@ -121,7 +120,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Its name in the names of ratios.
+    /// Returns its name in the names of ratios.
     fn short_name(&self) -> String {
         match self.setting.mark {
             "" => self.peer.short_name(),
@@ -129,56 +128,56 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// One run: in a closed loop, or at a multiple of what was done there.
+    /// Makes one run: in a closed loop, or at a multiple of saturation.
     fn run(&mut self, trials: &mut Trials<'_>, multiple: Option<f64>) -> Result<(), Failure> {
         let Setting { conditions, file, session, requests, seconds, generator, .. } = self.setting;
         let warm_up = warm_up(multiple, &self.setting).to_string();
         let usual = ["--deadline", DEADLINE, "--warm-up", &warm_up];
         let usual = [&usual[..], &SOURCES[..], &session, generator].concat();
         let Some(multiple) = multiple else {
-            let words = [&usual[..], &["--connections", CLIENTS, "--duration", "1.5"]].concat();
-            let trial = trials.run(self.peer, &conditions, file, &words)?;
+            let args = [&usual[..], &["--connections", CLIENTS, "--duration", "1.5"]].concat();
+            let trial = trials.run(self.peer, &conditions, file, &args)?;
             let saturation = trial.goodput();
             self.rounds.push(Round { saturation, runs: Vec::new() });
             return Ok(());
         };
         let Some(round) = self.rounds.last_mut() else { return Ok(()) };
         let rate = format!("{:.1}", round.saturation * multiple / requests);
-        let words = [&usual[..], &["--rate", &rate, "--duration", seconds]].concat();
-        let trial = trials.run(self.peer, &conditions, file, &words)?;
+        let args = [&usual[..], &["--rate", &rate, "--duration", seconds]].concat();
+        let trial = trials.run(self.peer, &conditions, file, &args)?;
         round.runs.push((multiple, trial));
         Ok(())
     }
 
-    /// What it did in a closed loop, once for each round.
+    /// Returns the goodput in a closed loop, per round.
     pub(super) fn saturation(&self) -> Vec<f64> {
         self.rounds.iter().map(|round| round.saturation).collect()
     }
 
-    /// The multiples of it that it was asked for.
+    /// Returns the multiples of saturation of its runs.
     pub(super) fn multiples(&self) -> Vec<f64> {
-        let most = self.rounds.iter().max_by_key(|round| round.runs.len());
-        most.map_or(Vec::new(), |round| round.runs.iter().map(|(at, _)| *at).collect())
+        let longest = self.rounds.iter().max_by_key(|round| round.runs.len());
+        longest.map_or(Vec::new(), |round| round.runs.iter().map(|(at, _)| *at).collect())
     }
 
-    /// Something of the run at a multiple, once for each round.
+    /// Returns a value of the run at a multiple, per round.
     fn of<T>(&self, multiple: f64, of: impl Fn(&Round, &Trial) -> T) -> Vec<T> {
         let run = |round: &Round| round.at(multiple).map(|trial| of(round, trial));
         self.rounds.iter().filter_map(run).collect()
     }
 
-    /// Goodput at a multiple of saturation.
+    /// Returns the goodput at a multiple of saturation, per round.
     pub(super) fn goodput(&self, multiple: f64) -> Vec<f64> {
         self.of(multiple, |_, trial| trial.goodput())
     }
 
-    /// The 99th percentile of the times of good replies, in milliseconds.
+    /// Returns the 99th percentile of the times of good replies, in milliseconds, per round.
     pub(super) fn p99_ms(&self, multiple: f64) -> Vec<f64> {
         self.of(multiple, |_, trial| trial.p99_ms()).into_iter().flatten().collect()
     }
 
-    /// What is left at a multiple of saturation of the best goodput on the way there: that of the same round
-    /// in a closed loop, or at a rate that was asked for as often.
+    /// Returns the goodput at a multiple of saturation over the highest goodput up to that multiple, per
+    /// round. The closed loop is included; rates with fewer rounds are not.
     pub(super) fn over_peak(&self, multiple: f64) -> Vec<f64> {
         let rounds = self.goodput(multiple).len();
         let below = self.multiples().into_iter().filter(|below| *below <= multiple);
@@ -187,14 +186,14 @@ impl<'a> Sweep<'a> {
         over_highest(&all)
     }
 
-    /// Goodput at a multiple of saturation, over that.
+    /// Returns the goodput at a multiple of saturation over saturation, per round.
     pub(super) fn over_saturation(&self, multiple: f64) -> Vec<f64> {
-        let least = f64::MIN_POSITIVE;
-        self.of(multiple, |round, trial| trial.goodput() / round.saturation.max(least))
+        let min = f64::MIN_POSITIVE;
+        self.of(multiple, |round, trial| trial.goodput() / round.saturation.max(min))
     }
 
-    /// Adds a figure: what `of` says of each run, against the rate of requests; nothing where there
-    /// is nothing to say.
+    /// Adds a figure of the values that `of` returns, against the rate of requests. Runs without a
+    /// value are skipped.
     pub(super) fn against_rate(
         &self,
         outcome: &mut Outcome,
@@ -212,8 +211,8 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Adds the ratios that goals are stated in: goodput at twice and three times saturation over its peak
-    /// up to there.
+    /// Adds the ratios that goals refer to: goodput at twice and three times saturation over its peak
+    /// up to that rate.
     pub(super) fn goals(&self, outcome: &mut Outcome) {
         if let Some(failure) = &self.failed {
             outcome.notes.push(format!("{} failed: {failure}", self.name()));

@@ -1,4 +1,4 @@
-//! The floor beneath epoll(7): level-triggered.
+//! The floor for epoll(7): level-triggered.
 
 use std::io;
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-use super::{Accepted, BUFFER, Task, accept, answer};
+use super::{Accepted, BUFFER, Task, accept, reply};
 
 const LISTENER: u64 = u64::MAX;
 
@@ -14,7 +14,7 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
     listener.set_nonblocking(true)?;
     let queue = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&queue, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-    // By descriptor, which the kernel keeps small.
+    // Indexed by descriptor; the kernel assigns the lowest free number.
     let mut connections: Vec<Option<OwnedFd>> = Vec::new();
     let mut events = Vec::with_capacity(256);
     let mut buffer = [0; BUFFER];
@@ -35,10 +35,10 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
                 }
                 continue;
             }
-            let place = &mut connections[data.u64() as usize];
-            if place.as_ref().is_some_and(|s| !answer(s, &mut buffer, task, &mut calls)) {
-                // Closing also takes it out of the interest list.
-                *place = None;
+            let slot = &mut connections[data.u64() as usize];
+            if slot.as_ref().is_some_and(|s| !reply(s, &mut buffer, task, &mut calls)) {
+                // Closing also removes it from the interest list.
+                *slot = None;
             }
         }
     }

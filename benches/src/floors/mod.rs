@@ -1,9 +1,8 @@
-//! The least programs: what a server costs that knows its work in advance.
+//! Floors: baseline programs without parsing, which give a lower bound of a server's cost.
 //!
-//! Each file is the plain loop that an expert would write for one interface: receive, send, and
-//! nothing parsed. One read is one request. A peer that never reads holds up the readiness floors;
-//! they are yardsticks, not servers. A floor ends when its listener is shut down, so that it
-//! watches nothing that a server would not.
+//! Each file is an expert's minimal loop for one interface: it receives and sends. One read is one
+//! request. A peer that never reads blocks the readiness floors, which are baselines, not servers.
+//! A floor ends when its listener is shut down, so it needs no further descriptor to watch.
 
 mod epoll;
 mod null;
@@ -22,17 +21,17 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, SocketFlags};
 
-/// What a floor sends back.
+/// The reply of a floor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Task {
-    /// What it received.
+    /// The received bytes.
     Echo,
-    /// Always these bytes.
+    /// A constant.
     Reply(&'static [u8]),
 }
 
 impl Task {
-    fn answer(self, received: &[u8]) -> &[u8] {
+    fn reply(self, received: &[u8]) -> &[u8] {
         match self {
             Task::Echo => received,
             Task::Reply(bytes) => bytes,
@@ -40,10 +39,10 @@ impl Task {
     }
 }
 
-/// A floor: serves until the listener is shut down and returns how many system calls it made.
+/// A floor: serves until the listener is shut down. Returns its number of system calls.
 pub(crate) type Serve = fn(TcpListener, Task) -> io::Result<u64>;
 
-/// Every floor with the name of its interface.
+/// Every floor, by the name of its interface.
 pub(crate) const ALL: [(&str, Serve); 5] = [
     ("epoll", epoll::serve),
     ("poll", poll::serve),
@@ -52,7 +51,7 @@ pub(crate) const ALL: [(&str, Serve); 5] = [
     ("tokio", tokio::serve),
 ];
 
-/// The floor called `name`, or the server that load generators are measured against.
+/// Returns the floor `name`, or the server `null`, against which load generators are measured.
 pub(crate) fn named(name: &str) -> Option<Serve> {
     if name == "null" {
         return Some(null::serve);
@@ -60,8 +59,8 @@ pub(crate) fn named(name: &str) -> Option<Serve> {
     ALL.iter().find(|(n, _)| *n == name).map(|(_, serve)| *serve)
 }
 
-/// The name of the floor that uses the same interface as a mechanism.
-pub(crate) fn beneath(mechanism: &str) -> Option<&'static str> {
+/// Returns the name of the floor on the same interface as a mechanism.
+pub(crate) fn for_mechanism(mechanism: &str) -> Option<&'static str> {
     let interface = match mechanism {
         "epoll-edge" => "epoll",
         "send" | "send-ps1" | "send-ps2" => "uring",
@@ -73,7 +72,7 @@ pub(crate) fn beneath(mechanism: &str) -> Option<&'static str> {
 /// The size of a receive buffer.
 const BUFFER: usize = 4096;
 
-/// What an attempt to accept came to.
+/// The result of an attempt to accept.
 enum Accepted {
     Connection(OwnedFd),
     Nothing,
@@ -83,21 +82,21 @@ enum Accepted {
 fn accept(listener: &TcpListener) -> io::Result<Accepted> {
     match net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
         Ok(connection) => Ok(Accepted::Connection(connection)),
-        // What accept(2) says once the listener is shut down.
+        // accept(2) returns EINVAL once the listener is shut down.
         Err(Errno::INVAL) => Ok(Accepted::Stopped),
         Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(Accepted::Nothing),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Answers one readable connection; false when it has ended.
+/// Replies on one readable connection. Returns `false` if the connection has ended.
 #[inline]
-fn answer(socket: &OwnedFd, buffer: &mut [u8], task: Task, calls: &mut u64) -> bool {
+fn reply(socket: &OwnedFd, buffer: &mut [u8], task: Task, calls: &mut u64) -> bool {
     *calls += 1;
-    // recv(2) and send(2) cost 2 to 4 % less of the whole than read(2) and write(2).
+    // recv(2) and send(2) lower the total cost by 2 to 4 %, compared with read(2) and write(2).
     match net::recv(socket, &mut *buffer, RecvFlags::empty()) {
         Ok((0, _)) => false,
-        Ok((n, _)) => send_all(socket, task.answer(&buffer[..n]), calls),
+        Ok((n, _)) => send_all(socket, task.reply(&buffer[..n]), calls),
         Err(Errno::AGAIN | Errno::INTR) => true,
         Err(_) => false,
     }

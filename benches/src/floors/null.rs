@@ -1,7 +1,6 @@
-//! The least that a client can ask for: each connection gets one reply and is closed.
+//! The simplest server: sends one reply on each connection and closes it.
 //!
-//! Load generators are measured against it. The reply and the end of the stream leave in one
-//! packet.
+//! Load generators are measured against it. The reply and the FIN share one packet.
 
 use std::io;
 use std::net::TcpListener;
@@ -29,8 +28,8 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
         })?;
         for &Event { data, .. } in &events {
             if data.u64() != LISTENER {
-                // SAFETY: the number was given up when the connection was added, it is open, and
-                // an event for it comes once, as it is closed here.
+                // SAFETY: the number was released when the connection was added, it is open, and its
+                // only event is this one, as it is closed here.
                 let socket = unsafe { OwnedFd::from_raw_fd(data.u64() as RawFd) };
                 calls += 3;
                 reply(&socket, &mut buffer, task);
@@ -41,7 +40,7 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
                 match accept(&listener)? {
                     Accepted::Connection(socket) => {
                         let fd = socket.into_raw_fd();
-                        // SAFETY: it was open a moment ago, and nobody else knows of it.
+                        // SAFETY: the descriptor is open, and nothing else owns it.
                         let socket = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
                         let data = EventData::new_u64(fd as u64);
                         epoll::add(&queue, socket, data, EventFlags::IN)?;
@@ -55,9 +54,9 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
 }
 
 fn reply(socket: &OwnedFd, buffer: &mut [u8], task: Task) {
-    // Who is gone needs no reply.
+    // A closed connection gets no reply.
     if let Ok((n @ 1.., _)) = net::recv(socket, &mut *buffer, RecvFlags::empty()) {
         let flags = SendFlags::NOSIGNAL | SendFlags::MORE;
-        let _ = net::send(socket, task.answer(&buffer[..n]), flags);
+        let _ = net::send(socket, task.reply(&buffer[..n]), flags);
     }
 }

@@ -1,4 +1,4 @@
-//! The floor beneath poll(2): one array, passed whole at every turn.
+//! The floor for poll(2): one array, passed entirely at every call.
 
 use std::io;
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{Accepted, BUFFER, Task, accept, answer};
+use super::{Accepted, BUFFER, Task, accept, reply};
 
 pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
     listener.set_nonblocking(true)?;
@@ -28,7 +28,7 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
                 continue;
             }
             ready -= 1;
-            if answer(&sockets[i], &mut buffer, task, &mut calls) {
+            if reply(&sockets[i], &mut buffer, task, &mut calls) {
                 i += 1;
             } else {
                 fds.swap_remove(i + 1);
@@ -50,8 +50,8 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
 }
 
 fn watch(fd: i32) -> PollFd<'static> {
-    // SAFETY: the array holds a descriptor only as long as its socket is in `sockets`, or is the
-    // listener's, which is open throughout: both are removed together.
+    // SAFETY: the array contains a descriptor only while its socket is in `sockets`, as both are
+    // removed together, and that of the listener, which stays open.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }

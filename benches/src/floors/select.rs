@@ -1,4 +1,4 @@
-//! The floor beneath select(2): a bit map, copied at every turn because the kernel writes to it.
+//! The floor for select(2): a bit map, copied at every call because the kernel overwrites it.
 
 use std::io;
 use std::net::TcpListener;
@@ -6,9 +6,9 @@ use std::net::TcpListener;
 use rustix::event::{FdSetElement, FdSetIter, fd_set_insert, fd_set_remove, select};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-use super::{Accepted, BUFFER, Task, accept, answer};
+use super::{Accepted, BUFFER, Task, accept, reply};
 
-/// The descriptors that one element holds.
+/// Number of descriptors in an element.
 const BITS: usize = 64;
 
 pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
@@ -28,16 +28,16 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
                 match accept(&listener)? {
                     Accepted::Connection(socket) => {
                         insert(&mut interest, socket.as_raw_fd());
-                        put(&mut sockets, socket);
+                        store(&mut sockets, socket);
                     }
                     Accepted::Nothing => {}
                     Accepted::Stopped => return Ok(calls),
                 }
                 continue;
             }
-            let place = &mut sockets[fd as usize];
-            if place.as_ref().is_some_and(|s| !answer(s, &mut buffer, task, &mut calls)) {
-                *place = None;
+            let slot = &mut sockets[fd as usize];
+            if slot.as_ref().is_some_and(|s| !reply(s, &mut buffer, task, &mut calls)) {
+                *slot = None;
                 fd_set_remove(&mut interest, fd);
             }
         }
@@ -49,8 +49,8 @@ fn wait(interest: &[FdSetElement], ready: &mut Vec<FdSetElement>) -> io::Result<
         ready.clear();
         ready.extend_from_slice(interest);
         let bound = (ready.len() * BITS) as i32;
-        // SAFETY: every bit stands for the listener or for a socket that is in the table, and so
-        // open: both leave together. The map has `bound` bits.
+        // SAFETY: every bit is that of the listener or of a socket in the table, and so open: bit
+        // and socket are removed together. The map has `bound` bits.
         match unsafe { select(bound, Some(ready.as_mut_slice()), None, None, None) } {
             Ok(_) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
@@ -67,7 +67,7 @@ fn insert(set: &mut Vec<FdSetElement>, fd: i32) {
     fd_set_insert(set, fd);
 }
 
-fn put(sockets: &mut Vec<Option<OwnedFd>>, socket: OwnedFd) {
+fn store(sockets: &mut Vec<Option<OwnedFd>>, socket: OwnedFd) {
     let fd = socket.as_raw_fd() as usize;
     if sockets.len() <= fd {
         sockets.resize_with(fd + 1, || None);

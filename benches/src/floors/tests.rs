@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Runs every floor in turn and lets `talk` speak to it.
+/// Runs every floor in turn, and calls `talk` with connections to it.
 fn with_each(task: Task, talk: impl Fn(&str, TcpStream)) {
     for (name, serve) in ALL {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -35,7 +35,7 @@ fn every_floor_echoes() {
 }
 
 #[test]
-fn every_floor_gives_its_reply_and_then_the_end() {
+fn every_floor_replies_and_closes_at_end_of_stream() {
     with_each(Task::Reply(b"a reply"), |name, mut stream| {
         for _ in 0..3 {
             stream.write_all(b"anything").unwrap();
@@ -50,9 +50,9 @@ fn every_floor_gives_its_reply_and_then_the_end() {
 
 #[test]
 fn mechanisms_of_one_interface_share_a_floor() {
-    assert_eq!(beneath("epoll-edge"), Some("epoll"));
-    assert_eq!(beneath("send-ps1"), Some("uring"));
-    assert_eq!(beneath("tokio"), Some("tokio"));
-    assert_eq!(beneath("carrier-pigeon"), None);
+    assert_eq!(for_mechanism("epoll-edge"), Some("epoll"));
+    assert_eq!(for_mechanism("send-ps1"), Some("uring"));
+    assert_eq!(for_mechanism("tokio"), Some("tokio"));
+    assert_eq!(for_mechanism("unknown"), None);
     assert!(named("select").is_some() && named("send").is_none());
 }

@@ -1,4 +1,4 @@
-//! The floor beneath tokio: a current-thread runtime with a task per connection.
+//! The floor for tokio: a current-thread runtime with a task per connection.
 
 use std::cell::Cell;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::task::LocalSet;
 
 use super::{BUFFER, Task};
 
-/// Counts reads, writes and accepts. The waits are made by the runtime, which does not count them.
+/// Counter of reads, writes and accepts. The runtime does not count its waits.
 type Calls = Rc<Cell<u64>>;
 
 pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
@@ -29,7 +29,7 @@ async fn accept(listener: TcpListener, task: Task, calls: Calls) -> io::Result<(
         match listener.accept().await {
             Ok((stream, _)) => {
                 calls.set(calls.get() + 1);
-                tokio::task::spawn_local(answer(stream, task, Rc::clone(&calls)));
+                tokio::task::spawn_local(reply(stream, task, Rc::clone(&calls)));
             }
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 return Ok(());
@@ -39,12 +39,12 @@ async fn accept(listener: TcpListener, task: Task, calls: Calls) -> io::Result<(
     }
 }
 
-async fn answer(mut stream: TcpStream, task: Task, calls: Calls) {
+async fn reply(mut stream: TcpStream, task: Task, calls: Calls) {
     let mut buffer = [0; BUFFER];
-    // `read` rather than `readable` and `try_read`: after a short read it knows that the socket is
-    // empty, which saves the read that says so.
+    // `read` instead of `readable` and `try_read`: after a short read tokio treats the socket as
+    // empty, which saves a read that fails.
     while let Ok(n @ 1..) = stream.read(&mut buffer).await {
-        if stream.write_all(task.answer(&buffer[..n])).await.is_err() {
+        if stream.write_all(task.reply(&buffer[..n])).await.is_err() {
             return;
         }
         calls.set(calls.get() + 2);

@@ -1,4 +1,4 @@
-//! The floor beneath io_uring(7): multishot accept and receive, one `enter` per turn.
+//! The floor for io_uring(7): multishot accept and receive, one io_uring_enter(2) per turn.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::io;
@@ -15,7 +15,7 @@ use super::{BUFFER, Task};
 const BUFFERS: u16 = 256;
 const GROUP: u16 = 0;
 
-/// What an operation was; with the descriptor and the buffer it makes up the `user_data`.
+/// The kind of an operation, part of the `user_data` with the descriptor and the buffer.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Accept,
@@ -35,7 +35,7 @@ fn unpack(data: u64) -> (Kind, i32, u16) {
 }
 
 pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
-    // A multishot accept on a non-blocking listener gives up where it should wait.
+    // A multishot accept on a non-blocking listener ends instead of waiting.
     listener.set_nonblocking(false)?;
     let mut ring: IoUring = IoUring::builder()
         .setup_single_issuer()
@@ -53,7 +53,7 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
     loop {
         floor.sq.sync();
         floor.calls += 1;
-        // Waiting for one sets GETEVENTS, without which a deferring ring completes nothing.
+        // Waiting for one completion sets GETEVENTS, which a ring with DEFER_TASKRUN requires.
         match floor.submitter.submit_and_wait(1) {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
             Err(error) => return Err(error),
@@ -67,7 +67,7 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
                 Kind::Accept if result == -libc::EINVAL => return Ok(floor.calls),
                 Kind::Accept => floor.accepted(fd, result, more),
                 Kind::Receive => floor.received(fd, result, more, entry.flags()),
-                Kind::Send if matches!(task, Task::Echo) => floor.buffers.give_back(buffer),
+                Kind::Send if matches!(task, Task::Echo) => floor.buffers.recycle(buffer),
                 Kind::Send | Kind::Close => {}
             }
         }
@@ -85,12 +85,12 @@ struct Floor<'a> {
 
 impl Floor<'_> {
     fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: an entry names a descriptor, a buffer of the group, or bytes that are either
-        // static or in a buffer that is given back only after its send has completed.
+        // SAFETY: an entry refers to a descriptor, a buffer of the group, or bytes that are either
+        // static or in a buffer that is returned only after its send has completed.
         while unsafe { self.sq.push(&entry) }.is_err() {
             self.sq.sync();
             self.calls += 1;
-            // A refusal means that completions wait to be taken, and the room comes next time.
+            // An error means that completions are pending; a later iteration finds space.
             let _ = self.submitter.submit();
             self.sq.sync();
         }
@@ -121,17 +121,17 @@ impl Floor<'_> {
             let bytes = match self.task {
                 Task::Echo => (self.buffers.address(buffer), result as u32),
                 Task::Reply(reply) => {
-                    self.buffers.give_back(buffer);
+                    self.buffers.recycle(buffer);
                     (reply.as_ptr(), reply.len() as u32)
                 }
             };
-            // MSG_WAITALL has the kernel finish a short send.
+            // MSG_WAITALL makes the kernel complete a short send.
             let entry = opcode::Send::new(Fd(fd), bytes.0, bytes.1)
                 .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
                 .build();
             self.push(entry.user_data(pack(Kind::Send, fd, buffer)));
         } else if result != -libc::ENOBUFS {
-            // Posted rather than called, so that it comes after the sends that are queued.
+            // Closed by an operation, so that it follows the queued sends.
             let entry = opcode::Close::new(Fd(fd)).build();
             return self.push(entry.user_data(pack(Kind::Close, fd, 0)));
         }
@@ -141,8 +141,8 @@ impl Floor<'_> {
     }
 }
 
-/// The ring of provided buffers. Its memory is never freed: the kernel may write to it until the
-/// ring is torn down, which happens some time after the descriptor was closed.
+/// The ring of provided buffers. Its memory is never freed, as the kernel may write to it until the
+/// ring is destroyed, some time after its descriptor is closed.
 struct Buffers {
     entries: NonNull<BufRingEntry>,
     memory: NonNull<u8>,
@@ -155,10 +155,10 @@ impl Buffers {
         let memory = pages(BUFFER * usize::from(BUFFERS));
         let mut buffers = Buffers { entries, memory, tail: 0 };
         let address = entries.as_ptr() as u64;
-        // SAFETY: the memory holds BUFFERS entries, begins at a page, and is never freed.
+        // SAFETY: the memory holds BUFFERS entries, is page-aligned, and is never freed.
         unsafe { submitter.register_buf_ring_with_flags(address, BUFFERS, GROUP, 0)? };
         for buffer in 0..BUFFERS {
-            buffers.give_back(buffer);
+            buffers.recycle(buffer);
         }
         buffers.publish();
         Ok(buffers)
@@ -169,21 +169,21 @@ impl Buffers {
         unsafe { self.memory.as_ptr().add(usize::from(buffer) * BUFFER) }
     }
 
-    fn give_back(&mut self, buffer: u16) {
-        let place = usize::from(self.tail % BUFFERS);
+    fn recycle(&mut self, buffer: u16) {
+        let index = usize::from(self.tail % BUFFERS);
         let address = self.address(buffer) as u64;
-        // SAFETY: `place` is below BUFFERS. The kernel does not read the entries at or after the
-        // tail, and writes none, so this thread has the entry to itself.
-        let entry = unsafe { &mut *self.entries.as_ptr().add(place) };
+        // SAFETY: `index` is below BUFFERS. The kernel does not read the entries at or after the
+        // tail, and writes none, so this thread has exclusive access to the entry.
+        let entry = unsafe { &mut *self.entries.as_ptr().add(index) };
         entry.set_addr(address);
         entry.set_len(BUFFER as u32);
         entry.set_bid(buffer);
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the kernel everything that was given back.
+    /// Publishes the returned buffers to the kernel.
     fn publish(&self) {
-        // SAFETY: the tail lies in the first entry, which is initialised; only this thread writes
+        // SAFETY: the tail is in the first entry, which is initialised; only this thread writes
         // it, and an `AtomicU16` has the same layout.
         let tail = unsafe { &*BufRingEntry::tail(self.entries.as_ptr()).cast::<AtomicU16>() };
         tail.store(self.tail, Ordering::Release);
@@ -191,7 +191,7 @@ impl Buffers {
 }
 
 fn pages(bytes: usize) -> NonNull<u8> {
-    let layout = Layout::from_size_align(bytes, 4096).expect("a few pages fit the address space");
+    let layout = Layout::from_size_align(bytes, 4096).expect("the layout of a few pages is valid");
     // SAFETY: the size is not zero.
     let memory = unsafe { alloc_zeroed(layout) };
     NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout))

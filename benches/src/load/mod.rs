@@ -1,8 +1,8 @@
-//! `lab load`: load on a web server.
+//! `lab load`: generates load on a web server.
 
+mod observation;
 mod options;
-mod seen;
-mod show;
+mod output;
 mod target;
 
 use std::fs;
@@ -13,66 +13,70 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use load_generator::{Generator, Moment, Pace, Plan, Stopped, Tally};
+use load_generator::{Generator, LoadModel, Plan, RunEvent, Stats, StopReason};
 use shared_ring::poller::Epoll;
 use shared_ring::{
     EngineConfig, Host, Kernel, Linux, Mode, PortableKernel, UringConfig, UringKernel,
 };
 
+pub(crate) use observation::{Interval, Observation};
 pub(crate) use options::Load;
-pub(crate) use seen::{Interval, Observation};
 
 use crate::failure::Failure;
 use crate::measure::pin;
 use crate::say::say;
 
-/// Receive buffers: they fit the second-level cache.
+/// Receive buffers: together they fit the second-level cache.
 const BUFFERS: u16 = 256;
 const BUFFER_SIZE: u32 = 4096;
 
-/// The lines on standard error by which whoever measures the server knows when to read its counts.
-const MARKS: [(Moment, &str); 2] =
-    [(Moment::Counts, "counts"), (Moment::CountsNoMore, "counts no more")];
+/// Lines on standard error that mark the measurement period for the parent process.
+const MARKS: [(RunEvent, &str); 2] = [
+    (RunEvent::MeasurementStart, "measurement start"),
+    (RunEvent::MeasurementEnd, "measurement end"),
+];
 
-/// The moment that a line on standard error tells of, if it is a mark.
-pub(crate) fn marked(line: &str) -> Option<Moment> {
-    MARKS.iter().find(|(_, mark)| *mark == line).map(|(moment, _)| *moment)
+/// Returns the event that a line on standard error marks, if any.
+pub(crate) fn parse_mark(line: &str) -> Option<RunEvent> {
+    MARKS.iter().find(|(_, mark)| *mark == line).map(|(event, _)| *event)
 }
 
-/// Makes the load and tells what it came to.
+/// Runs the load and writes its results.
 pub(crate) fn load(options: &Load) -> Result<(), Failure> {
     let plan = options.plan()?;
     let cores = available_parallelism().map_or(1, usize::from);
     if let Some(core) = options.core.filter(|core| *core >= cores) {
-        return Err(Failure::Request(format!("there is no core {core}; there are {cores}")));
+        return Err(Failure::Request(format!(
+            "core {core} does not exist; there are {cores} cores"
+        )));
     }
-    // Better now than when the load was made.
+    // Detect unwritable files before the run.
     for path in [&options.json, &options.csv, &options.log].into_iter().flatten() {
         if !is_stdout(path) {
             save(path, "")?;
         }
     }
     if let Some(core) = options.core {
-        pin(&[core]).map_err(|e| Failure::new(format_args!("can't run on core {core}"), e))?;
+        pin(&[core]).map_err(|e| Failure::new(format_args!("cannot run on core {core}"), e))?;
     }
     let host = Linux::default();
     let before = host.cpu_time();
-    let (tally, kernel) = on_some_kernel(&plan, options.mark)?;
-    let processor = host.cpu_time() - before;
-    let of = (options.url.as_str(), words(&plan), kernel);
-    let seen = Observation::of(&tally, of, plan.interval, processor);
-    write(options, &seen, &tally)?;
-    match tally.stopped {
-        Some(stopped) => Err(Failure::Run(early(stopped, &plan))),
-        None if seen.due > 0 && seen.replies == 0 => {
-            Err(Failure::Run("not one request got a good reply".to_owned()))
+    let (stats, kernel) = run_on_available_kernel(&plan, options.mark)?;
+    let cpu_time = host.cpu_time() - before;
+    let of = (options.url.as_str(), description(&plan), kernel);
+    let observation = Observation::of(&stats, of, plan.interval, cpu_time);
+    write(options, &observation, &stats)?;
+    match stats.stop_reason {
+        Some(reason) => Err(Failure::Run(stop_failure(reason, &plan))),
+        None if observation.due > 0 && observation.replies == 0 => {
+            Err(Failure::Run("no request got a successful reply".to_owned()))
         }
         None => Ok(()),
     }
 }
 
-/// On io_uring, or by epoll where that is refused.
-fn on_some_kernel(plan: &Plan, mark: bool) -> Result<(Tally, &'static str), Failure> {
+/// Runs the load on io_uring or, if that is unavailable, on epoll.
+fn run_on_available_kernel(plan: &Plan, mark: bool) -> Result<(Stats, &'static str), Failure> {
     let operations = Generator::<UringKernel>::operations(plan);
     let config = UringConfig {
         mode: Mode::Deferred,
@@ -81,16 +85,16 @@ fn on_some_kernel(plan: &Plan, mark: bool) -> Result<(Tally, &'static str), Fail
         buffer_size: BUFFER_SIZE,
     };
     match UringKernel::new(&config) {
-        Ok(kernel) => Ok((on(kernel, plan, mark)?, "io_uring")),
-        Err(missing) => {
-            eprintln!("lab: {missing}; using epoll");
+        Ok(kernel) => Ok((run(kernel, plan, mark)?, "io_uring")),
+        Err(error) => {
+            eprintln!("lab: {error}; using epoll");
             let config = EngineConfig { operations, buffers: BUFFERS, buffer_size: BUFFER_SIZE };
-            Ok((on(PortableKernel::new(Epoll::new()?, &config)?, plan, mark)?, "epoll"))
+            Ok((run(PortableKernel::new(Epoll::new()?, &config)?, plan, mark)?, "epoll"))
         }
     }
 }
 
-fn on<K: Kernel>(kernel: K, plan: &Plan, mark: bool) -> Result<Tally, Failure> {
+fn run<K: Kernel>(kernel: K, plan: &Plan, mark: bool) -> Result<Stats, Failure> {
     let generator = Generator::new(kernel, plan).map_err(|invalid| Failure::Request(invalid.0))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -98,22 +102,22 @@ fn on<K: Kernel>(kernel: K, plan: &Plan, mark: bool) -> Result<Tally, Failure> {
     }
     let display = display(plan);
     let seconds = plan.interval.as_secs_f64();
-    let tally = generator.run(|moment, tally| {
-        match moment {
-            Moment::Turn => {}
-            Moment::Counts | Moment::CountsNoMore if mark => {
-                let line = MARKS.iter().find(|(marked, _)| *marked == moment);
+    let stats = generator.run(|event, stats| {
+        match event {
+            RunEvent::Poll => {}
+            RunEvent::MeasurementStart | RunEvent::MeasurementEnd if mark => {
+                let line = MARKS.iter().find(|(marked, _)| *marked == event);
                 eprintln!("{}", line.map_or("", |(_, line)| line));
             }
             _ => {
-                display.set_position(tally.series.len() as u64);
-                display.set_message(show::progress(tally, seconds));
+                display.set_position(stats.intervals.len() as u64);
+                display.set_message(output::progress(stats, seconds));
             }
         }
         !interrupted.load(Ordering::Relaxed)
     });
     display.finish_and_clear();
-    tally.map_err(|fault| Failure::Run(fault.to_string()))
+    stats.map_err(|error| Failure::Run(error.to_string()))
 }
 
 fn display(plan: &Plan) -> ProgressBar {
@@ -127,14 +131,14 @@ fn display(plan: &Plan) -> ProgressBar {
     bar
 }
 
-/// The load in words.
-fn words(plan: &Plan) -> String {
-    let pace = match plan.pace {
-        Pace::Closed { clients } => format!("closed loop of {clients} clients"),
-        Pace::Sessions { rate, arrivals } => {
+/// Describes the load in one line.
+fn description(plan: &Plan) -> String {
+    let model = match plan.model {
+        LoadModel::Closed { connections } => format!("closed loop of {connections} clients"),
+        LoadModel::OpenSessions { rate, arrivals } => {
             format!("open loop, {rate} sessions per second ({arrivals:?})").to_lowercase()
         }
-        Pace::Requests { rate, arrivals, connections } => format!(
+        LoadModel::OpenRequests { rate, arrivals, connections } => format!(
             "open loop, {rate} requests per second ({arrivals:?}) on {connections} connections"
         )
         .to_lowercase(),
@@ -142,46 +146,46 @@ fn words(plan: &Plan) -> String {
     let (duration, warm_up) = (plan.duration.as_secs_f64(), plan.warm_up.as_secs_f64());
     let burst = match plan.burst {
         1.0 => String::new(),
-        times => format!(" with {times} times as much"),
+        factor => format!(" at {factor} times the rate"),
     };
-    let awake = if plan.busy { ", never asleep" } else { "" };
-    format!("{pace}, {duration} s after {warm_up} s of warm-up{burst}{awake}")
+    let busy_poll = if plan.busy_poll { ", busy polling" } else { "" };
+    format!("{model}, {duration} s after {warm_up} s of warm-up{burst}{busy_poll}")
 }
 
-fn early(stopped: Stopped, plan: &Plan) -> String {
-    let what = seen::sentence(stopped);
-    match stopped {
-        Stopped::Asked => what,
-        _ => format!("{}: {what}", plan.to),
+fn stop_failure(reason: StopReason, plan: &Plan) -> String {
+    let message = observation::stop_message(reason);
+    match reason {
+        StopReason::Interrupted => message,
+        _ => format!("{}: {message}", plan.target),
     }
 }
 
 fn save(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text)
-        .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))
+        .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))
 }
 
-/// Writes what was asked for, all of it that can be written.
-fn write(options: &Load, seen: &Observation, tally: &Tally) -> Result<(), Failure> {
-    let json = || serde_json::to_string(seen).map_err(|e| Failure::new("JSON", e));
+/// Writes the requested outputs. If one fails, writes the others.
+fn write(options: &Load, observation: &Observation, stats: &Stats) -> Result<(), Failure> {
+    let json = || serde_json::to_string(observation).map_err(|e| Failure::new("JSON", e));
     let texts: [(_, &dyn Fn() -> Result<String, Failure>); 3] = [
         (&options.json, &|| Ok(json()? + "\n")),
-        (&options.csv, &|| Ok(show::csv(seen))),
-        (&options.log, &|| Ok(show::log(&tally.log))),
+        (&options.csv, &|| Ok(output::csv(observation))),
+        (&options.log, &|| Ok(output::log(&stats.log))),
     ];
-    let (mut quiet, mut written) = (false, Ok(()));
+    let (mut to_stdout, mut written) = (false, Ok(()));
     for (path, text) in texts {
         let Some(path) = path else { continue };
-        let done = if is_stdout(path) {
-            quiet = true;
+        let result = if is_stdout(path) {
+            to_stdout = true;
             say(text()?.trim_end())
         } else {
             save(path, &text()?)
         };
-        written = written.and(done);
+        written = written.and(result);
     }
-    if !quiet {
-        say(show::summary(seen).trim_end())?;
+    if !to_stdout {
+        say(output::summary(observation).trim_end())?;
     }
     written
 }

@@ -1,29 +1,32 @@
-//! h2load, the load generator of nghttp2, speaking HTTP/1.1 from one core.
+//! h2load, the load generator of nghttp2, with HTTP/1.1 from one core.
 
 use std::process::Command;
 
-use super::processor::own_seconds;
+use super::cpu::own_seconds;
 use super::wrk::on_its_core;
 use crate::failure::Failure;
 
-/// What h2load saw.
+/// The results of h2load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct H2loadObservation {
     pub(crate) requests: u64,
-    /// Requests in a second.
+    /// Requests per second.
     pub(crate) rate: f64,
-    /// Processor time that it used, in seconds.
+    /// CPU time that it used, in seconds.
     pub(crate) own_seconds: f64,
 }
 
-/// h2load.
+/// An installed h2load.
 #[derive(Debug)]
 pub(crate) struct H2load {
     pub(crate) version: String,
 }
 
 impl H2load {
-    /// Looks whether it is installed.
+    /// Finds h2load and its version.
+    ///
+    /// # Errors
+    /// If it is not installed.
     pub(crate) fn find() -> Result<Self, Failure> {
         // `h2load nghttp2/1.52.0`
         let Ok(output) = Command::new("h2load").arg("--version").output() else {
@@ -34,8 +37,8 @@ impl H2load {
         Ok(H2load { version: text.trim().rsplit('/').next().unwrap_or("").to_owned() })
     }
 
-    /// Makes so many requests on so many connections at a time; with `close`, on a new connection
-    /// each.
+    /// Makes `requests` requests on `connections` concurrent connections; with `close`, each on a new
+    /// connection.
     pub(crate) fn run(
         &self,
         url: &str,
@@ -51,15 +54,14 @@ impl H2load {
         }
         let before = own_seconds()?;
         let output =
-            on_its_core(command.arg(url)).map_err(|e| Failure::new("can't run h2load", e))?;
+            on_its_core(command.arg(url)).map_err(|e| Failure::new("cannot run h2load", e))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let told = read(&text).ok_or_else(|| {
+        let (rate, succeeded) = parse(&text).ok_or_else(|| {
             Failure::Run(format!(
                 "h2load failed: {text}{}",
                 String::from_utf8_lossy(&output.stderr)
             ))
         })?;
-        let (rate, succeeded) = told;
         if succeeded != requests {
             return Err(Failure::Run(format!("h2load got {succeeded} of {requests} replies")));
         }
@@ -67,10 +69,10 @@ impl H2load {
     }
 }
 
-/// The rate, and how many requests succeeded, from lines such as
+/// Parses the rate and the number of successful requests from lines such as
 /// `finished in 2.51s, 15912.58 req/s, 0B/s` and
 /// `requests: 40000 total, 40000 started, 40000 done, 40000 succeeded, 0 failed, ...`.
-fn read(text: &str) -> Option<(f64, u64)> {
+fn parse(text: &str) -> Option<(f64, u64)> {
     let line = |start| text.lines().find(|line| line.starts_with(start));
     let rate = line("finished in")?.split(", ").nth(1)?.split(' ').next()?.parse().ok()?;
     let counts = line("requests:")?.split(", ");
@@ -83,10 +85,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_read() {
+    fn rate_and_successes_are_parsed() {
         let text = "progress: 100% done\n\nfinished in 2.51s, 15912.58 req/s, 0B/s\n\
                     requests: 40000 total, 40000 started, 40000 done, 39999 succeeded, 1 failed\n";
-        assert_eq!(read(text), Some((15912.58, 39_999)));
-        assert_eq!(read("unable to connect\n"), None);
+        assert_eq!(parse(text), Some((15912.58, 39_999)));
+        assert_eq!(parse("unable to connect\n"), None);
     }
 }

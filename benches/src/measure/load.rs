@@ -1,4 +1,4 @@
-//! The load, in a process of its own.
+//! The client, in a separate process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use crate::command::Workload;
 use crate::failure::Failure;
 
-/// What the client saw while it made a number of requests.
+/// The results of the client for a number of requests.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Window {
     pub(crate) requests: u64,
     pub(crate) seconds: f64,
-    /// Processor time of the client.
+    /// CPU time of the client.
     pub(crate) cpu_ns: u64,
 }
 
-/// A client with open connections. It is ended when dropped.
+/// A client with open connections, terminated on drop.
 #[derive(Debug)]
 pub(crate) struct Load {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    made: u64,
+    request_count: u64,
 }
 
 impl Load {
@@ -42,31 +42,31 @@ impl Load {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|e| Failure::new("can't start the client", e))?;
+            .map_err(|e| Failure::new("cannot start the client", e))?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
-        let mut load = Load { child, input, output, made: 0 };
+        let mut load = Load { child, input, output, request_count: 0 };
         load.line()?;
         Ok(load)
     }
 
-    /// Makes so many requests and returns when the last reply has arrived.
+    /// Makes `count` requests, and returns once the last reply has arrived.
     pub(crate) fn requests(&mut self, count: u64) -> Result<Window, Failure> {
         writeln!(self.input.as_mut().expect("open until the end"), "{count}")?;
         let line = self.line()?;
-        self.made += count;
-        serde_json::from_str(&line).map_err(|e| Failure::new("the client's words", e))
+        self.request_count += count;
+        serde_json::from_str(&line).map_err(|e| Failure::new("cannot parse the client's output", e))
     }
 
-    /// How many requests it has made.
-    pub(crate) fn made(&self) -> u64 {
-        self.made
+    /// Returns the number of requests made so far.
+    pub(crate) fn request_count(&self) -> u64 {
+        self.request_count
     }
 
     fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         match self.output.read_line(&mut line)? {
-            0 => Err(Failure::Run("the client gave up".to_owned())),
+            0 => Err(Failure::Run("the client ended unexpectedly".to_owned())),
             _ => Ok(line),
         }
     }
@@ -74,7 +74,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // At the end of its input it closes its connections and ends.
+        // At end of input the client exits.
         drop(self.input.take());
         if self.child.wait().is_err() {
             let _ = self.child.kill();

@@ -1,13 +1,13 @@
-//! Measuring a server from outside: processes, load, and what they cost.
+//! Measurement of servers from outside: processes, load and costs.
 
 mod callgrind;
+mod cpu;
 mod h2load;
 mod load;
 mod namespace;
 mod network;
 mod peer;
 mod perf;
-mod processor;
 mod quota;
 mod sample;
 mod server;
@@ -16,18 +16,18 @@ mod trial;
 mod wrk;
 
 pub(crate) use callgrind::Callgrind;
-pub(crate) use h2load::{H2load, H2loadObservation as H2loadSeen};
+pub(crate) use cpu::{
+    CLIENT_CORE, CpuTime, OtherPrograms, SERVER_CORE, Switches, pin, raise_descriptors,
+};
+pub(crate) use h2load::{H2load, H2loadObservation};
 pub(crate) use load::{Load, Window};
 pub(crate) use namespace::enter_own_network;
 pub(crate) use network::TcpCounts;
 pub(crate) use peer::Peer;
 pub(crate) use perf::{Perf, Recording, Share};
-pub(crate) use processor::{
-    CLIENT_CORE, CpuTime, Others, SERVER_CORE, Switches, pin, raise_descriptors,
-};
 pub(crate) use quota::{Quota, join, remove_all};
 pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject};
 pub(crate) use site::{HELLO, Site};
-pub(crate) use trial::{SOURCES, Trial, Trials, awake, load};
-pub(crate) use wrk::{Requests, Wrk, WrkObservation as WrkSeen};
+pub(crate) use trial::{SOURCES, Trial, Trials, busy_option, load};
+pub(crate) use wrk::{Requests, Wrk, WrkObservation};

@@ -1,4 +1,4 @@
-//! A network of its own, in which nobody else's packets are about.
+//! A private network namespace, without packets of other programs.
 
 use std::fs;
 use std::io;
@@ -7,9 +7,9 @@ use rustix::fd::AsRawFd;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::UnshareFlags;
 
-/// What a machine for many connections is set to. The first leaves more ports to clients; the next
-/// two are the longest queue of a listener, which those servers have that can't be told, and what is
-/// begun before it; the last lets clients that close first use their ports again.
+/// Kernel settings for many connections. The first gives clients more ports. The next two are the
+/// maximum listen backlog, which servers without an option for it use, and the maximum number of
+/// connections in SYN-RECV. The last lets clients that close first reuse their ports.
 const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/ip_local_port_range", "1024 65535"),
     ("net/core/somaxconn", "4096"),
@@ -17,19 +17,19 @@ const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_tw_reuse", "1"),
 ];
 
-/// Moves this process, which has one thread, and all that it will start into a network of its
-/// own, with nothing but loopback in it.
+/// Moves this process, which has one thread, and its future children into a new network namespace
+/// with only a loopback interface.
 ///
 /// # Errors
-/// Where that is not allowed, or where the network can't be set up.
+/// If this is not permitted, or the namespace cannot be set up.
 pub(crate) fn enter_own_network() -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     // SAFETY: no memory or descriptors are concerned, and there is no other thread.
-    let alone = |flags| unsafe { rustix::thread::unshare_unsafe(flags) };
+    let unshare = |flags| unsafe { rustix::thread::unshare_unsafe(flags) };
     if uid.is_root() {
-        alone(UnshareFlags::NEWNET)?;
+        unshare(UnshareFlags::NEWNET)?;
     } else {
-        alone(UnshareFlags::NEWUSER | UnshareFlags::NEWNET)?;
+        unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET)?;
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/uid_map", format!("{0} {0} 1", uid.as_raw()))?;
         fs::write("/proc/self/gid_map", format!("{0} {0} 1", gid.as_raw()))?;
@@ -44,13 +44,13 @@ pub(crate) fn enter_own_network() -> io::Result<()> {
 /// Sets the interface `lo` up (netdevice(7)).
 fn raise_loopback() -> io::Result<()> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    // SAFETY: it is a plain C structure for which all zero bytes are a valid value.
+    // SAFETY: a plain C structure for which all zero bytes are a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = *from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: the request reads one `ifreq`, which is there.
+    // SAFETY: the call reads one `ifreq`, which is live.
     let result = unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,26 +1,26 @@
-//! What the kernel counts of listeners, as nstat(8) shows it.
+//! The kernel's counters of listeners, as in nstat(8).
 
 use std::fs;
 use std::io;
 
-/// What happened to connections before any server saw them.
+/// Counters of connections before they are accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpCounts {
-    /// Times a listener's queue was full.
+    /// Number of times a listen backlog was full.
     pub(crate) listen_overflows: u64,
-    /// Connections that were dropped there, for this or another reason.
+    /// Connections dropped before they were accepted, for this or another reason.
     pub(crate) listen_drops: u64,
 }
 
 impl TcpCounts {
-    /// Those of this process's network so far.
+    /// Reads the counters of this process's network namespace.
     pub(crate) fn now() -> io::Result<Self> {
         let extended = fs::read_to_string("/proc/self/net/netstat")?;
         let of = |name| counter(&extended, "TcpExt:", name).unwrap_or(0);
         Ok(TcpCounts { listen_overflows: of("ListenOverflows"), listen_drops: of("ListenDrops") })
     }
 
-    /// How much they have grown.
+    /// Returns the increase since `before`.
     pub(crate) fn since(self, before: TcpCounts) -> TcpCounts {
         TcpCounts {
             listen_overflows: self.listen_overflows - before.listen_overflows,
@@ -29,7 +29,7 @@ impl TcpCounts {
     }
 }
 
-/// Finds a counter in pairs of lines, one with names and one with values, that begin alike.
+/// Finds a counter in pairs of lines with equal first words, one with names and one with values.
 fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.split(' ').next() == Some(group));
     let (names, values) = (lines.next()?.split(' '), lines.next()?.split(' '));

@@ -1,18 +1,18 @@
-//! The servers that are measured beside each other.
+//! The servers that are compared.
 
 use std::fmt;
 
 use super::Subject;
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::serve;
 
 /// A server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// This project's, on a mechanism.
+    /// This project's web server, on a mechanism.
     Ours(&'static str),
-    /// The least program on an interface.
+    /// The floor for an interface.
     Floor(&'static str),
     /// nginx, in a configuration.
     Nginx(&'static str),
@@ -22,32 +22,32 @@ pub(crate) enum Peer {
     H2o,
     Hyper,
     MayMinihttp,
-    /// The proxy of the examples, on a mechanism.
+    /// The example proxy, on a mechanism.
     Proxy(&'static str),
 }
 
 use Peer::{Floor, H2o, Haproxy, Hyper, Lighttpd, MayMinihttp, Nginx, Ours, Proxy};
 
 impl Peer {
-    /// What is to be started.
+    /// Returns the program to start.
     pub(crate) fn subject(self) -> Subject {
         let (what, mechanism) = match self {
-            Ours(mechanism) => (What::Httpd, mechanism),
-            Floor(interface) => (What::Floor, interface),
-            Nginx(configuration) => (What::Nginx, configuration),
-            Lighttpd(handler) => (What::Lighttpd, handler),
-            Haproxy => (What::Haproxy, "epoll"),
-            H2o => (What::H2o, "epoll"),
-            Hyper => (What::Hyper, "tokio"),
-            MayMinihttp => (What::MayMinihttp, "may"),
-            Proxy(mechanism) => (What::Proxy, mechanism),
+            Ours(mechanism) => (ServerKind::Httpd, mechanism),
+            Floor(interface) => (ServerKind::Floor, interface),
+            Nginx(configuration) => (ServerKind::Nginx, configuration),
+            Lighttpd(handler) => (ServerKind::Lighttpd, handler),
+            Haproxy => (ServerKind::Haproxy, "epoll"),
+            H2o => (ServerKind::H2o, "epoll"),
+            Hyper => (ServerKind::Hyper, "tokio"),
+            MayMinihttp => (ServerKind::MayMinihttp, "may"),
+            Proxy(mechanism) => (ServerKind::Proxy, mechanism),
         };
         Subject { what, mechanism: mechanism.to_owned(), work: Workload::File }
     }
 }
 
 impl Peer {
-    /// Its name in the names of ratios.
+    /// Returns its name in the names of ratios.
     pub(crate) fn short_name(self) -> String {
         match self {
             Nginx(_) => "nginx".to_owned(),
@@ -55,10 +55,11 @@ impl Peer {
         }
     }
 
-    /// Its version, if it is somebody else's server. With `build` it is built, if it is a library's.
+    /// Returns the version of an external server, or `None` for ours. With `build`, a library's server
+    /// is built first.
     ///
     /// # Errors
-    /// When it is not installed, or can't be built; says what is missing.
+    /// If it is not installed, or cannot be built.
     pub(crate) fn find(self, build: bool) -> Result<Option<String>, Failure> {
         serve::named(self.subject().what).map(|external| external.find(build)).transpose()
     }

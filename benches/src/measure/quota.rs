@@ -1,4 +1,4 @@
-//! Part of a core for a server, by a control group: cgroups(7), in both versions.
+//! CPU quotas for servers, by control groups: cgroups(7), versions 1 and 2.
 
 use std::fs;
 use std::io;
@@ -11,26 +11,25 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
 
-/// What is given out at a time, in microseconds: the least that the kernel takes, so that a server
-/// that has used it up does not stop for long.
+/// The quota of a period, in microseconds: the kernel's minimum, so that a throttled server does not
+/// stop for long.
 const BUDGET_US: u32 = 1_000;
-/// For how long each part is given out where several cores share it, in microseconds. The kernel
-/// hands it to a core in slices of 5 ms (`sched_cfs_bandwidth_slice_us`): of less than two slices
-/// one core would get all.
+/// The period of a quota shared by several cores, in microseconds. The kernel allocates it to a core
+/// in slices of 5 ms (`sched_cfs_bandwidth_slice_us`): with less than two slices, one core could get
+/// the whole quota.
 const SLICED_PERIOD_US: u32 = 50_000;
 
-/// A control group whose processes have part of a core together. It is removed when dropped, when
-/// they have ended.
+/// A control group whose processes share part of a core. Dropping it kills them and removes it.
 #[derive(Debug)]
 pub(crate) struct Quota(PathBuf);
 
 impl Quota {
-    /// Makes a group that has `percent` of a core, in pieces as small as can be.
+    /// Creates a group with `percent` of a core, with the shortest possible periods.
     pub(crate) fn new(percent: u32) -> Result<Self, Failure> {
         Quota::of(percent, BUDGET_US, BUDGET_US * 100 / percent.clamp(1, 100))
     }
 
-    /// The same in pieces that several cores can share.
+    /// Creates a group with `percent` of a core, with periods that several cores can share.
     pub(crate) fn in_slices(percent: u32) -> Result<Self, Failure> {
         Quota::of(percent, SLICED_PERIOD_US / 100 * percent, SLICED_PERIOD_US)
     }
@@ -51,8 +50,7 @@ impl Quota {
             }
         }
         Err(Failure::Run(
-            "no control group with a share of the processor can be made here (cgroups(7)); as root \
-             it can"
+            "cannot create a control group with a CPU quota (cgroups(7)); run the experiment as root"
                 .to_owned(),
         ))
     }
@@ -66,7 +64,7 @@ impl Quota {
         fs::write(self.0.join("cpu.cfs_quota_us"), budget_us.to_string())
     }
 
-    /// Its directory.
+    /// Returns its directory.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -78,12 +76,12 @@ impl Drop for Quota {
     }
 }
 
-/// Removes a group. Who is left in it, such as the workers of a server that was killed, is ended.
+/// Kills the remaining processes of a group, such as workers of a killed server, and removes it.
 fn remove(group: &Path) {
     for _ in 0..100 {
-        let left = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-        let left = left.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?));
-        for process in left {
+        let remaining = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        let remaining = remaining.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?));
+        for process in remaining {
             let _ = kill_process(process, Signal::KILL);
         }
         if fs::remove_dir(group).is_ok() || !group.exists() {
@@ -93,28 +91,28 @@ fn remove(group: &Path) {
     }
 }
 
-/// Removes the groups that this process has made, for when it is ended by a signal.
+/// Removes the groups of this process, when a signal ends it.
 pub(crate) fn remove_all() {
-    let mine = format!("lab-{}-", std::process::id());
+    let own_prefix = format!("lab-{}-", std::process::id());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     for entry in
         parents(&mounts, &own).iter().filter_map(|parent| fs::read_dir(parent).ok()).flatten()
     {
         let Ok(entry) = entry else { continue };
-        if entry.file_name().to_string_lossy().starts_with(&mine) {
+        if entry.file_name().to_string_lossy().starts_with(&own_prefix) {
             remove(&entry.path());
         }
     }
 }
 
-/// Moves this process into the group of a directory.
+/// Moves this process into the group at a directory.
 pub(crate) fn join(group: &Path) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
 
-/// Where a group might be made: in this process's own group or in those around it, nearest first,
-/// in each hierarchy that may have the controller.
+/// Returns possible parents of a new group: this process's group and its ancestors, nearest first, in
+/// each hierarchy that may have the controller.
 fn parents(mounts: &str, own: &str) -> Vec<PathBuf> {
     let mut parents = Vec::new();
     for mount in mounts.lines() {
@@ -148,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_looked_for_from_the_inside_out() {
+    fn parents_are_found_nearest_first() {
         let one = "35 28 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
         let found = parents(one, "0::/user.slice/shell\n");
         let expected = ["/sys/fs/cgroup/user.slice/shell", "/sys/fs/cgroup/user.slice"];

@@ -1,9 +1,9 @@
-//! A server under load, and what a number of requests cost it.
+//! A server under load, and the cost of its requests.
 
 use super::{Load, Server, Site, Subject};
 use crate::failure::Failure;
 
-/// What a number of requests cost.
+/// The cost of a number of requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     requests: u64,
@@ -14,27 +14,27 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Processor time of the server for each request.
+    /// Returns the CPU time of the server per request.
     pub(crate) fn cpu_ns(&self) -> f64 {
         self.server_ns as f64 / self.requests as f64
     }
 
-    /// Requests in a second.
+    /// Returns the requests per second.
     pub(crate) fn rate(&self) -> f64 {
         self.requests as f64 / self.seconds
     }
 
-    /// Which part of the time the server ran; near 1 the server is the limit.
+    /// Returns the share of the time in which the server ran; near 1 the server is the limit.
     pub(crate) fn server_busy(&self) -> f64 {
         self.server_ns as f64 / 1e9 / self.seconds
     }
 
-    /// Which part of the time the client ran.
+    /// Returns the share of the time in which the client ran.
     pub(crate) fn client_busy(&self) -> f64 {
         self.client_ns as f64 / 1e9 / self.seconds
     }
 
-    /// Allocations of the server for each request.
+    /// Returns the allocations of the server per request.
     pub(crate) fn allocations(&self) -> f64 {
         self.allocations as f64 / self.requests as f64
     }
@@ -50,10 +50,10 @@ impl std::ops::AddAssign for Sample {
     }
 }
 
-/// A server and the client that loads it.
+/// A server and its client.
 #[derive(Debug)]
 pub(crate) struct UnderLoad {
-    // The client goes first, so that the server sees its connections end.
+    // The client is dropped first, so that the server observes the end of its connections.
     load: Load,
     server: Server,
 }
@@ -73,7 +73,7 @@ impl UnderLoad {
         Ok(UnderLoad { load, server })
     }
 
-    /// Makes `count` requests. Nothing is in flight before and after, so the cost is theirs alone.
+    /// Makes `count` requests, and returns their cost. No other request is in flight.
     pub(crate) fn measure(&mut self, count: u64) -> Result<Sample, Failure> {
         let (counts, cpu) = (self.server.counts()?, self.server.cpu()?);
         let window = self.load.requests(count)?;
@@ -87,10 +87,10 @@ impl UnderLoad {
         })
     }
 
-    /// Stops both and returns system calls for each request, from the server's start to its end.
+    /// Stops both. Returns the system calls per request, from the server's start to its end.
     pub(crate) fn stop(self) -> Result<f64, Failure> {
-        let made = self.load.made();
+        let requests = self.load.request_count();
         drop(self.load);
-        Ok(self.server.stop()?.system_calls as f64 / made as f64)
+        Ok(self.server.stop()?.system_calls as f64 / requests as f64)
     }
 }

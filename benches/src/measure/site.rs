@@ -1,4 +1,4 @@
-//! The files that are served, and what a reply with one looks like.
+//! The served files, and a sample reply.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Server, Subject};
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::outcome;
 
-/// A line; files are made of it.
+/// The line that fills the files.
 pub(crate) const HELLO: &str = "Hello world\n";
 
-/// Each file and how long it is.
+/// Names and lengths of the files.
 const FILES: [(&str, usize); 8] = [
     ("hello.txt", HELLO.len()),
     ("1k.txt", 1 << 10),
@@ -27,7 +27,7 @@ const FILES: [(&str, usize); 8] = [
     ("1m.txt", 1 << 20),
 ];
 
-/// A directory with files, and a reply with one of them, for the floors.
+/// A directory of files, and a reply with one of them, for the floors.
 #[derive(Debug)]
 pub(crate) struct Site {
     root: PathBuf,
@@ -36,14 +36,14 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Makes the files and asks the file server, on `mechanism`, for a reply with the shortest.
+    /// Creates the files, and takes the file server's reply with the shortest one, on `mechanism`.
     pub(crate) fn new(mechanism: &str) -> Result<Self, Failure> {
         let mechanism = mechanism.to_owned();
-        let subject = Subject { what: What::App, mechanism, work: Workload::File };
+        let subject = Subject { what: ServerKind::App, mechanism, work: Workload::File };
         Site::asking(&subject, Workload::PATH, 1)
     }
 
-    /// Makes the files and asks `subject` for a reply, of which the floors will send `times`.
+    /// Creates the files, and takes the reply of `subject` to `path`, which floors send `times` times.
     pub(crate) fn asking(subject: &Subject, path: &str, times: usize) -> Result<Self, Failure> {
         let mut site = Site::bare(b"")?;
         let reply = fetch(&Server::start(subject, &site)?, path)?.repeat(times);
@@ -52,10 +52,10 @@ impl Site {
         Ok(site)
     }
 
-    /// Makes the files, with a reply that is given.
+    /// Creates the files, with a given reply.
     pub(crate) fn bare(reply: &[u8]) -> Result<Self, Failure> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // One for each, as tests run at the same time, and as some servers read all there is.
+        // One directory per site, as tests run concurrently, and as some servers read all files.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = outcome::directory()?.join(format!("site-{}-{number}", std::process::id()));
         fs::create_dir_all(&root)?;
@@ -68,7 +68,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Makes a further file.
+    /// Creates another file.
     pub(crate) fn add(&self, name: &str, length: usize) -> Result<(), Failure> {
         let lines = HELLO.as_bytes().repeat(length / HELLO.len() + 1);
         Ok(fs::write(self.root.join(name), &lines[..length])?)
@@ -82,7 +82,7 @@ impl Site {
         &self.reply
     }
 
-    /// How long the reply is.
+    /// Returns the length of the reply.
     pub(crate) fn reply_bytes(&self, work: Workload) -> usize {
         match work {
             Workload::Echo => work.request().len(),
@@ -98,11 +98,11 @@ impl Drop for Site {
     }
 }
 
-/// Asks once and returns the reply, which must be one of success.
+/// Makes one request. Returns the reply, which must have status 200.
 pub(super) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    // In one piece, as some servers reply to the first and close.
+    // Sent in one piece, as some servers reply after the first and close.
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut reply = Vec::new();
@@ -112,7 +112,9 @@ pub(super) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
             Ok(0) => break,
             Ok(n) => reply.extend_from_slice(&piece[..n]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::new(format!("no reply to {path}"), error)),
+            Err(error) => {
+                return Err(Failure::new(format!("no reply to a request for {path}"), error));
+            }
         }
     }
     if let Some(length) = length(&reply).filter(|n| *n <= reply.len())
@@ -124,10 +126,10 @@ pub(super) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
     }
     let text = String::from_utf8_lossy(&reply);
     let status = text.lines().next().unwrap_or("nothing");
-    Err(Failure::Run(format!("asked for {path}, the server said: {status}")))
+    Err(Failure::Run(format!("the reply to {path} is not 200 OK: {status}")))
 }
 
-/// How long a reply is, once its head is there.
+/// Returns the length of a reply, once its head is complete.
 fn length(reply: &[u8]) -> Option<usize> {
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let mut head = httparse::Response::new(&mut fields);
@@ -141,7 +143,7 @@ mod tests {
     use super::length;
 
     #[test]
-    fn a_reply_ends_where_its_length_says() {
+    fn reply_length_includes_head_and_body() {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n";
         assert_eq!(length(head.as_bytes()), Some(head.len() + 12));
         assert_eq!(length(&head.as_bytes()[..20]), None);

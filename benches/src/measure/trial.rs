@@ -1,4 +1,4 @@
-//! One server under one load of `lab load`, and what it cost.
+//! A run of a server under `lab load`, and its cost.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -6,120 +6,127 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::available_parallelism;
 
-use load_generator::Moment;
+use load_generator::RunEvent;
 
 use super::server::program;
 use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Server, Site, Switches, TcpCounts};
 use crate::failure::Failure;
-use crate::load::{Observation, marked};
+use crate::load::{Observation, parse_mark};
 use crate::outcome::{self, Outcome};
 
-/// Has clients connect from addresses in turn, each with ports of its own.
+/// Options that make clients connect from several addresses in turn, for more ports.
 pub(crate) const SOURCES: [&str; 2] = ["--sources", "127.0.0.2-127.0.0.17"];
 
-/// Spoiled runs that are told of one by one.
-const SPOILED_TOLD: usize = 4;
+/// Maximum number of unreliable runs that are listed individually.
+const MAX_LISTED: usize = 4;
 
-/// What one run came to.
+/// The results of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    pub(crate) seen: Observation,
-    /// Processor time of the server while what became due counted.
+    pub(crate) observed: Observation,
+    /// CPU time of the server during the measurement.
     pub(crate) server_ns: u64,
     pub(crate) switches: Switches,
     pub(crate) tcp: TcpCounts,
 }
 
 impl Trial {
-    /// Good replies per second.
+    /// Returns the good replies per second.
     pub(crate) fn goodput(&self) -> f64 {
-        self.seen.replies_per_second
+        self.observed.replies_per_second
     }
 
-    /// Bodies of good replies, in megabytes per second.
+    /// Returns the bodies of good replies, in megabytes per second.
     pub(crate) fn megabytes(&self) -> f64 {
-        self.seen.body_bytes as f64 / 1e6 / self.seen.seconds
+        self.observed.body_bytes as f64 / 1e6 / self.observed.seconds
     }
 
-    /// So much for each good reply, if there was one.
+    /// Returns a value per good reply, if there was one.
     fn per_reply(&self, of: f64) -> Option<f64> {
-        (self.seen.replies > 0).then(|| of / self.seen.replies as f64)
+        (self.observed.replies > 0).then(|| of / self.observed.replies as f64)
     }
 
-    /// Processor time of the server for each good reply.
+    /// Returns the CPU time of the server per good reply.
     pub(crate) fn cpu_us_per_reply(&self) -> Option<f64> {
         self.per_reply(self.server_ns as f64 / 1e3)
     }
 
-    /// Context switches of the server for each good reply.
+    /// Returns the context switches of the server per good reply.
     pub(crate) fn switches_per_reply(&self) -> Option<f64> {
         self.per_reply((self.switches.voluntary + self.switches.involuntary) as f64)
     }
 
-    /// The mean of the times of good replies.
+    /// Returns the mean time of good replies, in milliseconds.
     pub(crate) fn mean_ms(&self) -> Option<f64> {
-        self.per_reply(0.0).map(|_| self.seen.response_us.mean / 1e3)
+        self.per_reply(0.0).map(|_| self.observed.response_us.mean / 1e3)
     }
 
-    /// The time that one good reply in a hundred took, or longer.
+    /// Returns the 99th percentile of the times of good replies, in milliseconds.
     pub(crate) fn p99_ms(&self) -> Option<f64> {
-        self.per_reply(0.0).map(|_| self.seen.response_us.p99 / 1e3)
+        self.per_reply(0.0).map(|_| self.observed.response_us.p99 / 1e3)
     }
 
-    /// Connections that were dropped in the listener's queue, per second.
+    /// Returns the connections dropped in the listen backlog, per second.
     pub(crate) fn dropped(&self) -> f64 {
-        self.tcp.listen_drops as f64 / self.seen.seconds
+        self.tcp.listen_drops as f64 / self.observed.seconds
     }
 }
 
-/// Runs servers under load, a new process each, and discards what the generator spoiled.
+/// Runs servers under load, each in a new process, and repeats runs that the generator reports as
+/// unreliable.
 #[derive(Debug)]
 pub(crate) struct Trials<'a> {
     site: &'a Site,
-    /// How often a run is tried that the generator spoils.
+    /// Maximum number of attempts at a run.
     attempts: usize,
-    /// Runs that were discarded.
+    /// Number of discarded runs.
     discarded: usize,
-    /// Runs for which there was no time.
-    left_out: usize,
-    /// Runs that were kept though they were spoiled, as all attempts were.
-    spoiled: Vec<String>,
-    /// Runs in which the server did not hold its idle connections.
+    /// Number of runs skipped for lack of time.
+    skipped: usize,
+    /// Runs whose last attempt was unreliable too.
+    unreliable: Vec<String>,
+    /// Runs in which the server closed idle connections.
     lost: Vec<String>,
 }
 
 impl<'a> Trials<'a> {
     pub(crate) fn new(site: &'a Site, attempts: usize) -> Self {
-        Trials { site, attempts, discarded: 0, left_out: 0, spoiled: Vec::new(), lost: Vec::new() }
+        Trials {
+            site,
+            attempts,
+            discarded: 0,
+            skipped: 0,
+            unreliable: Vec::new(),
+            lost: Vec::new(),
+        }
     }
 
-    /// Runs `peer` under the load that `words` ask `lab load` for, on a path whose body has so many
-    /// bytes.
+    /// Runs `peer` under `lab load` with the options `args`, on a path whose body has `bytes` bytes.
     pub(crate) fn run(
         &mut self,
         peer: Peer,
         conditions: &Conditions<'_>,
         (path, bytes): (&str, usize),
-        words: &[&str],
+        args: &[&str],
     ) -> Result<Trial, Failure> {
         let mut attempt = 1;
         loop {
             let mut server = Server::start_under(&peer.subject(), self.site, conditions)?;
-            server.ask(path, bytes)?;
-            let trial = run(&server, path, words)?;
-            if let Some(why) = &trial.seen.partial {
-                return Err(Failure::Run(format!("{peer}: {why}")));
+            server.check_reply(path, bytes)?;
+            let trial = run(&server, path, args)?;
+            if let Some(reason) = &trial.observed.partial {
+                return Err(Failure::Run(format!("{peer}: {reason}")));
             }
-            if trial.seen.cold_lost > 0 {
-                let Observation { load, cold, cold_lost, .. } = &trial.seen;
+            if trial.observed.cold_lost > 0 {
+                let Observation { load, cold, cold_lost, .. } = &trial.observed;
                 self.lost.push(format!(
-                    "{peer}, {load}: the server ended {cold_lost} of {cold} idle connections."
+                    "{peer}, {load}: the server closed {cold_lost} of {cold} idle connections."
                 ));
             }
-            let Some(doubt) = trial.seen.doubts.first() else { return Ok(trial) };
-            let what = format!("{peer}, {}: {doubt}", trial.seen.load);
+            let Some(doubt) = trial.observed.doubts.first() else { return Ok(trial) };
+            let what = format!("{peer}, {}: {doubt}", trial.observed.load);
             if attempt >= self.attempts {
-                self.spoiled.push(what);
+                self.unreliable.push(what);
                 return Ok(trial);
             }
             self.discarded += 1;
@@ -127,41 +134,41 @@ impl<'a> Trials<'a> {
         }
     }
 
-    /// There is no time for a run.
-    pub(crate) fn note_late(&mut self) {
-        self.left_out += 1;
+    /// Counts a run skipped for lack of time.
+    pub(crate) fn note_skipped(&mut self) {
+        self.skipped += 1;
     }
 
-    /// Tells whoever reads the figures.
-    pub(crate) fn tell(&self, outcome: &mut Outcome) {
+    /// Adds notes on unreliable, discarded and skipped runs.
+    pub(crate) fn report(&self, outcome: &mut Outcome) {
         let notes = &mut outcome.notes;
-        if !self.spoiled.is_empty() {
+        if !self.unreliable.is_empty() {
             outcome.shows.push(format!(
-                "Runs behind these figures that were spoiled, as the notes say: {}.",
-                self.spoiled.len()
+                "Unreliable runs in these figures, listed in the notes: {}.",
+                self.unreliable.len()
             ));
         }
         if self.discarded > 0 {
             notes.push(format!(
-                "Discarded and made again, as the generator was late or out of room: {} runs.",
+                "Discarded and repeated, as the generator was late or at its limit: {} runs.",
                 self.discarded
             ));
         }
-        if self.left_out > 0 {
-            let n = self.left_out;
-            notes.push(format!("Left out, as the time was over: {n} runs."));
+        if self.skipped > 0 {
+            let n = self.skipped;
+            notes.push(format!("Skipped for lack of time: {n} runs."));
         }
         notes.extend(self.lost.iter().cloned());
-        for what in self.spoiled.iter().take(SPOILED_TOLD) {
-            notes.push(format!("Kept though spoiled at every attempt: {what}."));
+        for what in self.unreliable.iter().take(MAX_LISTED) {
+            notes.push(format!("Unreliable at every attempt: {what}."));
         }
-        if let Some(more @ 1..) = self.spoiled.len().checked_sub(SPOILED_TOLD) {
-            notes.push(format!("Likewise in {more} further runs."));
+        if let Some(more @ 1..) = self.unreliable.len().checked_sub(MAX_LISTED) {
+            notes.push(format!("Likewise: {more} further runs."));
         }
     }
 }
 
-/// Counts of a server, and of the network.
+/// Counters of a server and of the network.
 #[derive(Clone, Debug)]
 struct Reading {
     cpu: CpuTime,
@@ -175,19 +182,19 @@ impl Reading {
     }
 }
 
-fn run(server: &Server, path: &str, words: &[&str]) -> Result<Trial, Failure> {
+fn run(server: &Server, path: &str, args: &[&str]) -> Result<Trial, Failure> {
     let mut readings = Vec::new();
     let url = format!("http://{}{path}", server.address());
-    let seen = load(&url, words, |_| {
+    let observed = load(&url, args, |_| {
         readings.push(Reading::of(server)?);
         Ok(())
     })?;
     let [before, after] = &readings[..] else {
-        let why = seen.partial.unwrap_or_else(|| "it ended early".to_owned());
-        return Err(Failure::Run(why));
+        let reason = observed.partial.unwrap_or_else(|| "the run ended early".to_owned());
+        return Err(Failure::Run(reason));
     };
     Ok(Trial {
-        seen,
+        observed,
         server_ns: after.cpu.since(&before.cpu),
         switches: Switches {
             voluntary: after.switches.voluntary.saturating_sub(before.switches.voluntary),
@@ -197,55 +204,53 @@ fn run(server: &Server, path: &str, words: &[&str]) -> Result<Trial, Failure> {
     })
 }
 
-/// Words that keep the generator awake, where it has a core of its own. To wake a core that sleeps is dear
-/// on a virtual machine, and there is the more of it the less there is to do.
-pub(crate) fn awake() -> &'static [&'static str] {
+/// Returns the option that keeps the generator from sleeping, if it has its own core. Waking a
+/// sleeping core is expensive on a virtual machine, and more frequent at low load.
+pub(crate) fn busy_option() -> &'static [&'static str] {
     let has_core = available_parallelism().is_ok_and(|cores| cores.get() > CLIENT_CORE);
     if has_core { &["--busy"] } else { &[] }
 }
 
-/// Has `lab load` make load from the client's core, and calls `at` when what becomes due begins to
-/// count, and when it ends to.
+/// Runs `lab load` on the client core. Calls `at` at the start and at the end of the measurement.
 pub(crate) fn load(
     url: &str,
-    words: &[&str],
-    mut at: impl FnMut(Moment) -> Result<(), Failure>,
+    args: &[&str],
+    mut at: impl FnMut(RunEvent) -> Result<(), Failure>,
 ) -> Result<Observation, Failure> {
-    // Not by standard output, which nobody reads before the end.
-    let file = outcome::directory()?.join(format!("seen-{}.json", std::process::id()));
+    let file = outcome::directory()?.join(format!("observation-{}.json", std::process::id()));
     let cores = available_parallelism().map_or(1, usize::from);
     let child = Command::new(program()?)
         .args(["load", url, "--core", &(CLIENT_CORE % cores).to_string(), "--mark", "--json"])
         .arg(&file)
-        .args(words)
+        .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| Failure::new("can't start the load generator", e))?;
-    let mut making = Making { child, file };
-    let stderr = making.child.stderr.take().expect("standard error is a pipe");
-    let mut said = Vec::new();
+        .map_err(|e| Failure::new("cannot start the load generator", e))?;
+    let mut generator = Generator { child, file };
+    let stderr = generator.child.stderr.take().expect("standard error is a pipe");
+    let mut messages = Vec::new();
     for line in BufReader::new(stderr).lines() {
         let line = line?;
-        match marked(&line) {
+        match parse_mark(&line) {
             Some(moment) => at(moment)?,
-            None => said.push(line),
+            None => messages.push(line),
         }
     }
-    making.child.wait()?;
-    serde_json::from_slice(&fs::read(&making.file).unwrap_or_default())
-        .map_err(|_| Failure::Run(format!("the load generator says: {}", said.join(" "))))
+    generator.child.wait()?;
+    serde_json::from_slice(&fs::read(&generator.file).unwrap_or_default())
+        .map_err(|_| Failure::Run(format!("the load generator failed: {}", messages.join(" "))))
 }
 
-/// A load generator at work, and the file that it will write. Both are gone when this is dropped.
-struct Making {
+/// A running load generator and its output file; both are removed on drop.
+struct Generator {
     child: Child,
     file: PathBuf,
 }
 
-impl Drop for Making {
+impl Drop for Generator {
     fn drop(&mut self) {
-        // Nothing of this fails but when it is done already.
+        // These calls fail only if they are unnecessary.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.file);

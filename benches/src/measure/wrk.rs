@@ -1,4 +1,4 @@
-//! wrk, a load generator that everybody has: a closed loop from one core.
+//! wrk, a common load generator: a closed loop from one core.
 
 use std::fs;
 use std::io;
@@ -9,43 +9,43 @@ use std::thread;
 
 use serde::Deserialize;
 
-use super::processor::own_seconds;
+use super::cpu::own_seconds;
 use super::{CLIENT_CORE, pin};
 use crate::failure::Failure;
 use crate::outcome;
 
-/// How requests follow one another on a connection.
+/// The sequence of requests on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requests {
     /// One after the other.
     KeepAlive,
-    /// So many at once.
+    /// In batches of this length.
     Pipelined(usize),
     /// One, then the server closes.
     Close,
 }
 
-/// What wrk saw.
+/// The results of wrk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WrkObservation {
     pub(crate) requests: u64,
     pub(crate) seconds: f64,
-    /// Time from a request to the end of its reply; none where wrk has no figure.
+    /// Percentiles of the time from a request to the end of its reply, if wrk reports them.
     pub(crate) p50_us: Option<f64>,
     pub(crate) p99_us: Option<f64>,
-    /// Which part of its core it used.
+    /// Share of its core that it used.
     pub(crate) busy: f64,
 }
 
-/// wrk with its script.
+/// An installed wrk, and its script.
 #[derive(Debug)]
 pub(crate) struct Wrk {
     script: PathBuf,
     pub(crate) version: String,
 }
 
-/// Has wrk send `n` requests at once where its first argument is `n`, and tell in one line of JSON
-/// what it saw.
+/// Makes wrk send batches of `n` requests, where `n` is its first argument, and print its results as
+/// one line of JSON.
 const SCRIPT: &str = r#"
 init = function(args)
   local n = tonumber(args[1])
@@ -64,9 +64,9 @@ done = function(summary, latency)
 end
 "#;
 
-/// What the script tells.
+/// The output of the script.
 #[derive(Deserialize)]
-struct Told {
+struct Summary {
     requests: u64,
     us: f64,
     p50: f64,
@@ -75,10 +75,12 @@ struct Told {
 }
 
 impl Wrk {
-    /// Looks whether it is installed.
+    /// Finds wrk and its version.
+    ///
+    /// # Errors
+    /// If it is not installed.
     pub(crate) fn find() -> Result<Self, Failure> {
-        // Asked for its version it shows it, such as `wrk 4.1.0 [epoll] Copyright (C) 2012 Will
-        // Glozer`, and exits with an error.
+        // `wrk 4.1.0 [epoll] Copyright (C) 2012 Will Glozer`, with a nonzero exit status.
         let Ok(output) = Command::new("wrk").arg("--version").output() else {
             return Err(Failure::Run("wrk is not installed (Debian package: wrk)".to_owned()));
         };
@@ -89,7 +91,7 @@ impl Wrk {
         Ok(Wrk { script, version })
     }
 
-    /// Loads a server for so many seconds.
+    /// Loads a server for `seconds` seconds.
     pub(crate) fn run(
         &self,
         to: SocketAddr,
@@ -104,18 +106,18 @@ impl Wrk {
         if requests == Requests::Close {
             command.args(["--header", "Connection: close"]);
         }
-        let at_once = if let Requests::Pipelined(n) = requests { n } else { 1 };
-        command.args([&format!("http://{to}{path}"), "--", &at_once.to_string()]);
+        let batch = if let Requests::Pipelined(n) = requests { n } else { 1 };
+        command.args([&format!("http://{to}{path}"), "--", &batch.to_string()]);
         let before = own_seconds()?;
-        let output = on_its_core(&mut command).map_err(|e| Failure::new("can't run wrk", e))?;
-        let told = read(&output)?;
-        let lasted = told.us / 1e6;
-        let known = |us: f64| (us > 0.0).then_some(us);
+        let output = on_its_core(&mut command).map_err(|e| Failure::new("cannot run wrk", e))?;
+        let summary = parse(&output)?;
+        let lasted = summary.us / 1e6;
+        let reported = |us: f64| (us > 0.0).then_some(us);
         Ok(WrkObservation {
-            requests: told.requests,
+            requests: summary.requests,
             seconds: lasted,
-            p50_us: known(told.p50),
-            p99_us: known(told.p99),
+            p50_us: reported(summary.p50),
+            p99_us: reported(summary.p99),
             busy: (own_seconds()? - before) / lasted,
         })
     }
@@ -127,22 +129,23 @@ impl Drop for Wrk {
     }
 }
 
-/// A child runs where the thread ran that started it.
+/// Runs a command on the client core. A child inherits the CPU affinity of the thread that starts it.
 pub(super) fn on_its_core(command: &mut Command) -> io::Result<Output> {
     let run = || pin(&[CLIENT_CORE]).and_then(|()| command.output());
     thread::scope(|scope| scope.spawn(run).join()).expect("nothing in it panics")
 }
 
-/// The line of the script is the last one.
-fn read(output: &Output) -> Result<Told, Failure> {
+/// Parses the script's output, which is the last line.
+fn parse(output: &Output) -> Result<Summary, Failure> {
     let text = String::from_utf8_lossy(&output.stdout);
-    let told: Told = serde_json::from_str(text.lines().last().unwrap_or("")).map_err(|_| {
-        Failure::Run(format!("wrk failed: {text}{}", String::from_utf8_lossy(&output.stderr)))
-    })?;
-    match told.errors {
-        0 if told.requests > 0 => Ok(told),
-        0 => Err(Failure::Run("wrk had no reply".to_owned())),
-        n => Err(Failure::Run(format!("wrk had {n} errors and {} replies", told.requests))),
+    let summary: Summary =
+        serde_json::from_str(text.lines().last().unwrap_or("")).map_err(|_| {
+            Failure::Run(format!("wrk failed: {text}{}", String::from_utf8_lossy(&output.stderr)))
+        })?;
+    match summary.errors {
+        0 if summary.requests > 0 => Ok(summary),
+        0 => Err(Failure::Run("wrk received no reply".to_owned())),
+        n => Err(Failure::Run(format!("wrk reported {n} errors and {} replies", summary.requests))),
     }
 }
 
@@ -159,13 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_not_taken_for_replies() {
+    fn errors_in_the_summary_are_a_failure() {
         let line = |n| {
             format!("table\n{{\"requests\":9,\"us\":5,\"p50\":1.5,\"p99\":0,\"errors\":{n}}}\n")
         };
-        assert_eq!(read(&output(&line(0))).unwrap().requests, 9);
-        let failure = read(&output(&line(2))).err().unwrap().to_string();
-        assert_eq!(failure, "wrk had 2 errors and 9 replies");
-        assert!(read(&output("unable to connect")).is_err());
+        assert_eq!(parse(&output(&line(0))).unwrap().requests, 9);
+        let failure = parse(&output(&line(2))).err().unwrap().to_string();
+        assert_eq!(failure, "wrk reported 2 errors and 9 replies");
+        assert!(parse(&output("unable to connect")).is_err());
     }
 }

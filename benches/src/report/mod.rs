@@ -1,4 +1,4 @@
-//! `lab report`: the last runs as one HTML file that needs nothing else.
+//! `lab report`: the last runs as one self-contained HTML file.
 
 mod page;
 mod plot;
@@ -13,17 +13,17 @@ use crate::failure::Failure;
 use crate::outcome::{self, Outcome};
 use crate::say::say;
 
-/// Writes the report and says where.
+/// Writes the report, and prints its path.
 pub(crate) fn write(options: &Report) -> Result<(), Failure> {
     let directory = outcome::directory()?;
     let runs = last_runs(&directory);
     if runs.is_empty() {
-        let text = "there is nothing to report yet; `lab run ID` comes first".to_owned();
+        let text = "no runs to report; use `lab run ID` first".to_owned();
         return Err(Failure::Run(text));
     }
     let path = options.output.clone().unwrap_or_else(|| directory.join("report.html"));
     fs::write(&path, page::html(&runs)?)
-        .map_err(|e| Failure::new(format_args!("can't write {}", path.display()), e))?;
+        .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))?;
     say(path.display())?;
     if let Some(directory) = &options.figures {
         figures(&runs, directory, &options.series)?;
@@ -31,13 +31,13 @@ pub(crate) fn write(options: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes each figure as a file of its own, with some of its series, or all.
-fn figures(runs: &[Outcome], directory: &Path, wanted: &[String]) -> Result<(), Failure> {
+/// Writes each figure to a separate file, with all or the selected series.
+fn figures(runs: &[Outcome], directory: &Path, selected: &[String]) -> Result<(), Failure> {
     fs::create_dir_all(directory)?;
     for run in runs {
         for (number, name) in page::figures(run).into_iter().enumerate() {
-            let is_wanted = |name: &String| wanted.is_empty() || wanted.contains(name);
-            let all = run.series.iter().filter(|s| s.figure == name && is_wanted(&s.name));
+            let is_selected = |name: &String| selected.is_empty() || selected.contains(name);
+            let all = run.series.iter().filter(|s| s.figure == name && is_selected(&s.name));
             let series: Vec<_> = all.collect();
             if series.is_empty() {
                 continue;
@@ -50,7 +50,7 @@ fn figures(runs: &[Outcome], directory: &Path, wanted: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// In the order of the list of experiments; one that can't be read is left out.
+/// Loads the last runs in the order of the list of experiments. Unreadable files are skipped.
 fn last_runs(directory: &Path) -> Vec<Outcome> {
     let file = |e: &experiments::Experiment| directory.join(format!("{}.json", e.id));
     let files = experiments::ALL.iter().map(file).filter(|path| path.exists());
@@ -58,7 +58,7 @@ fn last_runs(directory: &Path) -> Vec<Outcome> {
     for path in files {
         match Outcome::load(&path) {
             Ok(outcome) => outcomes.push(outcome),
-            Err(failure) => eprintln!("lab: left out: {failure}"),
+            Err(failure) => eprintln!("lab: skipped: {failure}"),
         }
     }
     outcomes

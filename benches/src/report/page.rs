@@ -1,4 +1,4 @@
-//! The page: text and tables.
+//! The HTML page: text and tables.
 
 use super::{plot, regime};
 use crate::experiments;
@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::outcome::{Outcome, Series, X};
 use crate::run::number;
 
-/// Light or dark, as the reader's system is.
+/// Light or dark, according to the reader's system.
 const STYLE: &str = "
 :root { color-scheme: light dark; --faint: #8884; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -24,25 +24,25 @@ li { overflow-wrap: anywhere; }
 .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
 ";
 
-/// What the sources are called, and what they are.
+/// Short names and titles of the papers.
 const PAPERS: [&str; 3] = [
     "SEND: M. Ostrowski, A Mechanism for Scalable Event Notification and Delivery in Linux. Thesis, \
-     University of Waterloo, 2000. PS1 and PS2 are its server with events delivered and told of in \
-     batches, and told of in batches only.",
+     University of Waterloo, 2000. PS1 is its server with events delivered and notified in batches, PS2 \
+      with events notified in batches only.",
     "Banga et al.: G. Banga, J. C. Mogul, P. Druschel, A Scalable and Explicit Event Delivery \
      Mechanism for UNIX. USENIX Annual Technical Conference, 1999.",
     "FlexSC: L. Soares, M. Stumm, Exception-Less System Calls for Event-Driven Servers. USENIX \
      Annual Technical Conference, 2011.",
 ];
 
-/// The whole page.
+/// Returns the page.
 pub(super) fn html(runs: &[Outcome]) -> Result<String, Failure> {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n\
          <title>Lab report</title>\n<style>{STYLE}</style>\n<h1>Lab report</h1>\n"
     );
-    page += "<p>Each part is the last run of an experiment on this machine:";
+    page += "<p>Each section is the last run of an experiment on this machine:";
     for run in runs {
         page += &format!(" <a href=\"#{0}\">{0}</a>", escape(&run.id));
     }
@@ -60,28 +60,28 @@ pub(super) fn html(runs: &[Outcome]) -> Result<String, Failure> {
 }
 
 fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
-    let known = experiments::named(&run.id)?;
+    let description = experiments::named(&run.id)?;
     let m = &run.machine;
     let versions: Vec<_> = m.versions.iter().map(|(k, v)| format!("{k} {v}")).collect();
     *page += &format!(
         "<h2 id=\"{0}\">{0}</h2>\n<p>{1}.</p>\n",
         escape(&run.id),
-        escape(&capital(known.title))
+        escape(&capital(description.title))
     );
     for sentence in &run.shows {
         *page += &format!("<p><b>{}</b></p>\n", prose(sentence));
     }
     *page += &format!(
-        "<p class=\"faint\">Source: {}.<br>Repeat: <code>cargo run --release -p lab -- run {}{}</code>\
+        "<p class=\"faint\">Source: {}.<br>Repeat: <code>cargo lab run {}{}</code>\
          {}<br>Machine: {}, {} cores, kernel {}, {}, {}. {}</p>\n",
-        escape(known.source),
+        escape(description.source),
         escape(&run.id),
         if run.quick { " --quick" } else { "" },
-        if run.quick { " <b>This was a quick run: single ratios scatter widely.</b>" } else { "" },
+        if run.quick { " <b>This was a quick run: individual ratios vary widely.</b>" } else { "" },
         escape(&m.cpu),
         m.cores,
         escape(&m.kernel),
-        escape(m.rustc.as_deref().unwrap_or("an unknown compiler")),
+        escape(m.rustc.as_deref().unwrap_or("unknown compiler")),
         escape(&versions.join(", ")),
         escape(&run.date)
     );
@@ -98,7 +98,7 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The names of all figures, in order.
+/// Returns the names of all figures, in order.
 pub(super) fn figures(run: &Outcome) -> Vec<&str> {
     let mut figures: Vec<&str> = Vec::new();
     for series in &run.series {
@@ -132,20 +132,20 @@ fn figure(
     }
     *page += "</p>\n";
     *page += &plot::svg(series)?;
-    if let Some(says) = paper {
-        *page += &format!("<p class=\"paper\">{}</p>\n", prose(says));
+    if let Some(text) = paper {
+        *page += &format!("<p class=\"paper\">{}</p>\n", prose(text));
     }
     table(page, series);
     Ok(())
 }
 
-/// A row for each place on the axis, a column for each series.
+/// Adds a table with a row for each position on the axis, and a column for each series.
 fn table(page: &mut String, series: &[&Series]) {
     *page += "<details><summary>Numbers</summary><div class=\"scroll\"><table>\n<tr><th>";
     for s in series {
         *page += &format!("<th>{}", escape(&s.name));
     }
-    for x in places(series) {
+    for x in positions(series) {
         *page += &format!("\n<tr><td>{}", escape(&x.to_string()));
         for s in series {
             *page += "<td>";
@@ -161,22 +161,22 @@ fn table(page: &mut String, series: &[&Series]) {
     *page += "\n</table></div></details>\n";
 }
 
-/// Every place on the axis: numbers in order, names as they came.
-pub(super) fn places<'a>(series: &[&'a Series]) -> Vec<&'a X> {
-    let mut places: Vec<&X> = Vec::new();
+/// Returns every position on the axis: numbers in order, names in order of appearance.
+pub(super) fn positions<'a>(series: &[&'a Series]) -> Vec<&'a X> {
+    let mut positions: Vec<&X> = Vec::new();
     for point in series.iter().flat_map(|s| &s.points) {
-        if !places.contains(&&point.x) {
-            places.push(&point.x);
+        if !positions.contains(&&point.x) {
+            positions.push(&point.x);
         }
     }
-    places.sort_by(|a, b| match (a, b) {
+    positions.sort_by(|a, b| match (a, b) {
         (X::Number(a), X::Number(b)) => a.total_cmp(b),
         _ => std::cmp::Ordering::Equal,
     });
-    places
+    positions
 }
 
-/// The text with a capital letter at its beginning.
+/// Returns the text with an initial capital letter.
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters
@@ -184,7 +184,7 @@ fn capital(text: &str) -> String {
         .map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
 }
 
-/// Text in which what stands between backticks is code.
+/// Converts text to HTML; text between backticks becomes code.
 fn prose(text: &str) -> String {
     let mut html = String::new();
     for (i, part) in text.split('`').enumerate() {

@@ -1,4 +1,4 @@
-//! The plots: bars where places on the axis have names, curves where they are numbers.
+//! The plots: bars if positions on the axis are names, curves if they are numbers.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::page::{escape, places};
+use super::page::{escape, positions};
 use crate::failure::Failure;
 use crate::outcome::{Series, X};
 use crate::run::number;
 
-/// Readable on light and on dark ground, and told apart without red and green.
+/// Readable on light and dark backgrounds, and distinguishable without red and green.
 const PALETTE: [RGBColor; 16] = [
     RGBColor(0x80, 0x8a, 0x96),
     RGBColor(0x2f, 0x81, 0xd6),
@@ -32,7 +32,7 @@ const PALETTE: [RGBColor; 16] = [
     RGBColor(0xc0, 0x8a, 0x8a),
 ];
 
-/// Stands for the colour of the page's text, which a plot can't know.
+/// Placeholder for the page's text colour, replaced by `currentColor` in the SVG.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 
@@ -42,7 +42,7 @@ const SIZE: (u32, u32) = (900, 280);
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// The colours of the series, in order, as CSS has them.
+/// Returns the colours of the series, in order, in CSS notation.
 pub(super) fn colours() -> impl Iterator<Item = String> {
     PALETTE.iter().cycle().map(|c| format!("#{:02x}{:02x}{:02x}", c.0, c.1, c.2))
 }
@@ -52,14 +52,14 @@ pub(super) fn svg(series: &[&Series]) -> Result<String, Failure> {
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
     let bars = series.iter().flat_map(|s| &s.points).any(|p| matches!(p.x, X::Name(_)));
-    let drawn = if bars { draw_bars(&area, series) } else { draw_curves(&area, series) };
-    drawn.map_err(|e| Failure::new("drawing a plot", e))?;
-    area.present().map_err(|e| Failure::new("drawing a plot", e))?;
+    let result = if bars { draw_bars(&area, series) } else { draw_curves(&area, series) };
+    result.map_err(|e| Failure::new("cannot draw a plot", e))?;
+    area.present().map_err(|e| Failure::new("cannot draw a plot", e))?;
     drop(area);
     Ok(text.replace(INK_IN_SVG, "currentColor") + "\n")
 }
 
-/// The same as a file of its own, with its title and key, for light and for dark ground.
+/// Draws a figure as a standalone file with title and key, for light and dark backgrounds.
 pub(super) fn standalone(title: &str, series: &[&Series]) -> Result<String, Failure> {
     let plot = svg(series)?;
     let unit = if series[0].unit.is_empty() { "" } else { &format!(" [{}]", series[0].unit) };
@@ -67,7 +67,7 @@ pub(super) fn standalone(title: &str, series: &[&Series]) -> Result<String, Fail
     let (mut x, mut y) = (70, 34);
     for (s, colour) in series.iter().zip(colours()) {
         let name = escape(&s.name);
-        // Letters are about so wide.
+        // A letter is about 8 pixels wide.
         let width = 35 + 8 * s.name.len();
         if x + width > SIZE.0 as usize {
             (x, y) = (70, y + 18);
@@ -89,10 +89,10 @@ pub(super) fn standalone(title: &str, series: &[&Series]) -> Result<String, Fail
     ))
 }
 
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+type DrawResult = Result<(), Box<dyn std::error::Error>>;
 
-fn draw_bars(area: &Area<'_>, series: &[&Series]) -> Drawn {
-    let names = places(series);
+fn draw_bars(area: &Area<'_>, series: &[&Series]) -> DrawResult {
+    let names = positions(series);
     let mut chart = chart(area, 0.0..names.len() as f64, series, false)?;
     let width = 0.8 / series.len() as f64;
     for (k, s) in series.iter().enumerate() {
@@ -114,25 +114,25 @@ fn draw_bars(area: &Area<'_>, series: &[&Series]) -> Drawn {
     Ok(())
 }
 
-fn draw_curves(area: &Area<'_>, series: &[&Series]) -> Drawn {
-    let place = |x: &X| if let X::Number(n) = x { *n } else { 0.0 };
-    let all = || series.iter().flat_map(|s| &s.points).map(|p| place(&p.x));
+fn draw_curves(area: &Area<'_>, series: &[&Series]) -> DrawResult {
+    let value_of = |x: &X| if let X::Number(n) = x { *n } else { 0.0 };
+    let all = || series.iter().flat_map(|s| &s.points).map(|p| value_of(&p.x));
     let high = all().fold(1e-9, f64::max);
     let mut chart = chart(area, 0.0..high, series, true)?;
     for (k, s) in series.iter().enumerate() {
         let colour = PALETTE[k % PALETTE.len()];
-        let points = s.points.iter().map(|p| (place(&p.x), p.y.median));
+        let points = s.points.iter().map(|p| (value_of(&p.x), p.y.median));
         chart
             .draw_series([PathElement::new(points.collect::<Vec<_>>(), colour.stroke_width(2))])?;
         for p in &s.points {
-            chart.draw_series([Circle::new((place(&p.x), p.y.median), 3, colour.filled())])?;
-            whisker(&mut chart, place(&p.x), p.y.low..p.y.high)?;
+            chart.draw_series([Circle::new((value_of(&p.x), p.y.median), 3, colour.filled())])?;
+            whisker(&mut chart, value_of(&p.x), p.y.low..p.y.high)?;
         }
     }
     Ok(())
 }
 
-/// Axes that begin at zero, since a bar that does not is a lie.
+/// Draws the axes. They begin at zero, as truncated bars mislead.
 fn chart<'a, 'b>(
     area: &'a Area<'b>,
     x: Range<f64>,
@@ -163,17 +163,17 @@ fn chart<'a, 'b>(
     Ok(chart)
 }
 
-/// What the numbers on the horizontal axis are: a figure's name says against what it is drawn.
+/// Returns the label of the horizontal axis, from the words after "against" in the figure's name.
 fn label_of_x(figure: &str) -> Option<String> {
     if figure.contains("in order of completion") {
-        return Some("replies, in the order of their ends".to_owned());
+        return Some("replies, in order of completion".to_owned());
     }
     let (_, x) = figure.split_once("against ")?;
     let x = x.split(", ").next().unwrap_or(x);
     Some(x.replace("request rate", "requests per second").replace("the rate", "rate of requests"))
 }
 
-/// A number on an axis, where they are round.
+/// Formats a number on an axis, without trailing zeros.
 fn round(value: f64) -> String {
     let text = number(value);
     if text.contains('.') && !text.contains('e') {
@@ -182,7 +182,7 @@ fn round(value: f64) -> String {
     text
 }
 
-fn whisker(chart: &mut Chart<'_, '_>, x: f64, range: Range<f64>) -> Drawn {
+fn whisker(chart: &mut Chart<'_, '_>, x: f64, range: Range<f64>) -> DrawResult {
     if range.start < range.end {
         let ends = vec![(x, range.start), (x, range.end)];
         chart.draw_series([PathElement::new(ends, INK.mix(0.8))])?;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_bars_in_the_colour_of_the_text() {
+    fn names_become_bars_in_the_text_colour() {
         let svg = svg(&[&series(["epoll", "uring"].map(|n| X::Name(n.into())))]).unwrap();
         assert!(svg.contains("<rect") && svg.contains("uring") && svg.contains("currentColor"));
         assert!(!svg.contains(INK_IN_SVG));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_of_its_own_has_title_and_key() {
+    fn standalone_figure_has_title_and_key() {
         let series = series([X::Number(1.0), X::Number(9.0)]);
         let svg = standalone("a < b", &[&series]).unwrap();
         assert!(svg.contains("a &lt; b [ns]") && svg.contains(">floor</text>"));

@@ -1,41 +1,41 @@
-//! The regime map: which mechanism is best for which work on this machine.
+//! The regime map: the best mechanism for each workload on this machine.
 
 use crate::outcome::{Outcome, X};
 
 use super::page::escape;
 
-/// A kind of work, and where its figure is found.
+/// A workload, and the location of its figure.
 struct Row {
-    work: &'static str,
-    measured_in: &'static str,
+    workload: &'static str,
+    unit: &'static str,
     experiment: &'static str,
     figure: &'static str,
     place: Place,
     best: Best,
 }
 
-/// Where in a figure the candidates stand.
+/// The location of the candidates in a figure.
 enum Place {
-    /// Each is a place on the axis of this series.
+    /// Each is a position on the axis of this series.
     Series(&'static str),
-    /// Each is a series; at this number, or at this name.
+    /// Each is a series, read at this number or name.
     Number(f64),
     Name(&'static str),
 }
 
 enum Best {
-    Most,
-    Least,
+    Highest,
+    Lowest,
 }
 
-use Best::{Least, Most};
+use Best::{Highest, Lowest};
 use Place::{Name, Number, Series};
 
 const CPU: &str = "us of CPU per request";
 
-const fn peers(work: &'static str, figure: &'static str) -> Row {
+const fn peers(workload: &'static str, figure: &'static str) -> Row {
     let place = Series("server");
-    Row { work, measured_in: CPU, experiment: "peers", figure, place, best: Least }
+    Row { workload, unit: CPU, experiment: "peers", figure, place, best: Lowest }
 }
 
 const ROWS: [Row; 12] = [
@@ -52,57 +52,57 @@ const ROWS: [Row; 12] = [
         "Server CPU per request, 12 bytes from a handler, a new connection for each request",
     ),
     Row {
-        work: "20 requests on each connection",
-        measured_in: "requests per second at saturation",
+        workload: "20 requests on each connection",
+        unit: "requests per second at saturation",
         experiment: "http-sessions",
         figure: "Saturation",
         place: Series("one core"),
-        best: Most,
+        best: Highest,
     },
     Row {
-        work: "twice what the server can do",
-        measured_in: "goodput over saturation",
+        workload: "twice saturation",
+        unit: "goodput over saturation",
         experiment: "overload",
         figure: "Goodput over saturation, against the rate as a multiple of it",
         place: Number(2.0),
-        best: Most,
+        best: Highest,
     },
     Row {
-        work: "three times what the server can do",
-        measured_in: "goodput over saturation",
+        workload: "three times saturation",
+        unit: "goodput over saturation",
         experiment: "overload",
         figure: "Goodput over saturation, against the rate as a multiple of it",
         place: Number(3.0),
-        best: Most,
+        best: Highest,
     },
     Row {
-        work: "2,000 idle connections, a proxy",
-        measured_in: "replies per second",
+        workload: "2,000 idle connections, a proxy",
+        unit: "replies per second",
         experiment: "cold",
         figure: "Throughput against idle connections",
         place: Number(2_000.0),
-        best: Most,
+        best: Highest,
     },
     Row {
-        work: "18,000 idle connections, a proxy",
-        measured_in: "replies per second",
+        workload: "18,000 idle connections, a proxy",
+        unit: "replies per second",
         experiment: "cold",
         figure: "Throughput against idle connections",
         place: Number(18_000.0),
-        best: Most,
+        best: Highest,
     },
     Row {
-        work: "little to do beside 750 idle connections",
-        measured_in: "% of a core left idle",
+        workload: "low load with 750 idle connections",
+        unit: "idle share of a core, in %",
         experiment: "cpu-profile",
         figure: "Share of the core at 400 requests per second, 750 idle connections",
         place: Name("idle"),
-        best: Most,
+        best: Highest,
     },
 ];
 
 impl Row {
-    /// Everybody's figure, the best first.
+    /// Returns the value of each server, best first.
     fn ranking(&self, runs: &[Outcome]) -> Vec<(String, f64)> {
         let Some(run) = runs.iter().find(|run| run.id == self.experiment) else {
             return Vec::new();
@@ -110,34 +110,34 @@ impl Row {
         let mut all = Vec::new();
         for series in run.series.iter().filter(|s| s.figure == self.figure) {
             for point in &series.points {
-                let who = match (&self.place, &point.x) {
-                    (Series(name), X::Name(who)) if series.name == *name => who.clone(),
+                let name = match (&self.place, &point.x) {
+                    (Series(axis), X::Name(name)) if series.name == *axis => name.clone(),
                     (Number(at), X::Number(x)) if at == x => series.name.clone(),
                     (Name(at), X::Name(x)) if at == x => series.name.clone(),
                     _ => continue,
                 };
-                // The least programs are yardsticks, and papers had other machines.
-                if !who.ends_with(" floor") && !who.starts_with("paper") {
-                    all.push((who, point.y.median));
+                // Floors are baselines, and the papers used other machines.
+                if !name.ends_with(" floor") && !name.starts_with("paper") {
+                    all.push((name, point.y.median));
                 }
             }
         }
         match self.best {
-            Most => all.sort_by(|a, b| b.1.total_cmp(&a.1)),
-            Least => all.sort_by(|a, b| a.1.total_cmp(&b.1)),
+            Highest => all.sort_by(|a, b| b.1.total_cmp(&a.1)),
+            Lowest => all.sort_by(|a, b| a.1.total_cmp(&b.1)),
         }
         all
     }
 }
 
-/// Whether it is somebody else's server.
-fn is_other(who: &str) -> bool {
+/// Returns whether a server is not ours.
+fn is_external(name: &str) -> bool {
     ["nginx", "lighttpd", "haproxy", "h2o", "hyper", "may_minihttp"]
         .iter()
-        .any(|other| who.starts_with(other))
+        .any(|external| name.starts_with(external))
 }
 
-/// As many digits as tell two of them apart.
+/// Formats a value with enough digits to distinguish two servers.
 fn short(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{v:.2}"),
@@ -146,15 +146,16 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The map, of the work that was measured.
+/// Returns the map of the measured workloads as HTML.
 pub(super) fn map(runs: &[Outcome]) -> String {
     let mut rows = String::new();
     for row in &ROWS {
         let ranking = row.ranking(runs);
-        let (others, ours): (Vec<_>, Vec<_>) = ranking.iter().partition(|(who, _)| is_other(who));
+        let (others, ours): (Vec<_>, Vec<_>) =
+            ranking.iter().partition(|(name, _)| is_external(name));
         let cell = |found: Option<&&(String, f64)>| {
-            found.map_or(String::new(), |(who, value)| {
-                format!("<b>{}</b> {}", escape(who), short(*value))
+            found.map_or(String::new(), |(name, value)| {
+                format!("<b>{}</b> {}", escape(name), short(*value))
             })
         };
         if ours.is_empty() {
@@ -163,8 +164,8 @@ pub(super) fn map(runs: &[Outcome]) -> String {
         rows += &format!(
             "<tr><td><a href=\"#{}\">{}</a><td>{}<td>{}<td>{}<td>{}\n",
             row.experiment,
-            escape(row.work),
-            escape(row.measured_in),
+            escape(row.workload),
+            escape(row.unit),
             cell(ours.first()),
             cell(ours.get(1)),
             cell(others.first()),
@@ -174,10 +175,10 @@ pub(super) fn map(runs: &[Outcome]) -> String {
         return rows;
     }
     format!(
-        "<h2 id=\"map\">Which mechanism for which work</h2>\n\
-         <p>The medians of the last runs on this machine. Differences of a few percent are within \
-         the noise; the figures below have the spread.</p>\n\
-         <table class=\"map\"><tr><th>work<th>measured in<th>best<th>next<th>best of other servers\n\
+        "<h2 id=\"map\">The best mechanism by workload</h2>\n\
+         <p>Medians of the last runs on this machine. Differences of a few percent are noise; the \
+                  figures below show the spread.</p>\n\
+         <table class=\"map\"><tr><th>workload<th>measured in<th>best<th>second<th>best external server\n\
          {rows}</table>\n"
     )
 }
@@ -188,12 +189,12 @@ mod tests {
     use crate::statistics::spread;
 
     #[test]
-    fn the_best_comes_first_and_yardsticks_do_not_count() {
+    fn map_ranks_mechanisms_and_excludes_floors() {
         let mut run = Outcome::new("peers");
         let figure = "Server CPU per request, a file of 1 KiB";
         let all = [("epoll", 6.0), ("uring", 5.5), ("epoll floor", 4.0), ("nginx shipped", 12.0)];
-        for (who, us) in all {
-            run.point(figure, "us", "server", X::Name(who.into()), spread(&[us]).unwrap());
+        for (name, us) in all {
+            run.point(figure, "us", "server", X::Name(name.into()), spread(&[us]).unwrap());
         }
         let map = map(&[run]);
         let row = map.lines().find(|line| line.contains("a file of 1 KiB")).unwrap();

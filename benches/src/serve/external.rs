@@ -1,4 +1,4 @@
-//! Servers of others, each configured as its own experts would for so many cores.
+//! External servers, each configured as its experts would for the number of cores.
 
 use std::fs;
 use std::io;
@@ -7,11 +7,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{Serve, What};
+use crate::command::{Serve, ServerKind};
 use crate::failure::Failure;
 use crate::outcome;
 
-/// A server of others.
+/// An external server.
 pub(crate) struct External {
     pub(super) name: &'static str,
     pub(super) origin: Origin,
@@ -19,23 +19,23 @@ pub(crate) struct External {
     pub(super) configure: fn(&Start<'_>, &Path) -> Result<Vec<String>, Failure>,
 }
 
-/// Where a server comes from.
+/// The origin of a server.
 pub(super) enum Origin {
-    /// From Debian.
+    /// A Debian package.
     Installed {
-        /// Where it is, as some lie where only root looks.
+        /// Path of the program, which may not be in `PATH`.
         program: &'static str,
         package: &'static str,
-        /// Asks for its version; nothing if it can't be run.
+        /// Runs the program to query its version.
         version: fn(&Path) -> io::Result<String>,
     },
-    /// From a Rust library, by a small program in `benches/peers` that cargo builds.
+    /// A Rust library, with a small program in `benches/peers` that cargo builds.
     Built,
 }
 
 use Origin::{Built, Installed};
 
-/// What a server is to do.
+/// The parameters of a server.
 pub(super) struct Start<'a> {
     pub(super) mechanism: &'a str,
     pub(super) address: SocketAddr,
@@ -45,21 +45,24 @@ pub(super) struct Start<'a> {
     pub(super) backlog: u32,
 }
 
-/// The one that is meant, if it is one of others.
-pub(crate) fn named(what: What) -> Option<External> {
+/// Returns the external server for `what`, if it is one.
+pub(crate) fn named(what: ServerKind) -> Option<External> {
     match what {
-        What::Nginx => Some(super::nginx::NGINX),
-        What::Lighttpd => Some(super::lighttpd::LIGHTTPD),
-        What::Haproxy => Some(super::haproxy::HAPROXY),
-        What::H2o => Some(super::h2o::H2O),
-        What::Hyper => Some(super::hyper::HYPER),
-        What::MayMinihttp => Some(super::may_minihttp::MAY_MINIHTTP),
+        ServerKind::Nginx => Some(super::nginx::NGINX),
+        ServerKind::Lighttpd => Some(super::lighttpd::LIGHTTPD),
+        ServerKind::Haproxy => Some(super::haproxy::HAPROXY),
+        ServerKind::H2o => Some(super::h2o::H2O),
+        ServerKind::Hyper => Some(super::hyper::HYPER),
+        ServerKind::MayMinihttp => Some(super::may_minihttp::MAY_MINIHTTP),
         _ => None,
     }
 }
 
 impl External {
-    /// Looks whether it is there; returns its version. With `build` it is built if need be.
+    /// Returns its version. With `build`, a library's server is built if necessary.
+    ///
+    /// # Errors
+    /// If it is not installed or not built, or cannot be run.
     pub(crate) fn find(&self, build: bool) -> Result<String, Failure> {
         let name = self.name;
         let program = self.program()?;
@@ -75,27 +78,27 @@ impl External {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(Failure::Run(format!("{name} is not installed (Debian package: {package})")))
             }
-            Err(error) => Err(Failure::new(format_args!("{name} can't be run"), error)),
+            Err(error) => Err(Failure::new(format_args!("cannot run {name}"), error)),
         }
     }
 
     fn not_built(&self) -> Failure {
-        Failure::Run(format!("{} is not built yet; a run without --quick builds it", self.name))
+        Failure::Run(format!("{} is not built; a run without --quick builds it", self.name))
     }
 
-    /// Builds it, which takes no time when it is built, and returns its library's version.
+    /// Builds it, if it has changed, and returns its library's version.
     fn build(&self) -> Result<String, Failure> {
         let name = self.name;
         let output = Command::new("cargo")
             .args(["build", "--release", "--locked", "--quiet", "--manifest-path"])
             .arg(self.package().join("Cargo.toml"))
             .arg("--target-dir")
-            .arg(built()?)
+            .arg(target()?)
             .output()
-            .map_err(|e| Failure::new("can't run cargo", e))?;
+            .map_err(|e| Failure::new("cannot run cargo", e))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(Failure::Run(format!("{name} can't be built: {}", said.trim())));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            return Err(Failure::Run(format!("cannot build {name}: {}", stderr.trim())));
         }
         self.locked_version()
     }
@@ -109,11 +112,11 @@ impl External {
         Ok(locked(&lock, &self.name.replace('-', "_")).unwrap_or_default())
     }
 
-    /// Tells an address and becomes the server, which listens there. Returns only when that fails.
-    pub(super) fn become_it(&self, options: &Serve, hello: &str) -> Result<(), Failure> {
+    /// Prints an address and executes the server, which listens on it. Returns only on error.
+    pub(super) fn exec(&self, options: &Serve, hello: &str) -> Result<(), Failure> {
         let prefix = outcome::directory()?.join(format!("{}-{}", self.name, options.mechanism));
         fs::create_dir_all(&prefix)?;
-        // Nobody else takes a port so soon after it was free.
+        // The kernel does not assign a port again so soon after it was freed.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let start = Start {
             mechanism: &options.mechanism,
@@ -126,37 +129,37 @@ impl External {
         let arguments = (self.configure)(&start, &prefix)?;
         println!("{address}");
         let error = Command::new(self.program()?).args(arguments).exec();
-        Err(Failure::new(format_args!("{} does not start", self.name), error))
+        Err(Failure::new(format_args!("cannot start {}", self.name), error))
     }
 
     fn program(&self) -> Result<PathBuf, Failure> {
         Ok(match self.origin {
             Installed { program, .. } if Path::new(program).exists() => program.into(),
             Installed { .. } => self.name.into(),
-            Built => built()?.join("release").join(format!("peer-{}", self.name)),
+            Built => target()?.join("release").join(format!("peer-{}", self.name)),
         })
     }
 }
 
-/// Where the programs of `benches/peers` are built.
-fn built() -> Result<PathBuf, Failure> {
+/// Returns the target directory for the programs of `benches/peers`.
+fn target() -> Result<PathBuf, Failure> {
     Ok(outcome::directory()?.join("peers"))
 }
 
-/// The version of a package in a `Cargo.lock`.
+/// Returns the version of a package in a `Cargo.lock`.
 fn locked(lock: &str, package: &str) -> Option<String> {
     let name = format!("name = \"{package}\"");
     let mut lines = lock.lines().skip_while(|line| *line != name).skip(1);
     Some(lines.next()?.strip_prefix("version = ")?.trim_matches('"').to_owned())
 }
 
-/// What the programs of `benches/peers` are told.
+/// Returns the arguments of the programs of `benches/peers`.
 pub(super) fn arguments(start: &Start<'_>, _: &Path) -> Result<Vec<String>, Failure> {
     Ok(vec![start.address.to_string(), start.backlog.to_string(), start.hello.to_owned()])
 }
 
-/// The first line that a program says.
-pub(super) fn said(program: &Path, arguments: &[&str]) -> io::Result<String> {
+/// Returns the first line of a program's output.
+pub(super) fn first_line(program: &Path, arguments: &[&str]) -> io::Result<String> {
     let output = Command::new(program).args(arguments).output()?;
     let text = [output.stdout, output.stderr].concat();
     Ok(String::from_utf8_lossy(&text).lines().next().unwrap_or("").trim().to_owned())
@@ -167,7 +170,7 @@ mod tests {
     use super::locked;
 
     #[test]
-    fn a_version_is_found_in_the_lock() {
+    fn version_is_found_in_the_lock_file() {
         let lock = "[[package]]\nname = \"hyper-util\"\nversion = \"0.1.2\"\n\n\
                     [[package]]\nname = \"hyper\"\nversion = \"1.8.1\"\n";
         assert_eq!(locked(lock, "hyper").as_deref(), Some("1.8.1"));

@@ -13,7 +13,7 @@ pub(super) const H2O: External = External {
     origin: Installed {
         program: "/usr/bin/h2o",
         package: "h2o",
-        version: |program| external::said(program, &["--version"]),
+        version: |program| external::first_line(program, &["--version"]),
     },
     configure,
 };
@@ -21,7 +21,7 @@ pub(super) const H2O: External = External {
 fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
     let (root, threads) = (start.root.display(), start.workers);
     let (ip, port) = (start.address.ip(), start.address.port());
-    // It would be somebody who may not read the files.
+    // The default user may not be permitted to read the files.
     let user = if rustix::process::geteuid().is_root() { "user: root\n" } else { "" };
     let text = format!(
         r#"{user}num-threads: {threads}

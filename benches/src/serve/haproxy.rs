@@ -1,4 +1,4 @@
-//! haproxy as a server under test: it has no files, but replies from memory.
+//! haproxy as a server under test, which replies from memory.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,19 +14,19 @@ pub(super) const HAPROXY: External = External {
     origin: Installed {
         program: "/usr/sbin/haproxy",
         package: "haproxy",
-        version: |program| external::said(program, &["-v"]),
+        version: |program| external::first_line(program, &["-v"]),
     },
     configure,
 };
 
-/// The most that it takes into its memory.
-const MOST: u64 = 12 * 1024;
+/// Maximum size of a file that it loads into memory.
+const MAX_FILE_BYTES: u64 = 12 * 1024;
 
 fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
     let mut replies = String::new();
     for entry in fs::read_dir(start.root)? {
         let entry = entry?;
-        if entry.metadata()?.len() <= MOST {
+        if entry.metadata()?.len() <= MAX_FILE_BYTES {
             let (path, file) = (entry.file_name(), entry.path());
             let (path, file) = (path.display(), file.display());
             line(&mut replies, &format!("path /{path}"), &format!("file {file}"));
@@ -59,5 +59,5 @@ fn line(replies: &mut String, condition: &str, body: &str) {
         replies,
         "    http-request return status 200 content-type text/plain {body} if {{ {condition} }}"
     )
-    .expect("a string takes everything");
+    .expect("writing to a string cannot fail");
 }

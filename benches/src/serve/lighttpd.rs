@@ -13,24 +13,24 @@ pub(super) const LIGHTTPD: External = External {
     origin: Installed {
         program: "/usr/sbin/lighttpd",
         package: "lighttpd",
-        version: |program| external::said(program, &["-v"]),
+        version: |program| external::first_line(program, &["-v"]),
     },
     configure,
 };
 
-/// The names of its event handlers, and how many descriptors each can do with.
+/// Its event handlers: our name, its name, and the maximum number of descriptors.
 const HANDLERS: [(&str, &str, u32); 3] =
     [("select", "select", 1_000), ("poll", "poll", 16_000), ("epoll", "linux-sysepoll", 16_000)];
 
 fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
-    let known = HANDLERS.iter().find(|(name, ..)| *name == start.mechanism);
-    let Some((_, handler, descriptors)) = known else {
+    let entry = HANDLERS.iter().find(|(name, ..)| *name == start.mechanism);
+    let Some((_, handler, descriptors)) = entry else {
         let what = format!("lighttpd has no event handler `{}`", start.mechanism);
         return Err(Failure::Request(what));
     };
     let (root, address, backlog) = (start.root.display(), start.address, start.backlog);
     let (ip, port, connections) = (address.ip(), address.port(), descriptors / 2);
-    // One process is one worker; two are two processes beneath a parent.
+    // With 0 a single process serves; otherwise a parent starts the workers.
     let workers = if start.workers > 1 { start.workers } else { 0 };
     let text = format!(
         r#"server.document-root = "{root}"

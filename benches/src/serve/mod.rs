@@ -1,4 +1,4 @@
-//! A server under test.
+//! The server under test.
 
 mod external;
 mod h2o;
@@ -22,52 +22,56 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::{Map, Value, json};
 
 use crate::allocator;
-use crate::command::{Serve, What, Workload};
+use crate::command::{Serve, ServerKind, Workload};
 use crate::failure::Failure;
 use crate::floors::{self, Task};
 use crate::measure::{HELLO, join, pin, raise_descriptors};
 
 pub(crate) use external::named;
 
-/// How long a server may take to stop.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time for a server to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves until the end of standard input, then says what it did.
+/// Serves until the end of standard input, then prints its counters.
 pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     pin(&options.cores)?;
     raise_descriptors();
     if let Some(group) = &options.group {
-        join(group).map_err(|e| Failure::new(format_args!("joining {}", group.display()), e))?;
+        join(group).map_err(|e| {
+            Failure::new(format_args!("cannot join the control group {}", group.display()), e)
+        })?;
     }
-    // Whatever becomes of the one who measures, no server is left behind.
+    // The server ends with its parent, even if the parent is killed.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
-    let words = match options.what {
-        What::Floor => floor(options)?,
-        What::App => application(options)?,
-        What::Httpd => httpd(options)?,
-        What::Proxy => proxy(options)?,
+    let counters_json = match options.what {
+        ServerKind::Floor => floor(options)?,
+        ServerKind::App => application(options)?,
+        ServerKind::Httpd => httpd(options)?,
+        ServerKind::Proxy => proxy(options)?,
         other => {
-            let unknown = || Failure::Request(format!("{} can't be served", other.name()));
-            return external::named(other).ok_or_else(unknown)?.become_it(options, HELLO);
+            let unknown = || Failure::Request(format!("{} is not a server", other.name()));
+            return external::named(other).ok_or_else(unknown)?.exec(options, HELLO);
         }
     };
-    println!("{words}");
+    println!("{counters_json}");
     Ok(())
 }
 
 fn floor(options: &Serve) -> Result<Value, Failure> {
     let name = &options.mechanism;
     let serve = floors::named(name)
-        .ok_or_else(|| Failure::Request(format!("there is no floor called `{name}`")))?;
+        .ok_or_else(|| Failure::Request(format!("there is no floor `{name}`")))?;
     let task = match (options.work, &options.reply) {
         (Workload::Echo, _) => Task::Echo,
         (Workload::File, Some(path)) => Task::Reply(fs::read(path)?.leak()),
-        (Workload::File, None) => return Err(Failure::Request("--reply is missing".to_owned())),
+        (Workload::File, None) => {
+            return Err(Failure::Request("missing option --reply".to_owned()));
+        }
     };
     let listener = listen(options)?;
     let handle = listener.try_clone()?;
-    obey(options, listener.local_addr()?, move || {
-        // It can only have ended by itself.
+    handle_input(options, listener.local_addr()?, move || {
+        // Fails only if the floor has already ended.
         let _ = shutdown(&handle, Shutdown::Both);
     });
     let calls = serve(listener, task).map_err(|e| Failure::new(format_args!("floor {name}"), e))?;
@@ -76,7 +80,7 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
 
 fn listen(options: &Serve) -> io::Result<TcpListener> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    // What mechanisms set too, and sockets inherit.
+    // As in the mechanisms; accepted sockets inherit it.
     sockopt::set_tcp_nodelay(&listener, true)?;
     rustix::net::listen(&listener, options.backlog.cast_signed())?;
     Ok(listener)
@@ -89,9 +93,9 @@ fn application(options: &Serve) -> Result<Value, Failure> {
     }
 }
 
-/// An HTTP proxy, which has no use for the server behind before there is a request.
+/// Runs an HTTP proxy, which connects to its upstream only after a request.
 fn proxy(options: &Serve) -> Result<Value, Failure> {
-    let missing = || Failure::Request("--upstream is missing".to_owned());
+    let missing = || Failure::Request("missing option --upstream".to_owned());
     let upstream = options.upstream.ok_or_else(missing)?;
     on_mechanism(options, Proxy::new(upstream, Timeouts::default()).connecting_late())
 }
@@ -109,17 +113,17 @@ fn on_mechanism(options: &Serve, app: impl Application + 'static) -> Result<Valu
     let server = AnyMechanism::new(&options.mechanism, &config)
         .map_err(|e| Failure::new(&options.mechanism, e))?;
     let remote = server.remote();
-    obey(options, server.addresses()[0], move || remote.stop());
+    handle_input(options, server.addresses()[0], move || remote.stop());
     let stats = server.run(app);
     Ok(counters(&stats.map_err(|e| Failure::new(&options.mechanism, e))?))
 }
 
-/// As by default, if it is not switched off.
+/// Returns the default admission control, unless it is disabled.
 fn admission(options: &Serve) -> Option<Admission> {
     (!options.unbounded).then(Admission::default)
 }
 
-/// The web server as its program runs it, with a handler.
+/// Runs the web server, configured as its program configures it, with a handler.
 fn httpd(options: &Serve) -> Result<Value, Failure> {
     let config = Config {
         backlog: options.backlog,
@@ -141,7 +145,7 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
     let ended = |e| Failure::new(&options.mechanism, e);
     let server = server.map_err(ended)?;
     let handle = server.handle();
-    obey(options, server.addresses()[0], move || handle.stop());
+    handle_input(options, server.addresses()[0], move || handle.stop());
     let workers = server.wait().map_err(ended)?;
     Ok(counters(&workers[0]))
 }
@@ -151,9 +155,9 @@ fn counters(stats: &Stats) -> Value {
     Value::Object(kernel.collect::<Map<_, _>>())
 }
 
-/// Tells the address, and in a thread answers every line of standard input with the counts so far;
-/// at its end, stops the server.
-fn obey(options: &Serve, address: SocketAddr, stop: impl FnOnce() + Send + 'static) {
+/// Prints the address. A thread answers every line of standard input with the allocation counters, and
+/// stops the server at end of input.
+fn handle_input(options: &Serve, address: SocketAddr, stop: impl FnOnce() + Send + 'static) {
     println!("{address}");
     if options.alone {
         return;
@@ -161,22 +165,23 @@ fn obey(options: &Serve, address: SocketAddr, stop: impl FnOnce() + Send + 'stat
     thread::spawn(move || {
         let mut input = [0; 64];
         while let Ok(n @ 1..) = rustix::io::read(io::stdin(), &mut input[..]) {
-            input[..n].iter().filter(|b| **b == b'\n').for_each(|_| tell_counts());
+            input[..n].iter().filter(|b| **b == b'\n').for_each(|_| print_counts());
         }
         stop();
-        thread::sleep(PATIENCE);
-        eprintln!("lab: the server does not stop");
+        thread::sleep(STOP_TIMEOUT);
+        eprintln!("lab: the server did not stop within 5 s");
         process::exit(3);
     });
 }
 
-/// Allocates nothing, as that would be counted too.
-fn tell_counts() {
+/// Prints the allocation counters. Does not allocate, as that would change them.
+fn print_counts() {
     let (allocations, live) = (allocator::calls(), allocator::live());
     let mut line = [0; 96];
-    let mut rest = &mut line[..];
-    writeln!(rest, "{{\"allocations\":{allocations},\"live\":{live}}}").expect("the line is short");
-    let length = 96 - rest.len();
-    // Who does not listen does not miss it.
+    let mut remaining = &mut line[..];
+    writeln!(remaining, "{{\"allocations\":{allocations},\"live\":{live}}}")
+        .expect("the line is short");
+    let length = 96 - remaining.len();
+    // A closed pipe is not an error.
     let _ = rustix::io::write(io::stdout(), &line[..length]);
 }

@@ -15,28 +15,28 @@ pub(super) const NGINX: External = External {
         package: "nginx-light",
         // `nginx version: nginx/1.22.1`
         version: |program| {
-            let said = external::said(program, &["-v"])?;
-            Ok(said.rsplit('/').next().unwrap_or("").to_owned())
+            let line = external::first_line(program, &["-v"])?;
+            Ok(line.rsplit('/').next().unwrap_or("").to_owned())
         },
     },
     configure,
 };
 
-/// Each configuration and what makes it.
+/// The configurations and their directives.
 const CONFIGURATIONS: [(&str, &str); 3] = [
     ("copy-cached", "sendfile off; open_file_cache max=1000 inactive=60s;"),
     ("sendfile-cached", "sendfile on; tcp_nopush on; open_file_cache max=1000 inactive=60s;"),
-    // What Debian's nginx.conf says, but for its access log: none of the others writes one.
+    // As in Debian's nginx.conf, except the access log, which no other server writes.
     ("shipped", "sendfile on; tcp_nopush on;"),
 ];
 
 fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
-    let known = CONFIGURATIONS.iter().find(|(name, _)| *name == start.mechanism);
-    let Some((_, settings)) = known else {
+    let entry = CONFIGURATIONS.iter().find(|(name, _)| *name == start.mechanism);
+    let Some((_, settings)) = entry else {
         let what = format!("nginx has no configuration `{}`", start.mechanism);
         return Err(Failure::Request(what));
     };
-    // The master would have its worker be somebody who may not read the files.
+    // The default user of workers may not be permitted to read the files.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let file = prefix.join("nginx.conf");
     let (prefix, root, hello) = (prefix.display(), start.root.display(), start.hello.trim_end());
@@ -67,6 +67,6 @@ http {{
 "#
     );
     fs::write(&file, text)?;
-    let words = ["-e", "stderr", "-c"].map(str::to_owned).into_iter();
-    Ok(words.chain([file.display().to_string()]).collect())
+    let args = ["-e", "stderr", "-c"].map(str::to_owned).into_iter();
+    Ok(args.chain([file.display().to_string()]).collect())
 }

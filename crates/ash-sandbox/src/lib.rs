@@ -48,3 +48,8 @@
 //! (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;
+
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,4 @@
-//! What a server is to a mechanism: callbacks about connections, free of input and output.
+//! The application: callbacks that a mechanism invokes for connections. They do no I/O.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
@@ -13,9 +13,9 @@ use shared_ring::{File, Listing, Metadata, RxBuf};
 
 use crate::{Commands, Rx};
 
-/// The name of a connection: a slot and how often the slot was used before.
+/// Identifies a connection: a slot and the slot's generation.
 ///
-/// A name is never given twice, so commands for a connection that is gone have no effect.
+/// Identifiers are never reused, so commands for a closed connection have no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnId {
     slot: u32,
@@ -23,17 +23,17 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// Names the connection in `slot` at its `generation`.
+    /// Returns the identifier for `slot` and `generation`.
     pub const fn new(slot: u32, generation: u32) -> Self {
         ConnId { slot, generation }
     }
 
-    /// A small number that no other open connection has; good as an index into a table.
+    /// Returns the slot, a small number that is unique among open connections. It can index a table.
     pub const fn slot(self) -> u32 {
         self.slot
     }
 
-    /// How often the slot was used before.
+    /// Returns how many times the slot was used before.
     pub const fn generation(self) -> u32 {
         self.generation
     }
@@ -45,52 +45,52 @@ impl fmt::Debug for ConnId {
     }
 }
 
-/// A listening socket: its place in [`Config::listen`](crate::Config::listen).
+/// Identifies a listener by its index in [`Config::listen`](crate::Config::listen).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Listener(pub u16);
 
-/// A directory for file work: its place in [`Config::roots`](crate::Config::roots).
+/// Identifies a root directory by its index in [`Config::roots`](crate::Config::roots).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Root(pub u16);
 
-/// What a callback may use: commands, the connection it is about, and that connection's state.
+/// Context of a callback: commands, the connection and its state.
 #[derive(Debug)]
 pub struct Cx<'a, C, S> {
-    /// Where commands go.
+    /// Receives the commands.
     pub io: &'a mut C,
-    /// Which connection the callback is about.
+    /// The connection that the callback is about.
     pub id: ConnId,
     /// The connection's state.
     pub state: &'a mut S,
 }
 
-/// Bytes to send and who owns them.
+/// Bytes to send, by ownership.
 #[derive(Debug)]
 pub enum Chunk<'a> {
-    /// Copied before the command returns; best for less than a few KiB.
+    /// Copied before the command returns. Suited to at most a few KiB.
     Copy(&'a [u8]),
-    /// Sent from where they are.
+    /// Sent without a copy.
     Static(&'static [u8]),
-    /// Sent from where they are, and let go when sent.
+    /// Sent without a copy and dropped once sent.
     Shared(Bytes),
-    /// A received buffer, sent from where it landed.
+    /// A receive buffer, sent without a copy.
     Received(RxBuf),
-    /// Part of a file. Its end is the end of what is sent, should the file turn out shorter: the
-    /// connection is then closed with [`CloseReason::Truncated`].
+    /// A range of a file. If the file is shorter, the driver sends up to its end and closes the connection
+    /// with [`CloseReason::Truncated`].
     File(File, Range<u64>),
 }
 
-/// A path below a [`Root`]. It is made once and cheap to clone.
+/// A path below a [`Root`]. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePath(Option<Arc<CStr>>);
 
 impl FilePath {
-    /// A relative path. File work for one that has a zero byte in it fails with `EINVAL`.
+    /// Creates a relative path. File operations on a path with a zero byte fail with `EINVAL`.
     pub fn new(path: impl AsRef<Path>) -> Self {
         FilePath(CString::new(path.as_ref().as_os_str().as_bytes()).ok().map(Arc::from))
     }
 
-    /// The path; empty if it had a zero byte in it.
+    /// Returns the path; empty if it contained a zero byte.
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.0.as_ref().map_or(b"", |path| path.to_bytes())))
     }
@@ -106,135 +106,132 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
     }
 }
 
-/// Work on files. It never stalls the other connections.
+/// A file operation. It never blocks other connections.
 #[derive(Debug)]
 pub enum FileOp {
-    /// Open for reading. The path can't leave its root, neither by dots nor, unless
-    /// [`Config::symlinks`](crate::Config::symlinks) allows it, by links.
+    /// Opens a file for reading. The path cannot leave its root through `..`, nor through symbolic links
+    /// unless [`Config::symlinks`](crate::Config::symlinks) permits it.
     Open(Root, FilePath),
-    /// Ask what a path leads to, with the same bounds.
+    /// Queries the metadata of a path (stat), restricted like `Open`.
     Stat(Root, FilePath),
-    /// Ask what is in a directory, at most [`Listing::MAX_ENTRIES`] entries of it.
+    /// Lists a directory, up to [`Listing::MAX_ENTRIES`] entries.
     List(Root, FilePath),
-    /// Read part of a file, at most [`FileOp::MAX_READ_BYTES`] bytes of it.
+    /// Reads a range of a file, up to [`FileOp::MAX_READ_BYTES`] bytes.
     Read(File, Range<u64>),
 }
 
 impl FileOp {
-    /// The most bytes that one [`FileOp::Read`] returns.
+    /// Maximum number of bytes that one [`FileOp::Read`] returns.
     pub const MAX_READ_BYTES: u32 = 64 * 1024;
 }
 
-/// The end of a [`FileOp`].
+/// Result of a [`FileOp`].
 #[derive(Debug)]
 pub enum FileOutcome {
-    /// The end of an `Open`.
+    /// Result of `Open`.
     Opened(io::Result<(File, Metadata)>),
-    /// The end of a `Stat`.
+    /// Result of `Stat`.
     Stat(io::Result<Metadata>),
-    /// The end of a `List`.
+    /// Result of `List`.
     Listed(io::Result<Listing>),
-    /// The end of a `Read`: no bytes means the end of the file.
+    /// Result of `Read`; no bytes at the end of the file.
     Read(io::Result<RxBuf>),
 }
 
-/// How to close a connection.
+/// Ways to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// Send what is queued and tell the peer that no more comes; go on receiving.
+    /// Flushes the send queue and shuts down the sending side; receiving continues.
     Half,
-    /// Send what is queued, then close.
+    /// Flushes the send queue, then closes.
     Flush,
-    /// Send what is queued, tell the peer, and drop what it still sends until it closes too or
-    /// [`Config::linger_timeout`](crate::Config::linger_timeout) is over, so that a reset does not destroy the
-    /// last reply on its way.
+    /// Flushes the send queue, shuts down the sending side and discards received bytes. Closes when the
+    /// peer does, or after [`Config::linger_timeout`](crate::Config::linger_timeout). This keeps a reset
+    /// from destroying the last reply in transit.
     Linger,
-    /// Close at once with a reset; what is queued is dropped.
+    /// Discards the send queue and resets the connection.
     Reset,
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug)]
 pub enum CloseReason {
     /// The application closed it.
     Closed,
-    /// The peer reset it, went away, or could not be reached.
+    /// The peer reset the connection or did not respond, or the connect failed.
     Failed(io::Error),
-    /// The application left [`Application::MAX_UNCONSUMED`] bytes unconsumed and wanted more, or
-    /// queued more than [`Config::max_queued_bytes`](crate::Config::max_queued_bytes) bytes.
+    /// The application left [`Application::MAX_UNCONSUMED`] bytes unconsumed, or queued more than
+    /// [`Config::max_queued_bytes`](crate::Config::max_queued_bytes). Or all connections together buffered
+    /// more than [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes).
     Overrun,
-    /// A file that was being sent ended before the range that was promised.
+    /// A file was shorter than the range to send.
     Truncated,
     /// The server stopped.
     Stopped,
 }
 
-/// What the application wants of a listener.
+/// Policy for accepting connections on a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptPolicy {
-    /// Accept nothing; connections wait in the listener's queue.
+    /// Accepts nothing; connections wait in the backlog.
     Off,
-    /// Accept whatever arrives.
+    /// Accepts every connection.
     All,
-    /// Accept at most so many connections in one turn of the loop; 0 is taken as 1. `tokio` has no
-    /// turns and accepts as many as its own fairness allows.
+    /// Accepts at most this many connections in one turn of the loop; 0 means 1. `tokio` has no turns and
+    /// ignores the number.
     PerTurn(u16),
-    /// Let so many connections wait in the listener's queue.
+    /// Sets the length of the backlog.
     Backlog(u32),
 }
 
-/// A server, a client or a layer around one: told what happened, it answers with commands.
+/// A server, a client, or a layer around one: callbacks receive events and issue commands.
 ///
-/// It never touches a descriptor, a file, a clock or a source of chance; all of that passes
-/// through [`Commands`]. So it gives the same replies on every mechanism, and runs without any.
+/// An application does no I/O and reads no clock or random source except through [`Commands`]. It therefore
+/// gives the same replies on every mechanism, and can run without one.
 ///
-/// For each connection the order is `accepted` or `connected` first, `closed` last and always, but for an
-/// application that panics: it is dropped, and the panic goes on in `run`.
-/// After a failed `connected` comes `closed`.
+/// Each connection starts with `accepted` or `connected` and ends with `closed`, also after a failed
+/// `connected`. If a callback panics, the driver drops the application, and `run` resumes the panic.
 #[allow(unused_variables)]
 pub trait Application: Sized {
-    /// What is kept for a connection, in the connection's slot. Reset to the default when the
-    /// connection has ended.
+    /// State of a connection, kept in its slot. Reset to the default when the connection has closed.
     type State: Default;
 
-    /// How many unconsumed bytes are kept contiguous for a connection. An application that leaves
-    /// that many and neither pauses nor closes breaks its own promise, and the connection ends
-    /// with [`CloseReason::Overrun`].
+    /// Maximum number of unconsumed bytes kept in one piece for a connection. If the application leaves
+    /// this many and neither pauses nor closes, the connection ends with [`CloseReason::Overrun`].
     const MAX_UNCONSUMED: usize;
 
-    /// A peer connected.
+    /// A client connected.
     fn accepted(&mut self, x: Cx<'_, impl Commands, Self::State>, at: Listener) {}
 
-    /// A connection that was asked for is open, or could not be opened.
+    /// A connect completed or failed.
     fn connected(&mut self, x: Cx<'_, impl Commands, Self::State>, result: io::Result<()>) {}
 
-    /// Bytes arrived, or the peer ended its side ([`Rx::eof`]), or receiving was resumed. Bytes
-    /// that are not consumed come again, with what has arrived since; after a resume there may be
-    /// none at all. Not called while paused, nor after `close` but for [`Close::Half`].
+    /// Bytes arrived, the peer shut down its sending side ([`Rx::eof`]), or receiving was resumed.
+    /// Unconsumed bytes are passed again, together with new ones; after a resume there may be none. Not
+    /// called while paused. After `close`, called only for [`Close::Half`].
     fn received(&mut self, x: Cx<'_, impl Commands, Self::State>, rx: &mut Rx<'_>);
 
-    /// The queue to send, which had reached [`HIGH_WATER`](crate::HIGH_WATER), has fallen to
-    /// [`LOW_WATER`](crate::LOW_WATER).
+    /// The send queue has fallen from [`HIGH_WATER`](crate::HIGH_WATER) to [`LOW_WATER`](crate::LOW_WATER).
     fn drained(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
-    /// The file work named `tag` has ended. Not called after `close`, but for [`Close::Half`].
+    /// The file operation `tag` has completed. After `close`, called only for [`Close::Half`].
     fn file(&mut self, x: Cx<'_, impl Commands, Self::State>, tag: u32, done: FileOutcome) {}
 
-    /// The connection's deadline has passed. It is not set any more.
+    /// The connection's deadline has passed, and is now cleared.
     fn expired(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
-    /// The connection is over; commands for it have no effect.
+    /// The connection has closed; commands for it have no effect.
     fn closed(&mut self, x: Cx<'_, impl Commands, Self::State>, reason: CloseReason) {}
 
-    /// The server is stopping: the connection should end with its current work, or at once when
-    /// it has none. What the peer sent before comes first. Called again after a resume.
+    /// The server is stopping: the connection should close after its current work, at once if it has none.
+    /// Bytes that the peer sent before are passed first. Called again after a resume.
     fn stopping(&mut self, x: Cx<'_, impl Commands, Self::State>) {
         x.io.close(x.id, Close::Flush);
     }
 
-    /// Whether a connection waits for nothing but another request, so that it may be closed when a new
-    /// one needs its room; asked of connections that have nothing queued, received or under way. Those
-    /// whose deadlines come first go first.
+    /// Returns whether a connection only waits for another request, so that the driver may close it to make
+    /// room. The driver asks this about connections with no queued bytes, no unconsumed bytes and no
+    /// operations. It closes those with the earliest deadlines first.
     fn is_idle(&self, state: &Self::State) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! How a mechanism is set up, and what can go wrong then.
+//! Configuration of a mechanism and the errors of starting one.
 
 use std::fmt;
 use std::io;
@@ -11,64 +11,63 @@ use shared_ring::{BufferSizes, GatherList, Listing, SymlinkPolicy};
 use crate::driver::{Connection, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, spare_memory};
 use crate::{Admission, Application, FileOp, NAMES};
 
-/// Memory of an event queue, its rings and batches, and of all else that a mechanism has once.
+/// Fixed memory of a mechanism: the event queue, its rings and batches, and the like.
 const FIXED_BYTES: usize = 4 << 20;
 
-/// Memory of a connection beside its link and its state: its timer, its entries in the tables of
-/// operations, sockets and addresses, its task where there are tasks.
+/// Memory per connection besides [`Connection`] and its state: a timer, entries in the tables of
+/// operations, sockets and addresses, and a task under `tokio`.
 const CONNECTION_BYTES: usize = 3 * 1024;
 
-/// Lists of a connection: what is being sent, what waits behind it, and what waits behind a file. An
-/// application that queues more files at a time has more of them.
+/// Lists per connection: one in flight, one queued, and one behind a file. An application that queues more
+/// files at a time uses more.
 const LISTS_PER_CONNECTION: usize = 3;
 
-/// How a mechanism is set up. The defaults suit a server on a small machine.
+/// Configuration of a mechanism. The defaults suit a server on a small machine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen; port 0 takes any free one.
+    /// Addresses to listen on; port 0 selects a free port.
     pub listen: Vec<SocketAddr>,
-    /// Directories for file work, in the order of their [`Root`](crate::Root) numbers.
+    /// Root directories for file operations, indexed by [`Root`](crate::Root).
     pub roots: Vec<PathBuf>,
-    /// Where symbolic links below the roots may lead.
+    /// Policy for symbolic links below the roots.
     pub symlinks: SymlinkPolicy,
-    /// Most connections at a time. Further ones wait in the listener's queue.
+    /// Maximum number of open connections. Others wait in the listen backlog.
     pub max_connections: u32,
     /// Maximum number of connections from one client address, including those that are closing or not admitted
     /// yet; the driver resets one more at once. An IPv6 /64 network counts as one address. Each worker counts
     /// its own connections, so an address may have this many on each worker. With `None`, the default, the
     /// driver does not ask for client addresses.
     pub max_per_address: Option<u32>,
-    /// Length of the listener's queue.
+    /// Length of the listen backlog.
     pub backlog: u32,
-    /// How much is let in when more comes than can be served; all of it with `None`.
+    /// Admission control under overload; `None` admits every connection.
     pub admission: Option<Admission>,
-    /// Let other workers and processes listen at the same address.
+    /// Sets `SO_REUSEPORT`.
     pub reuse_port: bool,
-    /// Number of receive buffers; with their size it should fit the second-level cache.
+    /// Number of receive buffers. All buffers together should fit the L2 cache.
     pub buffers: u16,
     /// Size of a receive buffer in bytes.
     pub buffer_size: u32,
-    /// Sizes of the sockets' own buffers.
+    /// Sizes of the kernel's socket buffers.
     pub socket_buffers: BufferSizes,
-    /// Most bytes queued to be sent on one connection; a file counts as
-    /// [`HIGH_WATER`](crate::HIGH_WATER) bytes.
+    /// Maximum number of bytes queued on one connection; a file counts as [`HIGH_WATER`](crate::HIGH_WATER)
+    /// bytes.
     pub max_queued_bytes: usize,
-    /// Most bytes held for all connections together: received and not consumed, and queued to be sent, as
-    /// copies or as notes of what is shared. The connection that would hold more ends with [`CloseReason::Overrun`](crate::CloseReason::Overrun),
-    /// unless it holds 1 KiB or less.
+    /// Maximum number of bytes held for all connections together: unconsumed bytes, queued copies, and
+    /// references to shared bytes. A connection that exceeds it ends with
+    /// [`CloseReason::Overrun`](crate::CloseReason::Overrun), unless it holds at most 1 KiB.
     pub max_buffered_bytes: usize,
-    /// Most file work in flight at a time, from 1 to 256; more waits its turn. Each may have a file
-    /// open, and one that lists a directory has another one now and then.
+    /// Maximum number of file operations in flight, from 1 to 256; others are deferred. Each may hold one
+    /// open file; listing a directory may briefly hold a second one.
     pub max_file_ops: u32,
-    /// How long [`Close::Linger`](crate::Close::Linger) waits for the peer.
+    /// Maximum time that [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger_timeout: Duration,
-    /// How often it is seen to that a peer takes what is left when its connection is closed, from the first
-    /// tenth of a second on.
+    /// Interval at which the progress of a closing connection is checked, after the first 100 ms.
     pub progress_interval: Duration,
-    /// Bytes per second that it has to acknowledge meanwhile, or the connection is reset; at least
-    /// something.
+    /// Minimum rate, in bytes per second, at which the peer must acknowledge data. A slower connection is
+    /// reset. 0 still requires one byte per interval.
     pub min_rate: u32,
-    /// How long open connections may go on after a stop.
+    /// Maximum time that open connections get after a stop.
     pub drain_timeout: Duration,
 }
 
@@ -98,23 +97,22 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The most memory, in bytes, that a mechanism holds for such an application when all its bounds are
+    /// Returns the maximum number of bytes that a mechanism holds for application `A` when all limits are
     /// reached at once.
     ///
-    /// Not counted are the sockets' own buffers, which are the kernel's; what the application holds beside
-    /// the states of its connections, shared bytes that it has queued to be sent with that; and what the
-    /// allocator loses between its pieces.
+    /// Not included are the kernel's socket buffers, allocator overhead, and memory of the application
+    /// besides its connection states, such as shared bytes in send queues.
     pub fn memory_at_full_load<A: Application>(&self) -> usize {
-        // While a table or a list of bytes grows, the old one is there beside the new one.
+        // While a table or a byte vector grows, the old and the new memory exist together.
         let connection = 2 * (size_of::<Connection>() + size_of::<A::State>());
-        // A list has its room from earlier uses.
+        // A list keeps capacity from earlier use.
         let each = connection
             + CONNECTION_BYTES
             + MIN_HELD
             + LISTS_PER_CONNECTION * (size_of::<GatherList>() + GatherList::MAX_KEPT_BYTES);
         let connections = (self.max_connections as usize).saturating_mul(each);
         let buffers = usize::from(self.buffers).saturating_mul(self.buffer_size as usize + 128);
-        // The last connection to have something queued for it ends when that is done.
+        // The last connection may queue its maximum before it is closed for that.
         let held = self
             .max_buffered_bytes
             .saturating_add(self.max_queued_bytes.min(self.max_buffered_bytes));
@@ -134,33 +132,33 @@ impl Config {
         .fold(0, usize::saturating_add)
     }
 
-    /// What a peer has to acknowledge between two looks.
+    /// Returns the number of bytes that a peer must acknowledge per progress interval.
     pub(crate) fn min_progress(&self) -> u128 {
         (self.progress_interval.as_nanos() * u128::from(self.min_rate))
             .div_ceil(1_000_000_000)
             .max(1)
     }
 
-    /// Whether the numbers make sense.
+    /// Validates the configuration.
     pub(crate) fn check(&self) -> Result<(), StartError> {
-        let wrong = if self.max_connections == 0 || self.max_connections > 1 << 22 {
-            "max_connections must lie between 1 and 4194304"
+        let problem = if self.max_connections == 0 || self.max_connections > 1 << 22 {
+            "max_connections must be between 1 and 4194304"
         } else if self.max_per_address == Some(0) {
-            "max_per_address must be at least 1, or None for no bound"
+            "max_per_address must be at least 1, or None for no limit"
         } else if !self.buffers.is_power_of_two() || self.buffers > 1 << 15 {
             "the number of receive buffers must be a power of two up to 32768"
         } else if self.buffer_size == 0 || self.buffer_size > 1 << 24 {
-            "the size of a receive buffer must lie between 1 byte and 16 MiB"
+            "the size of a receive buffer must be between 1 byte and 16 MiB"
         } else if self.listen.len() > usize::from(u16::MAX) {
-            "there are more than 65535 addresses to listen at"
+            "the number of listen addresses must be at most 65535"
         } else {
             return Ok(());
         };
-        Err(StartError::Config(wrong))
+        Err(StartError::Config(problem))
     }
 }
 
-/// Why a mechanism can't run here; a sentence for the user.
+/// The reason why a mechanism is unavailable, as a message for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 
@@ -172,19 +170,19 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// Why a server did not start.
+/// The error that prevented a server from starting.
 pub enum StartError {
-    /// The mechanism can't run here.
+    /// The mechanism is unavailable on this machine.
     Unavailable(Unavailable),
-    /// No mechanism of this name is built in.
+    /// This build has no mechanism of this name.
     Unknown(String),
-    /// An address can't be listened at.
+    /// Listening on an address failed.
     Listen(SocketAddr, io::Error),
-    /// A root can't be opened.
+    /// Opening a root directory failed.
     Root(PathBuf, io::Error),
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     Config(&'static str),
-    /// The system refused something that every mechanism needs.
+    /// A system call required by every mechanism failed.
     System(&'static str, io::Error),
 }
 
@@ -195,32 +193,32 @@ impl fmt::Display for StartError {
             StartError::Unknown(name) => {
                 write!(
                     f,
-                    "no mechanism `{name}` is built in; there are: auto, {}",
+                    "unknown mechanism `{name}`; available in this build: auto, {}",
                     NAMES.join(", ")
                 )
             }
-            StartError::Listen(at, error) => write!(f, "can't listen at {at}: {error}"),
+            StartError::Listen(at, error) => write!(f, "cannot listen on {at}: {error}"),
             StartError::Root(path, error) => {
                 let path = path.display();
                 let advice = match error.kind() {
                     io::ErrorKind::PermissionDenied => {
-                        "; let the user of this process enter it and all above it (chmod +x)"
+                        "; grant this user search permission (chmod +x) on it and all parent directories"
                     }
-                    io::ErrorKind::NotFound => "; make it, or name another one",
-                    io::ErrorKind::NotADirectory => "; name the directory that it is in",
+                    io::ErrorKind::NotFound => "; create it or choose another one",
+                    io::ErrorKind::NotADirectory => "; choose its parent directory",
                     _ => "",
                 };
-                write!(f, "can't open the directory {path}: {error}{advice}")
+                write!(f, "cannot open the directory {path}: {error}{advice}")
             }
-            StartError::Config(what) => f.write_str(what),
-            StartError::System(what, error) => write!(f, "{what}: {error}"),
+            StartError::Config(problem) => f.write_str(problem),
+            StartError::System(context, error) => write!(f, "{context}: {error}"),
         }
     }
 }
 
 impl std::error::Error for StartError {}
 
-/// The sentence, so that a `main` which returns the error shows it.
+/// Prints the message, so that a `main` that returns the error shows it.
 impl fmt::Debug for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,18 +1,72 @@
-//! The loop over a kernel, of which the mechanisms are made.
+//! The loop that runs applications on a mechanism's kernel.
 
 use std::net::SocketAddr;
 
-#[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
-use send_core::{Delivery, SendKernel};
-use shared_ring::poller::Poller;
-use shared_ring::{Engine, EngineConfig, Kernel, KernelError, Mode, UringConfig, UringKernel};
+use shared_ring::{EngineConfig, Kernel, KernelError, Mode, UringConfig};
 
 use crate::driver::{Io, drive, open_listeners, open_roots, operations};
-use crate::{Application, Config, RemoteHandle, StartError, Stats, Unavailable};
+use crate::{
+    Application, Config, Family, Multiplexer, RemoteHandle, StartError, Stats, Unavailable,
+};
 
-/// A server over any [`Kernel`], set up and about to run: what a mechanism is made of.
+/// A mechanism, as the kernel that it sets up. [`MechanismLoop`] runs applications on it.
+pub trait Mechanism: 'static {
+    /// The name by which users choose it.
+    const NAME: &'static str;
+    /// How it reports events.
+    const FAMILY: Family;
+    /// A description of a few words.
+    const SUMMARY: &'static str;
+    /// Its kernel.
+    type Kernel: Kernel;
+
+    /// Returns whether it can run on this machine.
+    ///
+    /// # Errors
+    /// The reason why not, which a user can act on.
+    fn available() -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    /// Sets up its kernel; [`Config::engine_config`] and [`Config::uring_config`] give the sizes.
+    ///
+    /// # Errors
+    /// What is missing or failed.
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError>;
+}
+
+/// The loop of a mechanism.
+pub struct MechanismLoop<M: Mechanism>(EventLoop<M::Kernel>);
+
+impl<M: Mechanism> Multiplexer for MechanismLoop<M> {
+    const NAME: &'static str = M::NAME;
+    const FAMILY: Family = M::FAMILY;
+    const SUMMARY: &'static str = M::SUMMARY;
+
+    fn available() -> Result<(), Unavailable> {
+        M::available()
+    }
+
+    fn new(config: &Config) -> Result<Self, StartError> {
+        EventLoop::new(M::kernel(config)?, config).map(MechanismLoop)
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        self.0.addresses()
+    }
+
+    fn remote(&self) -> RemoteHandle {
+        self.0.remote()
+    }
+
+    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
+        self.0.run(app)
+    }
+}
+
+/// A server over any [`Kernel`], set up and ready to run.
 ///
-/// [`Config::engine_config`] and [`Config::uring_config`] say how large the kernel should be.
+/// [`Config::engine_config`] and [`Config::uring_config`] give the kernel's sizes.
 pub struct EventLoop<K: Kernel> {
     io: Io<K>,
     addresses: Vec<SocketAddr>,
@@ -23,7 +77,7 @@ impl<K: Kernel> EventLoop<K> {
     /// Opens the listeners and roots.
     ///
     /// # Errors
-    /// Says what is in the way.
+    /// What failed.
     pub fn new(mut kernel: K, config: &Config) -> Result<Self, StartError> {
         config.check()?;
         let roots = open_roots(kernel.host_mut(), config)?;
@@ -32,69 +86,36 @@ impl<K: Kernel> EventLoop<K> {
         Ok(EventLoop { io: Io::new(kernel, config, roots, listeners), addresses, remote })
     }
 
-    /// See [`Multiplexer::addresses`](crate::Multiplexer::addresses).
+    /// See [`Multiplexer::addresses`].
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// See [`Multiplexer::remote`](crate::Multiplexer::remote).
+    /// See [`Multiplexer::remote`].
     pub fn remote(&self) -> RemoteHandle {
         self.remote.clone()
     }
 
-    /// Has somebody look at what the server uses, after each completion and each turn.
+    /// Sets a function that inspects what the server uses, after each completion and each turn.
     #[cfg(feature = "sim")]
     pub fn inspect(&mut self, inspector: impl FnMut(&crate::Usage) + 'static) {
         self.io.inspector = Some(Box::new(inspector));
     }
 
-    /// See [`Multiplexer::run`](crate::Multiplexer::run).
+    /// See [`Multiplexer::run`].
     ///
     /// # Errors
-    /// When the kernel can't be used any more.
+    /// If the kernel cannot be used any more.
     pub fn run<A: Application>(self, app: A) -> Result<Stats, KernelError> {
         drive(self.io, self.remote, app)
     }
 }
 
-impl<P: Poller> EventLoop<Engine<P>> {
-    /// Over this machine's sockets and a poller.
-    pub(crate) fn over_poller(poller: P, config: &Config) -> Result<Self, StartError> {
-        let engine = Engine::new(poller, &config.engine_config()?)
-            .map_err(|error| StartError::System("the event loop can't be set up", error))?;
-        EventLoop::new(engine, config)
-    }
-}
-
-impl EventLoop<UringKernel> {
-    /// Over this machine's io_uring.
-    pub(crate) fn over_uring(mode: Mode, config: &Config) -> Result<Self, StartError> {
-        let ring = UringKernel::new(&config.uring_config(mode)?)
-            .map_err(|missing| Unavailable(missing.to_string()))?;
-        EventLoop::new(ring, config)
-    }
-}
-
-#[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
-impl EventLoop<SendKernel> {
-    /// Whether [`EventLoop::over_send`] can run here.
-    pub(crate) fn send_available(delivery: Delivery) -> Result<(), Unavailable> {
-        UringKernel::probe(delivery.mode()).map_err(|missing| Unavailable(missing.to_string()))
-    }
-
-    /// Over this machine's io_uring, whose completions are delivered as events.
-    pub(crate) fn over_send(delivery: Delivery, config: &Config) -> Result<Self, StartError> {
-        let ring = SendKernel::new(&config.uring_config(delivery.mode())?, delivery)
-            .map_err(|unusable| Unavailable(unusable.to_string()))?;
-        EventLoop::new(ring, config)
-    }
-}
-
 impl Config {
-    /// How an [`Engine`] has to be set up.
+    /// Returns the configuration of an [`Engine`](shared_ring::Engine).
     ///
     /// # Errors
-    /// When the numbers make no sense.
+    /// Fails if the configuration is invalid.
     pub fn engine_config(&self) -> Result<EngineConfig, StartError> {
         self.check()?;
         Ok(EngineConfig {
@@ -104,10 +125,10 @@ impl Config {
         })
     }
 
-    /// How a [`UringKernel`] has to be set up.
+    /// Returns the configuration of a [`UringKernel`](shared_ring::UringKernel).
     ///
     /// # Errors
-    /// When the numbers make no sense.
+    /// Fails if the configuration is invalid.
     pub fn uring_config(&self, mode: Mode) -> Result<UringConfig, StartError> {
         self.check()?;
         Ok(UringConfig {

@@ -1,9 +1,8 @@
 //! Event-driven servers on every event mechanism of Linux, behind one trait.
 //!
-//! A server is an [`Application`]: callbacks about connections come in, [`Commands`] go out, and it
-//! never touches a descriptor, a file, a clock or a source of chance. A [`Multiplexer`] is an event
-//! mechanism: it owns the loop and calls the application. Whatever the mechanism, the replies are
-//! the same, byte for byte.
+//! A server is an [`Application`]: its callbacks receive events, and [`Commands`] send data. It uses
+//! no descriptor, file, clock or random source directly. A [`Multiplexer`] is an event mechanism: it
+//! owns the loop and calls the application. All mechanisms produce the same replies, byte for byte.
 //!
 //! ```no_run
 //! use evring::{AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Rx};
@@ -29,29 +28,28 @@
 //! # }
 //! ```
 //!
-//! [`AnyMechanism`] chooses a mechanism by name. Who wants one without the choice names its type, such as
-//! `Uring` or `Epoll`; each is a cargo feature of the same name.
+//! [`AnyMechanism`] selects a mechanism by name. To fix the mechanism, use its type, such as `Uring` or
+//! `Epoll`; each has a cargo feature of the same name.
 //!
-//! What this crate does not do: threads (run one mechanism in each, with
+//! This crate does not provide threads (run one mechanism in each, with
 //! [`Config::reuse_port`]), TLS (wrap the application), protocols (write the application).
 
-// What some mechanisms share stands idle in a build that has none of them.
+// Code shared by some mechanisms is unused in a build without them.
 #![cfg_attr(not(feature = "mechanisms"), allow(dead_code, unused_imports))]
 
 mod admission;
-mod any;
 mod application;
 mod commands;
 mod config;
 mod driver;
 mod event_loop;
+mod mechanisms;
 mod multiplexer;
 mod rx;
 mod tail;
 mod wheel;
 
 pub use admission::{Admission, Lateness, Order};
-pub use any::*;
 pub use application::{
     AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FileOutcome,
     FilePath, Listener, Root,
@@ -60,12 +58,13 @@ pub use commands::{Commands, HIGH_WATER, LOW_WATER};
 pub use config::{Config, StartError, Unavailable};
 #[cfg(feature = "sim")]
 pub use driver::Usage;
-pub use event_loop::EventLoop;
+pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
+pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
 pub use rx::Rx;
 #[cfg(feature = "interest")]
 pub use shared_ring::interest;
-/// A simulated machine, on which a server is tested: one seed decides what goes wrong, and when.
+/// A simulated machine for tests: a seed determines which faults occur, and when.
 ///
 /// ```
 /// use std::time::Duration;
@@ -84,11 +83,11 @@ pub use shared_ring::interest;
 /// #     }
 /// # }
 ///
-/// /// A client that says one thing and wants to hear it again.
+/// /// A client that sends a line and expects its echo.
 /// #[derive(Default)]
 /// struct Client {
 ///     line: Option<PeerConn>,
-///     heard: Vec<u8>,
+///     received: Vec<u8>,
 /// }
 ///
 /// impl Peer for Client {
@@ -98,18 +97,18 @@ pub use shared_ring::interest;
 ///                 return Next::After(Duration::from_millis(1)); // the queue is full
 ///             };
 ///             let sent = net.send(&line, b"hello");
-///             assert_eq!(sent, 5, "every connection has room for so little");
+///             assert_eq!(sent, 5, "the send buffer has room for 5 bytes");
 ///             net.finish(&line);
 ///             self.line = Some(line);
 ///             return Next::Ready;
 ///         };
-///         match net.receive(line, 100, &mut self.heard) {
+///         match net.receive(line, 100, &mut self.received) {
 ///             ReceiveResult::Bytes(_) => return Next::Ready,
 ///             ReceiveResult::Nothing => return Next::Wait,
-///             ReceiveResult::End if self.heard == b"hello" => {}
-///             // A fault has cost it the connection; what was heard must be right all the same.
-///             _ if net.is_disrupted(line) && b"hello".starts_with(&self.heard) => {}
-///             got => net.fail(format!("{got:?} after {}", self.heard.escape_ascii())),
+///             ReceiveResult::End if self.received == b"hello" => {}
+///             // A fault broke the connection; the bytes received before must be correct.
+///             _ if net.is_disrupted(line) && b"hello".starts_with(&self.received) => {}
+///             got => net.fail(format!("{got:?} after {}", self.received.escape_ascii())),
 ///         }
 ///         net.close(self.line.take().expect("just used"));
 ///         Next::Done
@@ -131,19 +130,19 @@ pub use shared_ring::interest;
 ///         machine.add_peer(Client::default());
 ///     }
 ///     machine.on_end(move || remote.stop());
-///     let ran = server.run(Echo);
+///     let result = server.run(Echo);
 ///     assert_eq!(machine.verdict().failure, None, "seed {seed}");
-///     ran?;
+///     result?;
 /// }
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// The verdict tells what went wrong first; what `run` returns after a failure tells less. With
-/// [`Plan::trace_steps`](sim::Plan::trace_steps) it has a line for everything that happened. To run on a
-/// simulated epoll, make a [`SimEngine`](sim::SimEngine) from [`Config::engine_config`]. That no memory is
-/// freed too early is checked if the program has `static ALLOCATOR: Watching<System> =
-/// Watching(System)` as its global allocator. It needs the feature `sim`:
+/// The verdict reports the first failure, in more detail than the result of `run`. With
+/// [`Plan::trace_steps`](sim::Plan::trace_steps) it contains a trace of all events. To run on a simulated
+/// epoll, create a [`SimEngine`](sim::SimEngine) from [`Config::engine_config`]. If the program's global
+/// allocator is `static ALLOCATOR: Watching<System> = Watching(System)`, the machine also checks that no
+/// memory is freed too early. This module needs the feature `sim`:
 ///
 /// ```toml
 /// [dev-dependencies]
@@ -157,3 +156,8 @@ pub use shared_ring::{
 };
 pub use tail::Tail;
 pub use wheel::TimerWheel;
+
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

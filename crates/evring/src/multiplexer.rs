@@ -14,9 +14,9 @@ use crate::{Application, Config, StartError, Unavailable};
 /// How a mechanism reports events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// It says which descriptors can be read or written; the work follows.
+    /// Reports which descriptors are ready; the I/O follows.
     Readiness,
-    /// It says which work is done.
+    /// Reports which operations are complete.
     Completion,
 }
 
@@ -29,41 +29,42 @@ impl fmt::Display for Family {
     }
 }
 
-/// A mechanism: it owns the loop and calls the application.
+/// An event mechanism: it owns the loop and calls the application.
 pub trait Multiplexer: Sized {
-    /// The name by which users choose it.
+    /// Name by which users select it.
     const NAME: &'static str;
-    /// How it reports events.
+    /// The way it reports events.
     const FAMILY: Family;
-    /// What it is, in a few words.
+    /// Short description.
     const SUMMARY: &'static str;
 
-    /// Whether it can run here.
+    /// Checks whether the mechanism can run on this machine.
     ///
     /// # Errors
-    /// Says why not, in words a user can act on.
+    /// Returns the reason why not, as a message for the user.
     fn available() -> Result<(), Unavailable>;
 
-    /// Opens the listeners and roots; connections wait in the listeners' queues until `run`.
+    /// Opens the listeners and roots. Connections wait in the listen backlogs until `run`.
     ///
     /// # Errors
-    /// Says what is missing or in the way.
+    /// Fails if the configuration is invalid, the mechanism is unavailable, or a listener or root cannot be
+    /// opened.
     fn new(config: &Config) -> Result<Self, StartError>;
 
-    /// The addresses that are listened at, in the order of [`Config::listen`].
+    /// Returns the local addresses of the listeners, in the order of [`Config::listen`].
     fn addresses(&self) -> &[SocketAddr];
 
-    /// A handle for other threads.
+    /// Returns a handle for other threads.
     fn remote(&self) -> RemoteHandle;
 
-    /// Serves until [`RemoteHandle::stop`].
+    /// Runs the server until [`RemoteHandle::stop`].
     ///
     /// # Errors
-    /// When the kernel can't be used any more.
+    /// Fails if the kernel fails.
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError>;
 }
 
-/// Reaches a running mechanism from another thread.
+/// Handle of a running mechanism, for other threads.
 #[derive(Clone, Debug)]
 pub struct RemoteHandle(Arc<Shared>);
 
@@ -75,7 +76,7 @@ struct Shared {
 }
 
 impl RemoteHandle {
-    /// The most tags that wait to be told.
+    /// Maximum number of pending wake-ups.
     pub const MAX_TAGS: usize = 1024;
 
     pub(crate) fn new(waker: Waker) -> Self {
@@ -83,8 +84,8 @@ impl RemoteHandle {
         RemoteHandle(Arc::new(Shared { waker, stop: AtomicBool::new(false), tags }))
     }
 
-    /// Has [`Application::woken`] called with `tag`; returns false, and does nothing, when
-    /// [`RemoteHandle::MAX_TAGS`] tags wait already.
+    /// Requests a call of [`Application::woken`] with `tag`. If [`RemoteHandle::MAX_TAGS`] wake-ups are
+    /// pending, does nothing and returns false.
     pub fn wake(&self, tag: u64) -> bool {
         let mut tags = self.0.tags.lock().unwrap_or_else(PoisonError::into_inner);
         if tags.len() == Self::MAX_TAGS {
@@ -96,8 +97,8 @@ impl RemoteHandle {
         true
     }
 
-    /// Ends [`Multiplexer::run`]: listeners close, idle connections close, the others may go on
-    /// for [`Config::drain_timeout`], then they are reset. May be called from several threads and again.
+    /// Stops [`Multiplexer::run`]: listeners and idle connections close. The others get up to
+    /// [`Config::drain_timeout`], then they are reset. May be called repeatedly and from several threads.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
         self.0.waker.wake();
@@ -112,40 +113,39 @@ impl RemoteHandle {
     }
 }
 
-/// What a mechanism did, from its start to its end.
+/// Statistics of a mechanism since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Connections accepted.
     pub accepted: u64,
     /// Connections opened by the application.
     pub connected: u64,
-    /// Connections that ended, of both kinds.
+    /// Connections of both kinds that closed.
     pub closed: u64,
-    /// Callbacks `received`.
+    /// Calls of `received`.
     pub received: u64,
-    /// Times accepting paused, for want of descriptors or at the most connections.
+    /// Pauses of accepting, for lack of descriptors or at the maximum number of connections.
     pub accept_pauses: u64,
-    /// Connections that were reset before anything was done for them, as they had waited too long or
-    /// their peers had gone ([`Config::admission`]).
+    /// Connections reset before they were served, as they had waited too long or their peers had closed
+    /// ([`Config::admission`]).
     pub abandoned: u64,
-    /// The length of the listeners' queues, which [`Config::admission`] adapts.
+    /// Total length of the listen backlogs, which [`Config::admission`] adapts.
     pub backlog: u32,
-    /// Connections that the server can serve in a second, when it was last asked for more; 0 if it
-    /// never was.
+    /// Connections served per second under the last overload; 0 if there was none.
     pub service_rate: u32,
-    /// Connections that were reset as their address had its share ([`Config::max_per_address`]).
+    /// Connections reset because their address had reached its maximum ([`Config::max_per_address`]).
     pub refused_addresses: u64,
-    /// Accepted connections that the server reset at its stop, for lack of room.
+    /// Connections that were reset at the stop before they were admitted.
     pub reset_at_stop: u64,
-    /// Idle connections that were closed to make room for others.
+    /// Idle connections closed to make room for others.
     pub idle_closed: u64,
-    /// Connections that ended as [`CloseReason::Overrun`](crate::CloseReason::Overrun).
+    /// Connections that ended with [`CloseReason::Overrun`](crate::CloseReason::Overrun).
     pub overruns: u64,
-    /// Completions for connections that were gone.
+    /// Completions for closed connections.
     pub stale_completions: u64,
-    /// Processor time that the mechanism's thread has used, in the kernel too.
+    /// CPU time of the mechanism's thread, including the kernel's part.
     pub cpu_time: Duration,
-    /// What the kernel did.
+    /// Counters of the kernel.
     pub kernel: Counters,
 }
 
@@ -154,16 +154,16 @@ mod models {
     use super::*;
     use shared_ring::sync::thread;
 
-    /// One thread wakes with a tag, another stops: the loop, which sleeps whenever it finds
-    /// nothing, sees both.
+    /// One thread wakes with a tag, another stops: the loop, which sleeps when it finds no event, observes
+    /// both.
     #[test]
-    fn tags_and_the_stop_are_seen() {
+    fn tags_and_stop_are_observed() {
         loom::model(|| {
             let waker = Waker::for_model();
             let remote = RemoteHandle::new(waker.clone());
-            let (one, other) = (remote.clone(), remote.clone());
-            let tags = thread::spawn(move || assert!(one.wake(7)));
-            let stop = thread::spawn(move || other.stop());
+            let (tag_remote, stop_remote) = (remote.clone(), remote.clone());
+            let tags = thread::spawn(move || assert!(tag_remote.wake(7)));
+            let stop = thread::spawn(move || stop_remote.stop());
             let (mut tag, mut stopped) = (None, false);
             while tag.is_none() || !stopped {
                 waker.drain();

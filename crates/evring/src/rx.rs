@@ -1,11 +1,11 @@
-//! Received bytes, as an application sees them.
+//! Received bytes, as passed to an application.
 
 use std::fmt;
 use std::mem;
 
 use shared_ring::RxBuf;
 
-/// Bytes that were received and not consumed yet, in one piece, to be parsed or changed in place.
+/// Received and unconsumed bytes in one piece, to parse or modify in place.
 pub struct Rx<'a> {
     memory: Memory<'a>,
     consumed: usize,
@@ -13,24 +13,24 @@ pub struct Rx<'a> {
 }
 
 enum Memory<'a> {
-    /// A whole receive buffer that can change hands.
+    /// A whole receive buffer, which the application can take.
     Buffer(RxBuf),
-    /// Bytes that were put together from several.
+    /// Bytes assembled from several buffers.
     Borrowed(&'a mut [u8]),
 }
 
 impl<'a> Rx<'a> {
-    /// Shows `bytes` that stay where they are.
+    /// Wraps `bytes` that stay in place.
     pub fn borrowed(bytes: &'a mut [u8], eof: bool) -> Self {
         Rx { memory: Memory::Borrowed(bytes), consumed: 0, eof }
     }
 
-    /// Shows a whole buffer, which can be [taken](Rx::take) without a copy.
+    /// Wraps a whole buffer, which can be [taken](Rx::take) without a copy.
     pub fn buffer(buffer: RxBuf, eof: bool) -> Self {
         Rx { memory: Memory::Buffer(buffer), consumed: 0, eof }
     }
 
-    /// What was received and not consumed yet.
+    /// Returns the unconsumed bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
@@ -39,7 +39,7 @@ impl<'a> Rx<'a> {
         }
     }
 
-    /// The same, to be changed in place.
+    /// Returns the unconsumed bytes for modification in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             Memory::Buffer(buffer) => &mut buffer[self.consumed..],
@@ -47,7 +47,8 @@ impl<'a> Rx<'a> {
         }
     }
 
-    /// Whether these are the last bytes: the peer has ended its side. Once told, it stays so.
+    /// Returns whether these are the last bytes: the peer has shut down its sending side. Stays true for
+    /// later calls.
     pub fn eof(&self) -> bool {
         self.eof
     }
@@ -55,14 +56,14 @@ impl<'a> Rx<'a> {
     /// Consumes the first `n` bytes.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// Panics if there are fewer.
     pub fn consume(&mut self, n: usize) {
         assert!(n <= self.bytes().len(), "{n} bytes consumed of {}", self.bytes().len());
         self.consumed += n;
     }
 
-    /// Consumes everything and keeps it: without a copy when the bytes lie in a receive buffer and
-    /// buffers are not scarce.
+    /// Consumes and returns all bytes. Does not copy if they are in a receive buffer and buffers are not
+    /// scarce.
     #[inline]
     pub fn take(&mut self) -> RxBuf {
         let consumed = mem::take(&mut self.consumed);

@@ -1,36 +1,36 @@
-//! Received bytes that an application has left unconsumed.
+//! Unconsumed received bytes.
 
-/// Received bytes that were left unconsumed: appended at the end, consumed at the beginning, in one piece.
+/// Unconsumed received bytes in one piece: appended at the end, consumed at the beginning.
 ///
-/// The driver has one for each connection; a layer that transforms what is received needs another.
+/// The driver keeps one per connection; a layer that transforms received bytes needs another.
 #[derive(Debug, Default)]
 pub struct Tail {
     bytes: Vec<u8>,
-    /// How many of them are consumed. They are moved out of the way once they outnumber the others, so
-    /// that each byte is moved a bounded number of times, however little is consumed at a time.
+    /// Number of consumed bytes. They are removed once they outnumber the others, so each byte is moved a
+    /// bounded number of times, however little is consumed at a time.
     consumed: usize,
 }
 
 impl Tail {
-    /// A tail that is consumed gives back the memory it does not need when it has more than this.
+    /// Capacity above which a tail releases unneeded memory when bytes are consumed.
     pub(crate) const MAX_KEPT_BYTES: usize = 16 * 1024;
 
-    /// How many bytes there are.
+    /// Returns the number of unconsumed bytes.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.consumed
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no unconsumed bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of memory it holds.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// The bytes, to be changed in place.
+    /// Returns the unconsumed bytes for modification in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.consumed..]
     }
@@ -43,7 +43,7 @@ impl Tail {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends what `write` appends to the vector, in which it must leave what it finds.
+    /// Appends the bytes that `write` appends to the vector; it must not remove others.
     pub fn append_with<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let before = self.bytes.len();
         let result = write(&mut self.bytes);
@@ -54,7 +54,7 @@ impl Tail {
     /// Consumes all but the last `remaining` bytes.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// Panics if there are fewer.
     pub fn keep_last(&mut self, remaining: usize) {
         assert!(remaining <= self.len(), "{remaining} bytes kept of {}", self.len());
         self.consumed = self.bytes.len() - remaining;
@@ -71,13 +71,13 @@ impl Tail {
         self.consumed = 0;
     }
 
-    /// Consumes all and keeps the memory.
+    /// Consumes all bytes and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.consumed = 0;
     }
 
-    /// Whether its memory is worth keeping for another connection.
+    /// Returns whether the memory should be kept for another connection.
     pub(crate) fn is_reusable(&self) -> bool {
         (1..=Self::MAX_KEPT_BYTES).contains(&self.capacity())
     }
@@ -89,9 +89,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against the obvious model, and with its memory in proportion to what it holds.
+        /// Matches a plain vector, with memory in proportion to the length.
         #[test]
-        fn is_a_queue_of_bytes(steps in prop::collection::vec((0..60_000usize, 0..=100usize), 1..40)) {
+        fn matches_a_byte_queue(steps in prop::collection::vec((0..60_000usize, 0..=100usize), 1..40)) {
             let (mut tail, mut model) = (Tail::default(), Vec::new());
             for (i, (n, percent)) in steps.into_iter().enumerate() {
                 let bytes = vec![i as u8; n];
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn consuming_a_little_at_a_time_does_not_move_the_rest_each_time() {
+    fn small_consumes_do_not_move_the_bytes_each_time() {
         let mut tail = Tail::default();
         tail.append(&[0; 100_000]);
         tail.keep_last(99_990);

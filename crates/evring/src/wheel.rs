@@ -1,8 +1,8 @@
-//! The timer wheel: deadlines of many connections, set and cleared in constant time.
+//! A timer wheel: sets and clears the deadlines of many connections in constant time.
 //!
-//! A hierarchical wheel (Varghese and Lauck 1987): slots of the first level last one
-//! millisecond, those of each further level 64 times as long. What stands in a slot of a higher
-//! level moves down when the slot's time comes.
+//! A hierarchical wheel (Varghese and Lauck 1987): a slot of the first level spans one millisecond, a slot
+//! of each further level 64 times as much. The timers of a higher slot move down when the slot's time
+//! comes.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ const SLOTS: u32 = 64;
 const LEVELS: usize = 6;
 const NONE: u32 = u32::MAX;
 
-/// Deadlines by number, of which each has at most one. Numbers are small: they index a table.
+/// Deadlines by id, at most one per id. Ids are small: they index a table.
 #[derive(Debug)]
 pub struct TimerWheel {
     origin: Instant,
-    /// Milliseconds since the origin up to which deadlines have been handed out.
+    /// Time up to which deadlines have been returned, in milliseconds since the origin.
     elapsed: u64,
     levels: [Level; LEVELS],
     timers: Table<Timer>,
@@ -24,17 +24,17 @@ pub struct TimerWheel {
 
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// A bit for each slot that holds a timer.
+    /// One bit for each slot that holds a timer.
     occupied: u64,
     first: [u32; SLOTS as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Timer {
-    /// When it is due, in milliseconds since the origin.
+    /// Due time, in milliseconds since the origin.
     due: u64,
-    /// When its slot will be looked at; never later than `due`.
-    looked_at: u64,
+    /// Time when its slot is processed; never later than `due`.
+    processed_at: u64,
     next: u32,
     previous: u32,
     level: u8,
@@ -43,23 +43,22 @@ struct Timer {
 }
 
 impl TimerWheel {
-    /// An empty wheel whose time begins now.
+    /// Creates an empty wheel that starts at `now`.
     pub fn new(now: Instant) -> Self {
         let level = Level { occupied: 0, first: [NONE; SLOTS as usize] };
         TimerWheel { origin: now, elapsed: 0, levels: [level; LEVELS], timers: Table::default() }
     }
 
-    /// Sets the deadline of `id`, replacing an earlier one. It is handed out at `at` or up to a
-    /// millisecond later.
+    /// Sets or replaces the deadline of `id`. It expires at `at` or up to 1 ms later.
     pub fn set(&mut self, id: u32, at: Instant) {
         let since = at.saturating_duration_since(self.origin);
         let millis = u64::from(since.subsec_nanos().div_ceil(1_000_000));
         let due = since.as_secs().saturating_mul(1000).saturating_add(millis);
         let timer = self.timers.at(id as usize);
         timer.due = due;
-        // A deadline that only moves away stays where it is and is moved when its slot comes up,
-        // so that one that is put off at every request costs a store.
-        if !timer.set || due < timer.looked_at {
+        // A timer with a later deadline moves when its slot is processed, so extending a deadline at each
+        // request costs a single store.
+        if !timer.set || due < timer.processed_at {
             self.unlink(id);
             self.link(id);
         }
@@ -72,18 +71,18 @@ impl TimerWheel {
         }
     }
 
-    /// The deadline of `id`, to the millisecond, if it has one.
+    /// Returns the deadline of `id`, in whole milliseconds.
     pub fn deadline(&self, id: u32) -> Option<Instant> {
         let timer = self.timers.get(id as usize).filter(|timer| timer.set)?;
         Some(self.origin + Duration::from_millis(timer.due))
     }
 
-    /// When to call [`expired`](TimerWheel::expired) next: not after the earliest deadline.
+    /// Returns when to call [`expired`](TimerWheel::expired) next: at the earliest deadline or before.
     pub fn next(&self) -> Option<Instant> {
         self.upcoming().map(|(_, _, at)| self.origin + Duration::from_millis(at))
     }
 
-    /// Takes out one deadline that has passed.
+    /// Removes and returns one deadline that has passed.
     pub fn expired(&mut self, now: Instant) -> Option<u32> {
         let now = now.saturating_duration_since(self.origin).as_millis() as u64;
         while let Some((level, slot, at)) = self.upcoming() {
@@ -102,8 +101,8 @@ impl TimerWheel {
         None
     }
 
-    /// Links the timers of a slot whose time has come again, all of them: while some were still
-    /// here, others below would seem to come first.
+    /// Relinks all timers of a slot whose time has come. If some stayed, timers on lower levels would seem
+    /// to come first.
     fn move_down(&mut self, level: usize, slot: u32) {
         let mut next = self.levels[level].first[slot as usize];
         self.levels[level].first[slot as usize] = NONE;
@@ -115,7 +114,7 @@ impl TimerWheel {
         }
     }
 
-    /// The occupied slot that comes up first: its level, its place, and when.
+    /// Returns the level, index and time of the occupied slot that comes first.
     fn upcoming(&self) -> Option<(usize, u32, u64)> {
         // A slot of a lower level always comes before the slots of the levels above it.
         let level = self.levels.iter().position(|level| level.occupied != 0)?;
@@ -128,7 +127,7 @@ impl TimerWheel {
 
     fn link(&mut self, id: u32) {
         let timer = &mut self.timers[id as usize];
-        // Beyond the last level: as far away as the wheel reaches, to be looked at again there.
+        // Beyond the last level, the timer goes to its farthest slot and moves again from there.
         let widest = 1u64 << (6 * (LEVELS - 1));
         let farthest = (self.elapsed / widest + u64::from(SLOTS) - 1) * widest;
         let when = timer.due.clamp(self.elapsed, farthest);
@@ -140,7 +139,7 @@ impl TimerWheel {
         entry.occupied |= 1 << slot;
         *timer = Timer {
             due: timer.due,
-            looked_at: when,
+            processed_at: when,
             next: first,
             previous: NONE,
             level: level as u8,
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn putting_a_deadline_off_moves_it() {
+    fn later_deadline_replaces_an_earlier_one() {
         let start = Instant::now();
         let mut wheel = TimerWheel::new(start);
         wheel.set(3, start + ms(10));
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn never_hands_out_a_deadline_early() {
+    fn deadline_never_expires_early() {
         let start = Instant::now();
         let mut wheel = TimerWheel::new(start);
         wheel.set(0, start + Duration::from_micros(1500));
@@ -204,22 +203,22 @@ mod tests {
     }
 
     #[test]
-    fn reaches_beyond_its_last_level() {
+    fn deadline_beyond_the_last_level_expires() {
         let start = Instant::now();
         let mut wheel = TimerWheel::new(start);
         let far = Duration::from_secs(3600 * 24 * 365 * 5);
         wheel.set(0, start + far);
-        let mut looks = 0;
+        let mut steps_down = 0;
         while let Some(next) = wheel.next().filter(|next| *next < start + far) {
             assert_eq!(wheel.expired(next), None);
-            looks += 1;
-            assert!(looks < 100, "each look moves it down");
+            steps_down += 1;
+            assert!(steps_down < 100, "each step moves the timer down");
         }
         assert_eq!(wheel.expired(start + far), Some(0));
     }
 
     #[test]
-    fn a_later_deadline_in_the_same_slot_does_not_hide_an_earlier_one() {
+    fn later_deadline_in_the_same_slot_does_not_hide_an_earlier_one() {
         let start = Instant::now();
         let mut wheel = TimerWheel::new(start);
         wheel.set(0, start + ms(192));
@@ -230,17 +229,17 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted map, with steps short and long.
+        /// Matches a sorted map, for short and long steps.
         #[test]
-        fn hands_out_what_is_due(
+        fn expires_the_same_deadlines_as_a_sorted_map(
             steps in prop::collection::vec((0..8u32, 0..4u8, 0..24u32, any::<u64>()), 1..200)
         ) {
             let start = Instant::now();
             let (mut wheel, mut model) = (TimerWheel::new(start), BTreeMap::new());
             let mut now = 0u64;
-            for (id, what, bits, noise) in steps {
+            for (id, action, bits, noise) in steps {
                 let span = noise & ((1 << bits) - 1);
-                match what {
+                match action {
                     0 | 1 => {
                         wheel.set(id, start + ms(now + span));
                         model.insert(id, now + span);

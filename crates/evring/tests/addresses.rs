@@ -1,4 +1,4 @@
-//! How many connections an address may have, on every mechanism.
+//! Limits on the connections of one address, on every mechanism.
 
 mod server;
 
@@ -12,12 +12,12 @@ use evring::{
 };
 use shared_ring::{Fd, Host, Linux, System};
 
-use server::{PATIENCE, Server, side_by_side};
+use server::{Server, TIMEOUT, side_by_side};
 
-/// The share of an address.
+/// Maximum number of connections per address.
 const SHARE: usize = 3;
 
-/// Answers each byte with itself, and closes in the way that it asks for. Tells how connections ended.
+/// Echoes, closes as the first byte requests, and reports the close reasons.
 struct Echo(Sender<CloseReason>);
 
 impl Application for Echo {
@@ -30,7 +30,7 @@ impl Application for Echo {
             Some(b'l') => Some(Close::Linger),
             Some(b'r') => Some(Close::Reset),
             Some(b'o') => {
-                // More than may be queued.
+                // More than the maximum of queued bytes.
                 x.io.send(x.id, Chunk::Copy(&[7; 100_000]));
                 None
             }
@@ -51,7 +51,7 @@ impl Application for Echo {
     }
 }
 
-/// A server that reports how connections ended.
+/// A server that reports the close reasons of its connections.
 struct Reporting {
     server: Server,
     ended: Receiver<CloseReason>,
@@ -59,8 +59,8 @@ struct Reporting {
 
 impl Reporting {
     fn start(name: &'static str, config: Config) -> Reporting {
-        let (ends, ended) = mpsc::channel();
-        Reporting { server: Server::start(name, config, || Echo(ends)), ended }
+        let (sender, ended) = mpsc::channel();
+        Reporting { server: Server::start(name, config, || Echo(sender)), ended }
     }
 
     /// Connects from 127.0.0.`last`.
@@ -68,15 +68,15 @@ impl Reporting {
         let mut host = Linux::default();
         let from = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
         let socket = host.socket(self.server.address, Some(from), BufferSizes::default()).unwrap();
-        // SAFETY: the socket's owner ends here.
+        // SAFETY: the descriptor is forgotten by its former owner.
         let client = unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) };
-        // SAFETY: it is open until the call is over.
+        // SAFETY: the descriptor stays open during the call.
         let fd = unsafe { Fd::lent(client.as_fd()) };
-        // It may still be under way; what comes first waits for that.
+        // The connect may still be in flight; the first operation waits for it.
         let _ = host.connect(fd, self.server.address);
         let client = TcpStream::from(client);
         client.set_nonblocking(false).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
         client
     }
 
@@ -85,7 +85,7 @@ impl Reporting {
     }
 }
 
-/// Whether a new client is served; otherwise it was reset.
+/// Returns whether a new client is served; otherwise it was reset.
 fn is_served(client: &mut TcpStream) -> bool {
     let served = client.write_all(b"x").and_then(|()| client.read_exact(&mut [0]));
     match served {
@@ -100,18 +100,18 @@ fn is_served(client: &mut TcpStream) -> bool {
 
 fn config(max_per_address: Option<u32>) -> Config {
     let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-    // What an overrun queues is too much.
+    // The overrun below exceeds `max_queued_bytes`.
     Config { listen, max_per_address, max_queued_bytes: 50_000, ..Config::default() }
 }
 
 #[test]
-fn clients_of_one_address_cannot_take_more_than_their_share() {
+fn connections_of_one_address_are_limited() {
     side_by_side(|name| {
         let server = Reporting::start(name, config(Some(SHARE as u32)));
-        let mut greedy: Vec<_> = (0..40).map(|_| server.connect_from(2)).collect();
-        let served: Vec<bool> = greedy.iter_mut().map(is_served).collect();
+        let mut clients: Vec<_> = (0..40).map(|_| server.connect_from(2)).collect();
+        let served: Vec<bool> = clients.iter_mut().map(is_served).collect();
         assert_eq!(served.iter().filter(|served| **served).count(), SHARE, "{name}");
-        // As many of every other.
+        // The maximum for each other address.
         let mut others: Vec<_> = (3..6)
             .flat_map(|last| (0..SHARE).map(move |_| last))
             .map(|last| server.connect_from(last))
@@ -119,7 +119,7 @@ fn clients_of_one_address_cannot_take_more_than_their_share() {
         others.push(server.server.connect());
         assert!(others.iter_mut().all(is_served), "{name}");
         let served = (SHARE + others.len()) as u64;
-        drop((greedy, others));
+        drop((clients, others));
         let stats = server.stop();
         assert_eq!(stats.refused_addresses, 40 - SHARE as u64, "{name}");
         assert_eq!((stats.accepted, stats.closed), (served, served), "{name}");
@@ -127,10 +127,10 @@ fn clients_of_one_address_cannot_take_more_than_their_share() {
 }
 
 #[test]
-fn an_address_has_its_place_back_however_a_connection_ends() {
+fn closed_connection_no_longer_counts_for_its_address() {
     side_by_side(|name| {
         let server = Reporting::start(name, config(Some(1)));
-        // Ended by the server, in each way; by an overrun; by its client, in order and with a reset.
+        // Closed by the server in each way, by an overrun, and by the client with FIN and with RST.
         for how in *b"flroxu" {
             let mut client = server.connect_from(2);
             assert!(is_served(&mut client), "{name}: before {}", char::from(how));
@@ -139,11 +139,11 @@ fn an_address_has_its_place_back_however_a_connection_ends() {
                 client.write_all(&[how]).unwrap();
             }
             if how == b'u' {
-                // With a byte unread, its end is a reset.
+                // Closing a socket with an unread byte sends a reset.
                 client.peek(&mut [0]).unwrap();
             }
             drop(client);
-            server.ended.recv_timeout(PATIENCE).expect("the connection ends");
+            server.ended.recv_timeout(TIMEOUT).expect("the connection ends");
         }
         assert!(is_served(&mut server.connect_from(2)), "{name}");
         server.stop();
@@ -151,12 +151,12 @@ fn an_address_has_its_place_back_however_a_connection_ends() {
 }
 
 #[test]
-fn an_address_has_its_place_back_when_an_idle_connection_makes_room() {
+fn closed_idle_connection_no_longer_counts_for_its_address() {
     side_by_side(|name| {
         let server = Reporting::start(name, Config { max_connections: 2, ..config(Some(1)) });
         let mut clients = Vec::new();
         for last in 2..9 {
-            // Each but the first two has an idle one ended.
+            // From the third one on, an idle connection is closed.
             let mut client = server.connect_from(last);
             assert!(is_served(&mut client), "{name}");
             clients.push((last, client));
@@ -168,7 +168,7 @@ fn an_address_has_its_place_back_when_an_idle_connection_makes_room() {
         let last = ended.expect("five have ended");
         let mut again = server.connect_from(last);
         assert!(is_served(&mut again), "{name}");
-        // Nobody has to go for a connection that its address has no place for.
+        // A connection that exceeds the limit of its address closes no idle one.
         assert!(!is_served(&mut server.connect_from(last)), "{name}");
         assert!(is_served(&mut again), "{name}");
         drop((clients, again));
@@ -178,7 +178,7 @@ fn an_address_has_its_place_back_when_an_idle_connection_makes_room() {
 }
 
 #[test]
-fn without_a_bound_an_address_has_all_it_wants() {
+fn connections_of_one_address_are_unlimited_by_default() {
     side_by_side(|name| {
         let server = Reporting::start(name, config(None));
         let mut clients: Vec<_> = (0..40).map(|_| server.connect_from(2)).collect();

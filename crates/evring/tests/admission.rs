@@ -1,4 +1,4 @@
-//! What a server lets in when more comes than it can serve, on every mechanism that has turns.
+//! Admission control under overload, on every mechanism that has turns.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,28 +15,28 @@ use evring::{
 };
 use shared_ring::{Host, Linux, Socket};
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The length of the listener's queue while there is slack.
-const LONGEST: u32 = 128;
-/// Clients that never let a server rest.
+/// Longer than any step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Length of the backlog without overload.
+const MAX_BACKLOG: u32 = 128;
+/// Number of clients that keep the server busy.
 const CLIENTS: usize = 24;
 
-/// What the server has told last.
+/// Statistics that the server reported last.
 #[derive(Default)]
-struct Told {
+struct Reported {
     backlog: AtomicU32,
-    lost: AtomicU64,
+    abandoned: AtomicU64,
     rate: AtomicU32,
-    /// How often a request was said to come too late.
+    /// Number of requests reported as late.
     late: AtomicU64,
 }
 
-/// What is asked on a connection that is kept.
+/// A request on a connection that stays open.
 const KEEP: &[u8] = b"k";
 
-/// Takes a millisecond of processor time for each request.
-struct Slow(Arc<Told>);
+/// Uses 1 ms of CPU time per request.
+struct Slow(Arc<Reported>);
 
 impl Application for Slow {
     type State = ();
@@ -48,11 +48,11 @@ impl Application for Slow {
         let late = x.io.lateness(x.id) != Lateness::InTime;
         let end = Linux::default().cpu_time() + Duration::from_millis(1);
         while Linux::default().cpu_time() < end {}
-        let (told, stats) = (&self.0, x.io.stats());
-        told.late.fetch_add(late.into(), Ordering::Relaxed);
-        told.backlog.store(stats.backlog, Ordering::Relaxed);
-        told.lost.store(stats.abandoned, Ordering::Relaxed);
-        told.rate.store(stats.service_rate, Ordering::Relaxed);
+        let (reported, stats) = (&self.0, x.io.stats());
+        reported.late.fetch_add(late.into(), Ordering::Relaxed);
+        reported.backlog.store(stats.backlog, Ordering::Relaxed);
+        reported.abandoned.store(stats.abandoned, Ordering::Relaxed);
+        reported.rate.store(stats.service_rate, Ordering::Relaxed);
         x.io.send(x.id, Chunk::Static(b"done"));
         if !keep {
             x.io.close(x.id, Close::Flush);
@@ -60,17 +60,17 @@ impl Application for Slow {
     }
 }
 
-/// Runs a test beside a server on each mechanism that learns of its load.
-fn on_each(order: Order, test: impl Fn(SocketAddr, &Told)) {
+/// Runs a test against a server on each mechanism that has admission control.
+fn on_each(order: Order, test: impl Fn(SocketAddr, &Reported)) {
     for backend in backends().into_iter().filter(|backend| backend.name != "tokio") {
         if let Err(reason) = &backend.available {
             println!("{} is not available: {reason}", backend.name);
             continue;
         }
         println!("{}", backend.name);
-        let told = Arc::new(Told::default());
+        let reported = Arc::new(Reported::default());
         let (sender, receiver) = mpsc::channel();
-        let app = Slow(Arc::clone(&told));
+        let app = Slow(Arc::clone(&reported));
         let server = thread::spawn(move || -> Stats {
             let admission = Admission {
                 max_queue_delay: Duration::from_millis(5),
@@ -80,7 +80,7 @@ fn on_each(order: Order, test: impl Fn(SocketAddr, &Told)) {
             };
             let config = Config {
                 listen: vec!["127.0.0.1:0".parse().unwrap()],
-                backlog: LONGEST,
+                backlog: MAX_BACKLOG,
                 admission: Some(admission),
                 ..Config::default()
             };
@@ -89,24 +89,24 @@ fn on_each(order: Order, test: impl Fn(SocketAddr, &Told)) {
             server.run(app).unwrap()
         });
         let (address, remote) = receiver.recv().unwrap();
-        test(address, &told);
+        test(address, &reported);
         remote.stop();
         let stats = server.join().unwrap();
         assert_eq!(stats.accepted, stats.closed);
     }
 }
 
-/// Asks once; whether there was a reply.
+/// Sends a request. Returns whether there was a reply.
 fn ask(address: SocketAddr) -> bool {
-    let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) else { return false };
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, TIMEOUT) else { return false };
     let mut reply = [0; 4];
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut reply).is_ok() && &reply == b"done"
 }
 
-/// Asks, and goes away by a reset.
+/// Sends a request and resets the connection.
 fn ask_and_leave(address: SocketAddr) {
-    if let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) {
+    if let Ok(mut stream) = TcpStream::connect_timeout(&address, TIMEOUT) {
         let _ = stream.write_all(b"x");
         let socket = Socket::from(OwnedFd::from(stream));
         Linux::default().reset_on_close(&socket);
@@ -114,86 +114,86 @@ fn ask_and_leave(address: SocketAddr) {
     }
 }
 
-/// Has clients do something again and again until `enough`.
+/// Runs `each` repeatedly in many clients until `enough`.
 fn flood<R>(each: impl Fn() -> R + Sync, enough: impl Fn() -> bool) {
-    let over = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
+                while !done.load(Ordering::Relaxed) {
                     each();
                 }
             });
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !enough() && Instant::now() < until {
             thread::yield_now();
         }
-        let came = enough();
-        over.store(true, Ordering::Relaxed);
-        assert!(came, "it never comes");
+        let reached = enough();
+        done.store(true, Ordering::Relaxed);
+        assert!(reached, "the condition was not reached in time");
     });
 }
 
 #[test]
-fn a_listeners_queue_is_shorter_as_long_as_more_comes_than_is_served() {
-    on_each(Order::Oldest, |address, told| {
-        let backlog = || told.backlog.load(Ordering::Relaxed);
-        flood(|| ask(address), || (1..LONGEST).contains(&backlog()));
-        let rate = told.rate.load(Ordering::Relaxed);
-        assert!((1..=1_000).contains(&rate), "{rate} in a second, each of which takes 1 ms");
-        let until = Instant::now() + PATIENCE;
-        while backlog() < LONGEST {
-            assert!(ask(address), "who comes alone is served");
-            assert!(Instant::now() < until, "the queue stays short");
+fn overload_shortens_the_backlog() {
+    on_each(Order::Oldest, |address, reported| {
+        let backlog = || reported.backlog.load(Ordering::Relaxed);
+        flood(|| ask(address), || (1..MAX_BACKLOG).contains(&backlog()));
+        let rate = reported.rate.load(Ordering::Relaxed);
+        assert!((1..=1_000).contains(&rate), "{rate} requests of 1 ms per second");
+        let until = Instant::now() + TIMEOUT;
+        while backlog() < MAX_BACKLOG {
+            assert!(ask(address), "a single client is served");
+            assert!(Instant::now() < until, "the backlog stays short");
         }
     });
 }
 
 #[test]
-fn connections_that_never_rest_lock_nobody_out() {
+fn busy_connections_do_not_block_new_ones() {
     on_each(Order::Oldest, |address, _| {
-        let over = AtomicBool::new(false);
-        let never_rests = || {
+        let done = AtomicBool::new(false);
+        let keep_busy = || {
             let mut stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            while !over.load(Ordering::Relaxed) {
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            while !done.load(Ordering::Relaxed) {
                 stream.write_all(KEEP).unwrap();
                 stream.read_exact(&mut [0; 4]).unwrap();
             }
         };
         thread::scope(|scope| {
-            let kept: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(never_rests)).collect();
+            let kept: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(keep_busy)).collect();
             let served = (0..20).filter(|_| ask(address)).count();
-            over.store(true, Ordering::Relaxed);
-            assert_eq!(served, 20, "newcomers");
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(served, 20, "new clients");
             kept.into_iter().for_each(|thread| thread.join().unwrap());
         });
     });
 }
 
 #[test]
-fn nothing_is_done_for_clients_that_have_gone() {
-    on_each(Order::Oldest, |address, told| {
-        let stays_and_leaves = || {
+fn connections_of_closed_clients_are_abandoned() {
+    on_each(Order::Oldest, |address, reported| {
+        let ask_twice = || {
             ask(address);
             ask_and_leave(address);
         };
-        flood(stays_and_leaves, || told.lost.load(Ordering::Relaxed) > 0);
+        flood(ask_twice, || reported.abandoned.load(Ordering::Relaxed) > 0);
     });
 }
 
 #[test]
-fn the_newest_come_first_and_the_oldest_are_refused() {
-    on_each(Order::Newest, |address, told| {
-        flood(|| ask(address), || told.lost.load(Ordering::Relaxed) > 0);
-        assert!(ask(address), "who comes alone is served");
+fn newest_first_abandons_the_oldest() {
+    on_each(Order::Newest, |address, reported| {
+        flood(|| ask(address), || reported.abandoned.load(Ordering::Relaxed) > 0);
+        assert!(ask(address), "a single client is served");
     });
 }
 
 #[test]
-fn who_has_waited_too_long_is_told_apart() {
-    on_each(Order::Oldest, |address, told| {
-        flood(|| ask(address), || told.late.load(Ordering::Relaxed) > 0);
+fn long_waits_are_reported_as_late() {
+    on_each(Order::Oldest, |address, reported| {
+        flood(|| ask(address), || reported.late.load(Ordering::Relaxed) > 0);
     });
 }

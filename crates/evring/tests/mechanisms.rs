@@ -1,4 +1,4 @@
-//! Every mechanism carries bytes; the behaviour suite of the examples has the rest.
+//! Basic tests of every mechanism; the examples contain the contract tests.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use evring::{
     Stats, backends,
 };
 
-/// Runs a test beside a server on each mechanism.
+/// Runs a test against a server on each mechanism.
 fn on_each<A: Application + Send + 'static>(
     app: impl Fn() -> A,
     test: impl Fn(SocketAddr, RemoteHandle),
@@ -80,21 +80,21 @@ fn every_mechanism_echoes_and_stops() {
     }
 }
 
-/// Connects to somebody when it is connected to, says something, and closes before it is connected.
-struct Farewell {
+/// On each accepted connection, opens another one, sends bytes and closes it before it is connected.
+struct ConnectsAndCloses {
     to: SocketAddr,
     close: Close,
 }
 
-const WORDS: &[u8] = b"last words";
+const BYTES: &[u8] = b"last words";
 
-impl Application for Farewell {
+impl Application for ConnectsAndCloses {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
         let id = x.io.connect(self.to);
-        x.io.send(id, Chunk::Copy(WORDS));
+        x.io.send(id, Chunk::Copy(BYTES));
         x.io.close(id, self.close);
         x.io.close(x.id, Close::Flush);
     }
@@ -105,40 +105,40 @@ impl Application for Farewell {
 }
 
 #[test]
-fn what_is_queued_before_a_connection_stands_is_sent_before_it_is_closed() {
+fn bytes_queued_before_a_connect_completes_are_sent_before_the_close() {
     for close in [Close::Flush, Close::Linger] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         on_each(
-            || Farewell { to, close },
+            || ConnectsAndCloses { to, close },
             |address, _| {
                 let _client = TcpStream::connect(address).unwrap();
                 let (mut peer, _) = listener.accept().unwrap();
-                let mut heard = Vec::new();
-                peer.read_to_end(&mut heard).unwrap();
-                assert_eq!(heard, WORDS, "{close:?}");
+                let mut received = Vec::new();
+                peer.read_to_end(&mut received).unwrap();
+                assert_eq!(received, BYTES, "{close:?}");
             },
         );
     }
 }
 
-/// Counts what a thread allocates.
+/// Counts the allocations of each thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: forwards to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATED.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -146,10 +146,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Answers with how often its thread has allocated so far.
-struct Confesses;
+/// Replies with the number of allocations of its thread.
+struct ReportsAllocations;
 
-impl Application for Confesses {
+impl Application for ReportsAllocations {
     type State = ();
     const MAX_UNCONSUMED: usize = 1;
 
@@ -160,9 +160,9 @@ impl Application for Confesses {
 }
 
 #[test]
-fn requests_and_replies_take_no_allocation() {
+fn requests_and_replies_do_not_allocate() {
     on_each(
-        || Confesses,
+        || ReportsAllocations,
         |address, _| {
             let mut client = TcpStream::connect(address).unwrap();
             let mut ask = || {
@@ -171,7 +171,7 @@ fn requests_and_replies_take_no_allocation() {
                 client.read_exact(&mut reply).unwrap();
                 u64::from_ne_bytes(reply)
             };
-            // The first ones find room for everything.
+            // The first requests fill the caches.
             let before = (0..200).map(|_| ask()).last();
             let after = (0..200).map(|_| ask()).last();
             assert_eq!(before, after);

@@ -1,10 +1,11 @@
-//! What went wrong once, on every mechanism.
+//! Regression tests, on every mechanism.
 
+#[path = "server/listener.rs"]
+mod listener;
 mod server;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,13 +17,14 @@ use evring::{
 };
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Completion, Counters, Host, Kernel, KernelError, Linux, ListenOptions, Mode, Op, Outcome,
-    PortableKernel, Socket, Submit, SubmitError, Submitted, System, Token, UringKernel, Waker,
+    Completion, Counters, Host, Kernel, KernelError, Linux, Mode, Op, Outcome, PortableKernel,
+    Submit, SubmitError, Submitted, System, Token, UringKernel, Waker,
 };
 
-use server::{PATIENCE, Server, mechanisms, side_by_side};
+use listener::{full_listener, into_owned_fd};
+use server::{Server, TIMEOUT, mechanisms, side_by_side};
 
-/// Runs a test on every mechanism, one after the other.
+/// Runs a test on one mechanism after the other.
 fn one_by_one(test: impl Fn(&'static str)) {
     for name in mechanisms() {
         println!("{name}");
@@ -38,14 +40,14 @@ fn config() -> Config {
     Config { listen: vec![local()], ..Config::default() }
 }
 
-fn next<T>(told: &Receiver<T>) -> T {
-    told.recv_timeout(PATIENCE).expect("the application is told nothing")
+fn next<T>(receiver: &Receiver<T>) -> T {
+    receiver.recv_timeout(TIMEOUT).expect("the application reported nothing in time")
 }
 
-/// How long a peer may take nothing.
+/// Progress interval of a closing connection.
 const STALL: Duration = Duration::from_millis(300);
 
-/// Sends a reply to each client, closes, and reports how the connection ended.
+/// Sends a reply to each client, closes, and reports the close reason.
 struct Replies {
     len: usize,
     ended: Sender<CloseReason>,
@@ -69,37 +71,37 @@ impl Application for Replies {
     }
 }
 
-/// A server that sends `len` bytes through small buffers, and a client with a small one.
+/// A server that sends `len` bytes through small socket buffers, and a client with a small one.
 fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<CloseReason>) {
-    let (ended, told) = mpsc::channel();
+    let (ended, receiver) = mpsc::channel();
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
     let config =
         Config { progress_interval: STALL, min_rate: 1, socket_buffers: sockets, ..config() };
     let server = Server::start(name, config, move || Replies { len, ended });
     let client = connect_narrow(&server);
-    (server, client, told)
+    (server, client, receiver)
 }
 
-/// A client whose socket takes little.
+/// Connects a client with a small receive buffer.
 fn connect_narrow(server: &Server) -> TcpStream {
     let mut host = Linux::default();
     let narrow = BufferSizes { send: None, receive: Some(16 * 1024) };
     let socket = host.socket(server.address, None, narrow).unwrap();
-    // It may still be under way; a read waits for that.
-    // SAFETY: the socket is open until the call is over.
+    // The connect may still be in flight; a read waits for it.
+    // SAFETY: the socket stays open during the call.
     let _ = host.connect(unsafe { socket.fd() }, server.address);
-    let client = TcpStream::from(taken(socket));
+    let client = TcpStream::from(into_owned_fd(socket));
     client.set_nonblocking(false).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     client
 }
 
 #[test]
-fn a_slow_reader_got_only_part_of_a_last_reply() {
-    // Less than one operation may send, so that progress within an operation has to count.
+fn slow_reader_got_only_part_of_the_last_reply() {
+    // Less than one operation may send, so progress within an operation must count.
     const LEN: usize = 240_000;
     side_by_side(|name| {
-        let (server, mut client, told) = narrow(name, LEN);
+        let (server, mut client, receiver) = narrow(name, LEN);
         let (begin, mut got, mut piece) = (Instant::now(), 0, [0; 8192]);
         let end = loop {
             match client.read(&mut piece) {
@@ -110,21 +112,25 @@ fn a_slow_reader_got_only_part_of_a_last_reply() {
             thread::sleep(Duration::from_millis(30));
         };
         assert!(end.is_ok() && got == LEN, "{name}: {got} bytes of {LEN}, then {end:?}");
-        assert!(begin.elapsed() > 2 * STALL, "{name}: it was not slow: {:?}", begin.elapsed());
-        let reason = next(&told);
+        assert!(
+            begin.elapsed() > 2 * STALL,
+            "{name}: the reader was not slow: {:?}",
+            begin.elapsed()
+        );
+        let reason = next(&receiver);
         assert!(matches!(reason, CloseReason::Closed), "{name}: {reason:?}");
         server.stop();
     });
 }
 
 #[test]
-fn a_stalled_reply_ended_as_if_it_were_whole() {
-    // Much more than the buffers at both ends hold.
+fn stalled_reply_ended_like_a_complete_one() {
+    // Much more than the socket buffers of both ends hold.
     const LEN: usize = 8 << 20;
     side_by_side(|name| {
-        let (server, mut client, told) = narrow(name, LEN);
+        let (server, mut client, receiver) = narrow(name, LEN);
         let begin = Instant::now();
-        let reason = next(&told);
+        let reason = next(&receiver);
         assert!(matches!(reason, CloseReason::Failed(_)), "{name}: {reason:?}");
         assert!(begin.elapsed() >= STALL / 2, "{name}: after {:?}", begin.elapsed());
         let mut got = Vec::new();
@@ -135,7 +141,7 @@ fn a_stalled_reply_ended_as_if_it_were_whole() {
     });
 }
 
-/// Reads at a steady pace until the end, and returns how much came and how it ended.
+/// Reads at a steady pace until the end. Returns the number of bytes and the result of the last read.
 fn read_steadily(
     client: &mut TcpStream,
     piece: usize,
@@ -152,44 +158,44 @@ fn read_steadily(
 }
 
 #[test]
-fn a_steady_reader_of_a_last_reply_was_reset_as_the_system_took_nothing() {
-    // More than the system's buffers hold; it takes no more until a third of them is free.
+fn steady_reader_was_reset_while_the_send_buffer_was_full() {
+    // More than the socket buffers hold; the kernel accepts more only when a third is free.
     const LEN: usize = 8 << 20;
     side_by_side(|name| {
-        let (ended, told) = mpsc::channel();
+        let (ended, receiver) = mpsc::channel();
         let config = Config { progress_interval: STALL, min_rate: 1000, ..config() };
         let server = Server::start(name, config, move || Replies { len: LEN, ended });
         let mut client = server.connect();
         let (got, end) = read_steadily(&mut client, 40_000, Duration::from_millis(15));
         assert_eq!((got, end), (LEN, Ok(0)), "{name}");
-        assert!(matches!(next(&told), CloseReason::Closed), "{name}");
+        assert!(matches!(next(&receiver), CloseReason::Closed), "{name}");
         server.stop();
     });
 }
 
 #[test]
-fn a_last_reply_could_be_taken_as_slowly_as_its_reader_liked() {
+fn last_reply_had_no_minimum_rate() {
     const LEN: usize = 8 << 20;
     side_by_side(|name| {
-        let (ended, told) = mpsc::channel();
+        let (ended, receiver) = mpsc::channel();
         let config = Config { progress_interval: STALL, min_rate: 100_000_000, ..config() };
         let server = Server::start(name, config, move || Replies { len: LEN, ended });
         let mut client = server.connect();
         let (got, end) = read_steadily(&mut client, 40_000, Duration::from_millis(15));
         assert_eq!(end, Err(ErrorKind::ConnectionReset), "{name}: {got} bytes");
-        assert!(matches!(next(&told), CloseReason::Failed(_)), "{name}");
+        assert!(matches!(next(&receiver), CloseReason::Failed(_)), "{name}");
         server.stop();
     });
 }
 
-/// Connects to somebody when it is connected to; pauses and resumes the connection at once.
+/// On each accepted connection, opens another one, pauses and resumes it at once.
 struct Upstream {
     to: SocketAddr,
-    told: Sender<Told>,
+    sender: Sender<Notification>,
 }
 
 #[derive(Debug, PartialEq)]
-enum Told {
+enum Notification {
     Connected(Result<(), ErrorKind>),
     Received(Vec<u8>),
 }
@@ -205,60 +211,46 @@ impl Application for Upstream {
     }
 
     fn connected(&mut self, _x: Cx<'_, impl Commands, ()>, result: std::io::Result<()>) {
-        let _ = self.told.send(Told::Connected(result.map_err(|error| error.kind())));
+        let _ = self.sender.send(Notification::Connected(result.map_err(|error| error.kind())));
     }
 
     fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-        let _ = self.told.send(Told::Received(rx.take().to_vec()));
+        let _ = self.sender.send(Notification::Received(rx.take().to_vec()));
     }
 }
 
-/// A socket of this machine, to be used as any other.
-fn taken(socket: Socket) -> OwnedFd {
-    // SAFETY: its owner ends here.
-    unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) }
-}
-
-/// A listener whose queue is full, and the connection that fills it.
-fn full_listener() -> (TcpListener, SocketAddr, TcpStream) {
-    let options = ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
-    let (listener, address) = Linux::default().listen(local(), &options).unwrap();
-    let listener = TcpListener::from(taken(listener));
-    listener.set_nonblocking(false).unwrap();
-    let filler = TcpStream::connect(address).unwrap();
-    let more = TcpStream::connect_timeout(&address, Duration::from_millis(50));
-    assert_eq!(more.map_err(|error| error.kind()).err(), Some(ErrorKind::TimedOut));
-    (listener, address, filler)
-}
-
 #[test]
-fn a_resume_while_connecting_was_taken_for_the_connect() {
+fn resume_while_connecting_was_reported_as_connected() {
     side_by_side(|name| {
         let (listener, to, _filler) = full_listener();
-        let (sender, told) = mpsc::channel();
-        let server = Server::start(name, config(), move || Upstream { to, told: sender });
+        let (sender, receiver) = mpsc::channel();
+        let server = Server::start(name, config(), move || Upstream { to, sender });
         let _client = server.connect();
-        let early = told.recv_timeout(Duration::from_millis(200));
-        assert_eq!(early, Err(RecvTimeoutError::Timeout), "{name}: told while it is connecting");
-        // There is room now for the next attempt, which the system makes after a second.
+        let early = receiver.recv_timeout(Duration::from_millis(200));
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "{name}: notified while connecting");
+        // The kernel retries the connect after one second and finds room.
         listener.accept().unwrap();
-        assert_eq!(next(&told), Told::Connected(Ok(())), "{name}");
-        assert_eq!(next(&told), Told::Received(Vec::new()), "{name}: what a resume promises");
+        assert_eq!(next(&receiver), Notification::Connected(Ok(())), "{name}");
+        assert_eq!(
+            next(&receiver),
+            Notification::Received(Vec::new()),
+            "{name}: the callback after a resume"
+        );
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"ping").unwrap();
-        assert_eq!(next(&told), Told::Received(b"ping".to_vec()), "{name}");
+        assert_eq!(next(&receiver), Notification::Received(b"ping".to_vec()), "{name}");
         server.stop();
     });
 }
 
-/// A directory with a file that is always there.
+/// A directory with an existing file, and one that is never cached.
 fn roots() -> Vec<std::path::PathBuf> {
     vec![env!("CARGO_MANIFEST_DIR").into(), "/proc".into()]
 }
 
-const HERE: FilePathOf = FilePathOf(Root(0), "Cargo.toml");
+const CACHED: FilePathOf = FilePathOf(Root(0), "Cargo.toml");
 
-/// Not kept in memory, so that it has to be read by a thread.
+/// Never in the page cache, so a thread reads it.
 const SLOW: FilePathOf = FilePathOf(Root(1), "version");
 
 #[derive(Clone, Copy)]
@@ -274,36 +266,37 @@ impl FilePathOf {
     }
 }
 
-/// Most file work of one connection.
-const WORKS_EACH: u32 = 16;
+/// Maximum number of file operations per connection.
+const OPS_PER_CONNECTION: u32 = 16;
 
-/// As many connections as have thrice the most file work in flight.
-const WORKERS: usize = 48;
+/// Enough connections for three times the maximum of file operations in flight.
+const CONNECTIONS: usize = 48;
 
-/// Begins file work for every connection when all are there: slow work for the first third, which
-/// takes all places, and quick work for the others, which waits for a place and is done at once.
-struct Works {
+/// Starts file operations for all connections once they are open. The operations of the first third are
+/// slow and use all slots; those of the others are fast and deferred.
+struct FileOps {
     connections: Vec<ConnId>,
     file: Option<File>,
     ended: Sender<bool>,
 }
 
-impl Works {
+impl FileOps {
     fn begin(&self, io: &mut impl Commands) {
-        let Some(file) = self.file.as_ref().filter(|_| self.connections.len() == WORKERS) else {
+        let Some(file) = self.file.as_ref().filter(|_| self.connections.len() == CONNECTIONS)
+        else {
             return;
         };
         for (i, id) in self.connections.iter().enumerate() {
-            for tag in 1..=WORKS_EACH {
-                let slow = i < WORKERS / 3;
-                let op = if slow { FileOp::Read(file.clone(), 0..100) } else { HERE.stat() };
+            for tag in 1..=OPS_PER_CONNECTION {
+                let slow = i < CONNECTIONS / 3;
+                let op = if slow { FileOp::Read(file.clone(), 0..100) } else { CACHED.stat() };
                 io.file_op(*id, tag, op);
             }
         }
     }
 }
 
-impl Application for Works {
+impl Application for FileOps {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -320,7 +313,7 @@ impl Application for Works {
     }
 
     fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileOutcome) {
-        let well = match done {
+        let succeeded = match done {
             FileOutcome::Opened(opened) => {
                 self.file = Some(opened.unwrap().0);
                 return self.begin(x.io);
@@ -329,60 +322,60 @@ impl Application for Works {
             FileOutcome::Listed(listing) => listing.is_ok(),
             FileOutcome::Read(read) => read.is_ok(),
         };
-        let _ = self.ended.send(well);
+        let _ = self.ended.send(succeeded);
     }
 }
 
 #[test]
-fn file_work_that_waited_for_a_place_never_began() {
-    const ALL: usize = WORKERS * WORKS_EACH as usize;
+fn deferred_file_operations_never_started() {
+    const ALL: usize = CONNECTIONS * OPS_PER_CONNECTION as usize;
     one_by_one(|name| {
-        let (ended, told) = mpsc::channel();
-        let app = move || Works { connections: Vec::new(), file: None, ended };
+        let (ended, receiver) = mpsc::channel();
+        let app = move || FileOps { connections: Vec::new(), file: None, ended };
         let server = Server::start(name, Config { roots: roots(), ..config() }, app);
-        let clients: Vec<_> = (0..WORKERS).map(|_| server.connect()).collect();
+        let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
         for at in 0..ALL {
-            let well = told.recv_timeout(Duration::from_secs(5));
-            assert_eq!(well, Ok(true), "{name}: {at} of {ALL} ended");
+            let succeeded = receiver.recv_timeout(Duration::from_secs(5));
+            assert_eq!(succeeded, Ok(true), "{name}: {at} of {ALL} completed");
         }
         drop(clients);
         server.stop();
-        assert!(told.try_recv().is_err(), "{name}: more ended than begun");
+        assert!(receiver.try_recv().is_err(), "{name}: more operations completed than started");
     });
 }
 
 #[test]
-fn file_work_that_waited_for_a_place_had_no_bound() {
-    const ALL: usize = WORKERS * WORKS_EACH as usize;
-    const MOST: u32 = 64;
+fn deferred_file_operations_were_unbounded() {
+    const ALL: usize = CONNECTIONS * OPS_PER_CONNECTION as usize;
+    const MAX_CONNECTIONS: u32 = 64;
     one_by_one(|name| {
-        let (ended, told) = mpsc::channel();
-        let app = move || Works { connections: Vec::new(), file: None, ended };
-        let config = Config { roots: roots(), max_connections: MOST, ..config() };
+        let (ended, receiver) = mpsc::channel();
+        let app = move || FileOps { connections: Vec::new(), file: None, ended };
+        let config = Config { roots: roots(), max_connections: MAX_CONNECTIONS, ..config() };
         let server = Server::start(name, config, app);
-        let clients: Vec<_> = (0..WORKERS).map(|_| server.connect()).collect();
-        let outcomes = (0..ALL).map(|_| told.recv_timeout(Duration::from_secs(5)).unwrap());
-        let refused = outcomes.filter(|well| !well).count();
-        // A third of it has the places, and as much waits as there may be connections.
-        assert_eq!(refused, ALL - ALL / 3 - MOST as usize, "{name}");
+        let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+        let outcomes = (0..ALL).map(|_| receiver.recv_timeout(Duration::from_secs(5)).unwrap());
+        let refused = outcomes.filter(|succeeded| !succeeded).count();
+        // A third is in flight, and one per possible connection is deferred.
+        assert_eq!(refused, ALL - ALL / 3 - MAX_CONNECTIONS as usize, "{name}");
         drop(clients);
         server.stop();
     });
 }
 
-/// Begins this much file work at once for each client, and reports how each ended.
-struct Crowd {
-    works: u32,
+/// Starts this many file operations at once for each client, and reports their results.
+struct StartsFileOps {
+    file_ops: u32,
     ended: Sender<Result<(), ErrorKind>>,
 }
 
-impl Application for Crowd {
+impl Application for StartsFileOps {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
-        for tag in 0..self.works {
-            x.io.file_op(x.id, tag, HERE.stat());
+        for tag in 0..self.file_ops {
+            x.io.file_op(x.id, tag, CACHED.stat());
         }
     }
 
@@ -397,19 +390,19 @@ impl Application for Crowd {
 }
 
 #[test]
-fn the_bound_on_file_work_held_for_one_work_only() {
+fn file_operations_per_connection_were_unbounded() {
     one_by_one(|name| {
-        for works in [40, 300] {
-            let (ended, told) = mpsc::channel();
+        for file_ops in [40, 300] {
+            let (ended, receiver) = mpsc::channel();
             let config = Config { roots: roots(), ..config() };
-            let server = Server::start(name, config, move || Crowd { works, ended });
+            let server = Server::start(name, config, move || StartsFileOps { file_ops, ended });
             let client = server.connect();
-            let results: Vec<_> = (0..works).map(|_| next(&told)).collect();
+            let results: Vec<_> = (0..file_ops).map(|_| next(&receiver)).collect();
             let count = |result| results.iter().filter(|r| **r == result).count() as u32;
             assert_eq!(
                 (count(Ok(())), count(Err(ErrorKind::ResourceBusy))),
-                (WORKS_EACH, works - WORKS_EACH),
-                "{name}: of {works}"
+                (OPS_PER_CONNECTION, file_ops - OPS_PER_CONNECTION),
+                "{name}: of {file_ops}"
             );
             drop(client);
             server.stop();
@@ -417,60 +410,61 @@ fn the_bound_on_file_work_held_for_one_work_only() {
     });
 }
 
-/// A free port at an address of this machine that no other test uses.
-fn private(last: u8) -> SocketAddr {
+/// Returns a free port on an address that no other test uses.
+fn private_address(last: u8) -> SocketAddr {
     let any = SocketAddr::from(([127, 66, 0, last], 0));
     TcpListener::bind(any).unwrap().local_addr().unwrap()
 }
 
-/// Sees that nobody listens at `at`.
-fn free(at: SocketAddr) -> Result<(), String> {
-    TcpListener::bind(at).map(drop).map_err(|error| format!("{at} is still taken: {error}"))
+/// Checks that `at` can be bound.
+fn check_free(at: SocketAddr) -> Result<(), String> {
+    TcpListener::bind(at).map(drop).map_err(|error| format!("cannot bind {at}: {error}"))
 }
 
 #[test]
-fn a_mechanism_that_never_ran_kept_its_listener() {
+fn mechanism_that_never_ran_kept_its_listener_open() {
     one_by_one(|name| {
         let server =
-            AnyMechanism::new(name, &Config { listen: vec![private(1)], ..config() }).unwrap();
+            AnyMechanism::new(name, &Config { listen: vec![private_address(1)], ..config() })
+                .unwrap();
         let at = server.addresses()[0];
-        TcpStream::connect(at).expect("connections wait until it runs");
+        TcpStream::connect(at).expect("connections wait in the backlog");
         drop(server);
-        assert_eq!(free(at), Ok(()), "{name}");
+        assert_eq!(check_free(at), Ok(()), "{name}");
     });
 }
 
 #[test]
-fn a_listener_that_failed_left_the_one_before_it_open() {
+fn failed_listener_left_the_previous_one_open() {
     one_by_one(|name| {
-        let held = TcpListener::bind(private(2)).unwrap();
-        let (first, taken) = (private(2), held.local_addr().unwrap());
-        let config = Config { listen: vec![first, taken], ..config() };
+        let held = TcpListener::bind(private_address(2)).unwrap();
+        let (first, in_use) = (private_address(2), held.local_addr().unwrap());
+        let config = Config { listen: vec![first, in_use], ..config() };
         match AnyMechanism::new(name, &config) {
-            Err(StartError::Listen(at, _)) => assert_eq!(at, taken, "{name}"),
+            Err(StartError::Listen(at, _)) => assert_eq!(at, in_use, "{name}"),
             other => panic!("{name}: {:?}", other.map(|server| server.name())),
         }
-        assert_eq!(free(first), Ok(()), "{name}");
+        assert_eq!(check_free(first), Ok(()), "{name}");
     });
 }
 
 #[test]
-fn a_root_that_failed_left_the_listeners_open() {
+fn failed_root_left_the_listeners_open() {
     one_by_one(|name| {
-        let at = private(3);
+        let at = private_address(3);
         let config = Config { listen: vec![at], roots: vec!["/nowhere".into()], ..config() };
         match AnyMechanism::new(name, &config) {
             Err(StartError::Root(..)) => {}
             other => panic!("{name}: {:?}", other.map(|server| server.name())),
         }
-        assert_eq!(free(at), Ok(()), "{name}");
+        assert_eq!(check_free(at), Ok(()), "{name}");
     });
 }
 
-/// Goes on after a stop; changes its listener's queue when it is sent something, then replies.
-struct Late;
+/// Keeps connections open after a stop. On each message, changes the backlog, then replies.
+struct ChangesBacklog;
 
-impl Application for Late {
+impl Application for ChangesBacklog {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -487,30 +481,31 @@ impl Application for Late {
 }
 
 #[test]
-fn a_backlog_after_a_stop_made_a_foreign_socket_listen() {
+fn backlog_change_after_a_stop_made_another_socket_listen() {
     one_by_one(|name| {
-        let config = Config { listen: vec![private(4)], drain_timeout: PATIENCE, ..config() };
-        let server = Server::start(name, config, || Late);
+        let config =
+            Config { listen: vec![private_address(4)], drain_timeout: TIMEOUT, ..config() };
+        let server = Server::start(name, config, || ChangesBacklog);
         let mut client = server.connect();
         let mut back = [0; 4];
         client.write_all(b"x").unwrap();
         client.read_exact(&mut back).unwrap();
         server.remote.stop();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while TcpStream::connect(server.address).is_ok() {
             assert!(Instant::now() < until, "{name}: the listener stays open");
             thread::sleep(Duration::from_millis(1));
         }
-        // One of these gets the number that the listener had.
+        // One of these gets the listener's former descriptor number.
         let mut host = Linux::default();
         let sockets: Vec<_> = (0..64)
             .map(|_| host.socket(local(), None, BufferSizes::default()).unwrap())
-            .map(|socket| TcpListener::from(taken(socket)))
+            .map(|socket| TcpListener::from(into_owned_fd(socket)))
             .collect();
         client.write_all(b"x").unwrap();
         client.read_exact(&mut back).unwrap();
         for socket in sockets {
-            // Listening without an address would have given it one.
+            // Listening on an unbound socket would have bound it.
             let at = socket.local_addr().unwrap();
             assert_eq!(at.port(), 0, "{name}: a foreign socket listens at {at}");
         }
@@ -519,10 +514,10 @@ fn a_backlog_after_a_stop_made_a_foreign_socket_listen() {
     });
 }
 
-/// Says when it has received something, and does not care for stops.
-struct Stays(Sender<()>);
+/// Reports received bytes and ignores stops.
+struct IgnoresStops(Sender<()>);
 
-impl Application for Stays {
+impl Application for IgnoresStops {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -535,27 +530,28 @@ impl Application for Stays {
 }
 
 #[test]
-fn a_stop_took_two_drains() {
+fn stop_took_twice_the_drain_timeout() {
     const DRAIN: Duration = Duration::from_secs(1);
     side_by_side(|name| {
-        let (sender, told) = mpsc::channel();
-        let server =
-            Server::start(name, Config { drain_timeout: DRAIN, ..config() }, || Stays(sender));
+        let (sender, receiver) = mpsc::channel();
+        let server = Server::start(name, Config { drain_timeout: DRAIN, ..config() }, || {
+            IgnoresStops(sender)
+        });
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
-        next(&told);
+        next(&receiver);
         let begin = Instant::now();
         let stats = server.stop();
-        let took = begin.elapsed();
-        assert!(took >= DRAIN * 9 / 10 && took < DRAIN * 17 / 10, "{name}: {took:?}");
+        let elapsed = begin.elapsed();
+        assert!(elapsed >= DRAIN * 9 / 10 && elapsed < DRAIN * 17 / 10, "{name}: {elapsed:?}");
         assert_eq!((stats.accepted, stats.closed), (1, 1), "{name}");
     });
 }
 
-/// Echoes, and closes in the way that the first byte asks for.
-struct Closes;
+/// Echoes, and closes as the first byte requests.
+struct ClosesAsRequested;
 
-impl Application for Closes {
+impl Application for ClosesAsRequested {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -575,7 +571,7 @@ impl Application for Closes {
 }
 
 #[test]
-fn times_without_an_end_made_it_panic() {
+fn infinite_timeouts_caused_a_panic() {
     one_by_one(|name| {
         let forever = Duration::MAX;
         let config = Config {
@@ -584,7 +580,7 @@ fn times_without_an_end_made_it_panic() {
             linger_timeout: forever,
             ..config()
         };
-        let server = Server::start(name, config, || Closes);
+        let server = Server::start(name, config, || ClosesAsRequested);
         for how in [b"f", b"l", b"h"] {
             let mut client = server.connect();
             client.write_all(how).unwrap();
@@ -601,10 +597,10 @@ fn times_without_an_end_made_it_panic() {
     });
 }
 
-/// Tells the names of its connections, when they begin and when they end.
-struct Names(Sender<ConnId>);
+/// Reports the identifiers of connections when they open and close.
+struct ReportsIds(Sender<ConnId>);
 
-impl Application for Names {
+impl Application for ReportsIds {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -619,29 +615,29 @@ impl Application for Names {
         }
     }
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, ()>, _why: CloseReason) {
+    fn closed(&mut self, x: Cx<'_, impl Commands, ()>, _reason: CloseReason) {
         let _ = self.0.send(x.id);
     }
 }
 
 #[test]
-fn the_name_of_a_connection_was_given_again() {
+fn connection_identifier_was_reused() {
     one_by_one(|name| {
-        let (sender, told) = mpsc::channel();
-        let server = Server::start(name, config(), || Names(sender));
+        let (sender, receiver) = mpsc::channel();
+        let server = Server::start(name, config(), || ReportsIds(sender));
         for generation in 0..300 {
             let client = server.connect();
-            // The one before has ended, so each gets the same slot, and a new name.
-            let begun = next(&told);
-            assert_eq!(begun, ConnId::new(0, generation), "{name}");
+            // The previous connection has closed, so the slot is reused with a new generation.
+            let id = next(&receiver);
+            assert_eq!(id, ConnId::new(0, generation), "{name}");
             drop(client);
-            assert_eq!(next(&told), begun, "{name}");
+            assert_eq!(next(&receiver), id, "{name}");
         }
         server.stop();
     });
 }
 
-/// Pauses at once, so that what arrives is kept, and tells how connections end.
+/// Pauses at once, so that received bytes are kept, and reports the close reasons.
 struct Pauses(Sender<CloseReason>);
 
 impl Application for Pauses {
@@ -658,33 +654,33 @@ impl Application for Pauses {
 }
 
 #[test]
-fn bytes_that_applications_left_had_a_bound_for_each_connection_only() {
+fn unconsumed_bytes_of_all_connections_were_unbounded() {
     const MAX_HELD: usize = 64 * 1024;
     side_by_side(|name| {
-        let (ended, told) = mpsc::channel();
+        let (ended, receiver) = mpsc::channel();
         let config = Config { max_buffered_bytes: MAX_HELD, ..config() };
         let server = Server::start(name, config, move || Pauses(ended));
-        // Each leaves a few kilobytes, so not all of them find room.
+        // Each keeps a few KiB, which exceeds the maximum.
         let mut clients: Vec<_> = (0..40).map(|_| server.connect()).collect();
         for client in &mut clients {
-            // The server may have ended it already.
+            // The server may have closed it already.
             let _ = client.write_all(&[7; 4096]);
         }
-        assert!(matches!(next(&told), CloseReason::Overrun));
+        assert!(matches!(next(&receiver), CloseReason::Overrun));
         drop(clients);
         let stats = server.stop();
         assert!((1..40).contains(&stats.overruns), "{name}: {} overruns", stats.overruns);
     });
 }
 
-/// What is queued for a client that reads nothing.
+/// Data queued for a client that does not read.
 enum Queued {
     Copies,
     Pieces,
     Files,
 }
 
-/// Queues more of it than there is room for.
+/// Queues more data than permitted.
 struct Queues {
     what: Queued,
     ended: Sender<CloseReason>,
@@ -696,7 +692,7 @@ impl Application for Queues {
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         rx.take();
-        // More than the sockets' buffers take at once.
+        // More than the socket buffers take at once.
         match self.what {
             Queued::Copies => drop(x.io.send(x.id, Chunk::Copy(&vec![7; 12 << 20]))),
             Queued::Pieces => {
@@ -720,57 +716,57 @@ impl Application for Queues {
     }
 }
 
-/// Queues it where little memory may be held for all connections.
+/// Queues data with a low maximum for all connections.
 fn queue_too_much(name: &'static str, what: Queued) {
-    let (ended, told) = mpsc::channel();
+    let (ended, receiver) = mpsc::channel();
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
     let config = Config { max_buffered_bytes: 64 * 1024, socket_buffers: sockets, ..config() };
     let server = Server::start(name, config, move || Queues { what, ended });
     let mut client = server.connect();
     client.write_all(b"x").unwrap();
-    assert!(matches!(next(&told), CloseReason::Overrun), "{name}");
+    assert!(matches!(next(&receiver), CloseReason::Overrun), "{name}");
     drop(client);
     assert_eq!(server.stop().overruns, 1);
 }
 
 #[test]
-fn copies_queued_to_be_sent_had_a_bound_for_each_connection_only() {
+fn queued_copies_of_all_connections_were_unbounded() {
     side_by_side(|name| queue_too_much(name, Queued::Copies));
 }
 
 #[test]
-fn the_notes_of_pieces_that_are_shared_were_not_counted() {
+fn references_to_shared_bytes_were_not_counted() {
     side_by_side(|name| queue_too_much(name, Queued::Pieces));
 }
 
 #[test]
-fn files_queued_to_be_sent_had_no_bound() {
+fn queued_files_were_unbounded() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("file"), vec![7; 4096]).unwrap();
     side_by_side(|name| {
-        let (ended, told) = mpsc::channel();
+        let (ended, receiver) = mpsc::channel();
         let config = Config { roots: vec![root.path().to_owned()], ..config() };
         let server = Server::start(name, config, move || Queues { what: Queued::Files, ended });
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
-        assert!(matches!(next(&told), CloseReason::Overrun), "{name}");
+        assert!(matches!(next(&receiver), CloseReason::Overrun), "{name}");
         drop(client);
         assert_eq!(server.stop().overruns, 1);
     });
 }
 
-/// More than a narrow client's socket takes.
+/// More than the socket of a narrow client takes.
 static LARGE: [u8; 200_000] = [7; 200_000];
 
-/// Sends some bytes that it copies and more that it shares at each byte.
-struct Mixes;
+/// For each byte, sends some copied bytes and more shared ones.
+struct SendsMixedChunks;
 
-impl Mixes {
+impl SendsMixedChunks {
     const COPIED: usize = 8 * 1024;
     const LEN: usize = Self::COPIED + LARGE.len();
 }
 
-impl Application for Mixes {
+impl Application for SendsMixedChunks {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
@@ -786,40 +782,40 @@ impl Application for Mixes {
 }
 
 #[test]
-fn copies_that_were_sent_counted_for_as_long_as_anything_was_queued() {
+fn sent_copies_counted_until_the_queue_was_empty() {
     // Room for a few copies at a time.
-    const MAX_HELD: usize = 8 * Mixes::COPIED;
+    const MAX_HELD: usize = 8 * SendsMixedChunks::COPIED;
     side_by_side(|name| {
         let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
         let config = Config { max_buffered_bytes: MAX_HELD, socket_buffers: sockets, ..config() };
-        let server = Server::start(name, config, || Mixes);
+        let server = Server::start(name, config, || SendsMixedChunks);
         let mut client = connect_narrow(&server);
-        // The next reply is queued before the last one is taken.
+        // The next reply is queued before the last one is received.
         client.write_all(b"x").unwrap();
         for round in 0..20 {
             client.write_all(b"x").unwrap();
-            let taken = client.read_exact(&mut [0; Mixes::LEN]);
-            assert!(taken.is_ok(), "{name}: round {round}: {taken:?}");
+            let result = client.read_exact(&mut [0; SendsMixedChunks::LEN]);
+            assert!(result.is_ok(), "{name}: round {round}: {result:?}");
         }
         drop(client);
         assert_eq!(server.stop().overruns, 0, "{name}");
     });
 }
 
-/// Answers each message, and is idle in between. Asked to wait, it does so until the test lets it go on.
-struct Answers {
+/// Replies to each message and is idle in between. On `wait`, blocks until the test continues it.
+struct RepliesOk {
     waiting: Sender<()>,
-    go_on: Receiver<()>,
+    resumed: Receiver<()>,
 }
 
-impl Application for Answers {
+impl Application for RepliesOk {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         if rx.bytes() == b"wait" {
             self.waiting.send(()).unwrap();
-            self.go_on.recv_timeout(PATIENCE).expect("the test lets it go on");
+            self.resumed.recv_timeout(TIMEOUT).expect("the test continues the application");
         }
         match rx.take().as_ref() {
             [] => {}
@@ -838,9 +834,9 @@ impl Application for Answers {
 
 fn answers(name: &'static str, config: Config) -> (Server, Receiver<()>, Sender<()>) {
     let (waiting, is_waiting) = mpsc::channel();
-    let (lets_go, go_on) = mpsc::channel();
-    let server = Server::start(name, config, move || Answers { waiting, go_on });
-    (server, is_waiting, lets_go)
+    let (resume, resumed) = mpsc::channel();
+    let server = Server::start(name, config, move || RepliesOk { waiting, resumed });
+    (server, is_waiting, resume)
 }
 
 fn expect_ok(name: &str, client: &mut TcpStream) {
@@ -850,25 +846,25 @@ fn expect_ok(name: &str, client: &mut TcpStream) {
 }
 
 #[test]
-fn requests_that_were_sent_before_a_stop_were_reset() {
+fn requests_sent_before_a_stop_were_reset() {
     side_by_side(|name| {
-        let (server, is_waiting, lets_go) = answers(name, config());
-        let mut busy = server.connect();
-        let mut known: Vec<_> = (0..20).map(|_| server.connect()).collect();
-        for client in &mut known {
+        let (server, is_waiting, resume) = answers(name, config());
+        let mut blocked = server.connect();
+        let mut open: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        for client in &mut open {
             client.write_all(b"x").unwrap();
             expect_ok(name, client);
         }
-        busy.write_all(b"wait").unwrap();
+        blocked.write_all(b"wait").unwrap();
         next(&is_waiting);
-        // While the loop does something else: requests on open connections, and on new ones.
+        // While the loop is blocked: requests on open connections and on new ones.
         let mut new: Vec<_> = (0..20).map(|_| server.connect()).collect();
-        for client in known.iter_mut().chain(&mut new) {
+        for client in open.iter_mut().chain(&mut new) {
             client.write_all(b"x").unwrap();
         }
         server.remote.stop();
-        lets_go.send(()).unwrap();
-        for client in [&mut busy].into_iter().chain(&mut known).chain(&mut new) {
+        resume.send(()).unwrap();
+        for client in [&mut blocked].into_iter().chain(&mut open).chain(&mut new) {
             expect_ok(name, client);
             assert_eq!(client.read(&mut [0]).unwrap_or_else(|e| panic!("{name}: {e}")), 0);
         }
@@ -878,22 +874,21 @@ fn requests_that_were_sent_before_a_stop_were_reset() {
 }
 
 #[test]
-fn connections_that_a_stop_had_no_room_for_were_not_counted() {
+fn connections_reset_at_a_stop_were_not_counted() {
     const CLIENTS: usize = 10;
     side_by_side(|name| {
-        let (server, is_waiting, lets_go) =
-            answers(name, Config { max_connections: 1, ..config() });
-        let mut busy = server.connect();
-        busy.write_all(b"wait").unwrap();
+        let (server, is_waiting, resume) = answers(name, Config { max_connections: 1, ..config() });
+        let mut blocked = server.connect();
+        blocked.write_all(b"wait").unwrap();
         next(&is_waiting);
         let mut new: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
         for client in &mut new {
             client.write_all(b"x").unwrap();
         }
         server.remote.stop();
-        lets_go.send(()).unwrap();
-        expect_ok(name, &mut busy);
-        // What was accepted in time has its turn; a ring may have accepted more.
+        resume.send(()).unwrap();
+        expect_ok(name, &mut blocked);
+        // Connections accepted before the stop are served; a ring may have accepted more.
         let served = |client: &mut TcpStream| match client.read_exact(&mut [0; 2]) {
             Ok(()) => true,
             Err(error) => {
@@ -909,7 +904,7 @@ fn connections_that_a_stop_had_no_room_for_were_not_counted() {
 }
 
 #[test]
-fn idle_connections_kept_a_new_one_waiting() {
+fn idle_connections_blocked_new_ones() {
     side_by_side(|name| {
         let (server, ..) = answers(name, Config { max_connections: 3, ..config() });
         let mut idle: Vec<_> = (0..3).map(|_| server.connect()).collect();
@@ -932,9 +927,9 @@ fn idle_connections_kept_a_new_one_waiting() {
 }
 
 #[test]
-fn an_idle_connection_whose_peer_had_not_taken_all_ended_to_make_room() {
+fn idle_connection_with_unacknowledged_bytes_was_closed_for_room() {
     side_by_side(|name| {
-        // The socket takes the whole reply, so nothing is left to do but for the peer.
+        // The socket takes the whole reply, so only the peer is behind.
         let sockets = BufferSizes { send: Some(1 << 20), receive: None };
         let (server, ..) =
             answers(name, Config { max_connections: 2, socket_buffers: sockets, ..config() });
@@ -947,7 +942,11 @@ fn an_idle_connection_whose_peer_had_not_taken_all_ended_to_make_room() {
         let mut new = server.connect();
         new.write_all(b"x").unwrap();
         expect_ok(name, &mut new);
-        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "{name}: it was idle for less long");
+        assert_eq!(
+            idle.read(&mut [0]).unwrap(),
+            0,
+            "{name}: the connection with the shorter idle time"
+        );
         slow.read_exact(&mut vec![0; LARGE.len() - 2]).unwrap();
         slow.write_all(b"x").unwrap();
         expect_ok(name, &mut slow);
@@ -957,7 +956,7 @@ fn an_idle_connection_whose_peer_had_not_taken_all_ended_to_make_room() {
 }
 
 #[test]
-fn a_connection_that_had_asked_for_nothing_yet_ended_before_idle_ones() {
+fn connection_without_a_request_was_closed_before_idle_ones() {
     side_by_side(|name| {
         let (server, ..) = answers(name, Config { max_connections: 2, ..config() });
         let mut unserved = server.connect();
@@ -967,7 +966,7 @@ fn a_connection_that_had_asked_for_nothing_yet_ended_before_idle_ones() {
         let mut new = server.connect();
         new.write_all(b"x").unwrap();
         expect_ok(name, &mut new);
-        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "{name}: only this one was served");
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "{name}: the served connection");
         unserved.write_all(b"x").unwrap();
         expect_ok(name, &mut unserved);
         drop((unserved, new));
@@ -975,32 +974,32 @@ fn a_connection_that_had_asked_for_nothing_yet_ended_before_idle_ones() {
     });
 }
 
-/// Leaves the first bytes and pauses until it is woken; at the message `wait` does what the test lets it
-/// do. Tells what it was called for.
-struct Leaves {
+/// Leaves the first bytes and pauses until it is woken; on `wait`, blocks like `RepliesOk`. Reports its
+/// callbacks.
+struct LeavesBytes {
     paused: Option<ConnId>,
     woken: bool,
-    waits: Answers,
-    told: Sender<&'static str>,
+    replies: RepliesOk,
+    calls: Sender<&'static str>,
 }
 
 /// More than an application may leave while it is not paused.
 static LEFT: [u8; 100] = [7; 100];
 
-impl Application for Leaves {
+impl Application for LeavesBytes {
     type State = ();
     const MAX_UNCONSUMED: usize = 64;
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         if rx.bytes() == b"wait" {
-            return self.waits.received(x, rx);
+            return self.replies.received(x, rx);
         }
         if self.paused.is_none() {
             self.paused = Some(x.id);
             x.io.set_receiving(x.id, false);
             x.io.send(x.id, Chunk::Static(b"ok"));
         } else if self.paused == Some(x.id) && rx.take().as_ref() == LEFT {
-            self.told.send("received").unwrap();
+            self.calls.send("received").unwrap();
         }
     }
 
@@ -1012,7 +1011,7 @@ impl Application for Leaves {
     fn stopping(&mut self, x: Cx<'_, impl Commands, ()>) {
         let is_paused = self.paused == Some(x.id);
         if is_paused {
-            self.told.send("stopping").unwrap();
+            self.calls.send("stopping").unwrap();
         }
         if !is_paused || self.woken {
             x.io.close(x.id, Close::Flush);
@@ -1021,25 +1020,25 @@ impl Application for Leaves {
 }
 
 #[test]
-fn what_a_pause_had_left_came_after_the_stop() {
+fn bytes_left_by_a_pause_arrived_after_the_stop() {
     side_by_side(|name| {
         for is_woken_first in [true, false] {
             let (waiting, is_waiting) = mpsc::channel();
-            let (lets_go, go_on) = mpsc::channel();
-            let (told, calls) = mpsc::channel();
-            let waits = Answers { waiting, go_on };
-            let app = move || Leaves { paused: None, woken: false, waits, told };
+            let (resume, resumed) = mpsc::channel();
+            let (sender, calls) = mpsc::channel();
+            let replies = RepliesOk { waiting, resumed };
+            let app = move || LeavesBytes { paused: None, woken: false, replies, calls: sender };
             let server = Server::start(name, config(), app);
-            let (mut client, mut busy) = (server.connect(), server.connect());
+            let (mut client, mut blocked) = (server.connect(), server.connect());
             client.write_all(&LEFT).unwrap();
             expect_ok(name, &mut client);
             if is_woken_first {
-                // Both are seen in one turn.
-                busy.write_all(b"wait").unwrap();
+                // The server handles both in one turn.
+                blocked.write_all(b"wait").unwrap();
                 next(&is_waiting);
                 assert!(server.remote.wake(0));
                 server.remote.stop();
-                lets_go.send(()).unwrap();
+                resume.send(()).unwrap();
             } else {
                 server.remote.stop();
                 assert_eq!(next(&calls), "stopping", "{name}");
@@ -1052,11 +1051,11 @@ fn what_a_pause_had_left_came_after_the_stop() {
 }
 
 #[test]
-fn a_stop_forgot_a_connection_that_said_nothing_to_what_it_was_sent() {
-    /// Takes what comes and says nothing.
-    struct Silent(Answers);
+fn connection_that_received_without_replying_missed_the_stop() {
+    /// Consumes bytes without replying.
+    struct OnlyConsumes(RepliesOk);
 
-    impl Application for Silent {
+    impl Application for OnlyConsumes {
         type State = ();
         const MAX_UNCONSUMED: usize = 64;
 
@@ -1071,20 +1070,21 @@ fn a_stop_forgot_a_connection_that_said_nothing_to_what_it_was_sent() {
 
     side_by_side(|name| {
         let (waiting, is_waiting) = mpsc::channel();
-        let (lets_go, go_on) = mpsc::channel();
-        // Longer than anyone waits here for a stop.
-        let config = Config { drain_timeout: 3 * PATIENCE, ..config() };
-        let server = Server::start(name, config, move || Silent(Answers { waiting, go_on }));
-        let mut busy = server.connect();
+        let (resume, resumed) = mpsc::channel();
+        // Longer than the test waits for a stop.
+        let config = Config { drain_timeout: 3 * TIMEOUT, ..config() };
+        let server =
+            Server::start(name, config, move || OnlyConsumes(RepliesOk { waiting, resumed }));
+        let mut blocked = server.connect();
         let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
-        busy.write_all(b"wait").unwrap();
+        blocked.write_all(b"wait").unwrap();
         next(&is_waiting);
-        // They are in the sockets when the stop is seen.
+        // The bytes are in the sockets when the server handles the stop.
         for client in &mut clients {
             client.write_all(b"x").unwrap();
         }
         server.remote.stop();
-        lets_go.send(()).unwrap();
+        resume.send(()).unwrap();
         for client in &mut clients {
             assert_eq!(client.read(&mut [0]).unwrap(), 0, "{name}");
         }
@@ -1107,24 +1107,24 @@ impl Application for Panics {
 }
 
 #[test]
-fn a_panic_of_the_application_was_swallowed() {
+fn application_panic_was_swallowed() {
     side_by_side(|name| {
-        let (panics, told) = mpsc::channel();
+        let (panics, receiver) = mpsc::channel();
         let server = Server::start(name, config(), move || Panics(panics));
         let (mut client, mut other) = (server.connect(), server.connect());
         client.write_all(b"x").unwrap();
-        next(&told);
-        // Nothing is left open.
+        next(&receiver);
+        // All connections are closed.
         for client in [&mut client, &mut other] {
             let end = client.read(&mut [0]);
             assert!(matches!(&end, Ok(0)) || end.is_err_and(is_reset), "{name}: still open");
         }
-        let panic = server.thread.join().expect_err("the panic goes on in `run`");
+        let panic = server.thread.join().expect_err("`run` resumes the panic");
         assert_eq!(panic.downcast_ref(), Some(&"on purpose"), "{name}");
     });
 }
 
-/// Bytes whose owner panics when they are let go of.
+/// Bytes whose owner panics when it is dropped.
 struct Fragile(Vec<u8>, Sender<()>);
 
 impl AsRef<[u8]> for Fragile {
@@ -1140,7 +1140,7 @@ impl Drop for Fragile {
     }
 }
 
-/// Sends as many of them as the byte says at each byte, each with so many bytes.
+/// For each byte, sends this many fragile chunks of the given length.
 struct SendsFragile(usize, Sender<()>);
 
 impl Application for SendsFragile {
@@ -1161,27 +1161,27 @@ impl Application for SendsFragile {
 }
 
 #[test]
-fn a_panic_at_the_end_of_shared_bytes_ended_the_server() {
+fn panic_while_dropping_shared_bytes_ended_the_server() {
     side_by_side(|name| {
         for len in [10, 1_000, 300_000] {
             let (dropped, drops) = mpsc::channel();
             let server = Server::start(name, config(), move || SendsFragile(len, dropped));
-            // All of it is sent, or it is given up: by a reset, and at a stop.
-            let (mut taken, mut reset, mut left) =
+            // All chunks are sent or dropped: by a reset, and at a stop.
+            let (mut complete, mut reset, mut unread) =
                 (server.connect(), server.connect(), server.connect());
-            taken.write_all(&[3]).unwrap();
-            taken.read_exact(&mut vec![0; 3 * len]).unwrap();
+            complete.write_all(&[3]).unwrap();
+            complete.read_exact(&mut vec![0; 3 * len]).unwrap();
             (0..3).for_each(|_| next(&drops));
             reset.write_all(&[40]).unwrap();
             reset.read_exact(&mut [0]).unwrap();
-            // With bytes unread, it is a reset.
+            // Closing a socket with unread bytes sends a reset.
             drop(reset);
             (0..40).for_each(|_| next(&drops));
-            left.write_all(&[40]).unwrap();
-            left.read_exact(&mut [0]).unwrap();
-            taken.write_all(&[1]).unwrap();
-            taken.read_exact(&mut vec![0; len]).unwrap();
-            drop((taken, left));
+            unread.write_all(&[40]).unwrap();
+            unread.read_exact(&mut [0]).unwrap();
+            complete.write_all(&[1]).unwrap();
+            complete.read_exact(&mut vec![0; len]).unwrap();
+            drop((complete, unread));
             let stats = server.stop();
             assert_eq!((stats.accepted, stats.closed), (3, 3), "{name}");
             assert_eq!(drops.iter().count(), 41, "{name}");
@@ -1193,16 +1193,16 @@ fn is_reset(error: std::io::Error) -> bool {
     error.kind() == ErrorKind::ConnectionReset
 }
 
-/// A kernel that can't go on once it has accepted a connection and received something.
-struct Breaks<K> {
+/// A kernel that fails once it has accepted a connection and received bytes.
+struct FailingKernel<K> {
     kernel: K,
     received: bool,
     finished: bool,
     discarded: Sender<bool>,
 }
 
-// SAFETY: it hands on what its kernel says.
-unsafe impl<K: Kernel> Submit for Breaks<K> {
+// SAFETY: forwards to the inner kernel.
+unsafe impl<K: Kernel> Submit for FailingKernel<K> {
     type Host = K::Host;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
@@ -1246,7 +1246,7 @@ unsafe impl<K: Kernel> Submit for Breaks<K> {
     }
 }
 
-impl<K: Kernel> Kernel for Breaks<K> {
+impl<K: Kernel> Kernel for FailingKernel<K> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         if self.received {
             let error = ErrorKind::Other.into();
@@ -1267,38 +1267,41 @@ impl<K: Kernel> Kernel for Breaks<K> {
     }
 }
 
-/// What an application and the machine saw of a kernel that broke.
+/// Returns the failure of a kernel, and checks that the application was notified.
 fn broken(
     make: impl FnOnce(&Config) -> Result<(), KernelError>,
-    told: &Receiver<CloseReason>,
+    receiver: &Receiver<CloseReason>,
 ) -> KernelError {
-    let fault = make(&config()).unwrap_err();
-    assert!(matches!(told.try_recv(), Ok(CloseReason::Failed(_))), "it was not told of the end");
-    fault
+    let failure = make(&config()).unwrap_err();
+    assert!(
+        matches!(receiver.try_recv(), Ok(CloseReason::Failed(_))),
+        "the application was not notified of the close"
+    );
+    failure
 }
 
 fn after_a_fault<K: Kernel>(kernel: impl FnOnce(&Config) -> K) {
-    let (ended, told) = mpsc::channel();
+    let (ended, receiver) = mpsc::channel();
     let (discarded, order) = mpsc::channel();
     let serve = |config: &Config| {
-        let kernel = Breaks { kernel: kernel(config), received: false, finished: false, discarded };
+        let kernel =
+            FailingKernel { kernel: kernel(config), received: false, finished: false, discarded };
         let server = EventLoop::new(kernel, config).unwrap();
         let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
         client.write_all(b"x").unwrap();
         let served = server.run(Pauses(ended)).map(drop);
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
         assert_eq!(client.read(&mut [0]).ok().filter(|n| *n > 0), None);
         served
     };
-    assert_eq!(broken(serve, &told).context, "breaking");
+    assert_eq!(broken(serve, &receiver).context, "breaking");
     let order: Vec<bool> = order.iter().collect();
     // The listener and the connection.
-    assert_eq!(order, [true; 2], "closed before what was queued for them had its end");
+    assert_eq!(order, [true; 2], "a descriptor was closed before its operations had ended");
 }
 
 #[test]
-fn after_a_fault_the_application_was_not_told_and_descriptors_were_closed_before_their_operations()
-{
+fn kernel_failure_skipped_notifications_and_closed_busy_descriptors() {
     after_a_fault(|config| {
         PortableKernel::new(Epoll::new().unwrap(), &config.engine_config().unwrap()).unwrap()
     });

@@ -1,4 +1,4 @@
-//! The program's flags.
+//! Command-line flags.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -14,250 +14,247 @@ use tracing::level_filters::LevelFilter;
 
 use crate::descriptors::{DescriptorBudget, DescriptorDemand};
 
-/// A web server that runs on every event mechanism of Linux.
+/// evring's web server: HTTP/1.1 on any event mechanism of Linux
 ///
-/// Serves the files below a directory, or without one a page of its own. Ends on SIGTERM or
-/// SIGINT when the replies under way are sent, within the time of --shutdown-timeout; a second such signal
-/// ends it at once.
+/// Serves the files below --root, or evring's page without it. On SIGTERM or SIGINT the server stops
+/// accepting, finishes the responses in progress within --shutdown-timeout, and exits. A second
+/// signal exits at once.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// Directory to serve; without it, a page that is part of the program
+    /// Directory to serve; without it, only evring's page is served
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 
-    /// Address or name, and port, to listen at, such as 0.0.0.0:80 for everybody; may be given more
-    /// than once. Port 0 takes any free one
+    /// Address or host name, and port, to listen on, such as 0.0.0.0:80 for all IPv4 interfaces; can be
+    /// repeated. Port 0 selects a free port
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080", value_parser = addresses)]
     listen: Vec<Addresses>,
 
-    /// Event mechanism; --list-backends shows them. `auto` takes uring or, where io_uring is
-    /// refused, epoll
+    /// Event mechanism, one of --list-backends. `auto` selects uring, or epoll if io_uring is not
+    /// available
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) backend: String,
 
-    /// Threads, each with a listening socket of its own at the same address
+    /// Worker threads, each with its own listening socket (SO_REUSEPORT) and connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: u16,
 
-    /// List the event mechanisms, and why some can't run here, then exit
+    /// List the event mechanisms, with the reason if one is unavailable, and exit
     #[arg(long)]
     pub(crate) list_backends: bool,
 
-    /// With --list-backends: as JSON
+    /// Print the list as JSON
     #[arg(long, requires = "list_backends")]
     pub(crate) json: bool,
 
-    /// Do not look for `a.css.br`, `a.css.zst` and `a.css.gz` beside `a.css`. They are sent to who
-    /// takes them, also when they are older than the plain file
+    /// Do not serve precompressed files: `a.css.br`, `a.css.zst` or `a.css.gz` instead of `a.css`, to
+    /// clients that accept the coding. They are served even if older than the plain file
     #[arg(long)]
     no_precompressed: bool,
 
-    /// Show what is in a directory that has no index.html
+    /// List the files of a directory that has no index.html
     #[arg(long)]
     autoindex: bool,
 
-    /// Follow symbolic links that are absolute or lead out of DIR, too
+    /// Follow symbolic links that are absolute or lead out of --root
     #[arg(long)]
     follow_symlinks: bool,
 
-    /// Let clients and proxies keep files for this many seconds without asking again
+    /// Send `Cache-Control: max-age` with files, so that caches use them this long without revalidation
     #[arg(long, value_name = "SECONDS")]
     max_age: Option<u32>,
 
-    /// Add /spin?us=N, /bytes?n=N and /echo, for experiments and not for the public
+    /// Add /spin?us=N, /bytes?n=N and /echo for experiments; do not expose them to the public
     #[arg(long)]
     lab: bool,
 
-    /// File to append a line to for each reply as it begins, in the combined format; `-` for standard
-    /// output. SIGHUP and SIGUSR1 have it opened anew
+    /// File to append the access log to, one line per response in the combined format; `-` for standard
+    /// output. SIGHUP or SIGUSR1 reopens it, for log rotation
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
 
-    /// Show what the server has done at /.httpd/status.json, also with --root
+    /// Serve metrics at /.httpd/status.json; always enabled without --root
     #[arg(long)]
     status: bool,
 
-    /// How much is said on standard error (off, error, warn, info, debug, trace); `debug` has each
-    /// request that was answered with an error
+    /// Log level on standard error (off, error, warn, info, debug, trace); `debug` logs each request
+    /// answered with an error
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LevelFilter,
 
     #[command(flatten)]
-    bounds: Bounds,
+    limits: LimitArguments,
 }
 
-/// Where to listen.
+/// The socket addresses of one --listen.
 type Addresses = Vec<SocketAddr>;
 
 fn addresses(text: &str) -> Result<Addresses, String> {
-    let found = text.to_socket_addrs().map(Iterator::collect);
-    found.map_err(|error| {
-        format!("it must be ADDR:PORT, such as 0.0.0.0:8080, [::]:8080 or localhost:8080: {error}")
+    let resolved = text.to_socket_addrs().map(Iterator::collect);
+    resolved.map_err(|error| {
+        format!("expected ADDR:PORT, such as 0.0.0.0:8080, [::]:8080 or localhost:8080: {error}")
     })
 }
 
-/// What clients may use up.
+/// Limits and timeouts.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Bounds")]
-struct Bounds {
-    /// Connections at a time for each worker, or fewer if descriptors are short; more wait in the
-    /// listener's queue
+#[command(next_help_heading = "Limits")]
+struct LimitArguments {
+    /// Maximum connections per worker, fewer if the descriptor limit is too low; further ones wait in
+    /// the listen backlog
     #[arg(long, value_name = "N", default_value_t = Config::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     max_connections: u32,
 
-    /// Connections of one address at a time for each worker; one more is reset. A network of 2^64 IPv6
-    /// addresses (/64) counts as one. Without it there is no such bound, as many clients may share an
-    /// address
+    /// Maximum connections per client address and worker; further ones are reset. An IPv6 /64 network
+    /// counts as one address. Unlimited by default, as many clients may share an address
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_address: Option<u32>,
 
-    /// Length of the listener's queue
+    /// Length of the listen backlog
     #[arg(long, value_name = "N", default_value_t = Config::default().backlog)]
     backlog: u32,
 
-    /// Time that connections may wait in that queue when more come than can be served: it is made as
-    /// long as what is served meanwhile. 0 leaves it as it is, and lets in whatever comes
+    /// Under overload, maximum time that connections wait in the listen backlog: it is limited to the
+    /// connections that are served in this time. 0 disables admission control
     #[arg(long, value_name = "SECONDS", default_value = "0.05", value_parser = seconds_or_none)]
     max_queue_delay: Duration,
 
-    /// Time after which nothing is begun any more for a connection that has waited, when more come
-    /// than can be served
+    /// Under overload, connections that have waited longer than this are reset without being served
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     max_wait: Duration,
 
-    /// When more connections come than can be served, serve the newest first
+    /// Under overload, accept the newest connections first
     #[arg(long)]
     newest_first: bool,
 
-    /// Requests that one connection may make
+    /// Maximum requests per connection
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_keep_alive_requests, value_parser = clap::value_parser!(u32).range(1..))]
     keep_alive_requests: u32,
 
-    /// Bytes of a request's first line, its URI with it, 16384 at most; more is answered with 414
+    /// Maximum bytes of a request line, including the URI, up to 16384; longer ones get 414
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_request_line_bytes, value_parser = head_bytes)]
     max_request_line: usize,
 
-    /// Bytes of a request's head, 16384 at most; more is answered with 431
+    /// Maximum bytes of a request's head, up to 16384; longer ones get 431
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_head_bytes, value_parser = head_bytes)]
     max_header_size: usize,
 
-    /// Header fields of a request, 64 at most; more are answered with 431
-    #[arg(long, value_name = "N", default_value_t = Limits::default().max_headers, value_parser = fields)]
+    /// Maximum header fields of a request, up to 64; more get 431
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_headers, value_parser = header_count)]
     max_headers: usize,
 
-    /// Bytes of a request's body; more is answered with 413
+    /// Maximum bytes of a request's body; longer ones get 413
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_body_bytes)]
     max_body_size: u64,
 
-    /// Bytes of memory for the bodies of all requests on their way in, for each worker; a request that
-    /// needs more is answered with 503
+    /// Maximum bytes of memory per worker for request bodies that are being received; a request that
+    /// needs more gets 503
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().max_body_memory)]
     max_body_memory: usize,
 
-    /// Bytes of memory for what all connections of a worker have sent and wait to be sent, without bodies
-    /// and files; the connection that would need more ends
+    /// Maximum bytes buffered per worker, received or to be sent, without bodies and files; a
+    /// connection that would need more is closed
     #[arg(long, value_name = "BYTES", default_value_t = Config::default().max_buffered_bytes)]
     max_buffered: usize,
 
-    /// Bytes of files kept in memory, for each worker
+    /// Maximum bytes of the file cache per worker
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().cache_bytes)]
     cache_size: usize,
 
-    /// Files too large for memory that are open at a time, for each worker, or fewer if descriptors are
-    /// short; a request for another one is answered with 503
+    /// Maximum open files per worker that are too large for the cache, fewer if the descriptor limit is
+    /// too low; a request for another one gets 503
     #[arg(long, value_name = "N", default_value_t = Limits::default().max_open_files as u32, value_parser = clap::value_parser!(u32).range(1..))]
     max_open_files: u32,
 
-    /// Time for a request's head to arrive
+    /// Maximum time to receive a request's head
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     header_timeout: Duration,
 
-    /// Time that a connection may rest between two requests
+    /// Maximum idle time between two requests
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     keep_alive_timeout: Duration,
 
-    /// How often it is seen to that a client takes its reply, or sends its body, fast enough
+    /// Interval at which a client's progress in receiving a response or sending a body is checked
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     progress_interval: Duration,
 
-    /// How long a file in memory is believed to be unchanged; 0 has each request look
+    /// Time that a cached file is used without revalidation; 0 revalidates at each request
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
     cache_ttl: Duration,
 
-    /// Bytes per second that are fast enough
+    /// Minimum rate of a client, in bytes per second, averaged over --progress-interval
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().min_rate, value_parser = clap::value_parser!(u32).range(1..))]
     min_rate: u32,
 
-    /// Time that replies under way have after SIGTERM or SIGINT
+    /// Maximum time to finish the responses in progress after SIGTERM or SIGINT
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     shutdown_timeout: Duration,
 }
 
-impl Bounds {
+impl LimitArguments {
     fn admission(&self) -> Option<Admission> {
         let order = if self.newest_first { Order::Newest } else { Order::Oldest };
-        let usual = Admission::default();
+        let default = Admission::default();
         (!self.max_queue_delay.is_zero()).then_some(Admission {
             max_queue_delay: self.max_queue_delay,
             max_wait: self.max_wait,
             order,
-            ..usual
+            ..default
         })
     }
 }
 
-/// A time in seconds, such as `0.5`.
+/// Parses a positive time in seconds, such as `0.5`.
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = seconds_or_none(text).ok().filter(|time| !time.is_zero());
-    time.ok_or_else(|| "it must be a number of seconds above 0, such as 30 or 0.5".to_owned())
+    time.ok_or_else(|| "expected a number of seconds above 0, such as 30 or 0.5".to_owned())
 }
 
 fn seconds_or_none(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| "it must be a number of seconds, such as 30 or 0.5".to_owned())
+    time.ok_or_else(|| "expected a number of seconds, such as 30 or 0.5".to_owned())
 }
 
-/// Bytes of a head, at least those of the shortest request.
+/// Parses a size of a head; the minimum has room for a short request.
 fn head_bytes(text: &str) -> Result<usize, String> {
     let bytes = text.parse().ok().filter(|bytes| (64..=Limits::MAX_HEAD_BYTES).contains(bytes));
-    bytes.ok_or_else(|| format!("it must be a number from 64 to {}", Limits::MAX_HEAD_BYTES))
+    bytes.ok_or_else(|| format!("expected a number from 64 to {}", Limits::MAX_HEAD_BYTES))
 }
 
-/// A number of fields; every request has at least one.
-fn fields(text: &str) -> Result<usize, String> {
+/// Parses a number of header fields; every request has at least one.
+fn header_count(text: &str) -> Result<usize, String> {
     let fields = text.parse().ok().filter(|fields| (1..=Limits::MAX_HEADERS).contains(fields));
-    fields.ok_or_else(|| format!("it must be a number from 1 to {}", Limits::MAX_HEADERS))
+    fields.ok_or_else(|| format!("expected a number from 1 to {}", Limits::MAX_HEADERS))
 }
 
 impl Arguments {
-    /// What the flags want to have open.
-    pub(crate) fn wanted(&self) -> DescriptorDemand {
+    /// Returns the descriptors that the flags ask for.
+    pub(crate) fn descriptor_demand(&self) -> DescriptorDemand {
         DescriptorDemand {
             workers: self.workers,
             listeners: self.listen.iter().map(Vec::len).sum::<usize>() as u64,
-            connections: self.bounds.max_connections,
-            open_files: self.bounds.max_open_files,
+            connections: self.limits.max_connections,
+            open_files: self.limits.max_open_files,
         }
     }
 
-    /// The server that the flags ask for, on `backend`, with its share of descriptors; `reopen` has
-    /// it open its log anew.
+    /// Configures the server on `backend`, within `budget`. Setting `reopen` reopens its access log.
     pub(crate) fn server(
         &self,
         backend: &str,
-        share: DescriptorBudget,
+        budget: DescriptorBudget,
         reopen: &Arc<AtomicBool>,
     ) -> Builder {
-        let bounds = &self.bounds;
+        let flags = &self.limits;
         let config = Config {
-            max_connections: share.connections,
-            max_per_address: bounds.max_connections_per_address,
-            max_file_ops: share.max_file_ops,
-            backlog: bounds.backlog,
-            admission: bounds.admission(),
-            max_buffered_bytes: bounds.max_buffered,
-            drain_timeout: bounds.shutdown_timeout,
+            max_connections: budget.connections,
+            max_per_address: flags.max_connections_per_address,
+            max_file_ops: budget.max_file_ops,
+            backlog: flags.backlog,
+            admission: flags.admission(),
+            max_buffered_bytes: flags.max_buffered,
+            drain_timeout: flags.shutdown_timeout,
             symlinks: if self.follow_symlinks {
                 SymlinkPolicy::Anywhere
             } else {
@@ -266,22 +263,22 @@ impl Arguments {
             ..Config::default()
         };
         let limits = Limits {
-            max_request_line_bytes: bounds.max_request_line,
-            max_head_bytes: bounds.max_header_size,
-            max_headers: bounds.max_headers,
-            max_body_bytes: bounds.max_body_size,
-            max_body_memory: bounds.max_body_memory,
-            cache_bytes: bounds.cache_size,
-            max_open_files: share.open_files as usize,
-            max_keep_alive_requests: bounds.keep_alive_requests,
-            header_timeout: bounds.header_timeout,
-            keep_alive_timeout: bounds.keep_alive_timeout,
-            progress_interval: bounds.progress_interval,
-            cache_ttl: bounds.cache_ttl,
-            min_rate: bounds.min_rate,
+            max_request_line_bytes: flags.max_request_line,
+            max_head_bytes: flags.max_header_size,
+            max_headers: flags.max_headers,
+            max_body_bytes: flags.max_body_size,
+            max_body_memory: flags.max_body_memory,
+            cache_bytes: flags.cache_size,
+            max_open_files: budget.open_files as usize,
+            max_keep_alive_requests: flags.keep_alive_requests,
+            header_timeout: flags.header_timeout,
+            keep_alive_timeout: flags.keep_alive_timeout,
+            progress_interval: flags.progress_interval,
+            cache_ttl: flags.cache_ttl,
+            min_rate: flags.min_rate,
             ..Limits::default()
         };
-        let mut server = Server::builder().backend(backend).workers(share.workers).config(config);
+        let mut server = Server::builder().backend(backend).workers(budget.workers).config(config);
         server = server.limits(limits).precompressed(!self.no_precompressed);
         server = server.listing(self.autoindex).max_age(self.max_age);
         for addresses in &self.listen {

@@ -1,4 +1,4 @@
-//! The list of event mechanisms, for people and for programs.
+//! The list of event mechanisms, as a table or as JSON.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -6,10 +6,9 @@ use std::process::ExitCode;
 use evring_httpd::evring::{AutoChoice, Unavailable, auto, backends};
 use serde_json::json;
 
-/// Prints the list.
 pub(crate) fn list(as_json: bool) -> ExitCode {
     let text = if as_json { json_list() } else { table() };
-    // A reader that has seen enough and left is no failure.
+    // A reader that closes the pipe early is not an error.
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
@@ -35,27 +34,27 @@ fn json_list() -> String {
 fn table() -> String {
     let mut text = String::new();
     for backend in backends() {
-        let here = match backend.available {
+        let state = match backend.available {
             Ok(()) => backend.summary.to_owned(),
             Err(reason) => format!("not available: {reason}"),
         };
         let family = backend.family.to_string();
-        text += &format!("{:<12} {family:<12} {here}\n", backend.name);
+        text += &format!("{:<12} {family:<12} {state}\n", backend.name);
     }
     text
 }
 
-/// The mechanism to use, and a sentence on why a better one is not, if there is one.
+/// Returns the mechanism to use and, if a faster one is unavailable, a note with the reasons.
 pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), Unavailable> {
     if name != "auto" {
         return Ok((name.to_owned(), None));
     }
-    let AutoChoice { name, passed_over } = auto()?;
+    let AutoChoice { name, passed_over, .. } = auto()?;
     let passed_over: Vec<String> = passed_over
         .iter()
-        .map(|(name, reason)| format!("{name} can't run here: {reason}"))
+        .map(|(name, reason)| format!("{name} is unavailable: {reason}"))
         .collect();
-    let reason =
-        (!passed_over.is_empty()).then(|| format!("using {name}, as {}", passed_over.join("; ")));
+    let reason = (!passed_over.is_empty())
+        .then(|| format!("using {name} because {}", passed_over.join("; ")));
     Ok((name.to_owned(), reason))
 }

@@ -1,4 +1,4 @@
-//! Where a request's body ends.
+//! Decoding of request bodies.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,53 +9,54 @@ use crate::Limits;
 use crate::request::{Framing, ends_in_crlf_only};
 use crate::status::Status;
 
-/// What is still to come of a request's body.
+/// Decoder state of a request body.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     state: BodyState,
-    /// Bytes of content that may still come.
+    /// Bytes of content that may still arrive.
     room: u64,
-    /// Bytes of framing that may still come: who sends much of it and little content means harm.
+    /// Bytes of chunk framing that may still arrive. Bounds clients that send much framing and
+    /// little content.
     framing: u64,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum BodyState {
-    /// Nothing; also at the end.
+    /// No body, or all of it was read.
     #[default]
     None,
-    /// So many bytes.
+    /// Remaining bytes of a body with a Content-Length.
     Length(u64),
-    /// A chunk's size.
+    /// At the line with a chunk's size.
     Size,
-    /// So many bytes of a chunk.
+    /// Remaining bytes of a chunk.
     Chunk(u64),
-    /// The line end behind a chunk.
+    /// At the CRLF after a chunk.
     ChunkEnd,
-    /// Fields behind the last chunk, and an empty line.
+    /// At the trailer fields and the empty line after them.
     Trailers,
 }
 
-/// Memory for the body of one request, of what all bodies together hold.
+/// Memory held for one request body, included in the total of all bodies.
 #[derive(Debug, Default)]
 pub(crate) struct BodyMemory {
-    all: Rc<Cell<usize>>,
+    total: Rc<Cell<usize>>,
     bytes: usize,
 }
 
 impl BodyMemory {
-    /// None yet, of all.
-    pub(crate) fn of(all: &Rc<Cell<usize>>) -> Self {
-        BodyMemory { all: Rc::clone(all), bytes: 0 }
+    /// Holds no bytes yet; `total` is the sum over all bodies.
+    pub(crate) fn new(total: &Rc<Cell<usize>>) -> Self {
+        BodyMemory { total: Rc::clone(total), bytes: 0 }
     }
 
-    /// It is so much now; how much all bodies hold together.
+    /// Sets the bytes held for this body. Returns the total of all bodies.
     pub(crate) fn set(&mut self, bytes: usize) -> usize {
-        // A handler may say anything; nothing holds more.
+        // A handler may report any number; more than 1 TiB is implausible.
         let bytes = bytes.min(1 << 40);
-        self.all.set(self.all.get() - self.bytes + bytes);
+        self.total.set(self.total.get() - self.bytes + bytes);
         self.bytes = bytes;
-        self.all.get()
+        self.total.get()
     }
 }
 
@@ -65,30 +66,28 @@ impl Drop for BodyMemory {
     }
 }
 
-/// What comes next of a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BodyPiece {
-    /// The first so many bytes are content; the caller consumes them.
+    /// Length of the content at the front; the caller consumes it.
     Content(usize),
-    /// The first so many bytes are trailer fields; the caller consumes them, and that was all.
+    /// Length of the trailer section at the front; the caller consumes it. The body is complete.
     End(usize),
-    /// It can't be told before more has arrived.
     Partial,
 }
 
 impl Body {
-    /// Bytes of framing that are given at the start, and for each byte of content: a chunk of one
-    /// byte needs five.
+    /// Bytes of framing allowed initially, and in addition per byte of content. A one-byte chunk
+    /// needs five.
     const FRAMING: u64 = 16 * 1024;
-    const FRAMING_EACH: u64 = 8;
+    const FRAMING_PER_BYTE: u64 = 8;
 
-    /// The longest line that tells a chunk's size, extensions included.
-    const SIZE_LINE: usize = 256;
+    /// Maximum length of a chunk-size line, extensions included.
+    const MAX_SIZE_LINE: usize = 256;
 
-    /// The body of a request.
+    /// Starts decoding a request body.
     ///
     /// # Errors
-    /// 413 for one that is too long.
+    /// 413 if the Content-Length exceeds the limit.
     pub(crate) fn new(framing: Framing, limits: &Limits) -> Result<Self, Status> {
         let state = match framing {
             Framing::Length(0) => BodyState::None,
@@ -99,29 +98,28 @@ impl Body {
         Ok(Body { state, room: limits.max_body_bytes, framing: Self::FRAMING })
     }
 
-    /// Whether something is still to come.
+    /// Returns whether the body is incomplete.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.state != BodyState::None
     }
 
-    /// Finds the next piece, and consumes what frames it.
+    /// Returns the next piece, and consumes the framing before it.
     ///
     /// # Errors
-    /// 400 for broken chunks (RFC 9112, section 7.1), 413 for too many of them.
+    /// 400 for malformed chunks (RFC 9112, section 7.1), 413 if content or framing exceeds its limit.
     pub(crate) fn next(&mut self, rx: &mut Rx<'_>, limits: &Limits) -> Result<BodyPiece, Status> {
         loop {
             let bytes = rx.bytes();
             match &mut self.state {
                 BodyState::None => return Ok(BodyPiece::End(0)),
-                BodyState::Length(left) | BodyState::Chunk(left) if *left > 0 => {
-                    let here = (bytes.len() as u64).min(*left);
-                    *left -= here;
-                    let partial = here == 0;
-                    return Ok(if partial {
+                BodyState::Length(remaining) | BodyState::Chunk(remaining) if *remaining > 0 => {
+                    let len = (bytes.len() as u64).min(*remaining);
+                    *remaining -= len;
+                    return Ok(if len == 0 {
                         BodyPiece::Partial
                     } else {
-                        BodyPiece::Content(here as usize)
+                        BodyPiece::Content(len as usize)
                     });
                 }
                 BodyState::Length(_) => self.state = BodyState::None,
@@ -135,10 +133,10 @@ impl Body {
                     _ => return Err(Status::BAD_REQUEST),
                 },
                 BodyState::Size => {
-                    let start = &bytes[..bytes.len().min(Self::SIZE_LINE)];
+                    let start = &bytes[..bytes.len().min(Self::MAX_SIZE_LINE)];
                     let Some(end) = memchr::memchr(b'\n', start) else {
-                        let broken = start.len() == Self::SIZE_LINE || !may_be_size(start);
-                        return if broken {
+                        let malformed = start.len() == Self::MAX_SIZE_LINE || !may_be_size(start);
+                        return if malformed {
                             Err(Status::BAD_REQUEST)
                         } else {
                             Ok(BodyPiece::Partial)
@@ -148,7 +146,7 @@ impl Body {
                     self.room = self.room.checked_sub(size).ok_or(Status::BODY)?;
                     let framing = end as u64 + b"\n\r\n".len() as u64;
                     self.framing = self.framing.checked_sub(framing).ok_or(Status::BODY)?;
-                    let more = size.saturating_mul(Self::FRAMING_EACH);
+                    let more = size.saturating_mul(Self::FRAMING_PER_BYTE);
                     self.framing = self.framing.saturating_add(more);
                     rx.consume(end + 1);
                     self.state =
@@ -164,37 +162,37 @@ impl Body {
     }
 }
 
-/// Whether the beginning of a line may become a chunk's size.
+/// Returns whether `start` can be the beginning of a chunk-size line.
 fn may_be_size(start: &[u8]) -> bool {
     start.first().is_none_or(u8::is_ascii_hexdigit)
 }
 
-/// The size in a line without its LF, such as `1f;name=value\r`.
+/// Parses a chunk-size line without its LF, such as `1f;name=value\r`.
 fn size(line: &[u8]) -> Option<u64> {
     let line = line.strip_suffix(b"\r")?;
     let digits = line.iter().take_while(|b| b.is_ascii_hexdigit()).count();
-    let (digits, rest) = line.split_at(digits);
-    // Sixteen digits are a u64; leading zeros beyond that have no good reason.
-    if !are_extensions(rest) || !(1..=16).contains(&digits.len()) {
+    let (digits, extensions) = line.split_at(digits);
+    // Sixteen digits fill a u64; more are rejected, even leading zeros.
+    if !are_extensions(extensions) || !(1..=16).contains(&digits.len()) {
         return None;
     }
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Whether the rest of a chunk's line is made of extensions: `;name`, `;name=token` or
+/// Returns whether `input` is a list of chunk extensions: `;name`, `;name=token` or
 /// `;name="text"` (RFC 9112, section 7.1.1).
-fn are_extensions(mut rest: &[u8]) -> bool {
-    while !rest.is_empty() {
-        let Some(extension) = trim(rest).strip_prefix(b";") else { return false };
+fn are_extensions(mut input: &[u8]) -> bool {
+    while !input.is_empty() {
+        let Some(extension) = trim(input).strip_prefix(b";") else { return false };
         let (name, after) = token(trim(extension));
-        rest = after;
+        input = after;
         if let Some(value) = trim(after).strip_prefix(b"=") {
             let value = trim(value);
             let (text, after) = if value.starts_with(b"\"") { quoted(value) } else { token(value) };
             if text.is_empty() {
                 return false;
             }
-            rest = after;
+            input = after;
         }
         if name.is_empty() {
             return false;
@@ -203,26 +201,26 @@ fn are_extensions(mut rest: &[u8]) -> bool {
     true
 }
 
-/// Without white space in front.
+/// Removes leading spaces and tabs.
 fn trim(mut bytes: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] = bytes {
-        bytes = rest;
+    while let [b' ' | b'\t', tail @ ..] = bytes {
+        bytes = tail;
     }
     bytes
 }
 
-/// A token, which may be empty, and what follows it.
+/// Splits off a token, which may be empty.
 fn token(bytes: &[u8]) -> (&[u8], &[u8]) {
     let is_token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
     bytes.split_at(bytes.iter().take_while(|b| is_token(b)).count())
 }
 
-/// Whether a byte may stand in a quoted string (RFC 9110, section 5.6.4).
+/// Returns whether a byte is allowed in a quoted string (RFC 9110, section 5.6.4).
 fn is_text(byte: u8) -> bool {
     matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }
 
-/// A quoted string with its quotes, empty if it is broken, and what follows it.
+/// Splits off a quoted string with its quotes; it is empty if malformed.
 fn quoted(bytes: &[u8]) -> (&[u8], &[u8]) {
     let mut at = 1;
     while let Some(&byte) = bytes.get(at) {
@@ -237,7 +235,7 @@ fn quoted(bytes: &[u8]) -> (&[u8], &[u8]) {
     (b"", bytes)
 }
 
-/// The length of the trailer section, if it is complete.
+/// Returns the length of the trailer section, or `None` if it is incomplete.
 fn trailers(bytes: &[u8], limits: &Limits) -> Result<Option<usize>, Status> {
     let mut fields = [httparse::EMPTY_HEADER; Limits::MAX_HEADERS];
     let fields = &mut fields[..limits.max_headers.min(Limits::MAX_HEADERS)];
@@ -258,10 +256,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What follows a body, and its content; nothing while it is not whole.
+    /// The bytes after a body and its content; `None` if the body is incomplete.
     type Outcome = Result<Option<(Vec<u8>, Vec<u8>)>, u16>;
 
-    /// Reads a body that arrives in pieces.
+    /// Decodes a body that arrives in pieces, split at `cuts`.
     fn read(framing: Framing, input: &[u8], cuts: &[usize], limits: &Limits) -> Outcome {
         let mut body = Body::new(framing, limits).map_err(|status| status.0)?;
         let (mut tail, mut content, mut fed) = (Vec::new(), Vec::new(), 0);
@@ -282,15 +280,15 @@ mod tests {
                     BodyPiece::End(n) => {
                         rx.consume(n);
                         assert!(!body.is_open());
-                        let mut rest = rx.bytes().to_vec();
-                        rest.extend_from_slice(&input[fed..]);
-                        return Ok(Some((rest, content)));
+                        let mut remaining = rx.bytes().to_vec();
+                        remaining.extend_from_slice(&input[fed..]);
+                        return Ok(Some((remaining, content)));
                     }
                     BodyPiece::Partial => break,
                 }
             }
-            let rest = rx.bytes().len();
-            tail.drain(..tail.len() - rest);
+            let remaining = rx.bytes().len();
+            tail.drain(..tail.len() - remaining);
         }
         Ok(None)
     }
@@ -300,22 +298,22 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_counted_together_and_none_is_counted_twice() {
-        let all = Rc::default();
-        let (mut one, mut other) = (BodyMemory::of(&all), BodyMemory::of(&all));
+    fn body_memory_total_is_the_sum_of_current_bodies() {
+        let total = Rc::default();
+        let (mut one, mut other) = (BodyMemory::new(&total), BodyMemory::new(&total));
         assert_eq!([one.set(5), other.set(7), one.set(2), one.set(4)], [5, 12, 9, 11]);
         drop(one);
-        assert_eq!(all.get(), 7);
-        // What a handler says is not to be believed without limit.
-        let mut boaster = BodyMemory::of(&all);
-        assert_eq!(boaster.set(usize::MAX), (1 << 40) + 7);
+        assert_eq!(total.get(), 7);
+        // A number reported by a handler is capped.
+        let mut excessive = BodyMemory::new(&total);
+        assert_eq!(excessive.set(usize::MAX), (1 << 40) + 7);
         assert_eq!(other.set(usize::MAX), 2 << 40);
-        drop((boaster, other));
-        assert_eq!(all.get(), 0);
+        drop((excessive, other));
+        assert_eq!(total.get(), 0);
     }
 
     #[test]
-    fn sound_chunks() {
+    fn valid_chunks_are_accepted() {
         for (input, content) in [
             ("0||", ""),
             ("3|abc|0||", "abc"),
@@ -331,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_chunks() {
+    fn malformed_chunks_are_rejected() {
         for input in [
             "|",
             "x|",
@@ -370,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_counts_the_content() {
+    fn body_limit_counts_content_bytes() {
         let limits = Limits { max_body_bytes: 5, ..Limits::default() };
         let read = |framing, input: &[u8]| read(framing, input, &[], &limits).map(|_| ());
         assert_eq!(read(Framing::Length(5), b"12345"), Ok(()));
@@ -380,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_is_bounded_too() {
+    fn chunk_framing_is_bounded() {
         let small = "1|x|".repeat(100_000) + "0||";
         assert!(chunked(&small).is_ok_and(|whole| whole.is_some()));
         let extended = format!("1;{}|x|", "a".repeat(200)).repeat(1000);
@@ -389,7 +387,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_are_the_same_however_they_arrive(
+        fn chunks_decode_the_same_for_any_segmentation(
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 0..6),
             cuts in prop::collection::vec(0..200usize, 0..20),
         ) {

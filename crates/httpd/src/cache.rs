@@ -1,4 +1,4 @@
-//! Small files in memory, as replies that are ready to be sent.
+//! The response cache: small files as prepared responses.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,43 +12,42 @@ use crate::Limits;
 use crate::coding::{Coding, Codings};
 use crate::reply::PreparedResponse;
 
-/// Replies by the target that asked for them, as it arrived: nothing needs to be decoded to find
-/// one. Bounded in bytes and number; the clock algorithm chooses what has to go.
+/// Prepared responses by request target as received, so that a lookup decodes nothing.
+/// Bounded in bytes and entries; the clock algorithm evicts.
 #[derive(Debug)]
 pub(crate) struct Cache {
     index: HashMap<Arc<[u8]>, usize, FixedState>,
     entries: Vec<Entry>,
-    /// Where the search for the next to go begins.
+    /// Index where the next eviction scan begins.
     hand: usize,
     bytes: usize,
     max_bytes: usize,
     max_entries: usize,
-    time: Duration,
+    ttl: Duration,
 }
 
-/// What a coded file's name ends with; no target has a NUL.
-pub(crate) const VARIANT: [&[u8]; 3] = [b"\0br", b"\0zst", b"\0gz"];
+/// Suffixes of the cache keys of coded files; no target contains a NUL.
+pub(crate) const KEY_SUFFIXES: [&[u8]; 3] = [b"\0br", b"\0zst", b"\0gz"];
 
-/// Writes what the cache knows a coded file by.
-pub(crate) fn variant(out: &mut Vec<u8>, name: &[u8], coding: Coding) {
+/// Writes the cache key of a coded file.
+pub(crate) fn put_coded_key(out: &mut Vec<u8>, name: &[u8], coding: Coding) {
     out.clear();
     out.extend_from_slice(name);
-    out.extend_from_slice(VARIANT[coding as usize]);
+    out.extend_from_slice(KEY_SUFFIXES[coding as usize]);
 }
 
-/// A reply and where it came from.
+/// A response and the file it was made from.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) prepared: PreparedResponse,
     target: Arc<[u8]>,
     source: Option<Source>,
-    weight: usize,
+    bytes: usize,
     fresh_until: Instant,
     used: bool,
 }
 
-/// Where a file lies, as it is and in every coding. Made once, so that it can be asked about again
-/// without memory.
+/// Paths of a file, plain and in every coding. Built once, so that later lookups do not allocate.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Paths {
     pub(crate) plain: FilePath,
@@ -57,52 +56,51 @@ pub(crate) struct Paths {
 
 impl Paths {
     pub(crate) fn new(path: &Path) -> Arc<Self> {
-        let beside = |coding: Coding| {
+        let coded = |coding: Coding| {
             let mut name = path.as_os_str().to_owned();
             name.push(coding.extension());
             FilePath::new(&name)
         };
-        Arc::new(Paths { plain: FilePath::new(path), coded: Coding::ALL.map(beside) })
+        Arc::new(Paths { plain: FilePath::new(path), coded: Coding::ALL.map(coded) })
     }
 
-    /// Where the file lies in a coding, or as it is.
+    /// Returns the path of the file in a coding, or of the plain file.
     pub(crate) fn of(&self, coding: Option<Coding>) -> FilePath {
         coding.map_or(&self.plain, |coding| &self.coded[coding as usize]).clone()
     }
 }
 
-/// The file that a reply was made from.
+/// The file that a response was made from.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) paths: Arc<Paths>,
     pub(crate) meta: Metadata,
-    /// The codings that lie beside it.
+    /// Codings for which a compressed file exists.
     pub(crate) codings: Codings,
-    /// Whether the reply has a Last-Modified; else it is made anew when that is due.
+    /// Whether the second of the file's last change was over. If not, the next revalidation
+    /// replaces the response.
     pub(crate) is_dated: bool,
 }
 
-/// What the cache has for a target.
 #[derive(Debug)]
 pub(crate) enum CacheLookup<'a> {
-    /// A reply that was good a moment ago, and the codings that lie beside its file.
+    /// A response that is still fresh, and the codings of its file.
     Fresh(&'a mut PreparedResponse, Codings),
-    /// A reply to be confirmed: what does the path lead to now? While the first who is told asks,
-    /// the others are given the reply for a little longer.
+    /// A response to revalidate with stat. The first request revalidates; for a short time,
+    /// other requests still get the response.
     Stale(Arc<[u8]>, Arc<Paths>),
-    /// Nothing.
-    Nothing,
+    Miss,
 }
 
 impl Cache {
-    /// What an entry needs beside its reply, roughly.
+    /// Approximate memory of an entry in addition to its response, in bytes.
     const OVERHEAD: usize = 256;
 
-    /// How long a file stays open without being asked for.
-    const IDLE: Duration = Duration::from_secs(10);
+    /// Time that an unused file stays open.
+    const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// What part of its time a reply is given out beyond it, while it is being confirmed.
-    const GRACE: u32 = 8;
+    /// While a response is revalidated, other requests get it for this fraction of its TTL.
+    const GRACE_DIVISOR: u32 = 8;
 
     pub(crate) fn new(limits: &Limits) -> Self {
         Cache {
@@ -112,51 +110,50 @@ impl Cache {
             bytes: 0,
             max_bytes: limits.cache_bytes,
             max_entries: limits.cache_files,
-            time: limits.cache_ttl,
+            ttl: limits.cache_ttl,
         }
     }
 
-    /// Has targets hashed in a way that no client can foresee.
+    /// Seeds the hash function, so that clients cannot predict collisions. Clears the cache.
     pub(crate) fn seed(&mut self, seed: u64) {
         let hasher = FixedState::with_seed(seed);
         self.index = HashMap::with_hasher(hasher);
         self.entries.clear();
     }
 
-    /// Looks a target up.
     #[inline]
     pub(crate) fn find(&mut self, target: &[u8], now: Instant) -> CacheLookup<'_> {
-        let Some(&at) = self.index.get(target) else { return CacheLookup::Nothing };
+        let Some(&at) = self.index.get(target) else { return CacheLookup::Miss };
         let entry = &mut self.entries[at];
         match &entry.source {
             Some(source) if now >= entry.fresh_until => {
-                entry.fresh_until = now + self.time / Self::GRACE;
+                entry.fresh_until = now + self.ttl / Self::GRACE_DIVISOR;
                 CacheLookup::Stale(Arc::clone(&entry.target), Arc::clone(&source.paths))
             }
             _ => {
                 entry.used = true;
-                let (prepared, codings) = entry.give();
+                let (prepared, codings) = entry.response();
                 CacheLookup::Fresh(prepared, codings)
             }
         }
     }
 
-    /// Where the file lies of which a reply was kept.
+    /// Returns the paths of the file of a cached response.
     pub(crate) fn paths(&self, target: &[u8]) -> Option<(Arc<[u8]>, Arc<Paths>)> {
         let entry = &self.entries[*self.index.get(target)?];
         let source = entry.source.as_ref()?;
         Some((Arc::clone(&entry.target), Arc::clone(&source.paths)))
     }
 
-    /// What was kept for a target, fresh or not.
-    pub(crate) fn kept(&mut self, target: &[u8]) -> Option<(&mut PreparedResponse, Codings)> {
+    /// Returns the response for a target, fresh or stale.
+    pub(crate) fn get(&mut self, target: &[u8]) -> Option<(&mut PreparedResponse, Codings)> {
         let at = *self.index.get(target)?;
-        Some(self.entries[at].give())
+        Some(self.entries[at].response())
     }
 
-    /// Compares what was kept for a target with what is there now. Believes it for some more time
-    /// if that is the same, and forgets it if not.
-    pub(crate) fn confirm(
+    /// Revalidates an entry: extends its lifetime if `same` returns true, else removes it.
+    /// Returns whether it was extended.
+    pub(crate) fn revalidate(
         &mut self,
         target: &[u8],
         same: impl FnOnce(&Source) -> bool,
@@ -165,15 +162,15 @@ impl Cache {
         let Some(&at) = self.index.get(target) else { return false };
         let is_same = self.entries[at].source.as_ref().is_some_and(same);
         if is_same {
-            self.entries[at].fresh_until = now + self.time;
+            self.entries[at].fresh_until = now + self.ttl;
         } else {
             self.remove(at);
         }
         is_same
     }
 
-    /// Keeps a reply; one without a source is believed for ever.
-    pub(crate) fn keep(
+    /// Inserts a response. Without a source it never becomes stale.
+    pub(crate) fn insert(
         &mut self,
         target: &[u8],
         prepared: PreparedResponse,
@@ -184,33 +181,32 @@ impl Cache {
             self.remove(at);
         }
         let target: Arc<[u8]> = target.into();
-        let fresh_until = now + self.time;
-        let weight = prepared.weight() + target.len() + Self::OVERHEAD;
-        if weight > self.max_bytes || self.max_entries == 0 {
+        let fresh_until = now + self.ttl;
+        let bytes = prepared.memory_bytes() + target.len() + Self::OVERHEAD;
+        if bytes > self.max_bytes || self.max_entries == 0 {
             return;
         }
-        while self.bytes + weight > self.max_bytes || self.entries.len() == self.max_entries {
+        while self.bytes + bytes > self.max_bytes || self.entries.len() == self.max_entries {
             self.evict();
         }
-        self.bytes += weight;
-        let entry = Entry { prepared, target, source, weight, fresh_until, used: false };
+        self.bytes += bytes;
+        let entry = Entry { prepared, target, source, bytes, fresh_until, used: false };
         self.index.insert(Arc::clone(&entry.target), self.entries.len());
         self.entries.push(entry);
     }
 
-    /// Closes files that nobody asked for of late, so that what was deleted or replaced gives its
-    /// place on the disk back.
+    /// Closes files without recent requests, so that deleted or replaced ones free their disk space.
     pub(crate) fn close_idle(&mut self, now: Instant) {
         for at in (0..self.entries.len()).rev() {
             let entry = &self.entries[at];
-            if entry.prepared.is_open() && now > entry.fresh_until + Self::IDLE {
+            if entry.prepared.is_open() && now > entry.fresh_until + Self::IDLE_TIMEOUT {
                 self.remove(at);
             }
         }
     }
 
-    /// Closes a file that no client takes, rather one that was not asked for of late; false if there
-    /// is none.
+    /// Closes a file that is not being sent, preferably one without recent requests. Returns false
+    /// if there is none.
     pub(crate) fn close_one(&mut self) -> bool {
         let is_idle = |entry: &Entry| entry.prepared.is_open_and_idle();
         let unused = self.entries.iter().position(|entry| is_idle(entry) && !entry.used);
@@ -221,7 +217,7 @@ impl Cache {
         true
     }
 
-    /// Makes room: what was used since the hand last passed gets another round.
+    /// Evicts one entry. An entry used since the last pass of the hand gets another round.
     fn evict(&mut self) {
         loop {
             self.hand = if self.hand < self.entries.len() { self.hand } else { 0 };
@@ -234,7 +230,7 @@ impl Cache {
 
     fn remove(&mut self, at: usize) {
         let entry = self.entries.swap_remove(at);
-        self.bytes -= entry.weight;
+        self.bytes -= entry.bytes;
         self.index.remove(&entry.target);
         if let Some(moved) = self.entries.get(at) {
             self.index.insert(Arc::clone(&moved.target), at);
@@ -243,7 +239,7 @@ impl Cache {
 }
 
 impl Entry {
-    fn give(&mut self) -> (&mut PreparedResponse, Codings) {
+    fn response(&mut self) -> (&mut PreparedResponse, Codings) {
         let codings = self.source.as_ref().map_or(Codings::default(), |source| source.codings);
         (&mut self.prepared, codings)
     }

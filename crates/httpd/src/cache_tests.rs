@@ -27,10 +27,10 @@ fn is_fresh(cache: &mut Cache, target: &[u8], now: Instant) -> bool {
     matches!(cache.find(target, now), CacheLookup::Fresh(..))
 }
 
-/// What must hold at any time.
+/// Checks the cache's invariants.
 fn check(cache: &Cache) {
     assert_eq!(cache.index.len(), cache.entries.len());
-    assert_eq!(cache.bytes, cache.entries.iter().map(|entry| entry.weight).sum::<usize>());
+    assert_eq!(cache.bytes, cache.entries.iter().map(|entry| entry.bytes).sum::<usize>());
     assert!(cache.bytes <= cache.max_bytes && cache.entries.len() <= cache.max_entries);
     for (at, entry) in cache.entries.iter().enumerate() {
         assert_eq!(cache.index.get(&entry.target), Some(&at));
@@ -38,33 +38,33 @@ fn check(cache: &Cache) {
 }
 
 #[test]
-fn an_entry_is_fresh_then_stale_then_confirmed_or_forgotten() {
+fn entry_becomes_stale_then_is_revalidated_or_removed() {
     let (mut cache, now) = (cache(8, 1 << 20), Instant::now());
     let later = now + Limits::default().cache_ttl;
-    cache.keep(b"/a", prepared(b"a"), source(1), now);
+    cache.insert(b"/a", prepared(b"a"), source(1), now);
     assert!(is_fresh(&mut cache, b"/a", now) && !is_fresh(&mut cache, b"/b", now));
     let CacheLookup::Stale(target, paths) = cache.find(b"/a", later) else { panic!("still fresh") };
     assert_eq!((&target[..], paths), (&b"/a"[..], Paths::new(Path::new("path"))));
-    assert!(cache.confirm(b"/a", |source| source.meta.len == 1, later));
+    assert!(cache.revalidate(b"/a", |source| source.meta.len == 1, later));
     assert!(is_fresh(&mut cache, b"/a", later));
-    assert!(!cache.confirm(b"/a", |source| source.meta.len == 2, later));
-    assert!(matches!(cache.find(b"/a", later), CacheLookup::Nothing));
-    assert!(!cache.confirm(b"/a", |_| true, later));
+    assert!(!cache.revalidate(b"/a", |source| source.meta.len == 2, later));
+    assert!(matches!(cache.find(b"/a", later), CacheLookup::Miss));
+    assert!(!cache.revalidate(b"/a", |_| true, later));
     check(&cache);
 }
 
 #[test]
-fn a_reply_without_a_source_stays_fresh() {
+fn response_without_a_source_stays_fresh() {
     let (mut cache, now) = (cache(8, 1 << 20), Instant::now());
-    cache.keep(b"/", prepared(b"page"), None, now);
+    cache.insert(b"/", prepared(b"page"), None, now);
     assert!(is_fresh(&mut cache, b"/", now + Duration::from_secs(1 << 20)));
 }
 
 #[test]
-fn the_number_is_bounded_and_what_is_used_stays() {
+fn entries_are_bounded_and_used_ones_are_kept() {
     let (mut cache, now) = (cache(4, 1 << 20), Instant::now());
     for n in 0..100u8 {
-        cache.keep(&[n], prepared(&[n]), source(1), now);
+        cache.insert(&[n], prepared(&[n]), source(1), now);
         if n > 0 {
             assert!(is_fresh(&mut cache, &[0], now), "after {n}");
         }
@@ -74,23 +74,23 @@ fn the_number_is_bounded_and_what_is_used_stays() {
 }
 
 #[test]
-fn the_bytes_are_bounded() {
+fn bytes_are_bounded() {
     let (mut cache, now) = (cache(100, 50_000), Instant::now());
     for n in 0..100u8 {
-        cache.keep(&[n % 30], prepared(&vec![n; usize::from(n) * 100]), source(1), now);
+        cache.insert(&[n % 30], prepared(&vec![n; usize::from(n) * 100]), source(1), now);
         assert!(is_fresh(&mut cache, &[n % 30], now));
         check(&cache);
     }
-    let all = cache.entries.len();
-    cache.keep(b"too large", prepared(&[0; 50_000]), source(1), now);
-    assert_eq!(cache.entries.len(), all);
+    let before = cache.entries.len();
+    cache.insert(b"too large", prepared(&[0; 50_000]), source(1), now);
+    assert_eq!(cache.entries.len(), before);
 }
 
 #[test]
-fn a_cache_may_be_switched_off() {
+fn cache_can_be_disabled() {
     for (files, bytes) in [(0, 1 << 20), (8, 0)] {
         let (mut cache, now) = (cache(files, bytes), Instant::now());
-        cache.keep(b"/a", prepared(b"a"), source(1), now);
+        cache.insert(b"/a", prepared(b"a"), source(1), now);
         assert!(!is_fresh(&mut cache, b"/a", now));
     }
 }

@@ -1,6 +1,6 @@
-//! Which coding of a file a client gets (RFC 9110, section 12.5.3).
+//! Content negotiation: the coding of a file (RFC 9110, section 12.5.3).
 
-/// A coding that a file may lie beside its plain self in, such as `style.css.gz`.
+/// A coding of precompressed files, such as `style.css.gz` next to `style.css`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     Brotli,
@@ -9,10 +9,9 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    /// All of them, the best first.
+    /// All codings, the preferred one first.
     pub(crate) const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
-    /// What is appended to a file's name.
     pub(crate) fn extension(self) -> &'static str {
         match self {
             Coding::Brotli => ".br",
@@ -21,7 +20,7 @@ impl Coding {
         }
     }
 
-    /// What Content-Encoding calls it.
+    /// Returns the value of Content-Encoding.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Coding::Brotli => "br",
@@ -31,7 +30,6 @@ impl Coding {
     }
 }
 
-/// A set of codings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Codings(u8);
 
@@ -54,7 +52,7 @@ impl Codings {
     }
 }
 
-/// Weights in thousandths, as Accept-Encoding gives them.
+/// Weights of Accept-Encoding, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 struct Weights {
     codings: [Option<u16>; 3],
@@ -62,15 +60,18 @@ struct Weights {
     plain: Option<u16>,
 }
 
-/// Chooses among the codings that there are; nothing stands for the plain file, which is also
-/// given to who refuses everything.
-pub(crate) fn choose<'a>(fields: impl Iterator<Item = &'a [u8]>, there: Codings) -> Option<Coding> {
+/// Chooses a coding among the available ones. `None` selects the plain file, even if the client
+/// rejects it.
+pub(crate) fn choose<'a>(
+    fields: impl Iterator<Item = &'a [u8]>,
+    available: Codings,
+) -> Option<Coding> {
     let mut weights = Weights::default();
     for element in fields.flat_map(|field| field.split(|b| *b == b',')) {
         let mut parts = element.split(|b| *b == b';').map(<[u8]>::trim_ascii);
         let name = parts.next().unwrap_or_default();
         let Some(weight) = parts.next().map_or(Some(1000), weight) else { continue };
-        let place = match () {
+        let slot = match () {
             () if name.eq_ignore_ascii_case(b"br") => &mut weights.codings[0],
             () if name.eq_ignore_ascii_case(b"zstd") => &mut weights.codings[1],
             () if name.eq_ignore_ascii_case(b"gzip") => &mut weights.codings[2],
@@ -79,18 +80,18 @@ pub(crate) fn choose<'a>(fields: impl Iterator<Item = &'a [u8]>, there: Codings)
             () if name == b"*" => &mut weights.others,
             () => continue,
         };
-        *place = Some(weight);
+        *slot = Some(weight);
     }
     let weight_of =
         |coding: Coding| weights.codings[coding as usize].or(weights.others).unwrap_or(0);
-    let best = Coding::ALL.into_iter().filter(|coding| there.has(*coding));
-    // The first of equals wins; `max_by_key` would take the last.
+    let best = Coding::ALL.into_iter().filter(|coding| available.has(*coding));
+    // The first of equals wins; `max_by_key` returns the last.
     let best = best.rev().max_by_key(|coding| weight_of(*coding))?;
-    let least = weights.plain.unwrap_or(1);
-    (weight_of(best) >= least.max(1)).then_some(best)
+    let min = weights.plain.unwrap_or(1);
+    (weight_of(best) >= min.max(1)).then_some(best)
 }
 
-/// `q=0.8` in thousandths.
+/// Parses a weight such as `q=0.8`, in thousandths.
 fn weight(parameter: &[u8]) -> Option<u16> {
     let (name, value) = parameter.split_at_checked(2)?;
     if !name.eq_ignore_ascii_case(b"q=") {
@@ -102,8 +103,8 @@ fn weight(parameter: &[u8]) -> Option<u16> {
         _ => return None,
     };
     let mut thousandths = u16::from(whole - b'0') * 1000;
-    for (digit, worth) in fraction.iter().zip([100, 10, 1]) {
-        thousandths += u16::from(digit.is_ascii_digit().then(|| digit - b'0')?) * worth;
+    for (digit, value) in fraction.iter().zip([100, 10, 1]) {
+        thousandths += u16::from(digit.is_ascii_digit().then(|| digit - b'0')?) * value;
     }
     (thousandths <= 1000).then_some(thousandths)
 }
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_that_is_there_and_wanted() {
+    fn best_available_and_accepted_coding_is_chosen() {
         use Coding::{Brotli, Gzip, Zstd};
         let set = |codings: &[Coding]| {
             let mut set = Codings::default();
@@ -145,9 +146,9 @@ mod tests {
             ("deflate", &Coding::ALL, None),
             ("gzip", &[], None),
         ];
-        for (field, there, expected) in cases {
-            let found = choose([field.as_bytes()].into_iter(), set(there));
-            assert_eq!(found, *expected, "{field} of {there:?}");
+        for (field, available, expected) in cases {
+            let found = choose([field.as_bytes()].into_iter(), set(available));
+            assert_eq!(found, *expected, "{field} of {available:?}");
         }
         let two = [&b"gzip"[..], b"br"].into_iter();
         assert_eq!(choose(two, set(&Coding::ALL)), Some(Brotli), "fields add up");

@@ -13,23 +13,22 @@ fn file() -> Validators {
     Validators {
         etag: Some("\"a\"".to_owned()),
         modified: Some(modified),
-        is_settled: true,
+        is_stable: true,
         is_dated: true,
         resumes_by_date: true,
     }
 }
 
-fn with<T>(fields: &str, look: impl FnOnce(&Request<'_, '_>) -> T) -> T {
+fn with<T>(fields: &str, inspect: impl FnOnce(&Request<'_, '_>) -> T) -> T {
     let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", fields.replace('|', "\r\n"));
     match parse(head.as_bytes(), &mut { MEMORY }, &Limits::default()) {
-        Parsed::Request(request) => look(&request),
+        Parsed::Request(request) => inspect(&request),
         other => panic!("{other:?}: {head}"),
     }
 }
 
-/// What is known of a file that was changed at one time and modified at another, and looked at later; in
-/// milliseconds after some second.
-fn looked_at(changed: u64, modified: u64, wall: u64) -> [bool; 3] {
+/// Returns the flags of the validators of a file with these times, in milliseconds after some second.
+fn flags_at(changed: u64, modified: u64, wall: u64) -> [bool; 3] {
     let since = |ms| Duration::from_secs(784_111_777) + Duration::from_millis(ms);
     let ns = |ms| since(ms).as_nanos() as i64;
     let meta = Metadata {
@@ -39,29 +38,29 @@ fn looked_at(changed: u64, modified: u64, wall: u64) -> [bool; 3] {
         changed_ns: ns(changed),
         inode: 7,
     };
-    let of = Validators::of(&meta, None, SystemTime::UNIX_EPOCH + since(wall));
-    [of.is_settled, of.is_dated, of.resumes_by_date]
+    let validators = Validators::of(&meta, None, SystemTime::UNIX_EPOCH + since(wall));
+    [validators.is_stable, validators.is_dated, validators.resumes_by_date]
 }
 
 #[test]
-fn validators_are_as_good_as_the_clocks_that_made_them() {
-    // Within a tick the file may have changed again, and nothing shows it.
-    assert_eq!(looked_at(300, 300, 319), [false, false, false]);
-    assert_eq!(looked_at(300, 300, 320), [true, false, false]);
-    // Nor does the date show a change within the rest of the second.
-    assert_eq!(looked_at(300, 300, 999), [true, false, false]);
-    assert_eq!(looked_at(300, 300, 1000), [true, true, true]);
-    // The tick may end in the next second, or with this one.
-    assert_eq!(looked_at(981, 981, 1001), [true, false, false]);
-    assert_eq!(looked_at(981, 981, 2000), [true, true, true]);
-    assert_eq!(looked_at(980, 980, 1000), [true, true, true]);
-    // A file that was changed after the second that its date tells is not the same for certain.
-    assert_eq!(looked_at(999, 0, 2000), [true, true, true]);
-    assert_eq!(looked_at(1000, 999, 2000), [true, true, false]);
+fn validators_depend_on_clock_resolution() {
+    // Within a tick the file may have changed again undetected.
+    assert_eq!(flags_at(300, 300, 319), [false, false, false]);
+    assert_eq!(flags_at(300, 300, 320), [true, false, false]);
+    // The date does not show a change within the remaining second.
+    assert_eq!(flags_at(300, 300, 999), [true, false, false]);
+    assert_eq!(flags_at(300, 300, 1000), [true, true, true]);
+    // The tick may end in the next second, or exactly with this one.
+    assert_eq!(flags_at(981, 981, 1001), [true, false, false]);
+    assert_eq!(flags_at(981, 981, 2000), [true, true, true]);
+    assert_eq!(flags_at(980, 980, 1000), [true, true, true]);
+    // A change after the second of Last-Modified disables resuming by date.
+    assert_eq!(flags_at(999, 0, 2000), [true, true, true]);
+    assert_eq!(flags_at(1000, 999, 2000), [true, true, false]);
 }
 
 #[test]
-fn preconditions_in_their_order() {
+fn preconditions_are_evaluated_in_order() {
     use PreconditionResult::{Failed, NotModified, Proceed};
     let cases = [
         (String::new(), Proceed),
@@ -87,20 +86,20 @@ fn preconditions_in_their_order() {
         ("If-Modified-Since: yesterday|".to_owned(), Proceed),
         (format!("If-Unmodified-Since: {MODIFIED}|"), Proceed),
         (format!("If-Unmodified-Since: {BEFORE}|"), Failed),
-        // The tag counts and the date does not.
+        // An entity tag takes precedence over a date.
         (format!("If-None-Match: \"b\"|If-Modified-Since: {MODIFIED}|"), Proceed),
         (format!("If-Match: \"a\"|If-Unmodified-Since: {BEFORE}|"), Proceed),
-        // What must not fail comes before what need not be sent.
+        // If-Match and If-Unmodified-Since come before If-None-Match and If-Modified-Since.
         ("If-Match: \"b\"|If-None-Match: \"a\"|".to_owned(), Failed),
         ("If-Match: \"a\"|If-None-Match: \"a\"|".to_owned(), NotModified),
     ];
-    for (fields, verdict) in cases {
-        assert_eq!(with(&fields, |request| file().evaluate(request)), verdict, "{fields}");
+    for (fields, expected) in cases {
+        assert_eq!(with(&fields, |request| file().evaluate(request)), expected, "{fields}");
     }
 }
 
 #[test]
-fn ranges_count_while_the_file_is_the_same() {
+fn range_is_used_if_if_range_matches() {
     let cases = [
         (String::new(), true),
         ("If-Range: \"a\"|".to_owned(), true),
@@ -112,10 +111,10 @@ fn ranges_count_while_the_file_is_the_same() {
         ("If-Range: x|".to_owned(), false),
         ("If-Range: \"a\"|If-Range: \"a\"|".to_owned(), false),
     ];
-    for (fields, counts) in cases {
+    for (fields, is_used) in cases {
         let fields = format!("Range: bytes=0-1|{fields}");
         let found = with(&fields, |request| file().range(request) == Some(b"bytes=0-1"));
-        assert_eq!(found, counts, "{fields}");
+        assert_eq!(found, is_used, "{fields}");
     }
     assert!(with("Range: bytes=0-1|Range: bytes=2-3|", |r| file().range(r).is_none()));
 }

@@ -1,4 +1,4 @@
-//! Heads and trailers in the types of the `http` crate.
+//! Conversion of heads and trailers to the types of the `http` crate.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -8,31 +8,30 @@ use http::{Method, Uri, Version};
 use crate::Limits;
 use crate::request::Request;
 
-/// Makes what handlers are given, without an allocation as long as they don't keep it.
+/// Converts requests for handlers. Does not allocate unless handlers keep parts of them.
 #[derive(Debug, Default)]
 pub(crate) struct HttpConversion {
-    /// Where copies of heads are, of which targets and values are slices.
+    /// Copies of heads; targets and values are slices of it.
     heads: BytesMut,
-    /// The fields of the last reply, to be those of the next request.
+    /// The header map of the last response, reused for the next request.
     spare: HeaderMap,
 }
 
-/// How much memory for heads is taken at a time; whoever keeps a value keeps so much.
-const HEADS: usize = 4096;
-/// Fields for which memory is kept.
-const SPARE: usize = 64;
+/// Bytes allocated for heads at a time; a handler that keeps a value keeps that block.
+const HEAD_BLOCK_BYTES: usize = 4096;
+/// Maximum capacity of a header map that is kept for reuse.
+const MAX_SPARE_FIELDS: usize = 64;
 
 impl HttpConversion {
-    /// A request's head.
     pub(crate) fn parts(&mut self, request: &Request<'_, '_>) -> Result<Parts, http::Error> {
         if self.heads.capacity() < request.head.len() {
-            self.heads.reserve(request.head.len().max(HEADS));
+            self.heads.reserve(request.head.len().max(HEAD_BLOCK_BYTES));
         }
         self.heads.extend_from_slice(request.head);
         let head = self.heads.split().freeze();
         let (mut parts, ()) = http::Request::new(()).into_parts();
         parts.method = Method::from_bytes(request.name.as_bytes())?;
-        parts.uri = Uri::from_maybe_shared(within(&head, request.head, request.target))?;
+        parts.uri = Uri::from_maybe_shared(subslice(&head, request.head, request.target))?;
         parts.version = if request.is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
         parts.headers = std::mem::take(&mut self.spare);
         if parts.headers.capacity() < request.fields.len() {
@@ -40,28 +39,27 @@ impl HttpConversion {
         }
         for field in request.fields {
             let name = HeaderName::from_bytes(field.name.as_bytes())?;
-            let value = within(&head, request.head, field.value);
+            let value = subslice(&head, request.head, field.value);
             parts.headers.append(name, HeaderValue::from_maybe_shared(value)?);
         }
         Ok(parts)
     }
 
-    /// Keeps the memory of fields that are not used any more.
-    pub(crate) fn keep(&mut self, mut fields: HeaderMap) {
-        if (1..=SPARE).contains(&fields.capacity()) {
+    pub(crate) fn recycle(&mut self, mut fields: HeaderMap) {
+        if (1..=MAX_SPARE_FIELDS).contains(&fields.capacity()) {
             fields.clear();
             self.spare = fields;
         }
     }
 }
 
-/// The part of `copy` that is where `part` is in `original`.
-fn within(copy: &Bytes, original: &[u8], part: &[u8]) -> Bytes {
+/// Returns the slice of `copy` at the position of `part` in `original`.
+fn subslice(copy: &Bytes, original: &[u8], part: &[u8]) -> Bytes {
     let start = part.as_ptr().addr() - original.as_ptr().addr();
     copy.slice(start..start + part.len())
 }
 
-/// Trailer fields; those that frame a message have no business there.
+/// Parses trailer fields; drops framing fields and Host, which are not allowed in trailers.
 pub(crate) fn trailers(bytes: &[u8]) -> HeaderMap {
     let mut memory = [httparse::EMPTY_HEADER; Limits::MAX_HEADERS];
     let mut map = HeaderMap::new();
@@ -81,7 +79,7 @@ pub(crate) fn trailers(bytes: &[u8]) -> HeaderMap {
     map
 }
 
-/// Fields that the server itself writes.
+/// Returns whether the server writes this field itself.
 pub(crate) fn is_framing(name: &HeaderName) -> bool {
     [
         header::CONNECTION,
@@ -106,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_handler_keeps_stays_as_it_was() {
+    fn values_kept_by_handlers_do_not_change() {
         let mut conversion = HttpConversion::default();
         let mut kept = Vec::new();
         for i in 0..500 {
@@ -114,7 +112,7 @@ mod tests {
             let parts = parts(&mut conversion, head.as_bytes());
             assert_eq!(parts.headers.len(), 3);
             kept.push((i, parts.uri, parts.headers["x"].clone()));
-            conversion.keep(parts.headers);
+            conversion.recycle(parts.headers);
         }
         for (i, uri, value) in kept {
             assert_eq!(uri.to_string(), format!("/{i}"));
@@ -123,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_heads_is_used_again() {
+    fn head_memory_is_reused() {
         let mut conversion = HttpConversion::default();
         let head = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
         let first = parts(&mut conversion, head).headers["host"].as_bytes().as_ptr().addr();
         for _ in 0..10_000 {
             let at = parts(&mut conversion, head).headers["host"].as_bytes().as_ptr().addr();
-            assert!(at.abs_diff(first) < HEADS);
+            assert!(at.abs_diff(first) < HEAD_BLOCK_BYTES);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How the descriptors that a process may have are shared out.
+//! Distribution of the process' file descriptors among workers, connections and files.
 
 use std::fmt;
 use std::fs;
@@ -7,29 +7,28 @@ use evring_httpd::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
-/// What a server wants to have open.
+/// The descriptors that the flags ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DescriptorDemand {
     pub(crate) workers: u16,
-    /// Addresses that each worker listens at.
+    /// Listening addresses per worker.
     pub(crate) listeners: u64,
-    /// Connections of each worker.
     pub(crate) connections: u32,
-    /// Files of each worker that clients take.
+    /// Open files per worker that are being sent.
     pub(crate) open_files: u32,
 }
 
-/// What it can have.
+/// The descriptors that the limit allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorBudget {
     pub(crate) workers: u16,
     pub(crate) connections: u32,
     pub(crate) open_files: u32,
-    /// File work of each worker that is in flight at a time.
+    /// File operations in flight per worker.
     pub(crate) max_file_ops: u32,
 }
 
-/// There are too few to serve anybody.
+/// The limit is too low for one worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooFewDescriptors {
     limit: u64,
@@ -41,83 +40,90 @@ impl fmt::Display for TooFewDescriptors {
         let TooFewDescriptors { limit, needed } = self;
         write!(
             f,
-            "can't serve with {limit} descriptors, which is the hard limit of this process (ulimit \
-             -Hn): a worker needs {needed}; raise the limit"
+            "can't serve with {limit} descriptors, the hard limit of this process (ulimit \
+             -Hn): one worker needs {needed}; raise the limit"
         )
     }
 }
 
 impl std::error::Error for TooFewDescriptors {}
 
-/// What the process opens later beside what the workers have: the access log, and that log anew.
-const PROCESS: u64 = 4;
-/// What a worker has beside connections, listeners and files: two event queues with what wakes their
-/// thread, and its root. Some more are there for connections that are being closed or reset.
-const WORKER: u64 = 5 + 3;
-/// The fewest descriptors with which a worker is of any use: a few connections, and files.
+/// Descriptors that the process opens later, outside the workers: the access log, and its
+/// replacement when it is reopened.
+const PROCESS_RESERVE: u64 = 4;
+/// Descriptors of a worker other than connections, listeners and files: two event queues with
+/// their wake-up descriptors, the root, and a few for connections that are being closed or reset.
+const WORKER_RESERVE: u64 = 5 + 3;
+/// Minimum number of descriptors for a worker's connections and files.
 const MIN_PER_WORKER: u64 = 8;
-/// Work on files that a worker does at a time where there is no want of descriptors.
-const FILE_WORKS: u64 = 256;
+/// Maximum number of file operations in flight per worker.
+const MAX_FILE_OPS: u64 = 256;
 
 impl DescriptorDemand {
-    /// What can be had of `limit` descriptors, of which some are open. A quarter of what a worker
-    /// has for itself is for files, and none of that is taken by connections.
-    pub(crate) fn share(
+    /// Distributes `limit` descriptors, of which `open` are in use. Files get a quarter of each
+    /// worker's descriptors; connections never use that part.
+    pub(crate) fn budget(
         self,
         limit: u64,
         open: u64,
     ) -> Result<DescriptorBudget, TooFewDescriptors> {
-        let fixed = WORKER + self.listeners;
-        let left = limit.saturating_sub(open + PROCESS);
-        let workers = (left / (fixed + MIN_PER_WORKER)).min(self.workers.into());
+        let fixed = WORKER_RESERVE + self.listeners;
+        let available = limit.saturating_sub(open + PROCESS_RESERVE);
+        let workers = (available / (fixed + MIN_PER_WORKER)).min(self.workers.into());
         if workers == 0 {
             return Err(TooFewDescriptors {
                 limit,
-                needed: open + PROCESS + fixed + MIN_PER_WORKER,
+                needed: open + PROCESS_RESERVE + fixed + MIN_PER_WORKER,
             });
         }
-        let own = left / workers - fixed;
-        let wanted_files = u64::from(self.open_files) + 2 * FILE_WORKS;
-        // What connections leave over is for files, too.
-        let files =
-            (own / 4).max(3).max(own.saturating_sub(self.connections.into())).min(wanted_files);
-        let connections = (own - files).min(self.connections.into());
-        // A list of a directory needs a second one.
-        let works = (files / 4).clamp(1, FILE_WORKS);
-        let open_files = files.saturating_sub(2 * works).clamp(1, self.open_files.into());
+        let per_worker = available / workers - fixed;
+        let max_files = u64::from(self.open_files) + 2 * MAX_FILE_OPS;
+        // Files also get the descriptors that connections do not need.
+        let files = (per_worker / 4)
+            .max(3)
+            .max(per_worker.saturating_sub(self.connections.into()))
+            .min(max_files);
+        let connections = (per_worker - files).min(self.connections.into());
+        // Listing a directory takes a second descriptor.
+        let file_ops = (files / 4).clamp(1, MAX_FILE_OPS);
+        let open_files = files.saturating_sub(2 * file_ops).clamp(1, self.open_files.into());
         Ok(DescriptorBudget {
             workers: workers as u16,
             connections: connections as u32,
             open_files: open_files as u32,
-            max_file_ops: works as u32,
+            max_file_ops: file_ops as u32,
         })
     }
 
-    /// What this process can have, which is said where it is much less.
-    pub(crate) fn share_here(self) -> Result<DescriptorBudget, TooFewDescriptors> {
-        let limit = raise();
-        // The list itself has one.
+    /// Raises the limit and distributes this process' descriptors. Logs it if the demand is not met.
+    pub(crate) fn budget_of_process(self) -> Result<DescriptorBudget, TooFewDescriptors> {
+        let limit = raise_limit();
+        // Reading the directory takes one itself.
         let open = fs::read_dir("/proc/self/fd").map_or(8, |list| list.count() as u64 - 1);
-        let share = self.share(limit, open)?;
-        let (wanted, had) = (self.connections, share.connections);
-        let much = had < wanted / 2 || wanted != Config::default().max_connections;
-        if had < wanted {
-            let what = format!(
-                "{had} connections for each worker instead of {wanted}, as the process may have no \
-                 more than {limit} descriptors (ulimit -Hn); raise the limit"
+        let budget = self.budget(limit, open)?;
+        let (requested, granted) = (self.connections, budget.connections);
+        let is_significant =
+            granted < requested / 2 || requested != Config::default().max_connections;
+        if granted < requested {
+            let message = format!(
+                "{granted} connections per worker instead of {requested}: the process is limited to \
+                 {limit} descriptors (ulimit -Hn); raise the limit"
             );
-            if much { warn!("{what}") } else { info!("{what}") }
+            if is_significant { warn!("{message}") } else { info!("{message}") }
         }
-        if share.workers < self.workers {
-            let (n, wanted) = (share.workers, self.workers);
-            warn!("{n} workers instead of {wanted}, as there are no more than {limit} descriptors");
+        if budget.workers < self.workers {
+            let (n, requested) = (budget.workers, self.workers);
+            warn!(
+                "{n} workers instead of {requested}: the process is limited to {limit} descriptors \
+                 (ulimit -Hn); raise the limit"
+            );
         }
-        Ok(share)
+        Ok(budget)
     }
 }
 
-/// Lets the process have as many descriptors as it may, and returns how many that is.
-fn raise() -> u64 {
+/// Raises the soft limit to the hard limit. Returns the limit.
+fn raise_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     let limit = if setrlimit(Resource::Nofile, raised).is_ok() { raised } else { limit };
@@ -128,47 +134,50 @@ fn raise() -> u64 {
 mod tests {
     use super::*;
 
-    const USUAL: DescriptorDemand =
+    const DEMAND: DescriptorDemand =
         DescriptorDemand { workers: 1, listeners: 1, connections: 10_000, open_files: 1024 };
 
     #[test]
-    fn all_is_had_where_there_is_enough() {
-        let share = USUAL.share(1 << 20, 6).unwrap();
-        let all = DescriptorBudget {
+    fn demand_is_met_if_the_limit_allows() {
+        let budget = DEMAND.budget(1 << 20, 6).unwrap();
+        let full = DescriptorBudget {
             workers: 1,
             connections: 10_000,
             open_files: 1024,
             max_file_ops: 256,
         };
-        assert_eq!(share, all);
-        let unlimited = DescriptorDemand { workers: 1024, ..USUAL }.share(u64::MAX, 6).unwrap();
-        assert_eq!(unlimited, DescriptorBudget { workers: 1024, ..all });
+        assert_eq!(budget, full);
+        let unlimited = DescriptorDemand { workers: 1024, ..DEMAND }.budget(u64::MAX, 6).unwrap();
+        assert_eq!(unlimited, DescriptorBudget { workers: 1024, ..full });
     }
 
     #[test]
-    fn no_more_is_shared_out_than_there_is() {
+    fn budget_never_exceeds_the_limit() {
         for limit in 0..3000 {
             for (workers, listeners) in [(1, 1), (2, 1), (4, 3), (64, 2)] {
-                let wanted = DescriptorDemand { workers, listeners, ..USUAL };
-                let Ok(share) = wanted.share(limit, 6) else {
-                    assert!(limit < 6 + PROCESS + WORKER + listeners + MIN_PER_WORKER, "{limit}");
+                let demand = DescriptorDemand { workers, listeners, ..DEMAND };
+                let Ok(budget) = demand.budget(limit, 6) else {
+                    assert!(
+                        limit < 6 + PROCESS_RESERVE + WORKER_RESERVE + listeners + MIN_PER_WORKER,
+                        "{limit}"
+                    );
                     continue;
                 };
-                let files = u64::from(share.open_files + 2 * share.max_file_ops);
-                let each = WORKER + listeners + u64::from(share.connections) + files;
+                let files = u64::from(budget.open_files + 2 * budget.max_file_ops);
+                let each = WORKER_RESERVE + listeners + u64::from(budget.connections) + files;
                 assert!(
-                    6 + PROCESS + u64::from(share.workers) * each <= limit,
-                    "{limit} {share:?}"
+                    6 + PROCESS_RESERVE + u64::from(budget.workers) * each <= limit,
+                    "{limit} {budget:?}"
                 );
-                assert!(share.workers >= 1 && share.workers <= workers);
-                assert!(u64::from(share.connections) > MIN_PER_WORKER / 2, "{limit} {share:?}");
+                assert!(budget.workers >= 1 && budget.workers <= workers);
+                assert!(u64::from(budget.connections) > MIN_PER_WORKER / 2, "{limit} {budget:?}");
             }
         }
     }
 
     #[test]
-    fn few_descriptors_serve_as_many_as_they_can() {
-        let had = |limit| USUAL.share(limit, 6).unwrap().connections;
-        assert_eq!([40, 64, 128, 512].map(had), [16, 34, 82, 370]);
+    fn low_limits_leave_these_many_connections() {
+        let connections = |limit| DEMAND.budget(limit, 6).unwrap().connections;
+        assert_eq!([40, 64, 128, 512].map(connections), [16, 34, 82, 370]);
     }
 }

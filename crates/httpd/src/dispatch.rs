@@ -1,4 +1,4 @@
-//! Requests that handlers answer.
+//! Dispatch of requests to handlers, and the responses of handlers.
 
 use std::fmt;
 use std::iter;
@@ -22,33 +22,32 @@ use crate::state::State;
 use crate::status::Status;
 use crate::work::{AfterBody, BodyReceipt, PendingWork};
 
-/// A reply that is sent in pieces.
+/// A response body that is sent in pieces.
 pub(crate) struct StreamedBody {
     pieces: Guarded<Pieces>,
-    /// What is left of the last piece.
-    rest: Bytes,
-    /// Bytes of the pieces still to come; unknown for a body without a length.
-    left: Option<u64>,
+    /// The unsent part of the last piece.
+    unsent: Bytes,
+    /// Bytes of the pieces not produced yet; `None` for a body of unknown length.
+    remaining: Option<u64>,
     /// Whether each piece is sent as a chunk.
     chunked: bool,
-    /// How the reply ends.
     options: ResponseOptions,
 }
 
 impl fmt::Debug for StreamedBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({:?} left)", self.left)
+        write!(f, "Stream({:?} remaining)", self.remaining)
     }
 }
 
-/// Longer bodies and pieces are queued part by part, as the client takes them.
-const PART: usize = 256 * 1024;
+/// Bodies and pieces longer than this are queued in parts of this size as the send queue drains.
+const PART_BYTES: usize = 256 * 1024;
 
-/// Most empty pieces in a row.
-const EMPTY: u32 = 1000;
+/// Maximum number of consecutive empty pieces.
+const MAX_EMPTY_PIECES: u32 = 1000;
 
 impl Site {
-    /// Has a handler answer; true if what comes next may be looked at.
+    /// Calls a handler. Returns whether the next request may be processed.
     pub(crate) fn dispatch(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -80,45 +79,45 @@ impl Site {
             head = match guard(|| handler.handle_without_body(head)) {
                 Ok(ControlFlow::Continue(head)) => head,
                 Ok(ControlFlow::Break(response)) => {
-                    return self.reply(x, Ok(response), options);
+                    return self.send_response(x, Ok(response), options);
                 }
-                Err(status) => return self.reply(x, Err(status), options),
+                Err(status) => return self.send_response(x, Err(status), options),
             }
         }
         match guard(|| Arc::clone(handler).handle(head)) {
-            Ok(Answer::Receive(upload)) if !body.is_open() => {
-                let response = guard(|| upload.end(HeaderMap::new()));
-                self.reply(x, response, options)
+            Ok(Answer::Receive(sink)) if !body.is_open() => {
+                let response = guard(|| sink.end(HeaderMap::new()));
+                self.send_response(x, response, options)
             }
-            Ok(Answer::Receive(upload)) => {
+            Ok(Answer::Receive(sink)) => {
                 if request.expects == Expects::Continue {
                     x.io.send(x.id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
                 }
-                let head = if self.tells_requests() { request.head.to_vec() } else { Vec::new() };
+                let head = if self.logs_requests() { request.head.to_vec() } else { Vec::new() };
                 let (held, then) =
-                    (BodyMemory::of(&self.bodies), AfterBody::BodySink(Guarded::new(upload)));
-                let work = BodyReceipt { body, taken: 0, options, head, held, then };
+                    (BodyMemory::new(&self.bodies), AfterBody::BodySink(Guarded::new(sink)));
+                let work = BodyReceipt { body, received: 0, options, head, held, then };
                 x.state.work = Some(Box::new(PendingWork::Body(work)));
                 true
             }
             Ok(Answer::Respond(response)) => {
                 let options = if body.is_open() { options.ending() } else { options };
-                self.reply(x, Ok(response), options)
+                self.send_response(x, Ok(response), options)
             }
             Err(status) => self.send_error(x, status, options.ending()),
         }
     }
 
-    /// Hands on what came of a body; false if the connection goes no further.
-    pub(crate) fn body_came(&mut self, x: &mut Cx<'_, impl Commands, State>, bytes: &[u8]) -> bool {
-        let Some(BodyReceipt { options, held, then: AfterBody::BodySink(upload), .. }) =
+    /// Passes received bytes of a body to its sink. Returns false if processing stops here.
+    pub(crate) fn body_data(&mut self, x: &mut Cx<'_, impl Commands, State>, bytes: &[u8]) -> bool {
+        let Some(BodyReceipt { options, held, then: AfterBody::BodySink(sink), .. }) =
             x.state.body()
         else {
             return true;
         };
         let options = options.ending();
-        let response = match guard(|| (upload.data(bytes), upload.held_bytes())) {
-            // One that holds nothing is not to blame for what the others hold.
+        let response = match guard(|| (sink.data(bytes), sink.held_bytes())) {
+            // A sink that holds nothing is not rejected for the memory of others.
             Ok((None, bytes)) if held.set(bytes) <= self.limits.max_body_memory || bytes == 0 => {
                 return true;
             }
@@ -130,40 +129,36 @@ impl Site {
             Err(status) => Err(status),
         };
         let work = x.state.work.take();
-        let goes_on = self.reply(x, response, options);
+        let proceed = self.send_response(x, response, options);
         if let Some(PendingWork::Body(work)) = work.as_deref() {
             self.count_head(x.state, &work.head);
         }
-        goes_on
+        proceed
     }
 
-    /// A body is whole, and these are its trailers; true if the next request may be looked at.
-    pub(crate) fn body_ended(
-        &mut self,
-        x: &mut Cx<'_, impl Commands, State>,
-        bytes: &[u8],
-    ) -> bool {
+    /// Ends a body, with its trailer section. Returns whether the next request may be processed.
+    pub(crate) fn body_end(&mut self, x: &mut Cx<'_, impl Commands, State>, bytes: &[u8]) -> bool {
         let Some(PendingWork::Body(work)) = x.state.work.take().map(|work| *work) else {
             return true;
         };
-        // What the body holds counts until the handler has returned.
+        // The body's memory stays counted until the handler has returned.
         let BodyReceipt { mut options, head, then, held: _held, .. } = work;
         if x.io.is_stopping() {
             options = options.ending();
         }
-        let goes_on = match then {
-            AfterBody::BodySink(upload) => {
-                let response = guard(|| upload.into_inner().end(trailers(bytes)));
-                self.reply(x, response, options)
+        let proceed = match then {
+            AfterBody::BodySink(sink) => {
+                let response = guard(|| sink.into_inner().end(trailers(bytes)));
+                self.send_response(x, response, options)
             }
             AfterBody::Answer => self.answer_head(x, &head, options),
         };
         self.count_head(x.state, &head);
-        goes_on
+        proceed
     }
 
-    /// Sends a handler's reply; true if the next request may be looked at.
-    fn reply(
+    /// Sends a handler's response. Returns whether the next request may be processed.
+    fn send_response(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         response: Result<Response, Status>,
@@ -177,14 +172,14 @@ impl Site {
         let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
         drop(extensions);
         let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
-        // These have no body and no length (RFC 9110, section 6.4.1). What is below 200 is no end.
+        // 204 and 304 have no body and no length (RFC 9110, section 6.4.1). 1xx is not a final status.
         let bodiless = matches!(status.0, 204 | 304);
         if status.0 < 200 {
             drop(Guarded::new(body));
             return self.send_error(x, Status::INTERNAL, options.ending());
         }
         let body = match body {
-            Kind::Bytes(bytes) if bytes.len() > PART => {
+            Kind::Bytes(bytes) if bytes.len() > PART_BYTES => {
                 Kind::Pieces(Some(bytes.len() as u64), Box::new(iter::once(Ok(bytes))))
             }
             body => body,
@@ -206,11 +201,11 @@ impl Site {
                 out.extend_from_slice(b": ");
                 out.extend_from_slice(value.as_bytes());
                 out.extend_from_slice(b"\r\n");
-            } else if name == header::CONNECTION && says_close(value) {
+            } else if name == header::CONNECTION && has_close(value) {
                 options = options.ending();
             }
         }
-        self.conversion.keep(head.headers);
+        self.conversion.recycle(head.headers);
         match len {
             _ if bodiless => {}
             Some(len) => reply::put_length(out, len),
@@ -222,7 +217,7 @@ impl Site {
             status,
             if bodiless || !options.body { 0 } else { len.unwrap_or(0) },
         );
-        let is_short = |bytes: &Bytes| bytes.len() <= PreparedResponse::SHORT;
+        let is_short = |bytes: &Bytes| bytes.len() <= PreparedResponse::MAX_INLINE_BYTES;
         let body = match body {
             body if bodiless || !options.body => {
                 drop(Guarded::new(body));
@@ -238,28 +233,29 @@ impl Site {
         match body {
             Kind::Bytes(bytes) if bytes.is_empty() => {}
             Kind::Bytes(bytes) => queued = x.io.send(x.id, Chunk::Shared(bytes)),
-            Kind::Pieces(left, pieces) => {
+            Kind::Pieces(remaining, pieces) => {
                 let pieces = Guarded::new(pieces);
-                let stream = StreamedBody { pieces, rest: Bytes::new(), left, chunked, options };
-                return self.stream(x, stream);
+                let unsent = Bytes::new();
+                return self
+                    .stream(x, StreamedBody { pieces, unsent, remaining, chunked, options });
             }
         }
         x.state.full = queued >= HIGH_WATER;
         options.finish(x.io, x.id)
     }
 
-    /// Sends the pieces of a reply as far as there is room; true if that was all and the
-    /// connection goes on.
+    /// Sends the pieces of a body until the send queue is full. Returns true if the body is
+    /// complete and the next request may be processed.
     fn stream(&mut self, x: &mut Cx<'_, impl Commands, State>, mut stream: StreamedBody) -> bool {
         let mut empty = 0;
         loop {
-            if !stream.rest.is_empty() {
-                let part = stream.rest.split_to(stream.rest.len().min(PART));
-                if stream.put(x.io, x.id, part) >= HIGH_WATER {
+            if !stream.unsent.is_empty() {
+                let part = stream.unsent.split_to(stream.unsent.len().min(PART_BYTES));
+                if stream.send(x.io, x.id, part) >= HIGH_WATER {
                     x.io.set_receiving(x.id, false);
                     x.state.full = true;
                     x.state.work = Some(Box::new(PendingWork::StreamedBody(stream)));
-                    self.watch(x);
+                    self.watch_progress(x);
                     return false;
                 }
                 empty = 0;
@@ -267,14 +263,14 @@ impl Site {
             }
             let piece = match guard(|| stream.pieces.next()) {
                 Ok(Some(Ok(piece))) => piece,
-                Ok(None) if stream.left.unwrap_or(0) == 0 => {
+                Ok(None) if stream.remaining.unwrap_or(0) == 0 => {
                     if stream.chunked {
                         x.io.send(x.id, Chunk::Static(b"0\r\n\r\n"));
                     }
                     return stream.options.finish(x.io, x.id);
                 }
-                // Nothing can tell a client better than a reset.
-                Ok(None) => return cut_short(x.io, x.id, "it is shorter than was said"),
+                // A reset shows the client that the body is incomplete.
+                Ok(None) => return cut_short(x.io, x.id, "it is shorter than its declared length"),
                 Ok(Some(Err(error))) => {
                     let reason = guard(|| error.to_string());
                     drop(Guarded::new(error));
@@ -284,24 +280,24 @@ impl Site {
                         reason.as_deref().unwrap_or("its error panicked"),
                     );
                 }
-                Err(_) => return cut_short(x.io, x.id, "it panicked"),
+                Err(_) => return cut_short(x.io, x.id, "its iterator panicked"),
             };
-            if let Some(left) = &mut stream.left {
-                let Some(rest) = left.checked_sub(piece.len() as u64) else {
-                    return cut_short(x.io, x.id, "it is longer than was said");
+            if let Some(remaining) = &mut stream.remaining {
+                let Some(after) = remaining.checked_sub(piece.len() as u64) else {
+                    return cut_short(x.io, x.id, "it is longer than its declared length");
                 };
-                *left = rest;
+                *remaining = after;
             }
             empty += 1;
-            if empty > EMPTY {
-                return cut_short(x.io, x.id, "it gives empty pieces only");
+            if empty > MAX_EMPTY_PIECES {
+                return cut_short(x.io, x.id, "it yields only empty pieces");
             }
-            stream.rest = piece;
+            stream.unsent = piece;
         }
     }
 
-    /// Goes on with a reply in pieces, as there is room again.
-    pub(crate) fn stream_on(&mut self, x: &mut Cx<'_, impl Commands, State>) {
+    /// Continues a streamed body after the send queue has drained.
+    pub(crate) fn resume_stream(&mut self, x: &mut Cx<'_, impl Commands, State>) {
         let Some(PendingWork::StreamedBody(stream)) = x.state.work.take().map(|work| *work) else {
             return;
         };
@@ -314,31 +310,31 @@ impl Site {
     }
 }
 
-/// Whether a Connection field wants the connection to end.
-fn says_close(value: &HeaderValue) -> bool {
+/// Returns whether a Connection field has the option `close`.
+fn has_close(value: &HeaderValue) -> bool {
     let mut options = value.as_bytes().split(|b| *b == b',');
     options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
 }
 
-/// Ends a reply that can't be given as it was begun; never goes on.
+/// Resets a connection whose response cannot be completed. Returns false.
 #[cold]
 fn cut_short(io: &mut impl Commands, id: ConnId, reason: impl fmt::Display) -> bool {
-    error!("a handler's body ends its connection: {reason}");
+    error!("connection reset, the handler's body failed: {reason}");
     io.close(id, Close::Reset);
     false
 }
 
 impl StreamedBody {
-    /// Queues a part, which is not empty as that would be the last chunk, and returns how many bytes
-    /// are queued now.
-    fn put(&self, io: &mut impl Commands, id: ConnId, piece: Bytes) -> usize {
+    /// Queues a part, as a chunk if the body is chunked, and returns how many bytes are queued. An
+    /// empty part would be the last chunk, so `part` is not empty.
+    fn send(&self, io: &mut impl Commands, id: ConnId, part: Bytes) -> usize {
         if !self.chunked {
-            return io.send(id, Chunk::Shared(piece));
+            return io.send(id, Chunk::Shared(part));
         }
         let mut size = Vec::with_capacity(10);
-        reply::put(&mut size, format_args!("{:x}\r\n", piece.len()));
+        reply::put(&mut size, format_args!("{:x}\r\n", part.len()));
         io.send(id, Chunk::Copy(&size));
-        io.send(id, Chunk::Shared(piece));
+        io.send(id, Chunk::Shared(part));
         io.send(id, Chunk::Static(b"\r\n"))
     }
 }

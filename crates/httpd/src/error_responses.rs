@@ -1,4 +1,4 @@
-//! Replies that are not files.
+//! Responses that consist of a status only, and redirects.
 
 use evring::{Commands, Cx};
 
@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::status::Status;
 
 impl Site {
-    /// Sends a reply with no more to it than its status; true if the connection goes on.
+    /// Sends a response that has only a status. Returns whether the connection stays open.
     #[cold]
     pub(crate) fn send_error(
         &mut self,
@@ -19,7 +19,7 @@ impl Site {
     ) -> bool {
         let field = match status {
             Status::METHOD | Status::NO_CONTENT => "Allow: GET, HEAD, OPTIONS\r\n",
-            // What is short now is soon there again.
+            // The shortage is usually brief.
             Status::BUSY => "Retry-After: 1\r\n",
             _ => "",
         };
@@ -27,8 +27,8 @@ impl Site {
         send_status(x, status, field.as_bytes(), options, writer)
     }
 
-    /// Sends a client from the name of a directory, a canonical path, to the same name with a
-    /// slash; true if the connection goes on.
+    /// Redirects from a directory's canonical path to the same path with a slash. Returns whether
+    /// the connection stays open.
     pub(crate) fn redirect(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -36,7 +36,7 @@ impl Site {
         options: ResponseOptions,
     ) -> bool {
         let mut location = b"Location: ".to_vec();
-        // It has no second slash in front, which would lead to another host.
+        // A canonical path has no second slash in front, which would name another host.
         location.extend_from_slice(path);
         location.push(b'/');
         if let Some(query) = query {

@@ -1,4 +1,4 @@
-//! Requests for files.
+//! Requests for files: lookup, revalidation and responses.
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use evring::{Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata};
 use tracing::error;
 
 use crate::body::Body;
-use crate::cache::{CacheLookup, Source, variant};
+use crate::cache::{CacheLookup, Source, put_coded_key};
 use crate::coding::{self, Coding, Codings};
 use crate::conditions::Validators;
 use crate::listing;
@@ -24,21 +24,20 @@ use crate::state::State;
 use crate::status::Status;
 use crate::work::{FileLookup, LookupStep, PendingWork, send_prepared};
 
-/// How files are served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileOptions {
-    /// Whether compressed files are looked for beside a file.
+    /// Whether to look for compressed files next to a file.
     pub(crate) precompressed: bool,
-    /// Whether a directory without an index shows what is in it.
+    /// Whether a directory without an index is listed.
     pub(crate) listing: bool,
-    /// For how many seconds a file may be kept without asking.
+    /// Value of `Cache-Control: max-age` in seconds; `None` omits the field.
     pub(crate) max_age: Option<u32>,
 }
 
-/// An open file, counted.
-struct Counted(Rc<Cell<usize>>);
+/// A slot for an open file, released on drop.
+struct OpenFileSlot(Rc<Cell<usize>>);
 
-impl Drop for Counted {
+impl Drop for OpenFileSlot {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -50,17 +49,17 @@ impl Default for FileOptions {
     }
 }
 
-/// Where the counts are.
+/// The path of the server's metrics.
 pub(crate) const STATUS: &str = "/.httpd/status.json";
 
 impl Site {
-    /// Most boxes kept for later use.
-    const SPARE: usize = 64;
+    /// Maximum number of boxes kept for reuse.
+    const MAX_SPARE: usize = 64;
 
-    /// Answers a request for what may be in memory as `name`, in the coding that the client takes;
-    /// `codings` lie beside it. Nothing if it is not in memory. If-Range has the file asked about.
+    /// Answers a request from the cache entry `name`, in the preferred coding of `codings`. Returns
+    /// `None` if the entry is not cached. With If-Range the file is revalidated first.
     #[cold]
-    pub(crate) fn answer_known(
+    pub(crate) fn answer_cached(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
@@ -70,13 +69,13 @@ impl Site {
         let coding = choose(request, codings);
         let name = match coding {
             Some(coding) => {
-                variant(&mut self.key, name, coding);
+                put_coded_key(&mut self.key, name, coding);
                 &self.key
             }
             None => name,
         };
-        let asked_again = request.has("if-range").then(|| self.cache.paths(name)).flatten();
-        let found = match asked_again {
+        let revalidation = request.has("if-range").then(|| self.cache.paths(name)).flatten();
+        let found = match revalidation {
             Some((target, paths)) => CacheLookup::Stale(target, paths),
             None => self.cache.find(name, x.io.now()),
         };
@@ -86,19 +85,19 @@ impl Site {
                 Some(respond(prepared, x, Some(request), options, writer))
             }
             CacheLookup::Stale(target, paths) => {
-                let mut work = FileLookup::confirm(target, paths, coding, options);
+                let mut work = FileLookup::revalidate(target, paths, coding, options);
                 work.codings = codings;
-                self.begin(x, request, work);
+                self.begin_lookup(x, request, work);
                 Some(false)
             }
-            CacheLookup::Nothing => None,
+            CacheLookup::Miss => None,
         }
     }
 
-    /// Answers a request for a target that is not in memory as it stands; true if the next
-    /// request may be looked at.
+    /// Answers a request whose target is not a key of the cache. Returns whether the next request
+    /// may be processed.
     #[cold]
-    pub(crate) fn answer_unknown(
+    pub(crate) fn answer_uncached(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
@@ -111,7 +110,7 @@ impl Site {
         if let Some(route) = self.routes.find(&name) {
             return self.dispatch(x, request, Body::default(), options, route);
         }
-        if *name == *STATUS.as_bytes() && self.shows_itself() {
+        if *name == *STATUS.as_bytes() && self.shows_status() {
             return self.show_status(x, options);
         }
         let mut work = match FileLookup::open(&name, query, options) {
@@ -120,37 +119,37 @@ impl Site {
             Err(status) => return self.send_error(x, status, options.ending()),
         };
         if self.root.is_none() {
-            return self.answer_itself(x, request, work.paths.plain.as_path(), options);
+            return self.answer_page(x, request, work.paths.plain.as_path(), options);
         }
-        // The same file may be in memory by its canonical name.
+        // The file may be cached under its canonical name.
         match self.cache.find(work.name(), x.io.now()) {
             CacheLookup::Fresh(_, codings) => {
-                let known = (work.name(), codings);
-                if let Some(goes_on) = self.answer_known(x, request, options, known) {
-                    return goes_on;
+                let cached = (work.name(), codings);
+                if let Some(proceed) = self.answer_cached(x, request, options, cached) {
+                    return proceed;
                 }
                 work.codings = codings;
                 work.coding = choose(request, codings);
             }
-            CacheLookup::Stale(..) => work.step = LookupStep::Confirm,
-            CacheLookup::Nothing if self.file_options.precompressed => {
-                work.step = LookupStep::Sibling { at: 0, confirms: false };
+            CacheLookup::Stale(..) => work.step = LookupStep::Revalidate,
+            CacheLookup::Miss if self.file_options.precompressed => {
+                work.step = LookupStep::Sibling { at: 0, revalidates: false };
             }
-            CacheLookup::Nothing => {}
+            CacheLookup::Miss => {}
         }
-        self.begin(x, request, work);
+        self.begin_lookup(x, request, work);
         false
     }
 
-    /// Without a root there is one page.
-    fn answer_itself(
+    /// Without a root: answers with evring's page, at `/` only.
+    fn answer_page(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
         path: &Path,
         options: ResponseOptions,
     ) -> bool {
-        if path != Path::new(path::INDEX) || !self.shows_itself() {
+        if path != Path::new(path::INDEX) || !self.shows_status() {
             return self.send_error(x, Status::NOT_FOUND, options);
         }
         let page = include_str!("page.html")
@@ -159,30 +158,29 @@ impl Site {
         let representation = RepresentationHeaders::plain("text/html; charset=utf-8");
         let mut prepared = PreparedResponse::new(representation, page.as_bytes(), &self.clock);
         let writer = ResponseWriter { out: &mut self.scratch, clock: &self.clock };
-        let goes_on = respond(&mut prepared, x, Some(request), options, writer);
-        self.cache.keep(b"/", prepared, None, x.io.now());
-        goes_on
+        let proceed = respond(&mut prepared, x, Some(request), options, writer);
+        self.cache.insert(b"/", prepared, None, x.io.now());
+        proceed
     }
 
-    /// Tells what the server has done.
     fn show_status(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         options: ResponseOptions,
     ) -> bool {
-        self.metrics.own().take_over(x.io);
+        self.metrics.own().copy_stats(x.io);
         let text = self.metrics.json(&self.backend, x.io.now());
         let representation = RepresentationHeaders {
-            caching: Caching::Not,
+            caching: Caching::NoStore,
             ..RepresentationHeaders::plain("application/json")
         };
         let mut prepared = PreparedResponse::new(representation, text.as_bytes(), &self.clock);
         send_prepared(&mut prepared, x, &self.clock, options)
     }
 
-    /// Begins file work; meanwhile the connection does not receive.
+    /// Starts a file lookup and pauses receiving until it is done.
     #[cold]
-    pub(crate) fn begin(
+    pub(crate) fn begin_lookup(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
@@ -191,11 +189,11 @@ impl Site {
         x.io.set_receiving(x.id, false);
         x.io.set_deadline(x.id, Some(x.io.now() + self.limits.progress_interval));
         let mut spare = self.spare.pop();
-        if let Some(PendingWork::File(former)) = spare.as_deref_mut() {
-            work.head = std::mem::take(&mut former.head);
+        if let Some(PendingWork::File(finished)) = spare.as_deref_mut() {
+            work.head = std::mem::take(&mut finished.head);
         }
         work.head.clear();
-        if request.conditional || request.has_accept_encoding || self.tells_requests() {
+        if request.conditional || request.has_accept_encoding || self.logs_requests() {
             work.head.extend_from_slice(request.head);
         }
         let work = match spare {
@@ -205,14 +203,14 @@ impl Site {
             }
             None => Box::new(PendingWork::File(work)),
         };
-        self.look(x, work);
+        self.submit(x, work);
     }
 
-    /// Begins the next step of file work.
-    fn look(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<PendingWork>) {
+    /// Submits the file operation of the current step.
+    fn submit(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<PendingWork>) {
         let (Some(root), PendingWork::File(file)) = (self.root, &*work) else { return };
         let op = match file.step {
-            LookupStep::Confirm => FileOp::Stat(root, file.paths.of(file.coding)),
+            LookupStep::Revalidate => FileOp::Stat(root, file.paths.of(file.coding)),
             LookupStep::Sibling { at, .. } => {
                 FileOp::Stat(root, file.paths.of(Some(Coding::ALL[at])))
             }
@@ -225,8 +223,12 @@ impl Site {
         x.state.work = Some(work);
     }
 
-    /// Goes on with a request after file work.
-    pub(crate) fn file_done(&mut self, x: &mut Cx<'_, impl Commands, State>, done: FileOutcome) {
+    /// Processes the result of a file operation.
+    pub(crate) fn file_completed(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        outcome: FileOutcome,
+    ) {
         let Some(mut work) = x.state.work.take() else { return };
         let PendingWork::File(file) = &mut *work else {
             x.state.work = Some(work);
@@ -239,70 +241,71 @@ impl Site {
         let mut memory = MEMORY;
         let request = match request::parse(&head, &mut memory, &self.limits) {
             Parsed::Request(request) => Some(request),
-            // Nothing was kept, as there was nothing to it but its target.
+            // The head was not kept, as only the target matters.
             _ => None,
         };
-        let after = self.go_on(x, file, request.as_ref(), done);
-        if matches!(after, LookupResult::Answered(_)) {
+        let result = self.advance(x, file, request.as_ref(), outcome);
+        if matches!(result, LookupResult::Answered(_)) {
             let logged =
                 request.as_ref().map_or(LoggedRequest::Bytes(&head), LoggedRequest::Request);
             self.count(x.state, logged);
         }
         file.head = head;
-        match after {
-            LookupResult::Look => self.look(x, work),
+        match result {
+            LookupResult::NextStep => self.submit(x, work),
             LookupResult::Read(from, len) => {
                 x.state.work = Some(work);
-                // One byte more than there should be, to see whether the file grows.
+                // One byte more than the expected length shows whether the file has grown.
                 x.io.file_op(x.id, 0, FileOp::Read(from, 0..len + 1));
             }
-            LookupResult::Answered(goes_on) => {
-                if self.spare.len() < Self::SPARE {
+            LookupResult::Answered(proceed) => {
+                if self.spare.len() < Self::MAX_SPARE {
                     self.spare.push(work);
                 }
-                if goes_on {
+                if proceed {
                     x.io.set_receiving(x.id, true);
                 }
             }
         }
     }
 
-    fn go_on(
+    /// Advances a lookup by one step.
+    fn advance(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
         request: Option<&Request<'_, '_>>,
-        done: FileOutcome,
+        outcome: FileOutcome,
     ) -> LookupResult {
-        match (std::mem::take(&mut file.step), done) {
-            (LookupStep::Confirm, FileOutcome::Stat(result)) => {
+        match (std::mem::take(&mut file.step), outcome) {
+            (LookupStep::Revalidate, FileOutcome::Stat(result)) => {
                 let same = |source: &Source| source.is_dated && Some(source.meta) == result.ok();
                 file.put_key(&mut self.key);
-                let is_same = self.cache.confirm(&self.key, same, x.io.now());
-                let siblings = self.file_options.precompressed && file.coding.is_none();
+                let is_same = self.cache.revalidate(&self.key, same, x.io.now());
+                let check_siblings = self.file_options.precompressed && file.coding.is_none();
                 file.step = match is_same {
-                    true if siblings => LookupStep::Sibling { at: 0, confirms: true },
-                    true => return self.answer_again(x, file, request),
-                    false if siblings => LookupStep::Sibling { at: 0, confirms: false },
+                    true if check_siblings => LookupStep::Sibling { at: 0, revalidates: true },
+                    true => return self.answer_revalidated(x, file, request),
+                    false if check_siblings => LookupStep::Sibling { at: 0, revalidates: false },
                     false => LookupStep::Open,
                 };
-                LookupResult::Look
+                LookupResult::NextStep
             }
-            (LookupStep::Sibling { at, confirms }, FileOutcome::Stat(result)) => {
+            (LookupStep::Sibling { at, revalidates }, FileOutcome::Stat(result)) => {
                 if result.is_ok_and(|meta| meta.kind == FileKind::Regular) {
                     file.codings.add(Coding::ALL[at]);
                 }
                 if at + 1 < Coding::ALL.len() {
-                    file.step = LookupStep::Sibling { at: at + 1, confirms };
-                    return LookupResult::Look;
+                    file.step = LookupStep::Sibling { at: at + 1, revalidates };
+                    return LookupResult::NextStep;
                 }
                 let codings = file.codings;
                 let same = |source: &Source| source.codings == codings;
-                if confirms && self.cache.confirm(file.name(), same, x.io.now()) {
-                    return self.answer_again(x, file, request);
+                if revalidates && self.cache.revalidate(file.name(), same, x.io.now()) {
+                    return self.answer_revalidated(x, file, request);
                 }
                 file.step = LookupStep::Open;
-                LookupResult::Look
+                LookupResult::NextStep
             }
             (LookupStep::Open, FileOutcome::Opened(Ok((from, meta)))) => match meta.kind {
                 FileKind::Regular => {
@@ -311,10 +314,10 @@ impl Site {
                         file.step = LookupStep::Read(meta, validators);
                         return LookupResult::Read(from, meta.len);
                     }
-                    if self.has_meanwhile(x, file, &meta, &validators) {
-                        return self.answer_again(x, file, request);
+                    if self.revalidate_opened(x, file, &meta, &validators) {
+                        return self.answer_revalidated(x, file, request);
                     }
-                    let Some(from) = self.hold(from) else {
+                    let Some(from) = self.reserve_slot(from) else {
                         self.metrics.own().refused_files.add(1);
                         return LookupResult::Answered(self.send_error(
                             x,
@@ -322,11 +325,17 @@ impl Site {
                             file.options,
                         ));
                     };
-                    self.have(x, file, request, (meta, validators), FileContent::Open(from))
+                    self.answer_with_file(
+                        x,
+                        file,
+                        request,
+                        (meta, validators),
+                        FileContent::Open(from),
+                    )
                 }
                 _ if file.coding.is_some() => {
                     file.fall_back();
-                    LookupResult::Look
+                    LookupResult::NextStep
                 }
                 FileKind::Directory if !file.name().ends_with(b"/") => {
                     let target = (file.name(), file.query());
@@ -334,16 +343,15 @@ impl Site {
                 }
                 _ => LookupResult::Answered(self.send_error(x, Status::NOT_FOUND, file.options)),
             },
-            (LookupStep::Read(meta, validators), FileOutcome::Read(Ok(bytes))) => {
-                self.have(x, file, request, (meta, validators), FileContent::Bytes(&bytes))
-            }
+            (LookupStep::Read(meta, validators), FileOutcome::Read(Ok(bytes))) => self
+                .answer_with_file(x, file, request, (meta, validators), FileContent::Bytes(&bytes)),
             (LookupStep::List, FileOutcome::Listed(Ok(listing))) => {
                 let representation = RepresentationHeaders {
-                    caching: Caching::Not,
+                    caching: Caching::NoStore,
                     ..RepresentationHeaders::plain("text/html; charset=utf-8")
                 };
                 let page = listing::page(file.name(), listing);
-                let mut prepared = PreparedResponse::once(representation, &page, &self.clock);
+                let mut prepared = PreparedResponse::uncached(representation, &page, &self.clock);
                 LookupResult::Answered(send_prepared(&mut prepared, x, &self.clock, file.options))
             }
             (LookupStep::List, FileOutcome::Listed(Err(error))) => {
@@ -353,20 +361,20 @@ impl Site {
             (_, FileOutcome::Opened(Err(error)) | FileOutcome::Read(Err(error))) => {
                 if file.coding.is_some() {
                     file.fall_back();
-                    return LookupResult::Look;
+                    return LookupResult::NextStep;
                 }
                 let status = Status::of(&error);
                 let is_directory = file.name().ends_with(b"/");
                 let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
                 if self.file_options.listing && has_no_index {
                     file.step = LookupStep::List;
-                    return LookupResult::Look;
+                    return LookupResult::NextStep;
                 }
-                let mild = status.0 < 500;
-                if !mild {
-                    error!("{:?}: {error}", file.paths.plain.as_path());
+                let is_server_error = status.0 >= 500;
+                if is_server_error {
+                    error!("cannot read {:?}: {error}", file.paths.plain.as_path());
                 }
-                let options = if mild { file.options } else { file.options.ending() };
+                let options = if is_server_error { file.options.ending() } else { file.options };
                 LookupResult::Answered(self.send_error(x, status, options))
             }
             _ => {
@@ -376,8 +384,9 @@ impl Site {
         }
     }
 
-    /// Whether the same file was opened and kept while it was being opened once more.
-    fn has_meanwhile(
+    /// Revalidates the cache entry of a large file that was just opened. Returns true if another
+    /// request has cached the same file, so that its descriptor is used.
+    fn revalidate_opened(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         file: &FileLookup,
@@ -389,11 +398,11 @@ impl Site {
             (source.meta, source.codings) == (*meta, codings) && source.is_dated == is_dated
         };
         file.put_key(&mut self.key);
-        self.cache.confirm(&self.key, same, x.io.now())
+        self.cache.revalidate(&self.key, same, x.io.now())
     }
 
-    /// Counts an open file until nobody needs it any more; nothing if there are too many.
-    fn hold(&mut self, file: File) -> Option<File> {
+    /// Reserves a slot for an open file, released on drop. Returns `None` at the limit.
+    fn reserve_slot(&mut self, file: File) -> Option<File> {
         let count = Rc::clone(&self.open_files);
         while count.get() >= self.limits.max_open_files {
             if !self.cache.close_one() {
@@ -401,20 +410,20 @@ impl Site {
             }
         }
         count.set(count.get() + 1);
-        Some(file.with(Counted(count)))
+        Some(file.with(OpenFileSlot(count)))
     }
 
-    /// Answers from the cache, which was just told that what it has is good.
-    fn answer_again(
+    /// Answers from the cache after a successful revalidation.
+    fn answer_revalidated(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
         request: Option<&Request<'_, '_>>,
     ) -> LookupResult {
         file.put_key(&mut self.key);
-        let Some((prepared, codings)) = self.cache.kept(&self.key) else {
+        let Some((prepared, codings)) = self.cache.get(&self.key) else {
             file.step = LookupStep::Open;
-            return LookupResult::Look;
+            return LookupResult::NextStep;
         };
         match request.filter(|_| file.coding.is_none()).and_then(|r| choose(r, codings)) {
             None => {
@@ -428,7 +437,7 @@ impl Site {
         }
     }
 
-    /// Gives the file in a coding that was found beside it, from memory or by opening it.
+    /// Answers with the file in a coding, from the cache or by opening it.
     fn choose_coding(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -443,27 +452,27 @@ impl Site {
             return LookupResult::Answered(respond(prepared, x, request, file.options, writer));
         }
         file.step = LookupStep::Open;
-        LookupResult::Look
+        LookupResult::NextStep
     }
 
-    /// Answers with a file that is at hand now, and keeps it unless it is changing.
-    fn have(
+    /// Answers with a file and caches it, unless it may still be changing.
+    fn answer_with_file(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
         request: Option<&Request<'_, '_>>,
         (meta, validators): (Metadata, Validators),
-        have: FileContent<'_>,
+        content: FileContent<'_>,
     ) -> LookupResult {
-        let (is_settled, is_dated) = (validators.is_settled, validators.is_dated);
+        let (is_stable, is_dated) = (validators.is_stable, validators.is_dated);
         let representation = RepresentationHeaders {
             content_type: content_type(file.paths.plain.as_path()),
             validators: Some(validators),
             coding: file.coding,
             varies: !file.codings.is_empty(),
-            caching: self.file_options.max_age.map_or(Caching::Unsaid, Caching::Seconds),
+            caching: self.file_options.max_age.map_or(Caching::Unspecified, Caching::MaxAge),
         };
-        let (mut prepared, whole) = match have {
+        let (mut prepared, is_complete) = match content {
             FileContent::Bytes(bytes) => {
                 let body = &bytes[..bytes.len().min(meta.len as usize)];
                 (
@@ -478,45 +487,42 @@ impl Site {
         let chosen =
             request.filter(|_| file.coding.is_none()).and_then(|r| choose(r, file.codings));
         let writer = ResponseWriter { out: &mut self.scratch, clock: &self.clock };
-        let goes_on = chosen.is_none() && respond(&mut prepared, x, request, file.options, writer);
-        if whole && is_settled {
+        let proceed = chosen.is_none() && respond(&mut prepared, x, request, file.options, writer);
+        if is_complete && is_stable {
             let codings = file.codings_beside();
             file.put_key(&mut self.key);
             let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
-            self.cache.keep(&self.key, prepared, Some(source), x.io.now());
+            self.cache.insert(&self.key, prepared, Some(source), x.io.now());
         }
         match chosen {
             Some(coding) => self.choose_coding(x, file, request, coding),
-            None => LookupResult::Answered(goes_on),
+            None => LookupResult::Answered(proceed),
         }
     }
 }
 
-/// What comes after a step of file work.
 enum LookupResult {
-    /// The next step.
-    Look,
-    /// A file of so many bytes is to be read.
+    /// The next step's operation is to be submitted.
+    NextStep,
+    /// A file of this length in bytes is to be read.
     Read(File, u64),
-    /// Nothing; true if the next request may be looked at.
+    /// A response was sent; true if the next request may be processed.
     Answered(bool),
 }
 
-/// A file that is at hand.
 enum FileContent<'a> {
     Bytes(&'a [u8]),
     Open(File),
 }
 
-/// The coding that a request gets of those that there are.
-fn choose(request: &Request<'_, '_>, there: Codings) -> Option<Coding> {
-    if there.is_empty() || !request.has_accept_encoding {
+/// Returns the preferred coding of a request among the available ones.
+fn choose(request: &Request<'_, '_>, available: Codings) -> Option<Coding> {
+    if available.is_empty() || !request.has_accept_encoding {
         return None;
     }
-    coding::choose(request.all("accept-encoding"), there)
+    coding::choose(request.all("accept-encoding"), available)
 }
 
-/// The type of a file by its name.
 fn content_type(path: &Path) -> String {
     let guess = mime_guess::from_path(path);
     let essence = match guess.first_raw().unwrap_or("application/octet-stream") {

@@ -1,4 +1,4 @@
-//! Properties that hold for whatever a client sends; `fuzz/` looks for what breaks them.
+//! Properties that hold for any input from clients; the fuzz targets in `fuzz/` call them.
 
 use evring::Rx;
 
@@ -11,10 +11,10 @@ use crate::path;
 use crate::range::{self, RangeRequest};
 use crate::request::{Framing, MEMORY, Parsed, parse};
 
-/// A head is refused, partial or whole, and the bytes behind it make no difference.
+/// A head is rejected, partial or complete, independent of the bytes after it.
 ///
 /// # Panics
-/// When that does not hold.
+/// If the property does not hold.
 pub fn head(bytes: &[u8]) {
     let limits = Limits::default();
     let len = match parse(bytes, &mut { MEMORY }, &limits) {
@@ -29,7 +29,7 @@ pub fn head(bytes: &[u8]) {
             request.head.len()
         }
         Parsed::Partial => return assert!(bytes.len() < limits.max_head_bytes),
-        Parsed::Refused(status) => return assert!((400..600).contains(&status.0)),
+        Parsed::Rejected(status) => return assert!((400..600).contains(&status.0)),
         Parsed::LaterMinor(digit) => return head(&as_http_1_1(bytes, digit)),
     };
     for end in (0..len).rev().take(40) {
@@ -42,18 +42,17 @@ pub fn head(bytes: &[u8]) {
     assert!(matches!(whole, Parsed::Request(request) if request.head.len() == len));
 }
 
-/// What a body is found to be.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Open,
-    Refused(u16),
-    /// Its content and how many bytes it took.
+    Rejected(u16),
+    /// The content, and the number of bytes consumed.
     Whole(Vec<u8>, usize),
 }
 
 fn read(bytes: &[u8], step: usize) -> Found {
     let limits = Limits { max_body_bytes: 10_000, ..Limits::default() };
-    let Ok(mut body) = Body::new(Framing::Chunked, &limits) else { return Found::Refused(0) };
+    let Ok(mut body) = Body::new(Framing::Chunked, &limits) else { return Found::Rejected(0) };
     let (mut tail, mut content, mut taken) = (Vec::new(), Vec::new(), 0);
     for piece in bytes.chunks(step.max(1)) {
         tail.extend_from_slice(piece);
@@ -62,7 +61,7 @@ fn read(bytes: &[u8], step: usize) -> Found {
             let before = rx.bytes().len();
             let next = body.next(&mut rx, &limits);
             let end = match next {
-                Err(status) => return Found::Refused(status.0),
+                Err(status) => return Found::Rejected(status.0),
                 Ok(BodyPiece::Partial) => None,
                 Ok(BodyPiece::Content(n)) => {
                     content.extend_from_slice(&rx.bytes()[..n]);
@@ -83,15 +82,15 @@ fn read(bytes: &[u8], step: usize) -> Found {
                 Some(true) => return Found::Whole(content, taken),
             }
         }
-        assert!(tail.len() < limits.max_head_bytes, "what waits is bounded");
+        assert!(tail.len() < limits.max_head_bytes, "unconsumed bytes are bounded");
     }
     Found::Open
 }
 
-/// A body in chunks is the same however it arrives.
+/// A chunked body decodes the same for any segmentation.
 ///
 /// # Panics
-/// When that does not hold.
+/// If the property does not hold.
 pub fn body(bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(8_000)];
     let whole = read(bytes, bytes.len());
@@ -103,15 +102,15 @@ pub fn body(bytes: &[u8]) {
     }
 }
 
-/// Parts of a file lie within it, and together are no more than it.
+/// Ranges are within the file, and in sum no longer than it.
 ///
 /// # Panics
-/// When that does not hold.
+/// If the property does not hold.
 pub fn range(bytes: &[u8]) {
     let (len, field) = bytes.split_at(bytes.len().min(4));
     let len = len.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     let parts = match range::parse_range(field, len) {
-        RangeRequest::Whole | RangeRequest::Nothing => return,
+        RangeRequest::Whole | RangeRequest::NotSatisfiable => return,
         RangeRequest::One(part) => vec![part],
         RangeRequest::Several(parts) => {
             assert!(parts.len() > 1 && parts.iter().map(|p| p.end - p.start).sum::<u64>() <= len);
@@ -121,10 +120,10 @@ pub fn range(bytes: &[u8]) {
     assert!(parts.iter().all(|part| part.start < part.end && part.end <= len));
 }
 
-/// Conditions and codings are weighed whatever they say, and a coding that is chosen is there.
+/// Conditions and codings are evaluated for any field values; the chosen coding is available.
 ///
 /// # Panics
-/// When that does not hold.
+/// If the property does not hold.
 pub fn conditions(bytes: &[u8]) {
     let mut head = b"GET / HTTP/1.1\r\nHost: a\r\n".to_vec();
     head.extend_from_slice(bytes);
@@ -138,27 +137,27 @@ pub fn conditions(bytes: &[u8]) {
         resumes_by_date: true,
         ..Validators::default()
     };
-    let verdict = validators.evaluate(&request);
-    assert_eq!(verdict, validators.evaluate(&request));
+    let result = validators.evaluate(&request);
+    assert_eq!(result, validators.evaluate(&request));
     assert!(validators.range(&request).is_none() || request.has("range"));
-    let mut there = Codings::default();
-    there.add(Coding::Gzip);
-    let chosen = choose(request.all("accept-encoding"), there);
+    let mut available = Codings::default();
+    available.add(Coding::Gzip);
+    let chosen = choose(request.all("accept-encoding"), available);
     assert!(chosen.is_none_or(|coding| coding == Coding::Gzip && request.has_accept_encoding));
 }
 
-/// A path that is resolved stays below its root.
+/// A resolved path stays below the root.
 ///
 /// # Panics
-/// When that does not hold.
+/// If the property does not hold.
 pub fn path(bytes: &[u8]) {
     let Ok((name, _)) = path::split(bytes) else { return };
     assert!(name.starts_with(b"/"));
     let Ok(path) = path::resolve(name) else { return };
     for (at, part) in path.components().enumerate() {
         let std::path::Component::Normal(part) = part else { panic!("{path:?}") };
-        let known = at == 0 && part == ".well-known";
-        assert!(known || !part.as_encoded_bytes().starts_with(b"."), "{path:?}");
+        let is_well_known = at == 0 && part == ".well-known";
+        assert!(is_well_known || !part.as_encoded_bytes().starts_with(b"."), "{path:?}");
         assert!(!part.as_encoded_bytes().contains(&0), "{path:?}");
     }
 }

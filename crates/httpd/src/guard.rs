@@ -1,4 +1,4 @@
-//! Code of others: a panic of theirs costs one reply and not the server.
+//! Panic guards: a panic in handler code fails one response, not the server.
 
 use std::fmt;
 use std::mem;
@@ -9,20 +9,20 @@ use tracing::error;
 
 use crate::status::Status;
 
-/// Calls what others have written.
+/// Calls handler code and catches a panic.
 ///
 /// # Errors
 /// 500 if it panics.
 pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
-        // Its end may panic, too.
+        // Dropping the payload may panic, too.
         mem::forget(panic);
-        error!("a handler panicked");
+        error!("handler panicked");
         Status::INTERNAL
     })
 }
 
-/// A value that others have made, whose `Drop` is called so, too.
+/// A value that handler code made; its `Drop` runs under [`guard`].
 pub(crate) struct Guarded<T>(Option<T>);
 
 impl<T> fmt::Debug for Guarded<T> {
@@ -36,9 +36,9 @@ impl<T> Guarded<T> {
         Guarded(Some(value))
     }
 
-    /// The value itself, for the caller to guard.
+    /// Returns the value; the caller guards its use.
     pub(crate) fn into_inner(mut self) -> T {
-        self.0.take().expect("it is there until the end")
+        self.0.take().expect("the value is present until drop")
     }
 }
 
@@ -46,20 +46,20 @@ impl<T> Deref for Guarded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("it is there until the end")
+        self.0.as_ref().expect("the value is present until drop")
     }
 }
 
 impl<T> DerefMut for Guarded<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("it is there until the end")
+        self.0.as_mut().expect("the value is present until drop")
     }
 }
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
-            // That it panicked was logged, and there is no reply left to lose.
+            // The panic was logged, and the response is already complete.
             let _ = guard(|| drop(value));
         }
     }

@@ -1,4 +1,4 @@
-//! What a program adds to a site: handlers of requests.
+//! Request handlers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,23 +10,25 @@ use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
-/// A request with its whole body.
+/// A request with its complete body.
 pub type Request<T = Bytes> = http::Request<T>;
 
-/// A reply.
+/// A response.
 pub type Response<T = Body> = http::Response<T>;
 
 /// Answers requests.
 ///
-/// A closure from a whole [`Request`] to something that is a [`IntoResponse`] is a handler. One handler
-/// serves all workers at once. It is called in its worker's thread and must not wait, for a database
-/// or a lock, as the other connections of the worker would wait too; nor can it answer later.
+/// Every closure from a complete [`Request`] to a type that implements [`IntoResponse`] is a handler.
+/// All workers share one handler and call it concurrently. A call runs on the worker's thread, so it
+/// must not block, for example on a database or a lock: it would delay the worker's other connections.
+/// A handler cannot answer asynchronously.
 ///
 /// ```
 /// use evring_httpd::http::{Method, StatusCode};
 /// use evring_httpd::{Request, Server};
 ///
-/// // Whatever is posted comes back in capitals; the body is there, whole, within `Limits::body`.
+/// // Returns the request's body in capitals. The body is complete and at most
+/// // `Limits::max_body_bytes` long.
 /// let shout = |request: Request| match *request.method() {
 ///     Method::POST => Ok(request.body().to_ascii_uppercase()),
 ///     _ => Err(StatusCode::METHOD_NOT_ALLOWED),
@@ -34,14 +36,14 @@ pub type Response<T = Body> = http::Response<T>;
 /// let server = Server::builder().route("/shout", shout);
 /// ```
 ///
-/// A type of its own can answer before the body has come, or take it piece by piece:
+/// A type that implements the trait can answer before the body arrives, or process it in pieces:
 ///
 /// ```
 /// use std::sync::Arc;
 ///
 /// use evring_httpd::http::HeaderMap;
 /// use evring_httpd::http::request::Parts;
-/// use evring_httpd::{Answer, Handler, IntoResponse, Response, Server, BodySink};
+/// use evring_httpd::{Answer, BodySink, Handler, IntoResponse, Response, Server};
 ///
 /// struct Count;
 ///
@@ -56,7 +58,7 @@ pub type Response<T = Body> = http::Response<T>;
 /// impl BodySink for Counted {
 ///     fn data(&mut self, bytes: &[u8]) -> Option<Response> {
 ///         self.0 += bytes.len();
-///         None // or a reply, which ends the upload
+///         None // or a response, which ends the upload
 ///     }
 ///
 ///     fn end(self: Box<Self>, _: HeaderMap) -> Response {
@@ -67,29 +69,29 @@ pub type Response<T = Body> = http::Response<T>;
 /// let server = Server::builder().route("/count", Count);
 /// ```
 ///
-/// The fields that frame a reply are the server's: Content-Length, Transfer-Encoding, Date and Server
-/// are not taken from a handler, and of Connection only `close` is.
+/// The server writes the fields that frame a response: Content-Length, Transfer-Encoding, Date and
+/// Server. Those of a handler are ignored; a `Connection` field counts only if it has `close`.
 pub trait Handler: Send + Sync + 'static {
-    /// Takes a request's head; the answer is a reply, or what is to receive the body.
+    /// Takes a request's head. Returns a response, or a sink for the body.
     fn handle(self: Arc<Self>, head: Parts) -> Answer;
 
-    /// Answers a request that has no body. By default it gives the head back, for
-    /// [`Handler::handle`] to take and an [`BodySink`] to end at once; a handler that answers here
-    /// saves making one.
+    /// Answers a request without a body. The default returns the head to the server, which calls
+    /// [`Handler::handle`] and ends the [`BodySink`] at once. Implement it to avoid creating a sink.
     fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
         ControlFlow::Continue(head)
     }
 
-    /// Whether a call costs far more than a connection does. See [`shed_if_late`].
+    /// Returns whether a call costs far more than a connection does. See [`shed_if_late`].
     fn sheds_if_late(&self) -> bool {
         false
     }
 }
 
-/// Has a handler called only for requests whose clients still wait, when there is more to do than can
-/// be done. Others are answered with 503 and Retry-After, which is not worth it for a handler that is
-/// quick: a connection that is refused costs most of what a short reply does. How late is too late is
-/// said by [`Config::admission`](evring::Config::admission).
+/// Wraps a handler, so that under overload it is called only for clients that still wait.
+///
+/// Late requests get 503 with Retry-After; if the client has given up, its connection is reset.
+/// Do not wrap fast handlers: a 503 costs almost as much as a short response.
+/// [`Config::admission`](evring::Config::admission) defines the maximum delay.
 ///
 /// ```
 /// use evring_httpd::{Request, Server, shed_if_late};
@@ -101,7 +103,6 @@ pub fn shed_if_late(handler: impl Handler) -> impl Handler {
     ShedIfLate(Arc::new(handler))
 }
 
-/// A handler that costs much.
 struct ShedIfLate<H>(Arc<H>);
 
 impl<H: Handler> Handler for ShedIfLate<H> {
@@ -118,33 +119,33 @@ impl<H: Handler> Handler for ShedIfLate<H> {
     }
 }
 
-/// What a [`Handler`] makes of a request's head.
+/// The result of [`Handler::handle`].
 pub enum Answer {
-    /// The reply. A body that is still to come is dropped, and the connection with it.
+    /// A response. If a body is still arriving, it is discarded and the connection is closed.
     Respond(Response),
-    /// What is to be done with the body, be it empty.
+    /// The sink for the body, which may be empty.
     Receive(Box<dyn BodySink>),
 }
 
-/// A request's body on its way in.
+/// Receives a request's body.
 pub trait BodySink {
-    /// Takes the next bytes; a reply ends the upload early, and the connection with it.
+    /// Takes the next bytes. Returning a response ends the upload early and closes the connection.
     fn data(&mut self, bytes: &[u8]) -> Option<Response>;
 
-    /// Bytes of memory that it holds for the body now. Together with those of the other requests they
-    /// are bounded by [`Limits::max_body_memory`](crate::Limits::max_body_memory). None by default, as for one that
-    /// passes the bytes on.
+    /// Returns the bytes of memory held for the body. The sum over all requests of a worker is
+    /// bounded by [`Limits::max_body_memory`](crate::Limits::max_body_memory). The default, 0, suits a
+    /// sink that passes the bytes on.
     fn held_bytes(&self) -> usize {
         0
     }
 
-    /// The body was whole; these are the fields behind it, if it came in chunks.
+    /// Ends the body. A chunked body may have trailer fields.
     fn end(self: Box<Self>, trailers: HeaderMap) -> Response;
 }
 
 impl fmt::Debug for dyn BodySink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Upload")
+        f.write_str("BodySink")
     }
 }
 
@@ -154,7 +155,7 @@ where
     R: IntoResponse + 'static,
 {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
-        Answer::Receive(Box::new(Whole { handler: self, head, body: BytesMut::new() }))
+        Answer::Receive(Box::new(CollectedBody { handler: self, head, body: BytesMut::new() }))
     }
 
     fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
@@ -163,13 +164,13 @@ where
 }
 
 /// Collects a body for a closure.
-struct Whole<F> {
+struct CollectedBody<F> {
     handler: Arc<F>,
     head: Parts,
     body: BytesMut,
 }
 
-impl<F: Fn(Request) -> R, R: IntoResponse> BodySink for Whole<F> {
+impl<F: Fn(Request) -> R, R: IntoResponse> BodySink for CollectedBody<F> {
     fn data(&mut self, bytes: &[u8]) -> Option<Response> {
         self.body.extend_from_slice(bytes);
         None
@@ -185,14 +186,14 @@ impl<F: Fn(Request) -> R, R: IntoResponse> BodySink for Whole<F> {
     }
 }
 
-/// What a closure can reply with.
+/// A value that a closure can return as its response.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no reply",
-    note = "replies are texts, bytes, `Response`, `StatusCode`, a pair of `StatusCode` and a reply, \
-            and results of two replies; a handler can't be async, as its worker would wait for it"
+    message = "`{Self}` is not a response",
+    note = "responses are text, bytes, `Response`, `StatusCode`, a pair of `StatusCode` and a response, \
+            and results of two responses; a handler cannot be async, as it would block its worker"
 )]
 pub trait IntoResponse {
-    /// The reply.
+    /// Converts the value into a response.
     fn into_response(self) -> Response;
 }
 
@@ -230,13 +231,13 @@ impl<R: IntoResponse> IntoResponse for (StatusCode, R) {
 impl<R: IntoResponse, E: IntoResponse> IntoResponse for Result<R, E> {
     fn into_response(self) -> Response {
         match self {
-            Ok(reply) => reply.into_response(),
-            Err(reply) => reply.into_response(),
+            Ok(response) => response.into_response(),
+            Err(response) => response.into_response(),
         }
     }
 }
 
-/// A body of that type.
+/// Creates a response with a Content-Type.
 fn typed(content_type: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
     let value = http::HeaderValue::from_static(content_type);
@@ -244,7 +245,7 @@ fn typed(content_type: &'static str, body: Body) -> Response {
     response
 }
 
-macro_rules! replies {
+macro_rules! impl_into_response {
     ($content_type:literal: $($type:ty),*) => {$(
         impl IntoResponse for $type {
             fn into_response(self) -> Response {
@@ -254,10 +255,10 @@ macro_rules! replies {
     )*};
 }
 
-replies!("text/plain; charset=utf-8": &'static str, String);
-replies!("application/octet-stream": &'static [u8], Vec<u8>, Bytes);
+impl_into_response!("text/plain; charset=utf-8": &'static str, String);
+impl_into_response!("application/octet-stream": &'static [u8], Vec<u8>, Bytes);
 
-/// The body of a reply.
+/// The body of a response.
 #[derive(Default)]
 pub struct Body(pub(crate) Kind);
 
@@ -266,8 +267,8 @@ pub(crate) enum Kind {
     Pieces(Option<u64>, Pieces),
 }
 
-/// The pieces of a body, one after another. An error ends the connection, so that the client
-/// does not take the body for whole.
+/// The pieces of a body. An error resets the connection, so that the client does not take the
+/// body for complete.
 pub(crate) type Pieces = Box<dyn Iterator<Item = io::Result<Bytes>>>;
 
 impl Default for Kind {
@@ -277,7 +278,7 @@ impl Default for Kind {
 }
 
 impl Body {
-    /// The bytes, unless it is made piece by piece.
+    /// Returns the bytes, or `None` for a body made in pieces.
     pub fn as_bytes(&self) -> Option<&Bytes> {
         match &self.0 {
             Kind::Bytes(bytes) => Some(bytes),
@@ -285,11 +286,11 @@ impl Body {
         }
     }
 
-    /// A body that is made piece by piece, as the client takes it. Pieces are asked for until there
-    /// is enough to send, and leave together; one that takes its time delays those before it. An
-    /// iterator that gives nothing but empty pieces is taken for broken.
+    /// Creates a body that is produced in pieces as the send queue drains. Pieces are collected
+    /// until there is enough to send, so a slow iterator delays the pieces before it.
     ///
-    /// An error ends the connection, so that the client does not take the body for whole.
+    /// An error resets the connection, so that the client does not take the body for complete. So
+    /// does an iterator that yields more than 1000 empty pieces in a row.
     ///
     /// ```
     /// use evring_httpd::bytes::Bytes;
@@ -305,7 +306,7 @@ impl Body {
         Body(Kind::Pieces(None, Box::new(pieces)))
     }
 
-    /// The same with a known length. The connection ends with an error if the pieces have another.
+    /// Like [`Body::pieces`], with a known length. Resets the connection if the length differs.
     pub fn sized(len: u64, pieces: impl Iterator<Item = io::Result<Bytes>> + 'static) -> Self {
         Body(Kind::Pieces(Some(len), Box::new(pieces)))
     }

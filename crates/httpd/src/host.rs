@@ -1,10 +1,10 @@
-//! The host and port of a Host field or of a target in absolute form.
+//! Validation of the host and port in a Host field or an absolute-form target.
 
 use std::net::Ipv6Addr;
 
-/// Whether bytes are `uri-host [":" port]` (RFC 9112, section 3.2), or nothing: a client whose
-/// target has no authority sends an empty Host field. An empty host before a port is rejected, as
-/// no `http` URI has one (RFC 9110, section 4.2.1).
+/// Returns whether `field` is `uri-host [":" port]` (RFC 9112, section 3.2) or empty. A client
+/// sends an empty Host field if its target has no authority. An empty host before a port is
+/// rejected, as no `http` URI has one (RFC 9110, section 4.2.1).
 #[inline]
 pub(crate) fn is_host(field: &[u8]) -> bool {
     let name = field.iter().take_while(|b| is_name_byte(**b)).count();
@@ -15,7 +15,7 @@ pub(crate) fn is_host(field: &[u8]) -> bool {
     }
 }
 
-/// The same for a host with a percent-encoding, and for an IP literal (RFC 3986, section 3.2.2).
+/// Like [`is_host`], for percent-encoded names and IP literals (RFC 3986, section 3.2.2).
 #[cold]
 fn is_unusual_host(field: &[u8]) -> bool {
     if let Some(literal) = field.strip_prefix(b"[") {
@@ -23,13 +23,13 @@ fn is_unusual_host(field: &[u8]) -> bool {
         let (address, port) = (&literal[..end], &literal[end + 1..]);
         return is_address(address) && port.split_first().is_none_or(is_colon_and_port);
     }
-    let mut rest = field;
+    let mut remaining = field;
     loop {
-        rest = match rest {
+        remaining = match remaining {
             [] => return true,
             [b':', port @ ..] => return is_port(port),
-            [b'%', high, low, rest @ ..] if are_hex(&[*high, *low]) => rest,
-            [byte, rest @ ..] if is_name_byte(*byte) => rest,
+            [b'%', high, low, tail @ ..] if are_hex(&[*high, *low]) => tail,
+            [byte, tail @ ..] if is_name_byte(*byte) => tail,
             _ => return false,
         }
     }
@@ -47,7 +47,7 @@ fn are_hex(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Whether bytes between brackets are an IPv6 address or one of a later version.
+/// Returns whether the bytes between brackets are an IPv6 address or an IPvFuture.
 fn is_address(bytes: &[u8]) -> bool {
     if let [b'v' | b'V', later @ ..] = bytes {
         let mut parts = later.splitn(2, |b| *b == b'.');
@@ -58,8 +58,8 @@ fn is_address(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
 }
 
-/// Whether a byte stands for itself in a registered name: unreserved or a sub-delimiter. Every
-/// IPv4 address is such a name, too.
+/// Returns whether a byte is unreserved or a sub-delimiter, as in a registered name. IPv4
+/// addresses consist of such bytes, too.
 #[inline]
 fn is_name_byte(b: u8) -> bool {
     const TABLE: [bool; 256] = {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_as_the_grammar_has_them() {
+    fn hosts_follow_the_grammar() {
         for host in [
             "",
             "a",

@@ -1,4 +1,4 @@
-//! What experiments ask for: time, bytes, an echo.
+//! Handlers for experiments: CPU time, bytes, an echo.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::handler::{Body, IntoResponse, Request, Response, shed_if_late};
 use crate::server::Builder;
 
-/// The longest time that can be asked for, and the most bytes.
+/// Maximum CPU time, in microseconds, and maximum number of bytes of a request.
 const MAX_SPIN_US: u64 = 10_000_000;
 const MAX_BYTES: u64 = 1 << 30;
 
 impl Builder {
-    /// Adds what experiments ask for: `/spin?us=N` burns N microseconds of processor time (up to
-    /// ten seconds), `/bytes?n=N` sends N bytes (up to 1 GiB), and `/echo` returns the request's
-    /// body, or without one its fields. Not for the public.
+    /// Adds handlers for experiments: `/spin?us=N` uses N microseconds of CPU time (at most ten
+    /// seconds), `/bytes?n=N` sends N bytes (at most 1 GiB), and `/echo` returns the request's
+    /// body, or its head if it has no body. Do not expose them to the public.
     pub fn lab(self) -> Self {
         self.route("/spin", shed_if_late(spin)).route("/bytes", bytes).route("/echo", echo)
     }
 }
 
-/// The number that a query gives to a name.
+/// Returns the value of a query parameter.
 fn number(request: &Request, name: &str, max: u64) -> Result<u64, (StatusCode, String)> {
     let query = request.uri().query().unwrap_or_default();
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -34,7 +34,7 @@ fn number(request: &Request, name: &str, max: u64) -> Result<u64, (StatusCode, S
 
 fn spin(request: Request) -> Result<String, (StatusCode, String)> {
     let us = number(&request, "us", MAX_SPIN_US)?;
-    // Not of the time of day: who is taken off the processor burns nothing meanwhile.
+    // CPU time rather than wall time: a preempted thread uses none.
     let until = cpu_time() + Duration::from_micros(us);
     while cpu_time() < until {
         std::hint::spin_loop();
@@ -42,7 +42,7 @@ fn spin(request: Request) -> Result<String, (StatusCode, String)> {
     Ok(format!("{us}\n"))
 }
 
-/// Processor time of this thread.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

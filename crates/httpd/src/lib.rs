@@ -1,6 +1,4 @@
-//! A web server that runs on every event mechanism of Linux.
-//!
-//! A program of its own:
+//! An HTTP/1.1 server that runs on every event mechanism of Linux, as a library and a program.
 //!
 //! ```no_run
 //! use evring_httpd::{Request, Server};
@@ -10,11 +8,11 @@
 //! }
 //! ```
 //!
-//! Behind it stands [`Site`], an [`Application`](evring::Application) of [`evring`]. That is
-//! re-exported whole, so whoever adds this crate has every mechanism.
+//! [`Server`] runs a [`Site`], which is an [`Application`](evring::Application) of [`evring`]. The
+//! crate re-exports [`evring`] with all mechanisms.
 //!
-//! It speaks HTTP/1.1 and 1.0, with keep-alive, pipelining, chunked bodies, conditional requests,
-//! ranges and files that were compressed before, and refuses what is not sound. It does not do TLS.
+//! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
+//! ranges and precompressed files. Malformed requests are rejected. It does not support TLS.
 
 mod body;
 mod cache;
@@ -58,3 +56,8 @@ pub use log::AccessLog;
 pub use server::{Error, Server};
 pub use site::Site;
 pub use state::State;
+
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,73 +1,74 @@
-//! What a client may use up.
+//! Limits for clients and for the server's memory.
 
 use std::time::Duration;
 
 use evring::{FileOp, HIGH_WATER};
 
-/// What a client may use up, and what the server keeps in memory. Everything is bounded.
+/// Limits per client and for the server's memory. Every resource is bounded.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes of a request line and its line end; beyond that the reply is 414.
+    /// Maximum bytes of a request line with its line end; a longer one gets 414.
     pub max_request_line_bytes: usize,
-    /// Bytes of a request's head, at most [`Limits::MAX_HEAD_BYTES`]; beyond that the reply is 431.
+    /// Maximum bytes of a request's head, up to [`Limits::MAX_HEAD_BYTES`]; a longer one gets 431.
     pub max_head_bytes: usize,
-    /// Header fields of a request, at most [`Limits::MAX_HEADERS`]; beyond that the reply is 431.
+    /// Maximum header fields of a request, up to [`Limits::MAX_HEADERS`]; more get 431.
     pub max_headers: usize,
-    /// Bytes of a request's body; beyond that the reply is 413.
+    /// Maximum bytes of a request's body; a longer one gets 413.
     pub max_body_bytes: u64,
-    /// Bytes of memory for the bodies of all requests that are on their way in; a request that needs
-    /// more is answered with 503.
+    /// Maximum bytes of memory for all request bodies that are being received. A request that
+    /// needs more gets 503.
     pub max_body_memory: usize,
-    /// Requests that a connection may make.
+    /// Maximum requests per connection.
     pub max_keep_alive_requests: u32,
-    /// Time for a request's head to arrive, from its first byte or from the connect.
+    /// Maximum time to receive a request's head, from its first byte or from the connect.
     pub header_timeout: Duration,
-    /// Time between two requests.
+    /// Maximum idle time between two requests.
     pub keep_alive_timeout: Duration,
-    /// How often it is seen to that the client takes what is queued for it; also the time for the
-    /// file system to answer.
+    /// Interval at which a client's progress is checked, in sending a body and in receiving
+    /// responses. Also the maximum time of a file operation.
     pub progress_interval: Duration,
-    /// Bytes per second that the client has to take between two such looks while there are any to
-    /// take, or its connection is reset; and that it has to send of a body, or the reply is 408.
+    /// Minimum rate, in bytes per second, averaged over `progress_interval`. A client that receives
+    /// more slowly is reset; one that sends a body more slowly gets 408.
     pub min_rate: u32,
-    /// Largest file that is kept in memory, at most 64 KiB.
+    /// Maximum bytes of a file that is cached in memory, up to 64 KiB.
     pub max_cached_file_bytes: u32,
-    /// Bytes of files kept in memory.
+    /// Maximum bytes of the cache.
     pub cache_bytes: usize,
-    /// Number of files kept in memory.
+    /// Maximum files in the cache.
     pub cache_files: usize,
-    /// Larger files that are open at a time. Those that no client takes make room for others; when
-    /// clients take so many, a request for another one is answered with 503.
+    /// Maximum open files that are too large for the cache. Files that are not being sent are
+    /// closed to make room; if all are being sent, a request for another one gets 503.
     pub max_open_files: usize,
-    /// How long a file in memory is believed to be unchanged without asking.
+    /// Time that a cached file is used without revalidation.
     pub cache_ttl: Duration,
 }
 
 impl Limits {
-    /// The most bytes a request's head can have.
+    /// Maximum of [`Limits::max_head_bytes`].
     pub const MAX_HEAD_BYTES: usize = 16 * 1024;
-    /// Longer times are taken for this one, a year.
+    /// Maximum duration, one year; longer ones are clamped to it.
     pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
-    /// The most header fields a request can have.
+    /// Maximum of [`Limits::max_headers`].
     pub const MAX_HEADERS: usize = 64;
 
-    /// What a field of a request, or a file in memory, needs beside its bytes, at most.
+    /// Maximum overhead of a request's field or of a cached file, in bytes.
     const OVERHEAD: usize = 1024;
 
-    /// The most memory that a site holds for so many connections, beside what the mechanism holds, its
-    /// handlers and lists of directories.
+    /// Returns the maximum bytes that a site holds for `connections`, without the memory of the
+    /// mechanism, of handlers and of directory listings.
     pub(crate) fn memory(&self, connections: u32) -> usize {
         let head = self.max_head_bytes.min(Self::MAX_HEAD_BYTES);
-        // A request that waits for a file has its head, its target, and the file's path in each coding;
-        // one that waits for its body has its head twice, the second time as fields.
+        // A request that waits for a file holds its head, its target, and the file's path in each coding.
+        // One that receives its body holds its head twice: as bytes and as header fields.
         let file = head + 5 * self.max_request_line_bytes.min(head);
         let body = 2 * head + self.max_headers.min(Self::MAX_HEADERS) * Self::OVERHEAD / 4;
-        // Files that have left the memory for others stay until the replies with them are sent.
-        let replies = HIGH_WATER + self.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES) as usize;
-        let each = file.max(body) + replies + Self::OVERHEAD;
+        // A file evicted from the cache stays in memory until the responses with it are sent.
+        let responses =
+            HIGH_WATER + self.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES) as usize;
+        let each = file.max(body) + responses + Self::OVERHEAD;
         let cache =
             self.cache_files.saturating_mul(Self::OVERHEAD).saturating_add(self.cache_bytes);
-        // A body that grows is there twice for a moment.
+        // A growing buffer exists twice while it is copied.
         let growing = usize::try_from(self.max_body_bytes.saturating_mul(2)).unwrap_or(usize::MAX);
         let bodies = self.max_body_memory.saturating_add(self.max_body_memory.min(growing));
         (connections as usize).saturating_mul(each).saturating_add(cache).saturating_add(bodies)

@@ -1,4 +1,4 @@
-//! What a directory without an index shows, where that is allowed.
+//! Directory listings.
 
 use std::cmp::Ordering;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use crate::path;
 use crate::reply::put;
 
-/// What stands for itself in a link (RFC 3986, section 2.3).
+/// Characters to encode in a link: all but the unreserved ones (RFC 3986, section 2.3).
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const STYLE: &str = ":root{color-scheme:light dark}\
@@ -18,13 +18,13 @@ const STYLE: &str = ":root{color-scheme:light dark}\
     table{border-collapse:collapse}td{padding:.1rem 1rem .1rem 0}\
     td:first-child{overflow-wrap:anywhere}td+td{text-align:right;white-space:nowrap;opacity:.7}";
 
-/// Writes the page for a directory; `name` is the target's path, which ends in a slash.
+/// Returns the page for a directory; `name` is the target's path, which ends in a slash.
 pub(crate) fn page(name: &[u8], listing: Listing) -> Vec<u8> {
     let mut entries = listing.entries;
     entries
         .retain(|(name, meta)| !name.as_bytes().starts_with(b".") && meta.kind != FileKind::Other);
     entries.sort_by(|a, b| order(&a.1, &b.1).then_with(|| a.0.cmp(&b.0)));
-    let title = escaped(&String::from_utf8_lossy(&path::decoded(name)));
+    let title = escape_html(&String::from_utf8_lossy(&path::decoded(name)));
     let mut out = Vec::with_capacity(1024 + entries.len() * 160);
     put(
         &mut out,
@@ -38,9 +38,9 @@ pub(crate) fn page(name: &[u8], listing: Listing) -> Vec<u8> {
         out.extend_from_slice(b"<tr><td><a href=\"../\">../</a><td><td>\n");
     }
     for (name, meta) in &entries {
-        // With `./` a name with a colon in it is no scheme.
+        // The prefix `./` keeps a name with a colon from being read as a scheme.
         let link = percent_encode(name.as_bytes(), NAME);
-        let text = escaped(&name.to_string_lossy());
+        let text = escape_html(&name.to_string_lossy());
         let date = HttpDate::from(meta.modified().max(std::time::UNIX_EPOCH));
         match meta.kind {
             FileKind::Directory => put(
@@ -55,30 +55,30 @@ pub(crate) fn page(name: &[u8], listing: Listing) -> Vec<u8> {
     }
     out.extend_from_slice(b"</table>\n");
     if !listing.is_complete {
-        let most = Listing::MAX_ENTRIES;
-        put(&mut out, format_args!("<p>The directory has more than {most} entries.\n"));
+        let max = Listing::MAX_ENTRIES;
+        put(&mut out, format_args!("<p>The directory has more than {max} entries.\n"));
     }
     out
 }
 
-/// Directories come first.
+/// Orders directories before files.
 fn order(a: &Metadata, b: &Metadata) -> Ordering {
     (a.kind != FileKind::Directory).cmp(&(b.kind != FileKind::Directory))
 }
 
-fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
+fn escape_html(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            '&' => safe += "&amp;",
-            '<' => safe += "&lt;",
-            '>' => safe += "&gt;",
-            '"' => safe += "&quot;",
-            c if c.is_control() => safe.push('\u{fffd}'),
-            c => safe.push(c),
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            c if c.is_control() => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
         }
     }
-    safe
+    escaped
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn names_can_not_break_out_and_dotfiles_are_hidden() {
+    fn names_are_escaped_and_dotfiles_are_hidden() {
         use FileKind::{Directory, Other, Regular};
         let entries = vec![
             entry(b"javascript:x", Regular),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_has_no_way_up_and_the_title_is_decoded() {
+    fn root_has_no_parent_link_and_title_is_decoded() {
         let empty = Listing { entries: Vec::new(), is_complete: false };
         assert_eq!(rows("//", empty.clone()), ["<p>The directory has more than 4096 entries."]);
         let text = String::from_utf8(page(b"/a%20%3Cb/", empty)).unwrap();

@@ -1,5 +1,4 @@
-//! The access log: a line for each reply, written by a thread of its own, so that a slow disk
-//! never stalls a server.
+//! The access log. A separate thread writes it, so that a slow disk never blocks a worker.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,41 +16,39 @@ use crate::metrics::Metrics;
 use crate::reply::put;
 use crate::request::Request;
 
-/// Where lines go, until they are written.
+/// A worker's end of the log: queues lines for the writer thread.
 #[derive(Debug)]
 pub(crate) struct LogSender {
     ring: Producer<u8>,
-    /// Who writes them.
+    /// The thread that writes them.
     writer: Thread,
-    /// Whether the writer was called, as the ring filled up.
-    called: bool,
-    /// Where a line is put together.
+    /// Whether the writer was woken since the ring became half full.
+    woken: bool,
+    /// Buffer for one line.
     line: Vec<u8>,
 }
 
-/// What a line tells of a reply.
 pub(crate) struct Entry<'e, 'h, 'a> {
     pub(crate) peer: Option<IpAddr>,
     pub(crate) date: &'e [u8],
     pub(crate) logged: LoggedRequest<'e, 'h, 'a>,
     pub(crate) status: u16,
-    /// Bytes of the body.
+    /// Bytes of the response's body.
     pub(crate) body: u64,
 }
 
-/// What a reply replies to.
 #[derive(Clone, Copy)]
 pub(crate) enum LoggedRequest<'e, 'h, 'a> {
     Request(&'e Request<'h, 'a>),
-    /// What came of it was no request.
+    /// Bytes that are not a valid request; empty if there are none.
     Bytes(&'e [u8]),
 }
 
-/// Bytes that are shown of a line that was no request's.
-const SHOWN: usize = 256;
+/// Maximum bytes logged of an invalid request line.
+const MAX_INVALID_LINE_BYTES: usize = 256;
 
 impl LogSender {
-    /// Writes a line in the combined format; false if there is no room for it.
+    /// Queues a line in the combined format. Returns false if the ring is full.
     pub(crate) fn write(&mut self, entry: &Entry<'_, '_, '_>) -> bool {
         self.line.clear();
         entry.put(&mut self.line);
@@ -61,12 +58,12 @@ impl LogSender {
         first.copy_from_slice(start);
         second.copy_from_slice(end);
         chunk.commit_all();
-        // Once for each time, as a call may cost a system call.
+        // The buffer half full wakes the writer once, as unpark may be a system call.
         let is_filling = self.ring.slots() < LogWriter::BUFFER_BYTES / 2;
-        if is_filling && !self.called {
+        if is_filling && !self.woken {
             self.writer.unpark();
         }
-        self.called = is_filling;
+        self.woken = is_filling;
         true
     }
 }
@@ -92,7 +89,7 @@ impl Entry<'_, '_, '_> {
             LoggedRequest::Bytes([]) => out.push(b'-'),
             LoggedRequest::Bytes(bytes) => {
                 let line = bytes.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
-                put_escaped(out, &line[..line.len().min(SHOWN)]);
+                put_escaped(out, &line[..line.len().min(MAX_INVALID_LINE_BYTES)]);
             }
         }
         put(out, format_args!("\" {} {}", self.status, self.body));
@@ -110,7 +107,7 @@ impl Entry<'_, '_, '_> {
     }
 }
 
-/// Writes what a client sent so that it can't pretend to be more than it is.
+/// Writes bytes from a client, escaped so that they cannot forge fields or lines.
 fn put_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
@@ -126,29 +123,29 @@ pub(crate) struct LogWriter {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where an access log is written to.
+/// Destination of the access log.
 #[derive(Clone, Debug, Default)]
 pub struct AccessLog {
-    /// A file that is appended to; nothing stands for standard output.
+    /// File to append to; `None` selects standard output.
     pub path: Option<PathBuf>,
-    /// Once set, the file is opened anew, as after it was renamed; the flag is cleared.
+    /// When set, the file is reopened, for example after log rotation; the flag is cleared.
     pub reopen: Arc<AtomicBool>,
 }
 
 impl LogWriter {
-    /// Bytes that each worker's lines may fill until they are written; more are lost, and counted.
+    /// Capacity of each worker's buffer. Lines beyond it are lost and counted.
     pub(crate) const BUFFER_BYTES: usize = 1 << 20;
 
-    /// How often the lines are written.
+    /// Interval at which the lines are written.
     const WRITE_INTERVAL: Duration = Duration::from_millis(100);
 
-    /// How long the last lines may take to be written.
+    /// Maximum time to write the remaining lines at the end.
     const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// Opens the log for so many workers.
+    /// Opens the log and starts its thread.
     ///
     /// # Errors
-    /// When the file can't be opened, or there is no thread.
+    /// The file cannot be opened, or the thread cannot be started.
     pub(crate) fn start(
         to: AccessLog,
         workers: usize,
@@ -160,7 +157,7 @@ impl LogWriter {
         let name = "access log".to_owned();
         let thread = thread::Builder::new().name(name).spawn(move || {
             loop {
-                // In this order: what was written before the end is still seen.
+                // Check first: lines written before the workers ended are still read below.
                 let ended = rings.iter().all(Consumer::is_abandoned);
                 rings.iter_mut().for_each(|ring| target.write(ring));
                 if ended {
@@ -171,7 +168,7 @@ impl LogWriter {
         })?;
         let lines = |ring| {
             let writer = thread.thread().clone();
-            LogSender { ring, writer, called: false, line: Vec::with_capacity(512) }
+            LogSender { ring, writer, woken: false, line: Vec::with_capacity(512) }
         };
         let lines = producers.into_iter().map(lines).collect();
         Ok((LogWriter { thread: Some(thread) }, lines))
@@ -179,14 +176,17 @@ impl LogWriter {
 }
 
 impl Drop for LogWriter {
-    /// Waits until all is written, for a while; the workers have ended.
+    /// Waits for the remaining lines to be written, up to `FLUSH_TIMEOUT`. The workers have ended.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         thread.thread().unpark();
         let until = Instant::now() + Self::FLUSH_TIMEOUT;
         while !thread.is_finished() {
             if Instant::now() > until {
-                return error!("the access log takes no more; its last lines are lost");
+                return error!(
+                    "cannot flush the access log within {:?}; its last lines are lost",
+                    Self::FLUSH_TIMEOUT
+                );
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -194,12 +194,11 @@ impl Drop for LogWriter {
     }
 }
 
-/// The open log.
 struct LogTarget {
     to: AccessLog,
     file: Option<File>,
     metrics: Metrics,
-    /// Lines that were lost since writing began to fail; none while it works.
+    /// Lines lost since writing began to fail; `None` while it succeeds.
     lost: Option<u64>,
 }
 
@@ -209,8 +208,8 @@ impl LogTarget {
         Ok(LogTarget { to, file, metrics, lost: None })
     }
 
-    /// Writes what a worker has left. What can't be written is lost and counted, which is said when
-    /// it begins and when it is over.
+    /// Writes a worker's lines. Lines that cannot be written are lost and counted; the first
+    /// failure and the recovery are logged.
     fn write(&mut self, ring: &mut Consumer<u8>) {
         if self.to.reopen.swap(false, Ordering::Relaxed)
             && let Some(path) = &self.to.path
@@ -219,12 +218,15 @@ impl LogTarget {
                 Ok(file) => self.file = Some(file),
                 Err(error) => {
                     let path = path.display();
-                    error!("{path} can't be opened anew, lines go to where they went: {error}");
+                    error!(
+                        "cannot reopen the access log {path}: {error}; \
+                         lines are still written to the previous file"
+                    );
                 }
             }
         }
         let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
-        // Nothing can be written to what takes nothing.
+        // An empty write would succeed and hide the failure.
         if chunk.is_empty() {
             return;
         }
@@ -241,13 +243,13 @@ impl LogTarget {
                 let lines = [first, second].concat().iter().filter(|b| **b == b'\n').count() as u64;
                 self.metrics.own().log_lines_lost.add(lines);
                 if self.lost.is_none() {
-                    error!("the access log can't be written, lines are lost: {error}");
+                    error!("cannot write the access log: {error}; lines are lost");
                 }
                 self.lost = Some(self.lost.unwrap_or(0) + lines);
             }
             Ok(()) => {
                 if let Some(lines) = self.lost.take() {
-                    warn!("the access log can be written again; {lines} lines were lost");
+                    warn!("the access log is writable again; {lines} lines were lost");
                 }
             }
         }
@@ -285,16 +287,16 @@ mod tests {
         let expected = "192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"GET /a?b HTTP/1.1\" 200 12 \
                         \"http://r/\" \"u v\"\n";
         assert_eq!(line(head), expected);
-        let expected = |shown: &str| {
-            format!("192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"{shown}\" 200 12 \"-\" \"-\"\n")
+        let expected = |logged: &str| {
+            format!("192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"{logged}\" 200 12 \"-\" \"-\"\n")
         };
         assert_eq!(line(""), expected("-"));
         assert_eq!(line("no \"sense\" \r\n\r\n"), expected("no \\x22sense\\x22 "));
-        assert_eq!(line(&"x".repeat(1000)), expected(&"x".repeat(SHOWN)));
+        assert_eq!(line(&"x".repeat(1000)), expected(&"x".repeat(MAX_INVALID_LINE_BYTES)));
     }
 
     #[test]
-    fn an_error_of_the_log_was_said_at_each_write() {
+    fn log_write_error_was_reported_at_each_write() {
         let metrics = Metrics::new(1).of_writer();
         let path = Some(PathBuf::from("/dev/full"));
         let to = AccessLog { path, ..AccessLog::default() };
@@ -306,7 +308,7 @@ mod tests {
             chunk.commit_all();
             target.write(&mut ring);
         };
-        // What is said when this becomes something is not said again until it was nothing.
+        // The error is logged when `lost` becomes `Some`, and not again before it was `None`.
         for lost in [1, 2] {
             write(&mut target, b"line\n");
             assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (Some(lost), lost));
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_can_not_break_out() {
+    fn client_bytes_are_escaped() {
         let head = "GET / HTTP/1.0\r\nUser-Agent: a\" 200 1 \"\\\u{e9}\t\r\n\r\n";
         let line = line(head);
         assert!(line.ends_with(" \"a\\x22 200 1 \\x22\\x5C\\xC3\\xA9\"\n"), "{line}");

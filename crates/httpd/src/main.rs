@@ -1,4 +1,4 @@
-//! The web server as a program.
+//! The program `httpd`.
 
 mod arguments;
 mod backends;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let stderr = match Stderr::start() {
         Ok(stderr) => stderr,
         Err(error) => {
-            eprintln!("httpd: the system refused a thread: {error}");
+            eprintln!("httpd: cannot start the log thread: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -38,57 +38,57 @@ fn main() -> ExitCode {
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    Stderr::take_panics();
+    Stderr::log_panics();
     let outcome = serve(&arguments, &stderr);
     if let Err(error) = &outcome {
-        stderr.say(&format!("httpd: {error}"));
+        stderr.print(&format!("httpd: {error}"));
     }
-    stderr.end();
+    stderr.flush();
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Serves until a signal says stop.
+/// Serves until a signal arrives.
 fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
-    let mut signals = end_at_second_signal()?;
+    let mut signals = exit_at_second_signal()?;
     let (backend, note) = backends::choose(&arguments.backend)?;
     let reopen = Arc::default();
     for signal in [SIGHUP, SIGUSR1] {
         signal_hook::flag::register(signal, Arc::clone(&reopen))?;
     }
-    let share = arguments.wanted().share_here()?;
-    let server = arguments.server(&backend, share, &reopen).start()?;
+    let budget = arguments.descriptor_demand().budget_of_process()?;
+    let server = arguments.server(&backend, budget, &reopen).start()?;
     if let Some(note) = note {
-        stderr.say(&note);
+        stderr.print(&note);
     }
-    stderr.say(&ready(&server, share.workers));
+    stderr.print(&ready_line(&server, budget.workers));
     let handle = server.handle();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();
-        info!("stopping; replies under way are sent first, a second signal ends this at once");
+        info!("shutting down: finishing the responses in progress; a second signal exits at once");
         handle.stop();
     })?;
     let reset: u64 = server.wait()?.iter().map(|stats| stats.reset_at_stop).sum();
     if reset > 0 {
         warn!(
-            "{reset} connections that waited to be accepted were reset at the stop, as there was no room for \
-             them; --max-connections makes room"
+            "{reset} connections in the listen queue were reset at shutdown: no room for them; raise \
+             --max-connections"
         );
     }
     Ok(())
 }
 
-/// The line that says that connections are accepted.
-fn ready(server: &Server, workers: u16) -> String {
+/// Returns the message that connections are accepted.
+fn ready_line(server: &Server, workers: u16) -> String {
     let addresses: Vec<_> = server.addresses().iter().map(|at| format!("http://{at}")).collect();
     let backend = server.backend();
     format!("listening on {} (backend {backend}, {workers} workers)", addresses.join(" and "))
 }
 
-/// Listens to the signals that end the server; the second one ends the process.
-fn end_at_second_signal() -> std::io::Result<Signals> {
+/// Registers the signals that stop the server; the second one exits the process.
+fn exit_at_second_signal() -> std::io::Result<Signals> {
     let is_second = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal passes by the exit and arms it.
+        // In this order: the first signal finds the flag unset, then sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_second))?;
         signal_hook::flag::register(signal, Arc::clone(&is_second))?;
     }

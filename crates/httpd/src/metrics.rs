@@ -1,4 +1,4 @@
-//! What a server has done, for all to see.
+//! Metrics of a server.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use tracing::warn;
 
 use crate::status::Status;
 
-/// A number that one thread counts and others read.
+/// A counter with one writing thread and many readers.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to it. Only its own thread does, so this needs no locked instruction.
+    /// Adds `n`. Only the owning thread calls it, so it needs no locked instruction.
     #[inline]
     pub(crate) fn add(&self, n: u64) {
         self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
@@ -32,12 +32,11 @@ impl Counter {
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What one worker has done.
         #[derive(Debug, Default)]
         pub(crate) struct WorkerMetrics { $($(#[$doc])* pub(crate) $name: Counter,)* }
 
         impl WorkerMetrics {
-            /// The sums over all workers, each with its name.
+            /// Returns the sums over all workers, with their names.
             fn sums(all: &[Arc<WorkerMetrics>]) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), all.iter().map(|counts| counts.$name.get()).sum())),*]
                     .into_iter()
@@ -47,45 +46,45 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Replies of each class of status.
+    /// Responses, by class of status.
     replies_2xx,
     replies_3xx,
     replies_4xx,
     replies_5xx,
-    /// Bytes of their bodies.
+    /// Bytes of response bodies.
     body_bytes,
-    /// Connections that were accepted, and that ended.
+    /// Connections accepted and closed.
     connections_accepted,
     connections_closed,
-    /// Replies because a bound was reached: 408, 413, 414, 431, and clients reset for being slow.
+    /// Limits exceeded: responses 408, 413, 414 and 431, and resets of slow clients.
     refused_slow,
     refused_body,
     refused_line,
     refused_head,
     reset_slow,
-    /// Requests that were answered with 503, as all bodies together needed too much memory, or as too
-    /// many files were open.
+    /// Requests answered with 503: the memory for bodies, or the number of open files, was at
+    /// its limit.
     refused_bodies,
     refused_files,
-    /// Requests for something costly that came too late: answered with 503, and not answered as nobody
-    /// waited any more.
+    /// Expensive requests shed after queueing too long: answered with 503, and reset because the
+    /// client had given up.
     refused_late,
     reset_late,
-    /// Connections that were reset before anything was done for them, as they came too late.
+    /// Connections reset before they were served, as they had queued too long.
     connections_lost,
-    /// Connections that were reset as their address had its share.
+    /// Connections reset as their address was at its limit.
     refused_addresses,
-    /// Connections that waited to be accepted at a stop, and were reset for want of room.
+    /// Connections in the listen queue that were reset at shutdown, as there was no room.
     reset_at_stop,
-    /// The length of the listeners' queues of all workers together, and how many connections they can
-    /// serve in a second, as far as that is known.
+    /// Total length of the workers' listen queues, and connections that they can serve per second,
+    /// as far as measured.
     backlog,
     service_rate,
-    /// Times accepting paused for want of room.
+    /// Pauses of accepting for lack of room or descriptors.
     accept_pauses,
-    /// Connections that ended as they queued too much.
+    /// Connections closed because they queued too much.
     overruns,
-    /// What the loops did, and the processor time of their threads.
+    /// Event loop iterations, CPU time of the threads, and events of the kernel interface.
     turns,
     processor_us,
     system_calls,
@@ -96,9 +95,8 @@ counts! {
 }
 
 impl WorkerMetrics {
-    /// Counts a reply.
     #[inline]
-    pub(crate) fn reply(&self, status: u16, body: u64) {
+    pub(crate) fn count_response(&self, status: u16, body: u64) {
         let class = match status {
             ..300 => &self.replies_2xx,
             300..400 => &self.replies_3xx,
@@ -108,30 +106,33 @@ impl WorkerMetrics {
         class.add(1);
         self.body_bytes.add(body);
         if status >= 400 {
-            self.refusal(status);
+            self.count_limit(status);
         }
     }
 
     #[cold]
-    fn refusal(&self, status: u16) {
-        let bound = match status {
+    fn count_limit(&self, status: u16) {
+        let counter = match status {
             _ if status == Status::TIMEOUT.0 => &self.refused_slow,
             _ if status == Status::BODY.0 => &self.refused_body,
             _ if status == Status::LINE.0 => &self.refused_line,
             _ if status == Status::HEAD.0 => &self.refused_head,
             _ => return,
         };
-        bound.add(1);
+        counter.add(1);
     }
 
-    /// Takes over what the mechanism has counted.
-    pub(crate) fn take_over(&self, io: &impl Commands) {
+    /// Copies the statistics of the mechanism.
+    pub(crate) fn copy_stats(&self, io: &impl Commands) {
         let stats = io.stats();
         let Stats { accepted, closed, accept_pauses, overruns, cpu_time, kernel, .. } = stats;
         self.connections_accepted.set(accepted);
         self.connections_closed.set(closed);
         if accept_pauses > self.accept_pauses.get() {
-            warn!("connections wait, as there is no room for more, or no descriptor");
+            warn!(
+                "accepting paused: the maximum number of connections or descriptors is reached; \
+                 raise max_connections or the descriptor limit"
+            );
         }
         self.accept_pauses.set(accept_pauses);
         self.connections_lost.set(stats.abandoned);
@@ -149,47 +150,45 @@ impl WorkerMetrics {
     }
 }
 
-/// The counts of all workers of a server, and of the thread that writes its log.
+/// The metrics of all workers of a server, and of the thread that writes its log.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     all: Arc<[Arc<WorkerMetrics>]>,
-    begun: Arc<OnceLock<Instant>>,
-    /// Which are this worker's own.
+    started: Arc<OnceLock<Instant>>,
+    /// Index of this worker's metrics.
     own: usize,
 }
 
 impl Metrics {
-    /// A board for so many workers, from the first one's side.
+    /// Creates the metrics for a number of workers; returns those of the first one.
     pub(crate) fn new(workers: usize) -> Self {
         let all = (0..=workers.max(1)).map(|_| Arc::default()).collect();
-        Metrics { all, begun: Arc::default(), own: 0 }
+        Metrics { all, started: Arc::default(), own: 0 }
     }
 
-    /// Notes when the server began; what was noted first stays.
-    pub(crate) fn begin(&self, now: Instant) {
-        self.begun.get_or_init(|| now);
+    /// Records when the server started; the first call counts.
+    pub(crate) fn set_started(&self, now: Instant) {
+        self.started.get_or_init(|| now);
     }
 
-    /// The same from the side of the thread that writes the log, which comes last.
+    /// Returns the metrics of the thread that writes the log, which come last.
     pub(crate) fn of_writer(&self) -> Self {
         self.of(self.all.len() - 1)
     }
 
-    /// The same from another worker's side.
     pub(crate) fn of(&self, worker: usize) -> Self {
         Metrics { own: worker, ..self.clone() }
     }
 
-    /// This worker's counts.
     #[inline]
     pub(crate) fn own(&self) -> &WorkerMetrics {
         &self.all[self.own]
     }
 
-    /// The sums over all workers as JSON, with what else there is to say.
+    /// Returns the sums over all workers as JSON, with the backend, version and uptime.
     pub(crate) fn json(&self, backend: &str, now: Instant) -> String {
-        let begun = self.begun.get().copied().unwrap_or(now);
-        let uptime_ms = now.saturating_duration_since(begun).as_millis();
+        let started = self.started.get().copied().unwrap_or(now);
+        let uptime_ms = now.saturating_duration_since(started).as_millis();
         let (workers, version) = (self.all.len() - 1, env!("CARGO_PKG_VERSION"));
         let mut text = format!(
             "{{\"backend\":\"{backend}\",\"version\":\"{version}\",\"workers\":{workers},\

@@ -1,4 +1,4 @@
-//! From a request's target to a path below the root.
+//! Conversion of request targets to paths below the root.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use crate::host::is_host;
 use crate::status::Status;
 
-/// What a directory shows.
+/// The file that is served for a directory.
 pub(crate) const INDEX: &str = "index.html";
 
-/// A target without scheme and authority, split at its query.
+/// Splits a target into path and query, without scheme and authority.
 ///
 /// # Errors
 /// 400 for a target that is neither in origin form nor in absolute form (RFC 9112, section 3.2)
-/// or has bytes that no URI has.
+/// or contains bytes that no URI has.
 pub(crate) fn split(target: &[u8]) -> Result<(&[u8], Option<&[u8]>), Status> {
     if !target.iter().all(|b| is_uri_byte(*b)) {
         return Err(Status::BAD_REQUEST);
@@ -27,31 +27,31 @@ pub(crate) fn split(target: &[u8]) -> Result<(&[u8], Option<&[u8]>), Status> {
     })
 }
 
-/// `http://example.org?q` has an empty path, which means the root.
+/// Replaces an empty path, as in `http://example.org?q`, by the root.
 fn path_or_root(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"/" } else { path }
 }
 
-/// The path and query of `http://host/path?query`.
+/// Returns the path and query of `http://host/path?query`.
 fn after_authority(target: &[u8]) -> Result<&[u8], Status> {
     let is_scheme = |scheme: &[u8]| {
         target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
     };
-    let rest = match () {
+    let remaining = match () {
         () if is_scheme(b"http://") => &target[b"http://".len()..],
         () if is_scheme(b"https://") => &target[b"https://".len()..],
         () => return Err(Status::BAD_REQUEST),
     };
-    let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
-    // This also refuses a user's name, which is there to deceive (RFC 9110, section 4.2.4).
-    if end == 0 || !is_host(&rest[..end]) {
+    let end = remaining.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(remaining.len());
+    // This also rejects userinfo, which serves to deceive users (RFC 9110, section 4.2.4).
+    if end == 0 || !is_host(&remaining[..end]) {
         return Err(Status::BAD_REQUEST);
     }
-    Ok(&rest[end..])
+    Ok(&remaining[end..])
 }
 
-/// Whether a byte may occur in a target. Of those that RFC 3986 forbids, the ones are let through
-/// that browsers do send as they are.
+/// Returns whether a byte may occur in a target. Bytes that RFC 3986 forbids and browsers send
+/// unencoded are accepted.
 fn is_uri_byte(b: u8) -> bool {
     const TABLE: [bool; 256] = {
         let mut table = [false; 256];
@@ -66,15 +66,15 @@ fn is_uri_byte(b: u8) -> bool {
     TABLE[usize::from(b)]
 }
 
-/// The path below the root that a target's path means; that of the index for a directory's.
+/// Resolves a target's path to a path below the root; for a directory, to that of its index.
 ///
 /// # Errors
-/// 400 for a broken encoding, an encoded slash or NUL, and for a path that leaves the root; 404
-/// for a name that begins with a dot, as such files are hidden, but for `/.well-known`.
+/// 400 for a malformed encoding, an encoded slash or NUL, and for a path that leaves the root.
+/// 404 for a name that begins with a dot, as such files are hidden, except `/.well-known`.
 pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
     let (mut names, is_directory) = names(path)?;
     for (at, name) in names.iter().enumerate() {
-        // What others look for there by agreement is there to be found (RFC 8615).
+        // Well-known URIs are public (RFC 8615).
         if name.starts_with(b".") && !(at == 0 && name == b".well-known") {
             return Err(Status::NOT_FOUND);
         }
@@ -85,9 +85,9 @@ pub(crate) fn resolve(path: &[u8]) -> Result<PathBuf, Status> {
     Ok(PathBuf::from(OsString::from_vec(names.join(&b'/'))))
 }
 
-/// The names in a path, decoded and without dots, and whether it is a directory's.
+/// Returns the decoded names in a path without dot segments, and whether it is a directory's.
 ///
-/// Segments are decoded one by one, so an encoded slash never separates any.
+/// Segments are decoded one by one, so an encoded slash never separates names.
 fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut is_directory = true;
@@ -103,16 +103,16 @@ fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
     Ok((names, is_directory))
 }
 
-/// What all paths that mean the same have in common: their names decoded and encoded in one way,
-/// without dots and empty segments. So no handler is passed by, and a file has one name in the cache.
-/// It is a target's path itself, with the same meaning; one that means no file stays as it is.
+/// Returns the canonical form of a path: names decoded and encoded in one way, without dot segments
+/// and empty segments. Equivalent paths have the same form, so none bypasses a handler and a file
+/// has one key in the cache. A path that cannot be resolved is returned unchanged.
 pub(crate) fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
     let mut last = 0;
-    let mut is_usual = |b: &u8| {
+    let mut is_canonical = |b: &u8| {
         let before = std::mem::replace(&mut last, *b);
-        stands_for_itself(*b) && !(before == b'/' && matches!(b, b'/' | b'.'))
+        is_unencoded(*b) && !(before == b'/' && matches!(b, b'/' | b'.'))
     };
-    if path.iter().all(&mut is_usual) {
+    if path.iter().all(&mut is_canonical) {
         return Cow::Borrowed(path);
     }
     let Ok((names, is_directory)) = names(path) else { return Cow::Borrowed(path) };
@@ -127,11 +127,11 @@ pub(crate) fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(canonical)
 }
 
-/// Encodes what does not stand for itself in a path (RFC 3986, section 3.3).
+/// Percent-encodes the bytes that are not allowed in a path (RFC 3986, section 3.3).
 pub(crate) fn encode(path: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in path {
-        if stands_for_itself(byte) {
+        if is_unencoded(byte) {
             out.push(byte);
         } else {
             out.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
@@ -139,18 +139,18 @@ pub(crate) fn encode(path: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Whether a byte is one of a path that is not encoded; a slash is, too.
-fn stands_for_itself(b: u8) -> bool {
+/// Returns whether a byte, such as a slash, is written unencoded in a canonical path.
+fn is_unencoded(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&b)
 }
 
-/// A path that can be resolved, decoded for people to read.
+/// Decodes a valid path for display.
 pub(crate) fn decoded(path: &[u8]) -> Vec<u8> {
     let segments = path.split(|b| *b == b'/').map(|segment| decode(segment).unwrap_or_default());
     segments.collect::<Vec<_>>().join(&b'/')
 }
 
-/// Decodes `%41` to `A` in one segment.
+/// Decodes one segment, such as `%41` to `A`.
 fn decode(segment: &[u8]) -> Result<Vec<u8>, Status> {
     let mut name = Vec::with_capacity(segment.len());
     let mut bytes = segment.iter();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_mean_the_same_have_one_name() {
+    fn equivalent_paths_have_one_canonical_form() {
         const CASES: [(&str, &str); 18] = [
             ("/", "/"),
             ("//", "/"),
@@ -251,12 +251,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_need_not_be_text() {
+    fn names_may_be_invalid_utf8() {
         let name = OsString::from_vec(vec![0xff, b'\\', b'\n']);
         assert_eq!(resolve(b"/%ff%5C%0a"), Ok(PathBuf::from(name)));
     }
 
-    /// A target, and its path and query if it is accepted.
+    /// A target, and its path and query if it is valid.
     type Case = (&'static str, Option<(&'static str, Option<&'static str>)>);
 
     #[test]

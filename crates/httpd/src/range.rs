@@ -1,24 +1,22 @@
-//! Parts of a file (RFC 9110, section 14).
+//! Range requests (RFC 9110, section 14).
 
 use std::ops::Range;
 
-/// What a Range field asks for.
+/// The parts of a file that a Range field requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RangeRequest {
-    /// Everything: the field is none that is understood, or asks for too much.
+    /// The whole file: the field is invalid or requests too much, and is ignored.
     Whole,
-    /// Nothing that is there.
-    Nothing,
-    /// One part.
+    /// No part is within the file: 416.
+    NotSatisfiable,
     One(Range<u64>),
-    /// Several parts, in the order asked for.
     Several(Vec<Range<u64>>),
 }
 
-/// The most parts that are sent; who asks for more gets everything.
+/// Maximum number of parts; a field with more is ignored.
 const MAX_PARTS: usize = 16;
 
-/// Reads a Range field for a file of `len` bytes.
+/// Parses a Range field for a file of `len` bytes.
 pub(crate) fn parse_range(field: &[u8], len: u64) -> RangeRequest {
     let Some(set) =
         field.split_at_checked(6).filter(|(unit, _)| unit.eq_ignore_ascii_case(b"bytes="))
@@ -38,16 +36,16 @@ pub(crate) fn parse_range(field: &[u8], len: u64) -> RangeRequest {
     let sum = parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.end - part.start));
     match parts.len() {
         _ if count == 0 || count > MAX_PARTS => RangeRequest::Whole,
-        0 => RangeRequest::Nothing,
+        0 => RangeRequest::NotSatisfiable,
         1 => RangeRequest::One(parts.remove(0)),
-        // Parts that overlap would multiply what is sent.
+        // Overlapping parts would multiply the bytes sent.
         _ if sum > len => RangeRequest::Whole,
         _ => RangeRequest::Several(parts),
     }
 }
 
-/// One part, such as `0-499`, `500-` or `-500`; empty if the file has nothing there, and nothing
-/// if it is none.
+/// Parses one part, such as `0-499`, `500-` or `-500`. It is empty if it is beyond the end of the
+/// file. Returns `None` if it is invalid.
 fn part(spec: &[u8], len: u64) -> Option<Range<u64>> {
     let at = memchr::memchr(b'-', spec)?;
     let (first, last) = (spec[..at].trim_ascii_end(), spec[at + 1..].trim_ascii_start());
@@ -61,7 +59,7 @@ fn part(spec: &[u8], len: u64) -> Option<Range<u64>> {
     }
 }
 
-/// Digits; more than anything is as good as anything.
+/// Parses digits; saturates at `u64::MAX`.
 fn number(digits: &[u8]) -> Option<u64> {
     let all = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     all.then(|| {
@@ -77,8 +75,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn parts_as_they_are_asked_for() {
-        use RangeRequest::{Nothing, One, Several, Whole};
+    fn range_fields_are_parsed() {
+        use RangeRequest::{NotSatisfiable, One, Several, Whole};
         let cases: Vec<(&str, RangeRequest)> = vec![
             ("bytes=0-499", One(0..500)),
             ("BYTES=0-0", One(0..1)),
@@ -87,9 +85,9 @@ mod tests {
             ("bytes=-5000", One(0..1000)),
             ("bytes=999-5000", One(999..1000)),
             ("bytes=0-99999999999999999999999", One(0..1000)),
-            ("bytes=1000-", Nothing),
-            ("bytes=1000-2000,99999999999999999999999-", Nothing),
-            ("bytes=-0", Nothing),
+            ("bytes=1000-", NotSatisfiable),
+            ("bytes=1000-2000,99999999999999999999999-", NotSatisfiable),
+            ("bytes=-0", NotSatisfiable),
             ("bytes=0-0,-1", Several(vec![0..1, 999..1000])),
             ("bytes= 0-0 , 5 - 6,,", Several(vec![0..1, 5..7])),
             ("bytes=0-0,1000-", One(0..1)),
@@ -118,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_has_no_parts() {
+    fn empty_file_has_no_satisfiable_range() {
         for field in ["bytes=0-", "bytes=0-0", "bytes=-1"] {
-            assert_eq!(parse_range(field.as_bytes(), 0), RangeRequest::Nothing, "{field}");
+            assert_eq!(parse_range(field.as_bytes(), 0), RangeRequest::NotSatisfiable, "{field}");
         }
     }
 
     proptest! {
         #[test]
-        fn every_part_lies_within_the_file(field in "bytes=[0-9, -]{0,40}", len in 0..2000u64) {
+        fn every_part_is_within_the_file(field in "bytes=[0-9, -]{0,40}", len in 0..2000u64) {
             let parts = match parse_range(field.as_bytes(), len) {
                 RangeRequest::One(part) => vec![part],
                 RangeRequest::Several(parts) => parts,
-                RangeRequest::Whole | RangeRequest::Nothing => vec![],
+                RangeRequest::Whole | RangeRequest::NotSatisfiable => vec![],
             };
             for part in &parts {
                 prop_assert!(part.start < part.end && part.end <= len);

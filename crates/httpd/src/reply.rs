@@ -1,4 +1,4 @@
-//! Writing replies.
+//! Serialization of responses.
 
 use std::io::Write;
 use std::ops::Range;
@@ -13,21 +13,21 @@ use crate::request::Persistence;
 use crate::respond::ResponseWriter;
 use crate::status::Status;
 
-/// How a reply is given.
+/// How a response is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseOptions {
-    /// Whether the body is sent, which it isn't in reply to HEAD.
+    /// Whether the body is sent; false for HEAD.
     pub(crate) body: bool,
-    /// Whether the connection goes on.
+    /// Whether the connection stays open.
     pub(crate) persistence: Persistence,
-    /// How it ends if it doesn't.
+    /// How the connection is closed, if it is.
     pub(crate) close: Close,
-    /// Whether the client speaks HTTP/1.0.
+    /// Whether the request is HTTP/1.0.
     pub(crate) is_http10: bool,
 }
 
 impl ResponseOptions {
-    /// That of a reply to what is no request, or not in time.
+    /// Returns the options for a response to an invalid or late request: the connection closes.
     pub(crate) fn last(body: bool) -> Self {
         ResponseOptions {
             body,
@@ -37,14 +37,13 @@ impl ResponseOptions {
         }
     }
 
-    /// The connection ends, whatever was asked for. What the client still sends is dropped, so
-    /// that it does not destroy the reply.
+    /// Returns the options with the connection closing afterwards. Bytes that the client still sends
+    /// are discarded first, so that a reset does not destroy the response.
     pub(crate) fn ending(self) -> Self {
         ResponseOptions { persistence: Persistence::Close, close: Close::Linger, ..self }
     }
 
-    /// Ends the connection if it is to end.
-    /// Returns whether it goes on.
+    /// Closes the connection if the options require it. Returns whether it stays open.
     pub(crate) fn finish(self, io: &mut impl Commands, to: ConnId) -> bool {
         if self.persistence == Persistence::Close {
             io.close(to, self.close);
@@ -62,31 +61,31 @@ impl ResponseOptions {
     }
 }
 
-/// What the head of a reply says of the file that it is about.
+/// Header fields that describe a representation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RepresentationHeaders {
     pub(crate) content_type: String,
-    /// Nothing for what can't be asked for again on a condition.
+    /// `None` if conditional requests are not supported.
     pub(crate) validators: Option<Validators>,
     pub(crate) coding: Option<Coding>,
-    /// Whether another client might get another coding.
+    /// Whether another client may get another coding.
     pub(crate) varies: bool,
     pub(crate) caching: Caching,
 }
 
-/// What is said of how long others may keep a reply.
+/// The Cache-Control of a response.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Caching {
     #[default]
-    Unsaid,
-    /// Not at all, as it is another the next moment.
-    Not,
-    /// So many seconds without asking.
-    Seconds(u32),
+    /// No Cache-Control field.
+    Unspecified,
+    /// `no-store`, for content that changes with every response.
+    NoStore,
+    /// `max-age`, in seconds.
+    MaxAge(u32),
 }
 
 impl RepresentationHeaders {
-    /// Something of that type.
     pub(crate) fn plain(content_type: &str) -> Self {
         RepresentationHeaders {
             content_type: content_type.to_owned(),
@@ -94,7 +93,7 @@ impl RepresentationHeaders {
         }
     }
 
-    /// Writes the fields that also a reply without the file has (RFC 9110, section 15.4.5).
+    /// Writes the fields that a 304 has, too (RFC 9110, section 15.4.5).
     pub(crate) fn put_validators(&self, out: &mut Vec<u8>) {
         if let Some(Validators { etag, modified, .. }) = &self.validators {
             if let Some(modified) = modified {
@@ -110,9 +109,9 @@ impl RepresentationHeaders {
             out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
         }
         match self.caching {
-            Caching::Unsaid => {}
-            Caching::Not => out.extend_from_slice(b"Cache-Control: no-store\r\n"),
-            Caching::Seconds(n) => put(out, format_args!("Cache-Control: max-age={n}\r\n")),
+            Caching::Unspecified => {}
+            Caching::NoStore => out.extend_from_slice(b"Cache-Control: no-store\r\n"),
+            Caching::MaxAge(n) => put(out, format_args!("Cache-Control: max-age={n}\r\n")),
         }
     }
 
@@ -133,7 +132,7 @@ impl RepresentationHeaders {
 
 const OK_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
-/// Writes the first lines of a head.
+/// Writes the status line and the fields of every response.
 pub(crate) fn begin_head(out: &mut Vec<u8>, status: Status, clock: &Clock) {
     if status == Status::OK {
         out.extend_from_slice(OK_LINE);
@@ -147,7 +146,7 @@ pub(crate) fn begin_head(out: &mut Vec<u8>, status: Status, clock: &Clock) {
     out.extend_from_slice(clock.fields());
 }
 
-/// Writes the rest of a head.
+/// Writes the Connection field and the end of a head.
 pub(crate) fn end_head(out: &mut Vec<u8>, options: ResponseOptions) {
     out.extend_from_slice(options.connection());
     out.extend_from_slice(b"\r\n");
@@ -164,60 +163,63 @@ fn put_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// Appends formatted text; a vector takes everything.
+/// Appends formatted text; writing to a vector cannot fail.
 pub(crate) fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// What a reply has to give.
+/// The body of a prepared response.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// It is short, or made for one client, and stands behind the head.
-    Short,
-    /// To be sent from where it is.
+    /// Stored after the head, as it is short or made for one client.
+    Inline,
+    /// Sent without a copy.
     Memory(Bytes),
-    /// An open file.
     File(File),
 }
 
-/// A reply of 200 that is ready to be sent over and over, but for its Date.
+/// A 200 response that can be sent repeatedly; only its Date is updated.
 #[derive(Debug)]
 pub(crate) struct PreparedResponse {
-    /// The head as HTTP/1.1 wants it while the connection goes on; a short body follows.
+    /// The head for HTTP/1.1 without a Connection field; an inline body follows.
     bytes: Vec<u8>,
     /// Length of the head.
     head: usize,
     content: Content,
     len: u64,
     pub(crate) representation: RepresentationHeaders,
-    /// Of which turn of the clock the Date is.
-    turns: u64,
+    /// The clock's tick count for the Date in `bytes`.
+    ticks: u64,
 }
 
 impl PreparedResponse {
-    /// Bodies up to this length are copied behind their head: one copy of so few bytes costs
-    /// less than a second piece in the list that the kernel walks.
-    pub(crate) const SHORT: usize = 4096;
+    /// Maximum length of a body that is copied after its head: one copy of so few bytes costs
+    /// less than a second element in the kernel's I/O vector.
+    pub(crate) const MAX_INLINE_BYTES: usize = 4096;
 
-    /// Prepares a reply from memory.
+    /// Prepares a response from memory.
     pub(crate) fn new(representation: RepresentationHeaders, body: &[u8], clock: &Clock) -> Self {
-        if body.len() > Self::SHORT {
+        if body.len() > Self::MAX_INLINE_BYTES {
             let content = Content::Memory(Bytes::copy_from_slice(body));
             return Self::with(representation, content, body.len() as u64, clock);
         }
-        Self::once(representation, body, clock)
+        Self::uncached(representation, body, clock)
     }
 
-    /// Prepares a reply that is sent to one client only. It is copied, so what waits of it counts as held
-    /// for its connection.
-    pub(crate) fn once(representation: RepresentationHeaders, body: &[u8], clock: &Clock) -> Self {
-        let mut prepared = Self::with(representation, Content::Short, body.len() as u64, clock);
+    /// Prepares a response for one client. Its body is copied, so unsent bytes count as buffered for
+    /// the connection.
+    pub(crate) fn uncached(
+        representation: RepresentationHeaders,
+        body: &[u8],
+        clock: &Clock,
+    ) -> Self {
+        let mut prepared = Self::with(representation, Content::Inline, body.len() as u64, clock);
         prepared.bytes.extend_from_slice(body);
         prepared.bytes.shrink_to_fit();
         prepared
     }
 
-    /// Prepares a reply from a file of `len` bytes.
+    /// Prepares a response from a file of `len` bytes.
     pub(crate) fn from_file(
         representation: RepresentationHeaders,
         file: File,
@@ -240,34 +242,33 @@ impl PreparedResponse {
         put_length(&mut bytes, len);
         bytes.extend_from_slice(b"\r\n");
         let head = bytes.len();
-        PreparedResponse { bytes, head, content, len, representation, turns: clock.turns() }
+        PreparedResponse { bytes, head, content, len, representation, ticks: clock.ticks() }
     }
 
-    /// Bytes of memory.
-    pub(crate) fn weight(&self) -> usize {
+    /// Returns the bytes of memory for head and body.
+    pub(crate) fn memory_bytes(&self) -> usize {
         let content = match &self.content {
-            Content::Short | Content::File(_) => 0,
+            Content::Inline | Content::File(_) => 0,
             Content::Memory(bytes) => bytes.len(),
         };
         self.bytes.len() + content
     }
 
-    /// Whether a file is kept open for it.
+    /// Returns whether the body is an open file.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.content, Content::File(_))
     }
 
-    /// Whether a file is open for it and for nobody else.
+    /// Returns whether the body is an open file that is not being sent.
     pub(crate) fn is_open_and_idle(&self) -> bool {
         matches!(&self.content, Content::File(file) if !file.is_shared())
     }
 
-    /// Length of the body.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Sends the reply; returns how many bytes are queued now.
+    /// Sends the response. Returns the number of bytes queued.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -276,23 +277,23 @@ impl PreparedResponse {
         clock: &Clock,
         options: ResponseOptions,
     ) -> usize {
-        if self.turns != clock.turns() {
+        if self.ticks != clock.ticks() {
             self.bytes[OK_LINE.len()..][..clock.fields().len()].copy_from_slice(clock.fields());
-            self.turns = clock.turns();
+            self.ticks = clock.ticks();
         }
         if !(options.body && options.persistence == Persistence::Implicit) {
-            return self.send_otherwise(io, to, options);
+            return self.send_with_changed_head(io, to, options);
         }
         let queued = io.send(to, Chunk::Copy(&self.bytes));
         match &self.content {
-            Content::Short => queued,
+            Content::Inline => queued,
             Content::Memory(bytes) => io.send(to, Chunk::Shared(bytes.clone())),
             Content::File(file) => io.send(to, Chunk::File(file.clone(), 0..self.len)),
         }
     }
 
-    /// Sends the reply to HEAD, or with a Connection field, which comes last in the head.
-    fn send_otherwise(
+    /// Sends the response without a body (HEAD) or with a Connection field, the last one in the head.
+    fn send_with_changed_head(
         &self,
         io: &mut impl Commands,
         to: ConnId,
@@ -308,18 +309,18 @@ impl PreparedResponse {
         queued
     }
 
-    /// Sends part of the body; returns how many bytes are queued now.
+    /// Sends part of the body. Returns the number of bytes queued.
     fn send_part(&self, io: &mut impl Commands, to: ConnId, part: Range<u64>) -> usize {
         let within = part.start as usize..part.end as usize;
         match &self.content {
-            Content::Short => io.send(to, Chunk::Copy(&self.bytes[self.head..][within])),
+            Content::Inline => io.send(to, Chunk::Copy(&self.bytes[self.head..][within])),
             Content::Memory(bytes) => io.send(to, Chunk::Shared(bytes.slice(within))),
             Content::File(file) => io.send(to, Chunk::File(file.clone(), part)),
         }
     }
 
-    /// Sends one part of the body with 206; returns how many bytes are queued now, and the length of
-    /// the reply's body.
+    /// Sends one part of the body with 206. Returns the number of bytes queued, and the length of
+    /// the response's body.
     pub(crate) fn send_one(
         &self,
         io: &mut impl Commands,
@@ -343,8 +344,8 @@ impl PreparedResponse {
         (queued, len)
     }
 
-    /// Sends several parts of the body with 206, each with a head of its own (RFC 9110, section
-    /// 14.6); returns how many bytes are queued now, and the length of the reply's body.
+    /// Sends several parts of the body with 206 as multipart/byteranges (RFC 9110, section 14.6).
+    /// Returns the number of bytes queued, and the length of the response's body.
     pub(crate) fn send_several(
         &self,
         io: &mut impl Commands,

@@ -1,7 +1,7 @@
-//! Reading a request's head, strictly.
+//! Strict parsing of request heads.
 //!
-//! `httparse` finds the parts. What it leaves to others is checked here, because two servers that
-//! disagree about where a request ends can be played against each other (RFC 9112, section 11.2).
+//! `httparse` splits a head; this module checks what `httparse` accepts too liberally. Two servers that
+//! disagree about the end of a request enable request smuggling (RFC 9112, section 11.2).
 
 use std::mem::MaybeUninit;
 
@@ -12,21 +12,22 @@ use crate::head_errors::classify_head;
 use crate::host::is_host;
 use crate::status::Status;
 
-/// What the first bytes of a connection, or those after the last request, turn out to be.
+/// The result of parsing the bytes at the start of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Parsed<'h, 'a> {
-    /// The beginning of a request.
+    /// An incomplete head.
     Partial,
-    /// Nothing to go on from: the reply has this status, then the connection ends.
-    Refused(Status),
-    /// A first line of a later minor version of HTTP/1, whose digit is here. Such a request is read as
-    /// one of HTTP/1.1 (RFC 9110, section 6.2): whoever has the bytes parses a copy that says `1`.
+    /// An invalid head. The response has this status, then the connection closes.
+    Rejected(Status),
+    /// A request line with a later minor version of HTTP/1; the value is the offset of the digit. Such a
+    /// request is processed as HTTP/1.1 (RFC 9110, section 6.2): the caller parses a copy with the
+    /// digit replaced by 1.
     LaterMinor(usize),
-    /// A request, with its head complete.
+    /// A complete head.
     Request(Request<'h, 'a>),
 }
 
-/// Where the fields of a request are noted.
+/// Storage for the fields of a request.
 pub(crate) type Memory<'a> = [MaybeUninit<Header<'a>>; Limits::MAX_HEADERS];
 
 /// An empty [`Memory`].
@@ -35,98 +36,82 @@ pub(crate) const MEMORY: Memory<'_> = [const { MaybeUninit::uninit() }; Limits::
 /// A request's head.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request<'h, 'a> {
-    /// What is to be done.
     pub(crate) method: Method,
     /// The method's name.
     pub(crate) name: &'a str,
     /// The target as it arrived.
     pub(crate) target: &'a [u8],
-    /// Whether it is of HTTP/1.0.
     pub(crate) is_http10: bool,
-    /// Whether the connection goes on.
     pub(crate) persistence: Persistence,
-    /// Where the body ends.
+    /// How the length of the body is determined.
     pub(crate) framing: Framing,
-    /// What the client expects before it sends the body.
     pub(crate) expects: Expects,
-    /// Whether there are preconditions or ranges.
+    /// Whether there are preconditions or a range.
     pub(crate) conditional: bool,
-    /// Whether the client says which codings it takes.
+    /// Whether there is an Accept-Encoding field.
     pub(crate) has_accept_encoding: bool,
-    /// All fields.
     pub(crate) fields: &'h [Header<'a>],
     /// The head as it arrived.
     pub(crate) head: &'a [u8],
 }
 
 impl<'a> Request<'_, 'a> {
-    /// All values of a field.
     pub(crate) fn all(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
         self.fields.iter().filter(move |f| f.name.eq_ignore_ascii_case(name)).map(|f| f.value)
     }
 
-    /// The value of a field that comes once; a repeated one counts as none.
+    /// Returns the value of a field that occurs once, else `None`.
     pub(crate) fn one(&self, name: &'static str) -> Option<&'a [u8]> {
         let mut all = self.all(name);
         all.next().filter(|_| all.next().is_none())
     }
 
-    /// Whether a field is there.
     pub(crate) fn has(&self, name: &'static str) -> bool {
         self.all(name).next().is_some()
     }
 }
 
-/// How the end of a body is found.
+/// How the length of a body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// By its length; 0 also if there is no body.
+    /// Content-Length; 0 also for no body.
     Length(u64),
-    /// It comes in chunks.
     Chunked,
 }
 
-/// What the Expect field says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Expects {
     #[default]
     Nothing,
-    /// Leave to send the body: `100-continue`.
     Continue,
-    /// Something that nobody knows.
     Unknown,
 }
 
-/// What a client wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// A file.
     Get,
-    /// All about a file but its contents.
     Head,
-    /// What can be done.
     Options,
-    /// Another method of HTTP.
+    /// Another standard method.
     Known,
-    /// Something else.
     Unknown,
 }
 
-/// Whether a connection goes on after a reply.
+/// Whether a connection stays open after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Persistence {
-    /// It does, as always with HTTP/1.1.
+    /// It does, without a Connection field; the default of HTTP/1.1.
     Implicit,
-    /// It does, and the reply says so, for HTTP/1.0.
+    /// It does, with `Connection: keep-alive`, for HTTP/1.0.
     Explicit,
-    /// It ends.
+    /// It closes.
     Close,
 }
 
-/// Reads the head of a request from the first `bytes`.
+/// Parses the head of a request at the start of `bytes`.
 ///
-/// The outcome does not depend on how the bytes arrive: once a beginning of them is refused, whatever
-/// follows it leaves it refused, with the same status. [`classify_head`] sees to that.
+/// The result does not depend on the segmentation of the bytes: if a prefix is rejected, so is every
+/// longer input, with the same status. [`classify_head`] ensures that.
 #[inline]
 pub(crate) fn parse<'h, 'a>(
     bytes: &'a [u8],
@@ -139,27 +124,27 @@ pub(crate) fn parse<'h, 'a>(
         Ok(httparse::Status::Complete(len)) if len <= limits.max_head_bytes => len,
         _ => return classify_head(bytes, limits),
     };
-    // A complete head has them all.
+    // A complete head has all three.
     let (Some(name), Some(target), Some(version)) = (head.method, head.path, head.version) else {
-        return Parsed::Refused(Status::BAD_REQUEST);
+        return Parsed::Rejected(Status::BAD_REQUEST);
     };
     let target = target.as_bytes();
     if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.max_request_line_bytes {
         return classify_head(bytes, limits);
     }
-    // `httparse` passes over empty lines before a request, and takes a bare LF for one.
+    // `httparse` skips empty lines before a request, also those that end in a bare LF.
     let empty_lines = &bytes[..offset(bytes, name)];
     if !empty_lines.chunks(2).all(|line| line == b"\r\n") {
-        return Parsed::Refused(Status::BAD_REQUEST);
+        return Parsed::Rejected(Status::BAD_REQUEST);
     }
     let fields = head.headers;
     let headers = match ParsedHeaders::read(bytes, len, fields) {
         Ok(headers) => headers,
-        Err(status) => return Parsed::Refused(status),
+        Err(status) => return Parsed::Rejected(status),
     };
     let is_http10 = version == 0;
     match headers.framing(is_http10) {
-        Err(status) => Parsed::Refused(status),
+        Err(status) => Parsed::Rejected(status),
         Ok(framing) => Parsed::Request(Request {
             method: Method::from(name),
             name,
@@ -189,7 +174,7 @@ impl From<&str> for Method {
     }
 }
 
-/// What the fields say that matters to every request.
+/// The header fields that are relevant to every request.
 #[derive(Default)]
 struct ParsedHeaders {
     has_host: bool,
@@ -202,16 +187,16 @@ struct ParsedHeaders {
     has_accept_encoding: bool,
 }
 
-/// What Transfer-Encoding says.
+/// The value of the Transfer-Encoding fields.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Coding {
     #[default]
     None,
     Chunked,
-    /// Others, with `chunked` last.
+    /// Other codings, then `chunked`.
     Unknown,
-    /// The end of the body can't be known.
-    Endless,
+    /// `chunked` is not last, or not once: the length of the body is undefined.
+    Undefined,
 }
 
 impl ParsedHeaders {
@@ -219,12 +204,11 @@ impl ParsedHeaders {
     fn read(bytes: &[u8], len: usize, headers: &[Header<'_>]) -> Result<Self, Status> {
         let mut fields = ParsedHeaders::default();
         for header in headers {
-            // With the end of the head, below, this looks at the end of every line: `httparse`
-            // also takes a bare LF for one.
+            // `httparse` accepts a bare LF. This checks the ends of all lines, with the check below.
             if !bytes[..offset(bytes, header.name)].ends_with(b"\r\n") {
                 return Err(Status::BAD_REQUEST);
             }
-            fields.note(header.name, header.value)?;
+            fields.add(header.name, header.value)?;
         }
         match bytes[..len].ends_with(b"\r\n\r\n") {
             true => Ok(fields),
@@ -233,7 +217,7 @@ impl ParsedHeaders {
     }
 
     #[inline]
-    fn note(&mut self, name: &str, value: &[u8]) -> Result<(), Status> {
+    fn add(&mut self, name: &str, value: &[u8]) -> Result<(), Status> {
         match name.len() {
             4 if name.eq_ignore_ascii_case("host") => {
                 if self.has_host || !is_host(value) {
@@ -242,14 +226,14 @@ impl ParsedHeaders {
                 self.has_host = true;
             }
             6 if name.eq_ignore_ascii_case("expect") => {
-                let known = value.eq_ignore_ascii_case(b"100-continue");
-                self.expects = if known { Expects::Continue } else { Expects::Unknown };
+                let is_continue = value.eq_ignore_ascii_case(b"100-continue");
+                self.expects = if is_continue { Expects::Continue } else { Expects::Unknown };
             }
             5 | 8 | 13 | 19 if CONDITIONS.iter().any(|c| name.eq_ignore_ascii_case(c)) => {
                 self.conditional = true;
             }
             15 if name.eq_ignore_ascii_case("accept-encoding") => self.has_accept_encoding = true,
-            10 if name.eq_ignore_ascii_case("connection") => self.note_connection(value),
+            10 if name.eq_ignore_ascii_case("connection") => self.add_connection(value),
             14 if name.eq_ignore_ascii_case("content-length") => {
                 if self.length.is_some() {
                     return Err(Status::BAD_REQUEST);
@@ -257,11 +241,11 @@ impl ParsedHeaders {
                 self.length = Some(number(value).ok_or(Status::BAD_REQUEST)?);
             }
             17 if name.eq_ignore_ascii_case("transfer-encoding") => {
-                // Two fields are one list.
+                // Repeated fields form one list.
                 self.coding = match (self.coding, coding(value)) {
                     (Coding::None, coding) => coding,
-                    (Coding::Endless, Coding::Chunked | Coding::Unknown) => Coding::Unknown,
-                    _ => Coding::Endless,
+                    (Coding::Undefined, Coding::Chunked | Coding::Unknown) => Coding::Unknown,
+                    _ => Coding::Undefined,
                 };
             }
             17 if name.eq_ignore_ascii_case("if-modified-since") => self.conditional = true,
@@ -270,7 +254,7 @@ impl ParsedHeaders {
         Ok(())
     }
 
-    fn note_connection(&mut self, value: &[u8]) {
+    fn add_connection(&mut self, value: &[u8]) {
         for option in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
             self.close |= option.eq_ignore_ascii_case(b"close");
             self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
@@ -294,31 +278,31 @@ impl ParsedHeaders {
         }
         match self.coding {
             Coding::None => Ok(Framing::Length(self.length.unwrap_or(0))),
-            // Whoever sends both, or a coding that HTTP/1.0 does not have, may be an attacker.
+            // Both together, or a coding in HTTP/1.0, may be an attempt at request smuggling.
             _ if is_http10 || self.length.is_some() => Err(Status::BAD_REQUEST),
             Coding::Chunked => Ok(Framing::Chunked),
             Coding::Unknown => Err(Status::NOT_IMPLEMENTED),
-            Coding::Endless => Err(Status::BAD_REQUEST),
+            Coding::Undefined => Err(Status::BAD_REQUEST),
         }
     }
 }
 
-/// Fields that make a request conditional, but for If-Modified-Since.
+/// Fields that make a request conditional, except If-Modified-Since.
 const CONDITIONS: [&str; 5] =
     ["range", "if-match", "if-range", "if-none-match", "if-unmodified-since"];
 
-/// Whether every line of some fields ends as it should, and the last one is empty.
+/// Returns whether every line of a field section ends in CRLF.
 pub(crate) fn ends_in_crlf_only(fields: &[u8]) -> bool {
     let bare = |at: usize| at == 0 || fields[at - 1] != b'\r';
     fields.ends_with(b"\r\n") && !memchr::memchr_iter(b'\n', fields).any(bare)
 }
 
-/// Where in `bytes` a part of them begins.
+/// Returns the offset of `part` in `bytes`.
 fn offset(bytes: &[u8], part: &str) -> usize {
     part.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
-/// Digits and nothing else.
+/// Parses a number that consists of digits only.
 fn number(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;
@@ -333,8 +317,8 @@ fn coding(value: &[u8]) -> Coding {
     let is_chunked = |coding: &&[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
     let mut codings = value.rsplit(|b| *b == b',');
     match codings.next().filter(is_chunked) {
-        None => Coding::Endless,
-        Some(_) if codings.clone().any(|coding| is_chunked(&coding)) => Coding::Endless,
+        None => Coding::Undefined,
+        Some(_) if codings.clone().any(|coding| is_chunked(&coding)) => Coding::Undefined,
         Some(_) if codings.next().is_some() => Coding::Unknown,
         Some(_) => Coding::Chunked,
     }

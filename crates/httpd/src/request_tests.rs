@@ -1,32 +1,32 @@
 use super::*;
 use crate::head_errors::as_http_1_1;
 
-/// The status of what is refused, 0 for what is partial, and otherwise what `look` finds.
+/// Returns the status of a rejected head, 0 for a partial one, else the result of `inspect`.
 fn read_with<T>(
     head: &str,
     limits: &Limits,
-    look: impl FnOnce(&Request<'_, '_>) -> T,
+    inspect: impl FnOnce(&Request<'_, '_>) -> T,
 ) -> Result<T, u16> {
     match parse(head.as_bytes(), &mut { MEMORY }, limits) {
-        Parsed::Request(request) => Ok(look(&request)),
-        Parsed::Refused(status) => Err(status.0),
+        Parsed::Request(request) => Ok(inspect(&request)),
+        Parsed::Rejected(status) => Err(status.0),
         Parsed::Partial => Err(0),
         Parsed::LaterMinor(digit) => {
             let copy = String::from_utf8(as_http_1_1(head.as_bytes(), digit)).unwrap();
-            read_with(&copy, limits, look)
+            read_with(&copy, limits, inspect)
         }
     }
 }
 
-fn read<T>(head: &str, look: impl FnOnce(&Request<'_, '_>) -> T) -> Result<T, u16> {
-    read_with(head, &Limits::default(), look)
+fn read<T>(head: &str, inspect: impl FnOnce(&Request<'_, '_>) -> T) -> Result<T, u16> {
+    read_with(head, &Limits::default(), inspect)
 }
 
 #[test]
 fn a_plain_request() {
     let head = "GET /a?b HTTP/1.1\r\nHost: example.org:80\r\n\r\n";
     let more = format!("{head}GET /");
-    let look = |request: &Request<'_, '_>| {
+    let inspect = |request: &Request<'_, '_>| {
         assert_eq!((request.method, request.name), (Method::Get, "GET"));
         assert_eq!((request.target, request.head), (&b"/a?b"[..], head.as_bytes()));
         assert_eq!(request.fields, [Header { name: "Host", value: b"example.org:80" }]);
@@ -37,12 +37,12 @@ fn a_plain_request() {
         assert_eq!(request.expects, Expects::Nothing);
         assert!(!request.is_http10 && !request.conditional && !request.has_accept_encoding);
     };
-    assert_eq!(read(&more, look), Ok(()));
+    assert_eq!(read(&more, inspect), Ok(()));
 }
 
 #[test]
-fn fields_that_need_a_closer_look_are_noted() {
-    let noted = |field: &str| {
+fn conditional_and_accept_encoding_fields_set_flags() {
+    let flags = |field: &str| {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
         read(&head, |request| (request.conditional, request.has_accept_encoding)).unwrap()
     };
@@ -54,11 +54,11 @@ fn fields_that_need_a_closer_look_are_noted() {
         "If-Modified-Since",
         "If-Unmodified-Since",
     ] {
-        assert_eq!(noted(&format!("{name}: x")), (true, false), "{name}");
+        assert_eq!(flags(&format!("{name}: x")), (true, false), "{name}");
     }
-    assert_eq!(noted("accept-Encoding: br"), (false, true));
+    assert_eq!(flags("accept-Encoding: br"), (false, true));
     for name in ["Accept", "If-Matc", "Ranges", "Referer", "X-Forwarded-For"] {
-        assert_eq!(noted(&format!("{name}: x")), (false, false), "{name}");
+        assert_eq!(flags(&format!("{name}: x")), (false, false), "{name}");
     }
 }
 
@@ -78,7 +78,7 @@ fn bodies_and_expectations() {
 }
 
 #[test]
-fn what_browsers_send_is_accepted() {
+fn usual_header_fields_are_accepted() {
     const FIELDS: [&str; 12] = [
         "Host: a",
         "host: [::1]:8080",
@@ -100,15 +100,15 @@ fn what_browsers_send_is_accepted() {
 }
 
 #[test]
-fn lengths_are_read_to_the_last_number() {
-    let most = format!("GET / HTTP/1.0\r\nContent-Length: {}\r\n\r\n", u64::MAX);
-    assert_eq!(read(&most, |r| r.framing), Ok(Framing::Length(u64::MAX)));
+fn content_length_is_read_up_to_u64_max() {
+    let max = format!("GET / HTTP/1.0\r\nContent-Length: {}\r\n\r\n", u64::MAX);
+    assert_eq!(read(&max, |r| r.framing), Ok(Framing::Length(u64::MAX)));
     let more = format!("GET / HTTP/1.0\r\nContent-Length: {}\r\n\r\n", u128::from(u64::MAX) + 1);
     assert_eq!(read(&more, |_| ()), Err(400));
 }
 
 #[test]
-fn every_beginning_of_a_request_is_partial() {
+fn every_prefix_of_a_request_is_partial() {
     let head = "HEAD /a HTTP/1.0\r\nHost: b\r\nX: y\r\n\r\n";
     for end in 0..head.len() {
         assert_eq!(read(&head[..end], |_| ()), Err(0), "{:?}", &head[..end]);
@@ -116,7 +116,7 @@ fn every_beginning_of_a_request_is_partial() {
 }
 
 #[test]
-fn bounds_are_exact() {
+fn size_limits_are_exact() {
     let limits = Limits { max_request_line_bytes: 20, max_head_bytes: 40, ..Limits::default() };
     let read = |head: &str| match read_with(head, &limits, |_| ()) {
         Ok(()) => 200,
@@ -139,7 +139,7 @@ fn bounds_are_exact() {
 }
 
 #[test]
-fn a_method_that_is_too_long_is_not_implemented() {
+fn too_long_method_is_not_implemented() {
     let limits = Limits { max_request_line_bytes: 20, ..Limits::default() };
     let read = |head: &str| read_with(head, &limits, |_| ());
     assert_eq!(read(&"A".repeat(19)), Err(0));
@@ -151,7 +151,7 @@ fn a_method_that_is_too_long_is_not_implemented() {
 }
 
 #[test]
-fn a_mistake_counts_if_it_comes_before_the_bound() {
+fn errors_before_a_limit_take_precedence() {
     let limits = Limits {
         max_request_line_bytes: 20,
         max_head_bytes: 40,
@@ -168,7 +168,7 @@ fn a_mistake_counts_if_it_comes_before_the_bound() {
 }
 
 #[test]
-fn as_many_fields_as_allowed() {
+fn number_of_fields_is_limited() {
     let head = |n| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(n));
     assert_eq!(read(&head(Limits::MAX_HEADERS - 1), |r| r.fields.len()), Ok(Limits::MAX_HEADERS));
     assert_eq!(read(&head(Limits::MAX_HEADERS), |_| ()), Err(431));

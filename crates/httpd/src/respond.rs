@@ -1,4 +1,4 @@
-//! Replies with a file, as the request's conditions and ranges want it.
+//! Responses with a file, according to conditions and ranges.
 
 use evring::{Chunk, Commands, Cx, HIGH_WATER};
 
@@ -11,14 +11,14 @@ use crate::state::State;
 use crate::status::Status;
 use crate::work::send_prepared;
 
-/// Where and with which date heads are written.
+/// Buffer and clock for writing heads.
 pub(crate) struct ResponseWriter<'a> {
     pub(crate) out: &'a mut Vec<u8>,
     pub(crate) clock: &'a Clock,
 }
 
-/// Answers a request for a file that is at hand; true if the next request may be looked at. None is
-/// needed where it asks for no more than its target.
+/// Answers a request with a prepared response. Returns whether the next request may be processed.
+/// `request` may be `None` if it has no conditions or ranges.
 pub(crate) fn respond(
     prepared: &mut PreparedResponse,
     x: &mut Cx<'_, impl Commands, State>,
@@ -41,11 +41,11 @@ pub(crate) fn respond(
         PreconditionResult::Proceed => {}
     }
     let range = validators.range(request).filter(|_| request.method == Method::Get);
-    let asked =
+    let requested =
         range.map_or(RangeRequest::Whole, |range| range::parse_range(range, prepared.len()));
-    let (queued, len) = match asked {
+    let (queued, len) = match requested {
         RangeRequest::Whole => return send_prepared(prepared, x, writer.clock, options),
-        RangeRequest::Nothing => {
+        RangeRequest::NotSatisfiable => {
             let field = format!("Content-Range: bytes */{}\r\n", prepared.len());
             return send_status(x, Status::RANGE, field.as_bytes(), options, writer);
         }
@@ -72,19 +72,19 @@ fn not_modified(
     options.finish(x.io, x.id)
 }
 
-/// Sends a reply with no more to it than its status and perhaps a field; true if the connection
-/// goes on.
+/// Sends a response that has only a status and optional header fields. Returns whether the
+/// connection stays open.
 pub(crate) fn send_status(
     x: &mut Cx<'_, impl Commands, State>,
     status: Status,
-    field: &[u8],
+    fields: &[u8],
     options: ResponseOptions,
     writer: ResponseWriter<'_>,
 ) -> bool {
     let (Status(code, phrase), out) = (status, writer.out);
     out.clear();
     reply::begin_head(out, status, writer.clock);
-    out.extend_from_slice(field);
+    out.extend_from_slice(fields);
     let has_body = status != Status::NO_CONTENT;
     let len = b"000 \n".len() + phrase.len();
     x.state.set_last_response(status, if options.body && has_body { len as u64 } else { 0 });

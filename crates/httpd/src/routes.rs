@@ -1,4 +1,4 @@
-//! Paths that handlers answer for.
+//! Routes: paths with handlers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,41 +6,37 @@ use std::sync::Arc;
 use crate::handler::Handler;
 use crate::path;
 
-/// Handlers by path, encoded as [`path::canonical`] has it.
+/// Handlers by path, in the form of [`path::canonical`].
 #[derive(Clone, Default)]
 pub(crate) struct Routes(Vec<Entry>);
 
-/// A path and who answers for it.
 type Entry = (Box<[u8]>, Arc<dyn Handler>);
 
-/// Which of the routes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route(usize);
 
 impl Routes {
-    /// Adds a handler; a later one for the same path takes the place of an earlier one.
+    /// Adds a handler, replacing one for the same path.
     pub(crate) fn add(&mut self, path: &str, handler: Arc<dyn Handler>) {
         let mut canonical = if path.starts_with('/') { Vec::new() } else { vec![b'/'] };
         path::encode(path.as_bytes(), &mut canonical);
         let path = canonical.into_boxed_slice();
         self.0.retain(|(other, _)| *other != path);
         self.0.push((path, handler));
-        // The longest come first.
+        // The longest match wins.
         self.0.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
     }
 
-    /// The route of a target's canonical path.
     pub(crate) fn find(&self, path: &[u8]) -> Option<Route> {
-        let answers =
+        let matches =
             |route: &[u8]| path == route || route.ends_with(b"/") && path.starts_with(route);
-        self.0.iter().position(|(route, _)| answers(route)).map(Route)
+        self.0.iter().position(|(route, _)| matches(route)).map(Route)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The handler of a route.
     pub(crate) fn handler(&self, route: Route) -> &Arc<dyn Handler> {
         &self.0[route.0].1
     }
@@ -59,7 +55,7 @@ mod tests {
     use crate::{Request, Response};
 
     #[test]
-    fn the_longest_path_counts_and_begins_with_a_slash() {
+    fn longest_matching_route_wins_and_leading_slash_is_added() {
         let mut routes = Routes::default();
         for path in ["/", "a", "/a/", "/a/b"] {
             routes.add(path, Arc::new(|_: Request| Response::default()));

@@ -1,5 +1,5 @@
-//! A site on a mechanism, in as many threads as wanted. Each thread has a mechanism of its own, and
-//! shares nothing with the others but its handlers.
+//! Running a site with any number of worker threads. Each worker has its own mechanism; workers
+//! share only handlers and metrics.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::routes::Routes;
 use crate::{Limits, Site};
 
-/// What a server is made from; [`Server::builder`] begins one.
+/// Configures a server; created by [`Server::builder`].
 ///
 /// ```no_run
 /// use evring_httpd::{Request, Server};
@@ -44,33 +44,32 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Where to listen, such as `"localhost:8080"`; may be called again for
-    /// another address. Port 0 takes any free one. Without a call it is `127.0.0.1:8080`.
+    /// Adds an address to listen on, such as `"localhost:8080"`; can be called repeatedly. Port 0
+    /// selects a free port. The default is `127.0.0.1:8080`.
     pub fn listen(mut self, at: impl ToSocketAddrs) -> Self {
         self.listen.push(at.to_socket_addrs().map(Iterator::collect));
         self
     }
 
-    /// Which mechanism to run on, by its name; `auto`, the default, takes the fastest that can run
-    /// here.
+    /// Selects the mechanism by name. The default, `auto`, selects the fastest available one.
     pub fn backend(self, name: &str) -> Self {
         Builder { backend: name.to_owned(), ..self }
     }
 
-    /// How many threads serve; 1 by default.
+    /// Sets the number of worker threads; the default is 1.
     pub fn workers(self, n: u16) -> Self {
         Builder { workers: n.max(1), ..self }
     }
 
-    /// Serves the files below a directory, which must be there when the server starts. Where its
-    /// links may lead is said by [`Config::symlinks`].
+    /// Serves the files below a directory, which must exist when the server starts.
+    /// [`Config::symlinks`] determines which symbolic links are followed.
     pub fn files(mut self, root: impl Into<PathBuf>) -> Self {
         self.config.roots = vec![root.into()];
         self
     }
 
-    /// Has a handler answer all requests for a path or, if it ends in a slash, for everything
-    /// beneath: `/` takes all, also what would be a file. The longest path that fits counts. See
+    /// Routes all requests for a path to a handler. A path that ends in a slash also matches everything
+    /// below; `/` matches every request, including those for files. The longest match wins. See
     /// [`Site::route`].
     pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
         self.routes.add(path, Arc::new(handler));
@@ -102,24 +101,23 @@ impl Builder {
         Builder { status: Some(on), ..self }
     }
 
-    /// Writes a line for each reply, in the combined format.
+    /// Enables the access log in the combined format, one line per response.
     pub fn access_log(self, to: AccessLog) -> Self {
         Builder { log: Some(to), ..self }
     }
 
-    /// Sets up the mechanism otherwise than by default. Its addresses come before those of
-    /// [`Builder::listen`]; its roots don't count, nor do its `stall` and `min_rate`, which are
-    /// those of the limits.
+    /// Sets the configuration of the mechanism. Its addresses come before those of
+    /// [`Builder::listen`]. Its `roots`, `reuse_port`, `progress_interval` and `min_rate` are ignored:
+    /// the builder and the limits determine them.
     pub fn config(self, config: Config) -> Self {
         Builder { config: Config { roots: self.config.roots, ..config }, ..self }
     }
 
-    /// The most memory, in bytes, that the server holds when all its bounds are reached at once; said at
-    /// the start at `info`.
+    /// Returns the maximum bytes of memory that the server holds when all limits are reached at once.
+    /// The server logs it at `info` when it starts.
     ///
-    /// Not counted are the program itself, the sockets' own buffers, which are the kernel's, what handlers
-    /// hold and the bytes that they share in their replies, lists of directories, and what the allocator
-    /// loses between its pieces.
+    /// Not included: the program itself, the kernel's socket buffers, memory of handlers and of bytes that
+    /// they share in responses, directory listings, and fragmentation in the allocator.
     pub fn memory_at_full_load(&self) -> usize {
         let Builder { config, limits, .. } = self;
         let log = if self.log.is_some() { LogWriter::BUFFER_BYTES } else { 0 };
@@ -128,14 +126,13 @@ impl Builder {
         mechanism.saturating_add(site).saturating_add(log).saturating_mul(self.workers.into())
     }
 
-    /// Says how much memory the server may take, and for what.
-    fn tell_memory(&self) {
+    /// Logs the maximum memory and its parts.
+    fn log_memory(&self) {
         let Builder { config, limits, workers, .. } = self;
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
         info!(
-            "at full load this server holds at most {} MiB, beside the program itself: {workers} workers \
-             with {} connections, {} MiB received or to be sent, {} MiB of bodies and {} MiB of files \
-             each",
+            "memory at full load: at most {} MiB in addition to the program itself; each of {workers} workers \
+             has {} connections, {} MiB buffered, {} MiB of bodies and {} MiB of cached files",
             mib(self.memory_at_full_load()),
             config.max_connections,
             mib(config.max_buffered_bytes),
@@ -144,10 +141,10 @@ impl Builder {
         );
     }
 
-    /// Starts the server. From then on connections are served.
+    /// Starts the server. When this returns, it accepts connections.
     ///
     /// # Errors
-    /// Says what is missing or in the way.
+    /// If an address, the mechanism, the access log or a thread cannot be set up.
     pub fn start(mut self) -> Result<Server, Error> {
         if self.listen.is_empty() && self.config.listen.is_empty() {
             self = self.listen(SocketAddr::from(([127, 0, 0, 1], 8080)));
@@ -156,46 +153,46 @@ impl Builder {
             self.config.listen.extend(addresses.map_err(Error::Address)?);
         }
         self.config.reuse_port = self.workers > 1;
-        // One rule for replies, whether their connection goes on or not.
+        // The same progress rule for open and closing connections.
         self.config.progress_interval = self.limits.progress_interval;
         self.config.min_rate = self.limits.min_rate;
         if self.config.reuse_port {
             let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
             self.config.listen.iter().try_for_each(is_free)?;
         }
-        self.tell_memory();
+        self.log_memory();
         let stop = Handle::default();
         let metrics = Metrics::new(self.workers.into());
-        metrics.begin(Instant::now());
-        let (writer, lines) = match self.log.take() {
+        metrics.set_started(Instant::now());
+        let (writer, senders) = match self.log.take() {
             None => (None, Vec::new()),
             Some(to) => {
                 let path = to.path.clone().unwrap_or_default();
-                let (writer, lines) =
+                let (writer, senders) =
                     LogWriter::start(to, self.workers.into(), metrics.of_writer())
                         .map_err(|error| Error::Log(path, error))?;
-                (Some(writer), lines)
+                (Some(writer), senders)
             }
         };
-        let mut lines = lines.into_iter();
+        let mut senders = senders.into_iter();
         let mut workers: Vec<Worker> = Vec::new();
         for n in 0..self.workers.into() {
-            let worker = self.start_worker(stop.clone(), metrics.of(n), lines.next())?;
-            // With port 0, the first found a port for all.
+            let worker = self.start_worker(stop.clone(), metrics.of(n), senders.next())?;
+            // For port 0, all workers use the port of the first one.
             self.config.listen.clone_from(&worker.addresses);
             workers.push(worker);
         }
         let remotes = workers.iter().map(|worker| worker.remote.clone()).collect();
         let _ = stop.0.set(remotes);
         for worker in &workers {
-            // A worker that has failed meanwhile says so at the end.
-            let _ = worker.go.send(());
+            // A worker that has failed meanwhile returns its error from `wait`.
+            let _ = worker.start.send(());
         }
         Ok(Server { workers, stop, writer })
     }
 
-    /// Starts the server and waits until it ends. Signals are left to the program: one that wants to
-    /// end in order on SIGTERM calls [`Handle::stop`] then.
+    /// Starts the server and waits until it ends. It handles no signals: to shut down gracefully on
+    /// SIGTERM, use [`Builder::start`] and call [`Handle::stop`].
     ///
     /// # Errors
     /// Those of [`Builder::start`] and [`Server::wait`].
@@ -203,8 +200,8 @@ impl Builder {
         self.start()?.wait().map(drop)
     }
 
-    /// Starts a worker and returns when it listens. Mechanisms don't move between threads, so it
-    /// is made in its own.
+    /// Starts a worker and returns when it listens. Mechanisms cannot move between threads, so the
+    /// worker creates its own.
     fn start_worker(
         &self,
         stop: Handle,
@@ -215,25 +212,25 @@ impl Builder {
             (self.backend.clone(), self.config.clone(), self.routes.clone());
         let (limits, file_options) = (self.limits.clone(), self.file_options);
         let status = self.status;
-        let (go, may_go) = channel();
-        let (tell, told) = channel();
+        let (start, may_start) = channel();
+        let (ready, is_ready) = channel();
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let mechanism = retry_while_in_use(|| AnyMechanism::new(&backend, &config))
                 .map_err(Error::Start)?;
             let addresses = mechanism.addresses().to_vec();
-            let _ = tell.send((addresses, mechanism.name(), mechanism.remote()));
-            let _bell = StopOnDrop(stop);
+            let _ = ready.send((addresses, mechanism.name(), mechanism.remote()));
+            let _stop = StopOnDrop(stop);
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let mut site = Site::new(root).backend(mechanism.name()).limits(limits);
             (site.routes, site.metrics, site.log) = (routes, metrics, log);
             site.file_options = file_options;
             site.status = status;
-            serve(mechanism, site, &may_go)
+            serve(mechanism, site, &may_start)
         });
         let thread = thread.map_err(Error::Thread)?;
-        match told.recv() {
+        match is_ready.recv() {
             Ok((addresses, backend, remote)) => {
-                Ok(Worker { addresses, backend, remote, go, thread })
+                Ok(Worker { addresses, backend, remote, start, thread })
             }
             Err(_) => {
                 Err(thread.join().map_or(Error::Panic, |end| end.err().unwrap_or(Error::Panic)))
@@ -242,22 +239,22 @@ impl Builder {
     }
 }
 
-/// Serves once it may; without leave, as another worker could not start, it ends.
-fn serve(mechanism: AnyMechanism, site: Site, may_go: &Receiver<()>) -> Result<Stats, Error> {
-    match may_go.recv() {
+/// Serves when started; if another worker could not start, the channel is closed and it ends.
+fn serve(mechanism: AnyMechanism, site: Site, may_start: &Receiver<()>) -> Result<Stats, Error> {
+    match may_start.recv() {
         Ok(()) => mechanism.run(site).map_err(Error::Kernel),
         Err(_) => Ok(Stats::default()),
     }
 }
 
-/// Whether nobody else listens at an address: workers share theirs, and would share it with
-/// strangers too.
+/// Checks that no other process listens on an address. With SO_REUSEPORT, workers would share it
+/// with that process.
 fn is_free(at: &SocketAddr) -> Result<(), StartError> {
     TcpListener::bind(at).map(drop).map_err(|error| StartError::Listen(*at, error))
 }
 
-/// Tries for a while, as a server that was killed leaves its address only when the kernel has taken
-/// its ring apart.
+/// Retries for 400 ms: after a server is killed, its address stays in use until the kernel has
+/// destroyed its ring.
 fn retry_while_in_use<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T, StartError> {
     const TRIES: u32 = 40;
     for _ in 1..TRIES {
@@ -271,27 +268,26 @@ fn retry_while_in_use<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T,
     start()
 }
 
-/// A running server. Dropping it stops it and waits for its end.
+/// A running server. Dropping it stops it and waits until it has ended.
 #[derive(Debug)]
 pub struct Server {
     workers: Vec<Worker>,
     stop: Handle,
-    /// Ends after the workers.
+    /// Outlives the workers.
     writer: Option<LogWriter>,
 }
 
-/// A thread that serves.
 #[derive(Debug)]
 struct Worker {
     addresses: Vec<SocketAddr>,
     backend: &'static str,
     remote: RemoteHandle,
-    /// Has it serve; dropped unsent, it ends.
-    go: Sender<()>,
+    /// Starts serving. If it is dropped instead, the worker ends.
+    start: Sender<()>,
     thread: JoinHandle<Result<Stats, Error>>,
 }
 
-/// Stops a server from anywhere.
+/// Stops a server from any thread.
 ///
 /// ```no_run
 /// use evring_httpd::Server;
@@ -300,10 +296,10 @@ struct Worker {
 ///     let server = Server::builder().files("public").start()?;
 ///     let handle = server.handle();
 ///     std::thread::spawn(move || {
-///         // When it is time:
+///         // on a signal, for example:
 ///         handle.stop();
 ///     });
-///     server.wait()?; // returns when all connections have ended
+///     server.wait()?; // returns when all connections are closed
 ///     Ok(())
 /// }
 /// ```
@@ -311,14 +307,14 @@ struct Worker {
 pub struct Handle(Arc<OnceLock<Vec<RemoteHandle>>>);
 
 impl Handle {
-    /// Stops the server: listeners close, idle connections close, the others may go on for
-    /// [`Config::drain_timeout`]. May be called again.
+    /// Stops the server: it closes its listeners and idle connections; other connections have
+    /// [`Config::drain_timeout`] to finish. Further calls have no effect.
     pub fn stop(&self) {
         self.0.get().into_iter().flatten().for_each(RemoteHandle::stop);
     }
 }
 
-/// Has the other workers end when one ends, even by a panic.
+/// Stops the other workers when one ends, also by a panic.
 struct StopOnDrop(Handle);
 
 impl Drop for StopOnDrop {
@@ -328,7 +324,7 @@ impl Drop for StopOnDrop {
 }
 
 impl Server {
-    /// Begins a server.
+    /// Creates a builder with default settings.
     pub fn builder() -> Builder {
         Builder {
             listen: Vec::new(),
@@ -343,25 +339,26 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// Returns the addresses that the server listens on.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.workers.first().map_or(&[], |worker| &worker.addresses)
     }
 
-    /// The mechanism it runs on.
+    /// Returns the name of the mechanism.
     pub fn backend(&self) -> &'static str {
         self.workers.first().map_or("", |worker| worker.backend)
     }
 
-    /// What stops it.
+    /// Returns a handle that stops the server.
     pub fn handle(&self) -> Handle {
         self.stop.clone()
     }
 
-    /// Waits until it was stopped and all its connections have ended; returns what each worker did.
+    /// Waits until the server has stopped and all connections are closed. Returns each worker's
+    /// statistics.
     ///
     /// # Errors
-    /// When a worker failed; the others are stopped then.
+    /// If a worker failed; the other workers are stopped, too.
     pub fn wait(mut self) -> Result<Vec<Stats>, Error> {
         self.join()
     }
@@ -380,40 +377,40 @@ impl Drop for Server {
     }
 }
 
-/// Why a server did not start, or ended otherwise than it was told to.
+/// The error that prevented a server from starting or terminated it.
 pub enum Error {
-    /// An address is none, or its name is not known.
+    /// An address is invalid, or its name cannot be resolved.
     Address(io::Error),
-    /// The access log can't be opened.
+    /// The access log cannot be opened.
     Log(PathBuf, io::Error),
-    /// A worker did not start.
+    /// A mechanism could not start.
     Start(StartError),
-    /// A worker's kernel can't be used any more.
+    /// A mechanism failed while running.
     Kernel(KernelError),
     /// A worker panicked.
     Panic,
-    /// The system refused a thread.
+    /// A thread could not be started.
     Thread(io::Error),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Address(error) => write!(f, "can't tell where to listen: {error}"),
+            Error::Address(error) => write!(f, "cannot resolve the listen address: {error}"),
             Error::Log(path, error) => {
-                write!(f, "can't open the access log {}: {error}", path.display())
+                write!(f, "cannot open the access log {}: {error}", path.display())
             }
             Error::Start(error) => error.fmt(f),
-            Error::Kernel(fault) => fault.fmt(f),
+            Error::Kernel(error) => error.fmt(f),
             Error::Panic => f.write_str("a worker panicked"),
-            Error::Thread(error) => write!(f, "the system refused a thread: {error}"),
+            Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// The sentence, so that a `main` which returns the error shows it.
+/// Formats the message, as `main` prints a returned error with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

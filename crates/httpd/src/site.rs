@@ -1,4 +1,4 @@
-//! A site: what it does with received bytes.
+//! The site: the application that answers HTTP requests.
 
 use std::cell::Cell;
 use std::mem::take;
@@ -27,11 +27,11 @@ use crate::state::{ReceiveOutcome, State};
 use crate::status::Status;
 use crate::work::{AfterBody, BodyReceipt, FileLookup, PendingWork, send_prepared};
 
-/// Routes, and behind them the files below a root, or a page of its own when there is none.
+/// An HTTP site: handlers, and files below a root or evring's page.
 ///
-/// A small file that was asked for before is served from memory with one look-up and one copy.
-/// Any other goes through file work of the mechanism, during which the connection does not
-/// receive; so replies are in the order of their requests without being kept in one.
+/// A cached small file is served with one lookup and one copy. Other files require file operations
+/// of the mechanism. The connection does not receive meanwhile, so responses are in the order
+/// of their requests without a queue.
 #[derive(Debug)]
 pub struct Site {
     pub(crate) root: Option<Root>,
@@ -42,31 +42,31 @@ pub struct Site {
     pub(crate) cache: Cache,
     pub(crate) clock: Clock,
     pub(crate) conversion: HttpConversion,
-    /// Where the heads of rarer replies are written.
+    /// Buffer for the heads of less frequent responses.
     pub(crate) scratch: Vec<u8>,
-    /// Where names for the cache are put together.
+    /// Buffer for keys of the cache.
     pub(crate) key: Vec<u8>,
-    /// Boxes of work that is done, to be used again.
-    #[expect(clippy::vec_box, reason = "the boxes change hands with the connections' states")]
+    /// Boxes of completed work, for reuse.
+    #[expect(clippy::vec_box, reason = "the boxes move to and from the connections' states")]
     pub(crate) spare: Vec<Box<PendingWork>>,
-    /// Bytes of memory that bodies hold.
+    /// Bytes of memory held for request bodies.
     pub(crate) bodies: Rc<Cell<usize>>,
-    /// Larger files that are open.
+    /// Open files that are too large for the cache.
     pub(crate) open_files: Rc<Cell<usize>>,
-    /// Whether the cache hashes in a way that no client knows.
+    /// Whether the cache has a random hash seed.
     seeded: bool,
     pub(crate) metrics: Metrics,
     pub(crate) log: Option<LogSender>,
-    /// Whether the site shows itself: a page, where there are no files, and the counts. If that was
-    /// not said, it does when there is nothing else to show.
+    /// Whether the site serves its metrics and, without files, evring's page. `None` enables both if
+    /// there are neither files nor handlers.
     pub(crate) status: Option<bool>,
 }
 
-/// Boxes for work made at the start.
-const READY: usize = 16;
+/// Number of boxes for pending work that are allocated at the start.
+const INITIAL_SPARE: usize = 16;
 
 impl Site {
-    /// Serves the files below `root`, or a page of its own.
+    /// Creates a site that serves the files below `root`, or evring's page without one.
     pub fn new(root: Option<Root>) -> Self {
         let limits = Limits::default();
         Site {
@@ -80,7 +80,7 @@ impl Site {
             conversion: HttpConversion::default(),
             scratch: Vec::with_capacity(1024),
             key: Vec::with_capacity(256),
-            spare: (0..READY).map(|_| Box::default()).collect(),
+            spare: (0..INITIAL_SPARE).map(|_| Box::default()).collect(),
             bodies: Rc::default(),
             open_files: Rc::default(),
             seeded: false,
@@ -90,15 +90,15 @@ impl Site {
         }
     }
 
-    /// Sets other limits than the default ones.
+    /// Sets the limits.
     #[must_use]
     pub fn limits(self, limits: Limits) -> Self {
-        let bounded = |time: Duration| time.min(Limits::MAX_TIMEOUT);
+        let clamp = |time: Duration| time.min(Limits::MAX_TIMEOUT);
         let limits = Limits {
-            header_timeout: bounded(limits.header_timeout),
-            keep_alive_timeout: bounded(limits.keep_alive_timeout),
-            progress_interval: bounded(limits.progress_interval),
-            cache_ttl: bounded(limits.cache_ttl),
+            header_timeout: clamp(limits.header_timeout),
+            keep_alive_timeout: clamp(limits.keep_alive_timeout),
+            progress_interval: clamp(limits.progress_interval),
+            cache_ttl: clamp(limits.cache_ttl),
             max_head_bytes: limits.max_head_bytes.min(Limits::MAX_HEAD_BYTES),
             max_headers: limits.max_headers.min(Limits::MAX_HEADERS),
             max_cached_file_bytes: limits.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES),
@@ -108,71 +108,71 @@ impl Site {
         Site { cache: Cache::new(&limits), limits, ..self }
     }
 
-    /// Names the mechanism on the page.
+    /// Sets the name of the mechanism, for the page and the metrics.
     #[must_use]
     pub fn backend(self, name: &str) -> Self {
         Site { backend: name.to_owned(), ..self }
     }
 
-    /// Whether `a.css.gz` is looked for when `a.css` is asked for by a client that takes gzip, and
-    /// so on. It is, by default.
+    /// Enables precompressed files: a client that accepts gzip gets `a.css.gz` instead of `a.css`.
+    /// Enabled by default.
     #[must_use]
     pub fn precompressed(self, on: bool) -> Self {
         Site { file_options: FileOptions { precompressed: on, ..self.file_options }, ..self }
     }
 
-    /// Whether a directory without an `index.html` shows what is in it. By default it does not.
+    /// Enables listings of directories without an `index.html`. Disabled by default.
     #[must_use]
     pub fn listing(self, on: bool) -> Self {
         Site { file_options: FileOptions { listing: on, ..self.file_options }, ..self }
     }
 
-    /// For how many seconds clients and proxies may keep a file without asking again
-    /// (Cache-Control). By default nothing is said, and they guess.
+    /// Sets `Cache-Control: max-age` of files, in seconds. The default is no field, which leaves
+    /// caching to heuristics.
     #[must_use]
     pub fn max_age(self, seconds: Option<u32>) -> Self {
         Site { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
     }
 
-    /// Whether the site shows what it has done at `/.httpd/status.json` and, where there are no
-    /// files, itself at `/`. By default it does when it has neither files nor handlers.
+    /// Enables the metrics at `/.httpd/status.json` and, without files, evring's page at `/`. By
+    /// default they are enabled if the site has neither files nor handlers.
     #[must_use]
     pub fn status(self, on: bool) -> Self {
         Site { status: Some(on), ..self }
     }
 
-    /// Whether it shows itself.
-    pub(crate) fn shows_itself(&self) -> bool {
+    /// Returns whether the metrics and evring's page are enabled.
+    pub(crate) fn shows_status(&self) -> bool {
         self.status.unwrap_or(self.root.is_none() && self.routes.is_empty())
     }
 
-    /// Has a handler answer all requests for a path, whatever the method; for a path that ends in
-    /// a slash, also all for what lies beneath. The longest such path counts. A slash that is
-    /// missing at its beginning is added. Handlers come before files, and are found by the same
-    /// path: decoded, without dots and empty segments, but for a slash at its end.
+    /// Routes all requests for a path, with any method, to a handler. A path that ends in a slash also
+    /// matches everything below it. The longest match wins. A missing leading slash is added.
+    /// Handlers take precedence over files. Request paths are matched in canonical form: decoded,
+    /// without dot segments and empty segments.
     #[must_use]
     pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
         self.routes.add(path, Arc::new(handler));
         self
     }
 
-    /// Answers a request: true if the next one may be looked at.
+    /// Answers a request. Returns whether the next request may be processed.
     #[inline]
     fn answer(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_, '_>,
-        rest: usize,
+        remaining: usize,
     ) -> bool {
-        let options = self.options(x.io, x.state, request, rest);
-        let usual = matches!(request.method, Method::Get | Method::Head)
+        let options = self.options(x.io, x.state, request, remaining);
+        let is_plain = matches!(request.method, Method::Get | Method::Head)
             && request.framing == Framing::Length(0)
             && request.expects != Expects::Unknown;
-        if usual {
+        if is_plain {
             return self.answer_for_file(x, request, options);
         }
         match self.answer_unusual(x, request, options) {
-            Ok(goes_on) => goes_on,
+            Ok(proceed) => proceed,
             Err(status) => self.send_error(x, status, options.ending()),
         }
     }
@@ -183,7 +183,7 @@ impl Site {
         io: &impl Commands,
         state: &mut State,
         request: &Request<'_, '_>,
-        rest: usize,
+        remaining: usize,
     ) -> ResponseOptions {
         let body = request.method != Method::Head;
         let options = ResponseOptions {
@@ -193,10 +193,10 @@ impl Site {
             is_http10: request.is_http10,
         };
         state.requests += 1;
-        // Whoever sends on after the last request would have the last reply destroyed by a reset.
-        let sends_on = rest > 0 || request.framing != Framing::Length(0);
+        // A reset caused by further bytes would destroy the last response, so linger.
+        let sends_more = remaining > 0 || request.framing != Framing::Length(0);
         match request.persistence {
-            Persistence::Close if sends_on => options.ending(),
+            Persistence::Close if sends_more => options.ending(),
             _ if state.requests >= self.limits.max_keep_alive_requests || io.is_stopping() => {
                 options.ending()
             }
@@ -215,22 +215,22 @@ impl Site {
         match self.cache.find(request.target, x.io.now()) {
             CacheLookup::Fresh(prepared, codings) => {
                 if request.conditional || request.has_accept_encoding && !codings.is_empty() {
-                    let known = (request.target, codings);
-                    let answered = self.answer_known(x, request, options, known);
-                    return answered.unwrap_or_else(|| self.answer_unknown(x, request, options));
+                    let cached = (request.target, codings);
+                    let answered = self.answer_cached(x, request, options, cached);
+                    return answered.unwrap_or_else(|| self.answer_uncached(x, request, options));
                 }
                 send_prepared(prepared, x, &self.clock, options)
             }
             CacheLookup::Stale(target, paths) => {
-                let work = FileLookup::confirm(target, paths, None, options);
-                self.begin(x, request, work);
+                let work = FileLookup::revalidate(target, paths, None, options);
+                self.begin_lookup(x, request, work);
                 false
             }
-            CacheLookup::Nothing => self.answer_unknown(x, request, options),
+            CacheLookup::Miss => self.answer_uncached(x, request, options),
         }
     }
 
-    /// Answers a request that is no plain GET or HEAD.
+    /// Answers a request that is not a plain GET or HEAD.
     #[cold]
     fn answer_unusual(
         &mut self,
@@ -251,7 +251,7 @@ impl Site {
                     return Ok(self.dispatch(x, request, body, options, route));
                 }
             }
-            // CONNECT has an authority there, and OPTIONS may have an asterisk.
+            // CONNECT has an authority as its target, OPTIONS may have an asterisk.
             Err(status) if request.target != b"*" && request.name != "CONNECT" => {
                 return Err(status);
             }
@@ -260,15 +260,15 @@ impl Site {
         match request.method {
             Method::Unknown => Err(Status::NOT_IMPLEMENTED),
             Method::Known => Err(Status::METHOD),
-            // The body is of no use. Who waits for leave to send it need not.
+            // The body is not used. A client that waits for 100 Continue need not send it.
             _ if body.is_open() && request.expects == Expects::Continue => {
                 Ok(self.answer_without_body(x, request, options.ending()))
             }
             _ if body.is_open() => {
                 let head = request.head.to_vec();
-                let held = BodyMemory::of(&self.bodies);
+                let held = BodyMemory::new(&self.bodies);
                 let work =
-                    BodyReceipt { body, taken: 0, options, head, held, then: AfterBody::Answer };
+                    BodyReceipt { body, received: 0, options, head, held, then: AfterBody::Answer };
                 x.state.work = Some(Box::new(PendingWork::Body(work)));
                 Ok(true)
             }
@@ -276,7 +276,7 @@ impl Site {
         }
     }
 
-    /// Answers a request whose body has come, of which this is the head.
+    /// Answers a request whose body has arrived, by its head.
     pub(crate) fn answer_head(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -285,11 +285,11 @@ impl Site {
     ) -> bool {
         match request::parse(head, &mut { MEMORY }, &self.limits) {
             Parsed::Request(request) => self.answer_without_body(x, &request, options),
-            _ => unreachable!("it was parsed before"),
+            _ => unreachable!("the head was parsed before"),
         }
     }
 
-    /// Answers a request whose body has come, or is of no use.
+    /// Answers a request whose body has arrived or is not used.
     pub(crate) fn answer_without_body(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -302,9 +302,9 @@ impl Site {
         }
     }
 
-    /// Takes what has arrived of a request's body: false if the connection goes no further now.
+    /// Processes received bytes of a request's body. Returns false if processing stops here.
     #[cold]
-    fn take_body(
+    fn receive_body(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         rx: &mut Rx<'_>,
@@ -314,24 +314,24 @@ impl Site {
             match work.body.next(rx, &self.limits)? {
                 BodyPiece::Partial => return Ok(true),
                 BodyPiece::Content(n) => {
-                    work.taken += n as u64;
-                    let goes_on = self.body_came(x, &rx.bytes()[..n]);
+                    work.received += n as u64;
+                    let proceed = self.body_data(x, &rx.bytes()[..n]);
                     rx.consume(n);
-                    if !goes_on {
+                    if !proceed {
                         return Ok(false);
                     }
                 }
                 BodyPiece::End(n) => {
                     x.state.read_deadline_armed = false;
-                    let goes_on = self.body_ended(x, &rx.bytes()[..n]);
+                    let proceed = self.body_end(x, &rx.bytes()[..n]);
                     rx.consume(n);
-                    return Ok(goes_on);
+                    return Ok(proceed);
                 }
             }
         }
     }
 
-    /// Answers all requests that have arrived, as far as possible.
+    /// Answers all requests that have arrived, until one has to wait.
     #[inline]
     fn answer_all(
         &mut self,
@@ -340,11 +340,11 @@ impl Site {
     ) -> ReceiveOutcome {
         loop {
             if x.state.work.is_some() {
-                match self.take_body(x, rx) {
+                match self.receive_body(x, rx) {
                     Ok(true) if x.state.work.is_some() => return ReceiveOutcome::More,
                     Ok(true) => {}
                     Ok(false) => return ReceiveOutcome::Nothing,
-                    Err(status) => return self.break_off(x, rx, status),
+                    Err(status) => return self.reject(x, rx, status),
                 }
             }
             let bytes = rx.bytes();
@@ -357,24 +357,24 @@ impl Site {
             if x.state.scanned > 0 && !rx.eof() && x.state.is_partial(bytes, &self.limits) {
                 return ReceiveOutcome::More;
             }
-            // What a request of a later minor version is read as.
-            let later;
-            let (mut memory, mut later_memory) = (MEMORY, MEMORY);
+            // A copy, for a later minor version.
+            let copy;
+            let (mut memory, mut copy_memory) = (MEMORY, MEMORY);
             let mut parsed = request::parse(bytes, &mut memory, &self.limits);
             if let Parsed::LaterMinor(digit) = parsed {
-                later = as_http_1_1(bytes, digit);
-                parsed = request::parse(&later, &mut later_memory, &self.limits);
+                copy = as_http_1_1(bytes, digit);
+                parsed = request::parse(&copy, &mut copy_memory, &self.limits);
             }
             match parsed {
                 Parsed::Request(request) => {
                     let len = request.head.len();
-                    let rest = bytes.len() - len;
+                    let remaining = bytes.len() - len;
                     x.state.scanned = 0;
                     x.state.read_deadline_armed = false;
-                    let goes_on = self.answer(x, &request, rest);
+                    let proceed = self.answer(x, &request, remaining);
                     self.count(x.state, LoggedRequest::Request(&request));
                     rx.consume(len);
-                    if !goes_on {
+                    if !proceed {
                         return ReceiveOutcome::Nothing;
                     }
                 }
@@ -382,14 +382,14 @@ impl Site {
                     x.state.scanned = bytes.len() as u32;
                     return ReceiveOutcome::More;
                 }
-                Parsed::Refused(status) => return self.break_off(x, rx, status),
-                Parsed::LaterMinor(_) => return self.break_off(x, rx, Status::BAD_REQUEST),
+                Parsed::Rejected(status) => return self.reject(x, rx, status),
+                Parsed::LaterMinor(_) => return self.reject(x, rx, Status::BAD_REQUEST),
             }
         }
     }
 
-    /// Refuses what can't be read on, and ends the connection.
-    fn break_off(
+    /// Rejects bytes that are not a valid request, and closes the connection.
+    fn reject(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         rx: &mut Rx<'_>,
@@ -400,14 +400,14 @@ impl Site {
             None => !rx.bytes()[start_of_line(rx.bytes())..].starts_with(b"HEAD "),
         };
         let options = ResponseOptions::last(has_body);
-        self.give_up(x, status, options, rx.bytes());
+        self.reject_request(x, status, options, rx.bytes());
         rx.consume(rx.bytes().len());
         ReceiveOutcome::Nothing
     }
 
-    /// Refuses the request that is on its way in, of which there are these bytes, and ends the
+    /// Rejects the request that is being received, which starts with `bytes`, and closes the
     /// connection.
-    fn give_up(
+    fn reject_request(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         status: Status,
@@ -422,16 +422,16 @@ impl Site {
         }
     }
 
-    /// Counts a reply and logs it, if there was one.
+    /// Counts and logs the last response, if there was one.
     #[inline]
     pub(crate) fn count(&mut self, state: &mut State, logged: LoggedRequest<'_, '_, '_>) {
         if state.last_status == 0 {
             return;
         }
         let (status, body) = (take(&mut state.last_status), state.last_body_bytes);
-        self.metrics.own().reply(status, body);
+        self.metrics.own().count_response(status, body);
         if status >= 400 {
-            tell_refusal(status, logged);
+            log_error_response(status, logged);
         }
         if let Some(log) = &mut self.log {
             let peer = state.peer.as_deref().copied();
@@ -442,12 +442,12 @@ impl Site {
         }
     }
 
-    /// Whether anybody is told which request a reply was for, when it comes after some work.
-    pub(crate) fn tells_requests(&self) -> bool {
+    /// Returns whether requests are logged, so that deferred work has to keep their heads.
+    pub(crate) fn logs_requests(&self) -> bool {
         self.log.is_some() || enabled!(Level::DEBUG)
     }
 
-    /// Counts a reply to a request with this head, which may be empty if nobody wants to know.
+    /// Counts a response to a request with this head; the head is empty if requests are not logged.
     #[cold]
     pub(crate) fn count_head(&mut self, state: &mut State, head: &[u8]) {
         match request::parse(head, &mut { MEMORY }, &self.limits) {
@@ -456,18 +456,23 @@ impl Site {
         }
     }
 
-    /// Sets the deadline for what a connection does next; one store for a plain request.
+    /// Sets the deadline for the next step of a connection; one store for a plain request.
     #[inline]
-    fn wait(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: ReceiveOutcome) {
+    fn set_deadline(
+        &self,
+        x: &mut Cx<'_, impl Commands, State>,
+        now: Instant,
+        next: ReceiveOutcome,
+    ) {
         match next {
-            ReceiveOutcome::Idle if x.state.full => self.watch(x),
-            // What was under way at the stop is over.
+            ReceiveOutcome::Idle if x.state.full => self.watch_progress(x),
+            // The last request before shutdown is complete.
             ReceiveOutcome::Idle if x.io.is_stopping() => x.io.close(x.id, Close::Flush),
             ReceiveOutcome::Idle => {
                 x.state.unsent = 0;
                 x.io.set_deadline(x.id, Some(now + self.limits.keep_alive_timeout));
             }
-            // A client that sends a byte now and then gains no time by it.
+            // The deadline stays, so that single bytes do not extend it.
             ReceiveOutcome::More if x.state.read_deadline_armed => {}
             ReceiveOutcome::More => {
                 x.state.read_deadline_armed = true;
@@ -481,39 +486,39 @@ impl Site {
             ReceiveOutcome::Full => {
                 x.state.paused = true;
                 x.io.set_receiving(x.id, false);
-                self.watch(x);
+                self.watch_progress(x);
             }
             ReceiveOutcome::Nothing => {}
         }
     }
 
-    /// Gives the client time to take some of what is unsent now.
-    pub(crate) fn watch(&self, x: &mut Cx<'_, impl Commands, State>) {
+    /// Sets the deadline for the client to take some of the unsent bytes.
+    pub(crate) fn watch_progress(&self, x: &mut Cx<'_, impl Commands, State>) {
         x.state.unsent = x.io.unsent_bytes(x.id);
         x.io.set_deadline(x.id, Some(x.io.now() + self.limits.progress_interval));
     }
 
-    /// What a client has to send or to take between two looks; at least something.
+    /// Returns the minimum bytes that a client has to send or take per interval, at least 1.
     fn min_progress(&self) -> u128 {
         let Limits { progress_interval, min_rate, .. } = self.limits;
         (progress_interval.as_nanos() * u128::from(min_rate)).div_ceil(1_000_000_000).max(1)
     }
 
-    /// Whether the client took too little for the time that it was given.
+    /// Returns whether the client took too few of the unsent bytes since the deadline was set.
     fn is_stalled(&self, before: u64, unsent: u64) -> bool {
         before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.min_progress()
     }
 }
 
-/// Says which request was answered with an error.
+/// Logs a request that was answered with an error.
 #[cold]
-fn tell_refusal(status: u16, logged: LoggedRequest<'_, '_, '_>) {
+fn log_error_response(status: u16, logged: LoggedRequest<'_, '_, '_>) {
     match logged {
         LoggedRequest::Request(request) => {
             debug!("{status} for {} {:?}", request.name, String::from_utf8_lossy(request.target));
         }
         LoggedRequest::Bytes(bytes) => {
-            debug!("{status} for what was no request, of {} bytes", bytes.len())
+            debug!("{status} for an invalid request of {} bytes", bytes.len())
         }
     }
 }
@@ -526,7 +531,7 @@ impl Application for Site {
         if !self.seeded {
             self.cache.seed(x.io.random());
             self.seeded = true;
-            self.metrics.begin(x.io.now());
+            self.metrics.set_started(x.io.now());
         }
         if self.log.is_some() {
             x.state.peer = x.io.peer_addr(x.id).map(|peer| Box::new(peer.ip()));
@@ -538,67 +543,67 @@ impl Application for Site {
     fn received(&mut self, mut x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
         let now = x.io.now();
         if self.clock.tick(now, x.io) {
-            self.metrics.own().take_over(x.io);
+            self.metrics.own().copy_stats(x.io);
             self.cache.close_idle(now);
         }
         let next = self.answer_all(&mut x, rx);
         if rx.eof() && matches!(next, ReceiveOutcome::Idle | ReceiveOutcome::More) {
             return x.io.close(x.id, Close::Flush);
         }
-        self.wait(&mut x, now, next);
+        self.set_deadline(&mut x, now, next);
     }
 
     fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
         let was_full = take(&mut x.state.full);
         if matches!(x.state.work.as_deref(), Some(PendingWork::StreamedBody(_))) {
-            return self.stream_on(&mut x);
+            return self.resume_stream(&mut x);
         }
         if take(&mut x.state.paused) {
             x.io.set_receiving(x.id, true);
         } else if was_full && !x.state.read_deadline_armed {
             let now = x.io.now();
-            self.wait(&mut x, now, ReceiveOutcome::Idle);
+            self.set_deadline(&mut x, now, ReceiveOutcome::Idle);
         }
     }
 
-    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, done: FileOutcome) {
+    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, outcome: FileOutcome) {
         self.clock.tick(x.io.now(), x.io);
-        self.file_done(&mut x, done);
+        self.file_completed(&mut x, outcome);
     }
 
     fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
         let unsent = x.io.unsent_bytes(x.id);
-        let hangs = matches!(x.state.work.as_deref(), Some(PendingWork::File(_)));
-        if hangs || self.is_stalled(x.state.unsent, unsent) {
-            // The file system hangs, or the client does not take its replies.
-            self.metrics.own().reset_slow.add(u64::from(!hangs));
+        let waits_for_file = matches!(x.state.work.as_deref(), Some(PendingWork::File(_)));
+        if waits_for_file || self.is_stalled(x.state.unsent, unsent) {
+            // The file system hangs, or the client does not take its responses.
+            self.metrics.own().reset_slow.add(u64::from(!waits_for_file));
             debug!(
-                "a connection is reset: {}",
-                if hangs { "its file does not come" } else { "it is too slow" }
+                "connection reset: {}",
+                if waits_for_file { "file operation timed out" } else { "client is too slow" }
             );
             x.io.close(x.id, Close::Reset);
         } else if unsent > 0 || x.state.full {
-            // With all sent, `drained` is on its way.
-            self.watch(&mut x);
+            // If everything is sent, `drained` follows.
+            self.watch_progress(&mut x);
         } else if x
             .state
             .body()
-            .is_some_and(|w| u128::from(take(&mut w.taken)) >= self.min_progress())
+            .is_some_and(|w| u128::from(take(&mut w.received)) >= self.min_progress())
         {
-            // The body comes fast enough.
+            // The body arrives fast enough.
             x.io.set_deadline(x.id, Some(x.io.now() + self.limits.progress_interval));
         } else if x.state.scanned > 0 || x.state.body().is_some() {
             self.clock.tick(x.io.now(), x.io);
             let has_body = x.state.body().is_none_or(|work| work.options.body);
             let options = ResponseOptions::last(has_body);
-            self.give_up(&mut x, Status::TIMEOUT, options, b"");
+            self.reject_request(&mut x, Status::TIMEOUT, options, b"");
         } else {
             x.io.close(x.id, Close::Flush);
         }
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, State>) {
-        // What is being received or looked for is still answered.
+        // Requests that are being received or looked up are still answered.
         if self.is_idle(x.state) {
             x.io.close(x.id, Close::Flush);
         }

@@ -1,4 +1,4 @@
-//! What is kept for a connection.
+//! The state of a connection.
 
 use std::net::IpAddr;
 
@@ -7,38 +7,37 @@ use crate::head_errors::start_of_line;
 use crate::status::Status;
 use crate::work::{BodyReceipt, PendingWork};
 
-/// What a [`Site`](crate::Site) keeps for a connection.
+/// The state that a [`Site`](crate::Site) keeps per connection.
 #[derive(Debug, Default)]
 pub struct State {
-    /// A request that waits for something.
+    /// A request that is waiting.
     pub(crate) work: Option<Box<PendingWork>>,
-    /// What was unsent when the deadline was set; 0 if nothing was or nobody asked.
+    /// Unsent bytes when the deadline was set; 0 if there were none or they do not matter.
     pub(crate) unsent: u64,
-    /// Whose connection it is, if that is logged.
+    /// The peer's address, if the access log is enabled.
     pub(crate) peer: Option<Box<IpAddr>>,
-    /// Bytes of the last reply's body, and its status; 0 once that was counted.
+    /// Bytes of the last response's body, and its status; 0 once counted.
     pub(crate) last_body_bytes: u64,
     pub(crate) last_status: u16,
-    /// How much of an incomplete head was looked at.
+    /// Bytes of an incomplete head that were parsed.
     pub(crate) scanned: u32,
-    /// Requests so far.
     pub(crate) requests: u32,
-    /// The queue to send is full, as it is with a large file in it.
+    /// The send queue is at its high-water mark.
     pub(crate) full: bool,
-    /// Not receiving, because of that.
+    /// Receiving is paused because of that.
     pub(crate) paused: bool,
-    /// The deadline is that of a request on its way in.
+    /// The deadline is that of a request being received.
     pub(crate) read_deadline_armed: bool,
 }
 
 impl State {
-    /// Notes a reply, to be counted.
+    /// Records a response, to be counted.
     #[inline]
     pub(crate) fn set_last_response(&mut self, status: Status, bytes: u64) {
         (self.last_status, self.last_body_bytes) = (status.0, bytes);
     }
 
-    /// The request whose body is on its way in.
+    /// Returns the request whose body is being received.
     #[inline]
     pub(crate) fn body(&mut self) -> Option<&mut BodyReceipt> {
         match self.work.as_deref_mut() {
@@ -47,26 +46,24 @@ impl State {
         }
     }
 
-    /// Whether a head that was incomplete still is, as no line has ended since. This keeps a
-    /// client that sends single bytes from having its head parsed at each.
+    /// Returns whether an incomplete head still is, as no further line has ended. This avoids
+    /// parsing the head again for each byte of a slow client.
     pub(crate) fn is_partial(&mut self, bytes: &[u8], limits: &Limits) -> bool {
         let (before, len) = (self.scanned as usize, bytes.len());
         self.scanned = len as u32;
-        let passes = |bound: usize| before < bound && bound <= len;
+        let passes = |limit: usize| before < limit && limit <= len;
         let new = bytes.get(before..).unwrap_or_default();
         let line = start_of_line(bytes) + limits.max_request_line_bytes;
         !passes(line) && !passes(limits.max_head_bytes) && memchr::memchr(b'\n', new).is_none()
     }
 }
 
-/// How a callback for received bytes ends.
 pub(crate) enum ReceiveOutcome {
-    /// All that came is answered.
+    /// All received bytes were processed.
     Idle,
-    /// More of a request has to come.
+    /// A request is incomplete.
     More,
-    /// The queue to send is full.
     Full,
-    /// A request waits for file work, or the connection is closed.
+    /// A request waits for a file operation, or the connection is closed.
     Nothing,
 }

@@ -1,8 +1,8 @@
-//! Status codes and their phrases.
+//! Status codes and reason phrases.
 
 use std::io;
 
-/// The status of a reply (RFC 9110, section 15).
+/// The status of a response (RFC 9110, section 15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) u16, pub(crate) &'static str);
 
@@ -28,11 +28,11 @@ impl Status {
     pub(crate) const BUSY: Self = Status(503, "Service Unavailable");
     pub(crate) const VERSION: Self = Status(505, "HTTP Version Not Supported");
 
-    /// What to tell a client when file work fails.
+    /// Returns the status for a failed file operation.
     pub(crate) fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => Status::FORBIDDEN,
-            // The last two: a link that leaves the root, and a socket. For a client there are none.
+            // EXDEV: a link leaves the root. ENXIO: a socket. Neither exists for clients.
             Some(
                 libc::ENOENT
                 | libc::ENOTDIR
@@ -41,7 +41,7 @@ impl Status {
                 | libc::EXDEV
                 | libc::ENXIO,
             ) => Status::NOT_FOUND,
-            // Descriptors, memory, a disk that hangs, or a path that is being renamed all the time.
+            // No descriptors or memory, a hanging disk, or a path that is renamed all the time.
             Some(
                 libc::EMFILE
                 | libc::ENFILE

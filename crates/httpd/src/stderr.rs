@@ -1,5 +1,5 @@
-//! What the program says on standard error. A thread of its own writes it, so that nobody waits for a
-//! reader that does not read.
+//! Writes the log to standard error from a separate thread, so that workers never block on a slow
+//! reader.
 
 use std::io::{self, Write};
 use std::panic;
@@ -22,7 +22,7 @@ pub(crate) struct Stderr {
 #[derive(Debug)]
 enum Message {
     Line(Vec<u8>),
-    /// Nothing comes after it; answered when all is written.
+    /// The last message; acknowledged when all lines are written.
     End(SyncSender<()>),
 }
 
@@ -30,24 +30,24 @@ enum Message {
 struct Counts {
     /// Bytes of memory that queued lines hold.
     queued_bytes: AtomicUsize,
-    /// Lines that found no room since this was said last.
+    /// Lines lost since the last report of lost lines.
     lost: AtomicUsize,
 }
 
 impl Stderr {
-    /// Bytes of lines that wait to be written; more lines are lost, and counted.
+    /// Capacity for queued lines, in bytes; further lines are lost and counted.
     const BUFFER_BYTES: usize = 1 << 20;
 
-    /// What a queued line holds beside its text, roughly.
+    /// Approximate bytes of memory of a queued line in addition to its text.
     const OVERHEAD: usize = 64;
 
-    /// How long the last lines may take to be written.
+    /// Maximum time to write the remaining lines at the end.
     const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system refuses it.
+    /// If the thread cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
         let (queue, lines) = channel();
         let stderr = Stderr { queue, counts: Arc::default() };
@@ -56,20 +56,20 @@ impl Stderr {
         Ok(stderr)
     }
 
-    /// Has panics said here too, with the backtrace that `RUST_BACKTRACE` asks for.
-    pub(crate) fn take_panics() {
+    /// Logs panics, with a backtrace if `RUST_BACKTRACE` is set.
+    pub(crate) fn log_panics() {
         panic::set_hook(Box::new(|panic| {
             error!("{panic}\n{}", std::backtrace::Backtrace::capture());
         }));
     }
 
-    /// Says something that is not lost, however much is queued.
-    pub(crate) fn say(&self, line: &str) {
+    /// Queues a line regardless of the capacity.
+    pub(crate) fn print(&self, line: &str) {
         self.push(format!("{line}\n").into_bytes());
     }
 
-    /// Waits until all is written, for a while.
-    pub(crate) fn end(&self) {
+    /// Waits until all lines are written, up to `FLUSH_TIMEOUT`.
+    pub(crate) fn flush(&self) {
         let (done, is_done) = sync_channel(1);
         if self.queue.send(Message::End(done)).is_ok() {
             let _ = is_done.recv_timeout(Self::FLUSH_TIMEOUT);
@@ -78,12 +78,12 @@ impl Stderr {
 
     fn push(&self, line: Vec<u8>) {
         self.counts.queued_bytes.fetch_add(line.len() + Self::OVERHEAD, Ordering::Relaxed);
-        // The thread ends with the process only.
+        // Sending cannot fail: the thread runs until the process ends.
         let _ = self.queue.send(Message::Line(line));
     }
 }
 
-/// Writes what is queued, and how much was not.
+/// Writes queued lines and reports lost ones.
 fn write(lines: &Receiver<Message>, counts: &Counts) {
     let mut out = io::stderr();
     for message in lines {
@@ -97,12 +97,11 @@ fn write(lines: &Receiver<Message>, counts: &Counts) {
         let lost = counts.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             let _ =
-                writeln!(out, "{lost} lines of this log were lost, as they were not read in time");
+                writeln!(out, "{lost} log lines were lost: standard error was not read in time");
         }
     }
 }
 
-/// One line for each call.
 impl Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.counts.queued_bytes.load(Ordering::Relaxed) < Self::BUFFER_BYTES {

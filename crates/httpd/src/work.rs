@@ -1,11 +1,11 @@
-//! Requests that wait for something: a file, their own body, room to send.
+//! Requests that wait: for a file, their body, or room in the send queue.
 
 use std::sync::Arc;
 
 use evring::{Commands, Cx, FilePath, HIGH_WATER, Metadata};
 
 use crate::body::{Body, BodyMemory};
-use crate::cache::{Paths, VARIANT, variant};
+use crate::cache::{KEY_SUFFIXES, Paths, put_coded_key};
 use crate::clock::Clock;
 use crate::coding::{Coding, Codings};
 use crate::conditions::Validators;
@@ -18,85 +18,85 @@ use crate::request::Persistence;
 use crate::state::State;
 use crate::status::Status;
 
-/// What a request waits for.
 #[derive(Debug, Default)]
 pub(crate) enum PendingWork {
-    /// Nothing: its box is kept for later use.
+    /// None: the box is kept for reuse.
     #[default]
     Done,
-    /// A file.
     File(FileLookup),
-    /// The end of its body.
+    /// Receives the body.
     Body(BodyReceipt),
-    /// Room to send more of its reply.
+    /// Sends a streamed response body.
     StreamedBody(StreamedBody),
 }
 
-/// A request that waits for its body.
+/// A request whose body is being received.
 #[derive(Debug)]
 pub(crate) struct BodyReceipt {
     pub(crate) body: Body,
-    /// Bytes of it that came since the deadline was set.
-    pub(crate) taken: u64,
+    /// Bytes of content received since the deadline was set.
+    pub(crate) received: u64,
     pub(crate) options: ResponseOptions,
-    /// The request's head, if something needs it still.
+    /// The request's head, if it is still needed.
     pub(crate) head: Vec<u8>,
     pub(crate) held: BodyMemory,
     pub(crate) then: AfterBody,
 }
 
-/// What is to be done with a body.
+/// The use of a body.
 #[derive(Debug)]
 pub(crate) enum AfterBody {
-    /// Nothing; the request is answered when it is over.
+    /// Discarded; the request is answered at its end.
     Answer,
-    /// It is handed on.
+    /// Passed to a sink.
     BodySink(Guarded<Box<dyn BodySink>>),
 }
 
-/// A request that waits for a file.
+/// A request that waits for a file operation.
 #[derive(Debug)]
 pub(crate) struct FileLookup {
-    /// Canonical path and query of the target, or what the cache knows the file by.
+    /// Canonical path and query of the target, or the file's key in the cache.
     pub(crate) target: Arc<[u8]>,
-    /// Length of its path.
+    /// Length of the path in `target`, in bytes.
     name_len: usize,
-    /// What it means below the root.
+    /// The file's paths below the root.
     pub(crate) paths: Arc<Paths>,
-    /// The coding of the file that is wanted now.
+    /// The coding that is being looked up.
     pub(crate) coding: Option<Coding>,
-    /// The codings that were found beside the file.
+    /// The codings for which a compressed file exists.
     pub(crate) codings: Codings,
-    /// The request's head, if there is more to it than its target.
+    /// The request's head, if more than its target matters.
     pub(crate) head: Vec<u8>,
     pub(crate) options: ResponseOptions,
     pub(crate) step: LookupStep,
 }
 
-/// The file work that is being done.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum LookupStep {
-    /// Asking whether what the cache has is still good.
-    Confirm,
-    /// Asking for the file in a coding, of those before opening it or of those that are confirmed.
-    Sibling { at: usize, confirms: bool },
+    /// Stats the file, to revalidate a cached response.
+    Revalidate,
+    /// Stats the file in coding number `at`, before opening the file or, if `revalidates`, to
+    /// revalidate a cached response.
+    Sibling {
+        at: usize,
+        revalidates: bool,
+    },
     #[default]
     Open,
-    /// Reading a small file, which had these validators when it was opened.
+    /// Reads a small file, with the validators of when it was opened.
     Read(Metadata, Validators),
-    /// There is no index: asking what is in the directory.
     List,
 }
 
 impl FileLookup {
-    /// A reply in memory is to be confirmed, in a coding or as it is.
-    pub(crate) fn confirm(
+    /// Starts with revalidating a cached response, in a coding or plain.
+    pub(crate) fn revalidate(
         target: Arc<[u8]>,
         paths: Arc<Paths>,
         coding: Option<Coding>,
         options: ResponseOptions,
     ) -> Self {
-        let suffix = coding.map_or(0, |coding| VARIANT[coding as usize].len());
+        let suffix = coding.map_or(0, |coding| KEY_SUFFIXES[coding as usize].len());
         FileLookup {
             name_len: target.len() - suffix,
             target,
@@ -105,11 +105,14 @@ impl FileLookup {
             codings: Codings::default(),
             head: Vec::new(),
             options,
-            step: LookupStep::Confirm,
+            step: LookupStep::Revalidate,
         }
     }
 
-    /// A file is to be opened: that of a target's canonical path.
+    /// Starts with opening the file of a canonical path.
+    ///
+    /// # Errors
+    /// Those of [`path::resolve`].
     pub(crate) fn open(
         name: &[u8],
         query: Option<&[u8]>,
@@ -134,22 +137,21 @@ impl FileLookup {
         })
     }
 
-    /// The directory that the file is in.
+    /// Returns the path of the directory that contains the file.
     pub(crate) fn directory(&self) -> FilePath {
         let parent = self.paths.plain.as_path().parent();
         let parent = parent.filter(|path| !path.as_os_str().is_empty());
         FilePath::new(parent.unwrap_or(".".as_ref()))
     }
 
-    /// The target's path.
     pub(crate) fn name(&self) -> &[u8] {
         &self.target[..self.name_len]
     }
 
-    /// Writes what the cache knows the file by, in the coding that is wanted.
+    /// Writes the file's key in the cache, in the current coding.
     pub(crate) fn put_key(&self, out: &mut Vec<u8>) {
         match self.coding {
-            Some(coding) => variant(out, self.name(), coding),
+            Some(coding) => put_coded_key(out, self.name(), coding),
             None => {
                 out.clear();
                 out.extend_from_slice(self.name());
@@ -157,7 +159,7 @@ impl FileLookup {
         }
     }
 
-    /// Goes back to the plain file, as there is nothing in the coding.
+    /// Falls back to the plain file, as there is none in the coding.
     pub(crate) fn fall_back(&mut self) {
         if let Some(coding) = self.coding.take() {
             self.codings.remove(coding);
@@ -165,18 +167,17 @@ impl FileLookup {
         self.step = LookupStep::Open;
     }
 
-    /// The codings that lie beside the file: none beside one in a coding.
+    /// Returns the codings of the plain file; a coded file has none.
     pub(crate) fn codings_beside(&self) -> Codings {
         if self.coding.is_none() { self.codings } else { Codings::default() }
     }
 
-    /// The query of the target.
     pub(crate) fn query(&self) -> Option<&[u8]> {
         self.target.get(self.name_len + 1..)
     }
 }
 
-/// Sends a reply from memory; true if the next request may be looked at.
+/// Sends a prepared response. Returns whether the next request may be processed.
 #[inline]
 pub(crate) fn send_prepared(
     prepared: &mut PreparedResponse,

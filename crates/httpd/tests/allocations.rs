@@ -1,5 +1,5 @@
-//! What is served without allocating: a small file in memory, also when it is confirmed anew.
-//! Handlers allocate what they themselves make.
+//! Allocations: a cached small file is served without any, also when it is revalidated.
+//! Requests to handlers allocate only what the handlers themselves use.
 
 mod serving;
 mod stage;
@@ -15,7 +15,7 @@ use serving::{Server, on_every_backend};
 use stage::Stage;
 use tempfile::TempDir;
 
-/// Counts the allocations of each thread, and of all threads that serve.
+/// Counts the allocations per thread, and those of all server threads.
 struct Counting;
 
 thread_local! {
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Two files.
+/// A directory with two files.
 fn site() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for (name, len) in [("short", 12), ("long", 40_000)] {
@@ -55,26 +55,26 @@ fn site() -> TempDir {
 }
 
 #[test]
-fn no_mechanism_allocates_for_a_file_in_memory() {
+fn cached_file_is_served_without_allocation_on_every_backend() {
     const REQUESTS: u64 = 200;
     let root = site();
     on_every_backend(|backend| {
         let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
-        // Every request finds its file to be asked about.
+        // Every request revalidates its file.
         let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
         let server = Server::start_with(backend, config, limits, || SERVES.set(true));
         let mut client = server.connect();
-        // A new file is looked at more closely until its first second is over.
+        // A new file is opened again until the second of its last change is over.
         let date = client.get("/short").field("Last-Modified").unwrap().to_owned();
         loop {
             let resume = format!("Range: bytes=0-0\r\nIf-Range: {date}\r\n");
             client.send(format!("GET /short HTTP/1.1\r\nHost: a\r\n{resume}\r\n").as_bytes());
-            if client.reply(true).status == 206 {
+            if client.response(true).status == 206 {
                 break;
             }
         }
         let mut allocated = 0;
-        // The first rounds find room for everything.
+        // In the first rounds, buffers grow.
         for _ in 0..3 {
             let before = SERVING.load(Ordering::Relaxed);
             for _ in 0..REQUESTS {
@@ -87,7 +87,7 @@ fn no_mechanism_allocates_for_a_file_in_memory() {
 }
 
 #[test]
-fn a_small_file_in_memory_is_served_without_allocating() {
+fn cached_file_is_served_without_allocation() {
     let root = site();
     const REQUESTS: [&[u8]; 4] = [
         b"GET /short HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -103,7 +103,7 @@ fn a_small_file_in_memory_is_served_without_allocating() {
             stage.io.sent.clear();
         }
     };
-    // Every other round finds the files to be asked about, and the second to have passed.
+    // Every other round revalidates the files, and updates the date.
     let rounds = |stage: &mut Stage, n| {
         for _ in 0..n {
             round(stage);
@@ -112,14 +112,14 @@ fn a_small_file_in_memory_is_served_without_allocating() {
         }
     };
     rounds(&mut stage, 2);
-    let (before, asked) = (COUNT.get(), stage.io.works.1);
+    let (before, stats) = (COUNT.get(), stage.io.file_ops.1);
     rounds(&mut stage, 100);
     assert_eq!(COUNT.get() - before, 0);
-    assert_eq!((stage.io.works.0, stage.io.works.1 - asked), (2, 800));
+    assert_eq!((stage.io.file_ops.0, stage.io.file_ops.1 - stats), (2, 800));
 }
 
 #[test]
-fn a_handler_allocates_for_its_own_fields_only() {
+fn handler_call_allocates_only_its_header_map() {
     const REQUEST: &[u8] =
         b"POST /a?b=c HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nUser-Agent: test\r\n\r\n";
     let site = Site::new(None).route("/a", |request: Request| {
@@ -137,6 +137,6 @@ fn a_handler_allocates_for_its_own_fields_only() {
     rounds(100);
     let before = COUNT.get();
     rounds(1000);
-    // A map of fields is two allocations.
+    // A header map is two allocations.
     assert_eq!(COUNT.get() - before, 2000);
 }

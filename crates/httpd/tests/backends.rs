@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const SIZES: [usize; 12] =
     [0, 1, 12, 100, 4095, 4096, 4097, 65535, 65536, 65537, 1_000_000, 10_000_000];
 
-/// Contents that repeat only after long, so that no shifted piece looks right.
+/// Contents with a long period, so that a shifted part is noticed.
 fn contents(len: usize) -> Vec<u8> {
     let mut x = 1u32;
     let next = |_| {
@@ -37,7 +37,6 @@ fn site(sizes: &[usize]) -> TempDir {
     root
 }
 
-/// Writes a file.
 fn write(root: &Path, name: &str, contents: &[u8]) {
     fs::write(root.join(name), contents).unwrap();
 }
@@ -51,34 +50,34 @@ fn serve(backend: &'static str, root: &TempDir) -> Server {
 }
 
 #[test]
-fn files_of_every_size_come_byte_for_byte() {
+fn files_of_every_size_are_sent_unchanged() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let server = serve(backend, &root);
         let mut client = server.connect();
         for size in SIZES.into_iter().chain(SIZES) {
             let target = format!("/{size}.bin");
-            let reply = client.get(&target);
-            assert_eq!((reply.status, reply.body.len()), (200, size), "{backend} {target}");
-            assert!(reply.body == contents(size), "{backend} {target}");
+            let response = client.get(&target);
+            assert_eq!((response.status, response.body.len()), (200, size), "{backend} {target}");
+            assert!(response.body == contents(size), "{backend} {target}");
             client.send(format!("HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
-            let head = client.reply(false);
+            let head = client.response(false);
             assert_eq!(head.field("Content-Length"), Some(&*size.to_string()));
         }
     });
 }
 
 #[test]
-fn each_request_may_have_a_connection_of_its_own() {
+fn http_1_0_requests_use_one_connection_each() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let server = serve(backend, &root);
         for size in SIZES.into_iter().chain(SIZES) {
             let mut client = server.connect();
             client.send(format!("GET /{size}.bin HTTP/1.0\r\n\r\n").as_bytes());
-            let reply = client.reply(true);
-            assert_eq!(reply.field("Connection"), Some("close"));
-            assert!(reply.body == contents(size), "{backend} {size}");
+            let response = client.response(true);
+            assert_eq!(response.field("Connection"), Some("close"));
+            assert!(response.body == contents(size), "{backend} {size}");
             client.expect_end();
         }
         let stats = server.stop();
@@ -87,7 +86,7 @@ fn each_request_may_have_a_connection_of_its_own() {
 }
 
 #[test]
-fn sixteen_requests_at_once() {
+fn sixteen_pipelined_requests_are_answered_in_order() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let server = serve(backend, &root);
@@ -96,16 +95,16 @@ fn sixteen_requests_at_once() {
             let request = |size| format!("GET /{size}.bin HTTP/1.1\r\nHost: a\r\n\r\n");
             client.send(sizes.map(request).concat().as_bytes());
             for (i, size) in sizes.into_iter().enumerate() {
-                let reply = client.reply(true);
-                assert!(reply.body == contents(size), "{backend} {i} {size}");
-                assert_eq!(reply.field("Connection"), None);
+                let response = client.response(true);
+                assert!(response.body == contents(size), "{backend} {i} {size}");
+                assert_eq!(response.field("Connection"), None);
             }
         }
     });
 }
 
 #[test]
-fn twenty_requests_for_large_files_at_once() {
+fn twenty_pipelined_large_files_are_sent_in_order() {
     let root = site(&SIZES);
     let all = contents(1_000_000);
     on_every_backend(|backend| {
@@ -115,16 +114,16 @@ fn twenty_requests_for_large_files_at_once() {
         let request = |size| format!("GET /{size}.bin HTTP/1.1\r\nHost: a\r\n\r\n");
         client.send(sizes.map(request).concat().as_bytes());
         for (i, size) in sizes.into_iter().enumerate() {
-            let reply = client.reply(true);
-            assert!(reply.body == all[..size], "{backend} {i} {size}");
-            assert_eq!(reply.field("Connection"), None);
+            let response = client.response(true);
+            assert!(response.body == all[..size], "{backend} {i} {size}");
+            assert_eq!(response.field("Connection"), None);
         }
         assert!(client.get("/12.bin").body == contents(12), "{backend}");
     });
 }
 
 #[test]
-fn a_request_may_be_split_anywhere() {
+fn requests_can_be_split_anywhere() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let server = serve(backend, &root);
@@ -135,29 +134,29 @@ fn a_request_may_be_split_anywhere() {
             client.send(&request[..at]);
             std::thread::yield_now();
             client.send(&request[at..]);
-            assert!(client.reply(true).body == contents(100), "{backend} {at}");
-            assert_eq!(client.reply(false).field("Content-Length"), Some("1"));
+            assert!(client.response(true).body == contents(100), "{backend} {at}");
+            assert_eq!(client.response(false).field("Content-Length"), Some("1"));
         }
         for byte in request {
             client.send(&[*byte]);
         }
-        assert!(client.reply(true).body == contents(100), "{backend}");
-        client.reply(false);
+        assert!(client.response(true).body == contents(100), "{backend}");
+        client.response(false);
     });
 }
 
 #[test]
-fn bad_requests_are_refused_alike() {
+fn malformed_requests_get_the_same_error_on_every_backend() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let server = serve(backend, &root);
         for Bad(request, status) in bad() {
             let name = String::from_utf8_lossy(&request[..request.len().min(80)]).into_owned();
             let mut client = server.connect();
-            client.send_in_vain(&request);
-            let reply = client.reply(true);
-            assert_eq!(reply.status, status, "{backend} {name:?}");
-            assert_eq!(reply.field("Connection"), Some("close"), "{backend} {name:?}");
+            client.send_rejected(&request);
+            let response = client.response(true);
+            assert_eq!(response.status, status, "{backend} {name:?}");
+            assert_eq!(response.field("Connection"), Some("close"), "{backend} {name:?}");
             client.expect_end();
         }
         assert!(server.connect().get("/1.bin").status == 200);
@@ -165,21 +164,21 @@ fn bad_requests_are_refused_alike() {
 }
 
 #[test]
-fn a_refusal_survives_what_the_client_still_sends() {
+fn error_response_is_received_while_the_client_still_sends() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let server = serve(backend, &root);
         let mut client = server.connect();
         client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
         client.send(&[b'x'; 500_000]);
-        assert_eq!(client.reply(true).status, 405, "{backend}");
-        client.send_in_vain(&[b'x'; 500_000]);
+        assert_eq!(client.response(true).status, 405, "{backend}");
+        client.send_rejected(&[b'x'; 500_000]);
         client.expect_end();
     });
 }
 
 #[test]
-fn small_socket_buffers_make_no_difference() {
+fn small_socket_buffers_do_not_change_responses() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
@@ -190,13 +189,13 @@ fn small_socket_buffers_make_no_difference() {
         let request = |size| format!("GET /{size}.bin HTTP/1.1\r\nHost: a\r\n\r\n");
         client.send(sizes.map(request).concat().as_bytes());
         for size in sizes {
-            assert!(client.reply(true).body == contents(size), "{backend} {size}");
+            assert!(client.response(true).body == contents(size), "{backend} {size}");
         }
     });
 }
 
 #[test]
-fn a_changed_file_is_noticed() {
+fn changed_file_is_served_with_a_zero_ttl() {
     let root = site(&[12]);
     on_every_backend(|backend| {
         write(root.path(), "12.bin", b"before");
@@ -204,7 +203,7 @@ fn a_changed_file_is_noticed() {
         let server = Server::start(backend, config(&root), limits);
         let mut client = server.connect();
         for text in ["before", "before", "after", "longer than that", "short", "again"] {
-            // A new file in the place of the old is a change whatever the clocks say.
+            // A rename changes the inode, independent of the clocks.
             write(root.path(), "new", text.as_bytes());
             fs::rename(root.path().join("new"), root.path().join("12.bin")).unwrap();
             for _ in 0..2 {
@@ -217,7 +216,7 @@ fn a_changed_file_is_noticed() {
 }
 
 #[test]
-fn a_changed_file_is_noticed_within_the_time_by_default() {
+fn changed_file_is_served_after_the_default_ttl() {
     let root = site(&[12]);
     let backend = evring_httpd::evring::auto().unwrap().name;
     let server = serve(backend, &root);
@@ -231,7 +230,7 @@ fn a_changed_file_is_noticed_within_the_time_by_default() {
 }
 
 #[test]
-fn nothing_outside_of_the_root_is_served() {
+fn files_outside_the_root_are_not_served() {
     let outside = site(&[12]);
     let root = site(&[12]);
     let link = |to: &Path, name: &str| {
@@ -266,7 +265,7 @@ fn nothing_outside_of_the_root_is_served() {
 }
 
 #[test]
-fn what_is_no_file_is_not_found() {
+fn other_file_types_are_not_found() {
     let root = site(&[12]);
     let fifo = root.path().join("fifo");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o644.into(), 0)
@@ -285,7 +284,7 @@ fn what_is_no_file_is_not_found() {
 }
 
 #[test]
-fn clients_that_leave_early_leave_nothing_behind() {
+fn connections_closed_early_by_clients_are_closed() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let server = serve(backend, &root);
@@ -295,7 +294,7 @@ fn clients_that_leave_early_leave_nothing_behind() {
                 stream.write_all(request.as_bytes()).unwrap();
                 if request.len() > 3 {
                     let mut client = Client::new(stream);
-                    client.reply(false);
+                    client.response(false);
                 }
             }
         }
@@ -306,7 +305,7 @@ fn clients_that_leave_early_leave_nothing_behind() {
 }
 
 #[test]
-fn a_half_closed_client_gets_all_its_replies() {
+fn half_closed_connection_gets_all_responses() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let server = serve(backend, &root);
@@ -316,14 +315,14 @@ fn a_half_closed_client_gets_all_its_replies() {
         }
         client.end();
         for size in [12, 65_536, 1_000_000] {
-            assert!(client.reply(true).body == contents(size), "{backend} {size}");
+            assert!(client.response(true).body == contents(size), "{backend} {size}");
         }
         client.expect_end();
     });
 }
 
 #[test]
-fn slow_clients_are_gone_when_their_time_is_over() {
+fn slow_clients_are_closed_at_their_timeouts() {
     let root = site(&SIZES);
     let limits = Limits {
         header_timeout: Duration::from_millis(50),
@@ -348,11 +347,11 @@ fn slow_clients_are_gone_when_their_time_is_over() {
         let mut stuck = server.connect();
         stuck.send(b"GET /10000000.bin HTTP/1.1\r\nHost: a\r\n\r\n");
         silent.expect_end();
-        assert_eq!(partial.reply(true).status, 408, "{backend}");
+        assert_eq!(partial.response(true).status, 408, "{backend}");
         partial.expect_end();
         idle.expect_end();
         drop((silent, partial, idle));
-        // The one that reads nothing goes too; a server that waited for it would take longer.
+        // The client that reads nothing is reset, too; waiting for it would take longer.
         let start = Instant::now();
         let stats = server.stop();
         assert!(start.elapsed() < Config::default().drain_timeout / 2, "{backend}");
@@ -361,8 +360,12 @@ fn slow_clients_are_gone_when_their_time_is_over() {
     });
 }
 
-/// A server that has little patience, with small buffers, so that it sees what a client takes.
-fn impatient(backend: &'static str, root: &TempDir, progress_interval: Duration) -> Server {
+/// A server with short timeouts and small socket buffers, so that it notices the client's progress.
+fn with_short_timeouts(
+    backend: &'static str,
+    root: &TempDir,
+    progress_interval: Duration,
+) -> Server {
     let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
     let keep_alive_timeout = Duration::from_millis(50);
     let limits = Limits { keep_alive_timeout, progress_interval, ..Limits::default() };
@@ -372,10 +375,10 @@ fn impatient(backend: &'static str, root: &TempDir, progress_interval: Duration)
 const LARGE: &[u8] = b"GET /10000000.bin HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[test]
-fn a_client_that_takes_nothing_of_a_large_file_is_reset() {
+fn client_that_does_not_read_a_large_file_is_reset() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
-        let server = impatient(backend, &root, Duration::from_millis(50));
+        let server = with_short_timeouts(backend, &root, Duration::from_millis(50));
         let mut client = server.connect();
         client.send(LARGE);
         client.expect_reset();
@@ -383,27 +386,27 @@ fn a_client_that_takes_nothing_of_a_large_file_is_reset() {
 }
 
 #[test]
-fn a_slow_client_gets_a_large_file_whole() {
+fn slow_client_gets_a_large_file_completely() {
     let root = site(&[600_000]);
-    // All at once, as they do little but wait.
+    // Concurrently, as they mostly wait.
     std::thread::scope(|scope| {
         on_every_backend(|backend| {
             let root = &root;
             scope.spawn(move || {
-                let server = impatient(backend, root, Duration::from_millis(300));
+                let server = with_short_timeouts(backend, root, Duration::from_millis(300));
                 let mut client = server.connect();
                 client.send(b"GET /600000.bin HTTP/1.1\r\nHost: a\r\n\r\n");
-                // It takes several times the idle time and the stall time.
-                let reply = client.slow_reply(4096, Duration::from_millis(8));
-                assert!(reply.body == contents(600_000), "{backend}");
+                // This takes several times the keep-alive timeout and the progress interval.
+                let response = client.slow_response(4096, Duration::from_millis(8));
+                assert!(response.body == contents(600_000), "{backend}");
             });
         });
     });
 }
 
-/// The system's own buffers take megabytes at a time, and for long nothing then.
+/// The kernel's send buffer takes megabytes at once, and then nothing for a long time.
 #[test]
-fn a_steady_client_was_reset_as_the_system_had_taken_nothing() {
+fn steady_client_was_reset_while_the_send_buffer_was_full() {
     let root = site(&[10_000_000]);
     std::thread::scope(|scope| {
         on_every_backend(|backend| {
@@ -414,8 +417,8 @@ fn a_steady_client_was_reset_as_the_system_had_taken_nothing() {
                 let server = Server::start(backend, config(root), limits);
                 let mut client = server.connect();
                 client.send(LARGE);
-                let reply = client.slow_reply(30_000, Duration::from_millis(10));
-                assert!(reply.body == contents(10_000_000), "{backend}");
+                let response = client.slow_response(30_000, Duration::from_millis(10));
+                assert!(response.body == contents(10_000_000), "{backend}");
             });
         });
     });

@@ -1,4 +1,4 @@
-//! Hostile clients at each bound, on every mechanism: what the program holds stays what it was.
+//! Hostile clients at each limit, on every mechanism: the program's memory stays bounded.
 
 mod serving;
 
@@ -17,19 +17,19 @@ use serde_json::Value;
 use serving::Client;
 use serving::program::Serving;
 
-/// The most kilobytes by which a server may grow beside a hostile client.
-const GROWTH_KB: u64 = 2 * 1024;
+/// Maximum growth of a server's memory with a hostile client, in KiB.
+const MAX_GROWTH_KB: u64 = 2 * 1024;
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any wait in these tests on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Starts the program on each mechanism, with one worker and a directory of its own.
+/// Starts the program on each mechanism, with one worker and an empty root.
 fn on_every_backend(arguments: &[&str], test: impl Fn(&'static str, &Serving)) {
     let root = tempfile::tempdir().unwrap();
     on_backends(|_| true, root.path(), arguments, test);
 }
 
-/// Starts the program on some mechanisms, with one worker and this directory.
+/// Starts the program on the chosen mechanisms, with one worker and this root.
 fn on_backends(
     chosen: impl Fn(&str) -> bool,
     root: &Path,
@@ -37,14 +37,14 @@ fn on_backends(
     test: impl Fn(&'static str, &Serving),
 ) {
     let path = root.to_str().unwrap();
-    for name in here().filter(|name| chosen(name)) {
+    for name in available().filter(|name| chosen(name)) {
         println!("on {name}");
         test(name, &start(name, path, arguments));
     }
 }
 
-/// The mechanisms that can run here.
-fn here() -> impl Iterator<Item = &'static str> {
+/// The mechanisms that are available.
+fn available() -> impl Iterator<Item = &'static str> {
     let all = backends().into_iter().filter(|backend| backend.available.is_ok());
     all.map(|backend| backend.name)
 }
@@ -56,7 +56,6 @@ fn start(backend: &'static str, root: &str, arguments: &[&str]) -> Serving {
     Serving::start(&all)
 }
 
-/// What the program, which shows it, has counted.
 fn count(serving: &Serving, name: &str) -> u64 {
     counts(serving, [name])[0]
 }
@@ -67,13 +66,13 @@ fn counts<const N: usize>(serving: &Serving, names: [&str; N]) -> [u64; N] {
     names.map(|name| status[name].as_u64().unwrap())
 }
 
-/// Connections that are open, the one that asks among them.
+/// Returns the number of open connections, including the one for this request.
 fn open_connections(serving: &Serving) -> u64 {
     let [accepted, closed] = counts(serving, ["connections_accepted", "connections_closed"]);
     accepted - closed
 }
 
-/// A client that sends as much as it gets rid of, and reads nothing.
+/// A client that sends as much as possible and does not read.
 struct Sender {
     stream: TcpStream,
     bytes: Vec<u8>,
@@ -87,14 +86,14 @@ impl Sender {
         Sender { stream, bytes, sent: 0 }
     }
 
-    /// Sends on; whether anything was taken.
+    /// Sends until it would block. Returns whether any bytes were sent.
     fn send(&mut self) -> bool {
         let before = self.sent;
         while self.sent < self.bytes.len() {
             match self.stream.write(&self.bytes[self.sent..]) {
                 Ok(n) => self.sent += n,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The server has refused it.
+                // The server has closed the connection.
                 Err(_) => self.sent = self.bytes.len(),
             }
         }
@@ -102,44 +101,44 @@ impl Sender {
     }
 }
 
-/// Has all of them send until none can send more, even after the server has answered others so many
-/// times that it has come to all that was sent before.
+/// Makes all clients send until none can send more. Meanwhile the server answers enough requests
+/// of another client that it has processed everything sent before.
 fn send_all(serving: &Serving, senders: &mut [Sender]) {
-    const TURNS: u32 = 200;
-    let mut witness = serving.connect();
-    let mut since = 0;
-    while since < TURNS {
-        since += 1;
+    const ROUNDS: u32 = 200;
+    let mut other = serving.connect();
+    let mut idle_rounds = 0;
+    while idle_rounds < ROUNDS {
+        idle_rounds += 1;
         for sender in &mut *senders {
             if sender.send() {
-                since = 0;
+                idle_rounds = 0;
             }
         }
-        witness.get("/none");
+        other.get("/none");
     }
 }
 
-/// Replies that are counted by the first line of each.
-struct Replies {
+/// Counts responses by their first lines.
+struct ResponseCounter {
     stream: TcpStream,
     buffer: Vec<u8>,
     matched: usize,
 }
 
-impl Replies {
+impl ResponseCounter {
     const LINE: &[u8] = b"HTTP/1.1 404";
 
     fn new(stream: TcpStream) -> Self {
-        Replies { stream, buffer: vec![0; 64 * 1024], matched: 0 }
+        ResponseCounter { stream, buffer: vec![0; 64 * 1024], matched: 0 }
     }
 
-    /// Reads until so many replies have begun.
+    /// Reads until `count` more responses have begun.
     fn read(&mut self, mut count: u64) {
         while count > 0 {
             let n = self.stream.read(&mut self.buffer).unwrap();
             assert!(n > 0, "the server has closed the connection");
             for byte in &self.buffer[..n] {
-                // The first byte of the line occurs nowhere else in it but behind a match.
+                // The first byte of the line occurs only once in it.
                 self.matched = match *byte == Self::LINE[self.matched] {
                     true => self.matched + 1,
                     false => usize::from(*byte == Self::LINE[0]),
@@ -155,37 +154,37 @@ impl Replies {
 
 /// EVRING_BOUNDS_SECONDS sets how long the client keeps sending, in seconds.
 #[test]
-fn a_client_that_pipelines_requests_for_missing_files_made_the_server_grow() {
-    const WARM: u64 = 2_000;
+fn pipelined_requests_for_missing_files_made_memory_grow() {
+    const WARM_UP: u64 = 2_000;
     const MEASURED: u64 = 20_000;
     let seconds = env::var("EVRING_BOUNDS_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
-    // As many requests as it likes.
+    // As many requests per connection as possible.
     on_every_backend(&["--keep-alive-requests", "4294967295"], |name, serving| {
         let stream = TcpStream::connect(serving.address).unwrap();
         let mut requests = stream.try_clone().unwrap();
         let writer = thread::spawn(move || {
             let block = b"GET /missing HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
-            // Until the reader has seen enough and shuts the connection down.
+            // Until the reader has shut down the connection.
             while requests.write_all(&block).is_ok() {}
         });
-        let mut replies = Replies::new(stream);
-        replies.read(WARM);
-        let (before, begun) = (serving.resident_kb(), Instant::now());
+        let mut responses = ResponseCounter::new(stream);
+        responses.read(WARM_UP);
+        let (before, start) = (serving.resident_kb(), Instant::now());
         let mut count = 0;
-        while count < MEASURED || begun.elapsed() < Duration::from_secs(seconds) {
-            replies.read(WARM);
-            count += WARM;
+        while count < MEASURED || start.elapsed() < Duration::from_secs(seconds) {
+            responses.read(WARM_UP);
+            count += WARM_UP;
         }
         let after = serving.resident_kb();
-        println!("{name} grew from {before} to {after} KB in {count} replies");
-        replies.stream.shutdown(Shutdown::Both).unwrap();
+        println!("{name} grew from {before} to {after} KB in {count} responses");
+        responses.stream.shutdown(Shutdown::Both).unwrap();
         writer.join().unwrap();
-        assert!(after <= before + GROWTH_KB, "{name} grew from {before} to {after} KB");
+        assert!(after <= before + MAX_GROWTH_KB, "{name} grew from {before} to {after} KB");
     });
 }
 
 #[test]
-fn all_clients_together_take_no_more_memory_than_was_said_at_the_start() {
+fn memory_of_all_clients_stays_within_the_logged_maximum() {
     const CONNECTIONS: usize = 200;
     const FILES: usize = 100;
     let root = tempfile::tempdir().unwrap();
@@ -193,34 +192,34 @@ fn all_clients_together_take_no_more_memory_than_was_said_at_the_start() {
         fs::write(root.path().join(n.to_string()), vec![b'x'; 60_000]).unwrap();
     }
     fs::write(root.path().join("large"), vec![b'x'; 8 << 20]).unwrap();
-    let most = (CONNECTIONS + 1).to_string();
+    let max = (CONNECTIONS + 1).to_string();
     let arguments = [
-        &["--max-connections", &most, "--max-buffered", "4000000", "--cache-size", "1000000"][..],
+        &["--max-connections", &max, "--max-buffered", "4000000", "--cache-size", "1000000"][..],
         &["--max-body-memory", "1000000", "--max-body-size", "4000000", "--lab"],
     ]
     .concat();
     let chosen = |name: &str| ["epoll", "uring", "send", "tokio"].contains(&name);
     on_backends(chosen, root.path(), &arguments, |name, serving| {
         let line = serving.before.lines().find(|line| line.contains(" at most ")).unwrap();
-        let said = line.split_once(" at most ").unwrap().1.split_once(" MiB").unwrap().0;
-        let said = said.parse::<u64>().unwrap() * 1024;
+        let max = line.split_once(" at most ").unwrap().1.split_once(" MiB").unwrap().0;
+        let max = max.parse::<u64>().unwrap() * 1024;
         serving.connect().get("/none");
         let idle = serving.resident_kb();
         let client = |n: usize| match n % 4 {
-            // A head of which the last byte is missing.
+            // A head without its last byte.
             0 => [b"GET / HTTP/1.1\r\nHost: a\r\nA: ", &[b'a'; 16_000][..]].concat(),
-            // A body of which the last byte is missing.
+            // A body without its last byte.
             1 => {
                 let head = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n";
                 [&head[..], &vec![b'b'; 2_999_999]].concat()
             }
-            // Small files that push each other out of memory.
+            // Small files that evict each other from the cache.
             2 => {
                 let get =
                     |at: usize| format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", (n + at) % FILES);
                 (0..10 * FILES).map(get).collect::<String>().into_bytes()
             }
-            // Long replies, and many that are copied.
+            // Long responses, and many short ones.
             _ => {
                 let missing = "GET /missing HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
                 let files = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n".repeat(10);
@@ -232,26 +231,26 @@ fn all_clients_together_take_no_more_memory_than_was_said_at_the_start() {
             (0..CONNECTIONS).map(|n| Sender::new(serving, client(n))).collect();
         send_all(serving, &mut clients);
         let grown = serving.peak_kb() - idle;
-        println!("{name}: {grown} KB of {said}");
-        assert!(grown <= said, "{name} has taken {grown} KB, and said {said}");
+        println!("{name}: {grown} KB of {max}");
+        assert!(grown <= max, "{name} has grown by {grown} KB, more than {max}");
     });
 }
 
 #[test]
-fn the_memory_at_full_load_is_that_of_all_workers_and_has_no_end_where_a_bound_has_none() {
+fn memory_at_full_load_scales_with_workers_and_saturates() {
     let of = |workers, limits| {
         let server = evring_httpd::Server::builder().workers(workers).limits(limits);
         server.memory_at_full_load()
     };
-    let usual = of(1, Limits::default());
-    assert_eq!(of(3, Limits::default()), 3 * usual);
+    let default = of(1, Limits::default());
+    assert_eq!(of(3, Limits::default()), 3 * default);
     let more = Limits { cache_bytes: (32 << 20) + 1000, ..Limits::default() };
-    assert_eq!(of(1, more), usual + 1000);
+    assert_eq!(of(1, more), default + 1000);
     assert_eq!(of(2, Limits { max_body_memory: usize::MAX, ..Limits::default() }), usize::MAX);
 }
 
 #[test]
-fn what_is_longer_than_its_limit_is_refused_and_ends_its_connection() {
+fn requests_beyond_a_limit_are_rejected_and_closed() {
     let arguments = [
         &[
             "--max-request-line",
@@ -284,7 +283,7 @@ fn what_is_longer_than_its_limit_is_refused_and_ends_its_connection() {
             client.send(bytes.as_bytes());
         }
         for (client, (bytes, status)) in clients.iter_mut().zip(&cases) {
-            assert_eq!(client.reply(true).status, *status, "{name}: {bytes:?}");
+            assert_eq!(client.response(true).status, *status, "{name}: {bytes:?}");
             client.expect_end();
         }
         let mut client = serving.connect();
@@ -296,15 +295,15 @@ fn what_is_longer_than_its_limit_is_refused_and_ends_its_connection() {
 }
 
 #[test]
-fn clients_that_send_more_than_is_held_for_all_lose_their_connections() {
+fn connections_beyond_the_total_buffer_limit_are_closed() {
     let arguments = ["--max-buffered", "100000", "--status"];
     on_every_backend(&arguments, |name, serving| {
         let mut head = b"GET / HTTP/1.1\r\nHost: a\r\nA: ".to_vec();
         head.resize(8_000, b'a');
-        // Each keeps 8 KB at least, so that a dozen find room.
+        // Each needs at least 8 KB, so a dozen fit.
         let mut clients: Vec<_> = (0..40).map(|_| Sender::new(serving, head.clone())).collect();
         send_all(serving, &mut clients);
-        // Reset, or ended with what they had sent unread, which is the same for them.
+        // A reset, or a close with unread bytes, which the client sees as a reset.
         let is_open = |client: &&Sender| {
             let peeked = client.stream.peek(&mut [0]);
             peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
@@ -312,14 +311,14 @@ fn clients_that_send_more_than_is_held_for_all_lose_their_connections() {
         let open = clients.iter().filter(is_open).count();
         assert!((1..=12).contains(&open), "{name}: {open} are open");
         assert_eq!(count(serving, "overruns"), 40 - open as u64, "{name}");
-        // The others are served again once these have gone.
+        // Once they are closed, others are served again.
         drop(clients);
         assert_eq!(serving.connect().get("/none").status, 404, "{name}");
     });
 }
 
 #[test]
-fn a_reply_of_a_handler_that_nobody_takes_is_made_in_parts() {
+fn unread_handler_response_is_produced_in_parts() {
     on_every_backend(&["--lab", "--status"], |name, serving| {
         serving.connect().get("/bytes?n=1000000");
         let before = serving.resident_kb();
@@ -327,8 +326,8 @@ fn a_reply_of_a_handler_that_nobody_takes_is_made_in_parts() {
         let mut clients = vec![Sender::new(serving, request.to_vec())];
         send_all(serving, &mut clients);
         let after = serving.resident_kb();
-        assert!(after <= before + GROWTH_KB, "{name} grew from {before} to {after} KB");
-        // The whole of it would be more than may be queued.
+        assert!(after <= before + MAX_GROWTH_KB, "{name} grew from {before} to {after} KB");
+        // The whole response would exceed the maximum queue.
         assert_eq!(count(serving, "overruns"), 0, "{name}");
         let begun = clients[0].stream.peek(&mut [0]);
         assert!(begun.is_ok_and(|n| n > 0), "{name}");
@@ -336,7 +335,7 @@ fn a_reply_of_a_handler_that_nobody_takes_is_made_in_parts() {
 }
 
 #[test]
-fn more_files_than_fit_in_memory_are_asked_for() {
+fn files_beyond_the_cache_size_do_not_grow_memory() {
     const FILES: usize = 200;
     let root = tempfile::tempdir().unwrap();
     for n in 0..FILES {
@@ -349,26 +348,26 @@ fn more_files_than_fit_in_memory_are_asked_for() {
         &arguments,
         |name, serving| {
             let mut client = serving.connect();
-            let mut ask = |range: std::ops::Range<usize>| {
+            let mut fetch = |range: std::ops::Range<usize>| {
                 for n in range {
-                    let reply = client.get(&format!("/{n}"));
-                    assert_eq!((reply.status, reply.body.len()), (200, 60_000), "{name}");
+                    let response = client.get(&format!("/{n}"));
+                    assert_eq!((response.status, response.body.len()), (200, 60_000), "{name}");
                 }
             };
-            ask(0..50);
+            fetch(0..50);
             let before = serving.resident_kb();
-            ask(50..FILES);
+            fetch(50..FILES);
             let after = serving.resident_kb();
-            assert!(after <= before + GROWTH_KB, "{name} grew from {before} to {after} KB");
+            assert!(after <= before + MAX_GROWTH_KB, "{name} grew from {before} to {after} KB");
         },
     );
 }
 
 #[test]
-fn a_directory_of_more_entries_than_are_listed_says_so() {
-    const MOST: usize = 4096;
+fn listing_beyond_the_maximum_is_marked_incomplete() {
+    const MAX_ENTRIES: usize = 4096;
     let root = tempfile::tempdir().unwrap();
-    for n in 0..=MOST {
+    for n in 0..=MAX_ENTRIES {
         fs::write(root.path().join(n.to_string()), "").unwrap();
     }
     on_backends(
@@ -377,14 +376,14 @@ fn a_directory_of_more_entries_than_are_listed_says_so() {
         &["--autoindex"],
         |name, serving| {
             let page = String::from_utf8(serving.connect().get("/").body).unwrap();
-            assert_eq!(page.matches("<tr>").count(), MOST, "{name}");
+            assert_eq!(page.matches("<tr>").count(), MAX_ENTRIES, "{name}");
             assert!(page.contains("more than 4096 entries"), "{name}");
         },
     );
 }
 
 #[test]
-fn listings_that_nobody_takes_count_as_what_is_held() {
+fn unread_listings_count_as_buffered_bytes() {
     const CLIENTS: usize = 20;
     const MAX_HELD: &str = "4000000";
     let root = tempfile::tempdir().unwrap();
@@ -404,28 +403,28 @@ fn listings_that_nobody_takes_count_as_what_is_held() {
             let mut clients: Vec<_> =
                 (0..CLIENTS).map(|_| Sender::new(serving, requests.clone())).collect();
             send_all(serving, &mut clients);
-            // The sockets take some pages; then some wait, until they are too many.
-            let until = Instant::now() + PATIENCE;
+            // The socket buffers take some pages. The server queues the others, until there are too many.
+            let until = Instant::now() + TIMEOUT;
             while count(serving, "overruns") == 0 {
                 assert!(Instant::now() < until, "{name}: {CLIENTS} clients with {page} bytes each");
             }
             let grown = serving.peak_kb().saturating_sub(before);
             println!("{name}: {grown} KB by {CLIENTS} clients, for pages of {page} bytes");
-            // As much as is held, the page that was too much, one that is made, the lists that there may be,
-            // and what the allocator loses.
+            // The maximum held, the page that exceeds it, pages and listings in preparation, and what the
+            // allocator loses.
             let max = 4_000 + 4 * 1_100 + 4 * 1_800 + 4_000;
-            assert!(grown <= max, "{name} has taken {grown} KB, and {max} are enough");
+            assert!(grown <= max, "{name} has grown by {grown} KB, more than {max}");
             drop(clients);
-            // Their pages are held until the server has seen their ends.
+            // Their pages are held until the server has noticed the closed connections.
             while open_connections(serving) > 1 {
-                assert!(Instant::now() < until, "{name} has not seen its clients go");
+                assert!(Instant::now() < until, "{name} has not closed its connections");
             }
             assert_eq!(serving.connect().get("/").body.len(), page, "{name}");
         },
     );
 }
 
-/// A client at another of this machine's own addresses.
+/// A client at another loopback address.
 fn connect_from(last: u8, serving: &Serving) -> Client {
     let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     net::bind(&socket, &SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
@@ -434,11 +433,11 @@ fn connect_from(last: u8, serving: &Serving) -> Client {
 }
 
 #[test]
-fn an_address_that_has_its_share_of_connections_gets_no_more() {
+fn connections_beyond_the_limit_per_address_are_reset() {
     let arguments = ["--max-connections-per-address", "3", "--status"];
     on_every_backend(&arguments, |name, serving| {
-        let mut greedy: Vec<_> = (0..20).map(|_| connect_from(2, serving)).collect();
-        for (at, client) in greedy.iter_mut().enumerate() {
+        let mut clients: Vec<_> = (0..20).map(|_| connect_from(2, serving)).collect();
+        for (at, client) in clients.iter_mut().enumerate() {
             if at < 3 {
                 assert_eq!(client.get("/none").status, 404, "{name}");
             } else {
@@ -451,12 +450,12 @@ fn an_address_that_has_its_share_of_connections_gets_no_more() {
 }
 
 #[test]
-fn heads_and_bodies_that_do_not_come_to_their_end_are_refused_and_end_their_connections() {
+fn incomplete_heads_and_bodies_time_out_with_408() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().to_str().unwrap();
     let arguments = ["--header-timeout", "2", "--progress-interval", "2", "--lab"];
-    // All of them at once, as all have to wait.
-    let serving: Vec<_> = here().map(|name| (name, start(name, path, &arguments))).collect();
+    // All mechanisms at once, as each test waits.
+    let serving: Vec<_> = available().map(|name| (name, start(name, path, &arguments))).collect();
     let requests = [
         &b"GET / HTTP/1.1\r\nHost: "[..],
         b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\na",
@@ -471,12 +470,12 @@ fn heads_and_bodies_that_do_not_come_to_their_end_are_refused_and_end_their_conn
         }
     }
     for (name, client) in &mut clients {
-        assert_eq!(client.reply(true).status, 408, "{name}");
+        assert_eq!(client.response(true).status, 408, "{name}");
         client.expect_end();
     }
 }
 
-/// Adds the text of all sources below a directory.
+/// Appends the text of all sources below a directory.
 fn add_sources(directory: &Path, text: &mut String) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -489,7 +488,7 @@ fn add_sources(directory: &Path, text: &mut String) {
 }
 
 #[test]
-fn each_row_of_the_table_of_bounds_names_tests_that_exist() {
+fn bounds_table_names_existing_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut sources = String::new();
     for directory in ["crates", "benches", "examples"] {

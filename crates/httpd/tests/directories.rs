@@ -1,4 +1,4 @@
-//! What a directory shows, where that is allowed.
+//! Directory listings and symbolic links.
 
 mod serving;
 mod stage;
@@ -9,7 +9,7 @@ use std::path::Path;
 use evring_httpd::evring::SymlinkPolicy;
 use evring_httpd::{Config, Limits, Root, Site};
 use serving::{Server, on_every_backend};
-use stage::{IntoResponse, Stage, reply};
+use stage::{ParsedResponse, Stage, response};
 use tempfile::TempDir;
 
 fn tree() -> TempDir {
@@ -26,20 +26,20 @@ fn stage(root: &Path, listing: bool) -> Stage {
     Stage::with(Site::new(Some(Root(0))).listing(listing), root)
 }
 
-fn ask(stage: &mut Stage, method: &str, target: &str) -> IntoResponse {
+fn send(stage: &mut Stage, method: &str, target: &str) -> ParsedResponse {
     let request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
     let bytes = stage.exchange(request.as_bytes());
-    let (reply, rest) = reply(&bytes, method == "GET");
+    let (response, rest) = response(&bytes, method == "GET");
     assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(rest));
-    reply
+    response
 }
 
 #[test]
-fn a_directory_without_an_index_shows_what_is_in_it_where_that_is_allowed() {
+fn directory_without_an_index_is_listed_if_enabled() {
     let root = tree();
     let mut allowed = stage(root.path(), true);
     for _ in 0..2 {
-        let page = ask(&mut allowed, "GET", "/bare/?sorted");
+        let page = send(&mut allowed, "GET", "/bare/?sorted");
         assert_eq!(page.status, 200);
         assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
         assert_eq!(page.field("Cache-Control"), Some("no-store"));
@@ -47,28 +47,28 @@ fn a_directory_without_an_index_shows_what_is_in_it_where_that_is_allowed() {
         let links: Vec<_> = text.split("href=\"").skip(1).map(|s| s.split('"').next()).collect();
         assert_eq!(links, [Some("../"), Some("./inner/"), Some("./b.txt")]);
     }
-    let head = ask(&mut allowed, "HEAD", "/bare/");
+    let head = send(&mut allowed, "HEAD", "/bare/");
     assert_eq!((head.status, head.body.len()), (200, 0));
     assert!(head.field("Content-Length").unwrap().parse::<usize>().unwrap() > 100);
-    assert_eq!(ask(&mut allowed, "GET", "/whole/").body, b"index");
-    assert_eq!(ask(&mut allowed, "GET", "/bare").status, 301);
-    assert_eq!(ask(&mut allowed, "GET", "/none/").status, 404);
-    assert_eq!(ask(&mut allowed, "GET", "/bare/none").status, 404);
+    assert_eq!(send(&mut allowed, "GET", "/whole/").body, b"index");
+    assert_eq!(send(&mut allowed, "GET", "/bare").status, 301);
+    assert_eq!(send(&mut allowed, "GET", "/none/").status, 404);
+    assert_eq!(send(&mut allowed, "GET", "/bare/none").status, 404);
     let mut forbidden = stage(root.path(), false);
-    assert_eq!(ask(&mut forbidden, "GET", "/bare/").status, 404);
+    assert_eq!(send(&mut forbidden, "GET", "/bare/").status, 404);
 }
 
 #[test]
-fn an_index_that_appears_takes_the_place_of_the_listing() {
+fn new_index_replaces_the_listing() {
     let root = tree();
     let mut stage = stage(root.path(), true);
-    assert_eq!(ask(&mut stage, "GET", "/bare/").status, 200);
+    assert_eq!(send(&mut stage, "GET", "/bare/").status, 200);
     fs::write(root.path().join("bare/index.html"), "new").unwrap();
-    assert_eq!(ask(&mut stage, "GET", "/bare/").body, b"new");
+    assert_eq!(send(&mut stage, "GET", "/bare/").body, b"new");
 }
 
 #[test]
-fn links_lead_out_where_that_is_allowed() {
+fn links_out_of_the_root_are_followed_if_enabled() {
     let (root, outside) = (tree(), tree());
     let far = outside.path().join("bare");
     std::os::unix::fs::symlink(far, root.path().join("far")).unwrap();

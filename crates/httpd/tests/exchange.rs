@@ -1,4 +1,4 @@
-//! The server's replies, without a kernel: whatever happens is in the test's hands.
+//! The site's responses without a kernel; the test controls every event.
 
 mod stage;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use evring_httpd::evring::{Close, HIGH_WATER};
 use evring_httpd::{Limits, Site, State};
 use stage::bad::{Bad, bad};
-use stage::{IntoResponse, Stage, replies, reply};
+use stage::{ParsedResponse, Stage, response, responses};
 use tempfile::TempDir;
 
 /// A directory of a few files.
@@ -34,44 +34,44 @@ fn get(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes()
 }
 
-fn one(stage: &mut Stage, request: &[u8]) -> IntoResponse {
-    let mut all = replies(&stage.exchange(request));
+fn one(stage: &mut Stage, request: &[u8]) -> ParsedResponse {
+    let mut all = responses(&stage.exchange(request));
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
 #[test]
-fn a_file_comes_with_all_its_fields() {
+fn file_response_has_all_fields() {
     let root = site();
     let mut stage = Stage::new(root.path());
     for _ in 0..2 {
-        let reply = one(&mut stage, &get("/hello.txt"));
-        assert_eq!((reply.status, &reply.body[..]), (200, &b"Hello, World"[..]));
-        assert_eq!(reply.field("Content-Type"), Some("text/plain; charset=utf-8"));
-        assert_eq!(reply.field("Content-Length"), Some("12"));
-        assert!(reply.field("Server").unwrap().starts_with("httpd/"));
-        assert!(reply.field("Last-Modified").unwrap().ends_with(" GMT"));
-        assert_eq!(reply.field("Connection"), None);
+        let response = one(&mut stage, &get("/hello.txt"));
+        assert_eq!((response.status, &response.body[..]), (200, &b"Hello, World"[..]));
+        assert_eq!(response.field("Content-Type"), Some("text/plain; charset=utf-8"));
+        assert_eq!(response.field("Content-Length"), Some("12"));
+        assert!(response.field("Server").unwrap().starts_with("httpd/"));
+        assert!(response.field("Last-Modified").unwrap().ends_with(" GMT"));
+        assert_eq!(response.field("Connection"), None);
     }
     assert_eq!(stage.io.close, None);
 }
 
 #[test]
-fn a_small_file_is_read_once() {
+fn small_file_is_read_once() {
     let root = site();
     let mut stage = Stage::new(root.path());
     for target in ["/hello.txt", "/hello.txt", "/hello.txt?a", "http://b/hello.txt"] {
         one(&mut stage, &get(target));
     }
-    assert_eq!(stage.io.works, (1, 3, 1));
+    assert_eq!(stage.io.file_ops, (1, 3, 1));
     stage.pass(Duration::from_millis(1100));
     one(&mut stage, &get("/hello.txt?b"));
     one(&mut stage, &get("/hello.txt"));
-    assert_eq!(stage.io.works, (1, 7, 1));
+    assert_eq!(stage.io.file_ops, (1, 7, 1));
 }
 
 #[test]
-fn a_change_is_noticed_when_the_time_is_over() {
+fn changed_file_is_noticed_after_the_ttl() {
     let root = site();
     let mut stage = Stage::new(root.path());
     one(&mut stage, &get("/hello.txt"));
@@ -84,30 +84,37 @@ fn a_change_is_noticed_when_the_time_is_over() {
 }
 
 #[test]
-fn a_file_that_changed_just_now_is_not_kept() {
+fn just_changed_file_is_not_cached() {
     let root = site();
     let mut stage = Stage::new(root.path());
-    fs::write(root.path().join("new"), b"new").unwrap();
-    stage.io.wall = SystemTime::now();
+    let new = root.path().join("new");
+    // Written again until its second is not over by the second request.
+    stage.io.wall = loop {
+        fs::write(&new, b"new").unwrap();
+        let modified = fs::metadata(&new).unwrap().modified().unwrap();
+        if modified.duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_millis() < 800 {
+            break modified;
+        }
+    };
     one(&mut stage, &get("/new"));
     stage.pass(Duration::from_millis(100));
-    // When its first second is over, it is looked at once more.
+    // When the second of its change is over, it is opened once more.
     for opened in [2, 2, 3, 3] {
-        let reply = one(&mut stage, &get("/new"));
-        assert_eq!(stage.io.works.0, opened);
-        assert!(reply.field("ETag").is_some() && reply.field("Last-Modified").is_some());
+        let response = one(&mut stage, &get("/new"));
+        assert_eq!(stage.io.file_ops.0, opened);
+        assert!(response.field("ETag").is_some() && response.field("Last-Modified").is_some());
         stage.pass(Duration::from_millis(if opened == 2 { 700 } else { 0 }));
     }
 }
 
 #[test]
-fn the_date_is_of_the_current_second() {
+fn date_is_the_current_second() {
     let root = site();
     let mut stage = Stage::new(root.path());
     let mut dates = Vec::new();
     for _ in 0..3 {
-        let reply = one(&mut stage, &get("/hello.txt"));
-        dates.push(reply.field("Date").unwrap().to_owned());
+        let response = one(&mut stage, &get("/hello.txt"));
+        dates.push(response.field("Date").unwrap().to_owned());
         assert_eq!(dates.last().unwrap(), &httpdate::fmt_http_date(stage.io.wall));
         stage.pass(Duration::from_millis(700));
     }
@@ -124,7 +131,7 @@ fn head_is_get_without_the_body() {
             let got = one(&mut stage, &get(target));
             let request = format!("HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n");
             let sent = stage.exchange(request.as_bytes());
-            let (head, rest) = reply(&sent, false);
+            let (head, rest) = response(&sent, false);
             assert_eq!((head.status, &head.fields), (got.status, &got.fields), "{target}");
             assert!(rest.is_empty());
         }
@@ -132,7 +139,7 @@ fn head_is_get_without_the_body() {
 }
 
 #[test]
-fn directories_show_their_index_behind_a_slash() {
+fn directory_redirects_to_a_slash_and_serves_its_index() {
     let root = site();
     let mut stage = Stage::new(root.path());
     assert_eq!(one(&mut stage, &get("/")).body, b"<p>root</p>");
@@ -140,8 +147,8 @@ fn directories_show_their_index_behind_a_slash() {
     for (target, location) in
         [("/sub", "/sub/"), ("/sub?a=b", "/sub/?a=b"), ("//sub", "/sub/"), ("/./sub", "/sub/")]
     {
-        let reply = one(&mut stage, &get(target));
-        assert_eq!((reply.status, reply.field("Location")), (301, Some(location)));
+        let response = one(&mut stage, &get(target));
+        assert_eq!((response.status, response.field("Location")), (301, Some(location)));
     }
     assert_eq!(one(&mut stage, &get("/bare/")).status, 404);
     assert_eq!(one(&mut stage, &get("/hello.txt/")).status, 404);
@@ -149,7 +156,7 @@ fn directories_show_their_index_behind_a_slash() {
 }
 
 #[test]
-fn hidden_and_missing_files_look_alike() {
+fn hidden_and_missing_files_get_the_same_response() {
     let root = site();
     let mut stage = Stage::new(root.path());
     let (hidden, missing) = (get("/.secret"), get("/missing"));
@@ -159,7 +166,7 @@ fn hidden_and_missing_files_look_alike() {
 }
 
 #[test]
-fn each_method_is_carried_out_or_refused_by_its_own_status() {
+fn each_method_gets_its_status() {
     let root = site();
     let known = ["POST", "PUT", "DELETE", "TRACE", "PATCH"].map(|method| (method, "/", 405));
     let others = [
@@ -175,27 +182,27 @@ fn each_method_is_carried_out_or_refused_by_its_own_status() {
         let mut stage = Stage::new(root.path());
         let request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\n\r\n");
         stage.feed(request.as_bytes());
-        let (reply, _) = reply(&stage.io.sent, false);
-        assert_eq!(reply.status, status, "{method} {target}");
+        let (response, _) = response(&stage.io.sent, false);
+        assert_eq!(response.status, status, "{method} {target}");
         let allow = [204, 405].contains(&status).then_some("GET, HEAD, OPTIONS");
-        assert_eq!(reply.field("Allow"), allow, "{method} {target}");
+        assert_eq!(response.field("Allow"), allow, "{method} {target}");
     }
 }
 
 #[test]
-fn bad_requests_are_refused_however_they_arrive() {
+fn malformed_requests_are_rejected_for_any_segmentation() {
     let root = site();
     let mut stage = Stage::new(root.path());
     for Bad(request, status) in bad() {
         let name = String::from_utf8_lossy(&request[..request.len().min(80)]).into_owned();
         let check = |stage: &mut Stage, at: usize| {
-            let reply = replies(&stage.io.sent);
-            let found: Vec<u16> = reply.iter().map(|reply| reply.status).collect();
+            let response = responses(&stage.io.sent);
+            let found: Vec<u16> = response.iter().map(|response| response.status).collect();
             assert_eq!(found, [status], "{name:?} split at {at}");
-            assert_eq!(reply[0].field("Connection"), Some("close"), "{name:?}");
+            assert_eq!(response[0].field("Connection"), Some("close"), "{name:?}");
             assert_eq!(stage.io.close, Some(Close::Linger), "{name:?}");
             let allow = (status == 405).then_some("GET, HEAD, OPTIONS");
-            assert_eq!(reply[0].field("Allow"), allow, "{name:?}");
+            assert_eq!(response[0].field("Allow"), allow, "{name:?}");
             stage.connect();
         };
         let step = if request.len() > 1000 { 997 } else { 1 };
@@ -210,7 +217,7 @@ fn bad_requests_are_refused_however_they_arrive() {
 }
 
 #[test]
-fn a_stream_of_requests_can_be_split_anywhere() {
+fn pipelined_requests_can_be_split_anywhere() {
     let root = site();
     let mut stage = Stage::new(root.path());
     let mut stream = Vec::new();
@@ -232,7 +239,7 @@ fn a_stream_of_requests_can_be_split_anywhere() {
 }
 
 #[test]
-fn empty_lines_before_a_request_are_passed_over() {
+fn empty_lines_before_a_request_are_skipped() {
     let root = site();
     let mut stage = Stage::new(root.path());
     let request = [b"\r\n\r\n".to_vec(), get("/hello.txt")].concat();
@@ -240,7 +247,7 @@ fn empty_lines_before_a_request_are_passed_over() {
 }
 
 #[test]
-fn who_wants_to_end_may_and_who_wants_to_go_on_may() {
+fn connection_field_and_version_determine_persistence() {
     let root = site();
     let mut stage = Stage::new(root.path());
     const CASES: [(&str, &str, Option<&str>, bool); 9] = [
@@ -255,81 +262,81 @@ fn who_wants_to_end_may_and_who_wants_to_go_on_may() {
         ("1.0", "Connection: keep-alive, close\r\n", Some("close"), true),
     ];
     for target in ["/hello.txt", "/large.bin", "/medium.bin", "/none"] {
-        for (version, fields, connection, ends) in CASES {
+        for (version, fields, connection, closes) in CASES {
             let request = format!("GET {target} HTTP/{version}\r\nHost: a\r\n{fields}\r\n");
-            let reply = one(&mut stage, request.as_bytes());
-            assert_eq!(reply.field("Connection"), connection, "{request}");
-            assert_eq!(stage.io.close, ends.then_some(Close::Flush), "{request}");
+            let response = one(&mut stage, request.as_bytes());
+            assert_eq!(response.field("Connection"), connection, "{request}");
+            assert_eq!(stage.io.close, closes.then_some(Close::Flush), "{request}");
             stage.connect();
         }
     }
 }
 
 #[test]
-fn the_last_reply_is_safe_from_a_client_that_sends_on() {
+fn last_response_lingers_if_the_client_sends_more() {
     let root = site();
     let mut stage = Stage::new(root.path());
     stage.feed(b"GET /hello.txt HTTP/1.0\r\n\r\nmore");
     assert_eq!(stage.io.close, Some(Close::Linger));
-    assert_eq!(replies(&stage.io.sent).len(), 1);
+    assert_eq!(responses(&stage.io.sent).len(), 1);
 }
 
 #[test]
-fn a_client_that_does_not_read_is_not_served_ahead() {
+fn pipelined_requests_wait_for_a_client_that_does_not_read() {
     let root = site();
     let mut stage = Stage::new(root.path());
     one(&mut stage, &get("/medium.bin"));
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     stage.feed(&get("/medium.bin").repeat(10));
-    assert_eq!(replies(&stage.io.sent).len(), 2);
+    assert_eq!(responses(&stage.io.sent).len(), 2);
     assert!(stage.io.paused);
-    stage.unstick();
-    assert_eq!(replies(&stage.io.sent).len(), 10);
+    stage.unblock();
+    assert_eq!(responses(&stage.io.sent).len(), 10);
     assert!(!stage.io.paused);
 
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     stage.feed(&get("/medium.bin").repeat(10));
     stage.pass(Limits::default().progress_interval);
     assert_eq!(stage.io.close, Some(Close::Reset));
 }
 
 #[test]
-fn refusals_are_not_served_ahead_either() {
+fn pipelined_errors_wait_for_a_client_that_does_not_read() {
     let root = site();
     let mut stage = Stage::new(root.path());
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     for _ in 0..3 {
         stage.feed(&get("/.hidden").repeat(400));
     }
     assert!(stage.io.paused && stage.io.sent.len() < HIGH_WATER + 1024);
-    stage.unstick();
-    assert_eq!(replies(&stage.io.sent).len(), 1200);
+    stage.unblock();
+    assert_eq!(responses(&stage.io.sent).len(), 1200);
 }
 
 #[test]
 fn large_files_are_queued_one_at_a_time() {
     let root = site();
     let mut stage = Stage::new(root.path());
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     let targets = ["/large.bin", "/larger.bin"].repeat(10);
     write(&root, "larger.bin", &[9; 80_000]);
     stage.feed(&targets.iter().map(|target| get(target)).collect::<Vec<_>>().concat());
     for n in 1..=20 {
-        let all = replies(&stage.io.sent);
+        let all = responses(&stage.io.sent);
         // Each file is opened once.
-        assert_eq!((all.len(), stage.io.works.0), (n, n.min(2) as u32));
+        assert_eq!((all.len(), stage.io.file_ops.0), (n, n.min(2) as u32));
         assert_eq!(stage.io.paused, n < 20);
         stage.take(100_000);
     }
-    for (reply, target) in replies(&stage.io.sent).iter().zip(targets) {
+    for (response, target) in responses(&stage.io.sent).iter().zip(targets) {
         let expected = if target == "/large.bin" { 70_000 } else { 80_000 };
-        assert_eq!((reply.body.len(), reply.field("Connection")), (expected, None));
+        assert_eq!((response.body.len(), response.field("Connection")), (expected, None));
     }
     assert_eq!(stage.io.close, None);
 }
 
 #[test]
-fn a_bad_head_that_came_in_two_pieces_and_ended_was_not_refused() {
+fn malformed_head_in_two_pieces_before_eof_was_not_rejected() {
     let root = site();
     let mut stage = Stage::new(root.path());
     stage.feed(b"GE");
@@ -339,14 +346,14 @@ fn a_bad_head_that_came_in_two_pieces_and_ended_was_not_refused() {
 }
 
 #[test]
-fn a_half_closed_client_gets_its_replies() {
+fn half_closed_connection_gets_its_responses() {
     let root = site();
     let mut stage = Stage::new(root.path());
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     stage.feed(&get("/medium.bin").repeat(4));
     stage.end();
-    stage.unstick();
-    assert_eq!(replies(&stage.io.sent).len(), 4);
+    stage.unblock();
+    assert_eq!(responses(&stage.io.sent).len(), 4);
     assert_eq!(stage.io.close, Some(Close::Flush));
     stage.connect();
     stage.feed(b"GET / HT");
@@ -355,30 +362,30 @@ fn a_half_closed_client_gets_its_replies() {
 }
 
 #[test]
-fn time_runs_out() {
+fn timeouts_close_connections() {
     let root = site();
     let mut stage = Stage::new(root.path());
     let Limits { header_timeout, keep_alive_timeout, progress_interval, .. } = Limits::default();
     let almost = header_timeout - Duration::from_millis(1);
 
-    // nothing at all
+    // no bytes
     stage.pass(header_timeout);
     assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
-    // a byte now and then
+    // one byte at a time
     stage.connect();
     one(&mut stage, &get("/"));
     stage.feed(b"G");
     stage.pass(almost);
     stage.feed(b"E");
     stage.pass(Duration::from_millis(1));
-    assert_eq!(replies(&stage.io.sent)[0].status, 408);
+    assert_eq!(responses(&stage.io.sent)[0].status, 408);
     assert_eq!(stage.io.close, Some(Close::Linger));
-    // a body that does not come
+    // an incomplete body
     stage.connect();
     stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na");
     stage.pass(progress_interval);
-    assert_eq!(replies(&stage.io.sent)[0].status, 408);
-    // between two requests
+    assert_eq!(responses(&stage.io.sent)[0].status, 408);
+    // idle between two requests
     stage.connect();
     one(&mut stage, &get("/"));
     stage.pass(keep_alive_timeout - Duration::from_millis(1));
@@ -392,12 +399,12 @@ fn time_runs_out() {
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[test]
-fn a_client_that_takes_nothing_of_a_large_file_is_reset() {
+fn client_that_does_not_read_a_large_file_is_reset() {
     let root = site();
     let progress_interval = Limits::default().progress_interval;
     for more in [&b""[..], b"G", &get("/hello.txt")] {
         let mut stage = Stage::new(root.path());
-        stage.io.stuck = true;
+        stage.io.blocked = true;
         stage.feed(&[&get("/large.bin"), more].concat());
         stage.pass(progress_interval - MILLISECOND);
         assert_eq!(stage.io.close, None);
@@ -407,13 +414,13 @@ fn a_client_that_takes_nothing_of_a_large_file_is_reset() {
 }
 
 #[test]
-fn a_client_that_takes_enough_of_a_large_file_gets_it_whole() {
+fn client_at_the_minimum_rate_gets_a_large_file() {
     let root = site();
     write(&root, "larger.bin", &[9; 1_000_000]);
     let limits = Limits::default();
     let enough = u64::from(limits.min_rate) * limits.progress_interval.as_secs();
     let mut stage = Stage::new(root.path());
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     stage.feed(&get("/larger.bin"));
     let rounds = 1_000_000 / enough;
     for _ in 0..rounds {
@@ -422,11 +429,11 @@ fn a_client_that_takes_enough_of_a_large_file_gets_it_whole() {
         assert_eq!(stage.io.close, None);
     }
     assert!(limits.progress_interval * rounds as u32 > limits.keep_alive_timeout);
-    // Its idle time begins when it has all.
+    // The keep-alive timeout begins when everything is sent.
     stage.take(enough);
     stage.pass(limits.keep_alive_timeout - MILLISECOND);
     assert_eq!(stage.io.close, None);
-    stage.unstick();
+    stage.unblock();
     stage.io.sent.clear();
     one(&mut stage, &get("/hello.txt"));
     stage.pass(limits.keep_alive_timeout);
@@ -434,13 +441,13 @@ fn a_client_that_takes_enough_of_a_large_file_gets_it_whole() {
 }
 
 #[test]
-fn a_client_that_takes_too_little_is_reset() {
+fn client_below_the_minimum_rate_is_reset() {
     let root = site();
     write(&root, "larger.bin", &[9; 1_000_000]);
     let limits = Limits::default();
     let enough = u64::from(limits.min_rate) * limits.progress_interval.as_secs();
     let mut stage = Stage::new(root.path());
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     stage.feed(&get("/larger.bin"));
     stage.take(enough);
     stage.pass(limits.progress_interval);
@@ -452,18 +459,18 @@ fn a_client_that_takes_too_little_is_reset() {
 }
 
 #[test]
-fn a_small_reply_is_watched_when_the_idle_time_is_over() {
+fn unsent_small_response_delays_the_keep_alive_timeout() {
     let root = site();
     let limits = Limits::default();
     for takes in [true, false] {
         let mut stage = Stage::new(root.path());
         one(&mut stage, &get("/medium.bin"));
-        stage.io.stuck = true;
+        stage.io.blocked = true;
         stage.feed(&get("/medium.bin"));
         stage.pass(limits.keep_alive_timeout);
         assert_eq!(stage.io.close, None);
         if takes {
-            stage.unstick();
+            stage.unblock();
         }
         stage.pass(limits.progress_interval);
         assert_eq!(stage.io.close, Some(if takes { Close::Flush } else { Close::Reset }));
@@ -471,23 +478,24 @@ fn a_small_reply_is_watched_when_the_idle_time_is_over() {
 }
 
 #[test]
-fn a_body_that_does_not_come_does_not_cut_the_reply_short() {
+fn body_timeout_does_not_cut_the_previous_response() {
     let root = site();
     let limits = Limits::default();
     let mut stage = Stage::new(root.path());
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     stage.feed(&get("/large.bin"));
     stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n");
     stage.pass(limits.progress_interval - MILLISECOND);
     assert_eq!(stage.io.close, None);
-    stage.unstick();
+    stage.unblock();
     stage.pass(limits.progress_interval);
-    let statuses: Vec<_> = replies(&stage.io.sent).iter().map(|reply| reply.status).collect();
+    let statuses: Vec<_> =
+        responses(&stage.io.sent).iter().map(|response| response.status).collect();
     assert_eq!((&statuses[..], stage.io.close), (&[200, 408][..], Some(Close::Linger)));
 }
 
 #[test]
-fn a_stopping_server_answers_and_ends() {
+fn stopping_server_answers_and_closes() {
     let root = site();
     let mut stage = Stage::new(root.path());
     stage.feed(b"GET / HTTP/1.1\r\n");
@@ -501,30 +509,30 @@ fn a_stopping_server_answers_and_ends() {
 }
 
 #[test]
-fn without_a_root_there_is_one_page() {
+fn site_without_a_root_serves_one_page() {
     let mut stage = Stage::with(Site::new(None).backend("semaphore"), "/nowhere".as_ref());
     for target in ["/", "/", "/index.html", "/?a"] {
-        let reply = one(&mut stage, &get(target));
-        assert_eq!(reply.field("Content-Type"), Some("text/html; charset=utf-8"));
-        let text = String::from_utf8(reply.body).unwrap();
+        let response = one(&mut stage, &get(target));
+        assert_eq!(response.field("Content-Type"), Some("text/html; charset=utf-8"));
+        let text = String::from_utf8(response.body).unwrap();
         assert!(text.contains("semaphore") && !text.contains("{backend}"), "{text}");
     }
     assert_eq!(one(&mut stage, &get("/a")).status, 404);
-    assert_eq!(stage.io.works, (0, 0, 0));
+    assert_eq!(stage.io.file_ops, (0, 0, 0));
 }
 
 #[test]
-fn limits_of_memory_hold() {
+fn file_above_the_cached_size_is_not_read() {
     let root = site();
     let limits = Limits { max_cached_file_bytes: 20, ..Limits::default() };
     let mut stage = Stage::with(Site::new(Some(evring_httpd::Root(0))).limits(limits), root.path());
     for (target, reads) in [("/hello.txt", 1), ("/medium.bin", 1), ("/medium.bin", 1)] {
         assert_eq!(one(&mut stage, &get(target)).status, 200);
-        assert_eq!(stage.io.works.2, reads);
+        assert_eq!(stage.io.file_ops.2, reads);
     }
 }
 
 #[test]
-fn a_connection_needs_little_memory() {
+fn connection_state_is_small() {
     assert!(size_of::<State>() <= 48, "{} bytes", size_of::<State>());
 }

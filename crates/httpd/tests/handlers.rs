@@ -1,4 +1,4 @@
-//! Handlers of requests: what they are given, and what becomes of their replies.
+//! Request handlers: their requests and responses.
 
 mod stage;
 
@@ -11,7 +11,7 @@ use evring_httpd::http::{HeaderMap, Method, StatusCode, Version};
 use evring_httpd::{
     Answer, Body, BodySink, Handler, Limits, Request, Response, Site, shed_if_late,
 };
-use stage::{Stage, reply};
+use stage::{Stage, response};
 
 fn stage(site: Site) -> Stage {
     Stage::with(site, "/nowhere".as_ref())
@@ -25,16 +25,16 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The reply to a request that has one, with a bar for each line end.
+/// Sends a request, with a bar for each line end, and returns status and body of the response.
 fn one(stage: &mut Stage, request: &str) -> (u16, String) {
     let sent = stage.exchange(request.replace('|', "\r\n").as_bytes());
-    let (reply, rest) = reply(&sent, true);
+    let (response, rest) = response(&sent, true);
     assert!(rest.is_empty(), "{:?}", text(rest));
-    (reply.status, text(&reply.body))
+    (response.status, text(&response.body))
 }
 
 #[test]
-fn a_closure_gets_the_whole_request() {
+fn closure_gets_the_complete_request() {
     let mut stage = stage(site("/a/", |request: Request| {
         assert_eq!(request.version(), Version::HTTP_11);
         format!(
@@ -62,7 +62,7 @@ fn a_closure_gets_the_whole_request() {
             stage.feed(&whole.as_bytes()[..at]);
             stage.feed(&whole.as_bytes()[at..]);
             let sent = std::mem::take(&mut stage.io.sent);
-            assert_eq!(text(&reply(&sent, true).0.body), expected, "split at {at}");
+            assert_eq!(text(&response(&sent, true).0.body), expected, "split at {at}");
         }
     }
     assert_eq!(stage.io.close, None);
@@ -70,7 +70,7 @@ fn a_closure_gets_the_whole_request() {
 }
 
 #[test]
-fn requests_behind_a_body_are_answered_in_turn() {
+fn pipelined_requests_after_bodies_are_answered_in_order() {
     let mut stage = stage(site("/", |request: Request| text(request.body())));
     let sent = stage.exchange(
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n1\
@@ -78,12 +78,13 @@ fn requests_behind_a_body_are_answered_in_turn() {
           POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n3\r\n0\r\nA: b\r\n\r\n\
           POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n4",
     );
-    let bodies: Vec<_> = stage::replies(&sent).iter().map(|reply| text(&reply.body)).collect();
+    let bodies: Vec<_> =
+        stage::responses(&sent).iter().map(|response| text(&response.body)).collect();
     assert_eq!(bodies, ["1", "", "3", "4"]);
 }
 
 #[test]
-fn leave_to_send_a_body_is_given() {
+fn expect_100_continue_is_answered() {
     let mut stage = stage(site("/", |request: Request| text(request.body())));
     let head = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
     assert_eq!(stage.exchange(head), b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -93,7 +94,7 @@ fn leave_to_send_a_body_is_given() {
 }
 
 #[test]
-fn a_body_that_is_too_long_is_refused() {
+fn too_long_body_is_rejected_with_413() {
     let limits = Limits { max_body_bytes: 5, ..Limits::default() };
     for body in ["Content-Length: 6||", "Transfer-Encoding: chunked||3|abc|3|"] {
         let mut stage = stage(site("/", |_: Request| "taken").limits(limits.clone()));
@@ -104,7 +105,7 @@ fn a_body_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn a_body_may_be_slow_but_not_too_slow() {
+fn body_below_the_minimum_rate_gets_408() {
     let limits = Limits::default();
     let enough = (limits.progress_interval.as_secs() * u64::from(limits.min_rate)) as usize;
     let mut stage = stage(site("/", |request: Request| request.body().len().to_string()));
@@ -114,12 +115,12 @@ fn a_body_may_be_slow_but_not_too_slow() {
     assert!(stage.io.sent.is_empty() && stage.io.close.is_none());
     stage.feed(&vec![b'x'; enough - 1]);
     stage.pass(limits.progress_interval);
-    assert_eq!(reply(&stage.io.sent, true).0.status, 408);
+    assert_eq!(response(&stage.io.sent, true).0.status, 408);
     assert_eq!(stage.io.close, Some(Close::Linger));
 }
 
 #[test]
-fn replies_of_many_kinds() {
+fn handlers_can_return_many_types() {
     type Made = fn(Request) -> Response;
     let cases: [(Made, &str); 6] = [
         (|_| evring_httpd::IntoResponse::into_response("text"), "200 text"),
@@ -140,7 +141,7 @@ fn replies_of_many_kinds() {
         let (status, body) = one(&mut stage, "GET / HTTP/1.1|Host: a||");
         assert_eq!(format!("{status} {body}"), expected);
         let head = stage.exchange(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (head, rest) = reply(&head, false);
+        let (head, rest) = response(&head, false);
         assert_eq!((head.status, rest), (status, &b""[..]));
         assert_eq!(head.field("Content-Length"), Some(&*body.len().to_string()));
     }
@@ -151,7 +152,7 @@ fn ok(piece: &'static str) -> io::Result<bytes::Bytes> {
 }
 
 #[test]
-fn what_has_no_body_has_no_length() {
+fn bodiless_status_has_no_content_length() {
     let mut stage = stage(site("/", |_: Request| (StatusCode::NO_CONTENT, "none")));
     let sent = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert!(sent.starts_with("HTTP/1.1 204 No Content\r\n") && sent.ends_with("\r\n\r\n"));
@@ -159,7 +160,7 @@ fn what_has_no_body_has_no_length() {
 }
 
 #[test]
-fn fields_that_frame_are_the_servers() {
+fn framing_fields_of_handlers_are_ignored() {
     let mut stage = stage(site("/", |_: Request| {
         let response = Response::builder()
             .header("Content-Length", "100")
@@ -169,18 +170,21 @@ fn fields_that_frame_are_the_servers() {
         response.body("body".into()).unwrap()
     }));
     let sent = stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    let (reply, _) = reply(&sent, true);
-    assert_eq!((reply.field("Content-Length"), reply.field("x-own")), (Some("4"), Some("kept")));
+    let (response, _) = response(&sent, true);
     assert_eq!(
-        (reply.field("transfer-encoding"), reply.field("Connection")),
+        (response.field("Content-Length"), response.field("x-own")),
+        (Some("4"), Some("kept"))
+    );
+    assert_eq!(
+        (response.field("transfer-encoding"), response.field("Connection")),
         (None, Some("close"))
     );
-    // So that what a pipelining client sends on does not destroy the reply.
+    // Lingers, so that further bytes of a pipelining client do not destroy the response.
     assert_eq!(stage.io.close, Some(Close::Linger));
 }
 
 #[test]
-fn pieces_without_a_length_come_in_chunks() {
+fn body_of_unknown_length_is_chunked() {
     let pieces = |_: Request| Response::new(Body::pieces([ok("ab"), ok(""), ok("c")].into_iter()));
     let mut stage = stage(site("/", pieces));
     let sent = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -189,21 +193,21 @@ fn pieces_without_a_length_come_in_chunks() {
     );
     assert!(sent.ends_with("\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"), "{sent}");
     assert_eq!(stage.io.close, None);
-    // HTTP/1.0 has no chunks; the end of the connection is that of the body.
+    // HTTP/1.0 has no chunks; closing the connection ends the body.
     let sent = text(&stage.exchange(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
     assert!(sent.contains("\r\nConnection: close\r\n") && sent.ends_with("\r\n\r\nabc"), "{sent}");
     assert_eq!(stage.io.close, Some(Close::Linger));
 }
 
 #[test]
-fn pieces_are_made_as_the_client_takes_them() {
+fn pieces_are_produced_as_the_client_reads() {
     const PIECE: usize = 10_000;
     let pieces = |_: Request| {
         let all = (0..100).map(|n| Ok(vec![n; PIECE].into()));
         Response::new(Body::sized(100 * PIECE as u64, all))
     };
     let mut stage = stage(site("/", pieces));
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(stage.io.sent.len() < HIGH_WATER + 2 * PIECE, "{}", stage.io.sent.len());
     assert!(stage.io.paused);
@@ -212,15 +216,19 @@ fn pieces_are_made_as_the_client_takes_them() {
         stage.take(50_000);
         assert!(stage.io.sent.len() - before <= 50_000 + 2 * PIECE + HIGH_WATER);
     }
-    let all = stage::replies(&stage.io.sent);
+    let all = stage::responses(&stage.io.sent);
     assert_eq!(all.len(), 2);
     assert!(
-        all.iter().all(|reply| reply.body.chunks(PIECE).zip(0..).all(|(c, n)| c == [n; PIECE]))
+        all.iter().all(|response| response
+            .body
+            .chunks(PIECE)
+            .zip(0..)
+            .all(|(c, n)| c == [n; PIECE]))
     );
 }
 
 #[test]
-fn a_reply_that_can_not_go_on_ends_in_a_reset() {
+fn failed_streamed_body_resets_the_connection() {
     type Made = fn(Request) -> Response;
     let cases: [Made; 4] = [
         |_| Response::new(Body::pieces([ok("a"), Err(io::Error::other("broken"))].into_iter())),
@@ -236,14 +244,14 @@ fn a_reply_that_can_not_go_on_ends_in_a_reset() {
 }
 
 #[test]
-fn a_panic_costs_one_reply() {
+fn panic_in_a_handler_is_answered_with_500() {
     let panics = |_: Request| -> &'static str { panic!("in a handler") };
     let mut stage = stage(site("/", panics));
     assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||").0, 500);
     assert_eq!(stage.io.close, Some(Close::Linger));
 }
 
-/// Counts what it is given, and has had enough after some bytes.
+/// Counts the bytes of a body, and rejects it after a number of bytes.
 struct Counter(usize);
 
 impl Handler for Counter {
@@ -253,20 +261,19 @@ impl Handler for Counter {
                 StatusCode::FORBIDDEN,
             ));
         }
-        Answer::Receive(Box::new(Count { most: self.0, bytes: 0 }))
+        Answer::Receive(Box::new(Count { max: self.0, bytes: 0 }))
     }
 }
 
 struct Count {
-    most: usize,
+    max: usize,
     bytes: usize,
 }
 
 impl BodySink for Count {
     fn data(&mut self, bytes: &[u8]) -> Option<Response> {
         self.bytes += bytes.len();
-        let enough = self.bytes > self.most;
-        enough
+        (self.bytes > self.max)
             .then(|| evring_httpd::IntoResponse::into_response((StatusCode::BAD_REQUEST, "enough")))
     }
 
@@ -276,7 +283,7 @@ impl BodySink for Count {
 }
 
 #[test]
-fn a_body_can_be_received_piece_by_piece() {
+fn sink_receives_a_body_in_pieces_and_can_end_it() {
     let mut stage = stage(site("/", Counter(5)));
     let chunked = "POST / HTTP/1.1|Host: a|Transfer-Encoding: chunked||";
     let sent =
@@ -295,34 +302,34 @@ fn a_body_can_be_received_piece_by_piece() {
 }
 
 #[test]
-fn an_upload_that_was_whole_after_the_stop_had_its_connection_wait() {
+fn upload_completed_after_stop_left_its_connection_open() {
     let mut stage = stage(site("/", |request: Request| text(request.body())));
     stage.feed(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbo");
     stage.stop();
     assert_eq!(stage.io.close, None);
-    let (reply, _) = reply(&stage.exchange(b"dy"), true);
-    assert_eq!((reply.field("Connection"), &reply.body[..]), (Some("close"), &b"body"[..]));
+    let (response, _) = response(&stage.exchange(b"dy"), true);
+    assert_eq!((response.field("Connection"), &response.body[..]), (Some("close"), &b"body"[..]));
     assert_eq!(stage.io.close, Some(Close::Linger));
 }
 
 #[test]
-fn a_streamed_reply_that_ended_after_the_stop_had_its_connection_wait() {
+fn streamed_response_completed_after_stop_left_its_connection_open() {
     let pieces =
         |_: Request| Response::new(Body::pieces((0..40).map(|_| Ok(vec![b'x'; 10_000].into()))));
     let mut stage = stage(site("/", pieces));
-    stage.io.stuck = true;
+    stage.io.blocked = true;
     stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     stage.stop();
     assert_eq!(stage.io.close, None);
     for _ in 0..10 {
-        stage.unstick();
+        stage.unblock();
     }
     assert!(stage.io.sent.ends_with(b"\r\n0\r\n\r\n"));
     assert_eq!(stage.io.close, Some(Close::Flush));
 }
 
 #[test]
-fn handlers_were_passed_by_on_the_way_to_files() {
+fn equivalent_paths_bypassed_handlers() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("private")).unwrap();
     std::fs::write(root.path().join("private/x"), "secret").unwrap();
@@ -338,23 +345,23 @@ fn handlers_were_passed_by_on_the_way_to_files() {
 }
 
 #[test]
-fn a_site_of_handlers_does_not_show_itself_unless_told_to() {
+fn site_with_handlers_has_no_status_page_by_default() {
     let status = "GET /.httpd/status.json HTTP/1.1|Host: h||";
     let page = "GET / HTTP/1.1|Host: h||";
     let answer = |_: Request| "own";
-    for (told, expected) in [(None, 404), (Some(false), 404), (Some(true), 200)] {
+    for (status_option, expected) in [(None, 404), (Some(false), 404), (Some(true), 200)] {
         let site = site("/own", answer);
-        let site = if let Some(on) = told { site.status(on) } else { site };
+        let site = if let Some(on) = status_option { site.status(on) } else { site };
         let mut stage = stage(site);
-        assert_eq!(one(&mut stage, status).0, expected, "{told:?}");
-        assert_eq!(one(&mut stage, page).0, expected, "{told:?}");
+        assert_eq!(one(&mut stage, status).0, expected, "{status_option:?}");
+        assert_eq!(one(&mut stage, page).0, expected, "{status_option:?}");
     }
-    let mut quiet = stage(Site::new(None).status(false));
-    assert_eq!(one(&mut quiet, page).0, 404);
+    let mut disabled = stage(Site::new(None).status(false));
+    assert_eq!(one(&mut disabled, page).0, 404);
 }
 
 #[test]
-fn endless_empty_pieces_stopped_the_worker() {
+fn endless_empty_pieces_blocked_the_worker() {
     let pieces = |_: Request| Response::new(Body::pieces(std::iter::repeat_with(|| ok(""))));
     let mut stage = stage(site("/", pieces));
     stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -362,11 +369,11 @@ fn endless_empty_pieces_stopped_the_worker() {
 }
 
 #[test]
-fn refusals_of_a_broken_body_behind_head_had_a_body() {
+fn error_response_to_head_with_a_malformed_body_had_a_body() {
     let mut stage = stage(site("/", |_: Request| "text"));
     let head = "HEAD / HTTP/1.1|Host: a|Transfer-Encoding: chunked||";
-    for broken in [format!("{head}x|"), "||HEAD x HTTP/1.1||".to_owned()] {
-        let sent = stage.exchange(broken.replace('|', "\r\n").as_bytes());
+    for malformed in [format!("{head}x|"), "||HEAD x HTTP/1.1||".to_owned()] {
+        let sent = stage.exchange(malformed.replace('|', "\r\n").as_bytes());
         assert!(
             sent.starts_with(b"HTTP/1.1 400 ") && sent.ends_with(b"\r\n\r\n"),
             "{}",
@@ -374,7 +381,7 @@ fn refusals_of_a_broken_body_behind_head_had_a_body() {
         );
         stage.connect();
     }
-    // This is no HEAD, as shows when the bytes come one by one.
+    // The leading tab makes this an invalid request, not HEAD; also if the bytes arrive in pieces.
     for pieces in
         [&[&b"\tHEAD / HTTP/1.1\r\n\r\n"[..]][..], &[&b"\t"[..], b"HEAD / HTTP/1.1\r\n\r\n"]]
     {
@@ -389,32 +396,32 @@ fn refusals_of_a_broken_body_behind_head_had_a_body() {
 }
 
 #[test]
-fn what_is_costly_is_refused_to_who_comes_late() {
+fn expensive_handler_is_shed_for_late_requests() {
     let site =
-        site("/costly", shed_if_late(|_: Request| "done")).route("/quick", |_: Request| "done");
+        site("/expensive", shed_if_late(|_: Request| "done")).route("/quick", |_: Request| "done");
     let mut stage = stage(site);
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
-    let ask = |stage: &mut Stage, path: &str| text(&stage.exchange(get(path).as_bytes()));
-    assert!(ask(&mut stage, "/costly").starts_with("HTTP/1.1 200 OK\r\n"));
+    let send = |stage: &mut Stage, path: &str| text(&stage.exchange(get(path).as_bytes()));
+    assert!(send(&mut stage, "/expensive").starts_with("HTTP/1.1 200 OK\r\n"));
     stage.io.lateness = Lateness::Late;
-    let refused = ask(&mut stage, "/costly");
-    assert!(refused.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{refused}");
-    assert!(refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
-    // The connection goes on, and what is quick is not worth a refusal.
-    assert!(ask(&mut stage, "/quick").starts_with("HTTP/1.1 200 OK\r\n"));
+    let shed = send(&mut stage, "/expensive");
+    assert!(shed.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{shed}");
+    assert!(shed.contains("\r\nRetry-After: 1\r\n"), "{shed}");
+    // The connection stays open, and other handlers still answer.
+    assert!(send(&mut stage, "/quick").starts_with("HTTP/1.1 200 OK\r\n"));
     assert_eq!(stage.io.close, None);
-    // A body that nobody wants ends it.
-    let post = b"POST /costly HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n";
-    let refused = text(&stage.exchange(post));
-    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
-    assert!(refused.contains("\r\nConnection: close\r\n"), "{refused}");
+    // An unread body closes it.
+    let post = b"POST /expensive HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n";
+    let shed = text(&stage.exchange(post));
+    assert!(shed.starts_with("HTTP/1.1 503 "), "{shed}");
+    assert!(shed.contains("\r\nConnection: close\r\n"), "{shed}");
     stage.connect();
     stage.io.lateness = Lateness::Abandoned;
-    assert_eq!(ask(&mut stage, "/costly"), "", "nobody waits for a reply");
+    assert_eq!(send(&mut stage, "/expensive"), "", "no response");
     assert_eq!(stage.io.close, Some(Close::Reset));
 }
 
-/// Something of a handler's whose end panics.
+/// A value of a handler whose drop panics.
 #[derive(Clone)]
 struct Fragile;
 
@@ -425,7 +432,7 @@ impl Drop for Fragile {
 }
 
 #[test]
-fn a_panic_at_the_end_of_a_handlers_value_stopped_the_worker() {
+fn panic_in_drop_of_a_handlers_value_ended_the_worker() {
     let pieces = |_: Request| {
         let fragile = Fragile;
         let piece = move || {
@@ -435,11 +442,11 @@ fn a_panic_at_the_end_of_a_handlers_value_stopped_the_worker() {
         Response::new(Body::pieces(std::iter::repeat_with(piece).take(2)))
     };
     let mut stage = stage(site("/", pieces));
-    let reply = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    assert!(reply.ends_with("0\r\n\r\n"), "{reply}");
-    // Without a body it is dropped at once.
-    let reply = text(&stage.exchange(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    let response = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(response.ends_with("0\r\n\r\n"), "{response}");
+    // HEAD drops the body at once.
+    let response = text(&stage.exchange(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
 
     let extended = |_: Request| {
         let mut response = Response::new(Body::from("text"));
@@ -447,6 +454,6 @@ fn a_panic_at_the_end_of_a_handlers_value_stopped_the_worker() {
         response
     };
     let mut stage = self::stage(site("/", extended));
-    let reply = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    assert!(reply.ends_with("text"), "{reply}");
+    let response = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(response.ends_with("text"), "{response}");
 }

@@ -1,5 +1,5 @@
-//! Whatever clients send, and however it is cut, every mechanism gives the same replies and the same
-//! end: those of the site without any mechanism.
+//! Hostile input: for any bytes and any segmentation, every mechanism sends the same responses and
+//! closes the connection in the same way as the site without a mechanism.
 
 mod cases;
 mod serving;
@@ -22,12 +22,12 @@ fn site() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("index.html"), "the index").unwrap();
     fs::write(root.path().join("test"), vec![b'x'; 3000]).unwrap();
-    // Files have a date when the second that follows their change has begun.
+    // The dates of a file are stable in the second after its change.
     thread::sleep(Duration::from_millis(1_100));
     root
 }
 
-/// Replies without their dates.
+/// Masks the Date fields.
 fn undated(mut bytes: Vec<u8>) -> Vec<u8> {
     const DATE: &[u8] = b"\r\nDate: ";
     let mut from = 0;
@@ -38,7 +38,7 @@ fn undated(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// What the site replies by itself.
+/// Returns the site's response without a mechanism.
 fn expected(root: &TempDir, bytes: &[u8]) -> Vec<u8> {
     let mut stage = Stage::new(root.path());
     stage.feed(bytes);
@@ -46,43 +46,43 @@ fn expected(root: &TempDir, bytes: &[u8]) -> Vec<u8> {
     undated(std::mem::take(&mut stage.io.sent))
 }
 
-/// What a server replies to bytes that are cut in two and end.
-fn replies(server: &Server, bytes: &[u8], at: usize) -> Vec<u8> {
+/// Returns a server's response to bytes sent in two pieces, then EOF.
+fn responses(server: &Server, bytes: &[u8], at: usize) -> Vec<u8> {
     let mut client = server.connect();
     client.send(&bytes[..at]);
     if at > 0 {
         thread::yield_now();
     }
-    client.send_in_vain(&bytes[at..]);
-    // The server may have ended it already.
+    client.send_rejected(&bytes[at..]);
+    // The server may have closed the connection already.
     let _ = client.stream.shutdown(Shutdown::Write);
     let mut received = Vec::new();
     client.stream.read_to_end(&mut received).unwrap();
     undated(received)
 }
 
-/// Sends all inputs to all mechanisms, each in a thread, cut where `cuts` says; and to the one that
-/// is chosen where io_uring is forbidden.
+/// Sends all inputs to all mechanisms, each in its own thread, split at the offsets that `cuts`
+/// returns. Tests `auto` without io_uring, too.
 fn compare(inputs: &[Vec<u8>], cuts: fn(usize) -> Vec<usize>) {
     let root = site();
     let all: Vec<_> = inputs.iter().map(|input| (input, expected(&root, input))).collect();
     thread::scope(|scope| {
-        let here = backends().into_iter().filter(|b| b.available.is_ok()).map(|b| b.name);
-        for backend in here.chain(["auto"]) {
+        let available = backends().into_iter().filter(|b| b.available.is_ok()).map(|b| b.name);
+        for backend in available.chain(["auto"]) {
             let (all, root) = (&all, &root);
             scope.spawn(move || {
                 if backend == "auto" {
-                    refuse_io_uring().expect("a filter of system calls can be installed");
+                    refuse_io_uring().expect("cannot install a seccomp filter");
                 }
                 let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
                 let server = Server::start(backend, config, Limits::default());
                 for (input, expected) in all {
                     for at in cuts(input.len()) {
-                        let found = replies(&server, input, at);
+                        let found = responses(&server, input, at);
                         let text = String::from_utf8_lossy;
                         assert!(
                             found == *expected,
-                            "{} cut at {at}: {:?}\ngot {:?}\nnot {:?}",
+                            "{} cut at {at}: {:?}\nfound {:?}\nexpected {:?}",
                             backend,
                             text(input),
                             text(&found),
@@ -97,7 +97,7 @@ fn compare(inputs: &[Vec<u8>], cuts: fn(usize) -> Vec<usize>) {
     });
 }
 
-/// The suites of two parsers.
+/// The inputs of two parsers' test suites.
 fn suites() -> Vec<Vec<u8>> {
     let whole = LLHTTP.iter().chain(PICO).map(|(_, bytes, _)| bytes.to_vec());
     let chunks = PICO_CHUNKS.iter().map(|(_, bytes, _)| [CHUNKED, bytes].concat());
@@ -105,16 +105,16 @@ fn suites() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn requests_of_two_suites() {
+fn parser_suites_get_the_same_responses() {
     compare(&suites(), |_| vec![0]);
 }
 
 #[test]
-fn each_of_them_cut_anywhere() {
+fn parser_suites_get_the_same_responses_for_any_split() {
     compare(&suites(), |len| (1..len).collect());
 }
 
-/// Numbers that look random and are the same each time (Marsaglia, xorshift).
+/// A deterministic pseudo-random generator (Marsaglia, xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -126,7 +126,6 @@ impl Numbers {
     }
 }
 
-/// Requests with something done to them.
 fn mangled(count: usize) -> Vec<Vec<u8>> {
     let (suites, mut numbers) = (suites(), Numbers(0x9e37_79b9_7f4a_7c15));
     let mangle = |_| {
@@ -151,12 +150,12 @@ fn mangled(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn mangled_requests() {
+fn mutated_requests_get_the_same_responses() {
     compare(&mangled(1_000), |len| vec![0, len / 2]);
 }
 
 #[test]
-fn random_bytes() {
+fn random_bytes_get_the_same_responses() {
     let mut numbers = Numbers(42);
     let random = |_| (0..numbers.below(300)).map(|_| numbers.below(256) as u8).collect();
     compare(&(0..300).map(random).collect::<Vec<_>>(), |len| vec![0, len / 3]);

@@ -1,4 +1,4 @@
-//! The server as a library: what a program of someone else's does with it.
+//! The server as a library.
 
 mod serving;
 
@@ -14,7 +14,7 @@ fn client(server: &Server) -> Client {
 }
 
 #[test]
-fn files_and_handlers_of_one_server() {
+fn server_serves_files_and_handlers() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a.txt"), "file").unwrap();
     on_every_backend(|backend| {
@@ -32,7 +32,7 @@ fn files_and_handlers_of_one_server() {
             })
             .start()
             .unwrap();
-        // Where io_uring is forbidden, that is what is chosen.
+        // `auto` runs where io_uring is forbidden.
         assert_eq!(server.backend(), if backend == "auto" { "epoll" } else { backend });
         let mut first = client(&server);
         for _ in 0..2 {
@@ -42,7 +42,7 @@ fn files_and_handlers_of_one_server() {
         for _ in 0..20 {
             let mut other = client(&server);
             other.send(b"POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
-            assert_eq!(other.reply(true).body, b"abc");
+            assert_eq!(other.response(true).body, b"abc");
         }
         assert_eq!(calls.load(Ordering::Relaxed), 60, "both workers call the same handler");
         let handle = server.handle();
@@ -55,10 +55,9 @@ fn files_and_handlers_of_one_server() {
     });
 }
 
-/// The clients are more than there are buffers, and each has bytes of its own wait in one as long as it
-/// can.
+/// There are more clients than buffers, and each keeps bytes in one as long as possible.
 #[test]
-fn with_few_receive_buffers_nobody_starves() {
+fn few_receive_buffers_do_not_starve_clients() {
     const CLIENTS: usize = 60;
     const LARGE: usize = 1 << 20;
     on_every_backend(|backend| {
@@ -78,18 +77,18 @@ fn with_few_receive_buffers_nobody_starves() {
             let mut clients: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
             for (at, client) in clients.iter_mut().enumerate() {
                 match at % 3 {
-                    // A part of a body, and of a head.
+                    // Part of a body, and part of a head.
                     0 => client.send(&[&post[..], &body[..5_000]].concat()),
                     1 => client.send(&post[..20]),
-                    // Replies that are not taken, so that what follows has to wait.
+                    // Unread responses, so that further requests have to wait.
                     _ if at < 6 => client.send(&get.repeat(20)),
                     _ => client.send(b"G"),
                 }
             }
             for _ in 0..10 {
-                let mut witness = client(&server);
-                witness.send(&[&post[..], &body].concat());
-                assert_eq!(witness.reply(true).body, body, "{backend}");
+                let mut other = client(&server);
+                other.send(&[&post[..], &body].concat());
+                assert_eq!(other.response(true).body, body, "{backend}");
             }
             for (at, client) in clients.iter_mut().enumerate() {
                 match at % 3 {
@@ -100,11 +99,11 @@ fn with_few_receive_buffers_nobody_starves() {
                 }
             }
             for (at, client) in clients.iter_mut().enumerate() {
-                let reply = client.reply(true);
+                let response = client.response(true);
                 match at % 3 {
-                    0 | 1 => assert_eq!(reply.body, body, "{backend}"),
-                    _ if at < 6 => assert_eq!(reply.body.len(), LARGE, "{backend}"),
-                    _ => assert_eq!(reply.status, 404, "{backend}"),
+                    0 | 1 => assert_eq!(response.body, body, "{backend}"),
+                    _ if at < 6 => assert_eq!(response.body.len(), LARGE, "{backend}"),
+                    _ => assert_eq!(response.status, 404, "{backend}"),
                 }
             }
             drop(clients);
@@ -116,7 +115,7 @@ fn with_few_receive_buffers_nobody_starves() {
 }
 
 #[test]
-fn a_large_body_streams_both_ways() {
+fn large_body_is_streamed_in_both_directions() {
     const LEN: usize = 3_000_000;
     on_every_backend(|backend| {
         let pieces = |request: Request| {
@@ -136,14 +135,14 @@ fn a_large_body_streams_both_ways() {
             format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LEN}\r\n\r\n").into_bytes();
         request.extend_from_slice(&body);
         client.send(&request);
-        assert!(client.chunked_reply() == body, "{backend}");
+        assert!(client.chunked_response() == body, "{backend}");
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert!(client.chunked_reply().is_empty(), "{backend}");
+        assert!(client.chunked_response().is_empty(), "{backend}");
     });
 }
 
 #[test]
-fn a_dropped_server_is_gone() {
+fn dropping_the_server_closes_its_listener() {
     let server = Server::builder().listen("127.0.0.1:0").start().unwrap();
     let address = server.addresses()[0];
     assert_eq!(client(&server).get("/").status, 200);
@@ -152,17 +151,17 @@ fn a_dropped_server_is_gone() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
-    let said = |builder: evring_httpd::server::Builder| builder.start().unwrap_err().to_string();
-    assert!(said(Server::builder().listen("nowhere.invalid:80")).contains("where to listen"));
-    let none = Server::builder().listen("127.0.0.1:0").backend("abacus");
-    assert!(said(none).contains("`abacus`"));
-    let none = Server::builder().listen("127.0.0.1:0").files("/does/not/exist");
-    assert!(said(none).contains("/does/not/exist"));
+fn start_errors_name_their_cause() {
+    let error = |builder: evring_httpd::server::Builder| builder.start().unwrap_err().to_string();
+    assert!(error(Server::builder().listen("nowhere.invalid:80")).contains("listen address"));
+    let server = Server::builder().listen("127.0.0.1:0").backend("abacus");
+    assert!(error(server).contains("`abacus`"));
+    let server = Server::builder().listen("127.0.0.1:0").files("/does/not/exist");
+    assert!(error(server).contains("/does/not/exist"));
 }
 
 #[test]
-fn a_reply_longer_than_the_queue_may_be_was_lost() {
+fn response_longer_than_the_send_queue_was_lost() {
     const LEN: usize = 20 << 20;
     on_every_backend(|backend| {
         let bytes = evring_httpd::bytes::Bytes::from(vec![b'x'; LEN]);
@@ -183,14 +182,14 @@ fn a_reply_longer_than_the_queue_may_be_was_lost() {
 }
 
 #[test]
-fn times_without_a_bound_are_long_ones() {
+fn maximum_durations_are_accepted() {
     use std::time::Duration;
-    let forever = Duration::MAX;
+    let max = Duration::MAX;
     let limits = evring_httpd::Limits {
-        header_timeout: forever,
-        keep_alive_timeout: forever,
-        progress_interval: forever,
-        cache_ttl: forever,
+        header_timeout: max,
+        keep_alive_timeout: max,
+        progress_interval: max,
+        cache_ttl: max,
         ..evring_httpd::Limits::default()
     };
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the program promises to those who start it.
+//! The program: flags, signals, logs, exit codes.
 
 mod serving;
 
@@ -15,12 +15,12 @@ use serde_json::Value;
 use serving::program::{Serving, httpd, limited};
 use serving::{Client, refuse_io_uring};
 
-fn outcome(arguments: &[&str]) -> Output {
+fn output(arguments: &[&str]) -> Output {
     httpd(arguments).output().unwrap()
 }
 
 #[test]
-fn where_io_uring_is_forbidden_it_says_so_and_serves_without() {
+fn auto_falls_back_to_epoll_and_prints_the_reason_without_io_uring() {
     let mut command = httpd(&["--listen", "127.0.0.1:0"]);
     // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
     unsafe { command.pre_exec(refuse_io_uring) };
@@ -28,7 +28,7 @@ fn where_io_uring_is_forbidden_it_says_so_and_serves_without() {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let reason = lines.next().unwrap().unwrap();
     assert!(
-        reason.contains("using epoll, as uring can't run here: io_uring is forbidden"),
+        reason.contains("using epoll because uring is unavailable: io_uring is forbidden"),
         "{reason}"
     );
     let line = lines.next().unwrap().unwrap();
@@ -41,7 +41,7 @@ fn where_io_uring_is_forbidden_it_says_so_and_serves_without() {
 }
 
 #[test]
-fn the_list_says_what_is_forbidden() {
+fn backend_list_shows_forbidden_mechanisms() {
     let mut command = httpd(&["--list-backends"]);
     // SAFETY: as above.
     unsafe { command.pre_exec(refuse_io_uring) };
@@ -51,7 +51,7 @@ fn the_list_says_what_is_forbidden() {
 }
 
 #[test]
-fn every_backend_serves_the_page_and_ends_at_either_signal() {
+fn every_backend_serves_the_page_and_stops_at_either_signal() {
     for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
         for signal in [Signal::TERM, Signal::INT] {
             let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
@@ -74,7 +74,7 @@ fn every_backend_serves_the_page_and_ends_at_either_signal() {
 }
 
 #[test]
-fn a_directory_is_served_by_several_workers() {
+fn several_workers_serve_a_directory() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a.txt"), "text").unwrap();
     let path = root.path().to_str().unwrap();
@@ -88,8 +88,8 @@ fn a_directory_is_served_by_several_workers() {
 }
 
 #[test]
-fn the_list_for_programs_is_complete() {
-    let output = outcome(&["--list-backends", "--json"]);
+fn json_list_of_backends_is_complete() {
+    let output = output(&["--list-backends", "--json"]);
     assert_eq!(output.status.code(), Some(0));
     let list: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let names: Vec<_> = backends().iter().map(|backend| backend.name).collect();
@@ -103,8 +103,8 @@ fn the_list_for_programs_is_complete() {
 }
 
 #[test]
-fn the_list_for_people_has_a_line_each() {
-    let output = outcome(&["--list-backends"]);
+fn list_of_backends_has_one_line_each() {
+    let output = output(&["--list-backends"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.lines().count(), backends().len());
     for (line, backend) in text.lines().zip(backends()) {
@@ -113,7 +113,7 @@ fn the_list_for_people_has_a_line_each() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_in_one_sentence() {
+fn start_errors_are_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -126,7 +126,7 @@ fn what_goes_wrong_is_said_in_one_sentence() {
         (&["--listen", "127.0.0.1:0", "--backend", "abacus"], "`abacus`"),
     ];
     for (arguments, what) in cases {
-        let output = outcome(arguments);
+        let output = output(arguments);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
         assert_eq!(text.lines().count(), 1, "{text}");
@@ -135,7 +135,7 @@ fn what_goes_wrong_is_said_in_one_sentence() {
 }
 
 #[test]
-fn bad_flags_are_refused() {
+fn invalid_flags_are_rejected() {
     for arguments in [
         &["--nonsense"][..],
         &["--listen", "nowhere"],
@@ -154,15 +154,15 @@ fn bad_flags_are_refused() {
         &["--json"],
         &["extra"],
     ] {
-        assert_eq!(outcome(arguments).status.code(), Some(2), "{arguments:?}");
+        assert_eq!(output(arguments).status.code(), Some(2), "{arguments:?}");
     }
-    let text = String::from_utf8(outcome(&["--shutdown-timeout", "-1"]).stderr).unwrap();
+    let text = String::from_utf8(output(&["--shutdown-timeout", "-1"]).stderr).unwrap();
     assert!(text.contains("seconds above 0"), "{text}");
 }
 
 #[test]
-fn the_help_tells_of_every_flag() {
-    let output = outcome(&["--help"]);
+fn help_lists_every_flag() {
+    let output = output(&["--help"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for flag in [
         "--root",
@@ -191,19 +191,19 @@ fn the_help_tells_of_every_flag() {
 }
 
 #[test]
-fn experiments_have_what_they_ask_for() {
+fn lab_handlers_serve_experiments() {
     let serving = Serving::start(&["--listen", "127.0.0.1:0", "--lab"]);
     let mut client = serving.connect();
     assert_eq!(client.get("/bytes?n=0").body, b"");
     assert_eq!(client.get("/bytes?n=200000").body, [b'0'; 200_000]);
-    let begin = Instant::now();
+    let start = Instant::now();
     assert_eq!(client.get("/spin?us=20000").body, b"20000\n");
-    assert!(begin.elapsed() >= Duration::from_millis(20));
+    assert!(start.elapsed() >= Duration::from_millis(20));
     for target in ["/spin", "/spin?us=x", "/bytes?n=-1", "/spin?us=99999999999"] {
         assert_eq!(client.get(target).status, 400, "{target}");
     }
     client.send(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
-    assert_eq!(client.reply(true).body, b"body");
+    assert_eq!(client.response(true).body, b"body");
     let fields = String::from_utf8(client.get("/echo").body).unwrap();
     assert!(fields.starts_with("GET /echo HTTP/1.1\nhost: a\n"), "{fields}");
     drop(client);
@@ -214,14 +214,14 @@ fn experiments_have_what_they_ask_for() {
 }
 
 #[test]
-fn several_addresses_and_a_name() {
+fn several_addresses_and_a_host_name_are_listened_on() {
     let arguments = ["--listen", "127.0.0.1:0", "--listen", "localhost:0"];
     let serving = Serving::start(&arguments);
     let addresses: Vec<SocketAddr> = serving
         .line
         .split("http://")
         .skip(1)
-        .map(|rest| rest.split(' ').next().unwrap().parse().unwrap())
+        .map(|text| text.split(' ').next().unwrap().parse().unwrap())
         .collect();
     assert!(addresses.len() >= 2, "{}", serving.line);
     for address in addresses {
@@ -230,29 +230,29 @@ fn several_addresses_and_a_name() {
 }
 
 #[test]
-fn a_port_that_strangers_share_is_taken() {
+fn address_shared_by_another_process_is_in_use() {
     let other = Serving::start(&["--listen", "127.0.0.1:0", "--workers", "2"]);
     let at = other.address.to_string();
-    let output = outcome(&["--listen", &at, "--workers", "2"]);
+    let output = output(&["--listen", &at, "--workers", "2"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains(&at));
 }
 
 #[test]
-fn every_reply_is_logged() {
+fn every_response_is_logged() {
     let directory = tempfile::tempdir().unwrap();
     let (path, old) = (directory.path().join("log"), directory.path().join("old"));
     let arguments = ["--listen", "127.0.0.1:0", "--workers", "2", "--lab", "--access-log"];
     let serving = Serving::start(&[&arguments[..], &[path.to_str().unwrap()]].concat());
     let mut client = serving.connect();
-    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: test \"1\"\r\nReferer: there\r\n\r\n");
-    let page = client.reply(true).body.len();
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: test \"1\"\r\nReferer: from\r\n\r\n");
+    let page = client.response(true).body.len();
     client.get("/none?a=b");
     client.send(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
-    client.reply(true);
+    client.response(true);
     client.send(b"nonsense\r\n\r\n");
-    client.reply(true);
-    // It is written behind the server's back.
+    client.response(true);
+    // The writer thread writes the log asynchronously.
     let lines = |path: &std::path::Path, n: usize| loop {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         if text.lines().count() >= n {
@@ -263,7 +263,7 @@ fn every_reply_is_logged() {
     let text = lines(&path, 4);
     let lines_now: Vec<_> = text.lines().collect();
     let expected = [
-        format!("\"GET / HTTP/1.1\" 200 {page} \"there\" \"test \\x221\\x22\""),
+        format!("\"GET / HTTP/1.1\" 200 {page} \"from\" \"test \\x221\\x22\""),
         "\"GET /none?a=b HTTP/1.1\" 404 14 \"-\" \"-\"".to_owned(),
         "\"POST /echo HTTP/1.1\" 200 4 \"-\" \"-\"".to_owned(),
         "\"nonsense\" 400 16 \"-\" \"-\"".to_owned(),
@@ -274,7 +274,7 @@ fn every_reply_is_logged() {
     }
     std::fs::rename(&path, &old).unwrap();
     serving.signal(Signal::HUP);
-    // The signal may come after the first of these.
+    // The server may handle the signal after some of these requests.
     while !path.exists() {
         serving.connect().get("/");
     }
@@ -283,7 +283,7 @@ fn every_reply_is_logged() {
 }
 
 #[test]
-fn a_log_that_can_not_be_opened_anew_goes_on_and_says_so_each_time() {
+fn failed_reopening_of_the_access_log_is_reported_and_the_old_file_kept() {
     let directory = tempfile::tempdir().unwrap();
     let (inner, moved) = (directory.path().join("inner"), directory.path().join("moved"));
     std::fs::create_dir(&inner).unwrap();
@@ -295,7 +295,7 @@ fn a_log_that_can_not_be_opened_anew_goes_on_and_says_so_each_time() {
         serving.signal(Signal::HUP);
         serving.line.clear();
         serving.errors.read_line(&mut serving.line).unwrap();
-        assert!(serving.line.contains("can't be opened anew"), "{}", serving.line);
+        assert!(serving.line.contains("cannot reopen the access log"), "{}", serving.line);
     }
     serving.connect().get("/");
     serving.signal(Signal::TERM);
@@ -305,7 +305,7 @@ fn a_log_that_can_not_be_opened_anew_goes_on_and_says_so_each_time() {
 }
 
 #[test]
-fn an_address_was_in_use_just_after_its_server_was_killed() {
+fn address_was_in_use_after_its_server_was_killed() {
     for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
         let first = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
         let at = first.address.to_string();
@@ -321,7 +321,7 @@ fn an_address_was_in_use_just_after_its_server_was_killed() {
 }
 
 #[test]
-fn files_were_refused_when_connections_had_all_descriptors() {
+fn connections_used_all_descriptors_and_files_got_503() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a.txt"), "file").unwrap();
     let start = |soft: u32, hard: u32| {
@@ -329,7 +329,7 @@ fn files_were_refused_when_connections_had_all_descriptors() {
         let root = root.path().to_str().unwrap();
         Serving::of(limited(&line, &["--listen", "127.0.0.1:0", "--root", root]))
     };
-    // The soft limit is raised; below the hard one there is room for files.
+    // The soft limit is raised. The hard limit has room for files.
     for (soft, hard) in [(400, 2000), (700, 700)] {
         let serving = start(soft, hard);
         let mut first = serving.connect();
@@ -341,12 +341,12 @@ fn files_were_refused_when_connections_had_all_descriptors() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_kept_the_program_from_ending() {
+fn unread_access_log_prevented_exit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fifo");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    // Open for both, it never ends, and is never read.
+    // Open for both directions, it never gets EOF; the test does not read it.
     let _reader = std::fs::File::options().read(true).write(true).open(&path).unwrap();
     let arguments = ["--listen", "127.0.0.1:0", "--access-log", path.to_str().unwrap()];
     let mut serving = Serving::start(&arguments);
@@ -363,7 +363,7 @@ fn a_log_that_nobody_reads_kept_the_program_from_ending() {
 }
 
 #[test]
-fn lines_that_can_not_be_written_are_counted() {
+fn unwritable_access_log_lines_are_counted() {
     let arguments = ["--listen", "127.0.0.1:0", "--access-log", "/dev/full"];
     let mut serving = Serving::start(&arguments);
     let mut client = serving.connect();
@@ -371,23 +371,23 @@ fn lines_that_can_not_be_written_are_counted() {
     serving.line.clear();
     serving.errors.read_line(&mut serving.line).unwrap();
     assert!(serving.line.contains("lines are lost"), "{}", serving.line);
-    let reply = client.get("/.httpd/status.json");
-    let counts: Value = serde_json::from_slice(&reply.body).unwrap();
+    let response = client.get("/.httpd/status.json");
+    let counts: Value = serde_json::from_slice(&response.body).unwrap();
     assert_eq!(counts["log_lines_lost"], 1);
     serving.signal(Signal::TERM);
     serving.expect_success();
 }
 
 #[test]
-fn a_log_that_can_not_be_opened_is_said_at_the_start() {
-    let output = outcome(&["--listen", "127.0.0.1:0", "--access-log", "/does/not/exist"]);
+fn unopenable_access_log_is_a_start_error() {
+    let output = output(&["--listen", "127.0.0.1:0", "--access-log", "/does/not/exist"]);
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("can't open the access log /does/not/exist: "), "{said}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("cannot open the access log /does/not/exist: "), "{text}");
 }
 
 #[test]
-fn what_was_done_is_shown() {
+fn status_json_has_the_metrics() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().to_str().unwrap();
     for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
@@ -395,10 +395,10 @@ fn what_was_done_is_shown() {
         let serving = Serving::start(&[&arguments[..], &["--status"]].concat());
         let mut client = serving.connect();
         assert_eq!(client.get("/none").status, 404);
-        let reply = client.get("/.httpd/status.json");
-        assert_eq!(reply.field("Content-Type"), Some("application/json"));
-        assert_eq!(reply.field("Cache-Control"), Some("no-store"));
-        let counts: Value = serde_json::from_slice(&reply.body).unwrap();
+        let response = client.get("/.httpd/status.json");
+        assert_eq!(response.field("Content-Type"), Some("application/json"));
+        assert_eq!(response.field("Cache-Control"), Some("no-store"));
+        let counts: Value = serde_json::from_slice(&response.body).unwrap();
         assert_eq!(counts["backend"], backend.name);
         assert_eq!(counts["replies_4xx"], 1);
         assert_eq!(counts["connections_accepted"], 1);
@@ -409,7 +409,7 @@ fn what_was_done_is_shown() {
 }
 
 #[test]
-fn requests_sent_before_a_sigterm_were_reset() {
+fn requests_sent_before_sigterm_were_reset() {
     const CLIENTS: usize = 100;
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("file"), "content").unwrap();
@@ -417,15 +417,15 @@ fn requests_sent_before_a_sigterm_were_reset() {
     for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
         let arguments = ["--listen", "127.0.0.1:0", "--backend", backend.name, "--root", path];
         let serving = Serving::start(&arguments);
-        let mut known: Vec<_> = (0..CLIENTS / 2).map(|_| serving.connect()).collect();
-        for client in &mut known {
+        let mut open: Vec<_> = (0..CLIENTS / 2).map(|_| serving.connect()).collect();
+        for client in &mut open {
             assert_eq!(client.get("/file").status, 200);
         }
-        // While the program does nothing: requests on open connections and on new ones, half of them for
-        // what is not in its memory; then the signal.
+        // While the program is stopped: requests on open connections and on new ones, half of them for
+        // uncached files; then SIGTERM.
         serving.signal(Signal::STOP);
         let new = (0..CLIENTS / 2).map(|_| serving.connect());
-        let mut clients: Vec<_> = known.into_iter().chain(new).collect();
+        let mut clients: Vec<_> = open.into_iter().chain(new).collect();
         for (at, client) in clients.iter_mut().enumerate() {
             let target = ["/file", "/missing"][at % 2];
             client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
@@ -433,9 +433,9 @@ fn requests_sent_before_a_sigterm_were_reset() {
         serving.signal(Signal::TERM);
         serving.signal(Signal::CONT);
         for (at, client) in clients.iter_mut().enumerate() {
-            let reply = client.reply(true);
-            assert_eq!(reply.status, if at % 2 == 0 { 200 } else { 404 });
-            // What was answered before the signal was seen does not say so, but ends in order, too.
+            let response = client.response(true);
+            assert_eq!(response.status, if at % 2 == 0 { 200 } else { 404 });
+            // A response sent before the signal was handled has no `close`, but the connection closes, too.
             client.expect_end();
         }
         serving.expect_success();
@@ -443,28 +443,28 @@ fn requests_sent_before_a_sigterm_were_reset() {
 }
 
 #[test]
-fn connections_that_a_stop_has_no_room_for_are_told_of() {
+fn connections_reset_at_shutdown_are_reported() {
     const WAITING: usize = 5;
     for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
         let arguments =
             ["--max-connections", "1", "--shutdown-timeout", "0.3", "--backend", backend.name];
         let mut serving = Serving::start(&[&["--listen", "127.0.0.1:0"], &arguments[..]].concat());
-        // A head that does not end has all the room.
+        // An incomplete head keeps the only connection in use.
         let mut busy = serving.connect();
         busy.get("/");
         busy.send(b"GET / HT");
         let waiting: Vec<_> = (0..WAITING).map(|_| serving.connect()).collect();
         serving.signal(Signal::TERM);
-        let mut said = String::new();
-        serving.errors.read_to_string(&mut said).unwrap();
-        let line = format!("{WAITING} connections that waited to be accepted were reset");
-        assert!(said.contains(&line), "{}: {said}", backend.name);
+        let mut text = String::new();
+        serving.errors.read_to_string(&mut text).unwrap();
+        let line = format!("{WAITING} connections in the listen queue were reset");
+        assert!(text.contains(&line), "{}: {text}", backend.name);
         drop((busy, waiting));
     }
 }
 
 #[test]
-fn replies_of_a_draining_server_did_not_say_that_the_connection_ends() {
+fn responses_of_a_draining_server_lacked_connection_close() {
     for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
         let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
         let mut client = serving.connect();
@@ -474,9 +474,9 @@ fn replies_of_a_draining_server_did_not_say_that_the_connection_ends() {
             thread::yield_now();
         }
         client.send(b"st: a\r\n\r\n");
-        let reply = client.reply(true);
-        let connection = reply.field("Connection");
-        assert_eq!((reply.status, connection), (200, Some("close")), "{}", backend.name);
+        let response = client.response(true);
+        let connection = response.field("Connection");
+        assert_eq!((response.status, connection), (200, Some("close")), "{}", backend.name);
         client.expect_end();
         serving.expect_success();
     }

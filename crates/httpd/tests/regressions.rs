@@ -1,4 +1,4 @@
-//! What was wrong once, each named after it.
+//! Regression tests, each named after its defect.
 
 mod serving;
 mod stage;
@@ -19,10 +19,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 use serving::program::{Serving, httpd, limited};
 use serving::{Client, Server, on_every_backend};
-use stage::{IntoResponse, Stage, replies, reply};
+use stage::{ParsedResponse, Stage, response, responses};
 use tempfile::TempDir;
 
-/// A directory with these files.
+/// Creates a directory with these files.
 fn site(files: &[(&str, &[u8])]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for (name, contents) in files {
@@ -33,37 +33,37 @@ fn site(files: &[(&str, &[u8])]) -> TempDir {
     root
 }
 
-fn get(stage: &mut Stage, target: &str) -> IntoResponse {
-    ask(stage, target, "")
+fn get(stage: &mut Stage, target: &str) -> ParsedResponse {
+    get_with(stage, target, "")
 }
 
-/// A request with more fields.
-fn ask(stage: &mut Stage, target: &str, fields: &str) -> IntoResponse {
+fn get_with(stage: &mut Stage, target: &str, fields: &str) -> ParsedResponse {
     let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
     let sent = stage.exchange(request.as_bytes());
     let has_body = !sent.starts_with(b"HTTP/1.1 304 ");
-    let (reply, rest) = reply(&sent, has_body);
+    let (response, rest) = response(&sent, has_body);
     assert_eq!(rest.len(), 0, "{target}");
-    reply
+    response
 }
 
 #[test]
-fn a_request_of_http_1_2_was_refused_with_505() {
+fn http_1_2_request_was_rejected_with_505() {
     let root = site(&[("a", b"text")]);
     let mut stage = Stage::new(root.path());
     for minor in 2..=9 {
         let request = format!("GET /a HTTP/1.{minor}\r\nHost: a\r\n\r\n").repeat(2);
         for piece in [request.len(), 1] {
             request.as_bytes().chunks(piece).for_each(|bytes| stage.feed(bytes));
-            let all = replies(&std::mem::take(&mut stage.io.sent));
-            let found: Vec<_> = all.iter().map(|reply| (reply.status, &reply.body[..])).collect();
+            let all = responses(&std::mem::take(&mut stage.io.sent));
+            let found: Vec<_> =
+                all.iter().map(|response| (response.status, &response.body[..])).collect();
             assert_eq!(found, [(200, &b"text"[..]); 2], "{minor} in pieces of {piece}");
         }
     }
     assert_eq!(stage.io.close, None);
 }
 
-/// Pieces of heads, broken and sound, of which some pass small limits.
+/// Pieces of heads, malformed and valid; some exceed the small limits.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let fixed = prop::sample::select(vec![
         "\r\n",
@@ -113,7 +113,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_head_beyond_a_limit_had_another_status_when_it_came_in_pieces(
+    fn status_of_a_head_beyond_a_limit_depended_on_segmentation(
         pieces in prop::collection::vec(piece(), 0..12),
         start in prop::sample::select(vec!["", "GET / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: a\r\n"]),
         line in 16..40usize,
@@ -140,59 +140,59 @@ proptest! {
 }
 
 #[test]
-fn a_directory_by_a_path_that_ends_in_dots_was_not_found() {
+fn directory_path_ending_in_dots_was_not_found() {
     let root = site(&[("sub/a", b""), ("sub/inner/b", b"")]);
     let mut stage = Stage::with(Site::new(Some(Root(0))).listing(true), root.path());
-    let known = |stage: &mut Stage, target: &str| {
-        let reply = get(stage, target);
-        assert_eq!(reply.status, 200, "{target}");
-        reply.body
+    let page = |stage: &mut Stage, target: &str| {
+        let response = get(stage, target);
+        assert_eq!(response.status, 200, "{target}");
+        response.body
     };
-    let (top, sub) = (known(&mut stage, "/"), known(&mut stage, "/sub/"));
+    let (top, sub) = (page(&mut stage, "/"), page(&mut stage, "/sub/"));
     for target in ["/.", "/./", "/sub/..", "/sub/../", "/sub/inner/../..", "/%2e", "/sub/%2e%2e"] {
-        assert_eq!(known(&mut stage, target), top, "{target}");
+        assert_eq!(page(&mut stage, target), top, "{target}");
     }
     for target in ["/sub/.", "/sub/./", "/sub/inner/..", "/sub//", "/./sub/%2E"] {
-        assert_eq!(known(&mut stage, target), sub, "{target}");
+        assert_eq!(page(&mut stage, target), sub, "{target}");
     }
     assert_eq!(get(&mut stage, "/..").status, 400);
 }
 
 #[test]
-fn aliases_of_a_path_each_opened_the_file_anew() {
+fn equivalent_paths_opened_the_file_again() {
     let root = site(&[("big", &[7; 100_000]), ("a?b", b"other")]);
     let mut stage = Stage::new(root.path());
     for target in
         ["/big", "//big", "/./big", "/%62ig", "/x/../big", "/big?a", "http://h//big", "/big"]
     {
         assert_eq!(get(&mut stage, target).body.len(), 100_000, "{target}");
-        assert_eq!(stage.io.works.0, 1, "{target}");
+        assert_eq!(stage.io.file_ops.0, 1, "{target}");
     }
-    // The name of another file is not a path with a query.
+    // An encoded question mark is part of the name.
     assert_eq!(get(&mut stage, "/a%3fb").body, b"other");
     assert_eq!(get(&mut stage, "/a?b").status, 404);
 }
 
 #[test]
-fn files_that_clients_took_slowly_had_all_descriptors() {
+fn slow_readers_of_files_used_all_descriptors() {
     let root = site(&[("small", b"small")]);
     for n in 0..6 {
         fs::write(root.path().join(n.to_string()), vec![n; 100_000]).unwrap();
     }
     let limits = Limits { max_open_files: 4, ..Limits::default() };
     let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
-    // Those that no client takes any more make room.
+    // Files that are not being sent are closed to make room.
     for n in 0..6 {
         assert_eq!(get(&mut stage, &format!("/{n}")).body, vec![n; 100_000]);
     }
     stage.io.slow = true;
     for n in 0..6u8 {
-        let reply = get(&mut stage, &format!("/{n}"));
+        let response = get(&mut stage, &format!("/{n}"));
         let expected = if n < 4 { (200, None) } else { (503, Some("1")) };
-        assert_eq!((reply.status, reply.field("Retry-After")), expected, "{n}");
+        assert_eq!((response.status, response.field("Retry-After")), expected, "{n}");
     }
     assert_eq!(stage.io.files.len(), 4);
-    // What is open already goes on being sent, and so do small files.
+    // Open files and small files are still served.
     assert_eq!(get(&mut stage, "/0").status, 200);
     assert_eq!(get(&mut stage, "/small").status, 200);
     stage.io.files.clear();
@@ -201,7 +201,7 @@ fn files_that_clients_took_slowly_had_all_descriptors() {
 }
 
 #[test]
-fn bodies_were_bounded_for_each_connection_only() {
+fn body_memory_was_bounded_per_connection_only() {
     // Three bodies of 40,000 bytes hold 64 KiB each.
     let limits = Limits { max_body_memory: 200_000, ..Limits::default() };
     on_every_backend(|backend| {
@@ -213,39 +213,39 @@ fn bodies_were_bounded_for_each_connection_only() {
         let mut clients: Vec<_> = (0..4).map(|_| connect()).collect();
         for client in &mut clients {
             client.send(b"POST /take HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n");
-            client.send_in_vain(&[b'x'; 39_999]);
+            client.send_rejected(&[b'x'; 39_999]);
         }
-        // Which of them has no room is not known.
-        let mut refused = loop {
+        // Any of them may be the rejected one.
+        let mut rejected = loop {
             if let Some(at) = clients.iter().position(Client::has_more) {
                 break clients.remove(at);
             }
             thread::yield_now();
         };
-        let reply = refused.reply(true);
-        assert_eq!((reply.status, reply.field("Retry-After")), (503, Some("1")), "{backend}");
+        let response = rejected.response(true);
+        assert_eq!((response.status, response.field("Retry-After")), (503, Some("1")), "{backend}");
         assert_eq!(counts(&mut connect())["refused_bodies"], 1, "{backend}");
         for client in &mut clients {
             client.send(b"x");
-            let reply = client.reply(true);
-            assert_eq!((reply.status, &reply.body[..]), (200, &b"40000"[..]), "{backend}");
+            let response = client.response(true);
+            assert_eq!((response.status, &response.body[..]), (200, &b"40000"[..]), "{backend}");
         }
-        // All of it is free again.
+        // All body memory is free again.
         for client in &mut clients {
             client.send(b"POST /take HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n");
             client.send(&[b'x'; 40_000]);
-            assert_eq!(client.reply(true).status, 200, "{backend}");
+            assert_eq!(client.response(true).status, 200, "{backend}");
         }
     });
 }
 
-/// What a client says to get the rest of a file that it has begun to take.
+/// The fields of a client that resumes a download.
 fn resume(validator: &str) -> String {
     format!("Range: bytes=2-\r\nIf-Range: {validator}\r\n")
 }
 
-/// Changes a file of a server but for its length and modification time; what a client knows of it
-/// before does not hold after.
+/// Changes a file, but not its length and modification time. Validators from before the change must
+/// not match afterwards.
 fn change_unseen(backend: &'static str, name: &str) {
     let root = site(&[("small", b"before"), ("large", &[b'a'; 70_000])]);
     let path = root.path().join(name);
@@ -256,15 +256,15 @@ fn change_unseen(backend: &'static str, name: &str) {
     let mut client = server.connect();
     let mut get = |fields: &str| {
         client.send(format!("GET /{name} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
-        let head = client.reply(false);
+        let head = client.response(false);
         client.body(head)
     };
-    // Its first second is over when a range is resumed by its date.
+    // A range is resumed by date once the second of the change is over.
     let old = loop {
-        let reply = get("");
-        let date = reply.field("Last-Modified").unwrap().to_owned();
+        let response = get("");
+        let date = response.field("Last-Modified").unwrap().to_owned();
         if get(&resume(&date)).status == 206 {
-            break reply;
+            break response;
         }
         thread::yield_now();
     };
@@ -278,22 +278,22 @@ fn change_unseen(backend: &'static str, name: &str) {
     let new = vec![b'z'; old.body.len()];
     fs::write(&path, &new).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
-    // The date is the same, as the tool that restored it wants. Who sends both has the tag count.
+    // The tool restored the date, so it still matches alone. With both, the tag counts.
     for fields in [
         format!("If-None-Match: {tag}\r\n"),
         format!("If-None-Match: {tag}\r\nIf-Modified-Since: {date}\r\n"),
         resume(&tag),
         resume(&date),
     ] {
-        let reply = get(&fields);
-        assert!(reply.status == 200 && reply.body == new, "{backend} {fields}");
+        let response = get(&fields);
+        assert!(response.status == 200 && response.body == new, "{backend} {fields}");
     }
     assert_eq!(get(&format!("If-Match: {tag}\r\n")).status, 412);
 }
 
 #[test]
-fn two_contents_with_the_same_modification_time_had_the_same_tag() {
-    // All at once, as they do little but wait.
+fn contents_with_equal_modification_times_had_the_same_tag() {
+    // Concurrently, as they mostly wait.
     thread::scope(|scope| {
         on_every_backend(|backend| {
             for name in ["small", "large"] {
@@ -304,7 +304,7 @@ fn two_contents_with_the_same_modification_time_had_the_same_tag() {
 }
 
 #[test]
-fn two_writes_within_a_tick_of_the_clock_had_the_same_tag() {
+fn writes_within_one_clock_tick_had_the_same_tag() {
     let root = site(&[]);
     let path = root.path().join("file");
     let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
@@ -314,72 +314,71 @@ fn two_writes_within_a_tick_of_the_clock_had_the_same_tag() {
             let mut stage = Stage::with(site, root.path());
             stage.io.tick_ns = 10_000_000;
             fs::write(&path, vec![round; len]).unwrap();
-            // What the client sees now may change again before the clock ticks.
+            // The content served now may change again before the clock ticks.
             stage.io.wall = SystemTime::now();
             let first = get(&mut stage, "/file");
             fs::write(&path, vec![!round; len]).unwrap();
             stage.pass(Duration::from_secs(2));
             let tag = first.field("ETag").unwrap();
             for fields in [format!("If-None-Match: {tag}\r\n"), resume(tag)] {
-                let reply = ask(&mut stage, "/file", &fields);
-                assert!(reply.status == 200 && reply.body == vec![!round; len], "{fields}");
+                let response = get_with(&mut stage, "/file", &fields);
+                assert!(response.status == 200 && response.body == vec![!round; len], "{fields}");
             }
         }
     }
 }
 
-/// The change time of a file, but for its seconds.
+/// Returns the nanoseconds of a file's change time.
 fn time(path: &Path) -> i64 {
     fs::metadata(path).unwrap().ctime_nsec()
 }
 
 #[test]
-fn a_file_that_had_just_changed_in_place_was_resumed_from_memory() {
+fn just_changed_file_was_resumed_from_the_cache() {
     let root = site(&[("small", b"before"), ("large", &[b'a'; 70_000])]);
     let mut stage = Stage::new(root.path());
     for name in ["small", "large"] {
         let target = format!("/{name}");
         let tag = get(&mut stage, &target).field("ETag").unwrap().to_owned();
-        assert_eq!(ask(&mut stage, &target, &resume(&tag)).status, 206);
+        assert_eq!(get_with(&mut stage, &target, &resume(&tag)).status, 206);
         let path = root.path().join(name);
         let (written, len) = (time(&path), fs::metadata(&path).unwrap().len());
-        // For the server that was an hour ago, so it is not to be in the same tick of the clock.
+        // The stage's clock is an hour ahead, so the change needs another change time to be noticed.
         while time(&path) == written {
             fs::write(&path, vec![b'z'; len as usize]).unwrap();
         }
-        // What is in memory is believed for a second, but not here.
-        let reply = ask(&mut stage, &target, &resume(&tag));
-        assert!(reply.status == 200 && reply.body == vec![b'z'; len as usize], "{name}");
+        // The cached file is still fresh, but If-Range revalidates it.
+        let response = get_with(&mut stage, &target, &resume(&tag));
+        assert!(response.status == 200 && response.body == vec![b'z'; len as usize], "{name}");
     }
 }
 
-/// The mechanisms that can run here.
-fn here() -> impl Iterator<Item = &'static str> {
+/// The mechanisms that are available.
+fn available() -> impl Iterator<Item = &'static str> {
     backends().into_iter().filter(|backend| backend.available.is_ok()).map(|backend| backend.name)
 }
 
-/// What the server tells of itself.
 fn counts(client: &mut Client) -> Value {
     serde_json::from_slice(&client.get("/.httpd/status.json").body).unwrap()
 }
 
 #[test]
-fn a_small_limit_of_descriptors_left_one_connection() {
+fn low_descriptor_limit_left_one_connection() {
     let root = site(&[("large", &[b'x'; 300_000])]);
     for n in 0..400 {
         fs::write(root.path().join(n.to_string()), n.to_string()).unwrap();
     }
     let root = root.path().to_str().unwrap();
-    for backend in here() {
-        for (limit, least) in [(40, 12), (64, 30), (128, 70), (512, 300)] {
+    for backend in available() {
+        for (limit, min) in [(40, 12), (64, 30), (128, 70), (512, 300)] {
             let line = format!("ulimit -n {limit}");
             let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--root", root];
             let serving = Serving::of(limited(&line, &[&arguments[..], &["--status"]].concat()));
-            // It says so where everybody sees it.
-            let said = serving.before.split(" connections for each worker").next().unwrap();
-            let connections: usize = said.rsplit(' ').next().unwrap().parse().unwrap();
+            // The number is logged at the default level.
+            let text = serving.before.split(" connections per worker").next().unwrap();
+            let connections: usize = text.rsplit(' ').next().unwrap().parse().unwrap();
             assert!(serving.before.contains("WARN"), "{}", serving.before);
-            assert!(connections >= least, "{backend} {limit}: {}", serving.before);
+            assert!(connections >= min, "{backend} {limit}: {}", serving.before);
             let mut clients: Vec<_> = (0..connections).map(|_| serving.connect()).collect();
             for round in 0..2 {
                 for (n, client) in clients.iter_mut().enumerate() {
@@ -388,7 +387,7 @@ fn a_small_limit_of_descriptors_left_one_connection() {
                     client.send(head.as_bytes());
                 }
                 for client in &mut clients {
-                    assert_eq!(client.reply(true).status, 200, "{backend} {limit}");
+                    assert_eq!(client.response(true).status, 200, "{backend} {limit}");
                 }
             }
             let counts = counts(&mut clients[0]);
@@ -399,14 +398,14 @@ fn a_small_limit_of_descriptors_left_one_connection() {
 }
 
 #[test]
-fn a_server_without_descriptors_for_anybody_started() {
+fn server_started_with_too_few_descriptors() {
     let mut command = limited("ulimit -n 16", &["--listen", "127.0.0.1:0"]);
     let output = command.output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with("httpd: can't serve with 16 descriptors"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    // With enough for one worker, there is one.
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.starts_with("httpd: can't serve with 16 descriptors"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    // If they suffice for one worker, there is one.
     let arguments = ["--listen", "127.0.0.1:0", "--workers", "8"];
     let serving = Serving::of(limited("ulimit -n 40", &arguments));
     assert!(serving.before.contains(" 1 workers instead of 8"), "{}", serving.before);
@@ -415,7 +414,7 @@ fn a_server_without_descriptors_for_anybody_started() {
 }
 
 #[test]
-fn slow_readers_of_aliases_had_all_descriptors() {
+fn slow_readers_of_equivalent_paths_used_all_descriptors() {
     let root = site(&[("small", b"small")]);
     let large = (0..140).map(|n| n.to_string()).chain(["big".to_owned(), "other".to_owned()]);
     for name in large {
@@ -426,9 +425,9 @@ fn slow_readers_of_aliases_had_all_descriptors() {
     let alias = |n: usize| {
         format!("{}/{}{}", "/.".repeat(n / 16), "/".repeat(n % 2), names[n / 2 % names.len()])
     };
-    for backend in here() {
+    for backend in available() {
         println!("on {backend}");
-        // Nobody is reset for being slow, nor left waiting for there being so many.
+        // Without resets of slow clients and without admission control.
         let patient = ["--progress-interval", "600", "--max-queue-delay", "0", "--status"];
         let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--root", root];
         let all = [&arguments[..], &patient].concat();
@@ -438,21 +437,21 @@ fn slow_readers_of_aliases_had_all_descriptors() {
             client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
             client
         };
-        // A file is opened once more when its first second is over, which it is when it is resumed by its date.
+        // A file is opened again once the second of its change is over; then a range is resumed by date.
         let mut first = serving.connect();
         loop {
             first.send(b"HEAD /big HTTP/1.1\r\nHost: a\r\n\r\n");
-            let date = first.reply(false).field("Last-Modified").unwrap().to_owned();
+            let date = first.response(false).field("Last-Modified").unwrap().to_owned();
             let request = format!("GET /big HTTP/1.1\r\nHost: a\r\n{}\r\n", resume(&date));
             let mut second = serving.connect();
             second.send(request.as_bytes());
-            if second.reply(false).status == 206 {
+            if second.response(false).status == 206 {
                 break;
             }
         }
         let mut clients: Vec<_> = (0..600).map(|n| slow(&alias(n))).collect();
         for client in &mut clients {
-            assert_eq!(client.reply(false).status, 200, "{backend}");
+            assert_eq!(client.response(false).status, 200, "{backend}");
         }
         let open = |name: &str| {
             let links = fs::read_dir(format!("/proc/{}/fd", serving.child.id())).unwrap().flatten();
@@ -461,45 +460,45 @@ fn slow_readers_of_aliases_had_all_descriptors() {
         };
         assert_eq!(open("big"), 1, "{backend}");
         assert_eq!(serving.connect().get("/small").body, b"small", "{backend}");
-        // Different files are open up to a bound, and those beyond are refused for now.
+        // The number of open files is limited; requests for further ones get 503.
         drop(clients);
         let mut clients: Vec<_> = (0..140).map(|n| slow(&format!("/{n}"))).collect();
         let statuses: Vec<_> =
-            clients.iter_mut().map(|client| client.reply(false).status).collect();
+            clients.iter_mut().map(|client| client.response(false).status).collect();
         let served = statuses.iter().filter(|status| **status == 200).count();
-        let refused = statuses.iter().filter(|status| **status == 503).count();
-        assert!(served >= 100 && refused > 0 && served + refused == 140, "{backend} {served}");
+        let rejected = statuses.iter().filter(|status| **status == 503).count();
+        assert!(served >= 100 && rejected > 0 && served + rejected == 140, "{backend} {served}");
         let mut another = serving.connect();
         assert_eq!(another.get("/small").body, b"small", "{backend}");
-        assert_eq!(counts(&mut another)["refused_files"], refused, "{backend}");
-        // Once they are gone, it goes on.
+        assert_eq!(counts(&mut another)["refused_files"], rejected, "{backend}");
+        // When the clients have closed, there is room again.
         drop(clients);
         while another.get("/other").status != 200 {}
     }
 }
 
 #[test]
-fn a_reader_of_stderr_that_did_not_read_stalled_a_worker() {
+fn blocked_reader_of_stderr_blocked_a_worker() {
     let mut serving = Serving::start(&["--listen", "127.0.0.1:0", "--log-level", "debug"]);
     let mut client = serving.connect();
-    // Far more than the pipe and the queue hold.
+    // Far more than the capacity of pipe and queue.
     let target = format!("/{}", "x".repeat(4000));
     for _ in 0..1000 {
         assert_eq!(client.get(&target).status, 404);
     }
-    // What was lost is counted for a reader that comes late.
+    // Lost lines are reported to a late reader.
     let mut lines = 0;
     let lost: usize = loop {
         serving.line.clear();
         assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0);
-        if let Some((lost, _)) = serving.line.split_once(" lines of this log were lost") {
+        if let Some((lost, _)) = serving.line.split_once(" log lines were lost") {
             break lost.parse().unwrap();
         }
         assert!(serving.line.contains("404 for GET \"/xxx"), "{}", serving.line);
         lines += 1;
     };
     assert!(lines > 0 && lost > 0 && lines + lost <= 1000, "{lines} {lost}");
-    // Nor does it keep the program from ending.
+    // Unread output does not prevent the exit, either.
     for _ in 0..1000 {
         assert_eq!(client.get(&target).status, 404);
     }
@@ -508,7 +507,7 @@ fn a_reader_of_stderr_that_did_not_read_stalled_a_worker() {
 }
 
 #[test]
-fn a_404_for_a_file_was_said_to_be_for_no_request() {
+fn log_of_404_for_a_file_lacked_the_request() {
     let root = site(&[]);
     let root = root.path().to_str().unwrap();
     let arguments = ["--listen", "127.0.0.1:0", "--root", root, "--log-level", "debug"];
@@ -521,8 +520,8 @@ fn a_404_for_a_file_was_said_to_be_for_no_request() {
     assert!(serving.line.contains("404 for GET \"/none\""), "{}", serving.line);
 }
 
-/// Takes away what lets root enter any directory. In a process without privileges, which has none of
-/// it, this fails.
+/// Removes the capabilities that let root enter any directory (CAP_DAC_OVERRIDE and
+/// CAP_DAC_READ_SEARCH). Without privileges the calls fail, which is fine.
 fn without_privileges() -> std::io::Result<()> {
     for capability in [1, 2] {
         // SAFETY: it takes no pointers.
@@ -532,26 +531,26 @@ fn without_privileges() -> std::io::Result<()> {
 }
 
 #[test]
-fn a_root_that_can_not_be_entered_was_served_with_403() {
+fn inaccessible_root_was_served_with_403() {
     let root = site(&[("inner/file", b"text")]);
     let inner = root.path().join("inner");
-    for backend in here() {
+    for backend in available() {
         let path = inner.to_str().unwrap();
         let mut command = httpd(&["--listen", "127.0.0.1:0", "--backend", backend, "--root", path]);
         // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
         unsafe { command.pre_exec(without_privileges) };
         fs::set_permissions(&inner, Permissions::from_mode(0o600)).unwrap();
         let mut child = command.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        let mut text = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut text).unwrap();
         fs::set_permissions(&inner, Permissions::from_mode(0o700)).unwrap();
-        if said.starts_with("listening") {
+        if text.starts_with("listening") {
             child.kill().unwrap();
         }
-        assert_eq!(child.wait().unwrap().code(), Some(1), "{backend}: {said}");
-        assert!(said.starts_with("httpd: can't open the directory "), "{said}");
+        assert_eq!(child.wait().unwrap().code(), Some(1), "{backend}: {text}");
+        assert!(text.starts_with("httpd: cannot open the directory "), "{text}");
         for word in [path, "Permission denied", "chmod"] {
-            assert!(said.contains(word), "{said}");
+            assert!(text.contains(word), "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which part of a file a client gets, in which coding, or that it has it already.
+//! Conditional requests, ranges and codings of files.
 
 mod stage;
 
@@ -6,10 +6,10 @@ use std::fs;
 use std::time::Duration;
 
 use evring_httpd::{Limits, Root, Site};
-use stage::{IntoResponse, Stage, reply};
+use stage::{ParsedResponse, Stage, response};
 use tempfile::TempDir;
 
-/// Sizes of files that are sent from behind their head, from memory, and from the file.
+/// Sizes of files that are sent inline, from memory, and from the file.
 const SIZES: [usize; 3] = [1_000, 40_000, 70_000];
 
 fn contents(len: usize) -> Vec<u8> {
@@ -29,27 +29,27 @@ fn site() -> TempDir {
     root
 }
 
-/// Asks for a target with some fields, a bar for each line end.
-fn ask(stage: &mut Stage, method: &str, target: &str, fields: &str) -> IntoResponse {
+/// Sends a request with these fields, with a bar for each line end.
+fn send(stage: &mut Stage, method: &str, target: &str, fields: &str) -> ParsedResponse {
     let fields = fields.replace('|', "\r\n");
     let bytes =
         stage.exchange(format!("{method} {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
     let status = &bytes[b"HTTP/1.1 ".len()..][..3];
     let has_body = method == "GET" && status != b"304";
-    let (reply, rest) = reply(&bytes, has_body);
+    let (response, rest) = response(&bytes, has_body);
     assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(rest));
-    reply
+    response
 }
 
-fn get(stage: &mut Stage, target: &str, fields: &str) -> IntoResponse {
-    ask(stage, "GET", target, fields)
+fn get(stage: &mut Stage, target: &str, fields: &str) -> ParsedResponse {
+    send(stage, "GET", target, fields)
 }
 
 #[test]
-fn what_the_client_has_is_not_sent_again() {
+fn matching_validators_get_304() {
     let root = site();
     for size in SIZES {
-        // At first the file is looked for, then it is in memory.
+        // The first round looks up the file, later ones use the cache.
         let mut stage = Stage::new(root.path());
         let target = format!("/{size}.txt");
         let whole = get(&mut stage, &target, "");
@@ -65,13 +65,13 @@ fn what_the_client_has_is_not_sent_again() {
                 format!("If-Modified-Since: {modified}|"),
             ] {
                 for method in ["GET", "HEAD"] {
-                    let reply = ask(&mut stage, method, &target, &fields);
-                    assert_eq!(reply.status, 304, "{round} {method} {fields}");
-                    assert_eq!(reply.field("ETag"), Some(&etag[..]));
-                    assert_eq!(reply.field("Last-Modified"), Some(&modified[..]));
-                    assert!(reply.field("Date").is_some());
+                    let response = send(&mut stage, method, &target, &fields);
+                    assert_eq!(response.status, 304, "{round} {method} {fields}");
+                    assert_eq!(response.field("ETag"), Some(&etag[..]));
+                    assert_eq!(response.field("Last-Modified"), Some(&modified[..]));
+                    assert!(response.field("Date").is_some());
                     for name in ["Content-Length", "Content-Type", "Content-Range"] {
-                        assert_eq!(reply.field(name), None, "{name}");
+                        assert_eq!(response.field(name), None, "{name}");
                     }
                 }
             }
@@ -79,13 +79,13 @@ fn what_the_client_has_is_not_sent_again() {
             assert_eq!((changed.status, changed.body.len()), (200, size));
             let failed = get(&mut stage, &target, "If-Match: \"x\"|");
             assert_eq!(failed.status, 412);
-            assert_eq!(get(&mut stage, &target, "").status, 200, "the connection goes on");
+            assert_eq!(get(&mut stage, &target, "").status, 200, "the connection stays open");
         }
     }
 }
 
 #[test]
-fn parts_of_files() {
+fn ranges_are_sent_with_206() {
     let root = site();
     for size in SIZES {
         let (all, last) = (contents(size), size - 1);
@@ -100,17 +100,17 @@ fn parts_of_files() {
                 ("-999999", 0..size),
                 ("10-999999", 10..size),
             ] {
-                let reply = get(&mut stage, &target, &format!("Range: bytes={range}|"));
-                assert_eq!(reply.status, 206, "{range}");
+                let response = get(&mut stage, &target, &format!("Range: bytes={range}|"));
+                assert_eq!(response.status, 206, "{range}");
                 let named = format!("bytes {}-{}/{size}", part.start, part.end - 1);
-                assert_eq!(reply.field("Content-Range"), Some(&named[..]));
-                assert_eq!(reply.field("Content-Type"), Some("text/plain; charset=utf-8"));
-                assert!(reply.field("ETag").is_some() && reply.field("Date").is_some());
-                assert!(reply.body == all[part], "{range} of {size}");
+                assert_eq!(response.field("Content-Range"), Some(&named[..]));
+                assert_eq!(response.field("Content-Type"), Some("text/plain; charset=utf-8"));
+                assert!(response.field("ETag").is_some() && response.field("Date").is_some());
+                assert!(response.body == all[part], "{range} of {size}");
             }
-            let none = get(&mut stage, &target, &format!("Range: bytes={size}-|"));
+            let unsatisfiable = get(&mut stage, &target, &format!("Range: bytes={size}-|"));
             assert_eq!(
-                (none.status, none.field("Content-Range")),
+                (unsatisfiable.status, unsatisfiable.field("Content-Range")),
                 (416, Some(&*format!("bytes */{size}")))
             );
             for field in
@@ -120,7 +120,7 @@ fn parts_of_files() {
                 assert_eq!((whole.status, whole.body.len()), (200, size), "{field}");
                 assert_eq!(whole.field("Accept-Ranges"), Some("bytes"));
             }
-            let head = ask(&mut stage, "HEAD", &target, &format!("Range: bytes=0-{last}|"));
+            let head = send(&mut stage, "HEAD", &target, &format!("Range: bytes=0-{last}|"));
             assert_eq!(
                 (head.status, head.field("Content-Length")),
                 (200, Some(&*size.to_string()))
@@ -130,16 +130,16 @@ fn parts_of_files() {
 }
 
 #[test]
-fn several_parts_of_a_file() {
+fn several_ranges_are_sent_as_multipart() {
     let root = site();
     for size in SIZES {
         let all = contents(size);
         let mut stage = Stage::new(root.path());
         for _ in 0..2 {
             let fields = "Range: bytes=0-9, 500-509, -5|";
-            let reply = get(&mut stage, &format!("/{size}.txt"), fields);
-            assert_eq!(reply.status, 206);
-            let kind = reply.field("Content-Type").unwrap();
+            let response = get(&mut stage, &format!("/{size}.txt"), fields);
+            assert_eq!(response.status, 206);
+            let kind = response.field("Content-Type").unwrap();
             let boundary = kind.strip_prefix("multipart/byteranges; boundary=").unwrap();
             let mut expected = Vec::new();
             for part in [0..10, 500..510, size - 5..size] {
@@ -154,13 +154,13 @@ fn several_parts_of_a_file() {
                 expected.extend_from_slice(&all[part]);
             }
             expected.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
-            assert!(reply.body == expected, "{:?}", String::from_utf8_lossy(&reply.body));
+            assert!(response.body == expected, "{:?}", String::from_utf8_lossy(&response.body));
         }
     }
 }
 
 #[test]
-fn a_coded_file_is_sent_to_who_takes_it() {
+fn precompressed_file_is_sent_to_clients_that_accept_it() {
     let root = site();
     for size in SIZES {
         let plain = contents(size);
@@ -168,7 +168,7 @@ fn a_coded_file_is_sent_to_who_takes_it() {
         write(&root, &format!("{size}.txt.gz"), &gz);
         write(&root, &format!("{size}.txt.br"), &br);
         let target = format!("/{size}.txt");
-        // Each of them may be the first.
+        // Each of them is the first once.
         for first in 0..3 {
             let mut stage = Stage::new(root.path());
             for round in first..first + 7 {
@@ -177,11 +177,11 @@ fn a_coded_file_is_sent_to_who_takes_it() {
                     ("Accept-Encoding: gzip|", Some("gzip"), &gz),
                     ("Accept-Encoding: gzip, br, zstd|", Some("br"), &br),
                 ][round % 3];
-                let reply = get(&mut stage, &target, fields);
-                assert_eq!((reply.status, reply.field("Content-Encoding")), (200, coding));
-                assert_eq!(reply.field("Vary"), Some("Accept-Encoding"), "{round}");
-                assert_eq!(reply.field("Content-Type"), Some("text/plain; charset=utf-8"));
-                assert!(reply.body == *body, "{fields} of {size}");
+                let response = get(&mut stage, &target, fields);
+                assert_eq!((response.status, response.field("Content-Encoding")), (200, coding));
+                assert_eq!(response.field("Vary"), Some("Accept-Encoding"), "{round}");
+                assert_eq!(response.field("Content-Type"), Some("text/plain; charset=utf-8"));
+                assert!(response.body == *body, "{fields} of {size}");
                 if round == first + 4 {
                     stage.pass(Duration::from_millis(1100));
                 }
@@ -191,93 +191,93 @@ fn a_coded_file_is_sent_to_who_takes_it() {
 }
 
 #[test]
-fn conditions_and_parts_are_those_of_the_coded_file() {
+fn conditions_and_ranges_apply_to_the_coded_file() {
     let root = site();
     write(&root, "1000.txt.gz", b"0123456789");
     let mut stage = Stage::new(root.path());
     for _ in 0..2 {
         let plain = get(&mut stage, "/1000.txt", "").field("ETag").unwrap().to_owned();
-        let reply = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|Range: bytes=2-4|");
-        assert_eq!((reply.status, &reply.body[..]), (206, &b"234"[..]));
-        assert_eq!(reply.field("Content-Range"), Some("bytes 2-4/10"));
-        let coded = reply.field("ETag").unwrap().to_owned();
+        let response = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|Range: bytes=2-4|");
+        assert_eq!((response.status, &response.body[..]), (206, &b"234"[..]));
+        assert_eq!(response.field("Content-Range"), Some("bytes 2-4/10"));
+        let coded = response.field("ETag").unwrap().to_owned();
         assert_ne!(plain, coded);
-        let have = |etag: &str| format!("Accept-Encoding: gzip|If-None-Match: {etag}|");
-        let same = get(&mut stage, "/1000.txt", &have(&coded));
+        let condition = |etag: &str| format!("Accept-Encoding: gzip|If-None-Match: {etag}|");
+        let same = get(&mut stage, "/1000.txt", &condition(&coded));
         assert_eq!((same.status, same.field("Vary")), (304, Some("Accept-Encoding")));
-        assert_eq!(get(&mut stage, "/1000.txt", &have(&plain)).status, 200);
+        assert_eq!(get(&mut stage, "/1000.txt", &condition(&plain)).status, 200);
     }
 }
 
 #[test]
-fn coded_files_come_and_go() {
+fn added_and_removed_coded_files_are_noticed() {
     let root = site();
     let mut stage = Stage::new(root.path());
     let mut coding = |fields: &str| {
         stage.pass(Duration::from_millis(1100));
-        let reply = get(&mut stage, "/1000.txt", fields);
-        assert_eq!(reply.status, 200);
-        let field = |name| reply.field(name).map(str::to_owned);
+        let response = get(&mut stage, "/1000.txt", fields);
+        assert_eq!(response.status, 200);
+        let field = |name| response.field(name).map(str::to_owned);
         (field("Content-Encoding"), field("Vary").is_some())
     };
-    let takes = "Accept-Encoding: gzip|";
-    assert_eq!(coding(takes), (None, false));
+    let accepts = "Accept-Encoding: gzip|";
+    assert_eq!(coding(accepts), (None, false));
     write(&root, "1000.txt.gz", b"coded");
     assert_eq!(coding(""), (None, true));
-    assert_eq!(coding(takes), (Some("gzip".to_owned()), true));
+    assert_eq!(coding(accepts), (Some("gzip".to_owned()), true));
     fs::remove_file(root.path().join("1000.txt.gz")).unwrap();
-    assert_eq!(coding(takes), (None, false));
+    assert_eq!(coding(accepts), (None, false));
     fs::create_dir(root.path().join("1000.txt.gz")).unwrap();
-    assert_eq!(coding(takes), (None, false), "a directory is no coded file");
+    assert_eq!(coding(accepts), (None, false), "a directory is not a coded file");
 }
 
 #[test]
-fn a_coded_file_was_opened_anew_for_each_request_with_a_query() {
+fn coded_file_was_opened_for_each_request_with_a_query() {
     let root = site();
     write(&root, "1000.txt.gz", b"coded");
     let mut stage = Stage::new(root.path());
     for n in 0..5 {
-        let reply = get(&mut stage, &format!("/1000.txt?v={n}"), "Accept-Encoding: gzip|");
-        assert_eq!((reply.status, &reply.body[..]), (200, &b"coded"[..]));
+        let response = get(&mut stage, &format!("/1000.txt?v={n}"), "Accept-Encoding: gzip|");
+        assert_eq!((response.status, &response.body[..]), (200, &b"coded"[..]));
     }
-    assert_eq!(stage.io.works.0, 2, "the plain file and the coded one");
+    assert_eq!(stage.io.file_ops.0, 2, "the plain file and the coded one");
 }
 
 #[test]
-fn a_coded_file_that_had_changed_did_not_vary() {
+fn changed_coded_file_lacked_vary() {
     let root = site();
     write(&root, "1000.txt.gz", b"coded");
     let mut stage = Stage::new(root.path());
-    let take = |stage: &mut Stage| get(stage, "/1000.txt", "Accept-Encoding: gzip|");
-    assert_eq!(take(&mut stage).body, b"coded");
+    let fetch = |stage: &mut Stage| get(stage, "/1000.txt", "Accept-Encoding: gzip|");
+    assert_eq!(fetch(&mut stage).body, b"coded");
     stage.pass(Limits::default().cache_ttl);
-    // The plain file is confirmed, then the coded one changes.
+    // The plain file is revalidated, then the coded one changes.
     get(&mut stage, "/1000.txt", "");
     write(&root, "1000.txt.gz", b"coded anew");
     for _ in 0..2 {
-        let reply = take(&mut stage);
-        assert_eq!(reply.body, b"coded anew");
-        assert_eq!(reply.field("Vary"), Some("Accept-Encoding"));
+        let response = fetch(&mut stage);
+        assert_eq!(response.body, b"coded anew");
+        assert_eq!(response.field("Vary"), Some("Accept-Encoding"));
     }
 }
 
 #[test]
-fn each_coding_has_a_tag_of_its_own() {
+fn each_coding_has_its_own_entity_tag() {
     let root = site();
     for name in ["1000.txt.gz", "1000.txt.br", "1000.txt.zst"] {
         write(&root, name, b"coded");
     }
     let mut stage = Stage::new(root.path());
     let tags = ["identity", "gzip", "br", "zstd"].map(|coding| {
-        let reply = get(&mut stage, "/1000.txt", &format!("Accept-Encoding: {coding}|"));
-        reply.field("ETag").unwrap().to_owned()
+        let response = get(&mut stage, "/1000.txt", &format!("Accept-Encoding: {coding}|"));
+        response.field("ETag").unwrap().to_owned()
     });
     let distinct: std::collections::HashSet<_> = tags.iter().collect();
     assert_eq!(distinct.len(), 4, "{tags:?}");
 }
 
 #[test]
-fn a_large_file_that_nobody_asks_for_is_closed() {
+fn unused_large_file_is_closed() {
     let root = site();
     let mut stage = Stage::new(root.path());
     get(&mut stage, "/70000.txt", "");
@@ -294,38 +294,38 @@ fn a_large_file_that_nobody_asks_for_is_closed() {
 }
 
 #[test]
-fn coded_files_can_be_left_alone() {
+fn precompressed_files_can_be_disabled() {
     let root = site();
     write(&root, "1000.txt.gz", b"coded");
     let app = Site::new(Some(Root(0))).precompressed(false);
     let mut stage = Stage::with(app, root.path());
-    let reply = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|");
-    assert_eq!((reply.field("Content-Encoding"), reply.field("Vary")), (None, None));
-    assert_eq!(stage.io.works.1, 0);
+    let response = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|");
+    assert_eq!((response.field("Content-Encoding"), response.field("Vary")), (None, None));
+    assert_eq!(stage.io.file_ops.1, 0);
 }
 
 #[test]
-fn nothing_is_kept_and_yet_all_is_answered() {
+fn requests_are_answered_without_a_cache() {
     let root = site();
     write(&root, "1000.txt.gz", b"coded");
     let limits = Limits { cache_files: 0, ..Limits::default() };
     let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
     for _ in 0..2 {
-        let reply = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|Range: bytes=1-2|");
-        assert_eq!((reply.status, &reply.body[..]), (206, &b"od"[..]));
+        let response = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|Range: bytes=1-2|");
+        assert_eq!((response.status, &response.body[..]), (206, &b"od"[..]));
         assert_eq!(get(&mut stage, "/1000.txt", "Range: bytes=1-2|").body, contents(1000)[1..3]);
         assert_eq!(get(&mut stage, "/70000.txt", "").body, contents(70_000));
     }
 }
 
 #[test]
-fn how_long_a_file_may_be_kept_is_said_with_every_reply_about_it() {
+fn max_age_is_sent_with_every_response_about_a_file() {
     let root = site();
     let site = Site::new(Some(Root(0))).max_age(Some(300));
     let mut stage = Stage::with(site, root.path());
     for fields in ["", "If-None-Match: *|", "Range: bytes=0-9|"] {
-        let reply = get(&mut stage, "/1000.txt", fields);
-        assert_eq!(reply.field("Cache-Control"), Some("max-age=300"), "{}", reply.status);
+        let response = get(&mut stage, "/1000.txt", fields);
+        assert_eq!(response.field("Cache-Control"), Some("max-age=300"), "{}", response.status);
     }
     assert_eq!(get(&mut stage, "/none", "").field("Cache-Control"), None);
 }

@@ -1,10 +1,10 @@
-//! An edge-triggered and a level-triggered handler (SEND 3.4, figure 3.4), side by side.
+//! Edge-triggered and level-triggered handlers compared (SEND 3.4, figure 3.4).
 //!
 //!     cargo run -p send-core --example level
 //!
-//! A handler that takes one event of several that were delivered, and returns, leaves the others in
-//! the buffer. Edge-triggered it hears of them when the next is delivered; level-triggered the
-//! interrupted program does not go on before the buffer is empty.
+//! The handler takes one event per call and leaves the others in the buffer. Edge-triggered, it is
+//! called again at the next delivery. Level-triggered, it is called until the buffer is empty,
+//! before the interrupted code resumes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use send_core::{ControlBlock, Error, EventType, Events, Group, Groups, Handler, 
 /// Takes one event at a time.
 struct OneByOne(Arc<AtomicU64>);
 
-// SAFETY: it takes an event and adds to an atomic number.
+// SAFETY: the handler takes an event and adds to an atomic number.
 unsafe impl Handler for OneByOne {
     fn handle(&mut self, events: &mut Events<'_>) {
         if let Some(event) = events.next() {
@@ -30,15 +30,15 @@ fn main() -> Result<(), Error> {
         ecb.set_handler(OneByOne(sum.clone()), trigger);
         ecb.set_group(EventType::USER, Some(Group::FIRST))?;
         ecb.set_deliver(Groups::ALL);
-        // Three events, worth 1, 10 and 100, are there before anybody is told.
+        // Post three events, worth 1, 10 and 100, before notification is enabled.
         let poster = ecb.poster();
         for value in [1, 10, 100] {
-            poster.post(value).expect("there is room");
+            poster.post(value).expect("the queue has room");
         }
         ecb.set_notify(Groups::ALL)?;
         println!("{trigger:?}-triggered: the handler took {}", sum.load(Ordering::Relaxed));
-        // A fourth comes.
-        poster.post(1_000).expect("there is room");
+        // Post a fourth event.
+        poster.post(1_000).expect("the queue has room");
         println!("{trigger:?}-triggered: after another {}", sum.load(Ordering::Relaxed));
     }
     Ok(())

@@ -1,25 +1,25 @@
-//! The event control block (SEND 3.2): what the application and the delivering side share.
+//! The event control block (SEND 3.2): state shared by the application and the delivering side.
 //!
-//! Each field is written by one side only. `head`, `num_queued` and the buffer are the delivering
-//! side's, which keeps copies of its own and so is not led astray by what stands in the block; the
-//! rest is the application's. Every field is one word, so that none is ever seen half written.
+//! Each field is written by one side only. The delivering side writes `head`, `num_queued` and the
+//! buffer. It keeps its own copies, so that a corrupted block cannot mislead it. The application
+//! writes the other fields. Every field is one word, so that no reader sees a partial write.
 
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
 use crate::{Event, EventType, Group, Groups};
 
 /// The event control block, `struct event_control` (figure 3.1).
 ///
-/// | offset | field | written by | says |
+/// | offset | field | written by | meaning |
 /// |---|---|---|---|
 /// | 0 | `notify` | the application | groups whose events interrupt it |
-/// | 4 | `deliver` | the application | groups whose events may stand in the buffer |
-/// | 8 | `head` | the delivering side | where the next event will stand |
-/// | 12 | `tail` | the application | the oldest event that it has not used |
-/// | 16 | `num_queued` | the delivering side | how many events wait undelivered |
-/// | 24 | `handler` | the application | what is called; null disables preemption |
-/// | 32 | `stack` | the application | the top of the handler's stack; null for the current one |
+/// | 4 | `deliver` | the application | groups whose events may be put into the buffer |
+/// | 8 | `head` | the delivering side | slot of the next event to be put |
+/// | 12 | `tail` | the application | slot of the oldest event not taken |
+/// | 16 | `num_queued` | the delivering side | number of undelivered events |
+/// | 24 | `handler` | the application | the handler; null disables preemption |
+/// | 32 | `stack` | the application | top of the handler's stack; null for the current one |
 /// | 40 | `regs` | the delivering side | the interrupted registers, while a handler runs |
-/// | 48 | `eventbuf` | the delivering side | where the ring buffer is (in the thesis it follows) |
+/// | 48 | `eventbuf` | the delivering side | the ring buffer (in the thesis it follows the block) |
 #[derive(Debug)]
 #[repr(C)]
 pub struct EventControl {
@@ -35,8 +35,8 @@ pub struct EventControl {
 }
 
 impl EventControl {
-    /// A block for as many events, with both masks and the handler unset. One slot stays free, by
-    /// which a full buffer differs from an empty one.
+    /// Creates a block for `events` events, with both masks and the handler unset. One slot stays
+    /// free to distinguish a full buffer from an empty one.
     pub(crate) fn new(events: u32) -> Self {
         let slot = || UnsafeCell::new(Event::new(EventType::OVERFLOW));
         EventControl {
@@ -56,7 +56,7 @@ impl EventControl {
         self.eventbuf.len() as u32
     }
 
-    /// Groups whose events interrupt the application. A set bit here overrides that of `deliver`.
+    /// Returns the groups whose events interrupt the application. They override `deliver`.
     pub fn notify(&self) -> Groups {
         Groups::from_bits(self.notify.load(Ordering::Relaxed))
     }
@@ -65,7 +65,7 @@ impl EventControl {
         self.notify.store(groups.bits(), Ordering::Relaxed);
     }
 
-    /// Groups whose events may be delivered.
+    /// Returns the groups whose events may be delivered.
     pub fn deliver(&self) -> Groups {
         Groups::from_bits(self.deliver.load(Ordering::Relaxed))
     }
@@ -74,12 +74,12 @@ impl EventControl {
         self.deliver.store(groups.bits(), Ordering::Relaxed);
     }
 
-    /// Whether the buffer holds an event: `head != tail`.
+    /// Returns whether the buffer holds an event: `head != tail`.
     pub fn has_events(&self) -> bool {
         self.head.load(Ordering::Acquire) != self.tail.load(Ordering::Relaxed)
     }
 
-    /// How many events the buffer holds.
+    /// Returns the number of events in the buffer.
     pub(crate) fn held(&self) -> u32 {
         let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
         if head >= tail { head - tail } else { head + self.slots() - tail }
@@ -89,8 +89,7 @@ impl EventControl {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// How many events were seen at the last look to wait undelivered. What other threads have posted since is
-    /// not among them.
+    /// Returns the number of undelivered events at the last poll, without later posts.
     pub fn num_queued(&self) -> u32 {
         self.num_queued.load(Ordering::Relaxed)
     }
@@ -119,42 +118,42 @@ impl EventControl {
         self.regs.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest event out of the buffer: the application's side of the ring.
+    /// Takes the oldest event from the buffer, as the application's side of the ring.
     ///
     /// # Safety
-    /// One caller at a time: the application while it can't be interrupted, or the handler.
+    /// One caller at a time: the application while it cannot be interrupted, or the handler.
     pub(crate) unsafe fn take(&self) -> Option<Event> {
         let tail = self.tail.load(Ordering::Relaxed);
         if self.head.load(Ordering::Acquire) == tail {
             return None;
         }
-        // SAFETY: the delivering side wrote this slot before it moved `head` past it, and does
-        // not write to it again before `tail` has moved.
+        // SAFETY: the delivering side wrote this slot before it moved `head` past it, and does not
+        // write to it again until `tail` has moved.
         let event = self.eventbuf[tail as usize].with(|slot| unsafe { *slot });
         self.tail.store(after(tail, self.slots()), Ordering::Release);
         Some(event)
     }
 }
 
-/// The slot behind another.
+/// Returns the slot after `at`.
 fn after(at: u32, slots: u32) -> u32 {
     if at + 1 == slots { 0 } else { at + 1 }
 }
 
-/// The delivering side's hold of a block: its own copy of `head`.
+/// The delivering side of a block, with its own copy of `head`.
 #[derive(Debug, Default)]
 pub(crate) struct Deliverer {
     head: u32,
 }
 
 impl Deliverer {
-    /// Whether the buffer has no room.
+    /// Returns whether the buffer is full.
     pub(crate) fn is_full(&self, block: &EventControl) -> bool {
-        // A tail that makes no sense never equals `head`, and its owner alone is harmed.
+        // An invalid tail never equals `head`, and harms only its owner.
         after(self.head, block.slots()) == block.tail.load(Ordering::Acquire)
     }
 
-    /// Puts an event into the buffer; false when there is no room.
+    /// Puts an event into the buffer. Returns false if it is full.
     ///
     /// # Safety
     /// A block has one deliverer, and one caller at a time.
@@ -164,8 +163,8 @@ impl Deliverer {
         }
         let next = after(self.head, block.slots());
         let event = Event { group: group.number(), ..event };
-        // SAFETY: the slot is outside `tail..head`, so the application does not read it, and
-        // nobody else writes.
+        // SAFETY: the slot is outside `tail..head`, so it is not read, and there is no other
+        // writer.
         block.eventbuf[self.head as usize].with_mut(|slot| unsafe { *slot = event });
         self.head = next;
         block.head.store(next, Ordering::Release);
@@ -173,7 +172,7 @@ impl Deliverer {
     }
 }
 
-// SAFETY: the slots are what is not `Sync` by itself; `take` and `put` say who may touch them when.
+// SAFETY: only the slots are not `Sync`; `take` and `put` document who may access them when.
 unsafe impl Sync for EventControl {}
 
 #[cfg(all(test, not(loom)))]
@@ -184,7 +183,7 @@ mod tests {
     use std::mem::offset_of;
 
     #[test]
-    fn the_block_is_laid_out_as_documented() {
+    fn layout_matches_the_documentation() {
         assert_eq!(offset_of!(EventControl, notify), 0);
         assert_eq!(offset_of!(EventControl, deliver), 4);
         assert_eq!(offset_of!(EventControl, head), 8);
@@ -198,10 +197,20 @@ mod tests {
     }
 
     #[test]
-    fn a_new_block_lets_nothing_through() {
+    fn new_block_delivers_and_notifies_nothing() {
         let block = EventControl::new(1);
         assert!(block.notify().is_empty() && block.deliver().is_empty());
         assert!(!block.has_handler() && !block.has_events());
+    }
+
+    #[test]
+    fn what_the_application_sets_stands_in_the_block() {
+        let block = EventControl::new(1);
+        let (mut code, mut top) = (0, 0);
+        block.set_handler((&raw mut code).cast());
+        block.set_stack((&raw mut top).cast());
+        assert_eq!(block.handler.load(Ordering::Relaxed), (&raw mut code).cast());
+        assert_eq!(block.stack.load(Ordering::Relaxed), (&raw mut top).cast());
     }
 
     proptest! {
@@ -234,10 +243,10 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// The delivering side puts in more than there is room for while the application takes out:
-    /// what is taken is what was put, in order, whole.
+    /// The delivering side puts more events than there is room for while the application takes
+    /// them. Those taken are those put, in order and complete.
     #[test]
-    fn head_and_tail_hand_over_whole_events() {
+    fn concurrent_put_and_take_transfer_complete_events() {
         loom::model(|| {
             let block = Arc::new(EventControl::new(2));
             let delivering = {

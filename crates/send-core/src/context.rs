@@ -1,8 +1,8 @@
-//! What a signal has interrupted: `ucontext_t`, sigaction(2).
+//! The context interrupted by a signal: `ucontext_t`, sigaction(2).
 
 use std::marker::PhantomData;
 
-/// The interrupted state of a thread, on its way back to it.
+/// The interrupted state of a thread, restored when the signal handler returns.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     raw: *mut libc::ucontext_t,
@@ -10,10 +10,10 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The context that a signal handler was given.
+    /// Wraps the context passed to a signal handler.
     ///
     /// # Safety
-    /// That handler runs for as long as this lives.
+    /// The handler must not return while this exists.
     pub(crate) unsafe fn from_raw(raw: *mut ()) -> Self {
         Context { raw: raw.cast(), handler: PhantomData }
     }
@@ -22,9 +22,9 @@ impl Context<'_> {
         self.raw.cast()
     }
 
-    /// The interrupted instruction, where it is known how to ask.
+    /// Returns the address of the interrupted instruction, on supported processors.
     pub(crate) fn instruction(&self) -> Option<usize> {
-        // SAFETY: the handler runs, so the kernel's structure is there.
+        // SAFETY: the handler is running, so the kernel's structure exists.
         let machine = unsafe { &(*self.raw).uc_mcontext };
         #[cfg(target_arch = "x86_64")]
         return Some(machine.gregs[libc::REG_RIP as usize] as usize);
@@ -37,18 +37,18 @@ impl Context<'_> {
         }
     }
 
-    /// Has a signal blocked from when the interrupted code goes on.
+    /// Blocks a signal from when the interrupted code resumes.
     pub(crate) fn block(&mut self, signal: i32) {
         // SAFETY: the set is part of the structure, and sigaddset(3) is safe in signal handlers.
         unsafe { libc::sigaddset(&raw mut (*self.raw).uc_sigmask, signal) };
     }
 
-    /// Has a signal let through from when the interrupted code goes on.
+    /// Unblocks a signal from when the interrupted code resumes.
     pub(crate) fn unblock(&mut self, signal: i32) {
         // SAFETY: as above.
         unsafe { libc::sigdelset(&raw mut (*self.raw).uc_sigmask, signal) };
     }
 }
 
-/// Whether interrupted instructions are known here.
-pub(crate) const KNOWN: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+/// The interrupted instruction is available on this processor.
+pub(crate) const IS_SUPPORTED: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));

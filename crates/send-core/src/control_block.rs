@@ -1,4 +1,4 @@
-//! A thread's use of events: what evtctl(), the system call of the thesis, does there (SEND 3.2).
+//! Control block operations: those of evtctl(), the system call of the thesis (SEND 3.2).
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -25,27 +25,27 @@ use crate::{
     code, context,
 };
 
-/// Types whose events interrupt by the signal of notification; signals interrupt by themselves.
+/// Types whose events interrupt by the notification signal. Signals interrupt by themselves.
 const SIGNALLED: [EventType; 5] =
     [EventType::ACCEPT, EventType::DATA, EventType::TIMER, EventType::USER, EventType::DONE];
 
-/// The event control block of the thread that made it, and all that goes with it.
+/// The calling thread's event control block with its queue, source and handler.
 ///
-/// A thread has one at most; it stays on its thread, and ends there.
+/// A thread has at most one. It is bound to its thread.
 pub struct ControlBlock<S: Source = NoSource> {
-    /// Boxed, and given back at the end. A signal handler has the same pointer.
+    /// Boxed, and freed on drop. The signal handler has the same pointer.
     control: NonNull<Control<S>>,
     stack: Option<Stack>,
-    /// Bound to its thread.
+    /// Makes the type `!Send`.
     thread: PhantomData<*mut ()>,
 }
 
-/// What a signal handler finds: the gate, and behind it what may be touched only when it is closed.
-/// The gate stands first, so that a pointer to it is one to the whole.
+/// State of the signal handler: the gate, and data that is accessed only while the gate is closed.
+/// The gate is the first field, so that a pointer to it is also one to the whole.
 #[repr(C)]
 struct Control<S> {
     gate: Gate,
-    inside: UnsafeCell<Inside<S>>,
+    state: UnsafeCell<State<S>>,
 }
 
 impl<S: Source> fmt::Debug for ControlBlock<S> {
@@ -54,7 +54,7 @@ impl<S: Source> fmt::Debug for ControlBlock<S> {
     }
 }
 
-struct Inside<S> {
+struct State<S> {
     deliverer: Deliverer,
     queue: EventQueue,
     groups: Assignment,
@@ -65,22 +65,22 @@ struct Inside<S> {
     origins: Origins,
     handler: Option<(Box<dyn Handler>, Trigger)>,
     timer: Option<(Timer, HolderId)>,
-    /// The buffer had no room when it was last tried.
+    /// The buffer was full at the last delivery.
     was_full: bool,
 }
 
 impl ControlBlock<NoSource> {
-    /// DEF_ECB: makes a block whose buffer holds so many events, for signals and posts.
+    /// DEF_ECB: creates a block for signals and posts, whose buffer holds `events` events.
     ///
     /// # Errors
-    /// When the thread has one, the buffer has no or too many places, or the system refuses.
+    /// Returns an error if the thread has a block, the size is invalid, or a system call fails.
     pub fn define(events: u32) -> Result<Self, Error> {
         ControlBlock::with_source(events, NoSource::new()?)
     }
 }
 
 impl<S: Source> ControlBlock<S> {
-    /// DEF_ECB for the events of a source, too.
+    /// DEF_ECB with a source of further events.
     ///
     /// # Errors
     /// As [`ControlBlock::define`].
@@ -98,7 +98,7 @@ impl<S: Source> ControlBlock<S> {
         let posts = Arc::new(PostQueue::new(events, thread, source.waker()));
         let mut queue = EventQueue::new(events);
         let origins = Origins::new(&mut queue, source.origins());
-        let inside = Inside {
+        let state = State {
             deliverer: Deliverer::default(),
             queue,
             groups: Assignment::default(),
@@ -111,166 +111,164 @@ impl<S: Source> ControlBlock<S> {
             was_full: false,
         };
         let hooks = Hooks { deliver: deliver::<S>, handle: handle::<S> };
-        let gate = Gate::new(block, hooks, Arc::clone(&inside.posts));
-        let control = Box::new(Control { gate, inside: UnsafeCell::new(inside) });
+        let gate = Gate::new(block, hooks, Arc::clone(&state.posts));
+        let control = Box::new(Control { gate, state: UnsafeCell::new(state) });
         let control = NonNull::from(Box::leak(control));
         let ecb = ControlBlock { control, stack: Some(stack), thread: PhantomData };
-        // SAFETY: the gate is the first part of what `control` points to, which is given back only
-        // when another stands in its place.
+        // SAFETY: the gate is the first part of what `control` points to, which is freed only after
+        // the gate was uninstalled.
         unsafe { Gate::install(control.as_ptr().cast()) }?;
         signals::begin_notification(thread)?;
         Ok(ecb)
     }
 
     fn gate(&self) -> &Gate {
-        // SAFETY: it is there until `self` is dropped, and nobody has it to be changed.
+        // SAFETY: it exists until `self` is dropped, and there is no mutable reference to it.
         unsafe { &(*self.control.as_ptr()).gate }
     }
 
-    /// In a child of fork(2) the block is a copy, and the parent's is meant.
+    /// Returns an error in a child of fork(2), where the block is a copy of the parent's.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
         if self.gate().is_of_this_process() { Ok(()) } else { Err(Error::InChild) }
     }
 
-    /// Does something with the gate closed, and looks afterwards at what came meanwhile.
-    fn inside<R>(&self, f: impl FnOnce(&Gate, &mut Inside<S>) -> R) -> R {
+    /// Calls `f` with the gate closed, and then polls for events that arrived meanwhile.
+    fn with_gate_closed<R>(&self, f: impl FnOnce(&Gate, &mut State<S>) -> R) -> R {
         let section = self.gate().enter();
-        // SAFETY: the gate is closed, so no handler uses it; `f` can't come here again, as all that
-        // it is given are parts.
-        let inside = unsafe { &mut *(*self.control.as_ptr()).inside.get() };
-        let result = f(self.gate(), inside);
+        // SAFETY: the gate is closed, so no handler uses it. `f` gets only parts of the block, so
+        // it cannot call this again.
+        let state = unsafe { &mut *(*self.control.as_ptr()).state.get() };
+        let result = f(self.gate(), state);
         drop(section);
         result
     }
 
-    /// The block.
+    /// Returns the shared block.
     pub fn block(&self) -> &EventControl {
         &self.gate().block
     }
 
-    /// What has happened so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.gate().counts()
     }
 
-    /// Sets the handler. Without one nothing interrupts.
+    /// Sets the handler. Without one, nothing interrupts.
     pub fn set_handler(&mut self, handler: impl Handler, trigger: Trigger) {
         let (mut former, boxed) = (None, Box::new(handler));
-        self.inside(|gate, inside| {
-            former = inside.handler.replace((boxed, trigger));
+        self.with_gate_closed(|gate, state| {
+            former = state.handler.replace((boxed, trigger));
             gate.block.set_handler(handle::<S> as *mut ());
         });
-        // Its memory is given back where that is safe.
+        // Outside the critical section, deallocation is safe.
         drop(former);
     }
 
-    /// SETGROUP: puts a type of events into a group, or disables it with `None`. What waits goes
-    /// along, or is dropped.
+    /// SETGROUP: assigns an event type to a group, or disables it with `None`. Queued events move
+    /// with it, or are dropped.
     ///
     /// # Errors
-    /// When a signal is handled by another part of the program, or is another thread's event; and in a child
-    /// of fork(2).
+    /// Returns an error if another part of the program handles the signal, if it is the event of
+    /// another thread, or in a child of fork(2).
     pub fn set_group(&mut self, kind: EventType, group: Option<Group>) -> Result<(), Error> {
         self.check_process()?;
         let thread = gettid().as_raw_nonzero().get();
-        self.inside(|gate, inside| {
+        self.with_gate_closed(|gate, state| {
             let number = kind.as_signal().map(|signal| signal as usize);
-            let known = number.is_some_and(|number| inside.signals[number].is_some());
-            if let Some(number) = number.filter(|_| group.is_some() && !known) {
+            let claimed = number.is_some_and(|number| state.signals[number].is_some());
+            if let Some(number) = number.filter(|_| group.is_some() && !claimed) {
                 signals::claim(number as i32, thread)?;
-                inside.signals[number] = Some(inside.queue.hold());
+                state.signals[number] = Some(state.queue.allocate());
             }
-            if let Some(former) = inside.groups.set(kind, group) {
-                inside.queue.reassign(kind, former, group);
+            if let Some(former) = state.groups.set(kind, group) {
+                state.queue.reassign(kind, former, group);
             }
-            if let Some(number) = number.filter(|_| group.is_none() && known)
-                && let Some(holder) = inside.signals[number].take()
+            if let Some(number) = number.filter(|_| group.is_none() && claimed)
+                && let Some(holder) = state.signals[number].take()
             {
-                signals::give_back(number as i32);
-                inside.queue.release(holder);
+                signals::restore(number as i32);
+                state.queue.release(holder);
             }
-            inside.source.regrouped(kind);
-            gate.set_signalled(inside.signalled());
+            state.source.regrouped(kind);
+            gate.set_signalled(state.signalled());
             gate.mark_pending();
             Ok(())
         })
     }
 
-    /// Has an event of the type [`TIMER`](EventType::TIMER) come again and again, or no more with
-    /// `None`. What has not been taken counts on.
+    /// Starts a periodic event of type [`TIMER`](EventType::TIMER), or stops it with `None`. Events
+    /// that were not taken keep their count.
     ///
     /// # Errors
-    /// When the period is zero, or the system refuses; and in a child of fork(2).
-    pub fn set_timer(&mut self, every: Option<Duration>) -> Result<(), Error> {
-        if every.is_some_and(|every| every.is_zero()) {
+    /// Returns an error if the period is zero, if a system call fails, or in a child of fork(2).
+    pub fn set_timer(&mut self, period: Option<Duration>) -> Result<(), Error> {
+        if period.is_some_and(|period| period.is_zero()) {
             return Err(Error::NoPeriod);
         }
         self.check_process()?;
         let thread = gettid().as_raw_nonzero().get();
-        self.inside(|_, inside| {
-            if inside.timer.is_none() {
-                inside.timer = Some((Timer::new(thread)?, inside.queue.hold()));
+        self.with_gate_closed(|_, state| {
+            if state.timer.is_none() {
+                state.timer = Some((Timer::new(thread)?, state.queue.allocate()));
             }
-            inside.timer.as_mut().map_or(Ok(()), |(timer, _)| timer.set(every))
+            state.timer.as_mut().map_or(Ok(()), |(timer, _)| timer.set(period))
         })
     }
 
-    /// DEF_CRITSECT: sets the code in which nothing interrupts (SEND 3.4), from its first byte to one
-    /// past its last. It has to be all that runs there: what it calls is outside. Whoever leaves it
-    /// calls [`poll_pending`](ControlBlock::poll_pending).
+    /// DEF_CRITSECT: sets the address range of code that nothing interrupts (SEND 3.4). Functions
+    /// called by this code are not included. At its end, the code must call
+    /// [`poll_pending`](ControlBlock::poll_pending).
     ///
     /// # Errors
-    /// When it is empty, or not in the program's code.
+    /// Returns an error if the range is empty or not in the program's code.
     pub fn set_critical_section(&mut self, code: Range<usize>) -> Result<(), Error> {
         if code.is_empty() {
             return Err(Error::EmptySection);
         }
-        if !context::KNOWN {
+        if !context::IS_SUPPORTED {
             return Err(Error::NoRanges);
         }
         if !code::contains(&code)? {
             return Err(Error::OutsideProgram(code.start, code.end));
         }
-        self.inside(|gate, _| gate.set_section(code));
+        self.with_gate_closed(|gate, _| gate.set_section(code));
         Ok(())
     }
 
-    /// Does something in a critical section: nothing interrupts it. What came meanwhile is looked at
-    /// when it ends.
+    /// Calls `f` in a critical section. Nothing interrupts it; events are processed at its end.
     pub fn with_notifications_blocked<R>(&mut self, f: impl FnOnce(&mut S) -> R) -> R {
-        self.inside(|_, inside| f(&mut inside.source))
+        self.with_gate_closed(|_, state| f(&mut state.source))
     }
 
-    /// Changes what the source tells of, and looks at what is to be told already.
+    /// Changes the events that the source reports, and polls for those that are already ready.
     pub(crate) fn configure<R>(&mut self, f: impl FnOnce(&mut S, &mut EventSink<'_>) -> R) -> R {
-        self.inside(|gate, inside| {
-            let Inside { queue, groups, source, origins, .. } = inside;
+        self.with_gate_closed(|gate, state| {
+            let State { queue, groups, source, origins, .. } = state;
             let result = f(source, &mut EventSink::new(queue, groups, *origins));
-            gate.set_signalled(inside.signalled());
+            gate.set_signalled(state.signalled());
             gate.mark_pending();
             result
         })
     }
 
-    /// Asks something of the source.
-    pub(crate) fn ask<R>(&self, f: impl FnOnce(&S) -> R) -> R {
-        self.inside(|_, inside| f(&inside.source))
+    /// Calls `f` with the source.
+    pub(crate) fn query<R>(&self, f: impl FnOnce(&S) -> R) -> R {
+        self.with_gate_closed(|_, state| f(&state.source))
     }
 
-    /// Calls the handler for what the buffer holds, whatever `notify` says (figure 3.5, line 19).
-    /// What has come and may be delivered is delivered first.
+    /// Delivers events and calls the handler, regardless of `notify` (figure 3.5, line 19).
     pub fn handle_events(&mut self) {
         self.gate().note_use();
-        self.inside(|gate, inside| {
-            inside.source.maintain();
+        self.with_gate_closed(|gate, state| {
+            state.source.maintain();
             let mask = gate.block.deliver() | gate.block.notify();
-            deliver_and_handle(gate, inside, mask);
+            deliver_and_handle(gate, state, mask);
         });
     }
 
-    /// Has the source take a turn, which sleeps if nothing is there, until a time; then delivers what
-    /// `mask` allows, and calls the handler for it. Whether the handler has left something to be done is
-    /// asked when it can't be called any more.
+    /// Runs a turn of the source, which sleeps until `until` if no event is queued. Then delivers
+    /// the events that `mask` permits and calls the handler. Calls `is_busy` when the handler can
+    /// no longer interrupt.
     pub(crate) fn turn(
         &mut self,
         mask: Groups,
@@ -279,18 +277,18 @@ impl<S: Source> ControlBlock<S> {
         until: Option<Instant>,
     ) -> Result<(), Error> {
         self.gate().note_use();
-        self.inside(|gate, inside| {
-            let waits = gate.block.has_events() || inside.queue.waiting().intersects(mask);
-            inside.source.wait(if waits || is_busy() { Some(now) } else { until })?;
-            deliver_and_handle(gate, inside, mask);
+        self.with_gate_closed(|gate, state| {
+            let has_events = gate.block.has_events() || state.queue.waiting().intersects(mask);
+            state.source.wait(if has_events || is_busy() { Some(now) } else { until })?;
+            deliver_and_handle(gate, state, mask);
             gate.clear_unnotified();
             Ok(())
         })
     }
 
-    /// Looks at what has come, as the kernel of the thesis does at each return to the application:
-    /// delivers it, and calls the handler if it is to be called. No system call, but one where the signal of
-    /// notification has blocked itself before, lest an older mask of signals has blocked it again.
+    /// Polls for events, as the thesis' kernel does at each return to user mode: delivers them, and
+    /// calls the handler if `notify` permits. Makes a system call only if the notification signal
+    /// had blocked itself before, because a restored signal mask may have blocked it again.
     pub fn poll_pending(&self) {
         self.gate().recheck_mask();
         let section = self.gate().enter();
@@ -298,17 +296,18 @@ impl<S: Source> ControlBlock<S> {
         drop(section);
     }
 
-    /// Sets `deliver`: whose events may be put into the buffer. No system call, but those of a source that
-    /// has something to deliver then.
+    /// Sets `deliver`: the groups whose events may be put into the buffer. Makes no system call,
+    /// except those of a source with events to deliver.
     pub fn set_deliver(&self, groups: Groups) {
         self.gate().set_deliver(groups);
     }
 
-    /// Sets `notify`: whose events interrupt, and are delivered whatever `deliver` says. No system
-    /// call, but one when it is raised after an event has found it down, and for a thread to which that has
+    /// Sets `notify`: the groups whose events interrupt, and are delivered regardless of `deliver`.
+    /// Raising it makes a system call if an event arrived while it was lowered. After the first
+    /// such event, one call in 64 makes another one.
     /// happened one in 64 times.
     ///
-    /// # Errors
+    /// Returns [`Error::NoHandler`] if no handler is set.
     /// [`Error::NoHandler`] when there is nothing to call.
     pub fn set_notify(&self, groups: Groups) -> Result<(), Error> {
         if !groups.is_empty() && !self.block().has_handler() {
@@ -318,117 +317,117 @@ impl<S: Source> ControlBlock<S> {
         Ok(())
     }
 
-    /// WAIT_FOR_EVENT: sleeps until the buffer holds an event, or until a time; whether it does then.
-    /// While it sleeps `mask` stands for `deliver`, and `notify` for nothing. It does not sleep when
-    /// the buffer is not empty, and the handler is not called for what it brings as long as `notify` is
-    /// down; with it up, what comes next may have the handler take all there is.
+    /// WAIT_FOR_EVENT: sleeps until the buffer holds an event, or until a time. Returns whether it
+    /// holds one. Meanwhile `mask` replaces `deliver`, and `notify` has no effect. It does not
+    /// sleep if the buffer is not empty. The handler is not called for the events while `notify` is
+    /// lowered; otherwise, the next event may make it take all of them.
     ///
     /// # Errors
-    /// When the source can't be used any more, and in a child of fork(2).
+    /// Returns an error if the source fails, and in a child of fork(2).
     pub fn wait(&mut self, mask: Groups, until: Option<Instant>) -> Result<bool, Error> {
         self.check_process()?;
-        let found = self.inside(|gate, inside| sleep(gate, inside, mask, until));
+        let result = self.with_gate_closed(|gate, state| sleep(gate, state, mask, until));
         self.gate().recheck_mask();
-        found
+        result
     }
 
-    /// Takes the oldest event out of the buffer. When that is empty it is looked whether something
-    /// has come that may be delivered; no system call, but those of a source.
+    /// Takes the oldest event from the buffer. If it is empty, polls for events that may be
+    /// delivered. Makes no system call, except those of a source.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.inside(|gate, inside| {
+        self.with_gate_closed(|gate, state| {
             if !gate.block.has_events() {
                 gate.note_use();
-                inside.source.maintain();
+                state.source.maintain();
                 let mask = gate.block.deliver() | gate.block.notify();
-                deliver_inside(gate, inside, mask);
+                collect_and_deliver(gate, state, mask);
             }
             // SAFETY: the gate is closed.
             let event = unsafe { gate.block.take() };
             if gate.block.has_events() {
-                // What came with it is for the handler, if it is to be told.
+                // The remaining events are for the handler, if `notify` permits.
                 gate.mark_pending();
             }
             event
         })
     }
 
-    /// Posts events to this block, from any thread.
+    /// Returns a handle that posts events to this block from any thread.
     pub fn poster(&self) -> Poster {
-        self.inside(|_, inside| Poster::from(&inside.posts))
+        self.with_gate_closed(|_, state| Poster::from(&state.posts))
     }
 }
 
 impl<S: Source> Drop for ControlBlock<S> {
     fn drop(&mut self) {
         let mut signals = [const { None }; SIGNAL_COUNT];
-        self.inside(|gate, inside| {
-            inside.posts.end();
+        self.with_gate_closed(|gate, state| {
+            state.posts.close();
             gate.block.set_notify(Groups::NONE);
-            signals = mem::replace(&mut inside.signals, [const { None }; SIGNAL_COUNT]);
+            signals = mem::replace(&mut state.signals, [const { None }; SIGNAL_COUNT]);
         });
-        let held = signals.iter().enumerate().filter(|(_, held)| held.is_some());
-        // In a child of fork(2) they may be its own again.
-        for (number, _) in held.filter(|_| self.gate().is_of_this_process()) {
-            signals::give_back(number as i32);
+        let claimed = signals.iter().enumerate().filter(|(_, held)| held.is_some());
+        // In a child of fork(2), the child's own block may have claimed them again.
+        for (number, _) in claimed.filter(|_| self.gate().is_of_this_process()) {
+            signals::restore(number as i32);
         }
-        // What interrupts from now on finds nobody.
+        // From now on the signal handler finds no gate.
         self.gate().uninstall();
         self.gate().unmask();
-        // The stack goes last, as long as the timer runs and the source is open.
+        // The stack goes last, because the timer and the source may still interrupt.
         let stack = self.stack.take();
-        // SAFETY: it was a box, and no handler knows of it any more.
+        // SAFETY: it was a box, and no signal handler can reach it any more.
         drop(unsafe { Box::from_raw(self.control.as_ptr()) });
         drop(stack);
     }
 }
 
-impl<S: Source> Inside<S> {
-    /// Groups of events for which the signal of notification is sent.
+impl<S: Source> State<S> {
+    /// Returns the groups of events for which the notification signal is sent.
     fn signalled(&self) -> Groups {
         let types = SIGNALLED.into_iter().filter_map(|kind| self.groups.get(kind));
         types.fold(self.source.groups(), |all, group| all | group.into())
     }
 }
 
-/// Sleeps until the buffer holds an event that `mask` allows, or until a time. The source is asked
-/// once at least, unless there is one already.
+/// Sleeps until the buffer holds an event that `mask` permits, or until a time. Unless it holds one
+/// already, polls the source at least once.
 fn sleep<S: Source>(
     gate: &Gate,
-    inside: &mut Inside<S>,
+    state: &mut State<S>,
     mask: Groups,
     until: Option<Instant>,
 ) -> Result<bool, Error> {
-    let mut asked = false;
+    let mut polled = false;
     loop {
         if !gate.block.has_events() {
-            deliver_inside(gate, inside, mask);
+            collect_and_deliver(gate, state, mask);
         }
-        let over = || until.is_some_and(|at| at <= Instant::now());
-        if gate.block.has_events() || (asked && over()) {
+        let has_expired = || until.is_some_and(|at| at <= Instant::now());
+        if gate.block.has_events() || (polled && has_expired()) {
             gate.clear_unnotified();
             return Ok(gate.block.has_events());
         }
-        asked = true;
-        inside.posts.set_sleeps(true);
-        // What came before that was seen would wake nobody.
-        let posts = !inside.posts.is_empty() && inside.queue.has_room();
-        let quiet = !posts && !gate.has_signals();
-        let due = inside.timer.as_ref().and_then(|(timer, _)| timer.due());
+        polled = true;
+        state.posts.set_sleeping(true);
+        // Posts that arrived before this flag was set would not wake the thread.
+        let posts = !state.posts.is_empty() && state.queue.has_room();
+        let is_idle = !posts && !gate.has_signals();
+        let due = state.timer.as_ref().and_then(|(timer, _)| timer.due());
         let until = [until, due].into_iter().flatten().min();
-        let waited = if quiet { inside.source.wait(until) } else { Ok(()) };
-        inside.posts.set_sleeps(false);
-        waited?;
+        let result = if is_idle { state.source.wait(until) } else { Ok(()) };
+        state.posts.set_sleeping(false);
+        result?;
     }
 }
 
-/// Takes in what has come, and puts into the buffer what `mask` allows.
-fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) {
+/// Collects events and puts those that `mask` permits into the buffer.
+fn collect_and_deliver<S: Source>(gate: &Gate, state: &mut State<S>, mask: Groups) {
     if !gate.is_of_this_process() {
         return;
     }
-    let Inside {
+    let State {
         deliverer, queue, groups, signals, posts, source, origins, timer, was_full, ..
-    } = inside;
+    } = state;
     let (mut all, mut count, mut full) = (Groups::NONE, 0, false);
     loop {
         gate.take_signals(|number, times| {
@@ -441,7 +440,7 @@ fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) 
         });
         let mut sink = EventSink::new(queue, groups, *origins);
         if let Some((timer, holder)) = timer
-            && let count @ 1.. = timer.passed()
+            && let count @ 1.. = timer.elapsed()
         {
             sink.generate(*holder, Event { count, ..Event::new(EventType::TIMER) });
         }
@@ -466,34 +465,33 @@ fn deliver_inside<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) 
                 count += 1;
             }
         }
-        // Room for more has come by what went.
-        let more = !posts.is_empty() || source.queued() > 0;
-        if full || count == before || !more {
+        // Delivered events have freed queue space.
+        let has_more = !posts.is_empty() || source.queued() > 0;
+        if full || count == before || !has_more {
             break;
         }
     }
-    // Told once, until something has been taken out.
+    // Reported once, until an event was taken from the buffer.
     let overflow = full && (count > 0 || !*was_full);
     *was_full = full;
-    let told = |group: &Group| overflow && mask.contains(*group);
-    if let Some(group) = groups.get(EventType::OVERFLOW).filter(told) {
+    let is_enabled = |group: &Group| overflow && mask.contains(*group);
+    if let Some(group) = groups.get(EventType::OVERFLOW).filter(is_enabled) {
         gate.note_full(group);
         all = all | group.into();
     }
     gate.block.set_queued(queue.len() + source.queued());
-    let left = queue.len() > 0 || !posts.is_empty() || source.queued() > 0;
-    gate.note_delivery(count, queue.waiting(), left, overflow);
+    let has_backlog = queue.len() > 0 || !posts.is_empty() || source.queued() > 0;
+    gate.note_delivery(count, queue.waiting(), has_backlog, overflow);
     gate.add_unnotified(all);
 }
 
-/// Delivers what `mask` allows and calls the handler for it, until nothing is left or the handler
-/// takes no more.
-fn deliver_and_handle<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Groups) {
+/// Delivers the events that `mask` permits and calls the handler, until it takes none.
+fn deliver_and_handle<S: Source>(gate: &Gate, state: &mut State<S>, mask: Groups) {
     loop {
-        deliver_inside(gate, inside, mask);
+        collect_and_deliver(gate, state, mask);
         let before = gate.block.tail();
         if gate.block.has_events() {
-            call_handler(gate, inside);
+            call_handler(gate, state);
         }
         if gate.block.tail() == before {
             return;
@@ -501,15 +499,15 @@ fn deliver_and_handle<S: Source>(gate: &Gate, inside: &mut Inside<S>, mask: Grou
     }
 }
 
-/// Calls the handler, if there is one; whether it is to be called while there are events.
-fn call_handler<S: Source>(gate: &Gate, inside: &mut Inside<S>) -> bool {
-    let Some((handler, trigger)) = &mut inside.handler else { return false };
+/// Calls the handler, if set. Returns whether to call it again while there are events.
+fn call_handler<S: Source>(gate: &Gate, state: &mut State<S>) -> bool {
+    let Some((handler, trigger)) = &mut state.handler else { return false };
     let before = gate.block.tail();
     gate.note_notification();
     handler.handle(&mut Events::new(gate));
     let level = *trigger == Trigger::Level;
     if level && gate.block.has_events() && gate.block.tail() == before {
-        gate::abort_on_violation("a level-triggered handler has to use up at least one event");
+        gate::abort_on_violation("a level-triggered handler must take at least one event");
     }
     level
 }
@@ -517,16 +515,16 @@ fn call_handler<S: Source>(gate: &Gate, inside: &mut Inside<S>) -> bool {
 /// [`Hooks::deliver`].
 unsafe fn deliver<S: Source>(gate: *const Gate, mask: Groups) {
     let control = gate.cast::<Control<S>>();
-    // SAFETY: the gate is the first part of a `Control` of this type, with which it was installed;
-    // it is closed, so that the rest of it is not in use.
-    let (gate, inside) = unsafe { (&(*control).gate, &mut *(*control).inside.get()) };
-    deliver_inside(gate, inside, mask);
+    // SAFETY: the gate is the first part of a `Control` of this type, with which it was installed.
+    // It is closed, so the other parts are not in use.
+    let (gate, state) = unsafe { (&(*control).gate, &mut *(*control).state.get()) };
+    collect_and_deliver(gate, state, mask);
 }
 
 /// [`Hooks::handle`].
 unsafe fn handle<S: Source>(gate: *const Gate) -> bool {
     let control = gate.cast::<Control<S>>();
     // SAFETY: as in `deliver`.
-    let (gate, inside) = unsafe { (&(*control).gate, &mut *(*control).inside.get()) };
-    call_handler(gate, inside)
+    let (gate, state) = unsafe { (&(*control).gate, &mut *(*control).state.get()) };
+    call_handler(gate, state)
 }

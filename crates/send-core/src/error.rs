@@ -1,52 +1,52 @@
-//! What can be wrong with what is asked, each with a sentence to act on.
+//! Errors of this crate, with messages for the user.
 
 use std::fmt;
 use std::io;
 
-/// Why something was refused. The process goes on.
+/// The reason why an operation was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The calling thread has a control block already.
     AlreadyDefined,
-    /// The control block is that of the process from which this one was forked.
+    /// The control block belongs to the parent of this process.
     InChild,
-    /// A buffer for no events, or for more than 2^24.
+    /// The size of an event buffer is not between 1 and 2^24.
     BufferSize(u32),
-    /// Groups are numbered 0 to 31.
+    /// A group number is not between 0 and 31.
     NoSuchGroup(u8),
-    /// Each type of events that has actions needs a group, of which there are 32.
+    /// All 32 groups are in use by types with actions.
     TooManyTypes,
-    /// The number is no signal, or one that can't be an event.
+    /// The number is not a signal, or the signal cannot be an event.
     NoSuchSignal(i32),
-    /// A critical section has to hold at least one byte.
+    /// The address range of a critical section is empty.
     EmptySection,
-    /// A critical section has to lie in the program's code.
+    /// The critical section is not in the program's code: start and end address.
     OutsideProgram(usize, usize),
-    /// The interrupted instruction can't be known on this processor.
+    /// This processor does not support critical sections by address.
     NoRanges,
-    /// Notification was to begin with no handler set.
+    /// Notification requires a handler.
     NoHandler,
-    /// A table for no sockets, or for more than 2^20.
+    /// The number of sockets is not between 1 and 2^20.
     SocketCount(u32),
-    /// Receive buffers, so many of such a size, that there can't be.
+    /// The number or the size in bytes of the receive buffers is invalid.
     ReceiveBuffers(u16, u32),
-    /// As many sockets as there is room for tell of themselves.
+    /// The maximum number of sockets is in use.
     TooManySockets,
-    /// There is no socket of this name, or it is none that is used so.
+    /// The socket was released, or the operation does not apply to it.
     NoSuchSocket,
-    /// The descriptor is no socket.
+    /// The descriptor is not a socket.
     NotASocket(i32),
-    /// The socket does not listen.
+    /// The socket is not a listener.
     NotListening(i32),
-    /// The socket is no stream.
+    /// The socket is not a stream socket.
     NotAStream(i32),
-    /// The kernel takes nothing at the moment.
+    /// The ring accepts no operation at the moment.
     Busy,
-    /// A timer whose period is zero.
+    /// The period of a timer is zero.
     NoPeriod,
-    /// Another part of the program handles this signal.
+    /// Another part of the program handles this signal, or it is another thread's event.
     SignalInUse(i32),
-    /// The system refused.
+    /// A system call failed: the operation, and the errno.
     System(&'static str, i32),
 }
 
@@ -60,59 +60,59 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Error::AlreadyDefined => {
-                f.write_str("this thread has an event control block already; a thread has one")
+                f.write_str("this thread already has an event control block")
             }
             Error::InChild => f.write_str(
-                "this is the control block of the process that has called fork(2); a child defines \
-                 one of its own",
+                "this control block belongs to the process that called fork(2); define a new one in \
+                 the child",
             ),
             Error::BufferSize(events) => {
-                write!(f, "an event buffer holds 1 to {} events, not {events}", crate::MAX_EVENTS)
+                write!(f, "an event buffer must hold 1 to {} events, not {events}", crate::MAX_EVENTS)
             }
             Error::NoSuchGroup(number) => {
-                write!(f, "there is no event group {number}; groups are numbered 0 to 31")
+                write!(f, "event group {number} does not exist; groups are numbered 0 to 31")
             }
             Error::TooManyTypes => {
-                f.write_str("32 types of events have actions already; forget those of one first")
+                f.write_str("32 event types already have actions; remove the actions of one first")
             }
             Error::NoSuchSignal(number) => {
-                write!(f, "signal {number} can't be an event: it is none, or can't be handled so")
+                write!(f, "signal {number} cannot be an event: it does not exist or is reserved")
             }
             Error::EmptySection => {
-                f.write_str("a critical section of length zero protects nothing")
+                f.write_str("the address range of a critical section must not be empty")
             }
             Error::OutsideProgram(from, to) => {
                 write!(f, "the critical section {from:#x} to {to:#x} is not in the program's code")
             }
             Error::NoRanges => f.write_str(
-                "on this processor critical sections by address are not known; use the flag",
+                "this processor does not support critical sections by address; use the flag",
             ),
-            Error::NoHandler => f.write_str("set a handler before notification begins"),
+            Error::NoHandler => f.write_str("notification requires a handler; set one first"),
             Error::SocketCount(count) => {
                 write!(
                     f,
-                    "a table of sockets holds 1 to {} of them, not {count}",
+                    "the number of sockets must be between 1 and {}, not {count}",
                     crate::MAX_SOCKETS
                 )
             }
             Error::ReceiveBuffers(count, size) => write!(
                 f,
-                "receive buffers have to be a power of two, at least a byte each and 1 GiB in all, \
-                 not {count} of {size} bytes"
+                "receive buffers must be a power of two in number, of at least 1 byte each and at most \
+                 1 GiB in total, not {count} of {size} bytes"
             ),
             Error::TooManySockets => {
-                f.write_str("there is room for no more sockets; raise `sockets`, or release some")
+                f.write_str("too many sockets; raise `sockets`, or release some")
             }
             Error::NoSuchSocket => {
-                f.write_str("there is no such socket any more, or it is not used so")
+                f.write_str("the socket was released, or does not support this operation")
             }
-            Error::NotASocket(fd) => write!(f, "descriptor {fd} is no socket"),
-            Error::NotListening(fd) => write!(f, "descriptor {fd} does not listen"),
-            Error::NotAStream(fd) => write!(f, "descriptor {fd} is no stream socket"),
-            Error::Busy => f.write_str("the kernel takes nothing at the moment; try it again"),
-            Error::NoPeriod => f.write_str("a timer needs a period above zero"),
+            Error::NotASocket(fd) => write!(f, "descriptor {fd} is not a socket"),
+            Error::NotListening(fd) => write!(f, "descriptor {fd} is not a listening socket"),
+            Error::NotAStream(fd) => write!(f, "descriptor {fd} is not a stream socket"),
+            Error::Busy => f.write_str("the ring accepts no operation at the moment; try again"),
+            Error::NoPeriod => f.write_str("the period of a timer must be greater than zero"),
             Error::SignalInUse(number) => {
-                write!(f, "another part of the program handles signal {number}")
+                write!(f, "signal {number} is already handled elsewhere in the program")
             }
             Error::System(doing, errno) => {
                 write!(f, "{doing}: {}", io::Error::from_raw_os_error(errno))
@@ -123,20 +123,20 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// An event that was not posted, handed back.
+/// An event that was not posted, with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostError {
-    /// As many posted events as there is room for have not been used.
+    /// The maximum number of posted events is queued.
     Full(u64),
-    /// The thread has given its block up, or has ended.
+    /// The block was dropped, its thread has ended, or the block belongs to the parent process.
     Ended(u64),
 }
 
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            PostError::Full(_) => "as many events as there is room for wait already",
-            PostError::Ended(_) => "the block that the event was posted to is gone, or its thread",
+            PostError::Full(_) => "the queue of posted events is full",
+            PostError::Ended(_) => "the control block was dropped, or its thread has ended",
         })
     }
 }

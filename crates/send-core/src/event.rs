@@ -1,42 +1,39 @@
-//! What an event says.
+//! Events and their types.
 
 use std::fmt;
 
 use crate::Error;
 
-/// What an event is about.
-///
-/// Signals are known by the numbers that the system gives them (SEND 3.3); the other types follow.
+/// The type of an event. Signals have the kernel's numbers (SEND 3.3); other types follow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct EventType(u8);
 
 impl EventType {
-    /// All numbers are below this.
+    /// One more than the highest number of a type.
     pub const COUNT: usize = 72;
 
     /// A connection was accepted, `EVT_IPACCEPT` (SEND 3.6.1).
     pub const ACCEPT: EventType = EventType(65);
     /// The state of a socket has changed, `EVT_IOREADY` (SEND 3.6.2).
     pub const READY: EventType = EventType(66);
-    /// Bytes were received.
+    /// Bytes were received, or the stream ended.
     pub const DATA: EventType = EventType(67);
-    /// A timer ran out.
+    /// A timer expired.
     pub const TIMER: EventType = EventType(68);
-    /// A thread has posted something.
+    /// A thread posted an event.
     pub const USER: EventType = EventType(69);
-    /// Something else that was asked of the kernel is done.
+    /// Another operation completed.
     pub const DONE: EventType = EventType(70);
-    /// Events wait for which the buffer has no room, `EVT_OVERFLOW` (SEND 3.1). It never stands in
-    /// the buffer itself.
+    /// The buffer is full and events are queued, `EVT_OVERFLOW` (SEND 3.1). Never in the buffer.
     pub const OVERFLOW: EventType = EventType(71);
 
-    /// A signal, such as `libc::SIGINT`.
+    /// Returns the type of a signal, such as `libc::SIGINT`.
     ///
     /// # Errors
-    /// [`Error::NoSuchSignal`] for numbers that are no signals, for those that can't be handled
-    /// (`SIGKILL`, `SIGSTOP`), for those of faults, which can't wait (`SIGSEGV`, `SIGBUS`, `SIGFPE`,
-    /// `SIGILL`, `SIGTRAP`), and for `SIGIO`, by which notification itself works.
+    /// Returns [`Error::NoSuchSignal`] for numbers that are not signals and for reserved signals:
+    /// those that cannot be handled (`SIGKILL`, `SIGSTOP`), faults, which cannot be deferred
+    /// (`SIGSEGV`, `SIGBUS`, `SIGFPE`, `SIGILL`, `SIGTRAP`), and the notification signal `SIGIO`.
     pub fn signal(number: i32) -> Result<Self, Error> {
         const RESERVED: [i32; 8] = [
             libc::SIGKILL,
@@ -48,16 +45,16 @@ impl EventType {
             libc::SIGTRAP,
             libc::SIGIO,
         ];
-        // 32 and 33 belong to the C library.
-        let known = (1..=31).contains(&number) || (34..=64).contains(&number);
-        if known && !RESERVED.contains(&number) {
+        // 32 and 33 are used by the C library.
+        let is_signal = (1..=31).contains(&number) || (34..=64).contains(&number);
+        if is_signal && !RESERVED.contains(&number) {
             Ok(EventType(number as u8))
         } else {
             Err(Error::NoSuchSignal(number))
         }
     }
 
-    /// The signal's number, if it is one.
+    /// Returns the signal's number, if the type is a signal.
     pub const fn as_signal(self) -> Option<i32> {
         if self.0 < EventType::ACCEPT.0 { Some(self.0 as i32) } else { None }
     }
@@ -66,7 +63,7 @@ impl EventType {
         self.0 as usize
     }
 
-    /// The type of a signal that is handled, and so known to be one.
+    /// Returns the type of a signal that is handled, and so is valid.
     pub(crate) const fn of_handled(signal: i32) -> Self {
         EventType(signal as u8)
     }
@@ -87,37 +84,35 @@ impl fmt::Debug for EventType {
     }
 }
 
-/// One event, as it stands in the buffer: `struct event`, which is 40 bytes in the thesis and 24
-/// here.
+/// An event in the buffer, `struct event`: 40 bytes in the thesis, 24 here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Event {
-    /// What it is about.
+    /// The type.
     pub kind: EventType,
-    /// The event group by which it was delivered.
+    /// The group by which the event was delivered.
     pub group: u8,
-    /// How many events of the same kind and origin it stands for (at least 1; no more than fits).
+    /// Number of coalesced events of the same type and origin; at least 1, saturating.
     pub count: u16,
-    /// The descriptor of the [socket](crate::SocketId) that it is about; of a completion, its result, such
-    /// as a new connection's descriptor; else -1.
+    /// For a socket's event, its descriptor ([`SocketId`](crate::SocketId)). For a completion, its
+    /// result, such as a new connection's descriptor. Otherwise -1.
     pub fd: i32,
-    /// The state of that socket, in the format of poll(2); of a completion, the flags with which the ring
-    /// reports it; else 0.
+    /// For a socket's event, its state in the format of poll(2). For a completion, the CQE flags.
+    /// Otherwise 0.
     pub state: u32,
-    /// Not used.
+    /// Reserved.
     pub reserved: u32,
-    /// What who posted it says; for other events, what names their origin.
+    /// The value given by the poster; for other events, the identifier of the source.
     pub value: u64,
 }
 
 impl Event {
-    /// An event of a kind that says no more than that it happened.
+    /// Creates an event with only a type.
     pub const fn new(kind: EventType) -> Self {
         Event { kind, group: 0, count: 1, fd: -1, state: 0, reserved: 0, value: 0 }
     }
 
-    /// Takes in a later event of the same origin: what it says is newer, and the two count
-    /// together.
+    /// Merges a later event of the same origin: takes its fields and adds the counts.
     pub(crate) fn coalesce(&mut self, later: Event) {
         let count = self.count.saturating_add(later.count);
         *self = Event { count, group: self.group, ..later };
@@ -130,7 +125,7 @@ mod tests {
     use std::mem::offset_of;
 
     #[test]
-    fn an_event_is_laid_out_as_documented() {
+    fn event_layout_matches_the_documentation() {
         assert_eq!(size_of::<Event>(), 24);
         assert_eq!(offset_of!(Event, kind), 0);
         assert_eq!(offset_of!(Event, group), 1);
@@ -141,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_and_what_is_reserved_are_no_events() {
+    fn faults_and_reserved_signals_are_not_events() {
         for number in [0, -1, 32, 33, 65, libc::SIGKILL, libc::SIGSTOP, libc::SIGSEGV, libc::SIGIO]
         {
             assert_eq!(EventType::signal(number), Err(Error::NoSuchSignal(number)));

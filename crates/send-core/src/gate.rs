@@ -1,10 +1,10 @@
 //! The gate between an application and what interrupts it (SEND 3.2 to 3.4).
 //!
-//! The kernel of the thesis looks at the block at every return to user mode. Here a signal handler
-//! looks, and what it can't do at that moment it leaves as *pending*: whoever opens the gate again,
-//! by leaving a critical section or by raising a mask, looks in its place. So no notification is
-//! lost, and none of this enters the kernel but one case: a signal that found notification off has
-//! blocked itself, and is unblocked when the mask is raised.
+//! The thesis' kernel checks the block at every return to user mode. Here a signal handler does.
+//! Work it cannot do at that moment it leaves *pending*: the code that reopens the gate, by leaving
+//! a critical section or raising a mask, performs it. So no notification is lost. Only one case
+//! enters the kernel: a signal that found notification off has blocked itself, and is unblocked
+//! when the mask is raised.
 
 use std::cell::Cell;
 use std::mem;
@@ -33,88 +33,90 @@ pub(crate) const SIGNAL_COUNT: usize = 65;
 static CURRENT: PerThread = PerThread::new();
 
 thread_local! {
-    /// Nothing. But where this crate is in a library that was loaded by dlopen(3), what a thread stores in it
-    /// gets its place with this, and not when a handler panics, which counts panics.
-    static TOUCHED: Cell<bool> = const { Cell::new(false) };
+    /// Unused. If this crate is in a library loaded by dlopen(3), accessing it allocates the
+    /// thread's storage for the library. Otherwise, a panicking handler would do that when it
+    /// counts panics.
+    static STORAGE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether what concerns the whole process was done.
+/// The setup of the process was done.
 static IS_SET_UP: AtomicBool = AtomicBool::new(false);
 
-/// A child of fork(2) shares rings and timers with its parent, whose events they are. Here it leaves the
-/// signals to it; the rest is seen from the process that a gate belongs to.
-extern "C" fn forked() {
-    signals::leave_to_parent();
+/// A child of fork(2) shares rings and timers with its parent, which receives their events. This
+/// restores the signals in the child; other code checks the process that a gate belongs to.
+extern "C" fn in_child_of_fork() {
+    signals::restore_in_child();
     // SAFETY: a gate stays where it is while it is installed.
     if let Some(gate) = unsafe { CURRENT.get::<Gate>().as_ref() } {
         gate.unmask();
     }
 }
 
-/// Has a panic in a signal handler end the process before the panic hook runs: it takes locks, such as that of
-/// the standard error output, which the interrupted code may hold. A hook that is set later, and does not
-/// call the one that it replaces, runs.
+/// Installs a panic hook that aborts the process if a signal handler panics. The previous hook does
+/// not run then, as it takes locks that the interrupted code may hold, such as that of standard
+/// error. A hook that is set later without calling this one does run.
 fn guard_panics() {
-    let before = panic::take_hook();
+    let previous_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        // SAFETY: as in `forked`.
+        // SAFETY: as in `in_child_of_fork`.
         let gate = unsafe { CURRENT.get::<Gate>().as_ref() };
         if gate.is_some_and(|gate| !gate.block.regs().is_null()) {
-            // What the hook would have written, but for the message, whose form takes memory.
+            // The hook's output without the message, as formatting it allocates.
             let file = info.location().map_or("an unknown file", Location::file);
             abort_on_violation_in("a handler must not panic", file);
         }
-        before(info);
+        previous_hook(info);
     }));
 }
 
-/// After so many uses it is seen whether the signal of notification was blocked from outside.
+/// Number of uses after which the notification signal is unblocked, in case other code blocked it.
 const RECHECK_INTERVAL: u32 = 64;
 
-/// What interrupts a thread, and what holds it off.
+/// State that decides whether a thread may be interrupted.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) block: EventControl,
-    /// How many critical sections the thread is in. While it is in one, nothing interrupts.
+    /// Nesting depth of critical sections. While it is above 0, nothing interrupts.
     critical: AtomicU32,
-    /// Something came that was not looked at.
+    /// Events may have arrived that were not processed.
     pending: AtomicBool,
-    /// The signal has blocked itself.
+    /// The notification signal has blocked itself.
     masked: AtomicBool,
-    /// Code that must not be interrupted.
+    /// Address range of code that must not be interrupted.
     section: [AtomicUsize; 2],
-    /// Groups delivered, of which the application was not told.
+    /// Groups delivered without notification of the application.
     unnotified: AtomicU32,
-    /// Groups that wait undelivered.
+    /// Groups with undelivered events.
     waiting: AtomicU32,
-    /// There was no room to take in or deliver everything.
-    left: AtomicBool,
-    /// Groups of event types for which the signal of notification is sent.
+    /// Not everything could be collected or delivered for lack of space.
+    has_backlog: AtomicBool,
+    /// Groups for which the notification signal is sent.
     signalled: AtomicU32,
-    /// Signals that came, and how often.
+    /// Signals received, and their numbers.
     signals: AtomicU64,
     counts: [AtomicU32; SIGNAL_COUNT],
-    /// How many events were put into the buffer, and, for each group, how many when the last of it was.
-    put: AtomicU64,
-    last: [AtomicU64; Group::COUNT as usize],
-    /// How many uses may pass before it is seen whether the signal was blocked from outside. More than
-    /// [`RECHECK_INTERVAL`] as long as it has not blocked itself, so that nobody can have found it blocked.
+    /// Number of events put into the buffer, and its value when each group's last event was put.
+    put_count: AtomicU64,
+    last_put: [AtomicU64; Group::COUNT as usize],
+    /// Number of uses until the signal is unblocked in case other code blocked it. Above
+    /// [`RECHECK_INTERVAL`] until the signal first blocks itself, as no other code can have saved
+    /// it as blocked.
     uses_until_recheck: AtomicU32,
     hooks: Hooks,
-    /// The pointer by which it was installed, null when it is not.
+    /// The pointer with which it was installed, or null.
     installed: AtomicPtr<Gate>,
     posts: Arc<PostQueue>,
     counters: Counters,
     process: Process,
 }
 
-/// What is behind the gate, by functions that know its type. They are given the pointer by which the
-/// gate was installed, and called only while it is closed.
+/// Functions on the data behind the gate, which know its type. They get the pointer with which the
+/// gate was installed, and are called only while it is closed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hooks {
-    /// Takes in what has come and delivers what the mask allows.
+    /// Collects events and delivers those that the mask permits.
     pub(crate) deliver: unsafe fn(*const Gate, Groups),
-    /// Calls the handler; returns whether it is to be called again while there are events.
+    /// Calls the handler. Returns whether to call it again while there are events.
     pub(crate) handle: unsafe fn(*const Gate) -> bool,
 }
 
@@ -123,7 +125,7 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         struct Counters { $($name: AtomicU64,)* }
 
-        /// What has happened at a thread's control block so far.
+        /// Event counters of a thread's control block.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
 
@@ -136,31 +138,31 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Signals that interrupted the thread, each one entry into the kernel and one return.
+    /// Signals that interrupted the thread; each enters and leaves the kernel once.
     interrupts,
-    /// Of those, the ones that came in a critical section and were left for its end.
+    /// Interrupts that arrived in a critical section and were deferred to its end.
     deferred,
-    /// Of those, the ones that found notification off and blocked the signal.
+    /// Interrupts that found notification off and blocked the signal.
     masked,
-    /// Times the signal was unblocked because a mask was raised: one system call each.
+    /// Times the signal was unblocked because a mask was raised, at one system call each.
     unmasked,
-    /// Times it was unblocked lest an older mask had blocked it again: one system call each.
+    /// Times it was unblocked in case a restored signal mask blocked it, at one system call each.
     mask_rechecks,
     /// Calls of the event handler.
     notifications,
     /// Events put into the buffer.
     delivered,
-    /// Times the buffer was full while events waited.
+    /// Times the buffer was full while events were queued.
     overflows,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
-    // One thread writes; a signal handler in between has put everything back when it returns.
+    // One thread writes; a signal handler in between returns before the thread continues.
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-/// A critical section of the calling thread, by its flag. It ends when this is dropped, and what
-/// came meanwhile is looked at then.
+/// A critical section of the calling thread, by its flag. Dropping it ends the section and
+/// processes events that arrived meanwhile.
 #[derive(Debug)]
 pub(crate) struct Section<'a>(&'a Gate);
 
@@ -180,12 +182,12 @@ impl Gate {
             section: [AtomicUsize::new(0), AtomicUsize::new(0)],
             unnotified: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
-            left: AtomicBool::new(false),
+            has_backlog: AtomicBool::new(false),
             signalled: AtomicU32::new(0),
             signals: AtomicU64::new(0),
             counts: [const { AtomicU32::new(0) }; SIGNAL_COUNT],
-            put: AtomicU64::new(0),
-            last: [const { AtomicU64::new(0) }; Group::COUNT as usize],
+            put_count: AtomicU64::new(0),
+            last_put: [const { AtomicU64::new(0) }; Group::COUNT as usize],
             uses_until_recheck: AtomicU32::new(u32::MAX),
             hooks,
             installed: AtomicPtr::new(ptr::null_mut()),
@@ -195,42 +197,42 @@ impl Gate {
         }
     }
 
-    /// Makes this the gate of the calling thread, or none.
+    /// Installs a gate for the calling thread, in place of any other.
     ///
     /// # Safety
-    /// It stays where it is until another takes its place.
+    /// The gate must not move until another takes its place or it is uninstalled.
     pub(crate) unsafe fn install(gate: *const Gate) -> Result<(), Error> {
-        // While a thread panics, its hook can't be changed.
+        // A panicking thread cannot change the hook.
         if !thread::panicking() && !IS_SET_UP.swap(true, Ordering::Relaxed) {
             guard_panics();
-            // SAFETY: `forked` does what may be done in a child of fork(2).
-            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+            // SAFETY: `in_child_of_fork` does only what is permitted in a child of fork(2).
+            unsafe { libc::pthread_atfork(None, None, Some(in_child_of_fork)) };
         }
-        TOUCHED.set(true);
+        STORAGE.set(true);
         CURRENT.set(gate)?;
-        // SAFETY: by the caller's promise it is there.
+        // SAFETY: the caller guarantees that it exists.
         unsafe { (*gate).installed.store(gate.cast_mut(), Ordering::Relaxed) };
         compiler_fence(Ordering::SeqCst);
         Ok(())
     }
 
-    /// Takes this away from the calling thread, if it has it.
+    /// Removes this gate from the calling thread, if installed there.
     pub(crate) fn uninstall(&self) {
         self.installed.store(ptr::null_mut(), Ordering::Relaxed);
         if ptr::eq(CURRENT.get(), self) {
-            // There is a place for it, so it can't fail.
+            // The key exists, so this cannot fail.
             let _ = CURRENT.set(ptr::null::<Gate>());
             compiler_fence(Ordering::SeqCst);
         }
     }
 
-    /// Whether the calling thread has one, of this process.
+    /// Returns whether the calling thread has a gate of this process.
     pub(crate) fn is_installed() -> bool {
-        // SAFETY: a gate stays where it is while it is installed.
+        // SAFETY: a gate does not move while it is installed.
         unsafe { CURRENT.get::<Gate>().as_ref() }.is_some_and(Gate::is_of_this_process)
     }
 
-    /// Whether it is not that of a process from which this one was forked.
+    /// Returns false in a child of fork(2) if the gate belongs to the parent.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process.is_current()
     }
@@ -258,15 +260,14 @@ impl Gate {
         }
     }
 
-    /// Opens the gate. What was left for now is looked at before, and again for as long as more
-    /// comes in between.
+    /// Opens the gate. Processes pending events first, and repeats while more arrive.
     #[inline]
     fn open(&self) {
         loop {
             compiler_fence(Ordering::SeqCst);
             self.critical.store(0, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
-            // From here on an interrupt looks by itself. One that came before is seen now.
+            // From here on, an interrupt processes events. An earlier one is observed now.
             if !self.pending.load(Ordering::Relaxed) {
                 return;
             }
@@ -276,23 +277,23 @@ impl Gate {
         }
     }
 
-    /// Has the gate looked at when it opens.
+    /// Makes the code that opens the gate process events.
     pub(crate) fn mark_pending(&self) {
         self.pending.store(true, Ordering::Relaxed);
     }
 
-    /// The application knows what was delivered.
+    /// Marks all delivered events as known to the application.
     pub(crate) fn clear_unnotified(&self) {
         self.unnotified.store(0, Ordering::Relaxed);
     }
 
-    /// Sets the mask of notification. Raising it looks at what has come since it was lowered.
+    /// Sets `notify`. Raising it processes events that arrived while it was lowered.
     #[inline]
     pub(crate) fn set_notify(&self, groups: Groups) {
         self.block.set_notify(groups);
         compiler_fence(Ordering::SeqCst);
         if self.block.has_events() {
-            // What the application has left in the buffer.
+            // Events that the application left in the buffer.
             self.add_unnotified(groups);
         }
         if !groups.is_empty() {
@@ -301,7 +302,7 @@ impl Gate {
         self.check_after_raise(groups);
     }
 
-    /// Sets the mask of delivery. Raising it delivers what waits.
+    /// Sets `deliver`. Raising it delivers queued events.
     #[inline]
     pub(crate) fn set_deliver(&self, groups: Groups) {
         self.block.set_deliver(groups);
@@ -309,12 +310,13 @@ impl Gate {
         self.check_after_raise(groups);
     }
 
-    /// Whether raising a mask to `groups` leaves anything to be done.
+    /// Processes events if raising a mask to `groups` permits any.
     #[inline]
     fn check_after_raise(&self, groups: Groups) {
-        let left = self.unnotified.load(Ordering::Relaxed) | self.waiting.load(Ordering::Relaxed);
+        let affected =
+            self.unnotified.load(Ordering::Relaxed) | self.waiting.load(Ordering::Relaxed);
         let masked = self.masked.load(Ordering::Relaxed);
-        if groups.intersects(Groups::from_bits(left)) || masked {
+        if groups.intersects(Groups::from_bits(affected)) || masked {
             self.deliver_pending(groups);
         }
     }
@@ -330,7 +332,7 @@ impl Gate {
         drop(section);
     }
 
-    /// Lets the signal through again. One that waits comes at once, and finds the gate closed.
+    /// Unblocks the signal. A pending one arrives at once, while the gate is closed.
     pub(crate) fn unmask(&self) {
         if self.masked.swap(false, Ordering::Relaxed) {
             add(&self.counters.unmasked, 1);
@@ -338,17 +340,18 @@ impl Gate {
         }
     }
 
-    /// Whoever restores a mask of signals that was found while the signal had blocked itself blocks it again
-    /// (pthread_sigmask(3), `SIG_SETMASK`), and nothing tells of that. So it is unblocked now and then.
+    /// Code that restores a signal mask saved while the signal had blocked itself blocks it again
+    /// (pthread_sigmask(3), `SIG_SETMASK`), which cannot be detected. So it is unblocked
+    /// periodically.
     #[inline]
     pub(crate) fn note_use(&self) {
         match self.uses_until_recheck.load(Ordering::Relaxed) {
             0 => self.recheck_mask(),
-            left => self.uses_until_recheck.store(left - 1, Ordering::Relaxed),
+            remaining => self.uses_until_recheck.store(remaining - 1, Ordering::Relaxed),
         }
     }
 
-    /// Lets the signal through, if it may have been blocked from outside.
+    /// Unblocks the signal, if other code may have blocked it.
     #[cold]
     pub(crate) fn recheck_mask(&self) {
         let may_be_blocked = self.uses_until_recheck.load(Ordering::Relaxed) <= RECHECK_INTERVAL;
@@ -359,12 +362,12 @@ impl Gate {
         }
     }
 
-    /// Which groups the signal of notification is for.
+    /// Sets the groups for which the notification signal is sent.
     pub(crate) fn set_signalled(&self, groups: Groups) {
         self.signalled.store(groups.bits(), Ordering::Relaxed);
     }
 
-    /// Sets the code that must not be interrupted.
+    /// Sets the address range of code that must not be interrupted.
     pub(crate) fn set_section(&self, code: Range<usize>) {
         self.section[0].store(code.start, Ordering::Relaxed);
         self.section[1].store(code.end, Ordering::Relaxed);
@@ -378,38 +381,38 @@ impl Gate {
         })
     }
 
-    /// Notes a signal that is an event.
+    /// Records a signal that is an event.
     pub(crate) fn note_signal(&self, number: usize) {
         self.counts[number].fetch_add(1, Ordering::Relaxed);
         self.signals.fetch_or(1 << (number - 1), Ordering::Relaxed);
     }
 
-    /// Whether signals came.
+    /// Returns whether signals are recorded.
     pub(crate) fn has_signals(&self) -> bool {
         self.signals.load(Ordering::Relaxed) != 0
     }
 
-    /// Hands over the signals that came, with how often each did.
+    /// Takes the recorded signals, each with its count.
     pub(crate) fn take_signals(&self, mut each: impl FnMut(usize, u32)) {
-        let mut seen = self.signals.swap(0, Ordering::Relaxed);
-        while seen != 0 {
-            let number = seen.trailing_zeros() as usize + 1;
-            seen &= seen - 1;
-            // One that came since is counted with these, and has left its mark again.
-            if let times @ 1.. = self.counts[number].swap(0, Ordering::Relaxed) {
-                each(number, times);
+        let mut received = self.signals.swap(0, Ordering::Relaxed);
+        while received != 0 {
+            let number = received.trailing_zeros() as usize + 1;
+            received &= received - 1;
+            // A signal that arrived since is included in the count, and has set its bit again.
+            if let count @ 1.. = self.counts[number].swap(0, Ordering::Relaxed) {
+                each(number, count);
             }
         }
     }
 
-    /// The instruction that the handler which runs has interrupted.
+    /// Returns the address of the instruction that the current handler interrupted.
     pub(crate) fn interrupted_at(&self) -> Option<usize> {
         let regs = self.block.regs();
-        // SAFETY: it is set only while the signal handler to which the context was given runs.
+        // SAFETY: it is set only while the signal handler that got this context runs.
         (!regs.is_null()).then(|| unsafe { Context::from_raw(regs) }.instruction())?
     }
 
-    /// A signal has interrupted the thread: the entry of everything preemptive.
+    /// Handles a signal that interrupted the thread.
     fn interrupt(&self, mut context: Context<'_>) {
         add(&self.counters.interrupts, 1);
         self.pending.store(true, Ordering::Relaxed);
@@ -424,34 +427,33 @@ impl Gate {
         self.block.set_regs(ptr::null_mut());
         self.open();
         if !self.masked.load(Ordering::Relaxed) {
-            // What came meanwhile may have had the mask raised again.
+            // Events that arrived meanwhile may have caused the mask to be raised.
             context.unblock(signals::NOTIFICATION);
         }
     }
 
-    /// Looks at what has come: delivers it, and tells the application if it wants to be told. The
-    /// gate is closed.
+    /// Polls: delivers events, and calls the handler if `notify` permits. The gate is closed.
     fn deliver_and_notify(&self, context: Option<&mut Context<'_>>) {
         self.pending.store(false, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         self.deliver();
-        let mut again = false;
+        let mut call_again = false;
         while self.block.has_handler()
             && self.block.has_events()
-            && (self.has_unnotified() || (again && self.is_on()))
+            && (self.has_unnotified() || (call_again && self.notify_is_raised()))
         {
             self.unnotified.store(0, Ordering::Relaxed);
-            again = self.handle();
-            // What it has used up makes room for what waits.
-            if self.left.load(Ordering::Relaxed) {
+            call_again = self.handle();
+            // The events taken have freed buffer space.
+            if self.has_backlog.load(Ordering::Relaxed) {
                 self.deliver();
             }
         }
         let signalled = Groups::from_bits(self.signalled.load(Ordering::Relaxed));
-        let wanted = self.block.has_handler() && self.block.notify().intersects(signalled);
+        let notifies = self.block.has_handler() && self.block.notify().intersects(signalled);
         match context {
-            Some(context) if !wanted => {
-                // Nobody wants to be interrupted, so it is enough that this happened once.
+            Some(context) if !notifies => {
+                // No group interrupts, so one interrupt is enough: block the signal.
                 context.block(signals::NOTIFICATION);
                 self.masked.store(true, Ordering::Relaxed);
                 self.uses_until_recheck.store(RECHECK_INTERVAL, Ordering::Relaxed);
@@ -462,26 +464,26 @@ impl Gate {
                 context.unblock(signals::NOTIFICATION);
                 self.masked.store(false, Ordering::Relaxed);
             }
-            None if wanted => self.unmask(),
+            None if notifies => self.unmask(),
             None => {}
         }
     }
 
-    fn is_on(&self) -> bool {
+    fn notify_is_raised(&self) -> bool {
         !self.block.notify().is_empty()
     }
 
     fn has_unnotified(&self) -> bool {
         let unnotified = Groups::from_bits(self.unnotified.load(Ordering::Relaxed));
-        self.holds(unnotified & self.block.notify())
+        self.contains_any(unnotified & self.block.notify())
     }
 
-    /// Whether the buffer holds an event of any of these groups: whether the last that was put in has not
-    /// been taken out, as those before it are taken first.
-    fn holds(&self, mut groups: Groups) -> bool {
-        let taken = self.put.load(Ordering::Relaxed) - u64::from(self.block.held());
+    /// Returns whether the buffer holds an event of these groups. That is so if the last one put
+    /// has not been taken, as earlier ones are taken first.
+    fn contains_any(&self, mut groups: Groups) -> bool {
+        let taken_count = self.put_count.load(Ordering::Relaxed) - u64::from(self.block.held());
         while let Some(group) = groups.first() {
-            if self.last[usize::from(group.number())].load(Ordering::Relaxed) > taken {
+            if self.last_put[usize::from(group.number())].load(Ordering::Relaxed) > taken_count {
                 return true;
             }
             groups = groups - group.into();
@@ -489,47 +491,46 @@ impl Gate {
         false
     }
 
-    /// An event was put into the buffer. The gate is closed.
+    /// Records an event put into the buffer. The gate is closed.
     #[inline]
     pub(crate) fn note_put(&self, group: Group) {
-        let put = self.put.load(Ordering::Relaxed) + 1;
-        self.put.store(put, Ordering::Relaxed);
-        self.last[usize::from(group.number())].store(put, Ordering::Relaxed);
+        let put = self.put_count.load(Ordering::Relaxed) + 1;
+        self.put_count.store(put, Ordering::Relaxed);
+        self.last_put[usize::from(group.number())].store(put, Ordering::Relaxed);
     }
 
-    /// The buffer is full. That is so, for this group, as long as it holds what it holds now. The gate is
-    /// closed.
+    /// Records a full buffer as an event of this group. The gate is closed.
     pub(crate) fn note_full(&self, group: Group) {
-        let put = self.put.load(Ordering::Relaxed);
-        self.last[usize::from(group.number())].store(put, Ordering::Relaxed);
+        let put = self.put_count.load(Ordering::Relaxed);
+        self.last_put[usize::from(group.number())].store(put, Ordering::Relaxed);
     }
 
-    /// Takes in what has come, and delivers what the masks allow. The gate is closed.
+    /// Collects events and delivers those that the masks permit. The gate is closed.
     fn deliver(&self) {
         let mask = self.block.deliver() | self.block.notify();
         let gate = self.installed.load(Ordering::Relaxed).cast_const();
         if gate.is_null() {
             return;
         }
-        // SAFETY: this is the thread's gate, and closed.
+        // SAFETY: this is the thread's gate, and it is closed.
         unsafe { (self.hooks.deliver)(gate, mask) };
     }
 
-    /// Notes groups that were delivered.
+    /// Records delivered groups.
     pub(crate) fn add_unnotified(&self, groups: Groups) {
-        // An interrupt may add to them, too, when a mask is raised.
+        // An interrupt may change them too, when a mask is raised.
         self.unnotified.fetch_or(groups.bits(), Ordering::Relaxed);
     }
 
-    /// Notes what a delivery has done and left.
+    /// Records the result of a delivery.
     pub(crate) fn note_delivery(
         &self,
         delivered: u32,
         waiting: Groups,
-        left: bool,
+        has_backlog: bool,
         overflow: bool,
     ) {
-        self.left.store(left, Ordering::Relaxed);
+        self.has_backlog.store(has_backlog, Ordering::Relaxed);
         add(&self.counters.delivered, delivered.into());
         add(&self.counters.overflows, overflow.into());
         self.waiting.store(waiting.bits(), Ordering::Relaxed);
@@ -544,44 +545,44 @@ impl Gate {
         if gate.is_null() || !self.is_of_this_process() {
             return false;
         }
-        let rule = Rule("a handler must not panic");
-        // SAFETY: this is the thread's gate, and closed.
-        let again = unsafe { (self.hooks.handle)(gate) };
-        mem::forget(rule);
-        again
+        let guard = AbortOnUnwind("a handler must not panic");
+        // SAFETY: this is the thread's gate, and it is closed.
+        let call_again = unsafe { (self.hooks.handle)(gate) };
+        mem::forget(guard);
+        call_again
     }
 }
 
-/// Ends the process when a rule is broken by unwinding out of where this lives.
-struct Rule(&'static str);
+/// Aborts the process if unwinding drops it.
+struct AbortOnUnwind(&'static str);
 
-impl Drop for Rule {
+impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
         abort_on_violation(self.0);
     }
 }
 
-/// Ends the process with the rule that was broken. It may be called in a signal handler.
+/// Aborts the process because of a rule violation. May be called in a signal handler.
 pub(crate) fn abort_on_violation(rule: &str) -> ! {
-    end_process(&["send-core: a rule was broken: ", rule, "\n"])
+    end_process(&["send-core: rule violated: ", rule, "\n"])
 }
 
-/// The same, and the source file in which that was.
+/// Aborts as above, and also reports the source file.
 fn abort_on_violation_in(rule: &str, file: &str) -> ! {
-    end_process(&["send-core: a rule was broken: ", rule, "\nsend-core: in ", file, "\n"])
+    end_process(&["send-core: rule violated: ", rule, "\nsend-core: in ", file, "\n"])
 }
 
 fn end_process(parts: &[&str]) -> ! {
     for part in parts {
-        // SAFETY: `part` is memory to be read.
+        // SAFETY: `part` is readable memory.
         unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
     }
     process::abort()
 }
 
-/// What every signal of this crate comes to, on the thread that it interrupts.
+/// Handles a signal of this crate, on the thread that it interrupts.
 pub(crate) fn interrupted(signal: i32, context: Context<'_>) {
-    // SAFETY: a gate stays where it is while it is installed.
+    // SAFETY: a gate does not move while it is installed.
     let gate = unsafe { CURRENT.get::<Gate>().as_ref() };
     match gate.filter(|gate| gate.is_of_this_process()) {
         Some(gate) => {

@@ -1,23 +1,23 @@
-//! Event groups: which bit of the masks speaks for which events.
+//! Event groups and the masks of groups.
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, BitXor, Not, Sub};
 
 use crate::{Error, EventType};
 
-/// An event group, 0 to 31: the bit that controls a set of event types (SEND 3.2.1). Groups of low
-/// numbers are delivered first.
+/// An event group, 0 to 31: the bit of the masks that controls a set of event types (SEND 3.2.1).
+/// Groups with lower numbers are delivered first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group(u8);
 
 impl Group {
-    /// How many groups there are.
+    /// Number of groups.
     pub const COUNT: u8 = 32;
 
-    /// The group that is delivered first.
+    /// The group delivered first.
     pub const FIRST: Group = Group(0);
 
-    /// A group by its number.
+    /// Returns the group with this number.
     ///
     /// # Errors
     /// [`Error::NoSuchGroup`] for 32 and above.
@@ -25,12 +25,12 @@ impl Group {
         if number < Self::COUNT { Ok(Group(number)) } else { Err(Error::NoSuchGroup(number)) }
     }
 
-    /// The group that is delivered behind this one; the last is its own.
+    /// Returns the group delivered after this one, or this one if it is the last.
     pub const fn next(self) -> Group {
         if self.0 + 1 < Self::COUNT { Group(self.0 + 1) } else { self }
     }
 
-    /// Its number.
+    /// Returns the group's number.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -42,7 +42,7 @@ impl fmt::Debug for Group {
     }
 }
 
-/// A set of event groups, one bit for each: what `deliver` and `notify` hold.
+/// A set of event groups, one bit for each: the type of `deliver` and `notify`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Groups(u32);
 
@@ -52,32 +52,32 @@ impl Groups {
     /// Every group.
     pub const ALL: Groups = Groups(u32::MAX);
 
-    /// The set with these bits.
+    /// Returns the set with these bits.
     pub const fn from_bits(bits: u32) -> Self {
         Groups(bits)
     }
 
-    /// The bits of the set.
+    /// Returns the bits of the set.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether it has this group.
+    /// Returns whether the set contains a group.
     pub const fn contains(self, group: Group) -> bool {
         self.0 & (1 << group.0) != 0
     }
 
-    /// Whether it has any of these.
+    /// Returns whether the sets have a common group.
     pub const fn intersects(self, other: Groups) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether it has none.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The group of the lowest number.
+    /// Returns the group with the lowest number.
     pub(crate) const fn first(self) -> Option<Group> {
         if self.0 == 0 { None } else { Some(Group(self.0.trailing_zeros() as u8)) }
     }
@@ -135,7 +135,7 @@ impl fmt::Debug for Groups {
     }
 }
 
-/// To which group each event type belongs. A type without a group is disabled.
+/// The group of each event type. A type without a group is disabled.
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment([Option<Group>; EventType::COUNT]);
 
@@ -150,7 +150,7 @@ impl Assignment {
         self.0[kind.index()]
     }
 
-    /// Puts a type into a group, and returns the one that it was in.
+    /// Assigns a type to a group. Returns its former group.
     pub(crate) fn set(&mut self, kind: EventType, group: Option<Group>) -> Option<Group> {
         std::mem::replace(&mut self.0[kind.index()], group)
     }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_32_groups_and_the_lowest_comes_first() {
+    fn group_numbers_are_below_32_and_the_lowest_is_first() {
         assert_eq!(Group::new(32), Err(Error::NoSuchGroup(32)));
         let (low, high) = (Group::new(3).unwrap(), Group::new(31).unwrap());
         let both = Groups::from(high) | low.into();

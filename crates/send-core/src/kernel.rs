@@ -1,9 +1,9 @@
 //! A ring whose completions are delivered as events: the server of the thesis (SEND 4.3).
 //!
-//! There are two queues, of new connections and of everything else, and the event handler does
-//! nothing but put events into them (figure 4.2). The application takes new connections first, but no more
-//! than a few at a time, as they are served best while they are in the cache. There is no batch: what was
-//! delivered meanwhile is seen at the next step.
+//! It has two queues: one for new connections, one for all other events. The event handler only
+//! puts events into them (figure 4.2). The application takes new connections first, at most a few
+//! at a time, as serving them is cheapest while they are in the cache. There are no batches: an
+//! event delivered meanwhile is processed in the next step.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, RawFd};
@@ -16,82 +16,81 @@ use shared_ring::{
     Waker,
 };
 
-use crate::ring::{RingSource, reported};
+use crate::ring::{RingSource, raw};
 use crate::{
     ControlBlock, Counts, Error, Event, EventType, Events, Group, Groups, Handler, Trigger,
 };
 
-/// When events are delivered, and when the application is told (figure 4.11).
+/// Delivery of events and notification of the application (figure 4.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// SEND: delivered at once, told by interruption.
+    /// SEND: delivered immediately, notified by interruption.
     Preemptive,
-    /// PS2: delivered at once, told when the application looks.
+    /// PS2: delivered immediately, notified when the application polls.
     Ps2,
-    /// PS1: delivered, and told, when the application has nothing left to do and asks.
+    /// PS1: delivered and notified when the application is idle and polls.
     Ps1,
 }
 
-/// How much there is room for.
+/// Capacities of the buffer and the queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
-    /// Places in the event buffer.
+    /// Maximum number of events in the event buffer.
     pub events: u32,
-    /// Places in each of the two queues.
+    /// Maximum number of events in each of the two queues.
     pub queued: usize,
 }
 
 impl Default for Capacity {
-    /// As many as the ring's own queue holds, and as its handler finds at a time.
+    /// As many as the completion queue holds, and as many as the handler takes at a time.
     fn default() -> Self {
         Capacity { events: 1024, queued: 4096 }
     }
 }
 
-/// Most completions handed out between two submissions.
+/// Maximum number of completions returned between two submissions.
 const MAX_STEPS: u32 = 64;
 
-/// The same after something was cancelled.
+/// The same maximum after an operation was cancelled.
 const STEPS_AFTER_CANCEL: u32 = 32;
 
-/// More new connections than this are enough for now.
+/// Notification stops while more new connections than this are queued.
 const BATCH_ABOVE: usize = 32;
-/// Most new connections that come before the rest, between two submissions: so few that they are still in
-/// the processor's cache when they are served.
+/// Maximum number of new connections taken before other events, between two submissions. They are
+/// still in the processor's cache when they are served.
 const MAX_NEW_FIRST: u32 = 4;
 
-/// New connections, and everything else.
+/// Groups of new connections and of all other events.
 const NEW_GROUP: Group = Group::FIRST;
 const OTHER_GROUP: Group = NEW_GROUP.next();
 
 /// A ring's kernel whose completions are delivered as events.
 pub struct SendKernel<R: Ring + 'static = LinuxRing> {
-    evt: ControlBlock<RingSource<R>>,
+    ecb: ControlBlock<RingSource<R>>,
     delivery: Delivery,
     new: Consumer<Event>,
     others: Consumer<Event>,
-    /// Listeners that signal, and whether so many of their connections are wanted in a turn, and no more:
-    /// nothing interrupts for one then.
+    /// Listeners with `SIGIO` enabled. The flag is set if the number of their connections per turn
+    /// is limited, so that interruption is useless.
     watched: Vec<(RawFd, bool)>,
     host: R::System,
     waker: Waker,
     now: Instant,
     steps: u32,
-    /// New connections that have come before the rest since the last submission.
+    /// Number of new connections taken before other events since the last submission.
     new_first: u32,
 }
 
-/// The event handler of figure 4.2: it puts each event into the queue where it belongs.
+/// The event handler of figure 4.2: puts each event into its queue.
 struct Enqueue {
     new: Producer<Event>,
     others: Producer<Event>,
 }
 
-// SAFETY: pushing to one of these queues copies to a place that was allocated before, and changes
-// atomic numbers.
+// SAFETY: a push copies to memory of the queue that was allocated before, and changes atomics.
 unsafe impl Handler for Enqueue {
     fn handle(&mut self, events: &mut Events<'_>) {
-        // What finds no room stays in the buffer.
+        // Events for which a queue has no room stay in the buffer.
         while !self.is_full()
             && let Some(event) = events.next()
         {
@@ -107,16 +106,16 @@ impl Enqueue {
 
     fn put(&mut self, event: Event) {
         let queue = if event.kind == EventType::ACCEPT { &mut self.new } else { &mut self.others };
-        // Whoever calls this has seen that there is room.
+        // The caller has checked that there is room.
         let _ = queue.push(event);
     }
 }
 
 impl SendKernel<LinuxRing> {
-    /// Sets up a ring whose completions are delivered so. It belongs to the calling thread.
+    /// Creates a ring whose completions are delivered as events. It is bound to the calling thread.
     ///
     /// # Errors
-    /// Says what is missing.
+    /// Returns an error if the ring or the control block cannot be created.
     pub fn new(config: &UringConfig, delivery: Delivery) -> Result<Self, SendSetupError> {
         let config = UringConfig { mode: delivery.mode(), ..*config };
         SendKernel::over(UringKernel::new(&config)?, delivery, Capacity::default())
@@ -124,7 +123,7 @@ impl SendKernel<LinuxRing> {
 }
 
 impl Delivery {
-    /// How the ring has to run.
+    /// Returns the ring mode that this delivery requires.
     pub fn mode(self) -> Mode {
         match self {
             Delivery::Preemptive => Mode::Cooperative,
@@ -134,19 +133,19 @@ impl Delivery {
     }
 }
 
-/// Why there can be no such kernel, or no [`Sockets`](crate::Sockets).
+/// The error of creating a [`SendKernel`] or [`Sockets`](crate::Sockets).
 #[derive(Debug)]
 pub enum SendSetupError {
-    /// The ring can't be set up.
+    /// The ring cannot be created.
     Ring(SetupError),
-    /// The control block can't.
+    /// The control block cannot be created, or the configuration is invalid.
     Block(Error),
 }
 
 impl fmt::Display for SendSetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SendSetupError::Ring(missing) => missing.fmt(f),
+            SendSetupError::Ring(error) => error.fmt(f),
             SendSetupError::Block(error) => error.fmt(f),
         }
     }
@@ -155,8 +154,8 @@ impl fmt::Display for SendSetupError {
 impl std::error::Error for SendSetupError {}
 
 impl From<SetupError> for SendSetupError {
-    fn from(missing: SetupError) -> Self {
-        SendSetupError::Ring(missing)
+    fn from(error: SetupError) -> Self {
+        SendSetupError::Ring(error)
     }
 }
 
@@ -170,62 +169,62 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
     /// Delivers the completions of a ring that runs in the mode of `delivery`.
     ///
     /// # Errors
-    /// When the thread has a control block, or SIGIO is in use.
+    /// Returns an error if the thread has a control block, or if `SIGIO` is in use.
     pub fn over(
         kernel: UringKernel<R>,
         delivery: Delivery,
-        sizes: Capacity,
+        capacity: Capacity,
     ) -> Result<Self, SendSetupError> {
         let (host, waker, now) = (kernel.host().clone(), kernel.waker(), kernel.now());
-        let (new_in, new) = RingBuffer::new(sizes.queued);
-        let (others_in, others) = RingBuffer::new(sizes.queued);
-        let mut evt = ControlBlock::with_source(sizes.events, RingSource::new(kernel))?;
-        evt.set_handler(Enqueue { new: new_in, others: others_in }, Trigger::Edge);
-        evt.set_group(EventType::ACCEPT, Some(NEW_GROUP))?;
-        evt.set_group(EventType::DATA, Some(OTHER_GROUP))?;
-        evt.set_group(EventType::DONE, Some(OTHER_GROUP))?;
+        let (new_producer, new) = RingBuffer::new(capacity.queued);
+        let (others_producer, others) = RingBuffer::new(capacity.queued);
+        let mut ecb = ControlBlock::with_source(capacity.events, RingSource::new(kernel))?;
+        ecb.set_handler(Enqueue { new: new_producer, others: others_producer }, Trigger::Edge);
+        ecb.set_group(EventType::ACCEPT, Some(NEW_GROUP))?;
+        ecb.set_group(EventType::DATA, Some(OTHER_GROUP))?;
+        ecb.set_group(EventType::DONE, Some(OTHER_GROUP))?;
         match delivery {
             Delivery::Preemptive => {
-                evt.set_deliver(Groups::ALL);
-                evt.set_notify(Groups::ALL)?;
+                ecb.set_deliver(Groups::ALL);
+                ecb.set_notify(Groups::ALL)?;
             }
-            Delivery::Ps2 => evt.set_deliver(Groups::ALL),
+            Delivery::Ps2 => ecb.set_deliver(Groups::ALL),
             Delivery::Ps1 => {}
         }
         let watched = Vec::new();
         let (steps, new_first) = (0, 0);
-        Ok(SendKernel { evt, delivery, new, others, watched, host, waker, now, steps, new_first })
+        Ok(SendKernel { ecb, delivery, new, others, watched, host, waker, now, steps, new_first })
     }
 
-    /// What has happened at the control block.
+    /// Returns the counters of the control block.
     pub fn counts(&self) -> Counts {
-        self.evt.counts()
+        self.ecb.counts()
     }
 
-    /// New connections that have been put into their queue and not been taken.
+    /// Returns the number of new connections in their queue.
     pub fn arrived(&self) -> u32 {
         self.new.slots() as u32
     }
 
-    /// Has a listener interrupt this thread, which it does for good.
-    fn watch(&mut self, listener: Fd, counted: bool) {
-        if self.delivery != Delivery::Preemptive || self.evt.check_process().is_err() {
+    /// Enables `SIGIO` on a listener for this thread, permanently.
+    fn watch(&mut self, listener: Fd, is_limited: bool) {
+        if self.delivery != Delivery::Preemptive || self.ecb.check_process().is_err() {
             return;
         }
-        if let Some(known) = self.watched.iter_mut().find(|(fd, _)| *fd == listener.raw()) {
-            known.1 = counted;
+        if let Some(entry) = self.watched.iter_mut().find(|(fd, _)| *fd == listener.raw()) {
+            entry.1 = is_limited;
         } else {
-            self.watched.push((listener.raw(), counted));
+            self.watched.push((listener.raw(), is_limited));
         }
-        // Also where the number is known: it may be another listener's now. Where that is refused its
-        // connections come at the next entry into the kernel.
+        // Repeated for a known descriptor too, as it may be another listener's now. If this fails,
+        // its connections are accepted at the next entry into the kernel.
         let _ = self.host.enable_sigio(listener);
     }
 
-    /// The event that is next: a new connection, if there is one.
+    /// Takes the next event: a new connection first, within its limit.
     fn pop(&mut self) -> Option<Event> {
         if self.new.is_empty() && self.others.is_empty() && self.delivery != Delivery::Ps1 {
-            self.evt.handle_events();
+            self.ecb.handle_events();
         }
         let event = if self.new_first < MAX_NEW_FIRST || self.others.is_empty() {
             self.new.pop().ok()
@@ -236,46 +235,46 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         event.or_else(|| self.others.pop().ok())
     }
 
-    /// While more new connections wait than are soon taken, or as many are taken as were asked for,
-    /// interruption brings nothing.
+    /// Lowers `notify` while more new connections are queued than will be taken soon, or while all
+    /// listeners limit them per turn.
     fn set_notify(&mut self) {
         if self.delivery == Delivery::Preemptive {
-            let counted =
-                !self.watched.is_empty() && self.watched.iter().all(|(_, counted)| *counted);
-            let batched = counted || self.new.slots() > BATCH_ABOVE;
+            let is_limited =
+                !self.watched.is_empty() && self.watched.iter().all(|(_, is_limited)| *is_limited);
+            let batched = is_limited || self.new.slots() > BATCH_ABOVE;
             let groups = if batched { Groups::NONE } else { Groups::ALL };
-            // It has a handler.
-            let _ = self.evt.set_notify(groups);
+            // A handler is set, so this cannot fail.
+            let _ = self.ecb.set_notify(groups);
         }
     }
 }
 
-// SAFETY: it hands on what the ring's kernel says. Of a listener it keeps the number, to compare it only.
+// SAFETY: it forwards to the ring's kernel. It keeps a listener's descriptor only for comparison.
 unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         match &op {
             Op::Accept { listener, per_turn } => self.watch(*listener, per_turn.is_some()),
-            // Another may get its number.
+            // The descriptor may be reused.
             Op::Close { socket } => {
                 self.watched.retain(|(watched, _)| *watched != socket.as_raw_fd());
             }
             _ => {}
         }
-        self.evt.with_notifications_blocked(|source| source.kernel.submit(token, op))
+        self.ecb.with_notifications_blocked(|source| source.kernel.submit(token, op))
     }
 
     fn cancel(&mut self, token: Token) {
-        self.evt.with_notifications_blocked(|source| source.kernel.cancel(token));
-        // It is handed over soon, lest what it should end go on meanwhile; at once where that is an accept,
-        // as nobody must be accepted then (SEND 3.6.1).
+        self.ecb.with_notifications_blocked(|source| source.kernel.cancel(token));
+        // Submit the cancellation soon, so that the operation does not continue meanwhile. For an
+        // accept submit it at once, as no further connection must be accepted (SEND 3.6.1).
         let max = if token.kind() == OpKind::Accept { 0 } else { STEPS_AFTER_CANCEL };
         self.steps = self.steps.min(max);
     }
 
     fn finish(&mut self) {
-        self.evt.with_notifications_blocked(|source| source.kernel.finish());
+        self.ecb.with_notifications_blocked(|source| source.kernel.finish());
     }
 
     fn host(&self) -> &R::System {
@@ -295,13 +294,13 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     }
 
     fn landed(&self) -> u32 {
-        // Otherwise those in the queue came with the batch that is being worked on.
+        // Otherwise those in the queue belong to the batch being processed.
         let arrived = if self.delivery == Delivery::Preemptive { self.arrived() } else { 0 };
-        arrived + u32::from(self.evt.block().has_events())
+        arrived + u32::from(self.ecb.block().has_events())
     }
 
     fn counters(&self) -> Counters {
-        let counters = self.evt.ask(|source| source.kernel.counters());
+        let counters = self.ecb.query(|source| source.kernel.counters());
         let Counts { interrupts, unmasked, mask_rechecks, .. } = self.counts();
         let system_calls = counters.system_calls + unmasked + mask_rechecks;
         Counters { system_calls, interruptions: interrupts, ..counters }
@@ -311,15 +310,15 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         self.set_notify();
-        let SendKernel { evt, new, others, now, .. } = self;
+        let SendKernel { ecb, new, others, now, .. } = self;
         let is_busy = || !new.is_empty() || !others.is_empty();
-        let turned = evt.turn(Groups::ALL, is_busy, *now, until);
+        let result = ecb.turn(Groups::ALL, is_busy, *now, until);
         (self.now, self.steps, self.new_first) = (self.host.clock(), MAX_STEPS, 0);
         if self.delivery == Delivery::Ps1 {
             self.steps = u32::MAX;
         }
-        turned.map_err(|_| {
-            let fault = self.evt.with_notifications_blocked(|source| source.fault.take());
+        result.map_err(|_| {
+            let fault = self.ecb.with_notifications_blocked(|source| source.fault.take());
             fault.expect("a wait fails by a fault")
         })
     }
@@ -327,20 +326,19 @@ impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
     fn next(&mut self) -> Option<Completion> {
         while self.steps > 0 {
             if self.host.signalled() {
-                self.evt.poll_pending();
+                self.ecb.poll_pending();
             }
             if let Some(completion) =
-                self.evt.with_notifications_blocked(|source| source.kernel.next_done())
+                self.ecb.with_notifications_blocked(|source| source.kernel.next_done())
             {
                 return Some(completion);
             }
             let event = self.pop()?;
             self.steps -= 1;
-            // SAFETY: the event is one of this block's, which come from its kernel; the handler has put
-            // it into one of the queues, and it was taken out once.
-            let decoded =
-                |source: &mut RingSource<R>| unsafe { source.kernel.decode(reported(event)) };
-            if let Some(completion) = self.evt.with_notifications_blocked(decoded) {
+            // SAFETY: the event is one of this block's, which come from its kernel; the handler put
+            // it into one of the queues, and it was taken once.
+            let decoded = |source: &mut RingSource<R>| unsafe { source.kernel.decode(raw(event)) };
+            if let Some(completion) = self.ecb.with_notifications_blocked(decoded) {
                 return Some(completion);
             }
         }
@@ -349,25 +347,24 @@ impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
 
     fn reap(&mut self) {
         if self.delivery != Delivery::Ps1 {
-            self.evt.handle_events();
+            self.ecb.handle_events();
         }
     }
 }
 
 impl<R: Ring + 'static> Drop for SendKernel<R> {
-    /// Makes out what nobody has taken, lest its operations are waited for and connections stay open.
+    /// Decodes events not consumed, so that operations complete and connections are closed.
     fn drop(&mut self) {
         // Lowering it needs no handler.
-        let _ = self.evt.set_notify(Groups::NONE);
-        self.evt.set_deliver(Groups::ALL);
+        let _ = self.ecb.set_notify(Groups::NONE);
+        self.ecb.set_deliver(Groups::ALL);
         loop {
-            self.evt.handle_events();
+            self.ecb.handle_events();
             let Ok(event) = self.new.pop().or_else(|_| self.others.pop()) else { return };
             // SAFETY: as in `next`.
-            let decoded =
-                |source: &mut RingSource<R>| unsafe { source.kernel.decode(reported(event)) };
+            let decoded = |source: &mut RingSource<R>| unsafe { source.kernel.decode(raw(event)) };
             let outcome =
-                self.evt.with_notifications_blocked(decoded).map(|completion| completion.outcome);
+                self.ecb.with_notifications_blocked(decoded).map(|completion| completion.outcome);
             if let Some(Outcome::Accepted(socket)) = outcome {
                 self.host.close_unused(socket);
             }

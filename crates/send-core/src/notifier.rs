@@ -1,4 +1,4 @@
-//! Events for daily use: by their types, without masks and groups.
+//! Actions for event types, without masks and groups.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use crate::{
     Action, Actions, ControlBlock, Error, Event, EventType, Group, Groups, Poster, Trigger,
 };
 
-/// Takes an action for each type of event, when it comes, by interrupting the thread.
+/// Runs actions for event types as they arrive, by interrupting the thread.
 ///
-/// It is to the [control block](ControlBlock) what a library is to a system call: what signals(7) offer, with
-/// posts and timers beside signals, and no system call to block and unblock.
+/// This is the high-level interface to the [control block](ControlBlock). It offers what signal(7)
+/// does, also for posts and timers, and needs no system call to block and unblock.
 ///
 /// ```
 /// use send_core::{Action, EventType, Notifier};
@@ -30,38 +30,39 @@ use crate::{
 pub struct Notifier {
     control_block: ControlBlock,
     actions: Vec<(EventType, Action)>,
-    /// The types of the groups.
+    /// The type of each group.
     types: [Option<EventType>; Group::COUNT as usize],
-    /// Events of blocked types that came together with one that was waited for: of each type no more than
-    /// the buffer holds.
-    kept: VecDeque<Event>,
+    /// Deferred events of blocked types that arrived with an awaited one. There are at most as many
+    /// of each type as the buffer holds.
+    deferred: VecDeque<Event>,
 }
 
 impl Notifier {
-    /// Places in the event buffer.
+    /// Capacity of the event buffer.
     const EVENTS: u32 = 256;
 
-    /// Makes the calling thread's control block.
+    /// Creates the calling thread's control block.
     ///
     /// # Errors
     /// As [`ControlBlock::define`].
     pub fn new() -> Result<Self, Error> {
         let mut control_block = ControlBlock::define(Self::EVENTS)?;
         control_block.set_handler(Actions::new(), Trigger::Level);
-        let kept = VecDeque::new();
+        let deferred = VecDeque::new();
         Ok(Notifier {
             control_block,
             actions: Vec::new(),
             types: [None; Group::COUNT as usize],
-            kept,
+            deferred,
         })
     }
 
-    /// Registers an action for a type of events, and unblocks it. One type may have several. Types
-    /// that come first are told first.
+    /// Adds an action for an event type and unblocks the type. A type may have several actions.
+    /// Types added earlier are delivered first.
     ///
     /// # Errors
-    /// [`Error::TooManyTypes`] when 32 types have actions, and as [`ControlBlock::set_group`].
+    /// Returns [`Error::TooManyTypes`] if 32 types have actions, and the errors of
+    /// [`ControlBlock::set_group`].
     pub fn on(&mut self, kind: EventType, action: Action) -> Result<(), Error> {
         let group =
             self.place(Some(kind)).or_else(|| self.place(None)).ok_or(Error::TooManyTypes)?;
@@ -75,18 +76,18 @@ impl Notifier {
         self.unblock(kind)
     }
 
-    /// Forgets a type's actions; its events are dropped.
+    /// Removes a type's actions; its events are dropped.
     ///
     /// # Errors
     /// As [`ControlBlock::set_group`].
     pub fn off(&mut self, kind: EventType) -> Result<(), Error> {
-        self.actions.retain(|(known, _)| *known != kind);
-        self.kept.retain(|event| event.kind != kind);
-        self.types.iter_mut().filter(|known| **known == Some(kind)).for_each(|known| *known = None);
+        self.actions.retain(|(other, _)| *other != kind);
+        self.deferred.retain(|event| event.kind != kind);
+        self.types.iter_mut().filter(|slot| **slot == Some(kind)).for_each(|slot| *slot = None);
         self.control_block.set_group(kind, None)
     }
 
-    /// Lets events of a type wait. No system call.
+    /// Blocks a type: its events wait. Makes no system call.
     ///
     /// # Errors
     /// As [`ControlBlock::set_notify`].
@@ -95,20 +96,20 @@ impl Notifier {
         self.control_block.set_notify(groups)
     }
 
-    /// Lets them come, those first that have waited. No system call, unless one has waited.
+    /// Unblocks a type; its events that waited come first. No system call unless one waited.
     ///
     /// # Errors
     /// As [`ControlBlock::set_notify`].
     pub fn unblock(&mut self, kind: EventType) -> Result<(), Error> {
-        while let Some(event) = self.take_kept(&[kind]) {
-            self.act(event);
+        while let Some(event) = self.take_deferred(&[kind]) {
+            self.run_actions(event);
         }
         let groups = self.control_block.block().notify() | self.group(kind);
         self.control_block.set_notify(groups)
     }
 
-    /// Sleeps until an event of one of these types comes, or until a time, and returns it without
-    /// taking its action. Of others the actions are taken meanwhile.
+    /// Sleeps until an event of one of these types arrives, or until a time. Returns the event
+    /// without running its actions. Meanwhile, actions of other types run.
     ///
     /// # Errors
     /// As [`ControlBlock::wait`].
@@ -117,26 +118,26 @@ impl Notifier {
         kinds: &[EventType],
         until: Option<Instant>,
     ) -> Result<Option<Event>, Error> {
-        if let Some(event) = self.take_kept(kinds) {
+        if let Some(event) = self.take_deferred(kinds) {
             return Ok(Some(event));
         }
         let all = self.control_block.block().notify();
-        let wanted = kinds.iter().fold(Groups::NONE, |all, kind| all | self.group(*kind));
+        let awaited = kinds.iter().fold(Groups::NONE, |all, kind| all | self.group(*kind));
         self.control_block.set_notify(Groups::NONE)?;
-        let found = self.await_one(kinds, all | wanted, until);
-        // What came with it, of types that are blocked, waits on.
+        let event = self.wait_for_any(kinds, all | awaited, until);
+        // Events of blocked types that arrived with it stay deferred.
         while let Some(event) = self.control_block.next_event() {
             if (self.group(event.kind) - all).is_empty() {
-                self.act(event);
+                self.run_actions(event);
             } else {
-                self.kept.push_back(event);
+                self.deferred.push_back(event);
             }
         }
         self.control_block.set_notify(all)?;
-        found
+        event
     }
 
-    fn await_one(
+    fn wait_for_any(
         &mut self,
         kinds: &[EventType],
         mask: Groups,
@@ -147,43 +148,43 @@ impl Notifier {
             if kinds.contains(&event.kind) {
                 return Ok(Some(event));
             }
-            self.act(event);
+            self.run_actions(event);
         }
         Ok(None)
     }
 
-    /// Takes an event's actions.
-    fn act(&self, event: Event) {
+    /// Runs an event's actions.
+    fn run_actions(&self, event: Event) {
         let actions = self.actions.iter().filter(|(kind, _)| *kind == event.kind);
         actions.for_each(|(_, action)| action.take(event));
     }
 
-    fn take_kept(&mut self, kinds: &[EventType]) -> Option<Event> {
-        let at = self.kept.iter().position(|event| kinds.contains(&event.kind))?;
-        self.kept.remove(at)
+    fn take_deferred(&mut self, kinds: &[EventType]) -> Option<Event> {
+        let at = self.deferred.iter().position(|event| kinds.contains(&event.kind))?;
+        self.deferred.remove(at)
     }
 
-    /// Has an event of the type [`TIMER`](EventType::TIMER) come again and again, or no more.
+    /// Starts a periodic event of type [`TIMER`](EventType::TIMER), or stops it with `None`.
     ///
     /// # Errors
     /// As [`ControlBlock::set_timer`].
-    pub fn set_timer(&mut self, every: Option<Duration>) -> Result<(), Error> {
-        self.control_block.set_timer(every)
+    pub fn set_timer(&mut self, period: Option<Duration>) -> Result<(), Error> {
+        self.control_block.set_timer(period)
     }
 
-    /// Posts events of the type [`USER`](EventType::USER), from any thread.
+    /// Returns a handle that posts events of type [`USER`](EventType::USER) from any thread.
     pub fn poster(&self) -> Poster {
         self.control_block.poster()
     }
 
-    /// The group of a type, if it has actions.
+    /// Returns the group of a type, empty if it has no actions.
     fn group(&self, kind: EventType) -> Groups {
         self.place(Some(kind)).map_or(Groups::NONE, Groups::from)
     }
 
-    /// The group of a type, or the first that is free.
+    /// Returns the group of a type, or the first free one for `None`.
     fn place(&self, kind: Option<EventType>) -> Option<Group> {
-        let place = self.types.iter().position(|known| *known == kind)?;
+        let place = self.types.iter().position(|slot| *slot == kind)?;
         Group::new(place as u8).ok()
     }
 }

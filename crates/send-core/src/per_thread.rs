@@ -1,9 +1,9 @@
-//! What a signal handler may know of the thread that it runs in.
+//! A per-thread pointer for signal handlers.
 //!
-//! It may run in any thread, also in one that has never called this crate. Where the crate is in a library
-//! that was loaded by dlopen(3), the first use of a thread's local storage takes memory from the allocator,
-//! which a handler must not do, and so the handler uses none: pthread_getspecific(3) is safe in signal handlers
-//! in glibc and musl.
+//! A handler may run in any thread, also in one that never called this crate. If the crate is in a
+//! library loaded by dlopen(3), a thread's first use of thread-local storage allocates, which a
+//! handler must not do. So the handler uses pthread_getspecific(3), which is safe in signal
+//! handlers in glibc and musl.
 
 use std::io;
 use std::ptr;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Error;
 
-/// A pointer of each thread, null unless it was set there.
+/// A pointer for each thread, null until it is set there.
 #[derive(Debug)]
 pub(crate) struct PerThread {
-    /// One more than the key; 0 before there is one.
+    /// The key plus 1, or 0 before there is one.
     key: AtomicU64,
 }
 
@@ -28,32 +28,32 @@ impl PerThread {
         Some(key as libc::pthread_key_t)
     }
 
-    /// The calling thread's. It may be called in a signal handler.
+    /// Returns the calling thread's pointer. May be called in a signal handler.
     pub(crate) fn get<T>(&self) -> *const T {
         let Some(key) = self.key() else { return ptr::null() };
-        // SAFETY: there is such a key, for good.
+        // SAFETY: the key exists and is never deleted.
         unsafe { libc::pthread_getspecific(key) }.cast_const().cast()
     }
 
-    /// Sets the calling thread's.
+    /// Sets the calling thread's pointer.
     pub(crate) fn set<T>(&self, to: *const T) -> Result<(), Error> {
-        let key = self.key().map_or_else(|| self.make(), Ok)?;
+        let key = self.key().map_or_else(|| self.create(), Ok)?;
         // SAFETY: as above.
         check(unsafe { libc::pthread_setspecific(key, to.cast()) })
     }
 
     #[cold]
-    fn make(&self) -> Result<libc::pthread_key_t, Error> {
+    fn create(&self) -> Result<libc::pthread_key_t, Error> {
         let mut key = 0;
         // SAFETY: writes the key.
         check(unsafe { libc::pthread_key_create(&mut key, None) })?;
-        let made = u64::from(key) + 1;
-        match self.key.compare_exchange(0, made, Ordering::AcqRel, Ordering::Acquire) {
+        let stored = u64::from(key) + 1;
+        match self.key.compare_exchange(0, stored, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(key),
-            Err(another_threads) => {
-                // SAFETY: it was just made, and nobody else knows of it.
+            Err(existing) => {
+                // SAFETY: it was just created, and no other thread has it.
                 unsafe { libc::pthread_key_delete(key) };
-                Ok((another_threads - 1) as libc::pthread_key_t)
+                Ok((existing - 1) as libc::pthread_key_t)
             }
         }
     }
@@ -71,19 +71,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_has_its_own() {
-        static MINE: PerThread = PerThread::new();
-        assert!(MINE.get::<u32>().is_null());
+    fn each_thread_has_its_own_pointer() {
+        static POINTER: PerThread = PerThread::new();
+        assert!(POINTER.get::<u32>().is_null());
         let value = 7;
-        MINE.set(&value).unwrap();
+        POINTER.set(&value).unwrap();
         std::thread::spawn(|| {
-            assert!(MINE.get::<u32>().is_null());
-            MINE.set(&8).unwrap();
+            assert!(POINTER.get::<u32>().is_null());
+            POINTER.set(&8).unwrap();
         })
         .join()
         .unwrap();
-        assert_eq!(MINE.get(), &raw const value);
-        MINE.set(ptr::null::<u32>()).unwrap();
-        assert!(MINE.get::<u32>().is_null());
+        assert_eq!(POINTER.get(), &raw const value);
+        POINTER.set(ptr::null::<u32>()).unwrap();
+        assert!(POINTER.get::<u32>().is_null());
     }
 }

@@ -7,40 +7,40 @@ use shared_ring::{Process, Waker};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::{PostError, signals};
 
-/// What posts wait in until their thread looks.
+/// Posted events until their thread takes them.
 #[derive(Debug)]
 pub(crate) struct PostQueue {
     values: Values,
-    /// What posters and the thread tell each other, in one word: who changes it sees all of it.
+    /// Flags shared by posters and the thread in one word, so that each change returns all of them.
     state: AtomicU32,
-    ended: AtomicBool,
+    closed: AtomicBool,
     thread: i32,
     waker: Waker,
     process: Process,
 }
 
-/// The thread was told, and has not looked since.
-const TOLD: u32 = 1;
+/// The thread was notified, and has not polled since.
+const NOTIFIED: u32 = 1;
 /// The thread sleeps, or is about to.
-const SLEEPS: u32 = 2;
+const SLEEPING: u32 = 2;
 
-/// What was posted, by any thread, to be taken by one: D. Vyukov's bounded queue, of which the taker never waits
-/// and posters wait for nobody. Neither allocates, so both may be done in a signal handler.
+/// Values posted by any thread and taken by one: D. Vyukov's bounded queue. No party
+/// waits for another or allocates, so both may run in a signal handler.
 #[derive(Debug)]
 struct Values {
-    /// A power of two.
+    /// Their number is a power of two.
     slots: Box<[Slot]>,
-    /// How many may be in use.
+    /// Maximum number of slots in use.
     max: u64,
-    /// The position that the next poster takes. (64 bits do not come around.)
+    /// The position for the next poster. (64 bits do not wrap.)
     tail: AtomicU64,
-    /// The position that is taken from next; only its taker changes it.
+    /// The position to take next; only the consumer changes it.
     head: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// One more than the position for which the value is there.
+    /// The position of the value plus 1, once the value is stored.
     filled: AtomicU64,
     value: AtomicU64,
 }
@@ -57,18 +57,18 @@ impl Values {
         &self.slots[position as usize & (self.slots.len() - 1)]
     }
 
-    /// Puts a value behind all others; hands it back when there is no room.
+    /// Appends a value. Returns it if the queue is full.
     fn push(&self, value: u64) -> Result<(), u64> {
         let position = self.reserve().ok_or(value)?;
         self.fill(position, value);
         Ok(())
     }
 
-    /// Takes a position for one poster; none when all are in use.
+    /// Reserves a position for one poster. Returns `None` if the queue is full.
     fn reserve(&self) -> Option<u64> {
         loop {
             let tail = self.tail.load(Ordering::Relaxed);
-            // Acquires that what stood at the position was read. (The head may be beyond a tail that is old.)
+            // Acquires the consumer's read of this slot. (The head may be ahead of an old tail.)
             if tail.saturating_sub(self.head.load(Ordering::Acquire)) >= self.max {
                 return None;
             }
@@ -76,7 +76,7 @@ impl Values {
             if self.tail.compare_exchange_weak(tail, next, relaxed, relaxed).is_ok() {
                 return Some(tail);
             }
-            // Another poster has taken the position.
+            // Another poster reserved the position.
         }
     }
 
@@ -86,7 +86,7 @@ impl Values {
         slot.filled.store(position + 1, Ordering::Release);
     }
 
-    /// Takes the oldest value out, unless there is none or its poster is still at it. One thread calls it.
+    /// Takes the oldest value, unless it is not stored yet. Only one thread may call it.
     fn pop(&self) -> Option<u64> {
         let head = self.head.load(Ordering::Relaxed);
         let slot = self.slot(head);
@@ -98,22 +98,22 @@ impl Values {
         Some(value)
     }
 
-    /// Whether `pop` would find nothing. One thread calls it.
+    /// Returns whether `pop` would return `None`. Only one thread may call it.
     fn is_empty(&self) -> bool {
         let head = self.head.load(Ordering::Relaxed);
         self.slot(head).filled.load(Ordering::Acquire) != head + 1
     }
 }
 
-/// Posts events of the type [`USER`](crate::EventType::USER) to a thread's block, from any thread.
+/// Posts events of type [`USER`](crate::EventType::USER) to a thread's block, from any thread.
 #[derive(Clone, Debug)]
 pub struct Poster(Arc<PostQueue>);
 
 impl Poster {
-    /// Posts an event that says `value`. The first since the thread has looked interrupts it.
+    /// Posts an event with this value. The first since the thread has polled interrupts it.
     ///
     /// # Errors
-    /// When there is no room, or the block is gone, with its thread or before.
+    /// Returns an error if the queue is full, or if the block was dropped or its thread has ended.
     pub fn post(&self, value: u64) -> Result<(), PostError> {
         self.0.post(value)
     }
@@ -130,7 +130,7 @@ impl PostQueue {
         PostQueue {
             values: Values::new(max.max(1)),
             state: AtomicU32::new(0),
-            ended: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             thread,
             waker,
             process: Process::current(),
@@ -138,62 +138,62 @@ impl PostQueue {
     }
 
     fn post(&self, value: u64) -> Result<(), PostError> {
-        // In a child of fork(2) this is a copy, which nobody takes from.
-        if self.ended.load(Ordering::Acquire) || !self.process.is_current() {
+        // In a child of fork(2) this is a copy without a consumer.
+        if self.closed.load(Ordering::Acquire) || !self.process.is_current() {
             return Err(PostError::Ended(value));
         }
         self.values.push(value).map_err(PostError::Full)?;
-        let state = self.state.fetch_or(TOLD, Ordering::SeqCst);
-        if state & TOLD == 0 {
+        let state = self.state.fetch_or(NOTIFIED, Ordering::SeqCst);
+        if state & NOTIFIED == 0 {
             signals::notify(self.thread);
         }
-        // Also when it was told: the thread may have taken an event before its poster came to tell of
-        // it, which then told of nothing.
-        if state & SLEEPS != 0 {
+        // Also if it was notified already: the thread may have taken an event before its poster
+        // notified, so that the notification had no effect.
+        if state & SLEEPING != 0 {
             self.waker.wake();
         }
         Ok(())
     }
 
-    /// Takes the oldest out, for a thread that looks. It never waits for a poster that has begun: that one
-    /// tells when it is done.
+    /// Takes the oldest value, for the polling thread. Never waits for a poster that has reserved a
+    /// position: that poster notifies once it has stored its value.
     pub(crate) fn take(&self) -> Option<u64> {
-        // Whoever sets it interrupts the thread, which will see it then if it does not now.
-        if self.state.load(Ordering::Relaxed) & TOLD != 0 {
-            self.state.fetch_and(!TOLD, Ordering::SeqCst);
+        // The poster that sets it interrupts the thread, which observes it then if not now.
+        if self.state.load(Ordering::Relaxed) & NOTIFIED != 0 {
+            self.state.fetch_and(!NOTIFIED, Ordering::SeqCst);
         }
         self.values.pop()
     }
 
-    /// Whether there is none to be taken.
+    /// Returns whether there is no value to take.
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The thread is about to sleep, or has woken. What is posted from now on wakes it.
-    pub(crate) fn set_sleeps(&self, sleeps: bool) {
-        if sleeps {
-            self.state.fetch_or(SLEEPS, Ordering::SeqCst);
+    /// Sets whether the thread is about to sleep. While it is set, posts wake the thread.
+    pub(crate) fn set_sleeping(&self, sleeping: bool) {
+        if sleeping {
+            self.state.fetch_or(SLEEPING, Ordering::SeqCst);
         } else {
-            self.state.fetch_and(!SLEEPS, Ordering::SeqCst);
+            self.state.fetch_and(!SLEEPING, Ordering::SeqCst);
         }
     }
 
-    /// Wakes the thread, from a signal handler of its own.
+    /// Wakes the thread, from one of its signal handlers.
     pub(crate) fn wake_if_asleep(&self) {
-        if self.state.load(Ordering::SeqCst) & SLEEPS != 0 {
+        if self.state.load(Ordering::SeqCst) & SLEEPING != 0 {
             self.waker.wake();
         }
     }
 
-    /// The thread that they are for.
+    /// Returns the thread that takes the values.
     pub(crate) fn thread(&self) -> i32 {
         self.thread
     }
 
-    /// The block is gone.
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
+    /// Rejects posts from now on, as the block is dropped.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
     }
 }
 
@@ -201,21 +201,22 @@ impl PostQueue {
 mod tests {
     use super::*;
 
-    /// Where it spun, a handler that had interrupted the poster, or that had its processor, spun for ever.
+    /// Spinning here would deadlock a handler that interrupted the poster or preempted it.
     #[test]
-    fn taking_spun_while_a_poster_was_between_its_two_stores() {
+    fn take_waited_for_a_poster_between_its_two_stores() {
         let values = Values::new(2);
-        let slow = values.reserve().unwrap();
+        let position = values.reserve().unwrap();
         assert_eq!((values.pop(), values.is_empty()), (None, true));
         values.push(2).unwrap();
-        assert_eq!((values.pop(), values.is_empty()), (None, true), "it is behind the other");
+        let pop = (values.pop(), values.is_empty());
+        assert_eq!(pop, (None, true), "the first position is not filled");
         assert_eq!(values.push(3), Err(3));
-        values.fill(slow, 1);
+        values.fill(position, 1);
         assert_eq!([values.pop(), values.pop(), values.pop()], [Some(1), Some(2), None]);
     }
 
     #[test]
-    fn values_are_taken_in_order_and_places_used_again() {
+    fn values_are_taken_in_order_and_slots_are_reused() {
         for slots in 1..4 {
             let values = Values::new(slots);
             for round in 0..10 {
@@ -237,13 +238,13 @@ mod models {
     use super::*;
     use loom::thread;
 
-    /// One thread posts twice, another takes what there is and sleeps when there is nothing: a post
-    /// that was taken before its poster said so left the next one to a sleeper that nobody woke.
+    /// One thread posts twice; another takes values and sleeps when there are none. A value taken
+    /// before its poster notified must not leave the next post without a wake-up.
     #[test]
-    fn a_post_wakes_who_sleeps() {
+    fn post_wakes_sleeping_thread() {
         loom::model(|| {
             let waker = Waker::for_model();
-            // No thread has the number 0, so nobody is interrupted.
+            // No thread has the number 0, so no thread is interrupted.
             let posts = Arc::new(PostQueue::new(2, 0, waker.clone()));
             let poster = Poster::from(&posts);
             let posting = thread::spawn(move || {
@@ -255,21 +256,21 @@ mod models {
                 while let Some(value) = posts.take() {
                     taken.push(value);
                 }
-                posts.set_sleeps(true);
+                posts.set_sleeping(true);
                 if taken.len() < 2 && posts.is_empty() {
                     waker.drain();
                 }
-                posts.set_sleeps(false);
+                posts.set_sleeping(false);
             }
             posting.join().unwrap();
             assert_eq!(taken, [1, 2]);
         });
     }
 
-    /// Two threads post to one place of two, more than there is room for, while another takes: each value that
-    /// was accepted is taken once, and those of each poster in order.
+    /// Two threads post more than fits into a queue of one while another takes: each accepted value
+    /// is taken once, and those of each poster in order.
     #[test]
-    fn values_are_handed_over_whole() {
+    fn concurrent_posts_are_taken_once_and_in_order() {
         loom::model(|| {
             let values = Arc::new(Values::new(1));
             let posters = [1, 3].map(|first| {
@@ -286,8 +287,8 @@ mod models {
             taken.extend(values.pop());
             assert_eq!((taken.len(), values.is_empty()), (posted, true));
             for pair in [[1, 2], [3, 4]] {
-                let of_one: Vec<u64> = taken.iter().copied().filter(|v| pair.contains(v)).collect();
-                assert!(of_one.is_sorted() && of_one.len() <= 2, "{taken:?}");
+                let order: Vec<u64> = taken.iter().copied().filter(|v| pair.contains(v)).collect();
+                assert!(order.is_sorted() && order.len() <= 2, "{taken:?}");
             }
         });
     }

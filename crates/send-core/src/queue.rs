@@ -1,9 +1,9 @@
-//! Events that wait to be delivered (SEND 3.6).
+//! Queue of undelivered events (SEND 3.6).
 //!
-//! Each stands in a holder, `struct event_holder`. Who has a holder of its own, such as a signal
-//! or a timer, has at most one event waiting: a later one is taken in by it, and it can be withdrawn.
-//! So the memory for events follows the number of their origins, not their rate, and is there
-//! before they come.
+//! Each event is in a holder, `struct event_holder`. An origin with its own holder, such as a
+//! signal or a timer, has at most one queued event. A later one coalesces with it, and it can be
+//! revoked. So the memory for events depends on the number of origins, not on their rate, and is
+//! allocated in advance.
 
 use crate::{Event, EventType, Group, Groups};
 
@@ -12,7 +12,7 @@ use crate::{Event, EventType, Group, Groups};
 pub(crate) struct HolderId(u32);
 
 impl HolderId {
-    /// The holder that was made so many after this one.
+    /// Returns the holder created `count` holders after this one.
     pub(crate) fn after(self, count: u32) -> Self {
         HolderId(self.0 + count)
     }
@@ -23,10 +23,10 @@ struct Holder {
     event: Event,
     queued: bool,
     group: Group,
-    /// Freed after delivery.
-    passing: bool,
-    before: Option<u32>,
-    behind: Option<u32>,
+    /// The holder is not an origin's; it is vacant again after delivery.
+    transient: bool,
+    previous: Option<u32>,
+    next: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,13 +35,13 @@ struct List {
     last: Option<u32>,
 }
 
-/// Events that wait, by their groups, each group first in first out.
+/// Undelivered events by group, first in first out in each.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     holders: Vec<Holder>,
-    /// Holders for events that have none of their own.
+    /// Free holders for events without their own.
     vacant: Vec<u32>,
-    /// Holders that origins have given back.
+    /// Released holders of origins.
     free: Vec<u32>,
     lists: [List; Group::COUNT as usize],
     waiting: Groups,
@@ -49,8 +49,8 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
-    /// A queue with room for so many events that have no holder of their own.
-    pub(crate) fn new(passing: u32) -> Self {
+    /// Creates a queue for at most `transient` events without their own holder.
+    pub(crate) fn new(transient: u32) -> Self {
         let mut queue = EventQueue {
             holders: Vec::new(),
             vacant: Vec::new(),
@@ -59,52 +59,52 @@ impl EventQueue {
             waiting: Groups::NONE,
             len: 0,
         };
-        queue.vacant = (0..passing).map(|_| queue.add(true)).collect();
+        queue.vacant = (0..transient).map(|_| queue.add(true)).collect();
         queue
     }
 
-    fn add(&mut self, passing: bool) -> u32 {
+    fn add(&mut self, transient: bool) -> u32 {
         let event = Event::new(EventType::OVERFLOW);
         let (queued, group) = (false, Group::FIRST);
-        self.holders.push(Holder { event, queued, group, passing, before: None, behind: None });
+        self.holders.push(Holder { event, queued, group, transient, previous: None, next: None });
         self.holders.len() as u32 - 1
     }
 
-    /// Makes a holder; the only step that may allocate.
-    pub(crate) fn hold(&mut self) -> HolderId {
+    /// Returns a holder for an origin. Only this may allocate.
+    pub(crate) fn allocate(&mut self) -> HolderId {
         let at = self.free.pop().unwrap_or_else(|| self.add(false));
         HolderId(at)
     }
 
-    /// Takes a holder back, and its event with it.
+    /// Releases a holder and drops its event.
     pub(crate) fn release(&mut self, holder: HolderId) {
         self.revoke(holder);
         self.free.push(holder.0);
     }
 
-    /// How many events wait.
+    /// Returns the number of queued events.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The groups that have events waiting.
+    /// Returns the groups with queued events.
     pub(crate) fn waiting(&self) -> Groups {
         self.waiting
     }
 
-    /// Whether there is room for an event without a holder.
+    /// Returns whether there is room for an event without its own holder.
     pub(crate) fn has_room(&self) -> bool {
         !self.vacant.is_empty()
     }
 
-    /// Queues an event that has no holder of its own; false when there is no room.
+    /// Queues an event without its own holder. Returns false if there is no room.
     pub(crate) fn post(&mut self, group: Group, event: Event) -> bool {
         let Some(at) = self.vacant.pop() else { return false };
         self.push(at, group, event);
         true
     }
 
-    /// Queues an event, or lets the one that waits already take it in.
+    /// Queues an event, or coalesces it with the queued one of the same origin.
     pub(crate) fn generate(&mut self, holder: HolderId, group: Group, event: Event) {
         let at = holder.0;
         match &mut self.holders[at as usize] {
@@ -113,7 +113,7 @@ impl EventQueue {
         }
     }
 
-    /// Withdraws a holder's event; false when it did not wait.
+    /// Revokes a holder's event. Returns false if none was queued.
     pub(crate) fn revoke(&mut self, holder: HolderId) -> bool {
         let queued = self.holders[holder.0 as usize].queued;
         if queued {
@@ -122,40 +122,40 @@ impl EventQueue {
         queued
     }
 
-    /// The event to be delivered next: the oldest of the lowest of these groups.
-    pub(crate) fn first(&self, among: Groups) -> Option<(Group, Event)> {
-        let group = (self.waiting & among).first()?;
+    /// Returns the next event to deliver: the oldest of the lowest of these groups.
+    pub(crate) fn first(&self, groups: Groups) -> Option<(Group, Event)> {
+        let group = (self.waiting & groups).first()?;
         let at = self.lists[group.number() as usize].first?;
         Some((group, self.holders[at as usize].event))
     }
 
-    /// Takes that event out: it was delivered.
+    /// Removes that event after delivery.
     pub(crate) fn delivered(&mut self, group: Group) {
         let Some(at) = self.lists[group.number() as usize].first else { return };
         self.unlink(at);
-        if self.holders[at as usize].passing {
+        if self.holders[at as usize].transient {
             self.vacant.push(at);
         }
     }
 
-    /// Moves what waits of one kind to another group, or drops it. What a socket tells stays where it is:
-    /// its group was given with the socket.
+    /// Moves the queued events of a type to another group, or drops them. Events of sockets stay:
+    /// their group was set with the socket.
     pub(crate) fn reassign(&mut self, kind: EventType, from: Group, to: Option<Group>) {
         if to == Some(from) {
             return;
         }
         let mut next = self.lists[from.number() as usize].first;
         while let Some(at) = next {
-            next = self.holders[at as usize].behind;
-            let Holder { event, passing, .. } = self.holders[at as usize];
-            let is_a_sockets = !passing && [EventType::READY, EventType::DATA].contains(&kind);
-            if event.kind != kind || is_a_sockets {
+            next = self.holders[at as usize].next;
+            let Holder { event, transient, .. } = self.holders[at as usize];
+            let is_of_socket = !transient && [EventType::READY, EventType::DATA].contains(&kind);
+            if event.kind != kind || is_of_socket {
                 continue;
             }
             self.unlink(at);
             match to {
                 Some(group) => self.push(at, group, event),
-                None if passing => self.vacant.push(at),
+                None if transient => self.vacant.push(at),
                 None => {}
             }
         }
@@ -164,14 +164,14 @@ impl EventQueue {
     #[inline]
     fn push(&mut self, at: u32, group: Group, event: Event) {
         let list = &mut self.lists[group.number() as usize];
-        let before = list.last.replace(at);
-        match before {
-            Some(before) => self.holders[before as usize].behind = Some(at),
+        let previous = list.last.replace(at);
+        match previous {
+            Some(previous) => self.holders[previous as usize].next = Some(at),
             None => list.first = Some(at),
         }
         let holder = &mut self.holders[at as usize];
         (holder.event, holder.group, holder.queued) = (event, group, true);
-        (holder.before, holder.behind) = (before, None);
+        (holder.previous, holder.next) = (previous, None);
         self.waiting = self.waiting | group.into();
         self.len += 1;
     }
@@ -180,15 +180,15 @@ impl EventQueue {
     fn unlink(&mut self, at: u32) {
         let holder = &mut self.holders[at as usize];
         holder.queued = false;
-        let Holder { before, behind, group, .. } = *holder;
+        let Holder { previous, next, group, .. } = *holder;
         let list = &mut self.lists[group.number() as usize];
-        match before {
-            Some(before) => self.holders[before as usize].behind = behind,
-            None => list.first = behind,
+        match previous {
+            Some(previous) => self.holders[previous as usize].next = next,
+            None => list.first = next,
         }
-        match behind {
-            Some(behind) => self.holders[behind as usize].before = before,
-            None => list.last = before,
+        match next {
+            Some(next) => self.holders[next as usize].previous = previous,
+            None => list.last = previous,
         }
         if list.first.is_none() {
             self.waiting = self.waiting - group.into();
@@ -207,9 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_origin_is_one_event() {
+    fn events_of_one_origin_coalesce() {
         let mut queue = EventQueue::new(0);
-        let (flooded, other) = (queue.hold(), queue.hold());
+        let (flooded, other) = (queue.allocate(), queue.allocate());
         for value in 0..100_000 {
             queue.generate(flooded, Group::FIRST, event(value));
         }
@@ -240,53 +240,53 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain list: the lowest group first, in order within a group, one event for
-        /// each origin, no more passing events than there is room for.
+        /// Compares with a plain list: lowest group first, in order within a group, one event per
+        /// origin, and no more events without a holder than fit.
         #[test]
         fn behaves_like_a_list(steps in prop::collection::vec(step(), 0..200)) {
             let mut queue = EventQueue::new(3);
-            let holders: Vec<_> = (0..4).map(|_| queue.hold()).collect();
+            let holders: Vec<_> = (0..4).map(|_| queue.allocate()).collect();
             let mut model: Vec<(u8, Option<usize>, u64, u16)> = Vec::new();
             for (value, step) in steps.into_iter().enumerate() {
                 let value = value as u64;
                 match step {
                     Step::Generate(at, group) => {
                         queue.generate(holders[at], Group::new(group).unwrap(), event(value));
-                        match model.iter_mut().find(|known| known.1 == Some(at)) {
-                            Some(known) => (known.2, known.3) = (value, known.3 + 1),
+                        match model.iter_mut().find(|entry| entry.1 == Some(at)) {
+                            Some(entry) => (entry.2, entry.3) = (value, entry.3 + 1),
                             None => model.push((group, Some(at), value, 1)),
                         }
                     }
                     Step::Revoke(at) => {
-                        let known = model.iter().position(|known| known.1 == Some(at));
-                        prop_assert_eq!(queue.revoke(holders[at]), known.is_some());
-                        known.map(|known| model.remove(known));
+                        let entry = model.iter().position(|entry| entry.1 == Some(at));
+                        prop_assert_eq!(queue.revoke(holders[at]), entry.is_some());
+                        entry.map(|entry| model.remove(entry));
                     }
                     Step::Post(group) => {
-                        let room = model.iter().filter(|known| known.1.is_none()).count() < 3;
+                        let room = model.iter().filter(|entry| entry.1.is_none()).count() < 3;
                         prop_assert_eq!(queue.post(Group::new(group).unwrap(), event(value)), room);
                         if room {
                             model.push((group, None, value, 1));
                         }
                     }
                     Step::Deliver(mask) => {
-                        let among = Groups::from_bits(mask);
-                        let allowed = |known: &&(u8, _, _, _)| mask & (1 << known.0) != 0;
-                        let group = model.iter().filter(allowed).map(|known| known.0).min();
-                        let at = model.iter().position(|known| Some(known.0) == group);
+                        let groups = Groups::from_bits(mask);
+                        let allowed = |entry: &&(u8, _, _, _)| mask & (1 << entry.0) != 0;
+                        let group = model.iter().filter(allowed).map(|entry| entry.0).min();
+                        let at = model.iter().position(|entry| Some(entry.0) == group);
                         let expected = at.map(|at| model.remove(at));
-                        let found = queue.first(among);
+                        let first = queue.first(groups);
                         prop_assert_eq!(
-                            found.map(|(group, event)| (group.number(), event.value, event.count)),
+                            first.map(|(group, event)| (group.number(), event.value, event.count)),
                             expected.map(|(group, _, value, count)| (group, value, count))
                         );
-                        if let Some((group, _)) = found {
+                        if let Some((group, _)) = first {
                             queue.delivered(group);
                         }
                     }
                 }
                 prop_assert_eq!(queue.len() as usize, model.len());
-                prop_assert_eq!(queue.has_room(), model.iter().filter(|known| known.1.is_none()).count() < 3);
+                prop_assert_eq!(queue.has_room(), model.iter().filter(|entry| entry.1.is_none()).count() < 3);
             }
         }
     }

@@ -1,5 +1,4 @@
-//! A ring as a source of events: what it reports is delivered as it is, and made out later, by the
-//! application.
+//! A ring as a source of events: its completions are delivered undecoded.
 
 use std::time::Instant;
 
@@ -9,10 +8,10 @@ use shared_ring::{
 
 use crate::{Error, Event, EventSink, EventType, Source};
 
-/// A ring's kernel.
+/// A ring's kernel as a source.
 pub(crate) struct RingSource<R: Ring + 'static = LinuxRing> {
     pub(crate) kernel: UringKernel<R>,
-    /// What became of the last wait.
+    /// The fault of the last wait, if it failed.
     pub(crate) fault: Option<KernelError>,
 }
 
@@ -22,7 +21,7 @@ impl<R: Ring + 'static> RingSource<R> {
     }
 }
 
-/// The type of an event that tells of an operation's completion.
+/// Returns the event type of an operation's completion.
 fn kind(of: OpKind) -> EventType {
     match of {
         OpKind::Accept => EventType::ACCEPT,
@@ -31,26 +30,26 @@ fn kind(of: OpKind) -> EventType {
     }
 }
 
-/// A completion as it stands in the buffer.
-fn event(reported: RawCompletion) -> Event {
-    let (name, result, flags) = reported.into_parts();
-    let kind = kind(reported.token().kind());
+/// Encodes a completion as an event.
+fn event(raw: RawCompletion) -> Event {
+    let (name, result, flags) = raw.into_parts();
+    let kind = kind(raw.token().kind());
     Event { value: name, fd: result, state: flags, ..Event::new(kind) }
 }
 
-/// The completion of which an event tells.
-pub(crate) fn reported(event: Event) -> RawCompletion {
+/// Returns the completion that an event encodes.
+pub(crate) fn raw(event: Event) -> RawCompletion {
     RawCompletion::from_parts(event.value, event.fd, event.state)
 }
 
-// SAFETY: `UringKernel::reported` and `raw_pending` say that they may be called in a signal handler,
+// SAFETY: `UringKernel::next_raw` and `raw_pending` are documented as callable in a signal handler
 // when no other method is being called.
 unsafe impl<R: Ring + 'static> Source for RingSource<R> {
     fn collect(&mut self, sink: &mut EventSink<'_>) {
         while sink.has_room()
-            && let Some(reported) = self.kernel.next_raw()
+            && let Some(raw) = self.kernel.next_raw()
         {
-            sink.post(event(reported));
+            sink.post(event(raw));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where events come from, beside signals and posts.
+//! Sources of events other than signals and posts.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
@@ -13,51 +13,51 @@ use crate::{Error, Event, EventType, Group, Groups};
 /// A source of events, such as a ring.
 ///
 /// # Safety
-/// `collect`, `revalidate` and `queued` run in a signal handler of the thread that the source belongs to,
-/// though never while that thread is in another method of it. They do only what is safe there
-/// (signal-safety(7)): no memory from the allocator, none given back, no lock.
+/// `collect`, `revalidate` and `queued` run in a signal handler of the source's thread, though
+/// never while that thread is in another method of the source. They may do only what is safe there
+/// (signal-safety(7)): no allocation or deallocation, no lock.
 pub unsafe trait Source: 'static {
-    /// Hands over what has come, as far as there is room.
+    /// Passes events to the sink, as far as there is room.
     fn collect(&mut self, sink: &mut EventSink<'_>);
 
-    /// How much has come that was not handed over.
+    /// Returns the number of events that were not passed to the sink.
     fn queued(&self) -> u32;
 
-    /// How many origins of events it has, each of which has one event waiting at most. It stays so.
+    /// Returns the number of origins, each with at most one queued event. It must be constant.
     fn origins(&self) -> u32 {
         0
     }
 
-    /// The groups, beside those of event types, whose events interrupt by the signal of notification.
+    /// Returns groups, other than those of event types, for which the notification signal is sent.
     fn groups(&self) -> Groups {
         Groups::NONE
     }
 
-    /// An event is about to be delivered, of whatever source: what it says at this moment, or nothing
-    /// when it is withdrawn.
+    /// Revalidates an event before its delivery. Returns its new contents, or `None` to withdraw
+    /// it.
     fn revalidate(&mut self, event: Event) -> Option<Event> {
         Some(event)
     }
 
-    /// A type of events has been put into another group, or none; some that waited may be gone.
+    /// Called after a type was assigned to another group or none; its events may have been dropped.
     fn regrouped(&mut self, kind: EventType) {
         let _ = kind;
     }
 
-    /// The application asks for events: what can't be done in a signal handler is done now.
+    /// Called when the application polls, to do work that is not safe in a signal handler.
     fn maintain(&mut self) {}
 
-    /// What ends a wait from outside.
+    /// Returns a waker that ends a wait from another thread.
     fn waker(&self) -> Waker;
 
-    /// Sleeps until something comes, until a time, or until the waker is woken. It may wake early.
+    /// Sleeps until an event arrives, until a time, or until the waker is woken. May wake early.
     ///
     /// # Errors
-    /// When there can be no more sleep.
+    /// Returns an error if the source cannot be used any more.
     fn wait(&mut self, until: Option<Instant>) -> Result<(), Error>;
 }
 
-/// Where a source hands over its events.
+/// Receives events from a source.
 #[derive(Debug)]
 pub struct EventSink<'a> {
     queue: &'a mut EventQueue,
@@ -65,7 +65,7 @@ pub struct EventSink<'a> {
     origins: Origins,
 }
 
-/// The holders of a source's origins.
+/// Holders of a source's origins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origins {
     first: Option<HolderId>,
@@ -73,9 +73,10 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// Makes the holders; the only step that may allocate.
+    /// Creates the holders. Only this may allocate.
     pub(crate) fn new(queue: &mut EventQueue, count: u32) -> Self {
-        let first = (0..count).map(|_| queue.hold()).fold(None, |first, next| first.or(Some(next)));
+        let first =
+            (0..count).map(|_| queue.allocate()).fold(None, |first, next| first.or(Some(next)));
         Origins { first, count }
     }
 
@@ -89,18 +90,17 @@ impl<'a> EventSink<'a> {
         EventSink { queue, groups, origins }
     }
 
-    /// The group of a type of events.
+    /// Returns the group of an event type.
     pub fn group(&self, kind: EventType) -> Option<Group> {
         self.groups.get(kind)
     }
 
-    /// Whether there is room for another event.
+    /// Returns whether there is room for another event.
     pub fn has_room(&self) -> bool {
         self.queue.has_room()
     }
 
-    /// Queues an event, which is dropped if its type belongs to no group. False when there is no
-    /// room.
+    /// Queues an event, or drops it if its type has no group. Returns false if there is no room.
     pub fn post(&mut self, event: Event) -> bool {
         match self.groups.get(event.kind) {
             Some(group) => self.queue.post(group, event),
@@ -108,7 +108,7 @@ impl<'a> EventSink<'a> {
         }
     }
 
-    /// Queues an event of one of the source's origins, or lets the one that waits take it in.
+    /// Queues an event of one of the source's origins, or coalesces it with the queued one.
     pub fn raise(&mut self, origin: u32, group: Group, event: Event) {
         if let Some(holder) = self.origins.holder(origin) {
             self.queue.generate(holder, group, event);
@@ -130,7 +130,7 @@ impl<'a> EventSink<'a> {
     }
 }
 
-/// No source at all: signals and posts only.
+/// The empty source, for signals and posts only.
 #[derive(Debug)]
 pub struct NoSource(Waker);
 
@@ -140,7 +140,7 @@ impl NoSource {
     }
 }
 
-// SAFETY: the two methods do nothing.
+// SAFETY: `collect` and `queued` do nothing.
 unsafe impl Source for NoSource {
     fn collect(&mut self, _: &mut EventSink<'_>) {}
 

@@ -1,8 +1,8 @@
 //! The handler's stack: sigaltstack(2).
 //!
-//! A thread has one alternate stack, whoever wants one. The standard library has made a small one,
-//! and wasmtime makes one of 64 KiB where there is none so large. So a stack that is large enough is
-//! used as it is, and otherwise one is made that is large enough for all of them.
+//! A thread has one alternate stack for all its signal handlers. The standard library creates a
+//! small one, and wasmtime one of 64 KiB if there is none as large. So a stack that is large enough
+//! is used, and otherwise one is created that is large enough for all of them.
 
 use std::io;
 use std::mem;
@@ -18,68 +18,68 @@ use shared_ring::Process;
 use crate::per_thread::PerThread;
 use crate::{Error, code, gate, signals};
 
-/// How large a stack has to be: what wasmtime asks for, and far more than a handler needs.
+/// Minimum stack size in bytes: wasmtime's requirement, far more than a handler needs.
 const MIN_STACK_BYTES: usize = 64 * 1024;
 
-/// The page below each thread's stack for handlers: its lowest byte.
+/// Each thread's guard page below its stack for handlers: its lowest byte.
 static GUARD: PerThread = PerThread::new();
 
-/// What was done with faults before.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// The former action of SIGSEGV.
+static FORMER_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Whether that was a handler for one fault only, which has come (`SA_RESETHAND`).
-static IS_SPENT: AtomicBool = AtomicBool::new(false);
+/// A former handler with `SA_RESETHAND` was called.
+static RESETHAND_CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Tells a stack that has overflowed into its guard from other faults, which go to whoever handled
-/// them before, such as the standard library.
-fn watch_guards() -> Result<(), Error> {
+/// Installs a SIGSEGV handler that reports overflows of a stack into its guard page. Other faults
+/// go to the former handler, such as that of the standard library.
+fn handle_guard_faults() -> Result<(), Error> {
     // SAFETY: plain C structures, for which all zero bytes are a valid value.
     let (mut old, mut new): (libc::sigaction, libc::sigaction) = unsafe { mem::zeroed() };
-    // SAFETY: asks for the current action only.
+    // SAFETY: only queries the current action.
     check(unsafe { libc::sigaction(libc::SIGSEGV, ptr::null(), &mut old) })?;
-    if BEFORE.set(old).is_err() {
+    if FORMER_ACTION.set(old).is_err() {
         return Ok(());
     }
-    // The former handler finds blocked what it had blocked; SIGSEGV too, unless it wanted it.
+    // The former handler keeps its mask: SIGSEGV is blocked too, unless it has `SA_NODEFER`.
     (new.sa_mask, new.sa_flags) =
         (old.sa_mask, old.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART));
-    new.sa_sigaction = faulted
+    new.sa_sigaction = on_segv
         as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void)
         as libc::sighandler_t;
     new.sa_flags |= libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler ends the process, or does what was done before.
+    // SAFETY: the handler aborts the process or performs the former action.
     check(unsafe { libc::sigaction(libc::SIGSEGV, &new, ptr::null_mut()) })
 }
 
-extern "C" fn faulted(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_segv(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let guard = GUARD.get::<u8>() as usize;
-    // SAFETY: the kernel's structure is there while the handler runs.
+    // SAFETY: the kernel's structure exists while the handler runs.
     let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
-    // Otherwise a program has sent the signal, and no instruction faults again.
-    let is_a_fault = code > 0;
-    if is_a_fault && guard != 0 && (guard..guard + page_size()).contains(&at) {
+    // Otherwise the signal was sent, and no instruction faults again.
+    let is_fault = code > 0;
+    if is_fault && guard != 0 && (guard..guard + page_size()).contains(&at) {
         gate::abort_on_violation("a handler must not use more than its stack");
     }
-    let Some(before) = BEFORE.get() else { process::abort() };
+    let Some(before) = FORMER_ACTION.get() else { process::abort() };
     let mut handler = before.sa_sigaction;
-    if before.sa_flags & libc::SA_RESETHAND != 0 && IS_SPENT.swap(true, Ordering::Relaxed) {
+    if before.sa_flags & libc::SA_RESETHAND != 0 && RESETHAND_CALLED.swap(true, Ordering::Relaxed) {
         handler = libc::SIG_DFL;
     }
-    if handler == libc::SIG_IGN && !is_a_fault {
+    if handler == libc::SIG_IGN && !is_fault {
         return;
     }
     if [libc::SIG_DFL, libc::SIG_IGN].contains(&handler) {
         // SAFETY: a plain C structure, for which all zero bytes are a valid value: the default.
         let default: libc::sigaction = unsafe { mem::zeroed() };
-        // The instruction faults again, or the signal comes again when this returns, and then it is done.
-        // SAFETY: nothing is called by it.
+        // Then the instruction faults again, or the signal arrives again when this returns.
+        // SAFETY: it only installs the default action.
         unsafe { libc::sigaction(signal, &default, ptr::null_mut()) };
-        if !is_a_fault {
+        if !is_fault {
             signals::send_to_this_thread(signal);
         }
     } else if before.sa_flags & libc::SA_SIGINFO != 0 {
         type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-        // SAFETY: the flag says that it is such a function.
+        // SAFETY: the flag guarantees that it is such a function.
         let handler = unsafe { mem::transmute::<libc::sighandler_t, Handler>(handler) };
         handler(signal, info, context);
     } else {
@@ -93,12 +93,12 @@ extern "C" fn faulted(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
 #[derive(Debug)]
 pub(crate) struct Stack {
     top: NonNull<u8>,
-    /// The one made here, below which lies a page that can't be touched; and the one before it.
-    made: Option<Made>,
+    /// The mapping created here, if any. Its lowest page is inaccessible.
+    mapping: Option<Mapping>,
 }
 
 #[derive(Debug)]
-struct Made {
+struct Mapping {
     memory: NonNull<libc::c_void>,
     length: usize,
     before: libc::stack_t,
@@ -107,22 +107,22 @@ struct Made {
 }
 
 impl Stack {
-    /// Makes one, unless the thread has one.
+    /// Uses the thread's alternate stack or, if it is too small, creates one.
     pub(crate) fn new() -> Result<Self, Error> {
         // SAFETY: a plain C structure for which all zero bytes are a valid value.
         let mut before: libc::stack_t = unsafe { mem::zeroed() };
-        // SAFETY: asks for the current stack only.
+        // SAFETY: only queries the current stack.
         check(unsafe { libc::sigaltstack(ptr::null(), &mut before) })?;
         let usable = before.ss_flags & libc::SS_DISABLE == 0 && before.ss_size >= MIN_STACK_BYTES;
         if let Some(base) = NonNull::new(before.ss_sp.cast::<u8>()).filter(|_| usable) {
             // SAFETY: the top of a stack is one past its end.
             let top = unsafe { base.add(before.ss_size) };
-            return Ok(Stack { top, made: None });
+            return Ok(Stack { top, mapping: None });
         }
         let guard = page_size();
         let length = guard + MIN_STACK_BYTES;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address that the system chooses.
+        // SAFETY: creates a mapping, at an address that the kernel chooses.
         let memory =
             unsafe { mmap_anonymous(ptr::null_mut(), length, protection, MapFlags::PRIVATE) };
         let memory = memory.map_err(|e| Error::System("a stack for handlers", e.raw_os_error()))?;
@@ -130,9 +130,9 @@ impl Stack {
         let mut stack = Stack {
             // SAFETY: one past the end of the mapping.
             top: unsafe { memory.cast::<u8>().add(length) },
-            made: Some(Made { memory, length, before, process: Process::current() }),
+            mapping: Some(Mapping { memory, length, before, process: Process::current() }),
         };
-        // SAFETY: the page is the lowest of the mapping, which nobody uses yet.
+        // SAFETY: the page is the lowest of the mapping, which is not in use yet.
         let guarded = unsafe { mprotect(memory.as_ptr(), guard, MprotectFlags::empty()) };
         guarded.map_err(|e| Error::System("a guard below a stack", e.raw_os_error()))?;
         let new = libc::stack_t {
@@ -141,36 +141,35 @@ impl Stack {
             ss_flags: 0,
             ss_size: MIN_STACK_BYTES,
         };
-        // SAFETY: the memory stays until this is dropped, which puts the former stack back.
+        // SAFETY: the memory stays mapped until this is dropped, which restores the former stack.
         let set = check(unsafe { libc::sigaltstack(&new, ptr::null_mut()) });
         if set.is_err() {
-            stack.put_back();
+            stack.restore();
             return set.map(|()| stack);
         }
         GUARD.set(memory.as_ptr())?;
-        watch_guards()?;
+        handle_guard_faults()?;
         Ok(stack)
     }
 
-    /// One past its highest byte.
+    /// Returns the address after the stack's highest byte.
     pub(crate) fn top(&self) -> *mut () {
         self.top.as_ptr().cast()
     }
 
-    fn put_back(&mut self) {
-        let Some(Made { memory, length, before, process }) = self.made.take() else { return };
-        // In a child of fork(2) its own block may have found the stack, and uses it.
+    fn restore(&mut self) {
+        let Some(Mapping { memory, length, before, process }) = self.mapping.take() else { return };
+        // In a child of fork(2), its own block may be using the stack.
         if process.is_current() {
-            // There is a place for it, so it can't fail.
+            // The key exists, so this cannot fail.
             let _ = GUARD.set(ptr::null::<u8>());
             let former = before.ss_sp as usize..before.ss_sp as usize + before.ss_size;
-            let there = code::is_mapped(&former).unwrap_or(false);
+            let is_mapped = code::is_mapped(&former).unwrap_or(false);
             let none = libc::stack_t { ss_flags: libc::SS_DISABLE, ..before };
-            // SAFETY: the former stack is there still, unless its owner has given it up, as the
-            // standard library does at the end of a thread; the mapping is not used any more once
-            // another is in its place.
+            // SAFETY: the former stack exists, unless its owner has freed it, as the standard library
+            // does at the end of a thread. The mapping is unused once another stack replaces it.
             unsafe {
-                libc::sigaltstack(if there { &before } else { &none }, ptr::null_mut());
+                libc::sigaltstack(if is_mapped { &before } else { &none }, ptr::null_mut());
                 let _ = munmap(memory.as_ptr(), length);
             }
         }
@@ -179,7 +178,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        self.put_back();
+        self.restore();
     }
 }
 

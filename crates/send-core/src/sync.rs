@@ -1,5 +1,4 @@
-//! What the application and the delivering side share: the standard library's, or loom's when
-//! models are checked.
+//! Synchronization types: those of the standard library, or of loom when models are checked.
 
 #[cfg(loom)]
 pub(crate) use loom::{

@@ -1,5 +1,5 @@
-//! A handler that breaks a rule ends the process, and names the rule. Each does so in a process of its
-//! own: this program again, told by an argument which.
+//! A handler that violates a rule aborts the process with a message. Each case runs in its own
+//! process: this program with the case as an argument.
 
 use std::env;
 use std::hint::black_box;
@@ -11,17 +11,17 @@ use send_core::{ControlBlock, EventType, Events, Group, Groups, Handler, Trigger
 
 struct Panics;
 
-// SAFETY: it is not safe, which is what is tested.
+// SAFETY: not safe; this is the violation under test.
 unsafe impl Handler for Panics {
     fn handle(&mut self, _: &mut Events<'_>) {
         panic!("a bug");
     }
 }
 
-struct Idles;
+struct TakesNothing;
 
 // SAFETY: it does nothing.
-unsafe impl Handler for Idles {
+unsafe impl Handler for TakesNothing {
     fn handle(&mut self, _: &mut Events<'_>) {}
 }
 
@@ -31,14 +31,14 @@ fn recurse(n: u64) -> u64 {
     if n == u64::MAX { 0 } else { black_box(recurse(black_box(n + 1))) + n }
 }
 
-// SAFETY: it is not safe, which is what is tested.
+// SAFETY: not safe; this is the violation under test.
 unsafe impl Handler for Recurses {
     fn handle(&mut self, _: &mut Events<'_>) {
         black_box(recurse(0));
     }
 }
 
-/// Interrupts this thread, which has such a handler.
+/// Interrupts this thread, which has this handler.
 fn interrupt(handler: impl Handler) {
     let mut send = ControlBlock::define(4).unwrap();
     send.set_handler(handler, Trigger::Level);
@@ -48,11 +48,11 @@ fn interrupt(handler: impl Handler) {
     thread::spawn(move || poster.post(1)).join().unwrap().unwrap();
 }
 
-/// What a panic hook holds while it writes, such as the lock of the standard error output.
+/// A lock that a panic hook takes while it writes, such as that of standard error.
 static OUTPUT: Mutex<()> = Mutex::new(());
 
-/// Interrupts a thread that has a lock which the panic hook wants. Before it was seen to, the handler waited
-/// for ever; so does this program then, until it is ended from outside.
+/// Interrupts a thread that holds a lock which the panic hook takes. If the hook ran, the handler
+/// would deadlock; the alarm then ends this program.
 fn interrupt_with_a_lock() {
     panic::set_hook(Box::new(|_| drop(OUTPUT.lock())));
     let _held = OUTPUT.lock();
@@ -64,26 +64,26 @@ fn interrupt_with_a_lock() {
 const RULES: [(&str, &str); 4] = [
     ("panics", "a handler must not panic"),
     ("panics-with-a-lock", "a handler must not panic"),
-    ("idles", "a level-triggered handler has to use up at least one event"),
+    ("idles", "a level-triggered handler must take at least one event"),
     ("recurses", "a handler must not use more than its stack"),
 ];
 
 fn main() {
-    // What cargo passes on for its own tests is of no interest.
-    let which = env::args().nth(1).filter(|word| RULES.iter().any(|(name, _)| name == word));
-    match which.as_deref() {
+    // Ignores the arguments that cargo passes to its own tests.
+    let case = env::args().nth(1).filter(|word| RULES.iter().any(|(name, _)| name == word));
+    match case.as_deref() {
         Some("panics") => return interrupt(Panics),
         Some("panics-with-a-lock") => return interrupt_with_a_lock(),
-        Some("idles") => return interrupt(Idles),
+        Some("idles") => return interrupt(TakesNothing),
         Some(_) => return interrupt(Recurses),
         None => {}
     }
     for (name, rule) in RULES {
         let output = Command::new(env::current_exe().unwrap()).arg(name).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{name} should not go on: {said}");
-        let expected = format!("send-core: a rule was broken: {rule}\n");
-        assert!(said.contains(&expected), "{name}: {said}");
-        println!("{name}: ends the process, and names the rule");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{name} did not abort: {stderr}");
+        let expected = format!("send-core: rule violated: {rule}\n");
+        assert!(stderr.contains(&expected), "{name}: {stderr}");
+        println!("{name}: aborts with the rule");
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of descriptors. One test, as they belong to the process.
+//! Lifetime of descriptors. A single test, as descriptors belong to the process.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,24 +22,25 @@ fn block() -> Option<ControlBlock<Sockets>> {
     Some(send)
 }
 
-fn open() -> usize {
+fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 fn await_event(send: &mut ControlBlock<Sockets>) -> SocketId {
-    let far = Instant::now() + Duration::from_secs(60);
-    assert!(send.wait(Group::FIRST.into(), Some(far)).unwrap(), "no connection is accepted");
+    let until = Instant::now() + Duration::from_secs(60);
+    assert!(send.wait(Group::FIRST.into(), Some(until)).unwrap(), "no connection is accepted");
     SocketId::of(&send.next_event().unwrap()).unwrap()
 }
 
-/// Sockets in every state there is, and then an end.
+/// Drops a block with sockets in every state.
 fn use_sockets(mut send: ControlBlock<Sockets>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     send.auto_accept(listener, Some(Group::FIRST.next())).unwrap();
     let mut clients: Vec<_> = (0..12).map(|_| TcpStream::connect(address).unwrap()).collect();
     clients.iter_mut().for_each(|client| client.write_all(b"hello").unwrap());
-    // Taken and kept; released; received from; the others accepted, and never taken.
+    // One is taken and kept, one released, one received from; the others are accepted and never
+    // taken.
     await_event(&mut send);
     let released = await_event(&mut send);
     drop(send.release(released).unwrap());
@@ -50,44 +51,44 @@ fn use_sockets(mut send: ControlBlock<Sockets>) {
     assert!(send.block().has_events());
     drop(send);
     for client in &mut clients {
-        // Their ends are closed, with or without what was not read.
+        // The server's ends are closed, with or without unread data.
         assert!(!matches!(client.read(&mut [0]), Ok(1..)));
     }
 }
 
-/// Bounds how many descriptors there may be, and returns how many there might.
-fn set_most(most: u64) -> u64 {
+/// Sets the descriptor limit. Returns the former limit.
+fn set_limit(max: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: it writes one structure, and reads it.
+    // SAFETY: the calls write and read one structure.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        let before = std::mem::replace(&mut limit.rlim_cur, most);
+        let before = std::mem::replace(&mut limit.rlim_cur, max);
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
         before
     }
 }
 
-/// A connection for which there is no descriptor waits, and is accepted when there is one.
-fn run_out(mut send: ControlBlock<Sockets>) {
+/// A connection waits while no descriptor is available, and is accepted later.
+fn exhaust_descriptors(mut send: ControlBlock<Sockets>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     send.auto_accept(listener, None).unwrap();
-    let before = set_most(3);
-    let soon = Instant::now() + Duration::from_millis(20);
-    assert_eq!(send.wait(Groups::ALL, Some(soon)), Ok(false));
-    set_most(before);
+    let before = set_limit(3);
+    let until = Instant::now() + Duration::from_millis(20);
+    assert_eq!(send.wait(Groups::ALL, Some(until)), Ok(false));
+    set_limit(before);
     await_event(&mut send);
 }
 
 #[test]
-fn no_descriptor_is_left_and_none_is_missed() {
+fn descriptors_are_closed_and_accepting_resumes_after_a_shortage() {
     let Some(send) = block() else { return };
-    // What is opened once and for all.
+    // Opens descriptors that stay open.
     use_sockets(send);
-    let before = open();
+    let before = open_descriptors();
     for _ in 0..3 {
         use_sockets(block().unwrap());
-        run_out(block().unwrap());
-        assert_eq!(open(), before);
+        exhaust_descriptors(block().unwrap());
+        assert_eq!(open_descriptors(), before);
     }
 }

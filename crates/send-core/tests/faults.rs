@@ -1,6 +1,6 @@
-//! A fault that is none of the stack for handlers is for the handler that was there before, as it was
-//! installed. Each case runs in a process of its own: this program again, told by an argument which. (A
-//! program's own handler of SIGSEGV is the process', and this is how the crate's stands in front of it.)
+//! Faults outside a handler's stack go to the former SIGSEGV handler, as it was installed. Each
+//! case runs in its own process, because SIGSEGV's action belongs to the process: this program with
+//! the case as an argument.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -9,13 +9,13 @@ use std::{env, mem, ptr};
 
 use send_core::ControlBlock;
 
-/// What the former handler has seen: how often it was called, and which signals were blocked then.
+/// Calls of the former handler, and the signals blocked during the last one.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 static SEGV_BLOCKED: AtomicU32 = AtomicU32::new(2);
 static USR1_BLOCKED: AtomicU32 = AtomicU32::new(2);
-static HAD_ADDRESS: AtomicU32 = AtomicU32::new(2);
+static SENDER_IS_SELF: AtomicU32 = AtomicU32::new(2);
 
-/// Where a fault is made.
+/// The byte read to cause a fault.
 static PAGE: AtomicU32 = AtomicU32::new(0);
 
 fn note_mask() {
@@ -33,15 +33,15 @@ extern "C" fn plain(_: libc::c_int) {
     note_mask();
 }
 
-extern "C" fn informed(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn with_info(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     note_mask();
-    // SAFETY: the kernel's structure is there as long as the handler runs.
+    // SAFETY: the kernel's structure exists while the handler runs.
     let sender = unsafe { (*info).si_pid() };
-    // SAFETY: asks for a number.
-    HAD_ADDRESS.store(u32::from(sender == unsafe { libc::getpid() }), Ordering::Relaxed);
+    // SAFETY: only queries a number.
+    SENDER_IS_SELF.store(u32::from(sender == unsafe { libc::getpid() }), Ordering::Relaxed);
 }
 
-/// Installs a handler that blocks SIGUSR1, and then this crate's.
+/// Installs a handler that blocks SIGUSR1, and then this crate's handler.
 fn install(handler: libc::sighandler_t, flags: libc::c_int) -> ControlBlock {
     // SAFETY: plain C structures. The handlers change atomic numbers.
     unsafe {
@@ -50,7 +50,7 @@ fn install(handler: libc::sighandler_t, flags: libc::c_int) -> ControlBlock {
         action.sa_flags = flags;
         libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1);
         assert_eq!(libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut()), 0);
-        // The standard library's stack is large enough on some machines, and then nothing is guarded.
+        // The standard library's stack is large enough on some machines; then no guard is needed.
         let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
         assert_eq!(libc::sigaltstack(&none, ptr::null_mut()), 0);
     }
@@ -61,7 +61,7 @@ fn install(handler: libc::sighandler_t, flags: libc::c_int) -> ControlBlock {
         libc::sigaction(libc::SIGSEGV, ptr::null(), &mut now);
         now
     };
-    assert_ne!(now.sa_sigaction, handler, "the crate's handler is in front");
+    assert_ne!(now.sa_sigaction, handler, "the handler was replaced");
     send
 }
 
@@ -70,7 +70,7 @@ fn send_segv() {
     unsafe { libc::raise(libc::SIGSEGV) };
 }
 
-fn saw() -> [u32; 3] {
+fn observed() -> [u32; 3] {
     [&CALLS, &SEGV_BLOCKED, &USR1_BLOCKED].map(|of| of.load(Ordering::Relaxed))
 }
 
@@ -78,13 +78,13 @@ fn plain_handler() -> libc::sighandler_t {
     plain as extern "C" fn(libc::c_int) as libc::sighandler_t
 }
 
-fn informed_handler() -> libc::sighandler_t {
-    informed as extern "C" fn(_, *mut libc::siginfo_t, *mut libc::c_void) as libc::sighandler_t
+fn info_handler() -> libc::sighandler_t {
+    with_info as extern "C" fn(_, *mut libc::siginfo_t, *mut libc::c_void) as libc::sighandler_t
 }
 
-/// Touches a page that can't be touched.
+/// Reads an inaccessible page.
 fn fault() {
-    // SAFETY: a new mapping; to read from it is the fault that is wanted.
+    // SAFETY: a new mapping; reading it causes the intended fault.
     unsafe {
         let (none, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let page: *mut u8 = libc::mmap(ptr::null_mut(), 4096, none, flags, -1, 0).cast();
@@ -92,49 +92,49 @@ fn fault() {
     }
 }
 
-fn the_former_handlers_mask_was_dropped() {
+fn former_handler_lost_its_mask() {
     let _send = install(plain_handler(), 0);
     send_segv();
-    assert_eq!(saw(), [1, 1, 1]);
+    assert_eq!(observed(), [1, 1, 1]);
 }
 
-fn the_former_handler_wanted_to_be_interrupted_by_faults() {
-    let _send = install(informed_handler(), libc::SA_NODEFER | libc::SA_SIGINFO);
+fn former_handler_with_nodefer_was_blocked() {
+    let _send = install(info_handler(), libc::SA_NODEFER | libc::SA_SIGINFO);
     send_segv();
-    assert_eq!(saw(), [1, 0, 1]);
-    assert_eq!(HAD_ADDRESS.load(Ordering::Relaxed), 1, "it is told who has sent it");
+    assert_eq!(observed(), [1, 0, 1]);
+    assert_eq!(SENDER_IS_SELF.load(Ordering::Relaxed), 1, "siginfo has the sender");
 }
 
-fn the_former_handler_was_for_one_fault() {
+fn former_handler_with_resethand_was_called_twice() {
     let _send = install(plain_handler(), libc::SA_RESETHAND);
     send_segv();
-    assert_eq!(saw(), [1, 1, 1]);
+    assert_eq!(observed(), [1, 1, 1]);
     send_segv();
-    println!("goes on");
+    println!("resumed");
 }
 
-fn a_fault_that_was_sent_was_swallowed() {
+fn sent_sigsegv_was_swallowed() {
     let _send = install(libc::SIG_DFL, 0);
     send_segv();
-    println!("goes on");
+    println!("resumed");
 }
 
-fn a_fault_that_was_ignored_when_sent() {
+fn fault_with_ignored_sigsegv_terminates() {
     let _send = install(libc::SIG_IGN, 0);
     send_segv();
     send_segv();
-    // One that is made can't be ignored.
+    // A real fault cannot be ignored.
     fault();
-    println!("goes on");
+    println!("resumed");
 }
 
-fn a_fault_by_default() {
+fn fault_with_default_action_terminates() {
     let _send = install(libc::SIG_DFL, 0);
     fault();
-    println!("goes on");
+    println!("resumed");
 }
 
-fn ends_well(status: ExitStatus) -> bool {
+fn succeeds(status: ExitStatus) -> bool {
     status.success()
 }
 
@@ -145,28 +145,28 @@ fn ends_by_segv(status: ExitStatus) -> bool {
 type Case = (&'static str, fn(), fn(ExitStatus) -> bool);
 
 const ALL: [Case; 6] = [
-    ("the_former_handlers_mask_was_dropped", the_former_handlers_mask_was_dropped, ends_well),
+    ("former_handler_lost_its_mask", former_handler_lost_its_mask, succeeds),
+    ("former_handler_with_nodefer_was_blocked", former_handler_with_nodefer_was_blocked, succeeds),
     (
-        "the_former_handler_wanted_to_be_interrupted_by_faults",
-        the_former_handler_wanted_to_be_interrupted_by_faults,
-        ends_well,
+        "former_handler_with_resethand_was_called_twice",
+        former_handler_with_resethand_was_called_twice,
+        ends_by_segv,
     ),
-    ("the_former_handler_was_for_one_fault", the_former_handler_was_for_one_fault, ends_by_segv),
-    ("a_fault_that_was_sent_was_swallowed", a_fault_that_was_sent_was_swallowed, ends_by_segv),
-    ("a_fault_that_was_ignored_when_sent", a_fault_that_was_ignored_when_sent, ends_by_segv),
-    ("a_fault_by_default", a_fault_by_default, ends_by_segv),
+    ("sent_sigsegv_was_swallowed", sent_sigsegv_was_swallowed, ends_by_segv),
+    ("fault_with_ignored_sigsegv_terminates", fault_with_ignored_sigsegv_terminates, ends_by_segv),
+    ("fault_with_default_action_terminates", fault_with_default_action_terminates, ends_by_segv),
 ];
 
 fn main() {
-    let which = env::args().nth(1);
-    if let Some((_, case, _)) = ALL.iter().find(|(name, ..)| which.as_deref() == Some(name)) {
+    let selected = env::args().nth(1);
+    if let Some((_, case, _)) = ALL.iter().find(|(name, ..)| selected.as_deref() == Some(name)) {
         return case();
     }
-    for (name, _, ends_as_it_should) in ALL {
+    for (name, _, is_expected) in ALL {
         let output = Command::new(env::current_exe().unwrap()).arg(name).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(ends_as_it_should(output.status), "{name}: {}: {said}", output.status);
-        assert!(output.stdout.is_empty(), "{name} went on");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(is_expected(output.status), "{name}: {}: {stderr}", output.status);
+        assert!(output.stdout.is_empty(), "{name} resumed");
         println!("{name}: ok");
     }
 }

@@ -1,6 +1,6 @@
-//! A child of fork(2) has no control block, though it has a copy of its parent's: signals do to it what they
-//! did before they were events, it can make a block of its own, and what it does with the copy its parent
-//! does not feel. This program has one thread at each fork, so that a child may go on as any program does.
+//! A child of fork(2) has only a copy of its parent's control block. Signals have their former
+//! actions there, the child can define its own block, and operations on the copy do not affect the
+//! parent. This program has one thread at each fork, so children are not restricted.
 
 use std::env;
 use std::net::{TcpListener, TcpStream};
@@ -15,13 +15,13 @@ use send_core::{
 };
 use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
 
-/// Runs a child, which ends by itself within ten seconds; its status, in wait(2)'s format.
+/// Runs a child for at most ten seconds. Returns its status in the format of wait(2).
 fn fork(child: impl FnOnce()) -> i32 {
     // SAFETY: the process has one thread.
     finish(unsafe { libc::fork() }, child)
 }
 
-/// The same for a child of which the C library does not know.
+/// The same for a child unknown to the C library.
 fn clone(child: impl FnOnce()) -> i32 {
     // SAFETY: without flags it does what fork(2) does, and the process has one thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
@@ -34,7 +34,7 @@ fn finish(pid: i32, child: impl FnOnce()) -> i32 {
         // SAFETY: passes a number.
         unsafe { libc::alarm(10) };
         child();
-        // SAFETY: it ends the process without what its parent has registered to be done.
+        // SAFETY: it ends the process without running the parent's exit handlers.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
@@ -69,40 +69,40 @@ fn is_blocked(signal: i32) -> bool {
     }
 }
 
-/// A block that counts a signal.
+/// Returns a block that counts a signal.
 fn counting(signal: i32) -> (ControlBlock, Arc<AtomicU64>) {
     let mut send = ControlBlock::define(8).unwrap();
-    let seen = Arc::new(AtomicU64::new(0));
+    let count = Arc::new(AtomicU64::new(0));
     let kind = EventType::signal(signal).unwrap();
-    send.set_handler(Actions::new().on(kind, Action::Count(seen.clone())), Trigger::Level);
+    send.set_handler(Actions::new().on(kind, Action::Count(count.clone())), Trigger::Level);
     send.set_group(kind, Some(Group::FIRST)).unwrap();
     send.set_notify(Groups::ALL).unwrap();
-    (send, seen)
+    (send, count)
 }
 
-fn ends_by(status: i32, signal: i32) -> bool {
+fn is_killed_by(status: i32, signal: i32) -> bool {
     libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal
 }
 
-fn a_child_swallowed_the_signals_of_its_parent() {
-    let (_send, seen) = counting(libc::SIGTERM);
+fn child_swallowed_signals_claimed_by_its_parent() {
+    let (_send, count) = counting(libc::SIGTERM);
     let status = fork(|| raise(libc::SIGTERM));
-    assert!(ends_by(status, libc::SIGTERM), "{status:#x}");
+    assert!(is_killed_by(status, libc::SIGTERM), "{status:#x}");
     raise(libc::SIGTERM);
-    assert_eq!(seen.load(Ordering::Relaxed), 1, "the parent has its event");
+    assert_eq!(count.load(Ordering::Relaxed), 1, "the parent gets its event");
 }
 
-fn a_child_by_clone_swallowed_them_too() {
-    let (_send, seen) = counting(libc::SIGTERM);
+fn child_of_clone_swallowed_signals_claimed_by_its_parent() {
+    let (_send, count) = counting(libc::SIGTERM);
     let status = clone(|| raise(libc::SIGTERM));
-    assert!(ends_by(status, libc::SIGTERM), "{status:#x}");
+    assert!(is_killed_by(status, libc::SIGTERM), "{status:#x}");
     raise(libc::SIGTERM);
-    assert_eq!(seen.load(Ordering::Relaxed), 1);
+    assert_eq!(count.load(Ordering::Relaxed), 1);
 }
 
-fn a_child_does_not_ignore_or_heed_but_what_its_parent_did() {
-    // As nohup(1) does.
-    // SAFETY: nothing is called by it.
+fn child_restores_the_former_actions() {
+    // The setup of nohup(1).
+    // SAFETY: it only sets the action.
     unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     let (send, _) = counting(libc::SIGHUP);
     let child = || {
@@ -124,28 +124,28 @@ fn notification_stayed_blocked_in_a_child() {
     let (send, _) = counting(libc::SIGUSR1);
     send.set_notify(Groups::NONE).unwrap();
     raise(libc::SIGIO);
-    assert!(is_blocked(libc::SIGIO), "it has found notification off");
+    assert!(is_blocked(libc::SIGIO), "the signal found notification off");
     assert_eq!(fork(|| assert!(!is_blocked(libc::SIGIO))), 0);
     assert!(is_blocked(libc::SIGIO));
 }
 
-/// What a child does with signals and a block of its own.
-fn has_its_own(parents: ControlBlock) {
-    let (mut own, seen) = counting(libc::SIGTERM);
+/// Uses signals and the child's own block.
+fn use_own_block(parents: ControlBlock) {
+    let (mut own, count) = counting(libc::SIGTERM);
     let ticks = Arc::new(AtomicU64::new(0));
     let term = EventType::signal(libc::SIGTERM).unwrap();
     let handler = Actions::new()
-        .on(term, Action::Count(seen.clone()))
+        .on(term, Action::Count(count.clone()))
         .on(EventType::TIMER, Action::Count(ticks.clone()));
     own.set_handler(handler, Trigger::Level);
     own.set_group(EventType::TIMER, Some(Group::FIRST.next())).unwrap();
     own.set_timer(Some(Duration::from_millis(1))).unwrap();
     raise(libc::SIGTERM);
-    assert_eq!(seen.load(Ordering::Relaxed), 1);
-    // The copy takes nothing along: no signal, no stack, and no timer, which may have the same number.
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+    // Dropping the copy affects no signal, no stack, and no timer that may have the same id.
     drop(parents);
     raise(libc::SIGTERM);
-    assert_eq!(seen.load(Ordering::Relaxed), 2);
+    assert_eq!(count.load(Ordering::Relaxed), 2);
     let before = ticks.load(Ordering::Relaxed);
     while ticks.load(Ordering::Relaxed) < before + 3 {
         std::hint::spin_loop();
@@ -157,24 +157,24 @@ fn has_its_own(parents: ControlBlock) {
     assert_eq!(action(libc::SIGTERM).sa_sigaction, libc::SIG_DFL);
 }
 
-fn a_child_could_not_claim_signals_again() {
+fn child_could_not_claim_signals_again() {
     for make in [fork as fn(Box<dyn FnOnce()>) -> i32, clone] {
-        let (mut send, seen) = counting(libc::SIGTERM);
+        let (mut send, count) = counting(libc::SIGTERM);
         send.set_group(EventType::TIMER, Some(Group::FIRST)).unwrap();
         send.set_timer(Some(Duration::from_secs(3600))).unwrap();
         let mut send = Some(send);
-        // SAFETY: the copy of it is dropped in the child, whose memory is its own.
+        // SAFETY: the copy is dropped in the child, which has its own memory.
         let copy = unsafe { std::ptr::read(&send) }.unwrap();
         let copy = std::mem::ManuallyDrop::new(copy);
-        let child = move || has_its_own(std::mem::ManuallyDrop::into_inner(copy));
+        let child = move || use_own_block(std::mem::ManuallyDrop::into_inner(copy));
         assert_eq!(make(Box::new(child)), 0);
         raise(libc::SIGTERM);
-        assert_eq!(seen.load(Ordering::Relaxed), 1);
+        assert_eq!(count.load(Ordering::Relaxed), 1);
         drop(send.take());
     }
 }
 
-fn a_child_used_the_block_of_its_parent() {
+fn child_used_the_block_of_its_parent() {
     let (mut send, _) = counting(libc::SIGUSR1);
     let poster = send.poster();
     let term = EventType::signal(libc::SIGTERM).unwrap();
@@ -191,7 +191,7 @@ fn a_child_used_the_block_of_its_parent() {
     assert_eq!(fork(child), 0);
 }
 
-fn a_child_took_connections_and_signals_from_its_parent() {
+fn child_took_connections_and_signals_from_its_parent() {
     let Ok(sockets) = Sockets::new(&SocketConfig { sockets: 4, buffers: 2, buffer_size: 64 })
     else {
         return;
@@ -214,7 +214,7 @@ fn a_child_took_connections_and_signals_from_its_parent() {
         drop(send.take());
     };
     assert_eq!(fork(child), 0);
-    // SAFETY: asks for numbers.
+    // SAFETY: only queries numbers.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFL) };
     assert_ne!(flags & libc::O_ASYNC, 0);
     let send = send.as_mut().unwrap();
@@ -229,7 +229,7 @@ fn a_child_took_connections_and_signals_from_its_parent() {
     }
 }
 
-fn a_child_that_dropped_a_server_cancelled_its_parents_accept() {
+fn child_that_dropped_a_server_cancelled_its_parents_accept() {
     let operations = 16;
     for delivery in [Delivery::Preemptive, Delivery::Ps2, Delivery::Ps1] {
         let config = UringConfig { mode: delivery.mode(), operations, buffers: 1, buffer_size: 16 };
@@ -238,7 +238,7 @@ fn a_child_that_dropped_a_server_cancelled_its_parents_accept() {
         let at = "127.0.0.1:0".parse().unwrap();
         let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
         let token = Token::new(OpKind::Accept, 0, 0);
-        // SAFETY: the listener is closed at the end, and its number is not used after that.
+        // SAFETY: the listener is closed at the end, and its descriptor is not used after that.
         let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
         kernel.submit(token, accept).unwrap();
         kernel.turn(Some(Instant::now())).unwrap();
@@ -265,27 +265,30 @@ fn a_child_that_dropped_a_server_cancelled_its_parents_accept() {
 }
 
 const ALL: [(&str, fn()); 8] = [
-    ("a_child_swallowed_the_signals_of_its_parent", a_child_swallowed_the_signals_of_its_parent),
-    ("a_child_by_clone_swallowed_them_too", a_child_by_clone_swallowed_them_too),
     (
-        "a_child_does_not_ignore_or_heed_but_what_its_parent_did",
-        a_child_does_not_ignore_or_heed_but_what_its_parent_did,
+        "child_swallowed_signals_claimed_by_its_parent",
+        child_swallowed_signals_claimed_by_its_parent,
     ),
+    (
+        "child_of_clone_swallowed_signals_claimed_by_its_parent",
+        child_of_clone_swallowed_signals_claimed_by_its_parent,
+    ),
+    ("child_restores_the_former_actions", child_restores_the_former_actions),
     ("notification_stayed_blocked_in_a_child", notification_stayed_blocked_in_a_child),
-    ("a_child_could_not_claim_signals_again", a_child_could_not_claim_signals_again),
-    ("a_child_used_the_block_of_its_parent", a_child_used_the_block_of_its_parent),
+    ("child_could_not_claim_signals_again", child_could_not_claim_signals_again),
+    ("child_used_the_block_of_its_parent", child_used_the_block_of_its_parent),
     (
-        "a_child_took_connections_and_signals_from_its_parent",
-        a_child_took_connections_and_signals_from_its_parent,
+        "child_took_connections_and_signals_from_its_parent",
+        child_took_connections_and_signals_from_its_parent,
     ),
     (
-        "a_child_that_dropped_a_server_cancelled_its_parents_accept",
-        a_child_that_dropped_a_server_cancelled_its_parents_accept,
+        "child_that_dropped_a_server_cancelled_its_parents_accept",
+        child_that_dropped_a_server_cancelled_its_parents_accept,
     ),
 ];
 
 fn main() {
-    // What cargo passes on for its own tests is of no interest.
+    // Ignores the arguments that cargo passes to its own tests.
     let only = env::args().nth(1).filter(|only| !only.starts_with('-'));
     for (name, test) in ALL {
         if only.as_ref().is_none_or(|only| name.contains(only.as_str())) {

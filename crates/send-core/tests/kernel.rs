@@ -1,4 +1,4 @@
-//! A ring whose completions are events, seen from outside.
+//! System call counters of a ring whose completions are events.
 
 use std::net::TcpStream;
 use std::time::Instant;
@@ -6,11 +6,11 @@ use std::time::Instant;
 use send_core::{Delivery, SendKernel};
 use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
 
-/// More new connections than this, waiting, and notification is lowered.
-const ENOUGH: usize = 32;
+/// Notification is lowered while more new connections than this are queued.
+const BATCH_ABOVE: usize = 32;
 
 #[test]
-fn the_call_that_lets_the_signal_through_was_not_counted() {
+fn unblocking_call_was_not_counted() {
     let delivery = Delivery::Preemptive;
     let config = UringConfig { mode: delivery.mode(), operations: 16, buffers: 1, buffer_size: 16 };
     let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
@@ -23,8 +23,9 @@ fn the_call_that_lets_the_signal_through_was_not_counted() {
     kernel.submit(token, accept).unwrap();
     let past = Some(Instant::now());
     kernel.turn(past).unwrap();
-    // This lowers notification, and the next connection has the signal block itself.
-    let mut clients: Vec<_> = (0..=ENOUGH).map(|_| TcpStream::connect(address).unwrap()).collect();
+    // This lowers notification; the next connection makes the signal block itself.
+    let mut clients: Vec<_> =
+        (0..=BATCH_ABOVE).map(|_| TcpStream::connect(address).unwrap()).collect();
     kernel.turn(past).unwrap();
     clients.push(TcpStream::connect(address).unwrap());
     assert_eq!((kernel.counts().masked, kernel.counts().unmasked), (1, 0));

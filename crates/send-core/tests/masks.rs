@@ -1,26 +1,28 @@
-//! What is delivered, in what order, and who is told of it.
+//! Delivery, its order, and notification.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use send_core::{Action, Actions, ControlBlock, EventType, Group, Groups, Poster, Trigger};
+use send_core::{
+    Action, Actions, ControlBlock, EventType, Events, Group, Groups, Handler, Poster, Trigger,
+};
 
 const USER: EventType = EventType::USER;
 
-/// A block of its own for the calling thread, whose handler counts posted events.
+/// Returns a block of the calling thread whose handler counts posted events.
 fn block(events: u32) -> (ControlBlock, Poster, Arc<AtomicU64>) {
     let mut send = ControlBlock::define(events).unwrap();
-    let seen = Arc::new(AtomicU64::new(0));
-    let handler = Actions::new().on(USER, Action::Count(seen.clone()));
+    let load = Arc::new(AtomicU64::new(0));
+    let handler = Actions::new().on(USER, Action::Count(load.clone()));
     send.set_handler(handler, Trigger::Level);
     send.set_group(USER, Some(Group::FIRST)).unwrap();
     let poster = send.poster();
-    (send, poster, seen)
+    (send, poster, load)
 }
 
-/// Posts from another thread; when this returns, all of it was posted.
+/// Posts all values from another thread.
 fn post(poster: &Poster, values: impl IntoIterator<Item = u64>) {
     let values: Vec<_> = values.into_iter().collect();
     thread::scope(|scope| {
@@ -28,28 +30,28 @@ fn post(poster: &Poster, values: impl IntoIterator<Item = u64>) {
     });
 }
 
-fn seen(of: &AtomicU64) -> u64 {
+fn load(of: &AtomicU64) -> u64 {
     of.load(Ordering::Relaxed)
 }
 
 #[test]
-fn with_both_masks_down_nothing_is_delivered() {
+fn lowered_masks_prevent_delivery() {
     let (mut send, poster, handled) = block(8);
     post(&poster, [1, 2]);
     send.poll_pending();
     assert!(!send.block().has_events());
-    assert_eq!((send.next_event(), seen(&handled)), (None, 0));
+    assert_eq!((send.next_event(), load(&handled)), (None, 0));
     assert_eq!(send.block().num_queued(), 2);
 }
 
 #[test]
-fn an_event_is_delivered_and_nobody_is_told() {
+fn deliver_alone_does_not_notify() {
     let (mut send, poster, handled) = block(8);
     send.set_deliver(Groups::ALL);
     post(&poster, [7]);
     let event = send.next_event().unwrap();
     assert_eq!((event.kind, event.value, event.group, event.count), (USER, 7, 0, 1));
-    assert_eq!((send.next_event(), seen(&handled)), (None, 0));
+    assert_eq!((send.next_event(), load(&handled)), (None, 0));
 }
 
 #[test]
@@ -57,51 +59,51 @@ fn notification_overrides_delivery_and_interrupts() {
     let (mut send, poster, handled) = block(8);
     send.set_notify(Groups::ALL).unwrap();
     post(&poster, 1..=5);
-    assert_eq!((send.next_event(), seen(&handled)), (None, 5));
+    assert_eq!((send.next_event(), load(&handled)), (None, 5));
     assert!(send.counts().interrupts > 0);
 }
 
 #[test]
-fn raising_the_mask_tells_of_what_was_delivered_before() {
+fn raising_notify_reports_events_delivered_before() {
     let (mut send, poster, handled) = block(8);
     send.set_deliver(Groups::ALL);
     post(&poster, [1]);
     send.poll_pending();
     assert!(send.block().has_events());
-    assert_eq!(seen(&handled), 0);
+    assert_eq!(load(&handled), 0);
     send.set_notify(Groups::ALL).unwrap();
-    assert_eq!((send.next_event(), seen(&handled)), (None, 1));
+    assert_eq!((send.next_event(), load(&handled)), (None, 1));
 }
 
 #[test]
-fn raising_the_mask_delivers_what_waits() {
+fn raising_deliver_delivers_queued_events() {
     let (send, poster, handled) = block(8);
     post(&poster, [1, 2, 3]);
     send.poll_pending();
     send.set_deliver(Groups::ALL);
     assert!(send.block().has_events());
-    assert_eq!(seen(&handled), 0);
+    assert_eq!(load(&handled), 0);
 }
 
 #[test]
-fn a_group_that_is_not_in_the_mask_does_not_interrupt() {
+fn group_outside_the_mask_does_not_interrupt() {
     let (mut send, poster, handled) = block(8);
     send.set_group(USER, Some(Group::new(9).unwrap())).unwrap();
     send.set_notify(!Groups::from(Group::new(9).unwrap())).unwrap();
     post(&poster, [1]);
-    assert_eq!((send.next_event(), seen(&handled)), (None, 0));
+    assert_eq!((send.next_event(), load(&handled)), (None, 0));
     send.set_notify(Groups::from(Group::new(9).unwrap())).unwrap();
-    assert_eq!(seen(&handled), 1);
+    assert_eq!(load(&handled), 1);
 }
 
 #[test]
-fn a_type_without_a_group_is_disabled() {
+fn type_without_group_is_disabled() {
     let (mut send, poster, handled) = block(8);
     send.set_group(USER, None).unwrap();
     send.set_notify(Groups::ALL).unwrap();
     post(&poster, [1]);
     send.poll_pending();
-    assert_eq!((send.next_event(), seen(&handled), send.block().num_queued()), (None, 0, 0));
+    assert_eq!((send.next_event(), load(&handled), send.block().num_queued()), (None, 0, 0));
 }
 
 #[test]
@@ -119,34 +121,61 @@ fn low_groups_are_delivered_first() {
 }
 
 #[test]
-fn a_full_buffer_loses_nothing_and_says_so() {
+fn full_buffer_raises_overflow_and_loses_no_event() {
     let (mut send, poster, handled) = block(2);
     let overflow = Group::new(1).unwrap();
     send.set_group(EventType::OVERFLOW, Some(overflow)).unwrap();
     send.set_deliver(Groups::ALL);
-    // Two stand in the buffer, two wait undelivered, two have not been taken in.
+    // Two events are in the buffer, two are queued, two were not collected.
     post(&poster, 1..=2);
     send.poll_pending();
     post(&poster, 3..=4);
     send.poll_pending();
     post(&poster, 5..=6);
     assert!(poster.post(7).is_err());
-    assert_eq!((send.block().num_queued(), seen(&handled)), (2, 0));
+    assert_eq!((send.block().num_queued(), load(&handled)), (2, 0));
     assert!(send.counts().overflows > 0);
     send.set_notify(overflow.into()).unwrap();
     send.poll_pending();
-    // The handler was told that it is full, and has emptied it; what follows is delivered.
-    assert!(seen(&handled) >= 2);
-    let rest = std::iter::from_fn(|| send.next_event()).count() as u64;
-    assert_eq!(seen(&handled) + rest, 6);
+    // The handler was notified of the overflow and emptied the buffer; further events are
+    // delivered.
+    assert!(load(&handled) >= 2);
+    let remaining = std::iter::from_fn(|| send.next_event()).count() as u64;
+    assert_eq!(load(&handled) + remaining, 6);
+}
+
+/// Uses one event up each time it is called.
+struct OneByOne(Arc<AtomicU64>);
+
+// SAFETY: it adds to an atomic number.
+unsafe impl Handler for OneByOne {
+    fn handle(&mut self, events: &mut Events<'_>) {
+        self.0.fetch_add(events.take(1).count() as u64, Ordering::Relaxed);
+    }
 }
 
 #[test]
-fn a_flood_that_finds_notification_off_interrupts_once() {
+fn a_handler_that_takes_one_event_at_a_time_is_called_for_each() {
+    for trigger in [Trigger::Level, Trigger::Edge] {
+        let (mut send, poster, _) = block(2);
+        let handled = Arc::new(AtomicU64::new(0));
+        send.set_handler(OneByOne(handled.clone()), trigger);
+        post(&poster, 1..=2);
+        send.poll_pending();
+        post(&poster, 3..=4);
+        send.poll_pending();
+        send.set_deliver(Groups::ALL);
+        send.handle_events();
+        assert_eq!((load(&handled), send.next_event()), (4, None), "{trigger:?}");
+    }
+}
+
+#[test]
+fn signals_while_notification_is_off_interrupt_once() {
     let (send, poster, handled) = block(8);
     send.set_deliver(Groups::ALL);
     let before = send.counts();
-    // SAFETY: it passes numbers; the thread is this one.
+    // SAFETY: passes numbers; this is the calling thread.
     let thread = unsafe { libc::gettid() };
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -159,63 +188,63 @@ fn a_flood_that_finds_notification_off_interrupts_once() {
     post(&poster, [1]);
     let counts = send.counts();
     assert_eq!((counts.interrupts - before.interrupts, counts.masked), (1, 1));
-    // The mask costs a system call when it is raised, this once.
+    // Raising the mask costs one system call, this time only.
     send.set_notify(Groups::ALL).unwrap();
-    assert_eq!((seen(&handled), send.counts().unmasked), (1, 1));
+    assert_eq!((load(&handled), send.counts().unmasked), (1, 1));
     send.set_notify(Groups::NONE).unwrap();
     send.set_notify(Groups::ALL).unwrap();
     assert_eq!(send.counts().unmasked, 1);
     post(&poster, [1]);
-    assert_eq!(seen(&handled), 2);
+    assert_eq!(load(&handled), 2);
 }
 
 #[test]
-fn a_wait_has_a_mask_of_its_own_and_calls_no_handler() {
+fn wait_uses_its_own_mask_and_calls_no_handler() {
     let (mut send, poster, handled) = block(8);
     let past = Instant::now();
     assert_eq!(send.wait(Groups::ALL, Some(past)), Ok(false));
     post(&poster, [3]);
     assert_eq!(send.wait(Groups::NONE, Some(past)), Ok(false));
     assert_eq!(send.wait(Groups::ALL, None), Ok(true));
-    // The buffer is not empty, so there is nothing to sleep for.
+    // The buffer is not empty, so this does not sleep.
     assert_eq!(send.wait(Groups::NONE, None), Ok(true));
     assert_eq!(send.next_event().map(|event| event.value), Some(3));
-    assert_eq!(seen(&handled), 0);
+    assert_eq!(load(&handled), 0);
 }
 
 #[test]
-fn a_post_ends_a_wait() {
+fn post_ends_a_wait() {
     let (mut send, poster, handled) = block(8);
     send.set_notify(Groups::ALL).unwrap();
     thread::scope(|scope| {
         for round in 0..200 {
             let poster = &poster;
             scope.spawn(move || poster.post(round).unwrap());
-            // It may also interrupt just before the sleep.
-            let far = Instant::now() + Duration::from_secs(60);
-            while seen(&handled) == round && !send.wait(Groups::ALL, Some(far)).unwrap() {}
+            // The post may also interrupt just before the sleep.
+            let until = Instant::now() + Duration::from_secs(60);
+            while load(&handled) == round && !send.wait(Groups::ALL, Some(until)).unwrap() {}
             if send.next_event().is_some() {
                 handled.fetch_add(1, Ordering::Relaxed);
             }
         }
     });
-    assert_eq!(seen(&handled), 200);
+    assert_eq!(load(&handled), 200);
 }
 
 #[test]
-fn a_timer_interrupts_and_ends_a_wait() {
+fn timer_interrupts_and_ends_a_wait() {
     let (mut send, ..) = block(8);
     let ticks = Arc::new(AtomicU64::new(0));
     let handler = Actions::new().on(EventType::TIMER, Action::Count(ticks.clone()));
     send.set_handler(handler, Trigger::Level);
     send.set_group(EventType::TIMER, Some(Group::FIRST)).unwrap();
     send.set_timer(Some(Duration::from_millis(1))).unwrap();
-    let far = Instant::now() + Duration::from_secs(60);
-    assert_eq!(send.wait(Groups::ALL, Some(far)), Ok(true));
+    let until = Instant::now() + Duration::from_secs(60);
+    assert_eq!(send.wait(Groups::ALL, Some(until)), Ok(true));
     let event = send.next_event().unwrap();
     assert!(event.kind == EventType::TIMER && event.count >= 1);
     send.set_notify(Groups::ALL).unwrap();
-    while seen(&ticks) < 10 {
+    while load(&ticks) < 10 {
         std::hint::spin_loop();
     }
     send.set_timer(None).unwrap();
@@ -224,16 +253,16 @@ fn a_timer_interrupts_and_ends_a_wait() {
 }
 
 #[test]
-fn a_signal_goes_to_the_thread_whose_event_it_is() {
+fn signal_is_forwarded_to_the_thread_that_claimed_it() {
     let (mut send, _, _) = block(8);
     let signal = EventType::signal(libc::SIGUSR2).unwrap();
     send.set_group(signal, Some(Group::FIRST)).unwrap();
     thread::scope(|scope| {
-        // SAFETY: the signal is handled, and sent to the thread that sends it, which has no block.
+        // SAFETY: the signal is handled, and sent to the calling thread, which has no block.
         scope.spawn(|| unsafe { libc::raise(libc::SIGUSR2) });
     });
-    let far = Instant::now() + Duration::from_secs(60);
-    assert_eq!(send.wait(Groups::ALL, Some(far)), Ok(true));
+    let until = Instant::now() + Duration::from_secs(60);
+    assert_eq!(send.wait(Groups::ALL, Some(until)), Ok(true));
     assert_eq!(send.next_event().map(|event| event.kind), Some(signal));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -242,23 +271,23 @@ fn a_signal_goes_to_the_thread_whose_event_it_is() {
             unsafe { libc::raise(libc::SIGUSR2) };
         });
     });
-    assert_eq!(send.wait(Groups::ALL, Some(far)), Ok(true));
+    assert_eq!(send.wait(Groups::ALL, Some(until)), Ok(true));
     assert_eq!(send.next_event().map(|event| event.kind), Some(signal));
 }
 
 #[test]
-fn what_a_wait_has_left_is_told_when_the_mask_is_raised() {
+fn raising_notify_reports_events_left_by_a_wait() {
     let (mut send, poster, handled) = block(8);
     post(&poster, [1, 2, 3]);
     assert_eq!(send.wait(Groups::ALL, None), Ok(true));
     assert_eq!(send.next_event().map(|event| event.value), Some(1));
-    assert_eq!(seen(&handled), 0);
+    assert_eq!(load(&handled), 0);
     send.set_notify(Groups::ALL).unwrap();
-    assert_eq!((seen(&handled), send.next_event()), (2, None));
+    assert_eq!((load(&handled), send.next_event()), (2, None));
 }
 
 #[test]
-fn each_thread_has_a_block_of_its_own() {
+fn each_thread_has_its_own_block() {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -266,7 +295,7 @@ fn each_thread_has_a_block_of_its_own() {
                 send.set_notify(Groups::ALL).unwrap();
                 for round in 1..=100 {
                     post(&poster, [1]);
-                    assert_eq!(seen(&handled), round);
+                    assert_eq!(load(&handled), round);
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! The wrapper for daily use.
+//! The notifier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,38 +12,38 @@ fn count() -> (Arc<AtomicU64>, Action) {
 }
 
 #[test]
-fn each_type_has_its_actions() {
+fn each_type_runs_its_actions() {
     let mut notifier = Notifier::new().unwrap();
     let hup = EventType::signal(libc::SIGHUP).unwrap();
-    let ((hups, count_hups), (posts, count_posts), (again, count_again)) =
+    let ((hups, count_hups), (posts, count_posts), (second, count_second)) =
         (count(), count(), count());
     notifier.on(hup, count_hups).unwrap();
     notifier.on(EventType::USER, count_posts).unwrap();
-    notifier.on(EventType::USER, count_again).unwrap();
+    notifier.on(EventType::USER, count_second).unwrap();
     let poster = notifier.poster();
     // SAFETY: the signal is handled.
     unsafe { libc::raise(libc::SIGHUP) };
     poster.post(0).unwrap();
-    let seen = || [&hups, &posts, &again].map(|number| number.load(Ordering::Relaxed));
-    assert_eq!(seen(), [1, 1, 1]);
+    let counts = || [&hups, &posts, &second].map(|number| number.load(Ordering::Relaxed));
+    assert_eq!(counts(), [1, 1, 1]);
     notifier.block(EventType::USER).unwrap();
     poster.post(0).unwrap();
     // SAFETY: the signal is handled.
     unsafe { libc::raise(libc::SIGHUP) };
-    assert_eq!(seen(), [2, 1, 1]);
+    assert_eq!(counts(), [2, 1, 1]);
     notifier.unblock(EventType::USER).unwrap();
-    assert_eq!(seen(), [2, 2, 2]);
+    assert_eq!(counts(), [2, 2, 2]);
     notifier.off(EventType::USER).unwrap();
     let _ = poster.post(0);
-    assert_eq!(seen(), [2, 2, 2]);
+    assert_eq!(counts(), [2, 2, 2]);
     let (later, count_later) = count();
     notifier.on(EventType::USER, count_later).unwrap();
     poster.post(0).unwrap();
-    assert_eq!((seen(), later.load(Ordering::Relaxed)), ([2, 2, 2], 1));
+    assert_eq!((counts(), later.load(Ordering::Relaxed)), ([2, 2, 2], 1));
 }
 
 #[test]
-fn who_waits_for_a_type_gets_the_event_itself() {
+fn wait_returns_the_event_without_running_its_action() {
     let mut notifier = Notifier::new().unwrap();
     let ((posts, count_posts), (ticks, count_ticks)) = (count(), count());
     notifier.on(EventType::USER, count_posts).unwrap();
@@ -56,8 +56,8 @@ fn who_waits_for_a_type_gets_the_event_itself() {
         }
         poster.post(42).unwrap();
     });
-    let far = Instant::now() + Duration::from_secs(60);
-    let event = notifier.wait(&[EventType::USER], Some(far)).unwrap().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let event = notifier.wait(&[EventType::USER], Some(until)).unwrap().unwrap();
     assert_eq!((event.kind, event.value), (EventType::USER, 42));
     assert_eq!(posts.load(Ordering::Relaxed), 0);
     posting.join().unwrap();
@@ -66,7 +66,7 @@ fn who_waits_for_a_type_gets_the_event_itself() {
 }
 
 #[test]
-fn a_second_action_for_a_type_whose_events_wait_did_not_come_to_an_end() {
+fn second_action_for_a_type_with_queued_events_did_not_return() {
     let mut notifier = Notifier::new().unwrap();
     let counts: Vec<_> = (0..2).map(|_| Arc::new(AtomicU64::new(0))).collect();
     notifier.on(EventType::USER, Action::Count(counts[0].clone())).unwrap();
@@ -80,7 +80,7 @@ fn a_second_action_for_a_type_whose_events_wait_did_not_come_to_an_end() {
 }
 
 #[test]
-fn of_several_that_came_together_while_their_type_was_blocked_all_but_one_went_to_the_actions() {
+fn wait_ran_actions_for_further_events_of_a_blocked_type() {
     let mut notifier = Notifier::new().unwrap();
     let ((posts, count_posts), (_, count_signals)) = (count(), count());
     notifier.on(EventType::USER, count_posts).unwrap();
@@ -88,8 +88,8 @@ fn of_several_that_came_together_while_their_type_was_blocked_all_but_one_went_t
     notifier.block(EventType::USER).unwrap();
     let poster = notifier.poster();
     (1..=4).for_each(|value| poster.post(value).unwrap());
-    let far = Instant::now() + Duration::from_secs(60);
-    let mut next = || notifier.wait(&[EventType::USER], Some(far)).unwrap().unwrap().value;
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut next = || notifier.wait(&[EventType::USER], Some(until)).unwrap().unwrap().value;
     assert_eq!([next(), next()], [1, 2]);
     assert_eq!(posts.load(Ordering::Relaxed), 0);
     notifier.unblock(EventType::USER).unwrap();
@@ -97,9 +97,9 @@ fn of_several_that_came_together_while_their_type_was_blocked_all_but_one_went_t
 }
 
 #[test]
-fn with_more_types_than_groups_those_that_shared_the_last_were_blocked_together() {
+fn types_that_shared_the_last_group_were_blocked_together() {
     let mut notifier = Notifier::new().unwrap();
-    let (seen, action) = count();
+    let (counts, action) = count();
     let of = |number| EventType::signal(libc::SIGRTMIN() + number).unwrap();
     let (first, more) = ((0..30).map(of), of(30));
     for kind in first.chain([EventType::USER, EventType::TIMER]) {
@@ -111,5 +111,5 @@ fn with_more_types_than_groups_those_that_shared_the_last_were_blocked_together(
     notifier.block(EventType::USER).unwrap();
     // SAFETY: the signal is handled.
     unsafe { libc::raise(libc::SIGRTMIN() + 30) };
-    assert_eq!(seen.load(Ordering::Relaxed), 1);
+    assert_eq!(counts.load(Ordering::Relaxed), 1);
 }

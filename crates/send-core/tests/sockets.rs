@@ -1,4 +1,4 @@
-//! Connections and sockets that tell of themselves, on this machine's io_uring.
+//! Connections and sockets as sources of events, on this machine's io_uring.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -24,20 +24,20 @@ const RDHUP: u32 = libc::POLLRDHUP as u32;
 const ERR: u32 = libc::POLLERR as u32;
 
 const ACCEPTS: Group = Group::FIRST;
-const REST: Group = ACCEPTS.next();
+const OTHER: Group = ACCEPTS.next();
 
-/// Counts what a thread allocates.
+/// Counts allocations per thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator does it all.
+// SAFETY: forwards to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
-        // SAFETY: the caller keeps the rules.
+        // SAFETY: the caller follows the rules.
         unsafe { System.alloc(layout) }
     }
 
@@ -52,7 +52,8 @@ static ALLOCATOR: Counting = Counting;
 
 const CONFIG: SocketConfig = SocketConfig { sockets: 64, buffers: 4, buffer_size: 64 };
 
-/// A block over a ring, or none where there is no io_uring; that is said by the tests of `shared-ring`.
+/// Returns a block over a ring, or `None` without io_uring, which the tests of `shared-ring`
+/// report.
 fn block_for(events: u32, config: SocketConfig) -> Option<Send> {
     match Sockets::new(&config) {
         Ok(sockets) => {
@@ -81,42 +82,42 @@ fn connect(to: SocketAddr) -> TcpStream {
     client
 }
 
-/// Two ends of a connection; the first is that of the server.
+/// Returns two ends of a connection, the server's first.
 fn pair() -> (TcpStream, TcpStream) {
     let (listener, address) = listen();
     let client = connect(address);
     (listener.accept().unwrap().0, client)
 }
 
-/// How many connections wait in a listener's queue, as the kernel tells.
+/// Returns the number of connections in a listener's backlog, from TCP_INFO.
 fn queued(listener: RawFd) -> u32 {
     let mut info = [0_u8; 232];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the option writes at most so many bytes to `info`.
+    // SAFETY: the option writes at most `length` bytes to `info`.
     let result = unsafe {
         let info = info.as_mut_ptr().cast();
         libc::getsockopt(listener, libc::IPPROTO_TCP, libc::TCP_INFO, info, &mut length)
     };
     assert_eq!(result, 0);
-    // `tcpi_unacked`, which for a listener is the length of its queue.
+    // `tcpi_unacked`: for a listener, the length of its backlog.
     u32::from_ne_bytes(info[24..28].try_into().unwrap())
 }
 
-/// Waits for an event of a kind among some groups.
+/// Waits for an event of some groups, and asserts its type.
 fn await_event(send: &mut Send, mask: Groups, kind: EventType) -> Event {
-    let far = Instant::now() + Duration::from_secs(60);
-    assert!(send.wait(mask, Some(far)).unwrap(), "no event of the kind {kind:?} comes");
+    let until = Instant::now() + Duration::from_secs(60);
+    assert!(send.wait(mask, Some(until)).unwrap(), "no event of type {kind:?}");
     let event = send.next_event().unwrap();
     assert_eq!(event.kind, kind, "{event:?}");
     event
 }
 
-/// Has the kernel do what it has put off, while no event is delivered.
+/// Enters the kernel, so that it runs deferred work, without delivering an event.
 fn enter(send: &mut Send) {
     assert!(!send.wait(Groups::NONE, Some(Instant::now())).unwrap());
 }
 
-/// Waits until so many events wait undelivered.
+/// Waits until `count` events are undelivered.
 fn await_queued(send: &mut Send, count: u32) {
     while send.block().num_queued() != count {
         enter(send);
@@ -124,7 +125,7 @@ fn await_queued(send: &mut Send, count: u32) {
 }
 
 #[test]
-fn a_connection_tells_of_its_state_as_it_is_accepted() {
+fn accept_event_has_the_state_of_the_connection() {
     let Some(mut send) = block() else { return };
     let (listener, address) = listen();
     send.auto_accept(listener, None).unwrap();
@@ -135,9 +136,9 @@ fn a_connection_tells_of_its_state_as_it_is_accepted() {
     let socket = SocketId::of(&event).unwrap();
     assert_eq!(send.peer(socket), Ok(Some(client.local_addr().unwrap())));
     assert_eq!(send.descriptor(socket).unwrap().as_raw_fd(), event.fd);
-    let mut heard = [0; 9];
-    assert_eq!((send.recv(socket, &mut heard), &heard[..5]), (Ok(Some(5)), &b"hello"[..]));
-    assert_eq!(send.recv(socket, &mut heard), Ok(None));
+    let mut received = [0; 9];
+    assert_eq!((send.recv(socket, &mut received), &received[..5]), (Ok(Some(5)), &b"hello"[..]));
+    assert_eq!(send.recv(socket, &mut received), Ok(None));
     assert_eq!(send.send(socket, b"bye"), Ok(Some(3)));
     drop(send.release(socket).unwrap());
     let mut last = Vec::new();
@@ -146,7 +147,7 @@ fn a_connection_tells_of_its_state_as_it_is_accepted() {
 }
 
 #[test]
-fn nothing_is_accepted_while_the_masks_let_no_connection_through() {
+fn no_connection_is_accepted_while_masks_are_lowered() {
     let Some(mut send) = block() else { return };
     let (listener, address) = listen();
     let number = listener.as_raw_fd();
@@ -154,7 +155,7 @@ fn nothing_is_accepted_while_the_masks_let_no_connection_through() {
     let clients: Vec<_> = (0..3).map(|_| connect(address)).collect();
     await_queued(&mut send, 1);
     assert_eq!((queued(number), send.next_event()), (3, None));
-    // Other groups may be delivered meanwhile.
+    // Other groups may be delivered.
     send.set_deliver(!Groups::from(ACCEPTS));
     send.poll_pending();
     assert_eq!((queued(number), send.next_event()), (3, None));
@@ -162,19 +163,19 @@ fn nothing_is_accepted_while_the_masks_let_no_connection_through() {
     assert_eq!(queued(number), 0);
     let accepted: Vec<_> = std::iter::from_fn(|| send.next_event()).map(|e| e.kind).collect();
     assert_eq!(accepted, [EventType::ACCEPT; 3]);
-    // It ends as it began: at once.
+    // Accepting stops as soon as the mask is lowered.
     send.set_deliver(Groups::NONE);
     let late: Vec<_> = (0..3).map(|_| connect(address)).collect();
     await_queued(&mut send, 1);
     assert_eq!((queued(number), send.next_event()), (3, None));
-    // The mask of a wait stands for it.
+    // The mask of a wait replaces it.
     await_event(&mut send, ACCEPTS.into(), EventType::ACCEPT);
     assert_eq!(queued(number), 0);
     drop((clients, late));
 }
 
 #[test]
-fn a_type_that_is_disabled_for_a_while_forgets_no_connection() {
+fn disabling_accept_temporarily_loses_no_connection() {
     let Some(mut send) = block() else { return };
     let (listener, address) = listen();
     let number = listener.as_raw_fd();
@@ -185,7 +186,7 @@ fn a_type_that_is_disabled_for_a_while_forgets_no_connection() {
     send.set_deliver(Groups::ALL);
     enter(&mut send);
     assert_eq!(queued(number), 1);
-    send.set_group(EventType::ACCEPT, Some(REST)).unwrap();
+    send.set_group(EventType::ACCEPT, Some(OTHER)).unwrap();
     assert_eq!(
         send.next_event().map(|event| (event.kind, event.group)),
         Some((EventType::ACCEPT, 1))
@@ -193,7 +194,7 @@ fn a_type_that_is_disabled_for_a_while_forgets_no_connection() {
 }
 
 #[test]
-fn a_connection_interrupts_the_application_while_it_computes() {
+fn connection_interrupts_a_computation() {
     let Some(mut send) = block_for(1024, SocketConfig { sockets: 1024, ..CONFIG }) else { return };
     let (listener, address) = listen();
     let accepts = Arc::new(AtomicU64::new(0));
@@ -202,7 +203,7 @@ fn a_connection_interrupts_the_application_while_it_computes() {
     send.set_notify(Groups::ALL).unwrap();
     send.auto_accept(listener, None).unwrap();
     let connecting = thread::spawn(move || (0..100).map(|_| connect(address)).collect::<Vec<_>>());
-    // No system call is made here.
+    // This loop makes no system call.
     while accepts.load(Ordering::Relaxed) < 100 {
         std::hint::spin_loop();
     }
@@ -211,14 +212,14 @@ fn a_connection_interrupts_the_application_while_it_computes() {
 }
 
 #[test]
-fn a_socket_interrupts_the_application_while_it_computes() {
+fn ready_socket_interrupts_a_computation() {
     let Some(mut send) = block() else { return };
     let ready = Arc::new(AtomicBool::new(false));
     send.set_handler(SetFlag(ready.clone()), Trigger::Edge);
     send.set_notify(Groups::from(Group::new(7).unwrap())).unwrap();
     let (server, mut client) = pair();
     let socket = send.watch(server, Group::new(7).unwrap()).unwrap();
-    // What it can do at the beginning.
+    // The initial state.
     assert!(ready.swap(false, Ordering::Acquire));
     let first = send.next_event().unwrap();
     assert_eq!((first.value, first.state, first.group), (socket.value(), OUT, 7));
@@ -240,18 +241,18 @@ fn a_socket_interrupts_the_application_while_it_computes() {
 }
 
 #[test]
-fn bytes_that_are_received_interrupt_the_application() {
+fn received_bytes_interrupt_a_computation() {
     let Some(mut send) = block() else { return };
-    let come = Arc::new(AtomicBool::new(false));
-    send.set_handler(SetFlag(come.clone()), Trigger::Edge);
+    let notified = Arc::new(AtomicBool::new(false));
+    send.set_handler(SetFlag(notified.clone()), Trigger::Edge);
     send.set_notify(Groups::ALL).unwrap();
     let (server, mut client) = pair();
-    let socket = send.receive(server, REST).unwrap();
+    let socket = send.receive(server, OTHER).unwrap();
     let writing = thread::spawn(move || {
         client.write_all(b"hello").unwrap();
         client
     });
-    while !come.swap(false, Ordering::Acquire) {
+    while !notified.swap(false, Ordering::Acquire) {
         std::hint::spin_loop();
     }
     assert_eq!(send.next_event().unwrap().value, socket.value());
@@ -261,26 +262,26 @@ fn bytes_that_are_received_interrupt_the_application() {
 }
 
 #[test]
-fn a_socket_that_is_flooded_has_one_event() {
+fn flooded_socket_has_one_event() {
     let Some(mut send) = block() else { return };
     let (server, mut client) = pair();
-    let socket = send.watch(server, REST).unwrap();
-    let (other, mut far) = pair();
-    let receives = send.receive(other, REST).unwrap();
-    assert_eq!(await_event(&mut send, REST.into(), EventType::READY).value, socket.value());
+    let socket = send.watch(server, OTHER).unwrap();
+    let (other, mut until) = pair();
+    let receives = send.receive(other, OTHER).unwrap();
+    assert_eq!(await_event(&mut send, OTHER.into(), EventType::READY).value, socket.value());
     let before = ALLOCATED.get();
     for _ in 0..2_000 {
         client.write_all(b"x").unwrap();
-        far.write_all(b"x").unwrap();
+        until.write_all(b"x").unwrap();
         enter(&mut send);
         assert!(send.block().num_queued() <= 2, "{}", send.block().num_queued());
     }
     assert_eq!(ALLOCATED.get(), before);
     assert_eq!(send.block().num_queued(), 2);
     send.set_deliver(Groups::ALL);
-    let told: Vec<_> = std::iter::from_fn(|| send.next_event()).collect();
-    assert_eq!(told.len(), 2, "{told:?}");
-    for event in told {
+    let events: Vec<_> = std::iter::from_fn(|| send.next_event()).collect();
+    assert_eq!(events.len(), 2, "{events:?}");
+    for event in events {
         let state = if event.value == socket.value() { IN | OUT } else { IN };
         assert_eq!((event.state, event.count > 1), (state, true), "{event:?}");
     }
@@ -288,42 +289,42 @@ fn a_socket_that_is_flooded_has_one_event() {
 }
 
 #[test]
-fn an_event_is_withdrawn_when_the_socket_was_emptied_before() {
+fn event_of_a_drained_socket_is_withdrawn() {
     let Some(mut send) = block() else { return };
     let (server, mut client) = pair();
-    let socket = send.watch(server, REST).unwrap();
-    await_event(&mut send, REST.into(), EventType::READY);
+    let socket = send.watch(server, OTHER).unwrap();
+    await_event(&mut send, OTHER.into(), EventType::READY);
     client.write_all(b"hello").unwrap();
     await_queued(&mut send, 1);
     assert_eq!(send.recv(socket, &mut [0; 64]), Ok(Some(5)));
     send.set_deliver(Groups::ALL);
     assert_eq!((send.next_event(), send.block().num_queued()), (None, 0));
-    // What was read in part only is still told.
+    // Partially read data is still reported.
     send.set_deliver(Groups::NONE);
     client.write_all(b"again").unwrap();
     await_queued(&mut send, 1);
     assert_eq!(send.recv(socket, &mut [0; 2]), Ok(Some(2)));
     send.set_deliver(Groups::ALL);
     assert_eq!(send.next_event().map(|event| event.state), Some(IN | OUT));
-    // And what has come since changes what is told.
+    // Changes since then are reported.
     send.set_deliver(Groups::NONE);
     client.write_all(b"more").unwrap();
     await_queued(&mut send, 1);
     client.shutdown(Shutdown::Write).unwrap();
-    let far = Instant::now() + Duration::from_secs(60);
-    assert_eq!(send.wait(REST.into(), Some(far)), Ok(true));
+    let until = Instant::now() + Duration::from_secs(60);
+    assert_eq!(send.wait(OTHER.into(), Some(until)), Ok(true));
     let states = std::iter::from_fn(|| {
-        send.wait(REST.into(), Some(far)).unwrap().then(|| send.next_event().unwrap().state)
+        send.wait(OTHER.into(), Some(until)).unwrap().then(|| send.next_event().unwrap().state)
     });
     assert!(states.take(2).any(|state| state == IN | OUT | RDHUP));
 }
 
 #[test]
-fn a_socket_with_room_again_tells_so() {
+fn socket_writable_again_raises_an_event() {
     let Some(mut send) = block() else { return };
     let (server, mut client) = pair();
-    let socket = send.watch(server, REST).unwrap();
-    await_event(&mut send, REST.into(), EventType::READY);
+    let socket = send.watch(server, OTHER).unwrap();
+    await_event(&mut send, OTHER.into(), EventType::READY);
     let mut sent = 0;
     while let Some(n) = send.send(socket, &[1; 65536]).unwrap() {
         sent += n;
@@ -332,87 +333,87 @@ fn a_socket_with_room_again_tells_so() {
         client.read_exact(&mut vec![0; sent]).unwrap();
         client
     });
-    let event = await_event(&mut send, REST.into(), EventType::READY);
+    let event = await_event(&mut send, OTHER.into(), EventType::READY);
     assert_eq!(event.state, OUT);
     assert!(send.send(socket, b"more").unwrap().is_some());
     drop(reading.join().unwrap());
 }
 
 #[test]
-fn received_bytes_are_told_and_taken_in_order() {
+fn received_bytes_are_returned_in_order() {
     let Some(mut send) = block() else { return };
     let (server, mut client) = pair();
-    let socket = send.receive(server, REST).unwrap();
+    let socket = send.receive(server, OTHER).unwrap();
     assert!(matches!(send.received(socket), Ok(Received::Nothing)));
     let sent: Vec<u8> = (0..10_000_u32).flat_map(u32::to_le_bytes).collect();
     let writing = thread::spawn({
         let sent = sent.clone();
         move || client.write_all(&sent)
     });
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     'all: loop {
-        let event = await_event(&mut send, REST.into(), EventType::DATA);
+        let event = await_event(&mut send, OTHER.into(), EventType::DATA);
         assert_eq!(SocketId::of(&event), Some(socket));
         loop {
             match send.received(socket).unwrap() {
-                Received::Bytes(bytes) => heard.extend_from_slice(&bytes),
+                Received::Bytes(bytes) => received.extend_from_slice(&bytes),
                 Received::Nothing => break,
                 Received::End => break 'all,
             }
         }
     }
-    assert!(heard == sent);
+    assert!(received == sent);
     assert!(matches!(send.received(socket), Ok(Received::End)));
     writing.join().unwrap().unwrap();
 }
 
 #[test]
-fn an_event_of_bytes_is_withdrawn_when_they_were_taken_before() {
+fn data_event_is_withdrawn_when_the_data_was_taken() {
     let Some(mut send) = block() else { return };
     let (server, mut client) = pair();
-    let socket = send.receive(server, REST).unwrap();
+    let socket = send.receive(server, OTHER).unwrap();
     client.write_all(b"hello").unwrap();
     await_queued(&mut send, 1);
     assert!(matches!(send.received(socket), Ok(Received::Bytes(_))));
     send.set_deliver(Groups::ALL);
     assert_eq!((send.next_event(), send.block().num_queued()), (None, 0));
     client.write_all(b"again").unwrap();
-    let event = await_event(&mut send, REST.into(), EventType::DATA);
+    let event = await_event(&mut send, OTHER.into(), EventType::DATA);
     assert_eq!(event.state, IN);
 }
 
 #[test]
-fn a_socket_that_found_no_buffer_goes_on_when_there_is_one() {
+fn socket_without_buffer_resumes_when_one_is_free() {
     let Some(mut send) = block() else { return };
-    let (greedy, mut first) = pair();
-    let greedy = send.receive(greedy, REST).unwrap();
+    let (large, mut first) = pair();
+    let large = send.receive(large, OTHER).unwrap();
     first.write_all(&[1; 1000]).unwrap();
     await_queued(&mut send, 1);
-    let (modest, mut second) = pair();
-    let modest = send.receive(modest, ACCEPTS).unwrap();
+    let (small, mut second) = pair();
+    let small = send.receive(small, ACCEPTS).unwrap();
     second.write_all(b"hello").unwrap();
-    // All buffers are full, of which the other takes none.
+    // All buffers are full, and the second socket has none.
     enter(&mut send);
-    assert!(matches!(send.received(modest), Ok(Received::Nothing)));
-    let mut heard = 0;
-    while heard < 1000 {
-        match send.received(greedy).unwrap() {
-            Received::Bytes(bytes) => heard += bytes.len(),
+    assert!(matches!(send.received(small), Ok(Received::Nothing)));
+    let mut received = 0;
+    while received < 1000 {
+        match send.received(large).unwrap() {
+            Received::Bytes(bytes) => received += bytes.len(),
             _ => enter(&mut send),
         }
     }
     let event = await_event(&mut send, ACCEPTS.into(), EventType::DATA);
-    assert_eq!(SocketId::of(&event), Some(modest));
-    let Received::Bytes(bytes) = send.received(modest).unwrap() else { panic!("nothing came") };
+    assert_eq!(SocketId::of(&event), Some(small));
+    let Received::Bytes(bytes) = send.received(small).unwrap() else { panic!("nothing came") };
     assert_eq!(&*bytes, b"hello");
 }
 
 #[test]
-fn a_reset_is_told() {
+fn reset_is_reported() {
     let Some(mut send) = block() else { return };
     let ((watched, one), (receiving, two)) = (pair(), pair());
     let watched = send.watch(watched, ACCEPTS).unwrap();
-    let receiving = send.receive(receiving, REST).unwrap();
+    let receiving = send.receive(receiving, OTHER).unwrap();
     await_event(&mut send, ACCEPTS.into(), EventType::READY);
     for client in [one, two] {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -428,43 +429,43 @@ fn a_reset_is_told() {
     assert_eq!((SocketId::of(&event), event.state & ERR), (Some(watched), ERR));
     let reset = Error::System("receiving", libc::ECONNRESET);
     assert_eq!(send.recv(watched, &mut [0; 8]), Err(reset));
-    let event = await_event(&mut send, REST.into(), EventType::DATA);
+    let event = await_event(&mut send, OTHER.into(), EventType::DATA);
     assert_eq!(event.state, ERR);
     assert_eq!(send.received(receiving).err(), Some(reset));
     assert_eq!(send.received(receiving).err(), Some(reset));
 }
 
 #[test]
-fn accepted_sockets_inherit_what_their_listener_was_told() {
+fn accepted_sockets_inherit_the_group_of_their_listener() {
     let Some(mut send) = block() else { return };
-    let come = Arc::new(AtomicBool::new(false));
+    let notified = Arc::new(AtomicBool::new(false));
     let (listener, address) = listen();
-    send.auto_accept(listener, Some(REST)).unwrap();
-    send.set_handler(SetFlag(come.clone()), Trigger::Edge);
+    send.auto_accept(listener, Some(OTHER)).unwrap();
+    send.set_handler(SetFlag(notified.clone()), Trigger::Edge);
     send.set_notify(Groups::ALL).unwrap();
     let connecting = thread::spawn(move || {
         let mut client = connect(address);
         client.write_all(b"hello").unwrap();
         client
     });
-    while !come.swap(false, Ordering::Acquire) {
+    while !notified.swap(false, Ordering::Acquire) {
         std::hint::spin_loop();
     }
     let mut client = connecting.join().unwrap();
     let accepted = send.next_event().unwrap();
     let socket = SocketId::of(&accepted).unwrap();
     assert_eq!(accepted.kind, EventType::ACCEPT);
-    // It tells of its state without having been asked to, and interrupts.
+    // It reports its state without further setup, and interrupts.
     let mut state = 0;
     while state & IN == 0 {
-        let event = await_event(&mut send, REST.into(), EventType::READY);
+        let event = await_event(&mut send, OTHER.into(), EventType::READY);
         assert_eq!((SocketId::of(&event), event.group), (Some(socket), 1));
         state = event.state;
     }
     assert_eq!(send.recv(socket, &mut [0; 64]), Ok(Some(5)));
-    come.store(false, Ordering::Release);
+    notified.store(false, Ordering::Release);
     let writing = thread::spawn(move || client.write_all(b"again").map(|()| client));
-    while !come.swap(false, Ordering::Acquire) {
+    while !notified.swap(false, Ordering::Acquire) {
         std::hint::spin_loop();
     }
     assert_eq!(send.next_event().map(|event| event.state), Some(IN | OUT));
@@ -472,28 +473,28 @@ fn accepted_sockets_inherit_what_their_listener_was_told() {
 }
 
 #[test]
-fn accepted_sockets_interrupt_again_and_again_though_their_listener_does_not() {
+fn accepted_sockets_interrupt_repeatedly_without_their_listener() {
     let Some(mut send) = block() else { return };
-    let come = Arc::new(AtomicBool::new(false));
-    send.set_handler(SetFlag(come.clone()), Trigger::Edge);
-    send.set_notify(REST.into()).unwrap();
+    let notified = Arc::new(AtomicBool::new(false));
+    send.set_handler(SetFlag(notified.clone()), Trigger::Edge);
+    send.set_notify(OTHER.into()).unwrap();
     let (listener, address) = listen();
-    // Two with the same to inherit.
+    // Two listeners with the same inherited group.
     for listener in [listener, listen().0] {
-        send.auto_accept(listener, Some(REST)).unwrap();
+        send.auto_accept(listener, Some(OTHER)).unwrap();
     }
     let mut client = connect(address);
     let accepted = await_event(&mut send, ACCEPTS.into(), EventType::ACCEPT);
     let socket = SocketId::of(&accepted).unwrap();
-    // What it can do at the beginning.
-    assert_eq!(await_event(&mut send, REST.into(), EventType::READY).state, OUT);
-    come.store(false, Ordering::Release);
+    // The initial state.
+    assert_eq!(await_event(&mut send, OTHER.into(), EventType::READY).state, OUT);
+    notified.store(false, Ordering::Release);
     for round in 0..10 {
         let writing = thread::spawn(move || client.write_all(&[round; 8]).map(|()| client));
-        // No system call is made here.
-        let far = Instant::now() + Duration::from_secs(60);
-        while !come.swap(false, Ordering::Acquire) {
-            assert!(Instant::now() < far, "round {round}: nothing interrupts");
+        // This loop makes no system call.
+        let until = Instant::now() + Duration::from_secs(60);
+        while !notified.swap(false, Ordering::Acquire) {
+            assert!(Instant::now() < until, "round {round}: nothing interrupts");
             std::hint::spin_loop();
         }
         client = writing.join().unwrap().unwrap();
@@ -503,7 +504,7 @@ fn accepted_sockets_interrupt_again_and_again_though_their_listener_does_not() {
 }
 
 #[test]
-fn accepted_sockets_tell_nothing_when_there_is_nothing_to_inherit() {
+fn accepted_sockets_without_inherited_group_raise_no_event() {
     let Some(mut send) = block() else { return };
     let (listener, address) = listen();
     send.auto_accept(listener, None).unwrap();
@@ -511,32 +512,32 @@ fn accepted_sockets_tell_nothing_when_there_is_nothing_to_inherit() {
     let event = await_event(&mut send, ACCEPTS.into(), EventType::ACCEPT);
     client.write_all(b"hello").unwrap();
     assert_eq!(send.wait(Groups::ALL, Some(Instant::now())), Ok(false));
-    // It is watched when it is given back and told to.
+    // It is watched after it was released and added again.
     let fd = send.release(SocketId::of(&event).unwrap()).unwrap();
-    let socket = send.watch(fd, REST).unwrap();
-    assert_eq!(await_event(&mut send, REST.into(), EventType::READY).value, socket.value());
+    let socket = send.watch(fd, OTHER).unwrap();
+    assert_eq!(await_event(&mut send, OTHER.into(), EventType::READY).value, socket.value());
 }
 
 #[test]
-fn a_socket_that_is_released_tells_no_more() {
+fn released_socket_raises_no_event() {
     let Some(mut send) = block() else { return };
     let (server, mut client) = pair();
-    let old = send.watch(server, REST).unwrap();
+    let old = send.watch(server, OTHER).unwrap();
     await_queued(&mut send, 1);
     let server = send.release(old).unwrap();
     send.poll_pending();
     assert_eq!(send.block().num_queued(), 0);
-    // SAFETY: it asks for the flags of a descriptor.
+    // SAFETY: only queries the flags of a descriptor.
     let flags = unsafe { libc::fcntl(server.as_raw_fd(), libc::F_GETFL) };
     assert_eq!(flags & libc::O_ASYNC, 0);
     assert_eq!(send.release(old).err(), Some(Error::NoSuchSocket));
     assert_eq!(send.recv(old, &mut [0]).err(), Some(Error::NoSuchSocket));
     assert_eq!(send.received(old).err(), Some(Error::NoSuchSocket));
-    // Another in its place has another name.
+    // Another socket in its slot has another identifier.
     let (next, _far) = pair();
     let new = send.watch(next, ACCEPTS).unwrap();
     assert_ne!(old, new);
-    client.write_all(b"nobody listens").unwrap();
+    client.write_all(b"ignored").unwrap();
     let event = await_event(&mut send, Groups::ALL, EventType::READY);
     assert_eq!((SocketId::of(&event), event.group), (Some(new), 0));
     assert_eq!(send.wait(Groups::ALL, Some(Instant::now())), Ok(false));
@@ -544,14 +545,14 @@ fn a_socket_that_is_released_tells_no_more() {
 }
 
 #[test]
-fn what_was_received_and_not_taken_gives_its_buffers_back() {
+fn releasing_a_socket_frees_the_buffers_of_its_data() {
     let Some(mut send) = block() else { return };
     for _ in 0..20 {
         let (server, mut client) = pair();
-        let socket = send.receive(server, REST).unwrap();
+        let socket = send.receive(server, OTHER).unwrap();
         client.write_all(&[1; 1000]).unwrap();
         await_queued(&mut send, 1);
-        // One is lent while the others go.
+        // One buffer is borrowed while the others are freed.
         let Received::Bytes(bytes) = send.received(socket).unwrap() else { panic!("none came") };
         send.release(socket).unwrap();
         assert_eq!(&*bytes, &[1; 64]);
@@ -559,26 +560,26 @@ fn what_was_received_and_not_taken_gives_its_buffers_back() {
 }
 
 #[test]
-fn bytes_that_came_for_a_socket_that_is_gone_give_their_buffer_back() {
+fn data_of_a_released_socket_frees_its_buffer() {
     let Some(mut send) = block() else { return };
     let blocked = Blocked::new(libc::SIGIO);
     for _ in 0..20 {
         let (server, mut client) = pair();
-        let socket = send.receive(server, REST).unwrap();
-        // The ring has them, and nobody has looked.
+        let socket = send.receive(server, OTHER).unwrap();
+        // The ring has the data, and no poll has collected it.
         client.write_all(b"hello").unwrap();
         send.release(socket).unwrap();
     }
     drop(blocked);
     let (server, mut client) = pair();
-    let socket = send.receive(server, REST).unwrap();
+    let socket = send.receive(server, OTHER).unwrap();
     client.write_all(b"hello").unwrap();
-    await_event(&mut send, REST.into(), EventType::DATA);
+    await_event(&mut send, OTHER.into(), EventType::DATA);
     assert!(matches!(send.received(socket), Ok(Received::Bytes(_))));
 }
 
 #[test]
-fn low_groups_are_told_first() {
+fn low_groups_are_delivered_first() {
     let Some(mut send) = block() else { return };
     let (mut clients, mut sockets) = (Vec::new(), Vec::new());
     for group in [9, 4, 7] {
@@ -593,22 +594,22 @@ fn low_groups_are_told_first() {
 }
 
 #[test]
-fn the_group_of_a_socket_is_its_own_whatever_becomes_of_its_type() {
+fn socket_keeps_its_group_when_its_type_is_regrouped() {
     for other in [None, Some(Group::FIRST)] {
         let Some(mut send) = block() else { return };
         let (server, _client) = pair();
-        send.set_group(EventType::READY, Some(REST)).unwrap();
-        send.watch(server, REST).unwrap();
+        send.set_group(EventType::READY, Some(OTHER)).unwrap();
+        send.watch(server, OTHER).unwrap();
         await_queued(&mut send, 1);
         send.set_group(EventType::READY, other).unwrap();
         send.set_deliver(Groups::ALL);
-        let told = send.next_event().map(|event| (event.kind, event.group));
-        assert_eq!(told, Some((EventType::READY, REST.number())));
+        let events = send.next_event().map(|event| (event.kind, event.group));
+        assert_eq!(events, Some((EventType::READY, OTHER.number())));
     }
 }
 
 #[test]
-fn posts_that_nobody_takes_hold_up_no_socket() {
+fn undelivered_posts_do_not_block_sockets() {
     let Some(mut send) = block_for(2, CONFIG) else { return };
     send.set_group(EventType::USER, Some(Group::new(31).unwrap())).unwrap();
     let poster = send.poster();
@@ -616,9 +617,9 @@ fn posts_that_nobody_takes_hold_up_no_socket() {
         send.poll_pending();
     }
     let (listener, address) = listen();
-    send.auto_accept(listener, Some(REST)).unwrap();
+    send.auto_accept(listener, Some(OTHER)).unwrap();
     let mut client = connect(address);
-    let others = Groups::from(ACCEPTS) | REST.into();
+    let others = Groups::from(ACCEPTS) | OTHER.into();
     await_event(&mut send, others, EventType::ACCEPT);
     await_event(&mut send, others, EventType::READY);
     client.write_all(b"hello").unwrap();
@@ -626,14 +627,14 @@ fn posts_that_nobody_takes_hold_up_no_socket() {
 }
 
 #[test]
-fn a_socket_goes_on_when_the_ring_has_overflowed() {
+fn socket_resumes_after_ring_overflow() {
     let Some(mut send) = block() else { return };
-    // Here every write is a piece of its own, and a report; TCP puts some together.
+    // On this socket every write is a separate report; TCP merges some.
     let (server, mut client) = UnixStream::pair().unwrap();
     let mut reader = server.try_clone().unwrap();
-    let socket = send.watch(server, REST).unwrap();
-    await_event(&mut send, REST.into(), EventType::READY);
-    // The ring has room for 4,096, as nobody takes one.
+    let socket = send.watch(server, OTHER).unwrap();
+    await_event(&mut send, OTHER.into(), EventType::READY);
+    // The completion queue has room for 4,096 entries, and none is consumed.
     send.with_notifications_blocked(|_| {
         for _ in 0..5_000 {
             client.write_all(b"x").unwrap();
@@ -642,21 +643,21 @@ fn a_socket_goes_on_when_the_ring_has_overflowed() {
     });
     enter(&mut send);
     client.write_all(b"x").unwrap();
-    assert_eq!(await_event(&mut send, REST.into(), EventType::READY).state, IN | OUT);
+    assert_eq!(await_event(&mut send, OTHER.into(), EventType::READY).state, IN | OUT);
     assert_eq!(send.recv(socket, &mut [0; 8]), Ok(Some(1)));
-    assert_eq!(send.wait(REST.into(), Some(Instant::now())), Ok(false));
+    assert_eq!(send.wait(OTHER.into(), Some(Instant::now())), Ok(false));
     client.write_all(b"x").unwrap();
-    assert_eq!(await_event(&mut send, REST.into(), EventType::READY).state, IN | OUT);
+    assert_eq!(await_event(&mut send, OTHER.into(), EventType::READY).state, IN | OUT);
 }
 
-/// Has a signal blocked in the calling thread as long as this lives.
+/// Blocks a signal in the calling thread until dropped.
 struct Blocked(libc::sigset_t);
 
 impl Blocked {
     fn new(signal: i32) -> Self {
         // SAFETY: a plain C structure for which all zero bytes are a valid value.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: it is a live signal set.
+        // SAFETY: `set` is a live signal set.
         unsafe {
             libc::sigaddset(&mut set, signal);
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
@@ -673,11 +674,11 @@ impl Drop for Blocked {
 }
 
 #[test]
-fn who_looks_sees_what_has_come_without_having_entered_the_kernel() {
+fn poll_finds_events_without_kernel_entry() {
     let Some(mut send) = block() else { return };
     let (server, mut client) = pair();
-    let socket = send.watch(server, REST).unwrap();
-    await_event(&mut send, REST.into(), EventType::READY);
+    let socket = send.watch(server, OTHER).unwrap();
+    await_event(&mut send, OTHER.into(), EventType::READY);
     let blocked = Blocked::new(libc::SIGIO);
     for _ in 0..20 {
         let written = Arc::new(AtomicBool::new(false));
@@ -704,40 +705,40 @@ fn who_looks_sees_what_has_come_without_having_entered_the_kernel() {
 }
 
 #[test]
-fn a_post_ends_a_wait_that_no_signal_interrupts_again_and_again() {
+fn posts_end_waits_without_signals() {
     let Some(mut send) = block() else { return };
-    send.set_group(EventType::USER, Some(REST)).unwrap();
+    send.set_group(EventType::USER, Some(OTHER)).unwrap();
     let poster = send.poster();
     let blocked = Blocked::new(libc::SIGIO);
     thread::scope(|scope| {
         for round in 0..50 {
             let poster = &poster;
             scope.spawn(move || poster.post(round).unwrap());
-            assert_eq!(await_event(&mut send, REST.into(), EventType::USER).value, round);
+            assert_eq!(await_event(&mut send, OTHER.into(), EventType::USER).value, round);
         }
     });
     drop(blocked);
-    // Nor does its end wait for the waker.
+    // Dropping the block does not wait for the waker either.
     let begin = Instant::now();
     drop(send);
     assert!(begin.elapsed() < Duration::from_secs(4));
 }
 
 #[test]
-fn connections_for_which_there_is_no_room_wait_in_the_listeners_queue() {
+fn connections_over_the_maximum_wait_in_the_listen_backlog() {
     let Some(mut send) = block_for(1, SocketConfig { sockets: 3, ..CONFIG }) else { return };
     let (listener, address) = listen();
     let number = listener.as_raw_fd();
     send.auto_accept(listener, None).unwrap();
     let clients: Vec<_> = (0..4).map(|_| connect(address)).collect();
-    // The buffer has room for one, the table for two.
+    // The buffer has room for one connection, the table for two.
     send.set_deliver(Groups::ALL);
     let first = await_event(&mut send, Groups::ALL, EventType::ACCEPT);
     let second = await_event(&mut send, Groups::ALL, EventType::ACCEPT);
     assert_eq!((queued(number), send.next_event()), (2, None));
-    // That is no reason not to sleep.
-    let turns = Instant::now() + Duration::from_millis(20);
-    assert_eq!(send.wait(Groups::ALL, Some(turns)), Ok(false));
+    // Waiting connections do not keep a wait from sleeping.
+    let until = Instant::now() + Duration::from_millis(20);
+    assert_eq!(send.wait(Groups::ALL, Some(until)), Ok(false));
     for event in [first, second] {
         drop(send.release(SocketId::of(&event).unwrap()).unwrap());
         assert!(await_event(&mut send, Groups::ALL, EventType::ACCEPT).fd >= 0);
@@ -747,19 +748,19 @@ fn connections_for_which_there_is_no_room_wait_in_the_listeners_queue() {
 }
 
 #[test]
-fn a_listener_that_can_accept_no_more_tells_so() {
+fn failed_listener_raises_an_event() {
     let Some(mut send) = block() else { return };
     let (listener, _) = listen();
     let number = listener.as_raw_fd();
     let socket = send.auto_accept(listener, None).unwrap();
-    // SAFETY: it passes numbers.
+    // SAFETY: passes numbers.
     assert_eq!(unsafe { libc::shutdown(number, libc::SHUT_RDWR) }, 0);
     let event = await_event(&mut send, Groups::ALL, EventType::ACCEPT);
     assert_eq!((SocketId::of(&event), event.fd, event.state), (Some(socket), -1, ERR));
 }
 
 #[test]
-fn each_thread_has_sockets_of_its_own() {
+fn each_thread_has_its_own_sockets() {
     if block().is_none() {
         return;
     }
@@ -767,11 +768,11 @@ fn each_thread_has_sockets_of_its_own() {
         for byte in [1, 2] {
             scope.spawn(move || {
                 let mut send = block().unwrap();
-                let come = Arc::new(AtomicBool::new(false));
-                send.set_handler(SetFlag(come.clone()), Trigger::Edge);
+                let notified = Arc::new(AtomicBool::new(false));
+                send.set_handler(SetFlag(notified.clone()), Trigger::Edge);
                 send.set_notify(Groups::ALL).unwrap();
                 let (listener, address) = listen();
-                send.auto_accept(listener, Some(REST)).unwrap();
+                send.auto_accept(listener, Some(OTHER)).unwrap();
                 let peer = thread::spawn(move || {
                     let mut client = connect(address);
                     for _ in 0..100 {
@@ -779,16 +780,16 @@ fn each_thread_has_sockets_of_its_own() {
                         assert_eq!(client.read(&mut [0]).unwrap(), 1);
                     }
                 });
-                let mut heard = 0;
-                while heard < 100 {
-                    while !come.swap(false, Ordering::Acquire) {
+                let mut received = 0;
+                while received < 100 {
+                    while !notified.swap(false, Ordering::Acquire) {
                         std::hint::spin_loop();
                     }
                     while let Some(event) = send.next_event() {
                         let (socket, mut into) = (SocketId::of(&event).unwrap(), [0; 8]);
                         if let Ok(Some(1)) = send.recv(socket, &mut into) {
                             assert_eq!(into[0], byte);
-                            heard += 1;
+                            received += 1;
                             send.send(socket, &[byte]).unwrap();
                         }
                     }
@@ -800,32 +801,32 @@ fn each_thread_has_sockets_of_its_own() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
-    let refused = |config: SocketConfig| match Sockets::new(&config).unwrap_err() {
+fn invalid_arguments_are_rejected() {
+    let error_of = |config: SocketConfig| match Sockets::new(&config).unwrap_err() {
         SendSetupError::Block(error) => error,
-        SendSetupError::Ring(missing) => panic!("{missing}"),
+        SendSetupError::Ring(error) => panic!("{error}"),
     };
     for sockets in [0, MAX_SOCKETS + 1] {
-        assert_eq!(refused(SocketConfig { sockets, ..CONFIG }), Error::SocketCount(sockets));
+        assert_eq!(error_of(SocketConfig { sockets, ..CONFIG }), Error::SocketCount(sockets));
     }
     for (buffers, buffer_size) in [(0, 64), (3, 64), (4, 0), (32768, u32::MAX)] {
         let config = SocketConfig { buffers, buffer_size, ..CONFIG };
-        assert_eq!(refused(config), Error::ReceiveBuffers(buffers, buffer_size));
+        assert_eq!(error_of(config), Error::ReceiveBuffers(buffers, buffer_size));
     }
     let Some(mut send) = block_for(8, SocketConfig { sockets: 1, ..CONFIG }) else { return };
     let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
     let number = file.as_raw_fd();
-    assert_eq!(send.watch(file, REST), Err(Error::NotASocket(number)));
+    assert_eq!(send.watch(file, OTHER), Err(Error::NotASocket(number)));
     let (server, _client) = pair();
     let number = server.as_raw_fd();
     assert_eq!(send.auto_accept(server, None), Err(Error::NotListening(number)));
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
     let number = datagrams.as_raw_fd();
-    assert_eq!(send.receive(datagrams, REST), Err(Error::NotAStream(number)));
+    assert_eq!(send.receive(datagrams, OTHER), Err(Error::NotAStream(number)));
     let ((first, _one), (second, _two)) = (pair(), pair());
-    let socket = send.watch(first, REST).unwrap();
-    assert_eq!(send.watch(second, REST), Err(Error::TooManySockets));
-    // It is watched, and so not received from.
+    let socket = send.watch(first, OTHER).unwrap();
+    assert_eq!(send.watch(second, OTHER), Err(Error::TooManySockets));
+    // The socket is watched, so it has no received data.
     assert_eq!(send.received(socket).err(), Some(Error::NoSuchSocket));
     assert_eq!(SocketId::of(&Event::new(EventType::USER)), None);
 }

@@ -1,4 +1,4 @@
-//! What makes no sense is refused by name, and the process goes on.
+//! Invalid arguments are rejected with specific errors.
 
 use std::thread;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use send_core::{
 };
 
 #[test]
-fn a_thread_has_one_block() {
+fn second_block_of_a_thread_is_rejected() {
     let send = ControlBlock::define(4).unwrap();
     assert_eq!(ControlBlock::define(4).unwrap_err(), Error::AlreadyDefined);
     drop(send);
@@ -16,15 +16,15 @@ fn a_thread_has_one_block() {
 }
 
 #[test]
-fn a_buffer_holds_something_but_not_everything() {
+fn buffer_size_is_limited() {
     assert_eq!(ControlBlock::define(0).unwrap_err(), Error::BufferSize(0));
-    let most = MAX_EVENTS + 1;
-    assert_eq!(ControlBlock::define(most).unwrap_err(), Error::BufferSize(most));
+    let too_many = MAX_EVENTS + 1;
+    assert_eq!(ControlBlock::define(too_many).unwrap_err(), Error::BufferSize(too_many));
     drop(ControlBlock::define(1).unwrap());
 }
 
 #[test]
-fn there_is_no_notification_without_a_handler() {
+fn notification_requires_a_handler() {
     let mut send = ControlBlock::define(4).unwrap();
     assert_eq!(send.set_notify(Groups::ALL), Err(Error::NoHandler));
     assert_eq!(send.set_notify(Groups::NONE), Ok(()));
@@ -33,20 +33,20 @@ fn there_is_no_notification_without_a_handler() {
 }
 
 #[test]
-fn a_timer_has_a_period() {
+fn timer_with_zero_period_is_rejected() {
     let mut send = ControlBlock::define(4).unwrap();
     assert_eq!(send.set_timer(Some(Duration::ZERO)), Err(Error::NoPeriod));
 }
 
 #[test]
-fn there_are_32_groups() {
+fn group_32_is_rejected() {
     assert_eq!(Group::new(32), Err(Error::NoSuchGroup(32)));
 }
 
 #[test]
-fn a_critical_section_is_some_of_the_programs_code() {
+fn critical_section_outside_code_is_rejected() {
     let mut send = ControlBlock::define(4).unwrap();
-    let code = there_are_32_groups as fn() as usize;
+    let code = group_32_is_rejected as fn() as usize;
     assert_eq!(send.set_critical_section(code..code), Err(Error::EmptySection));
     let data = &raw const code as usize;
     let outside = Err(Error::OutsideProgram(data, data + 8));
@@ -55,32 +55,32 @@ fn a_critical_section_is_some_of_the_programs_code() {
 }
 
 #[test]
-fn a_signal_is_the_event_of_one_thread() {
+fn signal_of_another_thread_is_rejected() {
     let signal = EventType::signal(libc::SIGWINCH).unwrap();
     let mut send = ControlBlock::define(4).unwrap();
     send.set_group(signal, Some(Group::FIRST)).unwrap();
-    let refused = move || {
+    let claim = move || {
         let mut other = ControlBlock::define(4).unwrap();
         other.set_group(signal, Some(Group::FIRST))
     };
     let in_use = Err(Error::SignalInUse(libc::SIGWINCH));
-    assert_eq!(thread::spawn(refused).join().unwrap(), in_use);
+    assert_eq!(thread::spawn(claim).join().unwrap(), in_use);
     drop(send);
-    assert_eq!(thread::spawn(refused).join().unwrap(), Ok(()));
+    assert_eq!(thread::spawn(claim).join().unwrap(), Ok(()));
 }
 
 #[test]
-fn posts_to_a_block_that_is_gone_come_back() {
+fn post_to_a_dropped_block_fails() {
     let poster = thread::spawn(|| ControlBlock::define(4).unwrap().poster()).join().unwrap();
     assert_eq!(poster.post(7), Err(PostError::Ended(7)));
 }
 
 #[test]
-fn posts_beyond_the_room_come_back() {
+fn post_to_a_full_queue_fails() {
     let mut send = ControlBlock::define(2).unwrap();
     send.set_group(EventType::USER, Some(Group::FIRST)).unwrap();
     let poster = send.poster();
-    // Two are taken in and wait to be delivered; two wait to be taken in.
+    // Two events are collected and queued; two posts are not collected.
     (1..=2).for_each(|value| assert_eq!(poster.post(value), Ok(())));
     send.poll_pending();
     (3..=4).for_each(|value| assert_eq!(poster.post(value), Ok(())));
@@ -88,7 +88,7 @@ fn posts_beyond_the_room_come_back() {
 }
 
 #[test]
-fn every_refusal_is_a_sentence() {
+fn every_error_has_a_message() {
     let all = [
         Error::AlreadyDefined,
         Error::InChild,

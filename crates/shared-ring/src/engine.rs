@@ -5,22 +5,16 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::inflight::{Entry, InFlightTable};
-use crate::nonblocking::{
-    self, Blocking, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
-};
-use crate::offload::FileJob;
+use crate::operations::{Need, Operations, Read, SocketState};
 use crate::poller::{Epoll, Poller, Readiness};
 use crate::process::error_in_child;
 use crate::{
     Batch, BufferPool, Completion, Counters, Fd, Kernel, KernelError, Linux, Offload, Op, OpKind,
-    Outcome, Process, Submit, SubmitError, SubmitErrorKind, Submitted, System, Table, Token,
-    WakeSignal, Waker,
+    Outcome, Process, Socket, Submit, SubmitError, Submitted, System, Token, WakeSignal, Waker,
 };
 
 /// Configuration of an [`Engine`].
@@ -37,12 +31,8 @@ pub struct EngineConfig {
 /// A kernel over a poller and non-blocking system calls.
 pub struct Engine<P, S: System = Linux> {
     poller: P,
-    system: S,
+    operations: Operations<S, Polled>,
     offload: S::Offload,
-    /// Operations in flight. The flag marks those cancelled while an offload thread has them.
-    inflight: InFlightTable<bool>,
-    sockets: Table<Waiting>,
-    pool: Rc<BufferPool>,
     /// Completions of this turn.
     done: Batch,
     /// Completions of the next turn: operations that were cancelled or failed during this one.
@@ -58,7 +48,6 @@ pub struct Engine<P, S: System = Linux> {
     waker: Waker,
     waker_fd: Fd,
     now: Instant,
-    counters: Counters,
     /// The process that made the engine.
     process: Process,
 }
@@ -66,11 +55,9 @@ pub struct Engine<P, S: System = Linux> {
 /// The engine over epoll, which works on every Linux and in every container.
 pub type PortableKernel = Engine<Epoll>;
 
-/// The operations that wait for a socket, and the poller's state for it.
+/// Interest and readiness of a socket at the poller.
 #[derive(Default)]
-struct Waiting {
-    reader: Option<Token>,
-    writer: Option<Token>,
+struct Polled {
     wanted: Readiness,
     /// Edges reported and not consumed yet.
     ready: Readiness,
@@ -106,12 +93,10 @@ impl<P: Poller, S: System> Engine<P, S> {
         poller.set(waker_fd, Readiness::READ)?;
         let now = system.clock();
         let offload = system.offload(waker.clone());
+        let pool = BufferPool::new(config.buffers, config.buffer_size);
         Ok(Engine {
             poller,
-            system,
-            inflight: InFlightTable::new(config.operations),
-            sockets: Table::default(),
-            pool: BufferPool::new(config.buffers, config.buffer_size),
+            operations: Operations::new(system, config.operations, pool),
             done: Batch::new(),
             later: Batch::new(),
             events: Vec::new(),
@@ -122,79 +107,69 @@ impl<P: Poller, S: System> Engine<P, S> {
             waker,
             waker_fd,
             now,
-            counters: Counters::default(),
             process: Process::current(),
         })
     }
 
-    /// Removes an operation from the table and returns its last completion.
-    fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) -> Completion {
-        self.inflight.remove(token);
-        self.remove_waiter(fd, token);
-        Completion::last(token, outcome)
+    fn socket(&mut self, fd: Fd) -> &mut SocketState<Polled> {
+        self.operations.socket(fd)
     }
 
-    /// Fails an operation in the table; the completion returns its unsent data.
-    fn fail(&mut self, fd: Fd, token: Token, errno: Errno) -> Completion {
-        let data = match self.inflight.get(token) {
-            Some(Entry { op: Op::Send { data, .. }, .. }) => Some(mem::take(data)),
-            _ => None,
-        };
-        self.end(fd, token, Outcome::Failed(errno, data))
+    /// Provides what an operation that is now in flight needs.
+    fn provide(&mut self, token: Token) {
+        match self.operations.take_need() {
+            Some(Need::Ready(fd)) => self.wait_until_ready(fd, token),
+            Some(Need::Thread(job)) => self.offload.post(token, job),
+            None => {}
+        }
     }
 
-    fn remove_waiter(&mut self, fd: Fd, token: Token) {
-        let socket = self.sockets.at(fd.index());
-        for place in [&mut socket.reader, &mut socket.writer] {
-            if *place == Some(token) {
-                *place = None;
+    /// Handles the result of another attempt at an operation in flight.
+    fn resume(&mut self, token: Token, submitted: Submitted) -> Option<Completion> {
+        match submitted {
+            Submitted::Done(outcome) => Some(Completion::last(token, outcome)),
+            Submitted::InFlight => {
+                self.provide(token);
+                None
             }
         }
     }
 
     /// Puts an operation into the table until its socket is ready.
-    fn wait_until_ready(&mut self, fd: Fd, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        let reads = match op {
-            Op::Accept { .. } => token.kind() == OpKind::Accept,
-            Op::Receive { .. } => token.kind() == OpKind::Receive,
-            _ => false,
-        };
-        self.inflight.insert(token, op, false)?;
-        let socket = self.sockets.at(fd.index());
-        *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
-        if P::EDGE && reads && socket.ready.contains(Readiness::READ) {
+    fn wait_until_ready(&mut self, fd: Fd, token: Token) {
+        let socket = self.socket(fd);
+        let reads = socket.reader == Some(token);
+        if P::EDGE && reads && socket.notes.ready.contains(Readiness::READ) {
             self.queue_reread(fd);
         }
         if let Err(error) = self.update_interest(fd) {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
-            let failed = self.fail(fd, token, errno);
+            let failed = self.operations.fail(fd, token, errno);
             self.later.push_back(failed);
         }
-        Ok(Submitted::InFlight)
     }
 
     /// Registers with the poller the readiness that a socket's operations wait for. With edges the
     /// registration never changes.
     fn update_interest(&mut self, fd: Fd) -> std::io::Result<()> {
-        let socket = self.sockets.at(fd.index());
+        let socket = self.operations.socket(fd);
         let mut want = Readiness::empty();
         want.set(Readiness::READ, P::EDGE || socket.reader.is_some());
         want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
-        if socket.wanted != want {
+        if socket.notes.wanted != want {
             if !self.process.is_current() {
                 // The interest set is the parent's.
                 return Err(Errno::PERM.into());
             }
             self.poller.set(fd, want)?;
-            socket.wanted = want;
+            socket.notes.wanted = want;
         }
         Ok(())
     }
 
     /// Queues a socket to be read although no edge will be reported.
     fn queue_reread(&mut self, fd: Fd) {
-        let socket = self.sockets.at(fd.index());
-        if !mem::replace(&mut socket.unread, true) {
+        if !mem::replace(&mut self.socket(fd).notes.unread, true) {
             self.unread.push_back(fd);
         }
     }
@@ -212,13 +187,17 @@ impl<P: Poller, S: System> Engine<P, S> {
         if fd == self.waker_fd {
             return Some(self.on_wake());
         }
-        let socket = self.sockets.at(fd.index());
-        socket.ready |= ready;
+        let socket = self.socket(fd);
+        socket.notes.ready |= ready;
         // Sockets in `unread` are read after the events.
-        let reader = socket.reader.filter(|_| ready.contains(Readiness::READ) && !socket.unread);
+        let has_turn = ready.contains(Readiness::READ) && !socket.notes.unread;
+        let reader = socket.reader.filter(|_| has_turn);
         let writer = socket.writer.filter(|_| ready.contains(Readiness::WRITE));
         let read = reader.and_then(|token| self.read(fd, token));
-        if let Some(written) = writer.and_then(|token| self.write(fd, token)) {
+        if let Some(token) = writer
+            && let Some(submitted) = self.operations.write(fd, token)
+            && let Some(written) = self.resume(token, submitted)
+        {
             self.done.push_back(written);
         }
         let has_more = ready == Readiness::READ && matches!(&read, Some(c) if !c.last);
@@ -235,27 +214,36 @@ impl<P: Poller, S: System> Engine<P, S> {
             self.accept(fd, token);
             return None;
         }
-        self.receive(fd, token)
+        match self.operations.read(fd, token) {
+            Read::Completed(completion) => {
+                if P::EDGE
+                    && let Outcome::Received(bytes) = &completion.outcome
+                {
+                    let len = bytes.len();
+                    self.note_remaining(fd, len);
+                }
+                return Some(completion);
+            }
+            Read::NoBuffer if P::EDGE => self.queue_reread(fd),
+            Read::NoBuffer | Read::Aborted => {}
+            Read::Empty => self.socket(fd).notes.ready.remove(Readiness::READ),
+        }
+        None
     }
 
     fn accept(&mut self, fd: Fd, token: Token) {
-        let max = match self.inflight.get(token) {
-            Some(Entry { op: Op::Accept { per_turn: Some(n), .. }, .. }) => n.get(),
-            _ => Self::MAX_ACCEPTS_PER_TURN,
-        };
-        for _ in 0..max {
-            self.counters.system_calls += 1;
-            match nonblocking::accept(&mut self.system, fd) {
-                Ok(peer) => self.done.push_back(Completion::more(token, Outcome::Accepted(peer))),
-                Err(Errno::AGAIN) => {
-                    return self.sockets.at(fd.index()).ready.remove(Readiness::READ);
+        let per_turn = self.operations.accepts_per_turn(token);
+        for _ in 0..per_turn.unwrap_or(Self::MAX_ACCEPTS_PER_TURN) {
+            match self.operations.read(fd, token) {
+                Read::Completed(completion) => {
+                    let last = completion.last;
+                    self.done.push_back(completion);
+                    if last {
+                        return;
+                    }
                 }
-                Err(errno) if is_aborted_accept(errno) => self.counters.accepts_aborted += 1,
-                Err(errno) => {
-                    self.counters.fd_limit_hits += u64::from(is_fd_limit(errno));
-                    let failed = self.fail(fd, token, errno);
-                    return self.done.push_back(failed);
-                }
+                Read::Empty => return self.socket(fd).notes.ready.remove(Readiness::READ),
+                Read::Aborted | Read::NoBuffer => {}
             }
         }
         if P::EDGE {
@@ -263,132 +251,28 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    #[inline]
-    fn receive(&mut self, fd: Fd, token: Token) -> Option<Completion> {
-        self.counters.system_calls += 1;
-        match nonblocking::receive(&mut self.system, fd, &self.pool) {
-            Ok(bytes) => {
-                if P::EDGE {
-                    self.note_remaining(fd, bytes.len());
-                }
-                Some(Completion::more(token, Outcome::Received(bytes)))
-            }
-            Err(ReceiveError::End) => Some(self.end(fd, token, Outcome::Eof)),
-            Err(ReceiveError::Failed(Errno::AGAIN)) => {
-                self.sockets.at(fd.index()).ready.remove(Readiness::READ);
-                None
-            }
-            Err(ReceiveError::Failed(errno)) => Some(self.fail(fd, token, errno)),
-            Err(ReceiveError::NoBuffer) => {
-                self.counters.system_calls -= 1;
-                self.counters.buffer_shortages += 1;
-                if P::EDGE {
-                    self.queue_reread(fd);
-                }
-                None
-            }
-        }
-    }
-
     /// With edges: a read that fills less than its buffer has emptied the socket, unless the end
     /// of the stream follows.
     fn note_remaining(&mut self, fd: Fd, n: usize) {
-        let socket = self.sockets.at(fd.index());
-        let full = n == self.pool.size();
-        let hangup = socket.ready.contains(Readiness::HANGUP);
-        if full || hangup {
+        let full = n == self.operations.pool.size();
+        let notes = &mut self.socket(fd).notes;
+        if full || notes.ready.contains(Readiness::HANGUP) {
             self.queue_reread(fd);
         } else {
-            socket.ready.remove(Readiness::READ);
-        }
-    }
-
-    /// Continues the operation that waits for the socket to be writable.
-    fn write(&mut self, fd: Fd, token: Token) -> Option<Completion> {
-        let entry = self.inflight.remove(token)?;
-        self.remove_waiter(fd, token);
-        if let Op::Connect { .. } = entry.op {
-            self.counters.system_calls += 1;
-            let outcome = match self.system.connected(fd) {
-                Ok(()) => Outcome::Connected,
-                Err(errno) => Outcome::Failed(errno, None),
-            };
-            return Some(Completion::last(token, outcome));
-        }
-        self.resume_send(fd, token, entry.op, Blocking::NoBlock)
-    }
-
-    /// Continues a send that waited.
-    fn resume_send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Option<Completion> {
-        match self.send(fd, token, op, disk) {
-            Ok(Submitted::Done(outcome)) => Some(Completion::last(token, outcome)),
-            Ok(Submitted::InFlight) => None,
-            Err(error) => unreachable!("its table entry was just freed: {error:?}"),
-        }
-    }
-
-    /// Sends, waits for the socket, or has an offload thread read the part of the file.
-    #[inline]
-    fn send(
-        &mut self,
-        fd: Fd,
-        token: Token,
-        op: Op,
-        disk: Blocking,
-    ) -> Result<Submitted, SubmitError> {
-        self.counters.system_calls += 1;
-        match nonblocking::try_to_send(&mut self.system, op, disk) {
-            SendAttempt::Full(op) => self.wait_until_ready(fd, token, op),
-            SendAttempt::Cold(op) => {
-                self.counters.cold_file_reads += 1;
-                self.offload(token, op)
-            }
-            SendAttempt::Done(outcome) => {
-                self.counters.note_send(&outcome);
-                Ok(Submitted::Done(outcome))
-            }
-        }
-    }
-
-    /// Posts an operation's file job to the offload threads.
-    fn offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
-        let work = unsafe { FileJob::of(&op) };
-        self.inflight.insert(token, op, false)?;
-        self.counters.offloaded_file_ops += 1;
-        self.offload.post(token, work);
-        Ok(Submitted::InFlight)
-    }
-
-    /// Does a file operation at once if its data is cached, else offloads it.
-    fn file_work(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        self.counters.system_calls += 1;
-        // SAFETY: the operation outlives the call.
-        let work = unsafe { FileJob::of(&op) };
-        match self.system.file_work(&work) {
-            Ok(outcome) => Ok(Submitted::Done(outcome)),
-            Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
-            Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
+            notes.ready.remove(Readiness::READ);
         }
     }
 
     fn on_wake(&mut self) -> Completion {
-        self.counters.system_calls += 1;
+        self.operations.counters.system_calls += 1;
         self.waker.drain();
         while let Some((token, outcome)) = self.offload.take() {
-            let ended = self.offload_done(token, outcome);
+            // SAFETY: the thread has run the job.
+            let submitted = unsafe { self.operations.offloaded(token, outcome) };
+            let ended = submitted.and_then(|submitted| self.resume(token, submitted));
             self.done.extend(ended);
         }
         Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken)
-    }
-
-    fn offload_done(&mut self, token: Token, outcome: Outcome) -> Option<Completion> {
-        let Entry { op, state: cancelled, .. } = self.inflight.remove(token)?;
-        match op {
-            _ if cancelled => Some(Completion::last(token, Outcome::Failed(Errno::CANCELED, None))),
-            Op::SendFile { fd, .. } => self.resume_send(fd, token, op, Blocking::MayBlock),
-            _ => Some(Completion::last(token, outcome)),
-        }
     }
 
     /// Processes events of this turn up to the next completion.
@@ -396,7 +280,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     fn next_completion(&mut self) -> Option<Completion> {
         loop {
             let (fd, ready) = match self.events.pop() {
-                Some((fd, _)) if self.sockets.at(fd.index()).closed_after == self.waits => {
+                Some((fd, _)) if self.socket(fd).notes.closed_after == self.waits => {
                     continue;
                 }
                 Some(event) => event,
@@ -416,8 +300,20 @@ impl<P: Poller, S: System> Engine<P, S> {
     fn reread(&mut self) -> Option<(Fd, Readiness)> {
         self.rereads = self.rereads.checked_sub(1)?;
         let fd = self.unread.pop_front()?;
-        self.sockets.at(fd.index()).unread = false;
+        self.socket(fd).notes.unread = false;
         Some((fd, Readiness::READ))
+    }
+
+    fn close(&mut self, socket: Socket) {
+        let fd = socket.number();
+        self.poller.forget(fd);
+        let is_unread = self.socket(fd).notes.unread;
+        self.operations.close(socket);
+        // The number may belong to a new socket before this turn ends.
+        self.socket(fd).notes.closed_after = self.waits;
+        if is_unread {
+            self.cancel_reread(fd);
+        }
     }
 
     /// Returns the maximum time for the poller to wait.
@@ -426,16 +322,16 @@ impl<P: Poller, S: System> Engine<P, S> {
         if pending || !self.later.is_empty() || !self.unread.is_empty() {
             return Some(Duration::ZERO);
         }
-        until.map(|at| at.saturating_duration_since(self.system.clock()))
+        until.map(|at| at.saturating_duration_since(self.operations.system.clock()))
     }
 }
 
 impl<P, S: System> Engine<P, S> {
-    /// Stops the offload threads. If one hangs, leaks the files in flight: the thread still uses
-    /// their numbers.
+    /// Stops the offload threads. Those that hang keep the files of their jobs open.
     fn stop_offload(&mut self) {
-        if !self.offload.stop() {
-            mem::forget(mem::replace(&mut self.inflight, InFlightTable::new(0)));
+        if self.offload.stop() {
+            // SAFETY: no thread runs a job any more.
+            unsafe { self.operations.end_offloaded() };
         }
     }
 }
@@ -448,61 +344,20 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     const SCANS_ALL_FDS: bool = P::SCANS_ALL_FDS;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        if self.inflight.get(token).is_some() {
-            return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
+        if let Op::Close { socket } = op {
+            self.close(socket);
+            return Ok(Submitted::Done(Outcome::Closed));
         }
-        match op {
-            Op::Accept { listener: fd, .. } | Op::Receive { fd } => {
-                self.wait_until_ready(fd, token, op)
-            }
-            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
-                self.send(fd, token, op, Blocking::NoBlock)
-            }
-            Op::Connect { fd, to } => {
-                self.counters.system_calls += 1;
-                match self.system.connect(fd, to) {
-                    Ok(()) => Ok(Submitted::Done(Outcome::Connected)),
-                    Err(Errno::INPROGRESS) => self.wait_until_ready(fd, token, op),
-                    Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
-                }
-            }
-            Op::Close { socket } => {
-                let fd = socket.number();
-                self.counters.system_calls += 1;
-                self.poller.forget(fd);
-                let waiting = self.sockets.at(fd.index());
-                let unread = waiting.unread;
-                // The number may belong to a new socket before this turn ends.
-                *waiting = Waiting { closed_after: self.waits, ..Waiting::default() };
-                if unread {
-                    self.cancel_reread(fd);
-                }
-                self.system.close_unused(socket);
-                Ok(Submitted::Done(Outcome::Closed))
-            }
-            Op::List { .. } => self.offload(token, op),
-            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
+        let submitted = self.operations.submit(token, op);
+        if let Ok(Submitted::InFlight) = submitted {
+            self.provide(token);
         }
+        submitted
     }
 
     fn cancel(&mut self, token: Token) {
-        let Some(entry) = self.inflight.get(token) else { return };
-        self.counters.cancels += 1;
-        match entry.op {
-            Op::Accept { listener: fd, .. }
-            | Op::Receive { fd }
-            | Op::Send { fd, .. }
-            | Op::Connect { fd, .. } => {
-                let failed = self.fail(fd, token, Errno::CANCELED);
-                self.later.push_back(failed);
-            }
-            Op::SendFile { fd, .. } if self.sockets.at(fd.index()).writer == Some(token) => {
-                let failed = self.fail(fd, token, Errno::CANCELED);
-                self.later.push_back(failed);
-            }
-            // An offload thread has it.
-            _ => entry.state = true,
-        }
+        let cancelled = self.operations.cancel(token);
+        self.later.extend(cancelled);
     }
 
     fn finish(&mut self) {
@@ -510,11 +365,11 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     }
 
     fn host(&self) -> &S {
-        &self.system
+        &self.operations.system
     }
 
     fn host_mut(&mut self) -> &mut S {
-        &mut self.system
+        &mut self.operations.system
     }
 
     fn now(&self) -> Instant {
@@ -530,7 +385,7 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     }
 
     fn counters(&self) -> Counters {
-        let mut counters = self.counters;
+        let mut counters = self.operations.counters;
         counters.system_calls += self.poller.system_calls();
         counters.overflows += self.poller.overflows();
         counters
@@ -542,7 +397,7 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
         if !self.process.is_current() {
             return Err(error_in_child());
         }
-        self.counters.turns += 1;
+        self.operations.counters.turns += 1;
         let wait_timeout = self.wait_timeout(until);
         if self.events.is_empty() {
             self.poller
@@ -551,7 +406,7 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
             self.waits += 1;
             self.events.reverse();
         }
-        self.now = self.system.clock();
+        self.now = self.operations.system.clock();
         self.rereads = self.unread.len();
         self.reap();
         Ok(())
@@ -560,7 +415,7 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
     fn next(&mut self) -> Option<Completion> {
         let next =
             if self.done.is_empty() { self.next_completion() } else { self.done.pop_front() };
-        self.counters.completions += u64::from(next.is_some());
+        self.operations.counters.completions += u64::from(next.is_some());
         next
     }
 
@@ -575,7 +430,7 @@ impl<P, S: System> Drop for Engine<P, S> {
         self.stop_offload();
         for completion in self.done.drain(..).chain(self.later.drain(..)) {
             if let Outcome::Accepted(socket) = completion.outcome {
-                self.system.close_unused(socket);
+                self.operations.system.close_unused(socket);
             }
         }
     }

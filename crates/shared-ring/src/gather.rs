@@ -219,12 +219,8 @@ impl GatherList {
         self.first = None;
         self.rest.clear();
         self.copied.clear();
-        if self.copied.capacity() > Self::KEEP_BYTES {
-            self.copied.shrink_to(Self::KEEP_BYTES);
-        }
-        if self.rest.capacity() > Self::KEEP_SEGMENTS {
-            self.rest.shrink_to(Self::KEEP_SEGMENTS);
-        }
+        self.copied.shrink_to(Self::KEEP_BYTES);
+        self.rest.shrink_to(Self::KEEP_SEGMENTS);
         self.len = 0;
         self.parts = 0;
         self.started = false;
@@ -322,6 +318,7 @@ mod tests {
     use super::*;
     use crate::BufferPool;
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     fn contents(gather: &GatherList) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); GatherList::MAX_SLICES];
@@ -386,6 +383,21 @@ mod tests {
     }
 
     #[test]
+    fn sent_segments_are_dropped_before_the_others() {
+        let owners = [1, 2].map(|byte| Arc::<[u8]>::from([byte; 100]));
+        let mut gather = GatherList::default();
+        for owner in &owners {
+            gather.shared(Bytes::from_owner(owner.clone()));
+        }
+        let held = || owners.each_ref().map(Arc::strong_count);
+        gather.advance(99);
+        assert_eq!(held(), [2, 2]);
+        gather.advance(1);
+        assert_eq!(held(), [1, 2]);
+        assert_eq!(contents(&gather), [2; 100]);
+    }
+
+    #[test]
     fn one_byte_pieces_took_a_segment_each() {
         let mut gather = GatherList::default();
         for _ in 0..1_000 {
@@ -408,6 +420,17 @@ mod tests {
             "{}",
             gather.rest.capacity()
         );
+    }
+
+    #[test]
+    fn cleared_list_keeps_at_most_max_kept_bytes() {
+        static BYTES: [u8; 100] = [7; 100];
+        let mut gather = GatherList::default();
+        gather.copy(&[0; 2 * GatherList::KEEP_BYTES]);
+        (0..1_000).for_each(|_| gather.constant(&BYTES));
+        gather.clear();
+        let kept = gather.copied.capacity() + gather.rest.capacity() * GatherList::SEGMENT_BYTES;
+        assert!(kept <= GatherList::MAX_KEPT_BYTES, "{kept} bytes");
     }
 
     #[test]

@@ -75,6 +75,20 @@ impl<N> InFlightTable<N> {
         Some(entry)
     }
 
+    /// Removes the operations for which `keep` returns false.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Entry<N>) -> bool) {
+        let ended: Vec<Token> =
+            self.entries.iter().flatten().filter(|e| !keep(e)).map(|e| e.token).collect();
+        for token in ended {
+            self.remove(token);
+        }
+    }
+
+    /// Removes all operations and returns them.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Entry<N>> {
+        self.tokens().into_iter().filter_map(|token| self.remove(token))
+    }
+
     pub(crate) fn tokens(&self) -> Vec<Token> {
         self.entries.iter().flatten().map(|e| e.token).collect()
     }

@@ -30,6 +30,7 @@ mod linux;
 pub mod nonblocking;
 mod offload;
 mod op;
+mod operations;
 pub mod poller;
 mod process;
 #[cfg(feature = "sim")]
@@ -61,6 +62,8 @@ pub use waker::Waker;
 pub use linux::{Linux, file_outcome};
 #[doc(hidden)]
 pub use offload::{FileJob, FileResult, OffloadThreads};
+#[doc(hidden)]
+pub use operations::{Need, Operations, Read, SocketState};
 #[doc(hidden)]
 pub use process::Process;
 #[doc(hidden)]

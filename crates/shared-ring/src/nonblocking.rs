@@ -126,9 +126,8 @@ pub fn send_file(
     part: FileRange,
     disk: Blocking,
 ) -> Result<u32, SendFileError> {
-    let last = part.offset + u64::from(part.len).saturating_sub(1);
     let mut is_cold = |offset| system.is_cold(part.file, offset);
-    if disk == Blocking::NoBlock && (is_cold(part.offset) || is_cold(last)) {
+    if disk == Blocking::NoBlock && (is_cold(part.offset) || is_cold(part.last())) {
         return Err(SendFileError::Cold);
     }
     retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
@@ -143,6 +142,13 @@ pub struct FileRange {
     pub offset: u64,
     /// Length in bytes.
     pub len: u32,
+}
+
+impl FileRange {
+    /// Returns the offset of its last byte.
+    fn last(&self) -> u64 {
+        self.offset + u64::from(self.len).saturating_sub(1)
+    }
 }
 
 /// Result of one attempt to send.
@@ -275,4 +281,17 @@ pub fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, 
     }
     bytes.truncate(filled);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_ends_before_the_next_begins() {
+        let part = |offset, len| FileRange { file: Fd::from_raw(0), offset, len };
+        assert_eq!(part(4096, 4096).last(), 8191);
+        assert_eq!(part(4096, 1).last(), 4096);
+        assert_eq!(part(4096, 0).last(), 4096, "an empty range has no last byte");
+    }
 }

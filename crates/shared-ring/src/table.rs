@@ -67,6 +67,11 @@ impl<T> Table<T> {
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.0.iter()
     }
+
+    /// Iterates over all values in order, mutably.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
+        self.0.iter_mut()
+    }
 }
 
 impl<T> Index<usize> for Table<T> {
@@ -96,5 +101,14 @@ mod tests {
         assert!(table.iter().copied().eq(0..10_000));
         assert!(table.0.capacity() < 10_000 * 9 / 8 + 32);
         assert_eq!(table.get(10_000), None);
+    }
+
+    #[test]
+    fn capacity_is_used_up_before_it_grows() {
+        let mut table = Table::<u8>::default();
+        table.fill(10);
+        let capacity = table.0.capacity();
+        table.fill(capacity);
+        assert_eq!((table.len(), table.0.capacity()), (capacity, capacity));
     }
 }

@@ -12,8 +12,8 @@ use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Batch, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Op, OpKind, Outcome,
-    Socket, Submit, Submitted, Token,
+    Batch, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
+    Socket, Submit, Submitted, Token, UringConfig, UringKernel,
 };
 
 /// Returns a poller's count after registering a descriptor, and after reporting it as ready.
@@ -109,6 +109,30 @@ fn engine_counts_its_own_and_its_pollers_calls() {
     let before = calls(&engine);
     engine.submit(token(OpKind::Close), Op::Close { socket }).unwrap();
     assert_eq!(calls(&engine), before + 1);
+}
+
+#[test]
+fn ring_submits_more_than_its_queue_holds_in_one_turn() {
+    const CLOSES: u32 = 600;
+    for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
+        let config = UringConfig { mode, operations: CLOSES, buffers: 1, buffer_size: 64 };
+        let mut kernel = match UringKernel::new(&config) {
+            Ok(kernel) => kernel,
+            Err(missing) => {
+                println!("ring, {mode:?}: {missing}");
+                continue;
+            }
+        };
+        for slot in 0..CLOSES {
+            let socket = Socket::from(OwnedFd::from(UnixDatagram::unbound().unwrap()));
+            kernel.submit(Token::new(OpKind::Close, slot, 0), Op::Close { socket }).unwrap();
+        }
+        let before = kernel.counters().system_calls;
+        kernel.turn(Some(kernel.now())).unwrap();
+        assert_eq!(kernel.counters().system_calls - before, 2, "{mode:?}");
+        let closed = std::iter::from_fn(|| kernel.next());
+        assert_eq!(closed.count(), CLOSES as usize, "{mode:?}");
+    }
 }
 
 /// The offload threads are not used, as the file is cached.

@@ -363,6 +363,28 @@ fn processwide_interest_ends_when_its_number_is_reused() {
     assert_eq!(events(&mut thread, 4), [(number.as_raw_fd(), Mask::WRITE)]);
 }
 
+/// The declared file stays open under another number, and its hints name the old one.
+#[test]
+fn scan_ends_a_processwide_interest_of_a_reused_number() {
+    let process = Arc::new(ProcessWide::new().unwrap());
+    let mut thread = process.join(1).unwrap();
+    let [(first, mut first_peer), (second, mut second_peer)] = [pair(), pair()];
+    for ours in [&first, &second] {
+        process.declare_interest(ours, Mask::READ, None).unwrap();
+    }
+    first_peer.write_all(b"x").unwrap();
+    second_peer.write_all(b"x").unwrap();
+    let _duplicate = first.try_clone().unwrap();
+    let (next, mut theirs) = pair();
+    theirs.write_all(b"x").unwrap();
+    let mut number = OwnedFd::from(first);
+    rustix::io::dup2(&next, &mut number).unwrap();
+    assert_eq!(events(&mut thread, 4), [(second.as_raw_fd(), Mask::READ)]);
+    assert_eq!(thread.overflows(), 1, "all were scanned");
+    first_peer.write_all(b"x").unwrap();
+    assert_eq!(events(&mut thread, 4), [], "the new file was not declared");
+}
+
 #[test]
 fn own_interest_returned_with_a_processwide_one_in_a_reused_number() {
     let process = Arc::new(ProcessWide::new().unwrap());

@@ -133,6 +133,7 @@ on_every_kernel!(listing_in_flight_is_cancelled_or_dropped);
 on_every_kernel!(file_is_sent_up_to_its_end);
 on_every_kernel!(wake_from_another_thread_ends_a_wait);
 on_every_kernel!(wait_ends_at_its_deadline);
+on_every_kernel!(turn_does_not_wait_while_completions_remain);
 on_every_kernel!(full_table_rejects_operations, Capacity { operations: 2, ..CAPACITY });
 on_every_kernel!(token_in_use_is_rejected);
 on_every_kernel!(accepts_per_turn_are_bounded);
@@ -728,6 +729,31 @@ mod cases {
         assert_eq!(end, contents.len() as u64);
         while got.len() < contents.len() && peer.read_some(&mut got) {}
         assert!(got == contents);
+    }
+
+    pub(super) fn turn_does_not_wait_while_completions_remain(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let mut connections = [0, 1].map(|slot| {
+            let (socket, peer) = plain(&mut kernel, far);
+            kernel.submit(receive(slot), Op::Receive { fd: number(&socket) }).unwrap();
+            (socket, peer)
+        });
+        soon(&mut kernel, &mut Batch::new());
+        connections.iter_mut().for_each(|(_, peer)| peer.write_all(b"x"));
+        let until = later(&kernel);
+        for _ in &connections {
+            let completion = loop {
+                kernel.turn(Some(until)).unwrap();
+                assert!(kernel.now() < until, "it waited for more");
+                if let Some(completion) = kernel.next() {
+                    break completion;
+                }
+            };
+            assert!(matches!(completion.outcome, Outcome::Received(_)), "{completion:?}");
+        }
+        connections.into_iter().for_each(|(socket, _)| kernel.host_mut().close_unused(socket));
     }
 
     pub(super) fn wake_from_another_thread_ends_a_wait(mut kernel: impl Kernel, far: &impl Far) {

@@ -15,7 +15,7 @@ use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
     Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, Socket,
-    Submitted, Token, UringConfig, UringKernel,
+    Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
@@ -71,6 +71,38 @@ fn drop_with_operations_in_flight(mut kernel: impl Kernel) {
     Linux::default().close_unused(other);
 }
 
+/// Drops a kernel while an offload thread lists a directory, or before the listing was taken.
+fn releases_directory(name: &str, mut kernel: impl Kernel) {
+    let kept = Rc::new(());
+    let directory = std::fs::File::open("/proc/self").unwrap();
+    let root = File::from(OwnedFd::from(directory)).with(Rc::clone(&kept));
+    let list = Op::List { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let posted = kernel.submit(Token::new(OpKind::File, 0, 0), list).unwrap();
+    assert!(matches!(posted, Submitted::InFlight), "{name}: {posted:?}");
+    assert_eq!(Rc::strong_count(&kept), 2, "{name}: the directory is in use");
+    drop(kernel);
+    assert_eq!(Rc::strong_count(&kept), 1, "{name}: the directory is no longer in use");
+}
+
+/// Returns the size of this process's address space in bytes (proc(5), `/proc/pid/statm`).
+fn mapped() -> usize {
+    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+    sizes.split(' ').next().unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
+}
+
+/// Checks that dropped kernels unmap their buffer rings, which the allocator does not count.
+fn unmaps(mode: Mode) {
+    const ROUNDS: usize = 8;
+    const RING: usize = 16 << 15;
+    let config = UringConfig { mode, operations: 1, buffers: 1 << 15, buffer_size: 1 };
+    let rounds = || (0..ROUNDS).for_each(|_| drop(UringKernel::new(&config).unwrap()));
+    rounds();
+    let before = mapped();
+    rounds();
+    let grown = mapped().saturating_sub(before);
+    assert!(grown < ROUNDS * RING / 2, "{mode:?}: {grown} bytes leaked");
+}
+
 fn releases_memory<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
     println!("{name}");
     // Allocations that a process makes once happen in the first run.
@@ -78,6 +110,7 @@ fn releases_memory<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
     let before = held();
     drop_with_operations_in_flight(kernel());
     assert_eq!(held() - before, 0, "{name}: bytes leaked");
+    releases_directory(name, kernel());
 }
 
 #[test]
@@ -102,7 +135,8 @@ fn dropped_kernel_releases_all_memory() {
         let config = UringConfig { mode, operations, buffers, buffer_size };
         match UringKernel::probe(mode) {
             Ok(()) => {
-                releases_memory(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap())
+                releases_memory(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap());
+                unmaps(mode);
             }
             Err(missing) => println!("ring, {mode:?}: {missing}"),
         }

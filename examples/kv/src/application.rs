@@ -1,4 +1,4 @@
-//! The server on the runtime.
+//! The server as an application of the runtime.
 
 use std::collections::TryReserveError;
 use std::sync::atomic::Ordering;
@@ -10,31 +10,31 @@ use crate::database::{Database, Limits};
 use crate::session::{Next, Session};
 use crate::store::Clock;
 
-/// A memcached server: a worker's [`Application`].
+/// A memcached server: the [`Application`] of one worker.
 #[derive(Debug)]
 pub struct Kv {
     database: Database,
-    /// Where replies are put together; kept for its memory.
+    /// Buffer for replies, kept for its memory.
     out: Vec<u8>,
 }
 
 impl Kv {
-    /// Makes a server with these values.
+    /// Creates a server with the values of `database`.
     pub fn new(database: Database) -> Self {
         database.common.workers.fetch_add(1, Ordering::Relaxed);
         Kv { database, out: Vec::new() }
     }
 
-    /// Makes a server that has `memory` bytes for values.
+    /// Creates a server with `memory` bytes for values.
     ///
     /// # Errors
-    /// When there is not that much memory.
+    /// Fails if the memory cannot be allocated.
     pub fn with_memory(memory: usize, seed: u64) -> Result<Self, TryReserveError> {
         Ok(Kv::new(Database::new(Limits { memory, ..Limits::default() }, seed)?))
     }
 }
 
-/// The mechanism's time.
+/// The clock of the mechanism.
 struct Time<'a, C> {
     io: &'a C,
     started: Instant,

@@ -11,25 +11,25 @@ use foldhash::fast::FixedState;
 
 use crate::store::{Clock, Key, Stats, Store, Usage};
 
-/// How much a server may hold.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Memory for values, their headers and the table by which they are found, in bytes.
+    /// Memory for values, their headers and the hash table, in bytes.
     pub memory: usize,
-    /// The largest item in bytes, as memcached counts them: its key, its value and about 60 more.
+    /// Maximum size of an item in bytes, as memcached counts it: key, value and about 60 bytes more.
     pub max_item: usize,
-    /// Connections at a time; `stats` says so, [`Config`](evring::Config) enforces it.
+    /// Maximum number of connections. `stats` reports it, [`Config`](evring::Config) enforces it.
     pub connections: u32,
 }
 
 impl Default for Limits {
-    /// The defaults of memcached.
+    /// Returns the defaults of memcached.
     fn default() -> Self {
         Limits { memory: 64 << 20, max_item: 1 << 20, connections: 1024 }
     }
 }
 
-/// The values of a server. Clones of a [shared](Database::shared) one have the same values.
+/// The values of a server. Clones of a [shared](Database::shared) database contain the same values.
 pub struct Database {
     stores: Stores,
     hasher: FixedState,
@@ -38,13 +38,13 @@ pub struct Database {
 }
 
 enum Stores {
-    /// That of a single worker, without a lock.
+    /// Store of a single worker, without a lock.
     Own(Box<Store>),
-    /// Those of several workers. A key's hash says which of them has its value.
+    /// Stores shared by several workers. The hash of a key selects its store.
     Shared(Arc<[Mutex<Store>]>),
 }
 
-/// What workers share besides values.
+/// State shared by workers, besides values.
 #[derive(Debug, Default)]
 pub(crate) struct Common {
     started: OnceLock<Instant>,
@@ -54,13 +54,13 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// When the first worker was asked for something.
+    /// Returns the time of the first request to any worker.
     pub(crate) fn started(&self, now: Instant) -> Instant {
         *self.started.get_or_init(|| now)
     }
 }
 
-/// A store that can be used, with its lock if it has one.
+/// Access to a store, with its lock if shared.
 pub(crate) enum Access<'a> {
     Own(&'a mut Store),
     Locked(MutexGuard<'a, Store>),
@@ -87,14 +87,14 @@ impl DerefMut for Access<'_> {
 }
 
 impl Database {
-    /// Stores for each worker, so that two rarely want the same one.
+    /// Stores per worker, so that two workers rarely need the same one.
     const STORES: usize = 4;
 
-    /// Makes a database for one worker. The seed should be secret, so that no client can choose keys
+    /// Creates a database for one worker. The seed should be secret, so that clients cannot choose keys
     /// that fall into one bucket.
     ///
     /// # Errors
-    /// When there is not that much memory.
+    /// Fails if the memory cannot be allocated.
     pub fn new(limits: Limits, seed: u64) -> Result<Self, TryReserveError> {
         let hasher = FixedState::with_seed(seed);
         let store = Store::new(limits.memory, limits.max_item, hasher.clone())?;
@@ -102,23 +102,23 @@ impl Database {
         Ok(Database { stores, hasher, limits, common: Arc::default() })
     }
 
-    /// Makes a database that `workers` share by cloning it: each value belongs to one of several
-    /// stores, which have a lock and an equal part of the memory each.
+    /// Creates a database that `workers` share by cloning it. Its values are divided among several stores,
+    /// each with a lock and an equal part of the memory.
     ///
     /// # Errors
-    /// When there is not that much memory.
+    /// Fails if the memory cannot be allocated.
     pub fn shared(limits: Limits, seed: u64, workers: usize) -> Result<Self, TryReserveError> {
         let hasher = FixedState::with_seed(seed);
-        // A store that holds but a few of the largest items would evict too early.
-        let most = (limits.memory / limits.max_item.max(1) / 4).max(1);
-        let n = (workers.next_power_of_two() * Self::STORES).min(1 << most.ilog2());
+        // A store for only a few of the largest items would evict too early.
+        let max_stores = (limits.memory / limits.max_item.max(1) / 4).max(1);
+        let n = (workers.next_power_of_two() * Self::STORES).min(1 << max_stores.ilog2());
         let store =
             || Store::new(limits.memory / n, limits.max_item, hasher.clone()).map(Mutex::new);
         let stores = (0..n).map(|_| store()).collect::<Result<Arc<[_]>, _>>()?;
         Ok(Database { stores: Stores::Shared(stores), hasher, limits, common: Arc::default() })
     }
 
-    /// The same values, for another worker; none if they are not [shared](Database::shared).
+    /// Returns a handle for another worker; `None` if the database is not [shared](Database::shared).
     pub fn share(&self) -> Option<Self> {
         let Stores::Shared(stores) = &self.stores else { return None };
         Some(Database {
@@ -129,30 +129,30 @@ impl Database {
         })
     }
 
-    /// A key with its hash.
+    /// Returns a key with its hash.
     pub(crate) fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         Key { bytes, hash: Store::hash(&self.hasher, bytes) }
     }
 
-    /// Returns the store that has the keys of this hash, set to the current time.
+    /// Returns the store for this hash, with its time updated.
     pub(crate) fn store(&mut self, hash: u64, clock: &impl Clock) -> Access<'_> {
-        let mut store = self.store_as_of_before(hash);
+        let mut store = self.store_without_tick(hash);
         store.tick(clock);
         store
     }
 
-    /// The same, where there is no clock.
-    pub(crate) fn store_as_of_before(&mut self, hash: u64) -> Access<'_> {
+    /// Returns the store for this hash without updating its time.
+    pub(crate) fn store_without_tick(&mut self, hash: u64) -> Access<'_> {
         match &mut self.stores {
             Stores::Own(store) => Access::Own(store),
-            // The lower bits choose the bucket.
+            // The lower bits select the bucket.
             Stores::Shared(stores) => {
                 Access::Locked(lock(&stores[(hash >> 32) as usize % stores.len()]))
             }
         }
     }
 
-    /// All stores, one after the other.
+    /// Visits all stores in turn.
     pub(crate) fn each(&mut self, clock: &impl Clock, mut visit: impl FnMut(&mut Store)) {
         let mut ticked = |store: &mut Store| {
             store.tick(clock);
@@ -164,7 +164,7 @@ impl Database {
         }
     }
 
-    /// What was done, and what is held.
+    /// Returns the statistics and usage of all stores.
     pub(crate) fn totals(&mut self, clock: &impl Clock) -> (Stats, Usage) {
         let mut totals = (Stats::default(), Usage::default());
         self.each(clock, |store| {
@@ -174,19 +174,19 @@ impl Database {
         totals
     }
 
-    /// Counts a worker's connection.
+    /// Counts a new connection of a worker.
     pub(crate) fn connected(&self) {
         self.common.connections.fetch_add(1, Ordering::Relaxed);
         self.common.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts its end.
+    /// Counts a closed connection.
     pub(crate) fn disconnected(&self) {
         self.common.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A worker that panics ends the program, so what it leaves behind does not matter.
+/// Locks a store. A panicking worker ends the program, so a poisoned lock is ignored.
 fn lock(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
     store.lock().unwrap_or_else(PoisonError::into_inner)
 }

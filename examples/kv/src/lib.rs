@@ -1,37 +1,37 @@
-//! A memcached server: the text protocol of memcached 1.6, under a limit of memory.
+//! A memcached server: the text protocol of memcached 1.6, with a memory limit.
 //!
-//! Three layers, of which each can be tested without the next:
+//! It has three layers, each testable without the next:
 //!
-//! - the store, a data structure: values in chains of blocks, found by a hash table, evicted in
-//!   the order of their last use; it is given the time;
-//! - [`Session`], a connection's side of the protocol: bytes in, bytes out;
+//! - the store, a data structure: values in chains of blocks, found by a hash table and evicted least
+//!   recently used first; time is an argument;
+//! - [`Session`], the protocol state of a connection: bytes in, bytes out;
 //! - [`Kv`], the application, which runs on every mechanism of `evring`.
 //!
-//! What memcached does besides is left out: the binary protocol and the meta commands, which are
-//! answered as any unknown line is, UDP, authentication, TLS, and storage on disks.
+//! It has no binary protocol and no meta commands (rejected as unknown lines), no UDP, authentication, TLS
+//! or external storage.
 //!
 //! # Memory
 //!
-//! [`Limits::memory`] is all that values take: blocks of 128 bytes, of which an item's first has a
-//! header of 48 bytes and every other one a link of 4, and up to 4 bytes for each block in the hash
-//! table. As all blocks have one size, none is lost between others. What the process holds besides is
-//! the program, and what [`Config`](evring::Config) permits for connections: a worker with idle
-//! ones takes less than 16 MiB.
+//! [`Limits::memory`] includes everything that values need: blocks of 128 bytes and up to 4 bytes per block
+//! in the hash table. The first block of an item has a header of 48 bytes, each other block a link of 4.
+//! All blocks have one size, so there is no external fragmentation. The process also needs memory for the
+//! program, and for connections as [`Config`](evring::Config) permits: a worker with idle ones takes less
+//! than 16 MiB.
 //!
 //! # Differences from memcached
 //!
-//! - A value lives at least as long as its client has asked for, and less than a second more;
-//!   memcached counts in seconds, and may let it go up to a second early.
-//! - A line of more than 2,048 bytes that is no `get` ends the connection wherever its bytes were split;
-//!   memcached looks at it if it came in one piece. In a longer `get` the replies to its first keys are
-//!   on their way when an overlong key is found.
-//! - Replies that precede a line by which a connection ends are sent first.
-//! - A delayed `flush_all` does not bring back what an earlier one has taken.
-//! - Connections beyond the limit wait, and are not answered by an error.
-//! - A `get` with an overlong key does not take the replies to earlier requests along.
-//! - A number is changed in place unless the value is just being sent in pieces; memcached also makes a
-//!   new one, without spaces behind it, while a reply with a small one is on its way.
-//! - There is one class of items (`stats slabs`), and all have a place in one order of use.
+//! - A value lives at least as long as requested, and less than one second longer. memcached counts in
+//!   seconds and may expire it up to a second early.
+//! - A line of more than 2,048 bytes that is no `get` closes the connection, however its bytes were split.
+//!   memcached parses it if it arrived in one piece. In a longer `get`, replies to the first keys are sent
+//!   before an overlong key is found.
+//! - Replies before a line that closes the connection are sent first.
+//! - A delayed `flush_all` does not restore values that an earlier one removed.
+//! - Connections beyond the limit wait, instead of receiving an error.
+//! - A `get` with an overlong key does not discard the replies to earlier requests.
+//! - A number is changed in place unless the value is being sent in pieces. memcached also allocates a new
+//!   item, without trailing spaces, while a reply with a small one is in flight.
+//! - There is one class of items (`stats slabs`), and one LRU order for all.
 
 mod application;
 mod database;

@@ -1,4 +1,4 @@
-//! A memcached server as a program.
+//! The memcached server program.
 
 mod options;
 
@@ -31,13 +31,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..Config::default()
     };
     let no_memory = |_| {
-        format!("there are no {} MiB of memory for values; use a smaller -m", limits.memory >> 20)
+        format!(
+            "cannot allocate {} MiB of memory for values; use a smaller -m",
+            limits.memory >> 20
+        )
     };
     let seed = RandomState::new().hash_one(0);
     if threads == 1 {
         let database = Database::new(limits, seed).map_err(no_memory)?;
         let mechanism = AnyMechanism::new(&options.backend, &config)?;
-        say(mechanism.addresses(), mechanism.name());
+        print_addresses(mechanism.addresses(), mechanism.name());
         mechanism.run(Kv::new(database))?;
         return Ok(());
     }
@@ -45,47 +48,47 @@ fn main() -> Result<(), Box<dyn Error>> {
     serve_in_threads(options, config, &database)
 }
 
-fn say(addresses: &[SocketAddr], backend: &str) {
+fn print_addresses(addresses: &[SocketAddr], backend: &str) {
     for address in addresses {
         println!("listening on {address} (backend {backend})");
     }
 }
 
-/// What a worker tells: the addresses it listens at, and the mechanism; later, why it ended.
-type Told = Result<(Vec<SocketAddr>, &'static str), String>;
+/// Report of a worker: its addresses and mechanism; later, its error.
+type Report = Result<(Vec<SocketAddr>, &'static str), String>;
 
-/// Starts workers that listen at the same addresses, and waits until one of them ends.
+/// Starts workers on the same addresses, and waits until one ends.
 fn serve_in_threads(
     options: Options,
     mut config: Config,
     database: &Database,
 ) -> Result<(), Box<dyn Error>> {
-    // Workers may share a port, so another server that does would not be noticed.
+    // Workers share the port, so another server that shares it too would not be noticed.
     for at in &config.listen {
-        TcpListener::bind(at).map_err(|error| format!("can't listen at {at}: {error}"))?;
+        TcpListener::bind(at).map_err(|error| format!("cannot listen on {at}: {error}"))?;
     }
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let mut started = None;
     for _ in 0..options.threads {
         let (backend, config_of_worker) = (options.backend.clone(), config.clone());
         let database = database.share().ok_or("the database is not shared")?;
-        let tell = tell.clone();
+        let sender = sender.clone();
         thread::Builder::new().name("worker".to_owned()).spawn(move || {
-            if let Err(error) = work(&backend, &config_of_worker, database, &tell) {
-                // The program ends already if nobody listens.
-                let _ = tell.send(Err(error.to_string()));
+            if let Err(error) = work(&backend, &config_of_worker, database, &sender) {
+                // If the receiver is dropped, the program is ending.
+                let _ = sender.send(Err(error.to_string()));
             }
         })?;
-        let (addresses, name) = told.recv()??;
-        // With port 0, the first worker found a port for all.
+        let (addresses, name) = receiver.recv()??;
+        // With port 0, the first worker selects a port for all.
         config.listen.clone_from(&addresses);
         started = Some((addresses, name));
     }
     if let Some((addresses, name)) = started {
-        say(&addresses, name);
+        print_addresses(&addresses, name);
     }
-    drop(tell);
-    match told.recv() {
+    drop(sender);
+    match receiver.recv() {
         Ok(Err(error)) => Err(error.into()),
         _ => Err("a worker has ended".into()),
     }
@@ -95,10 +98,10 @@ fn work(
     backend: &str,
     config: &Config,
     database: Database,
-    tell: &Sender<Told>,
+    sender: &Sender<Report>,
 ) -> Result<(), Box<dyn Error>> {
     let mechanism = AnyMechanism::new(backend, config)?;
-    tell.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))?;
+    sender.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))?;
     mechanism.run(Kv::new(database))?;
     Ok(())
 }

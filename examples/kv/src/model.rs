@@ -1,19 +1,19 @@
-//! What the server should do, slowly and obviously: the other side of its tests.
+//! A simple reference model of the server, for tests.
 //!
-//! A [`Model`] makes up requests, and knows the reply to each. It has keys of its own, and is the only
-//! one that uses them; time stands still for it.
+//! A [`Model`] generates requests with their replies. Only this model uses its keys, and its time does not
+//! advance.
 
 use std::collections::BTreeMap;
 
-/// A client that knows what is stored.
+/// A client that predicts the stored values.
 #[derive(Debug)]
 pub struct Model {
     prefix: String,
-    /// Nobody else uses the server, so the values' numbers are known, and all may be flushed.
+    /// No other client uses the server, so the model may use `cas` numbers and `flush_all`.
     alone: bool,
     max_value: usize,
     values: BTreeMap<usize, Value>,
-    /// The number of the newest value.
+    /// The `cas` number of the newest value.
     unique: u64,
 }
 
@@ -24,15 +24,15 @@ struct Value {
     unique: u64,
 }
 
-/// How many keys it has.
+/// Number of keys.
 const KEYS: usize = 12;
 
-/// The largest item of a server with default limits, and what it counts beside key and value.
+/// Maximum item size of a server with default limits, and the overhead besides key and value.
 const MAX_ITEM: usize = 1 << 20;
 const COUNTED: usize = 59;
 
-/// Lines that are wrong, and the replies to them.
-const WRONG: &[(&str, &str)] = &[
+/// Invalid lines and their replies.
+const INVALID_LINES: &[(&str, &str)] = &[
     ("", "ERROR"),
     ("bogus", "ERROR"),
     ("get", "ERROR"),
@@ -55,8 +55,8 @@ const WRONG: &[(&str, &str)] = &[
 ];
 
 impl Model {
-    /// A client whose keys begin with `prefix` and whose values have at most `max_value` bytes. One that
-    /// is `alone` from the server's start on also uses what depends on others.
+    /// Creates a client whose keys begin with `prefix` and whose values have at most `max_value` bytes. If
+    /// `alone` since the server's start, the client also uses commands that depend on others.
     pub fn new(prefix: String, max_value: usize, alone: bool) -> Self {
         Model { prefix, alone, max_value, values: BTreeMap::new(), unique: 0 }
     }
@@ -79,10 +79,10 @@ impl Model {
                 self.unique += 1;
                 let quiet = quiet(below);
                 add(request, &format!("flush_all{}", word(quiet)));
-                say(reply, quiet, "OK");
+                respond(reply, quiet, "OK");
             }
             _ => {
-                let (line, error) = WRONG[below(WRONG.len())];
+                let (line, error) = INVALID_LINES[below(INVALID_LINES.len())];
                 add(request, line);
                 add(reply, error);
             }
@@ -90,7 +90,7 @@ impl Model {
     }
 
     fn key(&self, number: usize) -> String {
-        // Some have a block of their own, or two.
+        // Some need one or two blocks of their own.
         let pad = [0, 0, 0, 100, 180][number % 5];
         format!("{}{number}{:x<pad$}", self.prefix, "")
     }
@@ -144,20 +144,24 @@ impl Model {
         let name = ["set", "add", "replace", "append", "prepend", "cas"][verb.saturating_sub(6)];
         let key = self.key(number);
         let old = self.values.get(&number).cloned();
-        let asked = match old {
+        let requested = match old {
             Some(ref old) if self.alone && below(2) == 0 => old.unique,
             _ => 1 << 60,
         };
-        let last = if name == "cas" { format!(" {asked}") } else { String::new() };
+        let last = if name == "cas" { format!(" {requested}") } else { String::new() };
         let line = format!("{name} {key} {flags} {exptime} {}{last}{}", bytes.len(), word(quiet));
         add(request, &line);
         request.extend_from_slice(&bytes);
         if below(50) == 0 {
-            // Its line end is missing; what follows makes a line of its own.
+            // The line end is missing, so the next bytes form a line.
             request.extend_from_slice(b"!!\r\n");
-            say(reply, quiet || is_large(&key, flags, bytes.len()), "CLIENT_ERROR bad data chunk");
+            respond(
+                reply,
+                quiet || is_large(&key, flags, bytes.len()),
+                "CLIENT_ERROR bad data chunk",
+            );
             if is_large(&key, flags, bytes.len()) {
-                say(reply, quiet, "SERVER_ERROR object too large for cache");
+                respond(reply, quiet, "SERVER_ERROR object too large for cache");
                 if name == "set" {
                     self.values.remove(&number);
                 }
@@ -170,7 +174,7 @@ impl Model {
             if name == "set" {
                 self.values.remove(&number);
             }
-            return say(reply, quiet, "SERVER_ERROR object too large for cache");
+            return respond(reply, quiet, "SERVER_ERROR object too large for cache");
         }
         let new = Value { flags, bytes, unique: 0 };
         let result = match (name, old) {
@@ -185,15 +189,15 @@ impl Model {
                 }
             }
             (_, None) => Err("NOT_FOUND"),
-            (_, Some(old)) if old.unique == asked => Ok((new, lives)),
+            (_, Some(old)) if old.unique == requested => Ok((new, lives)),
             (_, Some(_)) => Err("EXISTS"),
         };
         match result {
             Ok((value, lives)) => {
                 self.put(number, value, lives);
-                say(reply, quiet, "STORED");
+                respond(reply, quiet, "STORED");
             }
-            Err(word) => say(reply, quiet, word),
+            Err(word) => respond(reply, quiet, word),
         }
     }
 
@@ -236,18 +240,18 @@ impl Model {
         let name = if up { "incr" } else { "decr" };
         add(request, &format!("{name} {} {delta}{}", self.key(number), word(quiet)));
         let Some(old) = self.values.get(&number).cloned() else {
-            return say(reply, quiet, "NOT_FOUND");
+            return respond(reply, quiet, "NOT_FOUND");
         };
         let counted = counted(&self.key(number), old.flags, old.bytes.len());
         let Some(value) = decimal(&old.bytes).filter(|_| counted <= MAX_ITEM / 2) else {
             let error = "CLIENT_ERROR cannot increment or decrement non-numeric value";
-            return say(reply, quiet, error);
+            return respond(reply, quiet, error);
         };
         let value = if up { value.wrapping_add(delta) } else { value.saturating_sub(delta) };
         let mut bytes = value.to_string().into_bytes();
         bytes.resize(bytes.len().max(old.bytes.len()), b' ');
         self.put(number, Value { bytes, ..old }, true);
-        say(reply, quiet, &value.to_string());
+        respond(reply, quiet, &value.to_string());
     }
 
     fn touch(
@@ -262,7 +266,7 @@ impl Model {
         if !lives {
             self.values.remove(&number);
         }
-        say(reply, quiet, if found { "TOUCHED" } else { "NOT_FOUND" });
+        respond(reply, quiet, if found { "TOUCHED" } else { "NOT_FOUND" });
     }
 
     fn delete(
@@ -274,7 +278,7 @@ impl Model {
         let (number, quiet) = (below(KEYS), quiet(below));
         add(request, &format!("delete {}{}", self.key(number), word(quiet)));
         let found = self.values.remove(&number).is_some();
-        say(reply, quiet, if found { "DELETED" } else { "NOT_FOUND" });
+        respond(reply, quiet, if found { "DELETED" } else { "NOT_FOUND" });
     }
 }
 
@@ -286,13 +290,13 @@ fn counted(key: &str, flags: u32, len: usize) -> usize {
     key.len() + len + COUNTED + if flags == 0 { 0 } else { 4 }
 }
 
-/// The number that a value begins with, if it does.
+/// Returns the number that a value starts with, if any.
 fn decimal(bytes: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(bytes).ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// An expiry time, and whether a value lives that has it.
+/// Returns an expiry time, and whether a value with it is alive.
 fn exptime(below: &mut dyn FnMut(usize) -> usize) -> (i64, bool) {
     match below(12) {
         0 => (-1, false),
@@ -315,7 +319,7 @@ fn add(to: &mut Vec<u8>, line: &str) {
     to.extend_from_slice(b"\r\n");
 }
 
-fn say(to: &mut Vec<u8>, quiet: bool, line: &str) {
+fn respond(to: &mut Vec<u8>, quiet: bool, line: &str) {
     if !quiet {
         add(to, line);
     }

@@ -1,22 +1,21 @@
-//! Numbers as memcached reads them, which is how C's `strtol` family does.
+//! Number parsing like memcached, which uses the `strtol` family of C.
 
-/// Reads a number of 64 bits: white space and a sign may precede it, white space may follow, and
-/// anything may follow that.
+/// Parses a 64-bit number. White space and a sign may precede it; white space and anything after it may
+/// follow.
 ///
-/// A minus wraps around, as in C; what stays above `i64::MAX` then is refused.
+/// A minus wraps around, as in C; if the result exceeds `i64::MAX`, parsing fails.
 pub(crate) fn parse_u64(bytes: impl IntoIterator<Item = u8>) -> Option<u64> {
     let (magnitude, is_negative) = scan(bytes.into_iter())?;
     let value = if is_negative { magnitude.wrapping_neg() } else { magnitude };
     (!is_negative || value <= i64::MAX as u64).then_some(value)
 }
 
-/// Reads a number of 64 bits and keeps the lower half, as memcached does with flags.
+/// Parses a 64-bit number and keeps the lower half, as memcached does with flags.
 pub(crate) fn parse_u32(word: &[u8]) -> Option<u32> {
     parse_u64(word.iter().copied()).map(|value| value as u32)
 }
 
-/// Reads a signed number of 64 bits and keeps the lower half, as memcached does with expiry times
-/// and lengths.
+/// Parses a signed 64-bit number and keeps the lower half, as memcached does with expiry times and lengths.
 pub(crate) fn parse_i32(word: &[u8]) -> Option<i32> {
     let (magnitude, is_negative) = scan(word.iter().copied())?;
     let max = i64::MAX as u64 + u64::from(is_negative);
@@ -24,8 +23,7 @@ pub(crate) fn parse_i32(word: &[u8]) -> Option<i32> {
     (magnitude <= max).then_some(value as i32)
 }
 
-/// Reads sign and digits. None if there are no digits, too many, or something other than white
-/// space behind them.
+/// Parses sign and digits. Returns `None` for no digits, too many, or a suffix other than white space.
 fn scan(bytes: impl Iterator<Item = u8>) -> Option<(u64, bool)> {
     let mut bytes = bytes.skip_while(|byte| is_space(*byte)).peekable();
     let is_negative = bytes.peek() == Some(&b'-');
@@ -58,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_as_c_reads_them() {
+    fn numbers_are_parsed_like_in_c() {
         assert_eq!(unsigned("18446744073709551615"), Some(u64::MAX));
         assert_eq!(unsigned("18446744073709551616"), None);
         assert_eq!(unsigned("99999999999999999999999"), None);
@@ -70,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minus_wraps_around() {
+    fn minus_wraps_around() {
         assert_eq!(unsigned("-18446744073709551615"), Some(1));
         assert_eq!(unsigned("-9223372036854775809"), Some(i64::MAX as u64));
         assert_eq!(unsigned("-9223372036854775808"), None);

@@ -1,4 +1,4 @@
-//! The program's options, which have the letters that memcached gives them.
+//! Command-line options, with the letters of memcached.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,58 +9,60 @@ use kv::Limits;
 #[derive(Parser)]
 #[command(version)]
 pub(crate) struct Options {
-    /// Addresses to listen at, separated by commas, with a port of their own or without
+    /// Addresses to listen on, separated by commas, each with an optional port
     #[arg(short, long, default_value = "127.0.0.1", value_delimiter = ',')]
     listen: Vec<String>,
-    /// TCP port; 0 takes any free one
+    /// TCP port; 0 selects a free port
     #[arg(short, long, default_value_t = 11211)]
     port: u16,
-    /// Memory for values in MiB, their headers and the hash table included
+    /// Memory in MiB for values, their headers and the hash table
     #[arg(short, long = "memory-limit", alias = "memory", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..))]
     memory: u32,
-    /// Connections at a time; others wait
+    /// Maximum number of connections; others wait
     #[arg(short, long = "conn-limit", default_value_t = 1024,
         value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub(crate) connections: u32,
-    /// Largest item: bytes, or with k or m behind them KiB or MiB
+    /// Maximum item size in bytes, or with suffix k or m in KiB or MiB
     #[arg(short = 'I', long = "max-item-size", default_value = "1m")]
     max_item: String,
-    /// Threads that serve; they share all values
+    /// Number of worker threads; they share all values
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) threads: u16,
-    /// Event mechanism; `auto` takes the best one here
+    /// Event mechanism; `auto` selects the fastest one available
     #[arg(long, default_value = "auto")]
     pub(crate) backend: String,
-    /// Print the mechanisms that can run here
+    /// Print the available mechanisms
     #[arg(long)]
     pub(crate) list_backends: bool,
 }
 
 impl Options {
-    /// The addresses to listen at.
+    /// Returns the addresses to listen on.
     pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         let address = |text: &String| {
             let text = text.trim();
             let with_port = text.parse::<SocketAddr>();
             let without = |_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, self.port));
             with_port.or_else(without).map_err(|_| {
-                format!("`{text}` is no address to listen at; one is 127.0.0.1 or 127.0.0.1:11211")
+                format!(
+                    "`{text}` is not an IP address; use one such as 127.0.0.1 or 127.0.0.1:11211"
+                )
             })
         };
         self.listen.iter().map(address).collect()
     }
 
-    /// How much the server may hold.
+    /// Returns the limits of the server.
     pub(crate) fn limits(&self) -> Result<Limits, String> {
         let memory = (self.memory as usize) << 20;
         let max_item = size(&self.max_item)
             .filter(|size| (1024..=1 << 30).contains(size))
-            .ok_or_else(|| format!("-I {} is no size from 1k to 1024m", self.max_item))?;
+            .ok_or_else(|| format!("-I {} is not a size between 1k and 1024m", self.max_item))?;
         if max_item > memory / 2 {
             let half = self.memory as usize * 512;
             return Err(format!(
-                "-I {} is more than half of the memory (-m); {half}k would fit",
+                "-I {} exceeds half of the memory (-m); use at most {half}k",
                 self.max_item
             ));
         }
@@ -86,18 +88,18 @@ mod tests {
     }
 
     #[test]
-    fn addresses_have_the_port_unless_they_bring_their_own() {
+    fn addresses_without_a_port_get_the_default() {
         let read = |arguments: &[&str]| {
             options(arguments).addresses().map(|all| all.iter().map(|a| a.to_string()).collect())
         };
         assert_eq!(read(&[]), Ok(vec!["127.0.0.1:11211".to_owned()]));
         let all = ["127.0.0.1:7".to_owned(), "[::1]:5".to_owned()];
         assert_eq!(read(&["-p", "5", "-l", "127.0.0.1:7,::1"]), Ok(all.to_vec()));
-        assert!(read(&["-l", "here"]).unwrap_err().contains("`here` is no address"));
+        assert!(read(&["-l", "here"]).unwrap_err().contains("`here` is not an IP address"));
     }
 
     #[test]
-    fn an_item_has_a_size_that_fits() {
+    fn item_size_is_validated() {
         let max_item =
             |arguments: &[&str]| options(arguments).limits().map(|limits| limits.max_item);
         assert_eq!(max_item(&[]), Ok(1 << 20));
@@ -107,6 +109,6 @@ mod tests {
             assert!(max_item(&[&format!("-I{size}")[..]]).is_err(), "{size}");
         }
         let refused = max_item(&["-m", "1", "-I", "1m"]).unwrap_err();
-        assert!(refused.contains("512k would fit"), "{refused}");
+        assert!(refused.contains("at most 512k"), "{refused}");
     }
 }

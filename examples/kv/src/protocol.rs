@@ -1,4 +1,4 @@
-//! Lines of the text protocol, understood as memcached 1.6 understands them.
+//! Parser for lines of the text protocol, like memcached 1.6.
 
 use memchr::memchr;
 
@@ -13,15 +13,15 @@ const BAD_DELETE: &[u8] =
     b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 const NO_SHUTDOWN: &[u8] = b"ERROR: shutdown not enabled\r\n";
 
-/// What a line asks for.
+/// A parsed line.
 #[derive(Debug)]
 pub(crate) enum Command<'a> {
-    /// The keys follow from this position of the line on.
+    /// Keys follow from this position of the line.
     Get {
         get: Get,
         keys_at: usize,
     },
-    /// A value follows behind the line.
+    /// A value follows the line.
     Store(StoreLine<'a>),
     Delete {
         key: &'a [u8],
@@ -50,21 +50,21 @@ pub(crate) enum Command<'a> {
         quiet: bool,
     },
     Quit,
-    /// A web browser or another client that makes no sense: the connection ends.
+    /// An HTTP request or `quit`: the connection closes.
     Hangup,
-    /// A line that gets this reply, unless it asked for none.
-    Wrong {
+    /// An invalid line with this reply, unless `noreply` was given.
+    Invalid {
         reply: &'static [u8],
         quiet: bool,
     },
 }
 
-/// Which `get` it is.
+/// Variant of a `get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Get {
-    /// With the values' numbers.
+    /// Replies include the `cas` numbers.
     pub(crate) unique: bool,
-    /// Changes when the values expire.
+    /// Changes the expiry time of the values.
     pub(crate) exptime: Option<i32>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct StoreLine<'a> {
     pub(crate) verb: Verb,
     pub(crate) key: &'a [u8],
     pub(crate) attributes: Attributes,
-    /// The value's length without the line end behind it.
+    /// Length of the value without its line end.
     pub(crate) len: usize,
     pub(crate) quiet: bool,
 }
@@ -96,31 +96,33 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// The words of a command: as many as any takes, and one more that shows that there are too many.
+/// Maximum number of words of any command, plus one to detect excess words.
 const MAX_WORDS: usize = 8;
 
-/// The words in which a line of any length is cut before its last one is looked at.
-const CUT: usize = 23;
+/// Number of words into which a line of any length is split before its last one is examined.
+const LONG_LINE_WORDS: usize = 23;
 
-fn wrong(reply: &'static [u8], quiet: bool) -> Command<'static> {
-    Command::Wrong { reply, quiet }
+fn invalid(reply: &'static [u8], quiet: bool) -> Command<'static> {
+    Command::Invalid { reply, quiet }
 }
 
-/// Understands a line without its end.
+/// Parses a line without its end.
 pub(crate) fn parse(line: &[u8]) -> Command<'_> {
-    // Strings end at a zero byte, where the reference is a program in C.
+    // memcached is written in C, where strings end at a zero byte.
     let line = &line[..memchr(0, line).unwrap_or(line.len())];
-    let mut rest = Words { line, at: 0 };
-    let Some(name) = rest.next().filter(|name| name.len() > 1) else { return wrong(ERROR, false) };
+    let mut remaining = Words { line, at: 0 };
+    let Some(name) = remaining.next().filter(|name| name.len() > 1) else {
+        return invalid(ERROR, false);
+    };
     match name {
-        b"get" | b"bget" => return get(rest, false, false),
-        b"gets" => return get(rest, true, false),
-        b"gat" => return get(rest, false, true),
-        b"gats" => return get(rest, true, true),
+        b"get" | b"bget" => return get(remaining, false, false),
+        b"gets" => return get(remaining, true, false),
+        b"gat" => return get(remaining, false, true),
+        b"gats" => return get(remaining, true, true),
         _ => {}
     }
     let mut words = [&b""[..]; MAX_WORDS];
-    let count = words.iter_mut().zip(rest).map(|(slot, word)| *slot = word).count();
+    let count = words.iter_mut().zip(remaining).map(|(slot, word)| *slot = word).count();
     let words = &words[..count];
     let quiet = words.last() == Some(&&b"noreply"[..]);
     match name {
@@ -139,14 +141,13 @@ pub(crate) fn parse(line: &[u8]) -> Command<'_> {
         b"version" => Command::Version,
         b"verbosity" => verbosity(words, quiet),
         b"quit" => Command::Quit,
-        b"shutdown" if count <= 1 => wrong(NO_SHUTDOWN, false),
+        b"shutdown" if count <= 1 => invalid(NO_SHUTDOWN, false),
         _ if is_hangup(line, name) => Command::Hangup,
-        _ => wrong(ERROR, false),
+        _ => invalid(ERROR, false),
     }
 }
 
-/// Understands the beginning of a line that is too long to be looked at as a whole: only those that
-/// name values may be. None if it is another.
+/// Parses the beginning of a line that exceeds the maximum length. Returns `None` unless it is a `get`.
 pub(crate) fn parse_long(line: &[u8]) -> Option<Command<'_>> {
     let mut words = Words { line, at: 0 };
     let name = words.next()?;
@@ -156,12 +157,12 @@ pub(crate) fn parse_long(line: &[u8]) -> Option<Command<'_>> {
 
 fn get(mut words: Words<'_>, unique: bool, touches: bool) -> Command<'static> {
     let mut keys_at = words.at;
-    let Some(first) = words.next() else { return wrong(ERROR, false) };
+    let Some(first) = words.next() else { return invalid(ERROR, false) };
     let mut exptime = None;
     if touches {
         exptime = parse_i32(first);
         if exptime.is_none() {
-            return wrong(BAD_EXPTIME, false);
+            return invalid(BAD_EXPTIME, false);
         }
         keys_at = words.at;
     }
@@ -172,17 +173,17 @@ fn store<'a>(verb: Verb, words: &[&'a [u8]], quiet: bool) -> Command<'a> {
     let is_cas = matches!(verb, Verb::Cas(_));
     let needed = if is_cas { 5 } else { 4 };
     if words.len() != needed && words.len() != needed + 1 {
-        return wrong(ERROR, false);
+        return invalid(ERROR, false);
     }
     let (key, flags, exptime, len) = (words[0], words[1], words[2], words[3]);
     let unique = if is_cas { parse_u64(words[4].iter().copied()) } else { Some(0) };
     let numbers = (parse_u32(flags), parse_i32(exptime), parse_i32(len), unique);
     let (Some(flags), Some(exptime), Some(len), Some(unique)) = numbers else {
-        return wrong(BAD_FORMAT, quiet);
+        return invalid(BAD_FORMAT, quiet);
     };
-    // With the line end behind it, the length must stay a number of C's.
+    // With the line end, the length must fit a C `int`.
     if key.len() > Store::MAX_KEY || !(0..=i32::MAX - 2).contains(&len) {
-        return wrong(BAD_FORMAT, quiet);
+        return invalid(BAD_FORMAT, quiet);
     }
     let verb = if is_cas { Verb::Cas(unique) } else { verb };
     let attributes = Attributes { flags, exptime };
@@ -192,38 +193,38 @@ fn store<'a>(verb: Verb, words: &[&'a [u8]], quiet: bool) -> Command<'a> {
 fn delete<'a>(words: &[&'a [u8]], quiet: bool) -> Command<'a> {
     let key = match *words {
         [key] => key,
-        // A time was allowed once; 0 still is.
+        // memcached once accepted a time, and still accepts 0.
         [key, b"0" | b"noreply"] | [key, b"0", b"noreply"] => key,
-        [_, _] | [_, _, _] => return wrong(BAD_DELETE, quiet),
-        _ => return wrong(ERROR, false),
+        [_, _] | [_, _, _] => return invalid(BAD_DELETE, quiet),
+        _ => return invalid(ERROR, false),
     };
-    // A single word is a key, whatever it is.
+    // A single word is a key, also `noreply`.
     let quiet = quiet && words.len() > 1;
     if key.len() > Store::MAX_KEY {
-        return wrong(BAD_FORMAT, quiet);
+        return invalid(BAD_FORMAT, quiet);
     }
     Command::Delete { key, quiet }
 }
 
 fn count_by<'a>(words: &[&'a [u8]], up: bool, quiet: bool) -> Command<'a> {
-    let ([key, delta] | [key, delta, _]) = words else { return wrong(ERROR, false) };
+    let ([key, delta] | [key, delta, _]) = words else { return invalid(ERROR, false) };
     if key.len() > Store::MAX_KEY {
-        return wrong(BAD_FORMAT, quiet);
+        return invalid(BAD_FORMAT, quiet);
     }
     match parse_u64(delta.iter().copied()) {
         Some(delta) => Command::Count { key, delta, up, quiet },
-        None => wrong(BAD_DELTA, quiet),
+        None => invalid(BAD_DELTA, quiet),
     }
 }
 
 fn touch<'a>(words: &[&'a [u8]], quiet: bool) -> Command<'a> {
-    let ([key, exptime] | [key, exptime, _]) = words else { return wrong(ERROR, false) };
+    let ([key, exptime] | [key, exptime, _]) = words else { return invalid(ERROR, false) };
     if key.len() > Store::MAX_KEY {
-        return wrong(BAD_FORMAT, quiet);
+        return invalid(BAD_FORMAT, quiet);
     }
     match parse_i32(exptime) {
         Some(exptime) => Command::Touch { key, exptime, quiet },
-        None => wrong(BAD_EXPTIME, quiet),
+        None => invalid(BAD_EXPTIME, quiet),
     }
 }
 
@@ -232,28 +233,27 @@ fn flush(words: &[&[u8]], quiet: bool) -> Command<'static> {
         [] | [b"noreply"] => Command::Flush { delay: 0, quiet },
         [delay] | [delay, _] => match parse_i32(delay) {
             Some(delay) => Command::Flush { delay, quiet },
-            None => wrong(BAD_EXPTIME, quiet),
+            None => invalid(BAD_EXPTIME, quiet),
         },
-        _ => wrong(ERROR, false),
+        _ => invalid(ERROR, false),
     }
 }
 
 fn verbosity(words: &[&[u8]], quiet: bool) -> Command<'static> {
-    let ([level] | [level, _]) = words else { return wrong(ERROR, false) };
+    let ([level] | [level, _]) = words else { return invalid(ERROR, false) };
     match parse_u32(level) {
         Some(_) => Command::Verbosity { quiet },
-        None => wrong(BAD_FORMAT, quiet),
+        None => invalid(BAD_FORMAT, quiet),
     }
 }
 
-/// Whether a line that is no command is one of HTTP. Those that could be commands by their first
-/// letter are not looked at.
+/// Returns whether an unknown line is an HTTP request. Checks only initial letters that no command has.
 fn is_hangup(line: &[u8], name: &[u8]) -> bool {
     let looked_at = match name[0] {
         b'g' | b's' | b'a' | b'c' | b'i' | b'd' | b't' => false,
         b'm' => name.len() != 2,
         _ => true,
     };
-    let last = || Words { line, at: 0 }.take(CUT).last();
+    let last = || Words { line, at: 0 }.take(LONG_LINE_WORDS).last();
     looked_at && last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }

@@ -1,4 +1,4 @@
-//! Replies, as they are sent.
+//! Replies in wire format.
 
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
@@ -11,10 +11,10 @@ pub(crate) const OK: &[u8] = b"OK\r\n";
 pub(crate) const END: &[u8] = b"END\r\n";
 pub(crate) const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
 
-/// The version of memcached that the server agrees with. Clients choose by it what they may send.
+/// The version of memcached that the server implements. Clients use it to select features.
 pub const VERSION: &str = "1.6.18-kv";
 
-/// The line that precedes a value.
+/// Writes the line before a value.
 #[inline]
 pub(crate) fn value_header(key: &[u8], found: &Found, unique: bool, out: &mut Vec<u8>) {
     let mut digits = itoa::Buffer::new();
@@ -31,7 +31,7 @@ pub(crate) fn value_header(key: &[u8], found: &Found, unique: bool, out: &mut Ve
     out.extend_from_slice(b"\r\n");
 }
 
-/// The reply to `incr` and `decr`.
+/// Writes the reply to `incr` and `decr`.
 pub(crate) fn counted(counted: Counted, out: &mut Vec<u8>) {
     let mut digits = itoa::Buffer::new();
     let reply: &[u8] = match counted {
@@ -46,7 +46,7 @@ pub(crate) fn counted(counted: Counted, out: &mut Vec<u8>) {
     out.extend_from_slice(reply);
 }
 
-/// The reply to `stats`, with or without a word behind it.
+/// Writes the reply to `stats`, with an optional argument.
 pub(crate) fn stats(what: &[u8], database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
     match what {
         b"" => general(database, clock, out),
@@ -110,7 +110,7 @@ fn settings(database: &Database, out: &mut Vec<u8>) {
     stat(out, "flush_enabled", "yes");
 }
 
-/// There is one class of items, as there is one size of blocks.
+/// There is one class of items, as there is one block size.
 fn items(database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
     let (counts, usage) = database.totals(clock);
     if usage.items == 0 {

@@ -1,4 +1,4 @@
-//! A connection's side of the protocol, free of input and output: bytes in, bytes out.
+//! Protocol state of a connection. No I/O: bytes in, bytes out.
 
 use std::mem;
 
@@ -7,11 +7,11 @@ use memchr::{memchr, memchr3};
 use crate::database::Database;
 use crate::protocol::{self, BAD_FORMAT, Command, Get, StoreLine};
 use crate::reply;
-use crate::store::{Arriving, Clock, Found, Outcome, Reading, Store, SubmitErrorKind, Verb};
+use crate::store::{AllocError, Clock, Found, Outcome, PendingItem, Reading, Store, Verb};
 
-/// What a connection is in the middle of.
+/// State of a connection.
 ///
-/// Before it is dropped, [`Session::end`] has to be called.
+/// Before it is dropped, [`Session::end`] must be called.
 #[derive(Debug, Default)]
 pub struct Session {
     phase: Phase,
@@ -19,78 +19,78 @@ pub struct Session {
 
 #[derive(Debug, Default)]
 enum Phase {
-    /// A line with a command comes next.
+    /// A command line follows.
     #[default]
     Line,
-    /// Keys come next, up to the end of the line. Each is answered before the next one is looked at, so
-    /// a line may name more values than there is memory to queue them.
+    /// Keys follow, up to the end of the line. Each is answered before the next one is parsed, so a line
+    /// may request more values than the queue can hold.
     Keys(Get),
-    /// A value is being sent, then more keys come.
+    /// A value is being sent; more keys follow.
     Send { reading: Reading, hash: u64, get: Get },
-    /// The bytes of a value come next.
+    /// The bytes of a value follow.
     Value(Incoming),
-    /// So many bytes are of no use.
-    Swallow(usize),
-    /// The remaining line is of no use; then this is the reply.
+    /// This many bytes are discarded.
+    Discard(usize),
+    /// The remaining line is discarded, then this reply is sent.
     SkipLine(&'static [u8]),
 }
 
-/// A value on its way in.
+/// A value being received.
 #[derive(Debug)]
 struct Incoming {
-    arriving: Arriving,
+    pending: PendingItem,
     hash: u64,
     verb: Verb,
     quiet: bool,
-    /// Bytes that are still to come, without the line end.
-    missing: usize,
-    /// How many bytes of the line end have come.
+    /// Number of value bytes to receive, without the line end.
+    remaining: usize,
+    /// Number of line-end bytes received.
     end: usize,
-    /// Those were the right ones.
+    /// The line-end bytes were correct.
     valid: bool,
 }
 
-/// What a [`Session`] wants next.
+/// What a [`Session`] needs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// More bytes.
     Input,
-    /// To be called again, once the replies that there are have been sent.
+    /// Another call, once the available replies have been sent.
     Output,
-    /// The end of the connection.
+    /// The close of the connection.
     Close,
 }
 
 const LINE_END: &[u8] = b"\r\n";
 
-/// What one step came to.
+/// Result of one step.
 enum Step {
-    /// So many bytes were used; go on.
+    /// Consumed this many bytes; continue.
     Used(usize),
-    /// It takes more bytes.
+    /// Needs more bytes.
     Wait,
-    /// This was the last step.
+    /// The connection closes.
     Close,
 }
 
 impl Session {
-    /// The longest line in bytes, its end not counted. One that is longer, and no `get`, ends the
+    /// Maximum length of a line in bytes, without its end. A longer one that is no `get` closes the
     /// connection.
     pub const MAX_LINE: usize = 2048;
 
-    /// Replies are handed over when there are so many bytes of them.
+    /// Number of reply bytes after which `serve` returns.
     pub const OUTPUT: usize = 64 * 1024;
 
-    /// The most bytes that one call leaves unused and still wants more.
+    /// Maximum number of bytes that a call leaves unused when it needs more input.
     pub const MAX_UNUSED: usize = Self::MAX_LINE;
 
-    /// Whether it waits for nothing but another request.
+    /// Returns whether the session only waits for another request.
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Line)
     }
 
-    /// Works on received bytes, and appends replies to `out`. Returns how many bytes it has used, and
-    /// what it wants next.
+    /// Processes received bytes and appends replies to `out`. Returns the number of bytes used and what the
+    /// session needs next.
     pub fn serve(
         &mut self,
         database: &mut Database,
@@ -111,16 +111,16 @@ impl Session {
         }
     }
 
-    /// Lets go of what the connection holds.
+    /// Releases the store memory held by the connection.
     pub fn end(&mut self, database: &mut Database) {
         match mem::take(&mut self.phase) {
             Phase::Value(value) => {
-                database.store_as_of_before(value.hash).abandon(&value.arriving);
+                database.store_without_tick(value.hash).abandon(&value.pending);
             }
             Phase::Send { reading, hash, .. } => {
-                database.store_as_of_before(hash).release_reading(&reading);
+                database.store_without_tick(hash).release_reading(&reading);
             }
-            Phase::Line | Phase::Keys(_) | Phase::Swallow(_) | Phase::SkipLine(_) => {}
+            Phase::Line | Phase::Keys(_) | Phase::Discard(_) | Phase::SkipLine(_) => {}
         }
     }
 
@@ -142,7 +142,7 @@ impl Session {
             }
             Phase::Send { reading, hash, get } => {
                 let (hash, get) = (*hash, *get);
-                let mut store = database.store_as_of_before(hash);
+                let mut store = database.store_without_tick(hash);
                 if store.read(reading, Self::OUTPUT - out.len(), out) {
                     store.release_reading(reading);
                     out.extend_from_slice(LINE_END);
@@ -153,11 +153,11 @@ impl Session {
             Phase::Value(value) => {
                 let used = value.fill(database, input);
                 if value.end == LINE_END.len() {
-                    self.arrived(database, clock, out);
+                    self.complete_value(database, clock, out);
                 }
                 Step::Used(used)
             }
-            Phase::Swallow(remaining) => {
+            Phase::Discard(remaining) => {
                 let n = input.len().min(*remaining);
                 *remaining -= n;
                 if *remaining == 0 {
@@ -205,7 +205,7 @@ impl Session {
         }
     }
 
-    /// A line that has no end yet.
+    /// Handles a line without an end.
     fn long_line(&mut self, line: &[u8]) -> Step {
         if line.len() <= Self::MAX_LINE {
             return Step::Wait;
@@ -215,7 +215,7 @@ impl Session {
                 self.phase = Phase::Keys(get);
                 Step::Used(keys_at)
             }
-            Some(Command::Wrong { reply, .. }) => {
+            Some(Command::Invalid { reply, .. }) => {
                 self.phase = Phase::SkipLine(reply);
                 Step::Used(0)
             }
@@ -230,18 +230,18 @@ impl Session {
         clock: &impl Clock,
         out: &mut Vec<u8>,
     ) -> Step {
-        let mut say = |quiet: bool, reply: &[u8]| {
+        let mut respond = |quiet: bool, reply: &[u8]| {
             if !quiet {
                 out.extend_from_slice(reply);
             }
         };
         match command {
-            Command::Get { .. } => unreachable!("its keys are taken from the line"),
+            Command::Get { .. } => unreachable!("`line` handles `get`"),
             Command::Store(line) => self.begin_value(&line, database, clock, out),
             Command::Delete { key, quiet } => {
                 let key = database.key(key);
                 let found = database.store(key.hash, clock).delete(key);
-                say(quiet, if found { b"DELETED\r\n" } else { reply::NOT_FOUND });
+                respond(quiet, if found { b"DELETED\r\n" } else { reply::NOT_FOUND });
             }
             Command::Count { key, delta, up, quiet } => {
                 let key = database.key(key);
@@ -253,26 +253,26 @@ impl Session {
             Command::Touch { key, exptime, quiet } => {
                 let key = database.key(key);
                 let found = database.store(key.hash, clock).touch(key, exptime, clock);
-                say(quiet, if found.is_some() { b"TOUCHED\r\n" } else { reply::NOT_FOUND });
+                respond(quiet, if found.is_some() { b"TOUCHED\r\n" } else { reply::NOT_FOUND });
             }
             Command::Flush { delay, quiet } => {
                 database.each(clock, |store| store.flush(delay, clock));
-                say(quiet, reply::OK);
+                respond(quiet, reply::OK);
             }
             Command::Stats { what } => reply::stats(what, database, clock, out),
             Command::Version => {
-                say(false, b"VERSION ");
-                say(false, reply::VERSION.as_bytes());
-                say(false, LINE_END);
+                respond(false, b"VERSION ");
+                respond(false, reply::VERSION.as_bytes());
+                respond(false, LINE_END);
             }
-            Command::Verbosity { quiet } => say(quiet, reply::OK),
+            Command::Verbosity { quiet } => respond(quiet, reply::OK),
             Command::Quit | Command::Hangup => return Step::Close,
-            Command::Wrong { reply, quiet } => say(quiet, reply),
+            Command::Invalid { reply, quiet } => respond(quiet, reply),
         }
         Step::Used(0)
     }
 
-    /// Prepares for the bytes of a value.
+    /// Prepares to receive the bytes of a value.
     fn begin_value(
         &mut self,
         line: &StoreLine<'_>,
@@ -284,43 +284,41 @@ impl Session {
         let key = database.key(key);
         let mut store = database.store(key.hash, clock);
         match store.allocate(key, attributes, len, clock) {
-            Ok(arriving) => {
+            Ok(pending) => {
                 let hash = key.hash;
-                let (missing, end, valid) = (len, 0, true);
-                let value = Incoming { arriving, hash, verb, quiet, missing, end, valid };
+                let (remaining, end, valid) = (len, 0, true);
+                let value = Incoming { pending, hash, verb, quiet, remaining, end, valid };
                 self.phase = Phase::Value(value);
             }
-            Err(refusal) => {
+            Err(error) => {
                 if verb == Verb::Set {
-                    // The old value must not outlive a set that failed.
-                    store.close_unused(key);
+                    // A failed set removes the old value.
+                    store.discard(key);
                 }
                 if !quiet {
-                    out.extend_from_slice(match refusal {
-                        SubmitErrorKind::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
-                        SubmitErrorKind::NoMemory => {
-                            b"SERVER_ERROR out of memory storing object\r\n"
-                        }
+                    out.extend_from_slice(match error {
+                        AllocError::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+                        AllocError::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
                     });
                 }
-                self.phase = Phase::Swallow(len + LINE_END.len());
+                self.phase = Phase::Discard(len + LINE_END.len());
             }
         }
     }
 
-    /// A value has arrived, with its line end.
-    fn arrived(&mut self, database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
+    /// Handles a received value with its line end.
+    fn complete_value(&mut self, database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
         let Phase::Value(value) = mem::take(&mut self.phase) else { return };
         let mut store = database.store(value.hash, clock);
         let reply: &[u8] = if value.valid {
-            match store.store(value.verb, &value.arriving, value.hash) {
+            match store.store(value.verb, &value.pending, value.hash) {
                 Outcome::Stored => b"STORED\r\n",
                 Outcome::NotStored => b"NOT_STORED\r\n",
                 Outcome::Exists => b"EXISTS\r\n",
                 Outcome::NotFound => reply::NOT_FOUND,
             }
         } else {
-            store.abandon(&value.arriving);
+            store.abandon(&value.pending);
             b"CLIENT_ERROR bad data chunk\r\n"
         };
         if !value.quiet {
@@ -339,9 +337,9 @@ impl Session {
     ) -> Step {
         let spaces = input.iter().position(|byte| *byte != b' ').unwrap_or(input.len());
         let word = &input[spaces..];
-        // A zero byte is the end of a line's words, though not of the line.
+        // A zero byte ends the words of a line, but not the line.
         let Some(len) = memchr3(b' ', b'\n', 0, word) else {
-            // One more may be the first half of a line end.
+            // One more byte may be the first half of a line end.
             if word.len() > Store::MAX_KEY + 1 {
                 self.phase = Phase::SkipLine(BAD_FORMAT);
                 return Step::Used(spaces);
@@ -360,7 +358,7 @@ impl Session {
             && let Some((reading, hash)) = answer(get, key, database, clock, out)
         {
             self.phase = Phase::Send { reading, hash, get };
-            // What ends the key is looked at again, when the value was sent.
+            // The byte after the key is parsed again once the value is sent.
             return Step::Used(spaces + key.len());
         }
         match word[len] {
@@ -378,10 +376,10 @@ impl Session {
     }
 }
 
-/// Values up to this many bytes are sent as a whole; larger ones, piece by piece.
+/// Values up to this many bytes are sent at once; larger ones in pieces.
 const WHOLE: usize = 4 * 1024;
 
-/// Appends the reply for a key. A large value's bytes are left to be sent piece by piece.
+/// Appends the reply for a key. A large value's bytes are sent later in pieces.
 fn answer(
     get: Get,
     key: &[u8],
@@ -406,7 +404,7 @@ fn answer(
     {
         return Some((reading, name.hash));
     }
-    // Of a value that too many connections read, this one gets a copy at once.
+    // Too many connections read this value, so it is copied at once.
     store.read_whole(found, out);
     out.extend_from_slice(LINE_END);
     None
@@ -421,8 +419,7 @@ fn has_long_key(keys: &[u8]) -> bool {
     words(keys).any(|key| key.len() > Store::MAX_KEY)
 }
 
-/// A line with a key that is too long gets an error for its only reply, but what comes before that
-/// key was done.
+/// Handles a line with an overlong key: the error is its only reply, but the keys before it are touched.
 fn touch_before_long_key(get: Get, keys: &[u8], database: &mut Database, clock: &impl Clock) {
     let Some(exptime) = get.exptime else { return };
     for key in words(keys).take_while(|key| key.len() <= Store::MAX_KEY) {
@@ -432,15 +429,15 @@ fn touch_before_long_key(get: Get, keys: &[u8], database: &mut Database, clock: 
 }
 
 impl Incoming {
-    /// Takes the bytes that are missing, as far as they are there; returns how many.
+    /// Takes the missing bytes that are available. Returns how many.
     fn fill(&mut self, database: &mut Database, input: &[u8]) -> usize {
-        let n = self.missing.min(input.len());
+        let n = self.remaining.min(input.len());
         if n > 0 {
-            let mut store = database.store_as_of_before(self.hash);
-            store.fill(&mut self.arriving, &input[..n]);
-            self.missing -= n;
+            let mut store = database.store_without_tick(self.hash);
+            store.fill(&mut self.pending, &input[..n]);
+            self.remaining -= n;
         }
-        if self.missing > 0 {
+        if self.remaining > 0 {
             return n;
         }
         let end = &input[n..];

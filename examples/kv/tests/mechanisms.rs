@@ -9,10 +9,10 @@ use evring::Config;
 use kv::model::Model;
 use kv::{Database, Kv, Limits};
 use support::client::{Client, End};
-use support::{PATIENCE, Server, config, on_each, on_each_at_once, pattern, tiny};
+use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, tiny};
 
 const MEMORY: usize = 16 << 20;
-/// The largest value of a key of five bytes or fewer.
+/// Maximum size of a value whose key has at most five bytes.
 const MAX_VALUE: usize = (1 << 20) - 64 - 5;
 const VERSION: &str = "VERSION 1.6.18-kv\r\n";
 
@@ -34,7 +34,7 @@ fn value(key: &str, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Requests and their answers, as memcached 1.6 gives them.
+/// Requests and the replies of memcached 1.6.
 const TALK: &[(&str, &str)] = &[
     ("get a\r\n", "END\r\n"),
     ("set a 5 0 3\r\nabc\r\n", "STORED\r\n"),
@@ -66,14 +66,14 @@ const TALK: &[(&str, &str)] = &[
     ("version x\r\n", VERSION),
 ];
 
-/// Everything in [`TALK`] at once.
+/// Returns all of [`TALK`] as one request and one reply.
 fn whole_talk() -> (Vec<u8>, Vec<u8>) {
     let (requests, replies): (Vec<_>, Vec<_>) = TALK.iter().copied().unzip();
     (requests.concat().into_bytes(), replies.concat().into_bytes())
 }
 
 #[test]
-fn the_answers_are_those_of_memcached() {
+fn replies_match_memcached() {
     on_each(|backend| {
         let server = kv(backend, config());
         let mut client = Client::connect(server.address);
@@ -87,14 +87,14 @@ fn the_answers_are_those_of_memcached() {
 }
 
 #[test]
-fn a_pipeline_may_be_split_at_every_byte() {
+fn pipeline_split_at_any_byte_gives_the_same_replies() {
     on_each(|backend| {
         let (requests, replies) = whole_talk();
         for at in 0..requests.len() {
-            // The cache counts stores, so each split begins with an empty one.
+            // Replies contain `cas` numbers, so each split needs an empty cache.
             let server = kv(backend, config());
             let mut client = Client::connect(server.address);
-            // The head comes together with a question whose answer shows that it was taken.
+            // The first part ends after a `version`, whose reply shows that the server has received it.
             client.ask([b"version\r\n", &requests[..at]].concat(), VERSION);
             client.ask(&requests[at..], &replies);
             drop(client);
@@ -104,7 +104,7 @@ fn a_pipeline_may_be_split_at_every_byte() {
 }
 
 #[test]
-fn buffers_of_one_byte_give_the_same_answers() {
+fn one_byte_buffers_give_the_same_replies() {
     on_each(|backend| {
         for buffer_size in [1, 2, 3, 5, 8, 13] {
             let server = kv(backend, Config { buffer_size, buffers: 2, ..config() });
@@ -119,7 +119,7 @@ fn buffers_of_one_byte_give_the_same_answers() {
 }
 
 #[test]
-fn a_value_may_span_many_buffers() {
+fn value_spans_many_buffers() {
     on_each(|backend| {
         let server = kv(backend, config());
         let mut client = Client::connect(server.address);
@@ -135,7 +135,7 @@ fn a_value_may_span_many_buffers() {
 }
 
 #[test]
-fn too_large_a_value_is_swallowed_and_the_old_one_goes() {
+fn too_large_value_is_discarded_with_the_old_one() {
     on_each(|backend| {
         let server = kv(backend, config());
         let mut client = Client::connect(server.address);
@@ -150,7 +150,7 @@ fn too_large_a_value_is_swallowed_and_the_old_one_goes() {
 }
 
 #[test]
-fn a_get_of_many_large_values_waits_for_its_reader() {
+fn get_of_many_large_values_waits_for_its_reader() {
     on_each(|backend| {
         // Far more than may be queued for one connection.
         let server = kv(backend, Config { max_queued_bytes: 3 << 20, ..config() });
@@ -169,7 +169,7 @@ fn a_get_of_many_large_values_waits_for_its_reader() {
     });
 }
 
-/// The value of a counter.
+/// Returns the value of a statistic.
 fn stat(client: &mut Client, name: &str) -> u64 {
     client.send(b"stats\r\n");
     let mut text = String::new();
@@ -183,7 +183,7 @@ fn stat(client: &mut Client, name: &str) -> u64 {
 }
 
 #[test]
-fn memory_is_bounded_and_what_is_evicted_is_counted() {
+fn memory_is_bounded_and_evictions_are_counted() {
     on_each(|backend| {
         let server = Server::start(backend, config(), || Kv::with_memory(1 << 20, 0).unwrap());
         let mut client = Client::connect(server.address);
@@ -205,7 +205,7 @@ fn memory_is_bounded_and_what_is_evicted_is_counted() {
 }
 
 #[test]
-fn values_on_their_way_count_and_are_given_back() {
+fn values_being_received_count_and_are_freed() {
     on_each(|backend| {
         let server = Server::start(backend, config(), || Kv::with_memory(1 << 20, 0).unwrap());
         let begun = b"version\r\nset half 0 0 600000\r\nthe first bytes";
@@ -216,10 +216,10 @@ fn values_on_their_way_count_and_are_given_back() {
         let value = pattern(600_000);
         second.sending(&set("k", &value), |client| client.expect(reply));
         first.reset();
-        // The reset and the next set race; as soon as the reset was seen, there is room.
+        // The reset and the next set race; once the reset is handled, there is room.
         let begin = Instant::now();
         while stat(&mut second, "bytes") > 0 {
-            assert!(begin.elapsed() < PATIENCE, "the memory never comes back");
+            assert!(begin.elapsed() < TIMEOUT, "the memory is not freed");
         }
         second.ask(set("k", &value), b"STORED\r\n");
         drop(second);
@@ -228,7 +228,7 @@ fn values_on_their_way_count_and_are_given_back() {
 }
 
 #[test]
-fn a_value_that_changes_while_it_is_sent_arrives_as_it_was() {
+fn value_replaced_while_being_sent_arrives_unchanged() {
     on_each(|backend| {
         let server = kv(backend, config());
         let mut other = Client::connect(server.address);
@@ -236,7 +236,7 @@ fn a_value_that_changes_while_it_is_sent_arrives_as_it_was() {
         other.ask(set("large", &large), b"STORED\r\n");
         let mut slow = Client::narrow(server.address);
         slow.send(b"get large large\r\n");
-        // What it has received shows that the reply has begun.
+        // Received bytes show that the reply has begun.
         let reply = value("large", &large);
         slow.expect(&reply[..10]);
         other.ask(set("large", b"new"), b"STORED\r\n");
@@ -250,13 +250,13 @@ fn a_value_that_changes_while_it_is_sent_arrives_as_it_was() {
 }
 
 #[test]
-fn a_value_expires_when_its_time_has_come() {
+fn value_expires_on_time() {
     on_each_at_once(|backend| {
         let server = kv(backend, config());
         let mut client = Client::connect(server.address);
         client.ask(b"set a 7 1 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 7 1\r\nx\r\nEND\r\n");
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < TIMEOUT {
             client.send(b"get a\r\n");
             let mut line = [0; 5];
             std::io::Read::read_exact(&mut client.0, &mut line).unwrap();
@@ -267,12 +267,12 @@ fn a_value_expires_when_its_time_has_come() {
             }
             client.expect(b" a 7 1\r\nx\r\nEND\r\n");
         }
-        panic!("it did not expire");
+        panic!("the value did not expire");
     });
 }
 
 #[test]
-fn garbage_gets_an_error_or_the_end() {
+fn invalid_input_gets_an_error_or_closes() {
     on_each(|backend| {
         let server = kv(backend, config());
         let mut client = Client::connect(server.address);
@@ -289,7 +289,7 @@ fn garbage_gets_an_error_or_the_end() {
     });
 }
 
-/// Steps of a model as requests, and the replies to them.
+/// Returns steps of a model as requests, and their replies.
 fn steps(model: &mut Model, random: &mut fastrand::Rng, n: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut requests, mut replies) = (Vec::new(), Vec::new());
     for _ in 0..n {
@@ -298,7 +298,7 @@ fn steps(model: &mut Model, random: &mut fastrand::Rng, n: usize) -> (Vec<u8>, V
     (requests, replies)
 }
 
-/// Two thousand on each mechanism, or as many as the environment says.
+/// 2,000 operations per mechanism, or `KV_OPERATIONS`.
 #[test]
 fn pipelined_operations_agree_with_a_model() {
     let operations: usize =
@@ -326,7 +326,7 @@ fn pipelined_operations_agree_with_a_model() {
 }
 
 #[test]
-fn workers_share_what_their_clients_store() {
+fn workers_share_stored_values() {
     on_each(|backend| {
         let database = Database::shared(Limits::default(), 7, 2).unwrap();
         let start = || {

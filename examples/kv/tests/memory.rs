@@ -1,4 +1,4 @@
-//! The program's memory stays within its limit, whatever it is filled with.
+//! The program's memory stays within its limit, for values of any size.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What the program may hold besides values, in MiB: itself, and what connections need.
-const BESIDES: usize = 16;
+/// Memory of the program besides values, in MiB: for itself and its connections.
+const OVERHEAD: usize = 16;
 const LIMIT: usize = 24;
 
 struct Running(Child);
@@ -40,14 +40,14 @@ fn resident_memory_stays_within_the_limit() {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut random = fastrand::Rng::with_seed(1);
     let mut number = 0;
-    // Each time twice what there is room for.
+    // Each round stores twice the limit.
     for sizes in [10..11, 1_000..1_001, 0..100_000, 900_000..1_000_000, 1..300] {
         let mut sent = 0;
         while sent < (2 * LIMIT) << 20 {
             let mut batch = Vec::new();
             while batch.len() < 1 << 20 {
                 let len = random.usize(sizes.clone());
-                // Some stay, by being asked for, and some are replaced or go.
+                // Some keys stay in use, others are replaced or deleted.
                 let line = format!(
                     "get key{}\r\ndelete key{} noreply\r\nset key{number} 0 0 {len} noreply\r\n",
                     number / 2,
@@ -57,7 +57,7 @@ fn resident_memory_stays_within_the_limit() {
                 batch.resize(batch.len() + len, b'v');
                 batch.extend_from_slice(b"\r\n");
                 number += 1;
-                // What it costs besides.
+                // Approximate overhead.
                 sent += len + 128;
             }
             batch.extend_from_slice(b"version\r\n");
@@ -67,7 +67,7 @@ fn resident_memory_stays_within_the_limit() {
                     let (mut piece, mut last) = (vec![0; 1 << 16], Vec::new());
                     while !last.windows(9).any(|part| part == b"\nVERSION ") {
                         let n = reader.read(&mut piece).expect("the server answers");
-                        assert!(n > 0, "the server has ended the connection");
+                        assert!(n > 0, "the server closed the connection");
                         let keep = last.len().min(8);
                         last.drain(..last.len() - keep);
                         last.extend_from_slice(&piece[..n]);
@@ -78,7 +78,7 @@ fn resident_memory_stays_within_the_limit() {
             });
         }
         let resident = resident_mib(&child.0);
-        assert!(resident <= LIMIT + BESIDES, "{resident} MiB with values of {sizes:?}");
+        assert!(resident <= LIMIT + OVERHEAD, "{resident} MiB with values of {sizes:?}");
         assert!(resident >= LIMIT * 3 / 4, "only {resident} MiB are used with values of {sizes:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A session without a network: bytes in, bytes out.
+//! Sessions without a network: bytes in, bytes out.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn database() -> Database {
 }
 
 /// One connection.
-struct Talk<'a> {
+struct Client<'a> {
     database: &'a mut Database,
     session: Session,
     unused: Vec<u8>,
@@ -31,13 +31,13 @@ struct Talk<'a> {
     closed: bool,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> Client<'a> {
     fn new(database: &'a mut Database) -> Self {
         let (session, unused, out) = Default::default();
-        Talk { database, session, unused, out, closed: false }
+        Client { database, session, unused, out, closed: false }
     }
 
-    /// Receives bytes, appends replies to `replies`.
+    /// Passes received bytes; appends the replies to `replies`.
     fn receive(&mut self, bytes: &[u8], replies: &mut Vec<u8>) {
         self.unused.extend_from_slice(bytes);
         while !self.closed {
@@ -55,14 +55,14 @@ impl<'a> Talk<'a> {
     }
 }
 
-impl Drop for Talk<'_> {
+impl Drop for Client<'_> {
     fn drop(&mut self) {
         self.session.end(self.database);
     }
 }
 
 fn talk_to(database: &mut Database, bytes: &[u8]) -> (Vec<u8>, bool) {
-    let (mut talk, mut replies) = (Talk::new(database), Vec::new());
+    let (mut talk, mut replies) = (Client::new(database), Vec::new());
     talk.receive(bytes, &mut replies);
     (replies, talk.closed)
 }
@@ -84,8 +84,7 @@ fn compare(round: usize, got: &[u8], expected: &[u8]) {
     }
 }
 
-/// 200,000 operations, or as many as the environment says. They are the same each time: a failure names
-/// the round.
+/// 200,000 operations, or `KV_OPERATIONS`. They are the same in each run; a failure names the round.
 #[test]
 fn random_operations_agree_with_a_model() {
     let operations: usize =
@@ -97,11 +96,11 @@ fn random_operations_agree_with_a_model() {
             0 => Database::shared(Limits::default(), round as u64, 2).unwrap(),
             _ => Database::new(Limits::default(), round as u64).unwrap(),
         };
-        // The numbers of values are those of one store.
+        // `cas` numbers are predictable only with a single store.
         let alone = round % 4 != 0;
         let max_value = if round % 8 == 1 { 1 << 20 } else { 1_000 };
         let mut model = Model::new("key".to_owned(), max_value, alone);
-        let mut talk = Talk::new(&mut database);
+        let mut talk = Client::new(&mut database);
         for _ in 0..20 {
             let (mut requests, mut expected, mut replies) = Default::default();
             for _ in 0..500 {
@@ -109,17 +108,17 @@ fn random_operations_agree_with_a_model() {
             }
             let mut bytes = &requests[..];
             while !bytes.is_empty() {
-                let most = [1, 10, 100, 4096, 1 << 20][random.usize(..5)];
-                let (piece, rest) = bytes.split_at(random.usize(1..=most).min(bytes.len()));
+                let max = [1, 10, 100, 4096, 1 << 20][random.usize(..5)];
+                let (piece, remaining) = bytes.split_at(random.usize(1..=max).min(bytes.len()));
                 talk.receive(piece, &mut replies);
-                bytes = rest;
+                bytes = remaining;
             }
             compare(round, &replies, &expected);
         }
     }
 }
 
-/// What is no line of memcached's, and what it says. `true` if the connection ends.
+/// Invalid lines, their replies, and whether the connection closes.
 const BAD: &[(&str, &str, bool)] = &[
     ("\r\n\n \r\na\r\n", "ERROR\r\nERROR\r\nERROR\r\nERROR\r\n", false),
     ("mn\r\nmg a\r\nms a 2\r\nxx\r\n", "ERROR\r\nERROR\r\nERROR\r\nERROR\r\n", false),
@@ -164,7 +163,7 @@ const BAD: &[(&str, &str, bool)] = &[
 ];
 
 #[test]
-fn bad_lines_get_the_errors_of_memcached() {
+fn invalid_lines_get_the_errors_of_memcached() {
     for (bytes, replies, closes) in BAD {
         let (got, closed) = talk_to(&mut database(), bytes.as_bytes());
         assert_eq!(
@@ -176,7 +175,7 @@ fn bad_lines_get_the_errors_of_memcached() {
 }
 
 #[test]
-fn a_key_that_is_too_long_gets_one_error_and_what_precedes_it_was_done() {
+fn overlong_key_gets_one_error_after_earlier_keys_are_touched() {
     let long = "k".repeat(251);
     let error = "CLIENT_ERROR bad command line format\r\n";
     let mut database = database();
@@ -200,7 +199,7 @@ fn a_key_that_is_too_long_gets_one_error_and_what_precedes_it_was_done() {
 }
 
 #[test]
-fn a_line_without_an_end_closes_unless_it_is_a_get() {
+fn overlong_line_closes_unless_it_is_a_get() {
     let closes = |line: &[u8]| talk_to(&mut database(), line).1;
     assert!(!closes(&[b'x'; 2048]));
     assert!(closes(&[b'x'; 2049]));
@@ -222,7 +221,7 @@ fn a_line_without_an_end_closes_unless_it_is_a_get() {
 }
 
 #[test]
-fn a_value_that_is_too_large_is_swallowed_and_a_set_takes_the_old_one_along() {
+fn too_large_value_is_discarded_and_a_set_removes_the_old_one() {
     let large = "v".repeat(1 << 20);
     let mut database = database();
     let mut ask =
@@ -237,7 +236,7 @@ fn a_value_that_is_too_large_is_swallowed_and_a_set_takes_the_old_one_along() {
 }
 
 #[test]
-fn memory_is_given_back_when_connections_end_in_the_middle() {
+fn memory_is_freed_when_connections_close_midway() {
     let mut database = database();
     let used = |database: &mut Database| {
         let stats = String::from_utf8(talk_to(database, b"stats slabs\r\n").0).unwrap();
@@ -249,8 +248,8 @@ fn memory_is_given_back_when_connections_end_in_the_middle() {
     let before = used(&mut database);
     assert!(before > 500_000 / 128);
     {
-        // One begins to send, two are being read.
-        let mut sends = Talk::new(&mut database);
+        // One connection sends a value, two are reading.
+        let mut sends = Client::new(&mut database);
         sends.receive(b"set b 0 0 500000\r\nthe first bytes", &mut Vec::new());
     }
     assert_eq!(used(&mut database), before);
@@ -264,7 +263,8 @@ fn memory_is_given_back_when_connections_end_in_the_middle() {
 }
 
 proptest! {
-    /// Whatever comes, nothing panics, bounds hold, and it does not matter how the bytes were split.
+    /// Random input causes no panic, stays within the limits, and gives the same replies however it is
+    /// split.
     #[test]
     fn splits_do_not_matter(
         words in prop::collection::vec(prop_oneof![
@@ -276,9 +276,9 @@ proptest! {
         step in 1..50usize,
     ) {
         let bytes = words.concat().into_bytes();
-        let (mut one, mut other) = (database(), database());
-        let (whole, closed) = talk_to(&mut one, &bytes);
-        let (mut talk, mut replies) = (Talk::new(&mut other), Vec::new());
+        let (mut first, mut second) = (database(), database());
+        let (whole, closed) = talk_to(&mut first, &bytes);
+        let (mut talk, mut replies) = (Client::new(&mut second), Vec::new());
         bytes.chunks(step).for_each(|piece| talk.receive(piece, &mut replies));
         prop_assert_eq!((replies, talk.closed), (whole, closed));
     }

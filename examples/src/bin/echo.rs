@@ -1,11 +1,11 @@
-//! Sends back what it receives.
+//! Echo server.
 
 use std::error::Error;
 
 use clap::Parser;
 use examples::{Echo, Listen};
 
-/// Sends back what it receives
+/// Echo server
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Passes connections on to another server.
+//! TCP proxy in front of one server.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -7,21 +7,21 @@ use std::time::Duration;
 use clap::Parser;
 use examples::{Listen, Proxy, Timeouts};
 
-/// Passes connections on to another server
+/// TCP proxy in front of one server
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]
     listen: Listen,
-    /// The server behind
+    /// Address of the upstream server
     #[arg(long)]
     upstream: SocketAddr,
-    /// Connect to it only when the client has sent something
+    /// Connect to the upstream server only when the client has sent bytes
     #[arg(long)]
     connect_late: bool,
-    /// Seconds for the server behind to take a connection
+    /// Timeout for the connect to the upstream server, in seconds
     #[arg(long, default_value_t = Timeouts::default().connect.as_secs())]
     connect_timeout: u64,
-    /// Seconds without any bytes after which a pair of connections is closed
+    /// Close a pair of connections that moves no bytes for this many seconds
     #[arg(long, default_value_t = Timeouts::default().idle.as_secs())]
     idle_timeout: u64,
 }

@@ -1,4 +1,4 @@
-//! The commands as an application inside a layer sees them.
+//! The commands for an application inside a layer.
 
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
@@ -8,12 +8,11 @@ use evring::{AcceptPolicy, Chunk, Close, Commands, ConnId, FileOp, Lateness, Lis
 use super::session::Session;
 use crate::Transform;
 
-/// The connections of a layer, by slot: a command may name any of them, not only the one that a
-/// callback is about.
+/// Connections of a layer, by slot: a command may refer to any of them.
 #[derive(Debug)]
 pub(super) struct Sessions<T> {
     slots: Vec<Option<Session<T>>>,
-    /// Those with reserved memory that the application is filling in.
+    /// Connections with reserved memory that the application is filling.
     reserved: Vec<ConnId>,
 }
 
@@ -50,13 +49,13 @@ impl<T: Transform> Sessions<T> {
     }
 }
 
-/// Passes commands on, with the bytes transformed.
-pub(super) struct Inside<'a, C, T> {
+/// Forwards commands with the bytes transformed.
+pub(super) struct LayerCommands<'a, C, T> {
     pub io: &'a mut C,
     pub sessions: &'a mut Sessions<T>,
 }
 
-impl<C: Commands, T: Transform> Commands for Inside<'_, C, T> {
+impl<C: Commands, T: Transform> Commands for LayerCommands<'_, C, T> {
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
         match self.sessions.get(to) {
             Some(session) => session.send(self.io, chunk),
@@ -69,7 +68,7 @@ impl<C: Commands, T: Transform> Commands for Inside<'_, C, T> {
             return self.io.reserve(to, n);
         }
         self.sessions.reserved.push(to);
-        self.sessions.get(to).expect("was there a line above").reserve(self.io, n)
+        self.sessions.get(to).expect("checked above").reserve(self.io, n)
     }
 
     fn set_receiving(&mut self, id: ConnId, on: bool) {

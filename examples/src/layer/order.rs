@@ -1,9 +1,9 @@
-//! What a layer asks of chunks and of closes: whose bytes, and which comes first.
+//! Properties of chunks and closes.
 
 use bytes::Bytes;
 use evring::{Chunk, Close};
 
-/// Of several calls the most abrupt wins.
+/// The most abrupt close wins.
 pub(super) fn abruptness(how: Option<Close>) -> u8 {
     match how {
         None => 0,

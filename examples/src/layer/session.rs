@@ -1,4 +1,4 @@
-//! One connection of a layer: what was opened, and how it ends.
+//! State of one connection of a layer.
 
 mod sealing;
 
@@ -9,50 +9,50 @@ use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx, Tail};
 use super::order::abruptness;
 use crate::Transform;
 
-/// Names the layer's own reads.
+/// Tag of the layer's own reads.
 pub(super) const READ_TAG: u32 = 1 << 31;
 
-/// The most bytes that wait to be sealed.
+/// Maximum number of bytes that wait to be sealed.
 pub(super) const MAX_HELD: usize = 16 << 20;
 
-/// What is sealed in one piece, so that a transform need not hold much.
+/// Maximum number of bytes sealed at once, which bounds the memory of a transform.
 const PIECE: usize = 16 * 1024;
 
-/// One connection.
+/// State of one connection.
 #[derive(Debug)]
 pub(super) struct Session<T> {
     pub id: ConnId,
     transform: T,
 
-    /// Opened bytes that the application has not consumed.
+    /// Decoded bytes that the application has not consumed.
     pub plain: Tail,
-    /// The peer has ended its side.
+    /// The peer has shut down its sending side.
     pub eof: bool,
-    /// The application wants no bytes.
+    /// The application has paused receiving.
     paused: bool,
-    /// It wants them again, and has not been called since.
+    /// The application has resumed receiving and has not been called since.
     resumed: bool,
 
-    /// What can't be sealed yet: the handshake goes on, or a file comes first. Never `Copy`.
+    /// Chunks that cannot be sealed yet, as the handshake continues or a file comes first. Never `Copy`.
     queue: VecDeque<Chunk<'static>>,
-    /// How many bytes that is, not counting files.
+    /// Number of queued bytes, without files.
     held: usize,
-    /// What was reserved when nothing could be sent any more.
+    /// Memory for bytes reserved after the connection closed.
     ignored: Vec<u8>,
-    /// A read of the file at the head of the queue is under way.
+    /// A read of the file at the front of the queue is in flight.
     reading: bool,
-    /// What the mechanism's queue held when last heard of.
+    /// Bytes in the mechanism's queue after the last send.
     below: usize,
-    /// That queue is full, and the mechanism will tell when it has drained.
-    crowded: bool,
-    /// The two queues together were full, and the application is to be told when no more.
+    /// The mechanism's queue is full, and `drained` will follow.
+    below_is_full: bool,
+    /// Both queues together were full, and the application must be notified once they drain.
     full: bool,
 
-    /// How the application wants to close.
+    /// The close that the application requested.
     closing: Option<Close>,
-    /// What of that the mechanism was told.
+    /// The close that was passed to the mechanism.
     closed: Option<Close>,
-    /// Why the layer itself ended the connection.
+    /// The reason why the layer itself closed the connection.
     pub reason: Option<CloseReason>,
 }
 
@@ -70,7 +70,7 @@ impl<T: Transform> Session<T> {
             ignored: Vec::new(),
             reading: false,
             below: 0,
-            crowded: false,
+            below_is_full: false,
             full: false,
             closing: None,
             closed: None,
@@ -78,7 +78,7 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    /// Opens what came; says whether the application is to be called.
+    /// Decodes received bytes. Returns whether to call the application.
     pub(super) fn received(&mut self, io: &mut impl Commands, rx: &mut Rx<'_>) -> bool {
         if self.reason.is_some() {
             rx.consume(rx.bytes().len());
@@ -89,7 +89,7 @@ impl<T: Transform> Session<T> {
         rx.consume(rx.bytes().len());
         match opened {
             Ok(eof) => self.eof |= eof,
-            // The transform may have words for the peer, which must not be lost to a reset.
+            // The transform may have an alert for the peer, which a reset could destroy.
             Err(error) => self.fail(io, CloseReason::Failed(error), Close::Linger),
         }
         if rx.eof() && !self.eof {
@@ -103,32 +103,32 @@ impl<T: Transform> Session<T> {
         if self.paused && self.transform.ready() {
             io.set_receiving(self.id, false);
         }
-        if !self.listens() {
+        if !self.app_reads() {
             self.plain.clear();
             return false;
         }
-        let news = self.plain.len() > had || self.eof != had_eof || self.resumed;
-        let call = news && !self.paused;
+        let has_news = self.plain.len() > had || self.eof != had_eof || self.resumed;
+        let call = has_news && !self.paused;
         self.resumed &= !call;
         call
     }
 
-    /// Whether the application takes bytes, now or after a pause.
-    fn listens(&self) -> bool {
+    /// Returns whether the application reads, now or after a pause.
+    fn app_reads(&self) -> bool {
         self.reason.is_none() && matches!(self.closing, None | Some(Close::Half))
     }
 
-    /// Whether the application may still send.
-    fn talks(&self) -> bool {
+    /// Returns whether the application may still send.
+    fn app_may_send(&self) -> bool {
         self.reason.is_none() && self.closing.is_none()
     }
 
-    /// Whether the application waits for more bytes.
+    /// Returns whether the application waits for more bytes.
     pub(super) fn wants_more(&self) -> bool {
-        self.listens() && !self.paused && !self.eof
+        self.app_reads() && !self.paused && !self.eof
     }
 
-    /// Pauses or resumes.
+    /// Pauses or resumes receiving.
     pub(super) fn receive(&mut self, io: &mut impl Commands, on: bool) {
         if self.paused != on {
             return;
@@ -137,8 +137,8 @@ impl<T: Transform> Session<T> {
         if self.transform.ready() {
             io.set_receiving(self.id, on);
         } else if on {
-            // A handshake receives even for an application that pauses. To have it called, the
-            // mechanism must see a resume.
+            // A handshake receives even if the application has paused. The mechanism must see a resume to
+            // call the application.
             io.set_receiving(self.id, false);
             io.set_receiving(self.id, true);
         }
@@ -155,7 +155,7 @@ impl<T: Transform> Session<T> {
         self.pump(io);
     }
 
-    /// Carries out the close that was asked for, as all before it has been sealed.
+    /// Executes the requested close once all bytes are sealed.
     fn finish(&mut self, io: &mut impl Commands) {
         let Some(how) = self.closing else { return };
         if abruptness(Some(how)) <= abruptness(self.closed) {
@@ -169,7 +169,7 @@ impl<T: Transform> Session<T> {
         io.close(self.id, how);
     }
 
-    /// Ends the connection for a reason of the layer's own.
+    /// Closes the connection for a reason of the layer.
     pub(super) fn fail(&mut self, io: &mut impl Commands, reason: CloseReason, how: Close) {
         if self.reason.is_some() {
             return;

@@ -1,4 +1,4 @@
-//! A client that waits for nothing for ever.
+//! A client with timeouts.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
-/// How a connection ended, as its peer sees it.
+/// The end of a connection as observed by its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Eof,
@@ -21,10 +21,10 @@ pub struct Client(pub TcpStream);
 
 impl Client {
     pub fn connect(to: SocketAddr) -> Client {
-        Self::prepared(TcpStream::connect_timeout(&to, PATIENCE).expect("the server accepts"))
+        Self::prepared(TcpStream::connect_timeout(&to, TIMEOUT).expect("the server accepts"))
     }
 
-    /// With a receive buffer as small as it gets.
+    /// Connects with the minimum receive buffer.
     pub fn narrow(to: SocketAddr) -> Client {
         let SocketAddr::V4(to) = to else { panic!("tests use IPv4") };
         let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -36,8 +36,8 @@ impl Client {
 
     fn prepared(stream: TcpStream) -> Client {
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         Client(stream)
     }
 
@@ -45,7 +45,7 @@ impl Client {
         self.0.write_all(bytes).expect("the server takes bytes");
     }
 
-    /// Reads as many bytes as `expected` has and compares.
+    /// Reads as many bytes as `expected` has and compares them.
     #[track_caller]
     pub fn expect(&mut self, expected: &[u8]) {
         let mut got = vec![0; expected.len()];
@@ -58,8 +58,8 @@ impl Client {
                 Err(e) => panic!("{e} after {n} of {} bytes: {}", got.len(), text(&got[..n])),
             }
         }
-        let same = got.iter().zip(expected).position(|(a, b)| a != b);
-        if let Some(at) = same {
+        let difference = got.iter().zip(expected).position(|(a, b)| a != b);
+        if let Some(at) = difference {
             let (got, expected) = (text(&got[at..]), text(&expected[at..]));
             panic!("differs at byte {at}:\n     got {got}\nexpected {expected}");
         }
@@ -72,9 +72,9 @@ impl Client {
         self.expect(reply.as_ref());
     }
 
-    /// Reads up to the end; a time-out is a failure.
+    /// Reads up to the end of the stream; fails at a timeout.
     #[track_caller]
-    pub fn rest(&mut self) -> (Vec<u8>, End) {
+    pub fn read_to_end(&mut self) -> (Vec<u8>, End) {
         let (mut got, mut piece) = (Vec::new(), [0; 16 * 1024]);
         loop {
             match self.0.read(&mut piece) {
@@ -87,29 +87,29 @@ impl Client {
         }
     }
 
-    /// Expects these bytes, and the end after them.
+    /// Expects these bytes, then the end.
     #[track_caller]
     pub fn expect_last(&mut self, bytes: &[u8], end: End) {
         self.expect(bytes);
-        let (rest, how) = self.rest();
-        assert_eq!((text(&rest), how), (String::new(), end));
+        let (remaining, how) = self.read_to_end();
+        assert_eq!((text(&remaining), how), (String::new(), end));
     }
 
-    /// Tells the server that no more comes.
+    /// Shuts down the sending side.
     pub fn end(&mut self) {
         self.0.shutdown(Shutdown::Write).expect("the connection is open");
     }
 
-    /// Goes away with a reset.
+    /// Closes with a reset.
     pub fn reset(self) {
         sockopt::set_socket_linger(&self.0, Some(Duration::ZERO)).unwrap();
     }
 
-    /// Sends what the server takes without the client reading; returns how much that was. Fails
-    /// above `most`.
-    pub fn stuff(&mut self, bytes: &[u8], most: usize) -> usize {
-        // Long enough that a busy machine is not taken for a server that has stopped reading: a
-        // mistake here makes the test weaker, not wrong.
+    /// Sends without reading until the server stops receiving. Returns the number of bytes, which must not
+    /// exceed `max`.
+    pub fn send_until_full(&mut self, bytes: &[u8], max: usize) -> usize {
+        // Long enough that a busy machine rarely looks like a server that stopped receiving. A mistake
+        // makes the test weaker, not wrong.
         self.0.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut n = 0;
         while n < bytes.len() {
@@ -119,13 +119,13 @@ impl Client {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => panic!("{e}"),
             }
-            assert!(n <= most, "the server took {n} bytes from a client that does not read");
+            assert!(n <= max, "the server took {n} bytes from a client that does not read");
         }
-        self.0.set_write_timeout(Some(PATIENCE)).unwrap();
+        self.0.set_write_timeout(Some(TIMEOUT)).unwrap();
         n
     }
 
-    /// Sends in another thread while `receive` runs, so that neither waits for the other.
+    /// Sends in another thread while `receive` runs, so neither blocks the other.
     pub fn sending<R>(&mut self, bytes: &[u8], receive: impl FnOnce(&mut Client) -> R) -> R {
         let mut writer = self.0.try_clone().unwrap();
         thread::scope(|scope| {
@@ -137,8 +137,8 @@ impl Client {
     }
 }
 
-/// Bounds what one segment carries. Loopback has segments of 64 KiB, larger than the smallest
-/// windows, and TCP then waits for its timers before it sends a part of one.
+/// Limits the segment size. Loopback uses segments of 64 KiB, larger than the smallest windows, and TCP
+/// then waits for its timers before it sends a partial one.
 fn small_segments(fd: &OwnedFd) {
     let (size, len) = (536i32, size_of::<i32>() as libc::socklen_t);
     let value = (&raw const size).cast();
@@ -153,7 +153,7 @@ fn is_reset(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
-/// The beginning of some bytes, readable.
+/// Returns the first bytes in readable form.
 pub fn text(bytes: &[u8]) -> String {
     let dots = if bytes.len() > 120 { "..." } else { "" };
     format!("{}{dots}", bytes[..bytes.len().min(120)].escape_ascii())

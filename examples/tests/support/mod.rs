@@ -1,4 +1,4 @@
-//! Starts applications on mechanisms, and talks to them as a client with time-outs.
+//! Servers on each mechanism, and clients with timeouts.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
@@ -15,17 +15,17 @@ use std::time::Duration;
 
 use evring::{AnyMechanism, Application, BufferSizes, Config, RemoteHandle, Stats};
 
-/// What should have happened long before.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any step takes on a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Runs a test on every mechanism that can run here, and says which can't, and why.
+/// Runs a test on every available mechanism, and prints the others with the reasons.
 pub fn on_each(test: impl Fn(&'static str)) {
     static REPORT: Once = Once::new();
     let backends = evring::backends();
     REPORT.call_once(|| {
         for backend in &backends {
             if let Err(reason) = &backend.available {
-                // Not by `eprintln!`, which tests that pass keep to themselves.
+                // `eprintln!` is captured in tests that pass.
                 let _ = writeln!(std::io::stderr(), "not tested: {}: {reason}", backend.name);
             }
         }
@@ -36,10 +36,10 @@ pub fn on_each(test: impl Fn(&'static str)) {
         test(backend.name);
         tested += 1;
     }
-    assert!(tested > 0, "no mechanism can run here");
+    assert!(tested > 0, "no mechanism is available");
 }
 
-/// The same, all at a time; for tests that wait for a clock.
+/// Runs a test on all mechanisms concurrently, for tests that wait for timers.
 pub fn on_each_at_once(test: impl Fn(&'static str) + Sync) {
     let names = std::sync::Mutex::new(Vec::new());
     on_each(|name| names.lock().unwrap().push(name));
@@ -64,7 +64,7 @@ impl Drop for NameOnPanic {
     }
 }
 
-/// A configuration for tests: one address, little memory, nothing that takes long.
+/// A configuration for tests: one address, little memory, short timeouts.
 pub fn config() -> Config {
     Config {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
@@ -76,12 +76,12 @@ pub fn config() -> Config {
     }
 }
 
-/// The same with the smallest socket buffers.
+/// The same with minimum socket buffers.
 pub fn tiny() -> Config {
     Config { socket_buffers: BufferSizes { send: Some(2048), receive: Some(2048) }, ..config() }
 }
 
-/// An application that runs in a thread of its own.
+/// An application that runs in a separate thread.
 pub struct Server {
     pub address: SocketAddr,
     pub remote: RemoteHandle,
@@ -90,35 +90,35 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts what `app` makes on the mechanism called `backend`.
+    /// Starts the application that `app` returns on the mechanism `backend`.
     pub fn start<A: Application + 'static>(
         backend: &'static str,
         config: Config,
         app: impl FnOnce() -> A + Send + 'static,
     ) -> Server {
-        let (tell, told) = mpsc::channel();
-        let (tell_stats, stats) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
+        let (stats_sender, stats) = mpsc::channel();
         let serve = move || {
             let mechanism = AnyMechanism::new(backend, &config).expect("the mechanism can run");
             let address = mechanism.addresses().first().copied();
-            tell.send((address, mechanism.remote())).expect("the test waits for it");
+            sender.send((address, mechanism.remote())).expect("the test waits for it");
             let stats = mechanism.run(app()).expect("the mechanism runs to its end");
-            let _ = tell_stats.send(stats); // a test that failed does not listen
+            let _ = stats_sender.send(stats); // a failed test does not receive
         };
         let name = format!("server {backend}");
         let thread = thread::Builder::new().name(name).spawn(serve).unwrap();
-        let (address, remote) = told.recv_timeout(PATIENCE).expect("the server starts");
+        let (address, remote) = receiver.recv_timeout(TIMEOUT).expect("the server starts");
         let address = address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
         Server { address, remote, thread: Some(thread), stats }
     }
 
-    /// Stops it; every connection must have ended by then.
+    /// Stops the server; every connection must have closed.
     pub fn stop(mut self) -> Stats {
         self.remote.stop();
-        let stats = self.stats.recv_timeout(PATIENCE).expect("the server stops, without a panic");
+        let stats = self.stats.recv_timeout(TIMEOUT).expect("the server stops, without a panic");
         assert_eq!(stats.accepted + stats.connected, stats.closed, "connections leaked: {stats:?}");
-        // A thread opens and closes descriptors, if only in its allocator, until it has ended.
-        self.thread.take().expect("stopped once").join().expect("it told how it went");
+        // Until it has ended, a thread may open and close descriptors, such as in its allocator.
+        self.thread.take().expect("stopped once").join().expect("the server thread does not panic");
         stats
     }
 }
@@ -129,7 +129,7 @@ impl Drop for Server {
     }
 }
 
-/// Bytes in which every position can be told from its neighbours.
+/// Returns bytes that differ from their neighbors at every position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

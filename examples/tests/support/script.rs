@@ -1,13 +1,13 @@
-//! An application that a test writes as one function, and that reports what it was told.
+//! An application defined by one function, which reports its callbacks.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use evring::{Application, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Rx};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
-/// What an application was told, in a form that threads can pass on and tests compare.
+/// A callback, in a form that can be sent between threads and compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Accepted,
@@ -21,7 +21,7 @@ pub enum Event {
     Woken(u64),
 }
 
-/// The end of work on a file.
+/// Result of a file operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Opened(Result<u64, io::ErrorKind>),
@@ -52,14 +52,14 @@ impl From<&CloseReason> for Ended {
     }
 }
 
-/// One callback: what was told, and what can be done about it.
+/// One callback: its event and the commands.
 pub struct Turn<'a, 'r> {
     pub io: &'a mut dyn Commands,
-    /// The connection; none when woken.
+    /// The connection; `None` for `woken`.
     pub id: Option<ConnId>,
     pub event: Event,
     pub rx: Option<&'a mut Rx<'r>>,
-    /// What was opened.
+    /// The opened file.
     pub file: Option<evring::File>,
 }
 
@@ -76,29 +76,29 @@ impl Turn<'_, '_> {
     }
 }
 
-/// An application that reports everything and then does what the test says.
+/// An application that reports every callback, then calls a function.
 pub struct Script<F> {
     act: F,
     log: Sender<(Option<ConnId>, Event)>,
 }
 
-/// What a [`Script`] was told, in order.
+/// The callbacks of a [`Script`], in order.
 pub struct Log(Receiver<(Option<ConnId>, Event)>);
 
 impl Log {
-    /// The next event.
+    /// Returns the next event.
     #[track_caller]
     pub fn next(&self) -> Event {
         self.next_of().1
     }
 
-    /// The next event and its connection.
+    /// Returns the next event and its connection.
     #[track_caller]
     pub fn next_of(&self) -> (Option<ConnId>, Event) {
-        self.0.recv_timeout(PATIENCE).expect("the application is told something")
+        self.0.recv_timeout(TIMEOUT).expect("the application reports an event in time")
     }
 
-    /// The next event that is none of received bytes.
+    /// Returns the next event other than received bytes.
     #[track_caller]
     pub fn skip_received(&self) -> Event {
         loop {
@@ -109,13 +109,13 @@ impl Log {
         }
     }
 
-    /// Everything that was told and not looked at, once the server has stopped.
-    pub fn rest(&self) -> Vec<Event> {
+    /// Returns all remaining events, once the server has stopped.
+    pub fn remaining(&self) -> Vec<Event> {
         self.0.try_iter().map(|(_, event)| event).collect()
     }
 }
 
-/// Makes a maker of a script, and the log of it.
+/// Creates a script's constructor and its log.
 pub fn script<F>(act: F) -> (impl FnOnce() -> Script<F> + Send, Log)
 where
     F: FnMut(&mut Turn<'_, '_>) + Send,
@@ -125,18 +125,18 @@ where
 }
 
 impl<F: FnMut(&mut Turn<'_, '_>)> Script<F> {
-    fn tell(&mut self, mut turn: Turn<'_, '_>) {
-        // A test that has seen enough no longer listens.
+    fn report(&mut self, mut turn: Turn<'_, '_>) {
+        // A test that has ended no longer receives.
         let _ = self.log.send((turn.id, turn.event.clone()));
         (self.act)(&mut turn);
     }
 
     fn plain(&mut self, x: Cx<'_, impl Commands, ()>, event: Event) {
-        self.tell(Turn { io: x.io, id: Some(x.id), event, rx: None, file: None });
+        self.report(Turn { io: x.io, id: Some(x.id), event, rx: None, file: None });
     }
 }
 
-/// How many bytes a script may leave.
+/// Maximum number of bytes that a script may leave unconsumed.
 pub const MAX_UNCONSUMED: usize = 64;
 
 impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
@@ -153,7 +153,7 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         let event = Event::Received { bytes: rx.bytes().to_vec(), eof: rx.eof() };
-        self.tell(Turn { io: x.io, id: Some(x.id), event, rx: Some(rx), file: None });
+        self.report(Turn { io: x.io, id: Some(x.id), event, rx: Some(rx), file: None });
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, ()>) {
@@ -179,7 +179,7 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
             FileOutcome::Read(r) => Outcome::Read(r.map(|b| b.to_vec()).map_err(|e| e.kind())),
         };
         let event = Event::File(tag, outcome);
-        self.tell(Turn { io: x.io, id: Some(x.id), event, rx: None, file });
+        self.report(Turn { io: x.io, id: Some(x.id), event, rx: None, file });
     }
 
     fn expired(&mut self, x: Cx<'_, impl Commands, ()>) {
@@ -195,6 +195,6 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) {
-        self.tell(Turn { io, id: None, event: Event::Woken(tag), rx: None, file: None });
+        self.report(Turn { io, id: None, event: Event::Woken(tag), rx: None, file: None });
     }
 }

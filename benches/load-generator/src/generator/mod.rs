@@ -1,7 +1,7 @@
-//! Makes the load of a plan.
+//! Generates the load of a plan.
 
-mod arrive;
-mod line;
+mod io;
+mod schedule;
 mod slow;
 
 use std::cmp::Reverse;
@@ -12,142 +12,141 @@ use shared_ring::{
     Completion, Errno, GatherList, Host, Kernel, KernelError, OpKind, Outcome, Token,
 };
 
-use crate::arrivals::Moments;
+use crate::arrivals::ArrivalTimes;
 use crate::connection::{Connection, Phase, Role};
-use crate::deadlines::{Deadlines, Watched};
-use crate::tally::{Moment, Stopped};
-use crate::{Failed, InvalidPlan, Pace, Plan, Tally};
+use crate::deadlines::{Deadline, Deadlines};
+use crate::stats::{RunEvent, StopReason};
+use crate::{InvalidPlan, LoadModel, Plan, RequestError, Stats};
 
-/// Most sessions or requests begun between two looks at what has come.
-const BURST: u32 = 64;
-/// Most that are given up between two looks, as their time was over before they could begin.
-const GIVEN_UP: u32 = 1_000;
-/// Most connections being made before the load begins.
-const OPENING: u32 = 64;
-/// How long a client waits that found no connection before it tries again, in a closed loop.
-const RETRY: Duration = Duration::from_millis(10);
-/// How long the server may refuse every connection before it is taken for gone.
-const REFUSING: Duration = Duration::from_secs(1);
-/// How often it has to, at least.
-const REFUSALS: u32 = 3;
-/// How long it may take to open what is to be open before the load begins, and how much longer for
-/// each connection.
-const OPENING_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(5));
-/// How late something may be begun.
-const TOLERABLE: Duration = Duration::from_millis(1);
-/// How long to wait for the last descriptors to be closed.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum number of sessions or requests started per turn of the kernel.
+const MAX_STARTS_PER_TURN: u32 = 64;
+/// Maximum number of requests per turn that expire before they are started.
+const MAX_EXPIRED_PER_TURN: u32 = 1_000;
+/// Maximum number of connections being established before the run starts.
+const MAX_CONNECTING: u32 = 64;
+/// Delay before a client retries after a failed connection, in a closed loop.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+/// The run stops when the server has refused every connection for this long,
+const REFUSAL_PERIOD: Duration = Duration::from_secs(1);
+/// and at least this many connections.
+const MIN_REFUSALS: u32 = 3;
+/// Timeout for opening the initial connections, plus an allowance for each of them.
+const SETUP_TIMEOUT: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(5));
+/// Maximum delay of a request that still counts as started in time.
+const MAX_LAG: Duration = Duration::from_millis(1);
+/// Timeout for closing the remaining connections at the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whom a time wakes.
+/// A client's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Wakes {
-    /// Who thought, on the connection of this slot and generation.
-    Thinker(u32, u32),
-    /// Who found no connection.
-    Unconnected,
-    /// Who reads or sends a little at a time, on the connection of this slot and generation.
+enum Timer {
+    /// The think time of the client on the connection with this slot and generation is over.
+    Think(u32, u32),
+    /// A client retries after a failed connection.
+    Reconnect,
+    /// A slow client on the connection with this slot and generation continues.
     Slow(u32, u32),
-    /// One such whose connection has ended.
-    SlowAgain(Role),
+    /// A slow client opens a new connection.
+    SlowReconnect(Role),
 }
 
-/// Lists to be used again, boxed as the kernel takes them.
+/// Lists for reuse, boxed because the kernel takes them boxed.
 type Lists = Vec<Box<GatherList>>;
 
-/// Makes the load of a plan, on a kernel.
+/// Generates the load of a plan on a kernel.
 pub struct Generator<'a, K> {
     kernel: K,
     plan: &'a Plan,
-    tally: Tally,
-    /// The time of this turn.
+    stats: Stats,
+    /// Time of the current turn.
     now: Instant,
-    begin: Instant,
-    counted_from: Instant,
-    counted_until: Instant,
-    next_slice: Instant,
+    start_time: Instant,
+    measure_start: Instant,
+    measure_end: Instant,
+    next_interval: Instant,
     last_tick: Instant,
     connections: Vec<Connection>,
-    free: Vec<u32>,
+    free_slots: Vec<u32>,
     open: u32,
-    /// Connections that are to be there before the load begins: being made, made.
-    opening: u32,
-    opened: u32,
-    /// When sessions or requests are due, in an open loop.
-    moments: Option<Moments>,
-    /// Clients of a closed loop that are to begin a session.
-    clients: u32,
-    /// The session that is next, and the request of it where requests are due one by one.
-    session: usize,
-    place: u64,
-    source: usize,
-    /// Connections that take a request, with their generations.
+    /// Connections to open before the run: in progress, established.
+    setup_pending: u32,
+    setup_done: u32,
+    /// Arrival times of sessions or requests, in an open loop.
+    arrivals: Option<ArrivalTimes>,
+    /// Number of sessions to start now, in a closed loop.
+    sessions_to_start: u32,
+    /// Index of the next session and, for `LoadModel::OpenRequests`, of the next request in it.
+    next_session: usize,
+    next_index: u64,
+    next_source: usize,
+    /// Idle persistent connections: slot and generation.
     idle: VecDeque<(u32, u32)>,
-    /// Requests that found none.
-    waiting: VecDeque<Instant>,
+    /// Due times of requests that wait for an idle connection.
+    queued: VecDeque<Instant>,
     deadlines: Deadlines,
-    /// Until when servers may take to end connections.
-    farewells: Deadlines,
-    /// When clients go on.
-    waking: BinaryHeap<Reverse<(Instant, Wakes)>>,
-    /// Requests that count and have not come to their ends.
-    counted: u64,
-    /// The load has ended: nothing begins any more.
-    ended: bool,
-    /// When what was begun in this turn was due.
-    fresh: Vec<(Instant, bool)>,
-    /// Completions that needed no kernel.
-    done: VecDeque<Completion>,
-    spare: Lists,
-    /// Since when all connections are refused, and how many were.
+    /// Deadlines for the server to close a connection.
+    close_deadlines: Deadlines,
+    /// Timers of clients.
+    timers: BinaryHeap<Reverse<(Instant, Timer)>>,
+    /// Measured requests without a reply or error yet.
+    measured_pending: u64,
+    /// The run has ended: nothing is started any more.
+    stopping: bool,
+    /// Due time of each session or request started in this turn, and whether it is measured.
+    started: Vec<(Instant, bool)>,
+    /// Completions of operations that completed at once.
+    completions: VecDeque<Completion>,
+    spare_lists: Lists,
+    /// Start and length of the current run of refused connections.
     refused_since: Option<Instant>,
     refusals: u32,
     has_connected: bool,
 }
 
 impl<'a, K: Kernel> Generator<'a, K> {
-    /// Operations that the kernel must have room for.
+    /// Returns the number of operations that the kernel needs room for.
     pub fn operations(plan: &Plan) -> u32 {
         4 * (plan.max_open + 1)
     }
 
-    /// Sets up the load of a plan.
+    /// Creates a generator for a plan.
     ///
     /// # Errors
-    /// When the plan makes no sense.
+    /// Returns [`InvalidPlan`] if a value is out of range.
     pub fn new(kernel: K, plan: &'a Plan) -> Result<Self, InvalidPlan> {
-        plan.check()?;
+        plan.validate()?;
         let now = kernel.host().clock();
-        let rate = plan.pace.rate();
+        let rate = plan.model.rate();
         Ok(Generator {
-            tally: Tally::new(),
+            stats: Stats::new(),
             now,
-            begin: now,
-            counted_from: now,
-            counted_until: now,
-            next_slice: now,
+            start_time: now,
+            measure_start: now,
+            measure_end: now,
+            next_interval: now,
             last_tick: now,
             connections: Vec::new(),
-            free: Vec::new(),
+            free_slots: Vec::new(),
             open: 0,
-            opening: 0,
-            opened: 0,
-            moments: rate.map(|(rate, arrivals)| {
-                Moments::new(arrivals, rate, (plan.burst, plan.warm_up), plan.seed)
+            setup_pending: 0,
+            setup_done: 0,
+            arrivals: rate.map(|(rate, arrivals)| {
+                ArrivalTimes::new(arrivals, rate, (plan.burst, plan.warm_up), plan.seed)
             }),
-            clients: 0,
-            session: 0,
-            place: 0,
-            source: 0,
+            sessions_to_start: 0,
+            next_session: 0,
+            next_index: 0,
+            next_source: 0,
             idle: VecDeque::new(),
-            waiting: VecDeque::new(),
+            queued: VecDeque::new(),
             deadlines: Deadlines::default(),
-            farewells: Deadlines::default(),
-            waking: BinaryHeap::new(),
-            counted: 0,
-            ended: false,
-            fresh: Vec::with_capacity(BURST as usize),
-            done: VecDeque::new(),
-            spare: Vec::new(),
+            close_deadlines: Deadlines::default(),
+            timers: BinaryHeap::new(),
+            measured_pending: 0,
+            stopping: false,
+            started: Vec::with_capacity(MAX_STARTS_PER_TURN as usize),
+            completions: VecDeque::new(),
+            spare_lists: Vec::new(),
             refused_since: None,
             refusals: 0,
             has_connected: false,
@@ -156,78 +155,81 @@ impl<'a, K: Kernel> Generator<'a, K> {
         })
     }
 
-    /// Makes the load. Whenever something is worth telling `watch` is shown what was seen so far; when
-    /// it returns false the load ends early.
+    /// Runs the load and returns its statistics. Calls `watch` at each [`RunEvent`]; if it returns
+    /// false, the run stops early.
     ///
     /// # Errors
-    /// Only when the kernel can't be used any more.
+    /// Returns an error if the kernel fails.
     pub fn run(
         mut self,
-        mut watch: impl FnMut(Moment, &Tally) -> bool,
-    ) -> Result<Tally, KernelError> {
-        self.tally.stopped = self.open_beforehand(&mut watch)?;
-        if self.tally.stopped.is_none() {
+        mut watch: impl FnMut(RunEvent, &Stats) -> bool,
+    ) -> Result<Stats, KernelError> {
+        self.stats.stop_reason = self.open_initial(&mut watch)?;
+        if self.stats.stop_reason.is_none() {
             self.start();
             loop {
                 self.tick(&mut watch);
-                let long = self.refused_since.is_some_and(|since| self.now >= since + REFUSING);
-                if long && self.refusals >= REFUSALS {
-                    self.tally.stopped = Some(Stopped::Gone);
+                let refused_too_long =
+                    self.refused_since.is_some_and(|since| self.now >= since + REFUSAL_PERIOD);
+                if refused_too_long && self.refusals >= MIN_REFUSALS {
+                    self.stats.stop_reason = Some(StopReason::ServerUnavailable);
                 }
-                if self.tally.stopped.is_some() || self.is_over() {
+                if self.stats.stop_reason.is_some() || self.is_finished() {
                     break;
                 }
-                self.begin_what_is_due();
-                self.give_up_what_is_late();
-                let next = if self.plan.busy { self.now } else { self.next_moment() };
+                self.start_due();
+                self.expire_requests();
+                let next = if self.plan.busy_poll { self.now } else { self.next_wakeup() };
                 self.turn(Some(next))?;
             }
-            if self.tally.stopped.is_none() && self.refusals > 0 && !self.has_connected {
-                self.tally.stopped = Some(Stopped::Gone);
+            if self.stats.stop_reason.is_none() && self.refusals > 0 && !self.has_connected {
+                self.stats.stop_reason = Some(StopReason::ServerUnavailable);
             }
-            let end = self.now.min(self.counted_until);
-            self.tally.measured = end.saturating_duration_since(self.counted_from);
+            let end = self.now.min(self.measure_end);
+            self.stats.duration = end.saturating_duration_since(self.measure_start);
         }
         self.close_all()?;
-        Ok(self.tally)
+        Ok(self.stats)
     }
 
-    /// Opens the connections that are to be there before the load begins; says why they can't be.
-    fn open_beforehand(
+    /// Opens the connections required before the run. Returns the reason if that fails.
+    fn open_initial(
         &mut self,
-        watch: &mut impl FnMut(Moment, &Tally) -> bool,
-    ) -> Result<Option<Stopped>, KernelError> {
-        let kept = match self.plan.pace {
-            Pace::Requests { connections, .. } => connections,
+        watch: &mut impl FnMut(RunEvent, &Stats) -> bool,
+    ) -> Result<Option<StopReason>, KernelError> {
+        let persistent = match self.plan.model {
+            LoadModel::OpenRequests { connections, .. } => connections,
             _ => 0,
         };
         let slow = self.plan.slow.map_or(0, |slow| slow.readers + slow.senders);
-        let wanted = self.plan.cold + kept + slow;
-        let patience = self.now + OPENING_TIME.0 + OPENING_TIME.1 * wanted;
-        while self.opened < wanted {
-            while self.opening < OPENING && self.opened + self.opening < wanted {
-                let made = self.opened + self.opening;
-                let role = self.role_of(made);
-                if let Err(failure) = self.connect(role) {
-                    return Ok(Some(Stopped::NotOpened(failure)));
+        let total = self.plan.cold + persistent + slow;
+        let timeout = self.now + SETUP_TIMEOUT.0 + SETUP_TIMEOUT.1 * total;
+        while self.setup_done < total {
+            while self.setup_pending < MAX_CONNECTING
+                && self.setup_done + self.setup_pending < total
+            {
+                let number = self.setup_done + self.setup_pending;
+                let role = self.role_of(number);
+                if let Err(error) = self.connect(role) {
+                    return Ok(Some(StopReason::SetupFailed(error)));
                 }
-                self.opening += 1;
+                self.setup_pending += 1;
             }
-            self.turn(Some(patience))?;
-            if !watch(Moment::Turn, &self.tally) {
-                return Ok(Some(Stopped::Asked));
+            self.turn(Some(timeout))?;
+            if !watch(RunEvent::Poll, &self.stats) {
+                return Ok(Some(StopReason::Interrupted));
             }
-            if let Some(stopped) = self.tally.stopped {
-                return Ok(Some(stopped));
+            if let Some(reason) = self.stats.stop_reason {
+                return Ok(Some(reason));
             }
-            if self.now >= patience {
-                return Ok(Some(Stopped::NotOpened(Failed::ConnectTimeout)));
+            if self.now >= timeout {
+                return Ok(Some(StopReason::SetupFailed(RequestError::ConnectTimeout)));
             }
         }
         Ok(None)
     }
 
-    /// What the connections that are opened beforehand are for, in their order.
+    /// Returns the role of the initial connection with this number.
     fn role_of(&self, number: u32) -> Role {
         let slow = self.plan.slow.unwrap_or_default();
         let ends = [self.plan.cold, slow.readers, slow.senders];
@@ -239,95 +241,96 @@ impl<'a, K: Kernel> Generator<'a, K> {
                 return role;
             }
         }
-        Role::Kept
+        Role::Persistent
     }
 
     fn start(&mut self) {
         self.now = self.kernel.host().clock();
-        self.begin = self.now;
-        // Before anything else, so that all moments are behind it.
-        self.last_tick = self.begin - Duration::from_nanos(1);
-        self.counted_from = self.begin + self.plan.warm_up;
-        self.counted_until = self.counted_from + self.plan.duration;
-        self.next_slice = self.begin + self.plan.interval;
-        if let Pace::Closed { clients } = self.plan.pace {
-            self.clients = clients;
+        self.start_time = self.now;
+        // Earlier than every event, so that none is missed.
+        self.last_tick = self.start_time - Duration::from_nanos(1);
+        self.measure_start = self.start_time + self.plan.warm_up;
+        self.measure_end = self.measure_start + self.plan.duration;
+        self.next_interval = self.start_time + self.plan.interval;
+        if let LoadModel::Closed { connections } = self.plan.model {
+            self.sessions_to_start = connections;
         }
     }
 
-    /// Whether all that counts has come to its end. Until then the load goes on, as a server that
-    /// is left alone with its last requests has it easier than before.
-    fn is_over(&self) -> bool {
-        let all_are_due =
-            self.moments.as_ref().is_none_or(|m| self.begin + m.next() >= self.counted_until);
-        self.now >= self.counted_until && self.counted == 0 && all_are_due
+    /// Returns whether every measured request has ended. Until then the load continues, because a
+    /// server that only drains its last requests would be less loaded than before.
+    fn is_finished(&self) -> bool {
+        let all_due =
+            self.arrivals.as_ref().is_none_or(|m| self.start_time + m.next() >= self.measure_end);
+        self.now >= self.measure_end && self.measured_pending == 0 && all_due
     }
 
-    /// Whether what is due at a moment counts.
-    fn counts(&self, due: Instant) -> bool {
-        due >= self.counted_from && due < self.counted_until
+    /// Returns whether a request due at `due` is in the measurement period.
+    fn is_measured(&self, due: Instant) -> bool {
+        due >= self.measure_start && due < self.measure_end
     }
 
-    /// Tells what is worth telling, and ends the slices of the time series that are over.
-    fn tick(&mut self, watch: &mut impl FnMut(Moment, &Tally) -> bool) {
-        let mut goes_on = watch(Moment::Turn, &self.tally);
-        for (at, moment) in
-            [(self.counted_from, Moment::Counts), (self.counted_until, Moment::CountsNoMore)]
-        {
+    /// Calls `watch` for the events that occurred, and starts a new interval when one has ended.
+    fn tick(&mut self, watch: &mut impl FnMut(RunEvent, &Stats) -> bool) {
+        let mut proceed = watch(RunEvent::Poll, &self.stats);
+        for (at, event) in [
+            (self.measure_start, RunEvent::MeasurementStart),
+            (self.measure_end, RunEvent::MeasurementEnd),
+        ] {
             if self.last_tick < at && self.now >= at {
-                goes_on &= watch(moment, &self.tally);
+                proceed &= watch(event, &self.stats);
             }
         }
         self.last_tick = self.now;
-        while self.now >= self.next_slice {
-            self.next_slice += self.plan.interval;
-            self.tally.slice().open = self.open;
-            goes_on &= watch(Moment::Slice, &self.tally);
-            self.tally.series.push(Default::default());
+        while self.now >= self.next_interval {
+            self.next_interval += self.plan.interval;
+            self.stats.interval().open = self.open;
+            proceed &= watch(RunEvent::IntervalEnd, &self.stats);
+            self.stats.intervals.push(Default::default());
         }
-        if !goes_on {
-            self.tally.stopped = Some(Stopped::Asked);
+        if !proceed {
+            self.stats.stop_reason = Some(StopReason::Interrupted);
         }
     }
 
-    /// When there will be something to do though nothing comes.
-    fn next_moment(&mut self) -> Instant {
+    /// Returns when the generator must act even if no operation completes.
+    fn next_wakeup(&mut self) -> Instant {
         let connections = &self.connections;
-        let first = self.deadlines.next(|watched| is_over(connections, watched));
-        let farewell = self.farewells.next(|watched| is_over(connections, watched));
-        let waiting = self.waiting.front().map(|due| *due + self.plan.deadline);
-        let wake = self.waking.peek().map(|Reverse((at, _))| *at);
-        let mut next = self.next_slice;
-        for at in [first, farewell, waiting, wake].into_iter().flatten() {
+        let first = self.deadlines.next(|deadline| is_obsolete(connections, deadline));
+        let close = self.close_deadlines.next(|deadline| is_obsolete(connections, deadline));
+        let queued = self.queued.front().map(|due| *due + self.plan.timeout);
+        let wake = self.timers.peek().map(|Reverse((at, _))| *at);
+        let mut next = self.next_interval;
+        for at in [first, close, queued, wake].into_iter().flatten() {
             next = next.min(at);
         }
-        for at in [self.counted_from, self.counted_until] {
+        for at in [self.measure_start, self.measure_end] {
             if self.now < at {
                 next = next.min(at);
             }
         }
-        if self.clients > 0 {
+        if self.sessions_to_start > 0 {
             next = self.now;
         }
-        if let Some(moments) = &self.moments {
-            next = next.min(self.begin + moments.next());
+        if let Some(arrivals) = &self.arrivals {
+            next = next.min(self.start_time + arrivals.next());
         }
         next
     }
 
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
-        if !self.fresh.is_empty() {
+        if !self.started.is_empty() {
             let now = self.kernel.host().clock();
-            for (due, counts) in self.fresh.drain(..) {
-                self.tally.lagged(counts, now.saturating_duration_since(due));
-                // What is begun behind the end is too late.
-                self.tally.begun(counts && now <= self.counted_until + TOLERABLE);
+            for (due, measured) in self.started.drain(..) {
+                self.stats.lagged(measured, now.saturating_duration_since(due));
+                // A request started after the end of the measurement period is too late.
+                self.stats.started(measured && now <= self.measure_end + MAX_LAG);
             }
         }
-        let until = if self.done.is_empty() { until } else { Some(self.now) };
+        let until = if self.completions.is_empty() { until } else { Some(self.now) };
         self.kernel.turn(until)?;
         self.now = self.kernel.now();
-        while let Some(completion) = self.done.pop_front().or_else(|| self.kernel.next()) {
+        while let Some(completion) = self.completions.pop_front().or_else(|| self.kernel.next()) {
             self.complete(completion);
         }
         Ok(())
@@ -341,75 +344,75 @@ impl<'a, K: Kernel> Generator<'a, K> {
             return;
         }
         match token.kind() {
-            OpKind::Connect => connection.connects = false,
-            OpKind::Receive => connection.receives &= !last,
-            OpKind::Send => connection.sends = false,
+            OpKind::Connect => connection.connecting = false,
+            OpKind::Receive => connection.receiving &= !last,
+            OpKind::Send => connection.sending = false,
             OpKind::Close => return self.closed(slot),
             _ => return,
         }
         match outcome {
             Outcome::Connected => self.connected(slot),
             Outcome::Received(bytes) => self.received(slot, &bytes),
-            Outcome::Eof => self.ended(slot),
+            Outcome::Eof => self.received_eof(slot),
             Outcome::Sent(list, _) => self.sent(slot, list),
-            // One who reads slowly rests.
-            Outcome::Failed(Errno::CANCELED, None) if self.is_resting(slot) => {}
+            // A slow reader cancelled its receive to pause.
+            Outcome::Failed(Errno::CANCELED, None) if self.is_paused(slot) => {}
             Outcome::Failed(errno, list) => {
-                self.spare.extend(list.map(emptied));
-                self.fail(slot, failure_of(errno));
+                self.spare_lists.extend(list.map(cleared));
+                self.fail(slot, error_of(errno));
             }
             _ => {}
         }
-        self.close_if_quiet(slot);
+        self.close_if_drained(slot);
     }
 
     fn close_all(&mut self) -> Result<(), KernelError> {
-        let patience = self.kernel.host().clock() + PATIENCE;
-        self.ended = true;
+        let timeout = self.kernel.host().clock() + CLOSE_TIMEOUT;
+        self.stopping = true;
         for slot in 0..self.connections.len() as u32 {
             if self.connections[slot as usize].is_alive() {
-                // Its end is nobody's loss any more.
-                self.connections[slot as usize].role = Role::Kept;
-                self.end(slot, true);
+                // With this role, closing is not counted as lost or skipped.
+                self.connections[slot as usize].role = Role::Persistent;
+                self.close(slot, true);
             }
         }
-        while self.open > 0 && self.now < patience {
-            self.turn(Some(patience))?;
+        while self.open > 0 && self.now < timeout {
+            self.turn(Some(timeout))?;
         }
         Ok(())
     }
 }
 
-/// Stands for the end of a connection that the server is to bring about.
-const FAREWELL: u64 = u64::MAX;
+/// Index in a [`Deadline`] for the server's close of a connection.
+const CLOSE_DEADLINE: u64 = u64::MAX;
 
-/// Whether what is watched has come to its end.
-fn is_over(connections: &[Connection], watched: &Watched) -> bool {
-    let connection = &connections[watched.slot as usize];
-    let place = watched.place;
-    connection.generation != watched.generation
+/// Returns whether the request or close of a deadline has ended.
+fn is_obsolete(connections: &[Connection], deadline: &Deadline) -> bool {
+    let connection = &connections[deadline.slot as usize];
+    let index = deadline.index;
+    connection.generation != deadline.generation
         || !connection.is_alive()
-        || (place == FAREWELL) != (connection.phase == Phase::Farewell)
-        || place < connection.over
+        || (index == CLOSE_DEADLINE) != (connection.phase == Phase::AwaitingClose)
+        || index < connection.completed
 }
 
 fn connection_token(connections: &[Connection], kind: OpKind, slot: u32) -> Token {
     connections[slot as usize].token(kind, slot)
 }
 
-fn emptied(mut list: Box<GatherList>) -> Box<GatherList> {
+fn cleared(mut list: Box<GatherList>) -> Box<GatherList> {
     list.clear();
     list
 }
 
-fn failure_of(errno: Errno) -> Failed {
+fn error_of(errno: Errno) -> RequestError {
     match errno {
-        Errno::CONNREFUSED => Failed::Refused,
-        Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => Failed::Reset,
-        Errno::TIMEDOUT => Failed::ConnectTimeout,
+        Errno::CONNREFUSED => RequestError::Refused,
+        Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => RequestError::Reset,
+        Errno::TIMEDOUT => RequestError::ConnectTimeout,
         Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL => {
-            Failed::NoRoom
+            RequestError::NoResources
         }
-        _ => Failed::Other,
+        _ => RequestError::Other,
     }
 }

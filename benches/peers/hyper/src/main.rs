@@ -1,6 +1,6 @@
 //! hyper as a server that the lab measures: one thread of tokio, a handler that answers at once.
 //!
-//! Its arguments are an address, the length of the listener's queue, and what to reply.
+//! Its arguments are an address, the length of the listen backlog, and the reply.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -17,8 +17,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpSocket;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [address, backlog, hello] = &words[..] else { return Err("three arguments".into()) };
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [address, backlog, hello] = &args[..] else {
+        return Err("three arguments are required".into());
+    };
     let (address, backlog): (SocketAddr, u32) = (address.parse()?, backlog.parse()?);
     let hello = Bytes::from(hello.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -28,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         socket.bind(address)?;
         let listener = socket.listen(backlog)?;
         let mut http = http1::Builder::new();
-        // Replies to requests that came together leave together.
+        // Sends the replies to pipelined requests together.
         http.pipeline_flush(true);
         loop {
             let (stream, _) = listener.accept().await?;
@@ -36,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let hello = hello.clone();
             let service = service_fn(move |_: Request<Incoming>| answer(hello.clone()));
             let connection = http.serve_connection(TokioIo::new(stream), service);
-            // How a connection ends is its client's affair.
+            // Errors of a connection are ignored.
             tokio::spawn(async { drop(connection.await) });
         }
     })

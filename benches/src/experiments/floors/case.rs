@@ -1,19 +1,19 @@
-//! One mechanism beside its floor, at one kind of work.
+//! A mechanism and its floor under one workload.
 
 use std::fmt;
 
 use super::CONNECTIONS;
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::measure::{Sample, Site, Subject, UnderLoad};
 use crate::statistics;
 
-/// Requests before the other side has its turn. The speed of a virtual machine changes by a quarter
-/// within tenths of a second; with slices of a few milliseconds a program compared with itself
-/// differs by 2 % in a round, with one slice of 20,000 requests by 7 %.
+/// Requests in a slice, after which the other program runs. The speed of a virtual machine varies
+/// by 25 % within tenths of a second. With slices of a few milliseconds, a program compared with
+/// itself differs by 2 % in a round; with one slice of 20,000 requests, by 7 %.
 const SLICE: u64 = 1_000;
 
-/// What was measured of one side, a value for each round.
+/// Measurements of one program, one value per round.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) samples: Vec<Sample>,
@@ -27,15 +27,15 @@ impl Measured {
     }
 }
 
-/// One mechanism beside its floor, at one kind of work.
+/// A mechanism and its floor under one workload.
 #[derive(Debug)]
 pub(super) struct Case {
     pub(super) mechanism: &'static str,
     floor: &'static str,
     pub(super) work: Workload,
-    pub(super) floor_side: Measured,
-    pub(super) app_side: Measured,
-    /// Why it was given up.
+    pub(super) floor_runs: Measured,
+    pub(super) app_runs: Measured,
+    /// The error that ended the measurement.
     pub(super) failed: Option<String>,
 }
 
@@ -47,27 +47,27 @@ impl fmt::Display for Case {
 
 impl Case {
     pub(super) fn new(mechanism: &'static str, floor: &'static str, work: Workload) -> Self {
-        let (floor_side, app_side) = (Measured::default(), Measured::default());
-        Case { mechanism, floor, work, floor_side, app_side, failed: None }
+        let (floor_runs, app_runs) = (Measured::default(), Measured::default());
+        Case { mechanism, floor, work, floor_runs, app_runs, failed: None }
     }
 
-    pub(super) fn subject(&self, what: What) -> Subject {
-        let mechanism = if what == What::Floor { self.floor } else { self.mechanism };
+    pub(super) fn subject(&self, what: ServerKind) -> Subject {
+        let mechanism = if what == ServerKind::Floor { self.floor } else { self.mechanism };
         Subject { what, mechanism: mechanism.to_owned(), work: self.work }
     }
 
-    pub(super) fn side(&mut self, what: What) -> &mut Measured {
-        if what == What::Floor { &mut self.floor_side } else { &mut self.app_side }
+    pub(super) fn measured(&mut self, what: ServerKind) -> &mut Measured {
+        if what == ServerKind::Floor { &mut self.floor_runs } else { &mut self.app_runs }
     }
 
-    /// Processor time of the application over that of the floor, for each round.
+    /// Returns the CPU time of the application over that of the floor, per round.
     pub(super) fn ratios(&self) -> Vec<f64> {
-        let cpu = |side: &Measured| side.of(Sample::cpu_ns);
-        statistics::ratios(&cpu(&self.app_side), &cpu(&self.floor_side))
+        let cpu = |runs: &Measured| runs.of(Sample::cpu_ns);
+        statistics::ratios(&cpu(&self.app_runs), &cpu(&self.floor_runs))
     }
 
-    /// One round: both sides as new processes, since where a process happens to lie in memory
-    /// makes a difference of its own, and loaded in turns, a slice at a time.
+    /// Runs one round: starts both programs and loads them alternately, one slice at a time. New
+    /// processes average out the effect of memory layout.
     pub(super) fn round(
         &mut self,
         site: &Site,
@@ -76,10 +76,10 @@ impl Case {
         warm_up: u64,
     ) -> Result<(), Failure> {
         let start = |what| UnderLoad::start(&self.subject(what), site, CONNECTIONS, warm_up);
-        let (mut floor, mut app) = (start(What::Floor)?, start(What::App)?);
+        let (mut floor, mut app) = (start(ServerKind::Floor)?, start(ServerKind::App)?);
         let (mut of_floor, mut of_app) = (Sample::default(), Sample::default());
         for slice in 0..slices {
-            // Floor, app, app, floor, and so on: a steady drift cancels.
+            // The order floor, app, app, floor cancels a steady drift.
             if (round + slice).is_multiple_of(2) {
                 of_floor += floor.measure(SLICE)?;
                 of_app += app.measure(SLICE)?;
@@ -88,12 +88,12 @@ impl Case {
                 of_floor += floor.measure(SLICE)?;
             }
         }
-        // Nothing is kept of a round that did not come to its end.
+        // An incomplete round is discarded.
         let (floor_calls, app_calls) = (floor.stop()?, app.stop()?);
-        self.floor_side.samples.push(of_floor);
-        self.floor_side.system_calls.push(floor_calls);
-        self.app_side.samples.push(of_app);
-        self.app_side.system_calls.push(app_calls);
+        self.floor_runs.samples.push(of_floor);
+        self.floor_runs.system_calls.push(floor_calls);
+        self.app_runs.samples.push(of_app);
+        self.app_runs.system_calls.push(app_calls);
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! What a connection costs that does nothing.
+//! The memory of an idle connection.
 
 use evring::backends;
 
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::measure::{Load, Server, Site, Subject};
 use crate::outcome::{Outcome, X};
@@ -10,15 +10,15 @@ use crate::statistics::Spread;
 
 const CONNECTIONS: usize = 10_000;
 
-/// Bytes for each connection.
+/// Bytes per connection.
 struct Bytes {
     allocated: f64,
     resident: f64,
 }
 
-/// Measures every mechanism; returns what the ring allocates for a connection.
+/// Measures every mechanism. Returns the allocated bytes per connection of `uring`.
 pub(super) fn measure_all(site: &Site, outcome: &mut Outcome) -> Option<f64> {
-    let mut of_ring = None;
+    let mut uring_bytes = None;
     for backend in backends().iter().filter(|b| b.available.is_ok()) {
         match measure(backend.name, site) {
             Ok(bytes) => {
@@ -30,7 +30,7 @@ pub(super) fn measure_all(site: &Site, outcome: &mut Outcome) -> Option<f64> {
                 add("allocated", bytes.allocated);
                 add("resident", bytes.resident);
                 if backend.name == "uring" {
-                    of_ring = Some(bytes.allocated);
+                    uring_bytes = Some(bytes.allocated);
                 }
             }
             Err(failure) => {
@@ -38,21 +38,22 @@ pub(super) fn measure_all(site: &Site, outcome: &mut Outcome) -> Option<f64> {
             }
         }
     }
-    of_ring
+    uring_bytes
 }
 
 fn measure(mechanism: &str, site: &Site) -> Result<Bytes, Failure> {
-    let (what, work) = (What::App, Workload::File);
+    let (what, work) = (ServerKind::App, Workload::File);
     let subject = Subject { what, mechanism: mechanism.to_owned(), work };
     let mut server = Server::start(&subject, site)?;
     let (live, resident) = (server.counts()?.live, server.resident()?);
     let reply_bytes = site.reply_bytes(work);
     let mut load = Load::start(server.address(), work, CONNECTIONS, reply_bytes)?;
-    // One request each, so that all are accepted and have used what they need.
+    // One request each ensures that all are accepted and have allocated their memory.
     load.requests(CONNECTIONS as u64)?;
-    let each = |after: u64, before: u64| after.saturating_sub(before) as f64 / CONNECTIONS as f64;
-    let allocated = each(server.counts()?.live, live);
-    let resident = each(server.resident()?, resident);
+    let per_connection =
+        |after: u64, before: u64| after.saturating_sub(before) as f64 / CONNECTIONS as f64;
+    let allocated = per_connection(server.counts()?.live, live);
+    let resident = per_connection(server.resident()?, resident);
     drop(load);
     server.stop()?;
     Ok(Bytes { allocated, resident })

@@ -1,4 +1,4 @@
-//! Each mechanism beside the least program that does the same work on the same interface.
+//! Compares each mechanism with its floor: a baseline program for the same work and interface.
 
 mod case;
 mod idle;
@@ -8,29 +8,29 @@ use evring::backends;
 use case::{Case, Measured};
 
 use super::{Context, Experiment};
-use crate::command::{What, Workload};
+use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::floors;
-use crate::measure::{Callgrind, Others, Site};
+use crate::measure::{Callgrind, OtherPrograms, Site};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "floors",
-    title: "each mechanism beside the least program on the same interface: echo and a small file",
+    title: "each mechanism compared with a baseline program on the same interface: echo and a small file",
     source: "goal of this project: file server at most 1.10 of its floor, echo at most 1.05",
     own_network: false,
     run,
 };
 
-/// Connections that are open, each with one request at a time.
+/// Number of open connections, each with one request at a time.
 const CONNECTIONS: usize = 64;
 
-/// How much is measured.
+/// The amount of measurement.
 struct Extent {
     rounds: usize,
-    /// Slices in a round, of 1,000 requests each, for each side.
+    /// Slices of 1,000 requests in a round, for each program.
     slices: usize,
     warm_up: u64,
 }
@@ -43,7 +43,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let site = site(&mut outcome)?;
     let extent = if cx.quick { QUICK } else { FULL };
     let mut cases = cases(&mut outcome);
-    let others = Others::watch()?;
+    let others = OtherPrograms::watch()?;
     measure(cx, &extent, &site, &mut cases);
     outcome.notes.extend(others.note()?);
     let idle = idle::measure_all(&site, &mut outcome);
@@ -60,24 +60,26 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 }
 
 const NOTES: [&str; 5] = [
-    "Server on core 0, client on core 1, loopback, 64 connections with one request each at a \
-     time; processor time over all threads of the server, kernel workers included.",
-    "In each round both sides are new processes and are loaded in turns, 1,000 requests at a time: \
-     floor, app, app, floor, and so on. Ratios are taken within a round; given is the median, and \
-     the smallest and the largest.",
-    "System calls are counted by the programs themselves, from start to end, accepts included. \
-     tokio's own waits are not among them.",
-    "Instructions are those outside the kernel, under valgrind, where batches are larger.",
-    "An idle connection is one that has made one request; its bytes are what the allocator gave \
-     to the server for it. Memory that the kernel holds for it does not count.",
+    "Server on core 0, client on core 1, loopback, 64 connections with one request each at a time. CPU \
+     time is the sum over all threads of the server, including kernel workers.",
+    "In each round both programs are new processes, loaded alternately, 1,000 requests at a time: \
+     floor, app, app, floor, and so on. Ratios are taken within a round; reported are the median, the \
+     minimum and the maximum.",
+    "System calls are counted by the programs themselves, from start to end, including accepts but \
+     excluding tokio's own waits.",
+    "Instructions are counted outside the kernel, under valgrind, where batches are larger.",
+    "An idle connection has made one request. Its bytes are those that the server allocated for it; \
+     kernel memory is not included.",
 ];
 
-/// The mechanisms that can run, each with its floor, once for each kind of work.
+/// Returns the available mechanisms with their floors, once for each workload.
 fn cases(outcome: &mut Outcome) -> Vec<Case> {
     let mut cases = Vec::new();
     for backend in backends() {
-        match (&backend.available, floors::beneath(backend.name)) {
-            (Err(why), _) => outcome.notes.push(format!("{} can't run here: {why}", backend.name)),
+        match (&backend.available, floors::for_mechanism(backend.name)) {
+            (Err(reason), _) => {
+                outcome.notes.push(format!("{} is unavailable: {reason}", backend.name))
+            }
             (Ok(()), None) => outcome.notes.push(format!("{} has no floor", backend.name)),
             (Ok(()), Some(floor)) => {
                 cases.push(Case::new(backend.name, floor, Workload::File));
@@ -88,9 +90,9 @@ fn cases(outcome: &mut Outcome) -> Vec<Case> {
     cases
 }
 
-/// The reply is asked for once: it is the same on every mechanism.
+/// Fetches the reply once, as it is the same on every mechanism.
 fn site(outcome: &mut Outcome) -> Result<Site, Failure> {
-    let mut last = Failure::Run("no mechanism is built in that can run here".to_owned());
+    let mut last = Failure::Run("none of the compiled mechanisms is available".to_owned());
     for backend in backends().iter().filter(|b| b.available.is_ok()) {
         match Site::new(backend.name) {
             Ok(site) => return Ok(site),
@@ -103,12 +105,12 @@ fn site(outcome: &mut Outcome) -> Result<Site, Failure> {
     Err(last)
 }
 
-/// Rounds go around all cases, so that an early end leaves all with as many.
+/// Each round covers all cases, so they have equal numbers of rounds after an early end.
 fn measure(cx: &Context, extent: &Extent, site: &Site, cases: &mut [Case]) {
     cx.progress.set_length((extent.rounds * cases.len()) as u64);
     for round in 0..extent.rounds {
         for case in cases.iter_mut().filter(|c| c.failed.is_none()) {
-            // The first round is never left out.
+            // The first round is never skipped.
             if round > 0 && cx.is_late() {
                 return;
             }
@@ -132,9 +134,9 @@ fn count_instructions(cx: &Context, site: &Site, cases: &mut [Case], outcome: &m
     cx.progress.set_position(0);
     for case in cases.iter_mut() {
         cx.progress.set_message(format!("instructions of {case}"));
-        for what in [What::Floor, What::App] {
+        for what in [ServerKind::Floor, ServerKind::App] {
             match callgrind.count(&case.subject(what), site, CONNECTIONS) {
-                Ok(count) => case.side(what).instructions.push(count),
+                Ok(count) => case.measured(what).instructions.push(count),
                 Err(failure) => {
                     outcome
                         .notes
@@ -150,28 +152,28 @@ fn report(case: &Case, outcome: &mut Outcome) {
     if let Some(failure) = &case.failed {
         outcome.notes.push(format!("{case} failed: {failure}"));
     }
-    for (what, side) in [(What::Floor, &case.floor_side), (What::App, &case.app_side)] {
-        figures(case, what, side, outcome);
+    for (what, runs) in [(ServerKind::Floor, &case.floor_runs), (ServerKind::App, &case.app_runs)] {
+        figures(case, what, runs, outcome);
     }
     let name = case.mechanism.replace('-', "_");
     let prefix = if case.work == Workload::Echo { "echo_" } else { "" };
     if let Some(ratio) = spread(&case.ratios()) {
         let x = X::Name(case.mechanism.to_owned());
-        outcome.point("CPU beside the floor", "ratio", case.work.name(), x, ratio);
+        outcome.point("CPU over that of the floor", "ratio", case.work.name(), x, ratio);
         outcome.ratios.insert(format!("{prefix}{name}_vs_floor_cpu"), ratio.median);
     }
-    if let Some(calls) = spread(&case.app_side.system_calls) {
+    if let Some(calls) = spread(&case.app_runs.system_calls) {
         let name = format!("{prefix}syscalls_per_request_{name}");
         outcome.ratios.insert(name, calls.median);
     }
-    if let Some(allocations) = spread(&case.app_side.of(|s| s.allocations())) {
-        // Of both kinds of work the one that allocates more.
-        let most = outcome.ratios.entry(format!("allocations_per_request_{name}")).or_default();
-        *most = most.max(allocations.high);
+    if let Some(allocations) = spread(&case.app_runs.of(|s| s.allocations())) {
+        // The maximum over both workloads.
+        let max = outcome.ratios.entry(format!("allocations_per_request_{name}")).or_default();
+        *max = max.max(allocations.high);
     }
 }
 
-fn figures(case: &Case, what: What, side: &Measured, outcome: &mut Outcome) {
+fn figures(case: &Case, what: ServerKind, runs: &Measured, outcome: &mut Outcome) {
     let work = case.work.name();
     let mut add = |figure: &str, unit, name: &str, values: &[f64]| {
         if let Some(y) = spread(values) {
@@ -180,19 +182,19 @@ fn figures(case: &Case, what: What, side: &Measured, outcome: &mut Outcome) {
         }
     };
     let name = what.name();
-    add("CPU per request", "ns", name, &side.of(|s| s.cpu_ns()));
-    add("System calls per request", "", name, &side.system_calls);
-    add("Instructions per request", "", name, &side.instructions);
-    add("Requests", "per second", name, &side.of(|s| s.rate()));
+    add("CPU per request", "ns", name, &runs.of(|s| s.cpu_ns()));
+    add("System calls per request", "", name, &runs.system_calls);
+    add("Instructions per request", "", name, &runs.instructions);
+    add("Requests", "per second", name, &runs.of(|s| s.rate()));
     let (server, client) = (format!("{name}: server"), format!("{name}: client"));
-    add("Busy", "part of a core", &server, &side.of(|s| s.server_busy()));
-    add("Busy", "part of a core", &client, &side.of(|s| s.client_busy()));
+    add("Busy", "part of a core", &server, &runs.of(|s| s.server_busy()));
+    add("Busy", "part of a core", &client, &runs.of(|s| s.client_busy()));
 }
 
-/// The worst of all mechanisms.
+/// Adds the maximum over all mechanisms.
 fn overall(outcome: &mut Outcome) {
     let each = outcome.ratios.iter().filter(|(n, _)| n.starts_with("allocations_per_request_"));
-    if let Some(most) = each.map(|(_, v)| *v).reduce(f64::max) {
-        outcome.ratios.insert("allocations_per_request".to_owned(), most);
+    if let Some(max) = each.map(|(_, v)| *v).reduce(f64::max) {
+        outcome.ratios.insert("allocations_per_request".to_owned(), max);
     }
 }

@@ -1,4 +1,4 @@
-//! How soon a server is itself again after a burst.
+//! The time until a server recovers from a burst.
 
 use super::super::Context;
 use super::super::sweep::{Setting, Sweep};
@@ -9,17 +9,17 @@ use crate::measure::{Peer, SOURCES, Trials};
 use crate::outcome::{Outcome, X};
 use crate::statistics::{Spread, spread};
 
-/// How often, in a full run.
+/// Rounds in a full run.
 pub(super) const ROUNDS: usize = 2;
-/// What is asked for after the burst, and in it, as multiples of saturation.
+/// Rates after the burst and during it, as multiples of saturation.
 const AFTER: f64 = 0.9;
 const BURST: f64 = 3.0;
-/// The share of what is asked for that has to be answered, and for how many intervals together.
+/// The share of due requests to be answered for a recovery, and the number of intervals that count.
 const SHARE: f64 = 0.95;
 const INTERVALS: usize = 5;
 const INTERVAL: &str = "0.1";
 
-/// Asks for three times what the server can do for a while, then for a little less than it can do.
+/// Loads the server with three times saturation for a while, then with 0.9 times saturation.
 pub(super) fn run(
     cx: &Context,
     trials: &mut Trials<'_>,
@@ -33,7 +33,7 @@ pub(super) fn run(
     let rate = format!("{:.1}", saturation.median * AFTER);
     let burst = (BURST / AFTER).to_string();
     let (long, counted) = if cx.quick { ("1.5", "2") } else { ("3", "4") };
-    let words = [
+    let args = [
         &["--rate", &rate, "--burst", &burst, "--warm-up", long, "--duration", counted][..],
         &["--deadline", "1", "--interval", INTERVAL],
         &SOURCES,
@@ -44,45 +44,46 @@ pub(super) fn run(
     let mut times = Vec::new();
     for round in 0..if cx.quick { 1 } else { ROUNDS } {
         cx.progress.set_message("send: a burst");
-        let trial = trials.run(Peer::Ours(SEND), &usual.conditions, usual.file, &words)?;
+        let trial = trials.run(Peer::Ours(SEND), &usual.conditions, usual.file, &args)?;
         cx.progress.inc(1);
-        let ended: f64 = long.parse().unwrap_or(0.0);
+        let burst_end: f64 = long.parse().unwrap_or(0.0);
         if round == 0 {
-            tell(&trial.seen.series, ended, outcome);
+            figure(&trial.observed.series, burst_end, outcome);
         }
-        times.extend(recovered(&trial.seen.series, ended));
+        times.extend(recovered(&trial.observed.series, burst_end));
     }
     if let Some(times) = spread(&times) {
         outcome.ratios.insert("recovery_s".to_owned(), times.median);
     } else {
-        outcome.notes.push("After a burst send did not come to itself again.".to_owned());
+        outcome.notes.push("send did not recover after the burst.".to_owned());
     }
     Ok(())
 }
 
-/// Seconds from the end of the burst to the first intervals that have nearly as many good replies as
-/// requests.
-fn recovered(series: &[Interval], burst_ended: f64) -> Option<f64> {
+/// Returns the seconds from the end of the burst to the first intervals with nearly as many good
+/// replies as requests.
+fn recovered(series: &[Interval], burst_end: f64) -> Option<f64> {
     let length: f64 = INTERVAL.parse().ok()?;
-    let after: Vec<_> = series.iter().filter(|i| i.until_s > burst_ended + length / 2.0).collect();
-    let is_well = |some: &[&Interval]| {
+    let after: Vec<_> = series.iter().filter(|i| i.until_s > burst_end + length / 2.0).collect();
+    let is_recovered = |some: &[&Interval]| {
         let due: u64 = some.iter().map(|i| i.due).sum();
         let replies: u64 = some.iter().map(|i| i.replies).sum();
         replies as f64 >= SHARE * due as f64
     };
-    let first = after.windows(INTERVALS).position(is_well)?;
+    let first = after.windows(INTERVALS).position(is_recovered)?;
     Some(first as f64 * length)
 }
 
-fn tell(series: &[Interval], burst_ended: f64, outcome: &mut Outcome) {
-    let figure = "A burst of three times saturation, which ends at 0 s";
+fn figure(series: &[Interval], burst_end: f64, outcome: &mut Outcome) {
+    let name = "A burst of three times saturation, which ends at 0 s";
     for interval in series {
-        let x = X::Number(((interval.until_s - burst_ended) * 100.0).round() / 100.0);
+        let x = X::Number(((interval.until_s - burst_end) * 100.0).round() / 100.0);
         let length = INTERVAL.parse().unwrap_or(1.0);
-        for (name, count) in [("asked for", interval.due), ("good replies", interval.replies)] {
+        for (series, count) in [("requests due", interval.due), ("good replies", interval.replies)]
+        {
             let y = count as f64 / length;
             let y = Spread { median: y, low: y, high: y };
-            outcome.point(figure, "per second", name, x.clone(), y);
+            outcome.point(name, "per second", series, x.clone(), y);
         }
     }
 }
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_recovered_when_it_answers_nearly_all_for_a_while() {
+    fn recovery_requires_several_intervals_with_nearly_all_replies() {
         let mut series: Vec<_> =
             (1..=15).map(|i| interval(f64::from(i) / 10.0, 300, 100)).collect();
         series.extend((16..=18).map(|i| interval(f64::from(i) / 10.0, 90, 50)));

@@ -1,12 +1,12 @@
-//! What the servers are asked, and who takes part.
+//! The workloads and the servers measured under each.
 
 use crate::measure::Peer::{self, Floor, Hyper, MayMinihttp, Nginx, Ours};
 use crate::measure::Requests;
 
-/// A kind of work.
+/// A workload.
 #[derive(Debug)]
 pub(super) struct PeerWork {
-    /// The word for it in the names of ratios.
+    /// Its name in the names of ratios.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) path: &'static str,
@@ -24,15 +24,17 @@ const COPY: Peer = Nginx("copy-cached");
 const SENDFILE: Peer = Nginx("sendfile-cached");
 const SHIPPED: Peer = Nginx("shipped");
 
-/// Who answers from memory.
+/// The servers measured with replies from memory.
 const HANDLERS: [Peer; 9] =
     [EPOLL, URING, SEND, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper, MayMinihttp];
 
 /// The servers of Rust libraries.
 pub(super) const LIBRARIES: [Peer; 2] = [Hyper, MayMinihttp];
 
-/// nginx answers from its configuration where the work is no file, so one configuration stands
-/// for all. Libraries serve no files. A floor answers one read by one reply, so it knows no others.
+/// Every workload.
+///
+/// Without files, nginx answers from its configuration, so one configuration suffices. Libraries
+/// serve no files. A floor answers each read with one reply, so it has only the simple workloads.
 pub(super) const ALL: [PeerWork; 6] = [
     PeerWork {
         name: "hello",

@@ -11,133 +11,137 @@ use shared_ring::{
     Socket, Token,
 };
 
-use super::client::ENDLESS;
+use super::client::RUNNING;
 use crate::failure::Failure;
 
-/// How long it computes at a time, without a system call.
+/// Duration of one computation, without a system call.
 pub(super) const CHUNK: Duration = Duration::from_millis(1);
-/// How long the last connections may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for the last connections.
+const LAST_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT: Token = Token::new(OpKind::Accept, 0, 0);
 
-/// What it computes for.
+/// The purpose of the computations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Duty {
-    /// Something else; connections are closed between.
-    Aside,
-    /// Each connection, which is closed then; when there is none, something else.
-    Each,
+    /// A background task; connections are closed between computations.
+    Background,
+    /// One computation per connection, which is then closed; a background task if there is none.
+    PerConnection,
 }
 
-/// How many connections have come that were not taken yet, known without asking. Without such a number
-/// all are taken at a turn.
+/// Returns the number of queued connections without a system call. If `None`, each turn takes all
+/// connections.
 pub(super) type Arrived<K> = Option<fn(&K) -> u32>;
 
 pub(super) struct Server<K> {
     kernel: K,
-    /// Until it is closed.
+    /// The listener until it is closed.
     listener: Option<Socket>,
     arrived: Arrived<K>,
-    work: Duty,
-    /// Of a batch, those that it has not come to.
+    duty: Duty,
+    /// Unprocessed connections of a batch.
     waiting: VecDeque<Socket>,
     taken: usize,
     closed: u32,
-    /// When each connection became known, in their order.
-    known: Vec<Instant>,
-    /// Why no more are accepted.
-    refused: Option<Errno>,
+    /// Time at which each connection was accepted, in order.
+    accepted: Vec<Instant>,
+    /// The error that ended the accept operation.
+    error: Option<Errno>,
 }
 
-/// What was counted at a moment.
+/// Counts at one time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
     pub(super) entries: u64,
-    pub(super) known: usize,
+    pub(super) accepted: usize,
 }
 
-/// What a run came to.
+/// The results of a run.
 pub(super) struct Served {
-    pub(super) known: Vec<Instant>,
-    /// From the end of the warm-up to the last connection.
+    pub(super) accepted: Vec<Instant>,
+    /// Kernel entries per event, from the end of the warm-up to the last connection.
     pub(super) entries_per_event: f64,
 }
 
 impl<K: Kernel> Server<K> {
-    /// Listens, and returns where.
+    /// Starts listening, and returns the address.
     pub(super) fn new(
         mut kernel: K,
         arrived: Arrived<K>,
-        work: Duty,
+        duty: Duty,
     ) -> Result<(Self, SocketAddr), Failure> {
         let options =
             ListenOptions { backlog: 4096, reuse_port: false, buffers: BufferSizes::default() };
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let (listener, address) = kernel.host_mut().listen(local, &options)?;
-        // SAFETY: `end` closes the listener, when the accept has ended.
+        // SAFETY: `end` closes the listener after the accept has ended.
         let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
-        kernel
-            .submit(ACCEPT, accept)
-            .map_err(|refused| Failure::Run(format!("accepting is refused: {:?}", refused.kind)))?;
-        let (waiting, known) = (VecDeque::with_capacity(4096), Vec::with_capacity(65_536));
+        kernel.submit(ACCEPT, accept).map_err(|error| {
+            Failure::Run(format!("cannot accept connections: {:?}", error.kind))
+        })?;
+        let (waiting, accepted) = (VecDeque::with_capacity(4096), Vec::with_capacity(65_536));
         let server = Server {
             kernel,
             listener: Some(listener),
             arrived,
-            work,
+            duty,
             waiting,
             taken: 0,
             closed: 0,
-            known,
-            refused: None,
+            accepted,
+            error: None,
         };
         Ok((server, address))
     }
 
-    /// Serves until `total` connections have become known, and closes everything. What happens before
-    /// `warm` is not counted.
-    pub(super) fn serve(mut self, total: &AtomicUsize, warm: Instant) -> Result<Served, Failure> {
-        let served = self.until(total, warm);
-        let ended = self.end().map_err(|e| Failure::new("the server", e));
+    /// Serves until `total` connections have been accepted, and closes everything. Counts start at
+    /// `warm_end`.
+    pub(super) fn serve(
+        mut self,
+        total: &AtomicUsize,
+        warm_end: Instant,
+    ) -> Result<Served, Failure> {
+        let served = self.until(total, warm_end);
+        let ended = self.end().map_err(|e| Failure::new("the server failed", e));
         let entries_per_event = served?;
         ended?;
-        Ok(Served { known: self.known, entries_per_event })
+        Ok(Served { accepted: self.accepted, entries_per_event })
     }
 
-    /// Returns the entries into the kernel for each event.
-    fn until(&mut self, total: &AtomicUsize, warm: Instant) -> Result<f64, Failure> {
-        let (mut from, mut patience) = (None, None);
+    /// Serves all connections. Returns the kernel entries per event.
+    fn until(&mut self, total: &AtomicUsize, warm_end: Instant) -> Result<f64, Failure> {
+        let (mut start_count, mut deadline) = (None, None);
         loop {
             let now = Instant::now();
-            if now >= warm {
-                from.get_or_insert_with(|| self.count());
+            if now >= warm_end {
+                start_count.get_or_insert_with(|| self.count());
             }
             match total.load(Ordering::Acquire) {
-                ENDLESS => {}
-                total if self.known.len() >= total => break,
-                _ if now > *patience.get_or_insert(now + PATIENCE) => {
+                RUNNING => {}
+                total if self.accepted.len() >= total => break,
+                _ if now > *deadline.get_or_insert(now + LAST_TIMEOUT) => {
                     return Err(Failure::Run("connections were not accepted in 10 s".to_owned()));
                 }
                 _ => {}
             }
-            self.turn(now).map_err(|e| Failure::new("the server", e))?;
-            if let Some(errno) = self.refused {
-                return Err(Failure::new("accepting", errno));
+            self.turn(now).map_err(|e| Failure::new("the server failed", e))?;
+            if let Some(errno) = self.error {
+                return Err(Failure::new("cannot accept connections", errno));
             }
         }
-        let (from, to) = (from.unwrap_or_default(), self.count());
-        let events = (to.known - from.known).max(1) as f64;
+        let (from, to) = (start_count.unwrap_or_default(), self.count());
+        let events = (to.accepted - from.accepted).max(1) as f64;
         Ok((to.entries - from.entries) as f64 / events)
     }
 
-    /// Closes what is open, lest later runs find no room for theirs.
+    /// Closes all sockets, to free their descriptors for later runs.
     fn end(&mut self) -> Result<(), KernelError> {
         self.kernel.cancel(ACCEPT);
         loop {
             while let Some(socket) = self.take() {
                 self.close(socket);
             }
-            if self.refused.is_some() {
+            if self.error.is_some() {
                 if let Some(listener) = self.listener.take() {
                     self.kernel.host_mut().close_unused(listener);
                 }
@@ -148,10 +152,10 @@ impl<K: Kernel> Server<K> {
     }
 
     fn count(&self) -> Count {
-        Count { entries: entries(self.kernel.counters()), known: self.known.len() }
+        Count { entries: entries(self.kernel.counters()), accepted: self.accepted.len() }
     }
 
-    /// Asks for what has come, without waiting, and works on it.
+    /// Polls for connections and processes them.
     fn turn(&mut self, now: Instant) -> Result<(), KernelError> {
         self.kernel.turn(Some(now))?;
         if self.arrived.is_none() {
@@ -159,11 +163,11 @@ impl<K: Kernel> Server<K> {
                 self.waiting.push_back(socket);
             }
         }
-        self.look();
+        self.record_accepted();
         let mut computed = false;
         while let Some(socket) = self.next() {
-            self.look();
-            if self.work == Duty::Each {
+            self.record_accepted();
+            if self.duty == Duty::PerConnection {
                 self.compute();
                 computed = true;
             }
@@ -189,22 +193,22 @@ impl<K: Kernel> Server<K> {
                     self.taken += 1;
                     return Some(socket);
                 }
-                Outcome::Failed(errno, _) => self.refused = Some(errno),
+                Outcome::Failed(errno, _) => self.error = Some(errno),
                 _ => {}
             }
         }
     }
 
-    /// Notes the time for connections that have become known.
-    fn look(&mut self) {
+    /// Records the time of newly accepted connections.
+    fn record_accepted(&mut self) {
         let arrived = self.arrived.map_or(0, |arrived| arrived(&self.kernel));
-        let known = self.taken + arrived as usize;
-        if known > self.known.len() {
-            self.known.resize(known, Instant::now());
+        let accepted = self.taken + arrived as usize;
+        if accepted > self.accepted.len() {
+            self.accepted.resize(accepted, Instant::now());
         }
     }
 
-    /// Computes, and makes no system call.
+    /// Computes without a system call.
     fn compute(&mut self) {
         let until = Instant::now() + CHUNK;
         let mut x = 1u64;
@@ -212,23 +216,23 @@ impl<K: Kernel> Server<K> {
             for i in 1..500 {
                 x = hint::black_box(x.wrapping_mul(i | 1));
             }
-            self.look();
+            self.record_accepted();
         }
     }
 
     fn close(&mut self, socket: Socket) {
         self.closed = self.closed.wrapping_add(1);
         let token = Token::new(OpKind::Close, 1 + self.closed % 65_536, 0);
-        if let Err(refused) = self.kernel.submit(token, Op::Close { socket })
-            && let Op::Close { socket } = refused.op
+        if let Err(error) = self.kernel.submit(token, Op::Close { socket })
+            && let Op::Close { socket } = error.op
         {
             self.kernel.host_mut().close_unused(socket);
         }
     }
 }
 
-/// How often the program has entered the kernel because of events: by each system call, and twice
-/// by each interruption, which begins in the kernel and ends there, by sigreturn(2).
+/// Returns the kernel entries for events: one for each system call, and two for each interruption,
+/// which enters by the signal and again by sigreturn(2).
 fn entries(counters: Counters) -> u64 {
     counters.system_calls + 2 * counters.interruptions
 }

@@ -7,9 +7,9 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::OwnedFd;
 
-use super::way::Way;
+use super::method::Method;
 
-/// Descriptors that epoll watches.
+/// An epoll instance and its descriptors.
 struct Watched {
     queue: OwnedFd,
     sources: Vec<OwnedFd>,
@@ -18,15 +18,15 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(most: u32, how: EventFlags) -> io::Result<Self> {
+    fn new(max_events: u32, trigger: EventFlags) -> io::Result<Self> {
         let queue = epoll::create(CreateFlags::CLOEXEC)?;
         let mut sources = Vec::new();
-        for i in 0..most {
+        for i in 0..max_events {
             let source = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            epoll::add(&queue, &source, EventData::new_u64(i.into()), EventFlags::IN | how)?;
+            epoll::add(&queue, &source, EventData::new_u64(i.into()), EventFlags::IN | trigger)?;
             sources.push(source);
         }
-        let events = Vec::with_capacity(most as usize);
+        let events = Vec::with_capacity(max_events as usize);
         Ok(Watched { queue, sources, events, handled: AtomicU64::new(0) })
     }
 
@@ -54,16 +54,16 @@ impl Watched {
     }
 }
 
-/// Told when a descriptor becomes ready.
-pub(super) struct Edges(Watched);
+/// Edge-triggered notification.
+pub(super) struct EdgeTriggered(Watched);
 
-impl Edges {
-    pub(super) fn new(most: u32) -> io::Result<Self> {
-        Watched::new(most, EventFlags::ET).map(Edges)
+impl EdgeTriggered {
+    pub(super) fn new(max_events: u32) -> io::Result<Self> {
+        Watched::new(max_events, EventFlags::ET).map(EdgeTriggered)
     }
 }
 
-impl Way for Edges {
+impl Method for EdgeTriggered {
     fn name(&self) -> &'static str {
         "epoll"
     }
@@ -85,16 +85,16 @@ impl Way for Edges {
     }
 }
 
-/// Told as long as a descriptor is ready, which a read ends.
-pub(super) struct Levels(Watched);
+/// Level-triggered notification; a read consumes the event.
+pub(super) struct LevelTriggered(Watched);
 
-impl Levels {
-    pub(super) fn new(most: u32) -> io::Result<Self> {
-        Watched::new(most, EventFlags::empty()).map(Levels)
+impl LevelTriggered {
+    pub(super) fn new(max_events: u32) -> io::Result<Self> {
+        Watched::new(max_events, EventFlags::empty()).map(LevelTriggered)
     }
 }
 
-impl Way for Levels {
+impl Method for LevelTriggered {
     fn name(&self) -> &'static str {
         "epoll, read"
     }

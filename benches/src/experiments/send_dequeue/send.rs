@@ -1,4 +1,4 @@
-//! SEND: events that the thread posts to itself while notification is off.
+//! SEND: events that the thread posts to itself while notification is disabled.
 
 use std::hint;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use send_core::{Action, Actions, ControlBlock, Error, EventType, Group, Groups, Poster, Trigger};
 
-use super::way::Way;
+use super::method::Method;
 use crate::failure::Failure;
 
 pub(super) struct Send {
@@ -17,10 +17,10 @@ pub(super) struct Send {
 }
 
 impl Send {
-    /// With a buffer for `most` events.
-    pub(super) fn new(most: u32) -> Result<Self, Failure> {
-        let refused = |error: Error| Failure::new("a control block for events", error);
-        let mut control = ControlBlock::define(most).map_err(refused)?;
+    /// Creates a control block with a buffer for `max_events` events.
+    pub(super) fn new(max_events: u32) -> Result<Self, Failure> {
+        let refused = |error: Error| Failure::new("cannot create a control block", error);
+        let mut control = ControlBlock::define(max_events).map_err(refused)?;
         let handled = Arc::new(AtomicU64::new(0));
         let actions = Actions::new().on(EventType::USER, Action::Count(handled.clone()));
         control.set_handler(actions, Trigger::Level);
@@ -31,7 +31,7 @@ impl Send {
     }
 }
 
-impl Way for Send {
+impl Method for Send {
     fn name(&self) -> &'static str {
         "send"
     }

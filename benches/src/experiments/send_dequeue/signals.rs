@@ -1,4 +1,4 @@
-//! POSIX real-time signals, that a thread queues to itself: by handler, by sigtimedwait(2), by
+//! POSIX real-time signals that a thread queues to itself, received by a handler, sigtimedwait(2) or
 //! signalfd(2).
 
 use std::hint;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::{FromRawFd, OwnedFd};
 
-use super::way::Way;
+use super::method::Method;
 
-/// A signal for each way, above those that libraries are likely to take.
+/// One signal number per method, above those commonly used by libraries.
 const HANDLED: i32 = 9;
 const WAITED_FOR: i32 = 10;
 const READ: i32 = 11;
 
-/// Counted by the handler.
+/// Number of signals handled.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn count(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -27,7 +27,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// One real-time signal, blocked, of the thread that made it.
+/// A real-time signal, blocked in the thread that created it.
 struct RtSignals {
     signal: i32,
     set: libc::sigset_t,
@@ -45,15 +45,15 @@ impl RtSignals {
         Ok(queue)
     }
 
-    fn mask(&self, how: i32) -> io::Result<()> {
+    fn mask(&self, operation: i32) -> io::Result<()> {
         // SAFETY: the set is live.
-        match unsafe { libc::pthread_sigmask(how, &self.set, ptr::null_mut()) } {
+        match unsafe { libc::pthread_sigmask(operation, &self.set, ptr::null_mut()) } {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 
-    /// Queues signals, each with its number.
+    /// Queues `events` signals, each with its number as the value.
     fn queue(&self, events: u32) -> io::Result<()> {
         for value in 0..events as usize {
             let value = libc::sigval { sival_ptr: ptr::without_provenance_mut(value) };
@@ -61,8 +61,8 @@ impl RtSignals {
             match unsafe { libc::pthread_sigqueue(libc::pthread_self(), self.signal, value) } {
                 0 => {}
                 libc::EAGAIN => {
-                    let what = "the system queues no more signals; raise the limit (ulimit -i)";
-                    return Err(io::Error::other(what));
+                    let message = "the signal queue is full; raise the limit (ulimit -i)";
+                    return Err(io::Error::other(message));
                 }
                 errno => return Err(io::Error::from_raw_os_error(errno)),
             }
@@ -71,7 +71,7 @@ impl RtSignals {
     }
 }
 
-/// Signals that interrupt.
+/// Signals delivered to a handler.
 pub(super) struct Handler(RtSignals);
 
 impl Handler {
@@ -88,7 +88,7 @@ impl Handler {
     }
 }
 
-impl Way for Handler {
+impl Method for Handler {
     fn name(&self) -> &'static str {
         "signals, handler"
     }
@@ -115,7 +115,7 @@ impl Way for Handler {
     }
 }
 
-/// Signals that are waited for, one at a time.
+/// Signals accepted one at a time by sigtimedwait(2).
 pub(super) struct Waiting {
     queue: RtSignals,
     handled: AtomicU64,
@@ -127,7 +127,7 @@ impl Waiting {
     }
 }
 
-impl Way for Waiting {
+impl Method for Waiting {
     fn name(&self) -> &'static str {
         "sigtimedwait"
     }
@@ -155,7 +155,7 @@ impl Way for Waiting {
     }
 }
 
-/// Signals that are read from a descriptor, as many as there are.
+/// Signals read in batches from a signalfd(2).
 pub(super) struct Reading {
     queue: RtSignals,
     fd: OwnedFd,
@@ -164,20 +164,20 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// With room for `most` signals at a time.
-    pub(super) fn new(most: u32) -> io::Result<Self> {
+    /// Creates a signalfd and a buffer for `max_events` signals.
+    pub(super) fn new(max_events: u32) -> io::Result<Self> {
         let queue = RtSignals::new(READ)?;
         // SAFETY: the set is read during the call.
         let fd = unsafe { libc::signalfd(-1, &queue.set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         check(fd.min(0))?;
-        // SAFETY: the descriptor was just made, and nobody else knows of it.
+        // SAFETY: the descriptor was just created, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let buffer = vec![0; most as usize * size_of::<libc::signalfd_siginfo>()];
+        let buffer = vec![0; max_events as usize * size_of::<libc::signalfd_siginfo>()];
         Ok(Reading { queue, fd, buffer, handled: AtomicU64::new(0) })
     }
 }
 
-impl Way for Reading {
+impl Method for Reading {
     fn name(&self) -> &'static str {
         "signalfd"
     }

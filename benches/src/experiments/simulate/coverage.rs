@@ -1,4 +1,4 @@
-//! Line coverage, by a copy of the simulation that counts its lines.
+//! Line coverage, from an instrumented build of the simulation.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -10,87 +10,87 @@ use llvm_profparser::{CoverageMapping, CoverageReport, CoverageResult, parse};
 
 use crate::outcome;
 
-/// How long the copy runs if there is time, in seconds, and how long it has to.
-const SECONDS: u64 = 8;
-const LEAST: u64 = 2;
+/// Maximum and minimum duration of its run, in seconds.
+const MAX_SECONDS: u64 = 8;
+const MIN_SECONDS: u64 = 2;
 
-/// The rooms whose lines are counted.
-const ROOMS: [&str; 2] = ["shared-ring", "evring"];
+/// The crates whose lines are counted.
+const CRATES: [&str; 2] = ["shared-ring", "evring"];
 
-/// A copy that is being built, or what stands in the way.
-pub(super) struct Coverage(Result<Copy, String>);
+/// The instrumented build in progress, or the error that prevents it.
+pub(super) struct Coverage(Result<Instrumented, String>);
 
-struct Copy {
+struct Instrumented {
     build: Child,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Coverage {
-    /// Begins to build the copy, beside the experiment.
+    /// Starts the build, concurrent with the experiment.
     pub(super) fn begin() -> Self {
-        Coverage(Copy::begin())
+        Coverage(Instrumented::begin())
     }
 
-    /// Runs the copy and says what it found; all of this is over at `end`, or soon after.
+    /// Runs the instrumented program and describes its coverage. Returns at about `end`.
     pub(super) fn end(self, end: Instant) -> String {
-        match self.0.and_then(|copy| copy.measure(end)) {
-            Ok(found) => format!("line coverage, {found}"),
-            Err(why) => format!("line coverage was not measured: {why}"),
+        match self.0.and_then(|program| program.measure(end)) {
+            Ok(lines) => format!("line coverage, {lines}"),
+            Err(reason) => format!("line coverage was not measured: {reason}"),
         }
     }
 }
 
-impl Drop for Copy {
-    /// What is not waited for should not go on alone.
+impl Drop for Instrumented {
+    /// Stops the build.
     fn drop(&mut self) {
         let _ = self.build.kill();
         let _ = self.build.wait();
     }
 }
 
-impl Copy {
+impl Instrumented {
     fn begin() -> Result<Self, String> {
-        let folder = outcome::directory().map_err(|e| e.to_string())?.join("coverage");
+        let directory = outcome::directory().map_err(|e| e.to_string())?.join("coverage");
         let build = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
             .args(["build", "--quiet", "--jobs", "2", "--package", "simulate"])
             .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
-            .env("CARGO_TARGET_DIR", &folder)
+            .env("CARGO_TARGET_DIR", &directory)
             .env("CARGO_PROFILE_DEV_DEBUG", "false")
             .env("RUSTFLAGS", "-C instrument-coverage")
-            // Build scripts and macros count theirs too.
-            .env("LLVM_PROFILE_FILE", folder.join("build.profraw"))
+            // Build scripts and macros are also instrumented.
+            .env("LLVM_PROFILE_FILE", directory.join("build.profraw"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| format!("cargo can't be started: {error}"))?;
-        Ok(Copy { build, folder })
+            .map_err(|error| format!("cannot start cargo: {error}"))?;
+        Ok(Instrumented { build, directory })
     }
 
     fn measure(mut self, end: Instant) -> Result<String, String> {
         while self.build.try_wait().map_err(|error| error.to_string())?.is_none() {
-            if seconds_until(end) < LEAST {
-                return Err("the copy that counts its lines takes too long to build; what it has \
-                            of it stays for the next run"
-                    .to_owned());
+            if seconds_until(end) < MIN_SECONDS {
+                return Err(
+                    "the instrumented build takes too long; the next run continues it".to_owned()
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        let seconds = seconds_until(end).clamp(LEAST, SECONDS);
-        let program = self.folder.join("debug/simulate");
-        let counts = self.folder.join("simulate.profraw");
+        let seconds = seconds_until(end).clamp(MIN_SECONDS, MAX_SECONDS);
+        let program = self.directory.join("debug/simulate");
+        let counts = self.directory.join("simulate.profraw");
         let run = Command::new(&program)
             .arg(seconds.to_string())
             .env("LLVM_PROFILE_FILE", &counts)
             .stdout(Stdio::null())
             .status();
         if !run.is_ok_and(|status| status.success()) {
-            return Err("the copy that counts its lines can't be built, or fails".to_owned());
+            return Err("the instrumented program cannot be built, or failed".to_owned());
         }
         let report = report(&program, &counts)?;
         Ok(format!(
             "in {seconds} s of runs: {}",
-            ROOMS.map(|room| of_room(&report, room)).join("; ")
+            CRATES.map(|package| describe(&report, package)).join("; ")
         ))
     }
 }
@@ -99,29 +99,29 @@ fn seconds_until(end: Instant) -> u64 {
     end.saturating_duration_since(Instant::now()).as_secs()
 }
 
-/// What a program that counts its lines has counted in the rooms.
+/// Returns the coverage of the crates by an instrumented program.
 fn report(program: &Path, counts: &Path) -> Result<CoverageReport, String> {
     let counts = parse(counts).map_err(|error| error.to_string())?;
     let programs = [program.to_owned()];
     CoverageMapping::new(&programs, &counts, false)
         .and_then(|lines| {
             lines.generate_subreport(|files| {
-                files.iter().any(|file| ROOMS.iter().any(|room| is_of(room, file)))
+                files.iter().any(|file| CRATES.iter().any(|package| is_of(package, file)))
             })
         })
         .map_err(|error| error.to_string())
 }
 
-/// Whether a file is part of a room, and not of the simulation itself.
-fn is_of(room: &str, file: &Path) -> bool {
+/// Returns whether a file belongs to a crate, and not to the simulation itself.
+fn is_of(package: &str, file: &Path) -> bool {
     let name = file.to_string_lossy();
-    name.contains(&format!("crates/{room}/src/")) && !name.contains("/sim/")
+    name.contains(&format!("crates/{package}/src/")) && !name.contains("/sim/")
 }
 
-/// How much of a room was reached.
-fn of_room(report: &CoverageReport, room: &str) -> String {
+/// Describes the coverage of a crate.
+fn describe(report: &CoverageReport, package: &str) -> String {
     let (mut all, mut simulated, mut reached) = (0, 0, 0);
-    for (_, regions) in report.files.iter().filter(|(file, _)| is_of(room, file)) {
+    for (_, regions) in report.files.iter().filter(|(file, _)| is_of(package, file)) {
         let lines = lines(regions);
         let of_file = lines.values().filter(|count| **count > 0).count();
         all += lines.len();
@@ -130,14 +130,14 @@ fn of_room(report: &CoverageReport, room: &str) -> String {
     }
     let percent = |of: usize| 100.0 * reached as f64 / of.max(1) as f64;
     format!(
-        "{room} {:.1} % ({reached} of {all} lines; {:.1} % of the files that are simulated at all)",
+        "{package} {:.1} % ({reached} of {all} lines; {:.1} % of the simulated files)",
         percent(all),
         percent(simulated),
     )
 }
 
-/// How often each line was reached. Regions lie within one another, and the innermost decides;
-/// where one begins or ends, the line was reached if either was.
+/// Returns the count of each line. Regions are nested, and the innermost determines the count; on a
+/// line where a region begins or ends, the maximum of both counts.
 fn lines(regions: &CoverageResult) -> BTreeMap<usize, usize> {
     let mut outer_first: Vec<_> = regions.hits.iter().collect();
     outer_first.sort_by_key(|(at, _)| {
@@ -146,9 +146,9 @@ fn lines(regions: &CoverageResult) -> BTreeMap<usize, usize> {
     let mut lines = BTreeMap::new();
     for (at, count) in outer_first {
         for line in at.line_start..=at.line_end {
-            let known = lines.entry(line).or_insert(*count);
+            let line_count = lines.entry(line).or_insert(*count);
             let is_edge = line == at.line_start || line == at.line_end;
-            *known = if is_edge { (*known).max(*count) } else { *count };
+            *line_count = if is_edge { (*line_count).max(*count) } else { *count };
         }
     }
     lines

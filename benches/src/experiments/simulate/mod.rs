@@ -1,4 +1,4 @@
-//! The servers on a simulated machine, run by run until the time is over or one fails.
+//! Runs the servers on a simulated machine until the deadline or the first failure.
 
 mod coverage;
 mod trace;
@@ -18,19 +18,19 @@ use coverage::Coverage;
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "simulate",
-    title: "the servers on a simulated machine that misbehaves: what fails, and from which seed",
+    title: "the servers on a simulated machine with injected faults: failures and their seeds",
     source: "goal of this project: no failure, at least 20 million completions a minute",
     own_network: false,
     run,
 };
 
-/// How long each run is, unless something else is asked for.
+/// Default length of a run.
 const STEPS: u64 = 2_000;
 
-/// How many runs are spent on making a failing case smaller.
-const SHRINKING: usize = 400;
+/// Maximum number of runs to shrink a failing case.
+const SHRINK_RUNS: usize = 400;
 
-/// What all runs did.
+/// Totals over all runs.
 #[derive(Default)]
 struct Sum {
     runs: u64,
@@ -84,31 +84,31 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let rate = sum.completions as f64 / 1e6 / minutes;
     outcome.ratios.insert("completions_per_min_millions".to_owned(), rate);
-    tell(&sum, first, &mut outcome);
+    report(&sum, first, &mut outcome);
     if cx.simulation.seed.is_some() {
-        outcome.notes.push(format!("the run was: {}", Case::of(first, steps)));
+        outcome.notes.push(format!("the run: {}", Case::of(first, steps)));
     }
     if let Some(coverage) = coverage {
         cx.progress.set_message("measuring line coverage");
-        let patience = Duration::from_secs(if cx.quick { 14 } else { 300 });
-        outcome.notes.push(coverage.end(cx.deadline.max(Instant::now()) + patience));
+        let timeout = Duration::from_secs(if cx.quick { 14 } else { 300 });
+        outcome.notes.push(coverage.end(cx.deadline.max(Instant::now()) + timeout));
     }
     Ok(outcome)
 }
 
-/// The processor time that this thread has taken: that of one core, whatever else it does.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A seed that was hardly used before.
+/// Returns a seed that is probably new.
 fn any_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_secs() * 100_000
 }
 
-fn tell(sum: &Sum, first: u64, outcome: &mut Outcome) {
+fn report(sum: &Sum, first: u64, outcome: &mut Outcome) {
     outcome.notes.push(format!(
         "{} seeds from {first} on, {} completions, {} steps of peers and network; no failure",
         sum.runs, sum.completions, sum.steps
@@ -128,20 +128,20 @@ fn tell(sum: &Sum, first: u64, outcome: &mut Outcome) {
     }
 }
 
-/// Makes a failing case smaller, and says all that is known of it.
+/// Shrinks a failing case, and describes it.
 fn explain(case: &Case, failure: &str) -> Result<Failure, Failure> {
-    eprintln!("seed {} fails; looking for a smaller case that does", case.plan.seed);
-    let mut small = shrink(case, failure, SHRINKING);
+    eprintln!("seed {} fails; shrinking the case", case.plan.seed);
+    let mut small = shrink(case, failure, SHRINK_RUNS);
     small.plan.trace_steps = true;
     let report = simulate(&small);
-    let again = report.verdict.failure.unwrap_or_else(|| "it does not fail again".to_owned());
+    let again = report.verdict.failure.unwrap_or_else(|| "the failure did not recur".to_owned());
     let path = outcome::directory()?.join(format!("simulate-{}.trace", case.plan.seed));
     trace::write(&path, &small, &report.verdict.trace)?;
     let lines = &report.verdict.trace;
     let last = lines.len().saturating_sub(40);
     Ok(Failure::Run(format!(
-        "{}\n\nThe run, as small as it was found to fail:\n  {small}\nIts end (all of it is in {}):\n{}\n\n\
-         {again}\nTo repeat it: cargo run --release -p lab -- run simulate --trace {}",
+        "{}\n\nThe smallest failing case:\n  {small}\nThe end of its trace (complete in {}):\n{}\n\n\
+         {again}\nTo repeat it: cargo lab run simulate --trace {}",
         format_args!("seed {} fails, as {case}\n{failure}", case.plan.seed),
         path.display(),
         lines[last..].join("\n"),

@@ -1,4 +1,4 @@
-//! The file of a run: the case in its first line, then what happened.
+//! The trace file of a run: the case in the first line, then the events.
 
 use std::fs;
 use std::path::Path;
@@ -8,20 +8,20 @@ use simulate::{Case, run};
 use crate::failure::Failure;
 use crate::say::say;
 
-/// Writes what happened in a run.
+/// Writes the trace of a run.
 pub(super) fn write(path: &Path, case: &Case, lines: &[String]) -> Result<(), Failure> {
     fs::write(path, format!("{case}\n{}\n", lines.join("\n")))
-        .map_err(|error| Failure::new(format_args!("can't write {}", path.display()), error))
+        .map_err(|error| Failure::new(format_args!("cannot write {}", path.display()), error))
 }
 
-/// Repeats the run that a file tells of, and shows it.
+/// Repeats the run in a trace file, and prints its events.
 pub(super) fn repeat(path: &Path) -> Result<(), Failure> {
     let text = fs::read_to_string(path)
-        .map_err(|error| Failure::new(format_args!("can't read {}", path.display()), error))?;
-    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
-    let mut case: Case = first.parse().map_err(|why| {
+        .map_err(|error| Failure::new(format_args!("cannot read {}", path.display()), error))?;
+    let (first, recorded) = text.split_once('\n').unwrap_or((&text, ""));
+    let mut case: Case = first.parse().map_err(|reason| {
         let path = path.display();
-        Failure::Request(format!("{path} is no trace of a run: its first line is no case: {why}"))
+        Failure::Request(format!("{path} is not a trace: the first line is not a case: {reason}"))
     })?;
     case.plan.trace_steps = true;
     let verdict = run(&case).verdict;
@@ -29,18 +29,17 @@ pub(super) fn repeat(path: &Path) -> Result<(), Failure> {
     for line in &verdict.trace {
         say(line)?;
     }
-    let before: Vec<_> = rest.lines().collect();
-    let differs = verdict.trace.iter().zip(&before).position(|(now, then)| now != then);
-    let same = differs.is_none() && (before.is_empty() || before.len() == verdict.trace.len());
+    let expected: Vec<_> = recorded.lines().collect();
+    let differs = verdict.trace.iter().zip(&expected).position(|(now, then)| now != then);
+    let same = differs.is_none() && (expected.is_empty() || expected.len() == verdict.trace.len());
     if !same {
-        let line = differs.unwrap_or(before.len().min(verdict.trace.len())) + 2;
+        let line = differs.unwrap_or(expected.len().min(verdict.trace.len())) + 2;
         say(format_args!(
-            "It went another way than in the file, from line {line} on: the program has changed, or \
-             the file."
+            "The run differs from the file from line {line} on: the program or the file has changed."
         ))?;
     }
     match verdict.failure {
         Some(failure) => Err(Failure::Run(failure)),
-        None => say("It does not fail."),
+        None => say("The run did not fail."),
     }
 }

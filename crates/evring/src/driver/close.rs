@@ -1,4 +1,4 @@
-//! The end of a connection, by the application or by the peer.
+//! Closing of connections, by the application or the peer.
 
 use std::mem;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::Driver;
 use super::connection::{ConnFlags, Phase};
 use crate::{Application, Close, CloseReason, Commands, Cx};
 
-/// When what is left is looked at first. Most connections have ended before.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// Maximum delay of the first progress check. Most connections close earlier.
+const FIRST_PROGRESS_CHECK: Duration = Duration::from_millis(100);
 
-/// Closes a socket for which nothing is in flight; whether it is closed already.
+/// Closes a socket with no operation in flight. Returns whether it is closed already.
 pub(super) fn close<K: Submit>(kernel: &mut K, token: Token, socket: Socket) -> bool {
     match kernel.submit(token, Op::Close { socket }) {
         Ok(Submitted::InFlight) => false,
@@ -27,7 +27,7 @@ pub(super) fn close<K: Submit>(kernel: &mut K, token: Token, socket: Socket) -> 
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Begins the close that was asked for.
+    /// Starts the requested close.
     pub(super) fn begin_close(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
         match (connection.phase, connection.close) {
@@ -47,7 +47,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 connection.phase = Phase::Flushing;
                 let tail = mem::take(&mut connection.tail);
                 self.io.recycle_tail(tail);
-                self.io.set_timer(slot, FIRST_LOOK.min(self.io.config.progress_interval));
+                self.io.set_timer(slot, FIRST_PROGRESS_CHECK.min(self.io.config.progress_interval));
             }
             _ => {}
         }
@@ -67,17 +67,17 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let connection = self.io.connection(slot);
         match kind {
             _ if connection.phase == Phase::Ending => {}
-            // A pause that came to nothing or has done its work.
+            // A cancelled receive, by a pause or a quiesce.
             OpKind::Receive if errno == Errno::CANCELED => {}
             OpKind::Receive if connection.phase == Phase::Lingering => {
                 self.end(slot, CloseReason::Closed)
             }
-            _ => self.lost(slot, errno),
+            _ => self.fail_connection(slot, errno),
         }
     }
 
-    /// The connection broke, or never came to be.
-    pub(super) fn lost(&mut self, slot: u32, errno: Errno) {
+    /// Ends a connection that broke or could not be established.
+    pub(super) fn fail_connection(&mut self, slot: u32, errno: Errno) {
         if self.io.connection(slot).phase == Phase::Connecting {
             self.io.connection(slot).reason = Some(CloseReason::Failed(errno.into()));
             self.io.schedule_revisit(slot);
@@ -86,8 +86,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Tells the application that a connect has failed.
-    pub(super) fn not_connected(&mut self, slot: u32, reason: CloseReason) {
+    /// Notifies the application of a failed connect.
+    pub(super) fn connect_failed(&mut self, slot: u32, reason: CloseReason) {
         let errno = match &reason {
             CloseReason::Failed(error) => error.raw_os_error().unwrap_or(0),
             _ => 0,
@@ -98,7 +98,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.end(slot, reason);
     }
 
-    /// Sees to it that the peer takes what is left fast enough; the first time only how much that is.
+    /// Resets a connection whose peer acknowledges data too slowly. The first call only records the unsent
+    /// bytes.
     pub(super) fn check_flush_progress(&mut self, slot: u32) {
         let unsent = self.io.unsent_bytes(self.io.conn(slot));
         let before = self.io.connection(slot).unsent.replace(unsent);
@@ -109,13 +110,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.set_timer(slot, self.io.config.progress_interval);
     }
 
-    /// The peer does not take what is left to be sent. A reset tells it that this is not the end.
+    /// Resets a connection whose peer is too slow, so that the peer does not take the data for complete.
     fn reset_stalled(&mut self, slot: u32) {
         self.io.reset_on_close(slot);
         self.end(slot, CloseReason::Failed(Errno::TIMEDOUT.into()));
     }
 
-    /// Begins the end of a connection: nothing more is sent, what is in flight is cancelled.
+    /// Starts to end a connection: drops its send queue and cancels operations in flight.
     pub(super) fn end(&mut self, slot: u32, reason: CloseReason) {
         let connection = self.io.connection(slot);
         if matches!(connection.phase, Phase::Ending | Phase::Vacant) {
@@ -140,7 +141,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.mark_dirty(slot);
     }
 
-    /// Closes the descriptor of an ending connection once nothing is in flight for it.
+    /// Closes the socket of an ending connection once no operation is in flight.
     pub(super) fn finish(&mut self, slot: u32) {
         let token = self.io.token(OpKind::Close, slot);
         let connection = self.io.connection(slot);
@@ -157,7 +158,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     pub(super) fn closed(&mut self, slot: u32) {
         if self.io.connection(slot).has(ConnFlags::UNSERVED) {
-            // It has said nothing; who knows for what it came.
+            // It has sent nothing, so it counts as served now.
             self.io.note_first_service(slot);
         }
         let reason = self.io.connection(slot).reason.take().unwrap_or(CloseReason::Closed);

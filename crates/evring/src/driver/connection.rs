@@ -1,4 +1,4 @@
-//! One connection as the driver sees it.
+//! The driver's state of a connection.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,25 +9,25 @@ use shared_ring::{Fd, File, GatherList, Socket};
 use super::shares::Source;
 use crate::{Close, CloseReason, ConnId, HIGH_WATER, Tail};
 
-/// Where a connection stands between its beginning and its end.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The slot is free.
     Vacant,
-    /// A connect is in flight, or about to fail.
+    /// A connect is in flight or about to fail.
     Connecting,
-    /// Bytes flow.
+    /// The connection is established.
     Open,
-    /// The application has closed it; what is queued still goes out.
+    /// The application has closed it; the queue is being flushed.
     Flushing,
-    /// All is sent and the peer was told; what it still sends is dropped.
+    /// Everything was sent and the sending side is shut down; received bytes are discarded.
     Lingering,
-    /// Operations in flight are being cancelled; then the descriptor is closed.
+    /// Operations in flight are being cancelled; then the socket is closed.
     Ending,
 }
 
 bitflags! {
-    /// Facts about a connection.
+    /// Flags of a connection.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct ConnFlags: u16 {
         /// A receive is in flight.
@@ -38,44 +38,44 @@ bitflags! {
         const CONNECTING_OR_CLOSING = 1 << 2;
         /// The receive in flight was cancelled.
         const CANCELLED = 1 << 3;
-        /// The application does not want to receive.
+        /// The application has paused receiving.
         const PAUSED = 1 << 4;
-        /// The peer will send no more.
+        /// The peer has shut down its sending side.
         const EOF = 1 << 5;
-        /// The application was told so.
+        /// The application was notified of the end.
         const EOF_NOTIFIED = 1 << 6;
-        /// The peer was told that we will send no more.
+        /// Our sending side is shut down.
         const SHUT_DOWN = 1 << 7;
-        /// The queue has reached the high-water mark and not fallen to the low one.
+        /// The queue reached the high-water mark and has not fallen to the low one.
         const ABOVE_HIGH_WATER = 1 << 8;
-        /// It stands in the list of connections to tend after the callback.
+        /// The connection is in the list of connections to service after the callback.
         const DIRTY = 1 << 9;
-        /// It stands in the list of connections to look at again in this turn.
+        /// The connection is in the list of connections to revisit in this turn.
         const REVISIT = 1 << 10;
-        /// The application has resumed and is to be called.
+        /// The application has resumed receiving and must be called.
         const RESUMED = 1 << 11;
-        /// The queue has outgrown its bound.
+        /// The queue has exceeded its maximum.
         const OVERRUN = 1 << 12;
-        /// It came in, and the application has seen nothing of it yet.
+        /// The connection was accepted, and nothing has been received on it yet.
         const UNSERVED = 1 << 13;
-        /// Once the application has seen all that has arrived, it is asked whether the connection may
-        /// end: the server stops, or a new connection needs the room.
+        /// Once the application has received all bytes, it is asked whether the connection may close: the
+        /// server stops, or a new connection needs the room.
         const QUIESCING = 1 << 14;
     }
 }
 
-/// Something that waits to be sent.
+/// An item of a send queue.
 #[derive(Debug)]
 pub(crate) enum SendItem {
     Memory(Box<GatherList>),
     File(File, Range<u64>),
 }
 
-/// What waits to be sent, in order. Mostly it is one list, which needs no memory of its own.
+/// Send queue of a connection. It is usually a single list, which needs no further allocation.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     first: Option<SendItem>,
-    rest: VecDeque<SendItem>,
+    remaining: VecDeque<SendItem>,
     files: usize,
 }
 
@@ -88,7 +88,7 @@ impl SendQueue {
         self.first.as_mut()
     }
 
-    /// The list at the end, to be added to; a new one behind a file or a list partly sent.
+    /// Returns the list at the end. Appends a new one after a file or a partly sent list.
     #[inline]
     pub(crate) fn list(&mut self, new: impl FnOnce() -> Box<GatherList>) -> &mut GatherList {
         if !matches!(self.back_mut(), Some(SendItem::Memory(list)) if !list.is_started()) {
@@ -96,12 +96,12 @@ impl SendQueue {
         }
         match self.back_mut() {
             Some(SendItem::Memory(list)) => list,
-            _ => unreachable!("a list was just put there"),
+            _ => unreachable!("a list was just pushed"),
         }
     }
 
     fn back_mut(&mut self) -> Option<&mut SendItem> {
-        self.rest.back_mut().or(self.first.as_mut())
+        self.remaining.back_mut().or(self.first.as_mut())
     }
 
     pub(crate) fn push_back(&mut self, item: SendItem) {
@@ -109,36 +109,36 @@ impl SendQueue {
         if self.first.is_none() {
             self.first = Some(item);
         } else {
-            self.rest.push_back(item);
+            self.remaining.push_back(item);
         }
     }
 
     pub(crate) fn push_front(&mut self, item: SendItem) {
         self.files += usize::from(item.is_file());
         if let Some(second) = self.first.replace(item) {
-            self.rest.push_front(second);
+            self.remaining.push_front(second);
         }
     }
 
     #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<SendItem> {
         let item = self.first.take()?;
-        if !self.rest.is_empty() {
-            self.first = self.rest.pop_front();
+        if !self.remaining.is_empty() {
+            self.first = self.remaining.pop_front();
         }
         self.files -= usize::from(item.is_file());
         Some(item)
     }
 
-    /// Takes the list at the front, if it is one.
+    /// Takes the front item if it is a list.
     #[inline]
     fn pop_list(&mut self) -> Option<Box<GatherList>> {
         match self.first.take_if(|item| !item.is_file())? {
             SendItem::Memory(list) => {
-                self.first = self.rest.pop_front();
+                self.first = self.remaining.pop_front();
                 Some(list)
             }
-            SendItem::File(..) => unreachable!("files stay"),
+            SendItem::File(..) => unreachable!("the item is not a file"),
         }
     }
 
@@ -146,25 +146,25 @@ impl SendQueue {
         self.first.is_none()
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub(crate) fn files(&self) -> usize {
         self.files
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &SendItem> {
-        self.first.iter().chain(&self.rest)
+        self.first.iter().chain(&self.remaining)
     }
 
-    /// How many bytes of files there are.
+    /// Returns the number of file bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.iter().map(SendItem::file_bytes).sum()
     }
 
-    /// Memory that its lists take for what is queued.
+    /// Returns the memory that the lists hold for queued bytes.
     #[inline]
     pub(crate) fn cost(&self) -> usize {
         let Some(first) = &self.first else { return 0 };
-        first.cost() + self.rest.iter().map(SendItem::cost).sum::<usize>()
+        first.cost() + self.remaining.iter().map(SendItem::cost).sum::<usize>()
     }
 }
 
@@ -188,31 +188,31 @@ impl SendItem {
     }
 }
 
-/// One connection.
+/// State of one connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) generation: u32,
     pub(crate) socket: Option<Socket>,
-    /// The address that it takes a place of.
+    /// The source address in whose share the connection counts.
     pub(crate) from: Option<Source>,
     pub(crate) phase: Phase,
     pub(crate) flags: ConnFlags,
-    /// The close that the application asked for.
+    /// The requested close.
     pub(crate) close: Option<Close>,
-    /// Bytes that were left when it was last seen to that the peer takes them.
+    /// Unsent bytes at the last progress check.
     pub(crate) unsent: Option<u64>,
-    /// File work in flight or waiting.
+    /// File operations in flight or deferred.
     pub(crate) files: u32,
-    /// Bytes queued, and in the send in flight, without those of files.
+    /// Bytes queued or in the send in flight, without files.
     pub(crate) queued: usize,
-    /// Memory of the list in the send in flight, as it was handed over.
+    /// Memory of the list in the send in flight, when it was submitted.
     pub(crate) over_send: usize,
-    /// What it was last counted for in [`Io::held`](super::Io::held).
+    /// Bytes counted for this connection in [`Io::held`](super::Io::held).
     pub(crate) held: usize,
     pub(crate) queue: SendQueue,
-    /// Received bytes that the application has not consumed.
+    /// Bytes that the application has not consumed.
     pub(crate) tail: Tail,
-    /// Why it ends, once it does; before that, why it could not begin.
+    /// The reason why it ends or failed to connect.
     pub(crate) reason: Option<CloseReason>,
 }
 
@@ -238,21 +238,22 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// The number of its socket, to name it in operations, which stand in its flags then.
+    /// Returns the descriptor, for an operation that is recorded in the flags.
     #[inline]
     pub(crate) fn fd(&self) -> Option<Fd> {
-        // SAFETY: the socket is closed in two places. `Driver::finish` does it when no operation stands in
-        // the flags (`is_busy`), from which each is removed by its last completion; `Io::drop` does it behind
-        // `Submit::finish`. Nothing keeps the number beyond the operation that it was asked for.
+        // SAFETY: the socket is closed in two places. `Driver::finish` closes it when the flags record no
+        // operation (`is_busy`); the last completion of an operation clears its flag. `Io::drop` closes it
+        // after `Submit::finish`. Nothing keeps the descriptor beyond the operation that it was requested
+        // for.
         self.socket.as_ref().map(|socket| unsafe { socket.fd() })
     }
 
-    /// What the application is told is queued: a file counts as much as the high-water mark.
+    /// Returns the number of queued bytes as reported to the application: a file counts as [`HIGH_WATER`].
     pub(crate) fn load(&self) -> usize {
         self.queued.saturating_add(self.queue.files().saturating_mul(HIGH_WATER))
     }
 
-    /// Counts bytes that were queued. Returns the load that this makes.
+    /// Counts newly queued bytes and returns the new load.
     #[inline]
     pub(crate) fn note_queued(&mut self, n: usize, max: usize) -> usize {
         self.queued += n;
@@ -266,7 +267,7 @@ impl Connection {
         load
     }
 
-    /// Puts it on the list of connections to tend.
+    /// Adds the connection to the list of connections to service.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, slot: u32, dirty: &mut Vec<u32>) {
         if !self.has(ConnFlags::DIRTY) {
@@ -275,17 +276,17 @@ impl Connection {
         }
     }
 
-    /// Whether the name given out for `slot` is still good.
+    /// Returns whether `id` refers to this connection and it is not ending.
     pub(crate) fn is(&self, id: ConnId) -> bool {
         self.generation == id.generation() && !matches!(self.phase, Phase::Vacant | Phase::Ending)
     }
 
-    /// Whether the application may still queue bytes.
+    /// Returns whether the application may queue bytes.
     pub(crate) fn takes_sends(&self) -> bool {
         matches!(self.phase, Phase::Connecting | Phase::Open) && self.close.is_none()
     }
 
-    /// Takes the list at the front of the queue, to send it; none if a file is there.
+    /// Takes the list at the front of the queue for a send; `None` if a file is at the front.
     #[inline]
     pub(crate) fn take_list(&mut self) -> Option<Box<GatherList>> {
         let list = self.queue.pop_list()?;
@@ -293,28 +294,27 @@ impl Connection {
         Some(list)
     }
 
-    /// Counts bytes of the list in flight that were sent, or will not be. What memory it takes now is
-    /// counted with the queue again.
+    /// Counts bytes of the list in flight as sent or dropped. The memory of the remaining list counts with
+    /// the queue again.
     #[inline]
     pub(crate) fn note_sent(&mut self, n: usize) {
         self.queued -= n;
         self.over_send = 0;
     }
 
-    /// Memory that is held for it: bytes received and not consumed, copies queued to be sent, and notes of
-    /// what is shared.
+    /// Returns the memory held: unconsumed bytes, queued copies, and references to shared bytes.
     #[inline]
     pub(crate) fn holds(&self) -> usize {
         self.tail.capacity() + self.over_send + self.queue.cost()
     }
 
-    /// Whether received bytes are the application's business.
+    /// Returns whether received bytes are passed to the application.
     pub(crate) fn app_reads(&self) -> bool {
         self.phase == Phase::Open && matches!(self.close, None | Some(Close::Half))
     }
 
-    /// Whether nothing is under way, so that only the application knows whether it waits for anything
-    /// but another request.
+    /// Returns whether no operation or bytes are pending, so that only the application can tell whether it
+    /// is idle.
     pub(crate) fn is_quiet(&self) -> bool {
         let busy = ConnFlags::SENDING
             | ConnFlags::CONNECTING_OR_CLOSING
@@ -333,7 +333,7 @@ impl Connection {
         self.flags.contains(flags)
     }
 
-    /// Whether an operation on the descriptor is in flight.
+    /// Returns whether an operation on the socket is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.flags.intersects(
             ConnFlags::RECEIVING | ConnFlags::SENDING | ConnFlags::CONNECTING_OR_CLOSING,
@@ -352,7 +352,7 @@ mod tests {
         connection.note_queued(n, 1 << 20);
     }
 
-    /// Hands the first list over, and gets it back with `n` bytes of it sent.
+    /// Sends the first list with a result of `n` bytes.
     fn send(connection: &mut Connection, n: usize) {
         let mut list = connection.take_list().unwrap();
         list.advance(n);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_in_a_list_that_was_partly_sent_were_not_counted() {
+    fn copies_in_a_partly_sent_list_were_not_counted() {
         let mut connection = Connection::default();
         copy(&mut connection, 1_000);
         send(&mut connection, 900);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_send_in_flight_holds_is_counted() {
+    fn memory_of_the_send_in_flight_is_counted() {
         let mut connection = Connection::default();
         copy(&mut connection, 1_000);
         let list = connection.take_list().unwrap();
@@ -385,7 +385,17 @@ mod tests {
     }
 
     #[test]
-    fn a_file_at_the_front_stays_there_and_is_counted_once() {
+    fn file_behind_a_partly_sent_list_is_counted() {
+        let mut connection = Connection::default();
+        copy(&mut connection, 10);
+        let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        connection.queue.push_back(SendItem::File(file, 0..1));
+        send(&mut connection, 4);
+        assert_eq!((connection.queue.files(), connection.load()), (1, HIGH_WATER + 6));
+    }
+
+    #[test]
+    fn file_at_the_front_stays_and_is_counted_once() {
         let mut connection = Connection::default();
         let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         connection.queue.push_back(SendItem::File(file, 0..1));

@@ -1,4 +1,4 @@
-//! The commands: they note what is to be done, and the driver does it after the callback.
+//! Commands: they record requests, which the driver executes after the callback.
 
 #[cfg(feature = "sim")]
 pub(crate) mod usage;
@@ -21,13 +21,13 @@ use crate::{
     FilePath, Lateness, Listener, Root, Stats, Tail, TimerWheel,
 };
 
-/// Everything of a server but the application and its states.
+/// State of a server, except the application and its connection states.
 pub(crate) struct Io<K: Submit> {
     pub(crate) kernel: K,
     pub(crate) config: Config,
     pub(crate) connections: Table<Connection>,
     vacant: Vec<u32>,
-    /// Connections in use.
+    /// Number of connections in use.
     pub(crate) open: u32,
     pub(crate) listeners: Vec<ListenerState>,
     pub(crate) wheel: TimerWheel,
@@ -35,36 +35,33 @@ pub(crate) struct Io<K: Submit> {
     file_ops: Table<Option<FileRequest>>,
     free_file_ops: Vec<u32>,
     deferred_file_ops: VecDeque<(FileRequest, Op)>,
-    /// Lists of directories that wait for others to end.
+    /// Directory listings that wait for others to complete.
     waiting_lists: VecDeque<(FileRequest, Op)>,
-    /// File work that ended as it was begun.
+    /// File operations that completed or failed on submission.
     pub(crate) finished_file_ops: VecDeque<(FileRequest, Outcome)>,
-    /// Cleared lists to send, to be used again.
-    #[expect(
-        clippy::vec_box,
-        reason = "the boxes change hands with the kernel, which wants them to stay"
-    )]
+    /// Empty lists for reuse.
+    #[expect(clippy::vec_box, reason = "the kernel takes the boxes and needs stable addresses")]
     spare: Vec<Box<GatherList>>,
     spare_tails: Vec<Tail>,
     max_spare: usize,
-    /// Memory held for all connections together; see [`Config::max_buffered_bytes`].
+    /// Memory held for all connections; see [`Config::max_buffered_bytes`].
     held: usize,
-    /// Connections that commands were given for.
+    /// Connections to service after the callback.
     pub(crate) dirty: Vec<u32>,
-    /// Connections to be called again in this turn.
+    /// Connections to revisit in this turn.
     pub(crate) revisits: VecDeque<ConnId>,
-    /// Takes what is written for a connection that is gone.
+    /// Receives bytes reserved for a closed connection.
     scratch: Vec<u8>,
-    /// Accepted connections that are not let in yet, oldest first: for want of room, or as newer ones
-    /// come before them.
+    /// Accepted connections that are not admitted yet, oldest first: the server is full, or newer ones come
+    /// first.
     pub(crate) deferred: VecDeque<(Listener, Socket, Option<Source>)>,
-    /// How many connections each address has; see [`Config::max_per_address`].
+    /// Connections per source address; see [`Config::max_per_address`].
     pub(crate) shares: Option<Shares>,
     pub(crate) load: LoadEstimator,
-    /// When connections are next looked through for idle ones.
+    /// Time of the next search for idle connections.
     pub(crate) next_search: Instant,
     pub(crate) stopping: bool,
-    /// When the time is over that a stop gives to open connections.
+    /// End of the drain after a stop.
     pub(crate) drain_deadline: Option<Instant>,
     pub(crate) stats: Stats,
     #[cfg(feature = "sim")]
@@ -72,9 +69,9 @@ pub(crate) struct Io<K: Submit> {
 }
 
 impl<K: Submit> Drop for Io<K> {
-    /// Closes what is open still: a server that was never run, or that ended by a fault.
+    /// Closes all open sockets: the server never ran, or it failed.
     fn drop(&mut self) {
-        // What is queued still would reach whatever has the number then.
+        // Queued operations would otherwise reach a new owner of the descriptor.
         self.kernel.finish();
         let connections =
             (0..self.connections.len()).filter_map(|slot| self.connections[slot].socket.take());
@@ -86,13 +83,13 @@ impl<K: Submit> Drop for Io<K> {
     }
 }
 
-/// A time after another; a year, if that is further away than times reach.
+/// Returns `now + time`, with `time` limited to one year to avoid overflow.
 pub(crate) fn after(now: Instant, time: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
     now + time.min(FAR)
 }
 
-/// Work on a file for a connection.
+/// A file operation of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileRequest {
     pub(crate) on: ConnId,
@@ -109,7 +106,7 @@ enum FileOpKind {
 }
 
 impl FileRequest {
-    /// What the application is told.
+    /// Returns the tag and the result for the application.
     pub(crate) fn done(self, outcome: Outcome) -> (u32, FileOutcome) {
         let done = match (self.kind, outcome) {
             (_, Outcome::Opened(opened)) => FileOutcome::Opened(Ok(*opened)),
@@ -134,38 +131,38 @@ impl FileOpKind {
     }
 }
 
-/// Most file work in flight at a time; more waits its turn.
+/// Maximum number of file operations in flight; others are deferred.
 pub(crate) const MAX_FILE_OPS: u32 = 256;
 
-/// Most lists of directories that are made at a time, or that the application has not been given. Each may
-/// take [`Listing::MAX_BYTES`](shared_ring::Listing::MAX_BYTES).
+/// Maximum number of directory listings in flight or not delivered yet. Each takes up to
+/// [`Listing::MAX_BYTES`](shared_ring::Listing::MAX_BYTES).
 pub(crate) const MAX_LISTS: usize = 4;
 
-/// Most file work of one connection, in flight and waiting.
+/// Maximum number of file operations per connection, in flight or deferred.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 
-/// Bytes that a connection may hold also when all together hold too much: enough for a short reply.
+/// Bytes that a connection may hold even if all together exceed the maximum; enough for a short reply.
 pub(crate) const MIN_HELD: usize = 1024;
 
-/// Most lists and tails kept for later use, of as many connections.
+/// Maximum number of lists, and of tails, kept for reuse.
 const SPARE: usize = 1024;
 
-/// Lists made at the start, and bytes of room in each: enough for the heads of replies to as many
-/// connections as are usually answered in one turn.
-const READY: usize = 128;
-const READY_BYTES: usize = 512;
+/// Number of preallocated lists, and their capacity in bytes: enough for the response heads of the
+/// connections that one turn usually answers.
+const PREALLOCATED: usize = 128;
+const PREALLOCATED_BYTES: usize = 512;
 
 fn max_spare(config: &Config) -> usize {
-    SPARE.min((config.max_connections as usize).max(READY))
+    SPARE.min((config.max_connections as usize).max(PREALLOCATED))
 }
 
-/// Memory of the lists and tails that are kept for later use, at most.
+/// Returns the maximum memory of the lists and tails kept for reuse.
 pub(crate) fn spare_memory(config: &Config) -> usize {
     max_spare(config)
         * (size_of::<GatherList>() + GatherList::MAX_KEPT_BYTES + Tail::MAX_KEPT_BYTES)
 }
 
-/// How many operations the kernel of such a server has in flight at most.
+/// Returns the maximum number of operations in flight.
 pub(crate) fn operations(config: &Config) -> u32 {
     config.max_connections.saturating_mul(3).saturating_add(MAX_FILE_OPS + 1024)
 }
@@ -192,12 +189,14 @@ impl<K: Submit> Io<K> {
             deferred_file_ops: VecDeque::new(),
             waiting_lists: VecDeque::new(),
             finished_file_ops: VecDeque::new(),
-            spare: (0..READY).map(|_| Box::new(GatherList::with_capacity(READY_BYTES))).collect(),
-            spare_tails: Vec::with_capacity(READY),
+            spare: (0..PREALLOCATED)
+                .map(|_| Box::new(GatherList::with_capacity(PREALLOCATED_BYTES)))
+                .collect(),
+            spare_tails: Vec::with_capacity(PREALLOCATED),
             max_spare: max_spare(config),
             held: 0,
-            dirty: Vec::with_capacity(READY),
-            revisits: VecDeque::with_capacity(READY),
+            dirty: Vec::with_capacity(PREALLOCATED),
+            revisits: VecDeque::with_capacity(PREALLOCATED),
             scratch: Vec::new(),
             deferred: VecDeque::new(),
             shares: config.max_per_address.map(Shares::new),
@@ -215,7 +214,7 @@ impl<K: Submit> Io<K> {
         &mut self.connections[slot as usize]
     }
 
-    /// The link of a connection that is neither gone nor going.
+    /// Returns the connection if it is neither closed nor ending.
     fn alive(&mut self, id: ConnId) -> Option<&mut Connection> {
         self.connections.get_mut(id.slot() as usize).filter(|connection| connection.is(id))
     }
@@ -228,18 +227,19 @@ impl<K: Submit> Io<K> {
         Token::new(kind, slot, self.connections[slot as usize].generation)
     }
 
-    /// Whether another connection may be let in.
+    /// Returns whether another connection can be admitted.
     pub(crate) fn has_room(&self) -> bool {
         self.open < self.config.max_connections
     }
 
-    /// Whether another one may be accepted. One more than there is room for: it has an idle one ended.
+    /// Returns whether another connection can be accepted. One beyond the maximum is: it causes an idle
+    /// connection to close.
     pub(crate) fn accepts(&self) -> bool {
         self.open as usize + self.deferred.len() <= self.config.max_connections as usize
     }
 
-    /// Takes a place of the address that an accepted connection comes from, where that is bounded; an
-    /// error if it has none left. A connection that has broken already takes none.
+    /// Counts an accepted connection for its source address, if that is limited. Fails if the address has
+    /// reached its maximum. A connection that is already broken does not count.
     pub(crate) fn take_share(&mut self, socket: &Socket) -> Result<Option<Source>, ()> {
         let Some(shares) = &mut self.shares else { return Ok(None) };
         let Some(from) = self.kernel.host().peer_addr(socket).map(Source::of) else {
@@ -254,7 +254,7 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Something is done for the first time for a connection that came in.
+    /// Records that an accepted connection is served for the first time.
     pub(crate) fn note_first_service(&mut self, slot: u32) {
         let connection = &mut self.connections[slot as usize];
         connection.flags -= ConnFlags::UNSERVED;
@@ -267,27 +267,27 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Ends a turn for what is learnt of the load, and does what follows.
+    /// Ends a turn of the load estimator and applies its limits.
     pub(crate) fn update_admission(&mut self) {
         let (now, full) = (self.kernel.now(), !self.has_room());
-        let Some(orders) = self.load.end_turn(now, self.deferred.len(), full) else { return };
-        // Who is stopping has no listeners.
+        let Some(limits) = self.load.end_turn(now, self.deferred.len(), full) else { return };
+        // The listeners of a stopping server are closed.
         if self.stopping {
             return;
         }
-        let each = orders.waiting.map(|all| (all / self.listeners.len().max(1) as u32).max(1));
+        let each = limits.waiting.map(|total| (total / self.listeners.len().max(1) as u32).max(1));
         for listener in &mut self.listeners {
-            listener.limit_per_turn(orders.per_turn, &mut self.kernel);
+            listener.limit_per_turn(limits.per_turn, &mut self.kernel);
             listener.fit_backlog(each, &mut self.kernel);
         }
     }
 
-    /// Whether no file work is in flight.
+    /// Returns whether no file operation is in flight.
     pub(crate) fn has_no_file_ops(&self) -> bool {
         self.free_file_ops.len() == MAX_FILE_OPS as usize
     }
 
-    /// Takes a slot for a new connection.
+    /// Allocates a slot for a new connection.
     pub(crate) fn allocate_slot(&mut self, phase: Phase) -> u32 {
         let slot = self.vacant.pop().unwrap_or(self.connections.len() as u32);
         self.connections.at(slot as usize).phase = phase;
@@ -295,7 +295,7 @@ impl<K: Submit> Io<K> {
         slot
     }
 
-    /// Frees the slot of a connection that has ended.
+    /// Frees the slot of a closed connection.
     pub(crate) fn free_slot(&mut self, slot: u32) {
         let from = self.connections[slot as usize].from;
         self.give_back_share(from);
@@ -308,24 +308,24 @@ impl<K: Submit> Io<K> {
         self.vacant.push(slot);
     }
 
-    /// Makes the end of a connection a reset.
+    /// Makes the close of a connection send a reset.
     pub(crate) fn reset_on_close(&mut self, slot: u32) {
         if let Some(socket) = &self.connections[slot as usize].socket {
             self.kernel.host_mut().reset_on_close(socket);
         }
     }
 
-    /// Bounds what the driver itself waits for.
+    /// Sets the driver's own timer for a connection.
     pub(crate) fn set_timer(&mut self, slot: u32, time: Duration) {
         self.wheel.set(slot, after(self.kernel.now(), time));
     }
 
-    /// Has the driver look after a connection when the callback has returned.
+    /// Schedules a connection for service after the callback.
     pub(crate) fn mark_dirty(&mut self, slot: u32) {
         self.connections[slot as usize].mark_dirty(slot, &mut self.dirty);
     }
 
-    /// Has a connection looked at again in this turn, after the current batch.
+    /// Schedules a connection for a revisit in this turn, after the current batch.
     pub(crate) fn schedule_revisit(&mut self, slot: u32) {
         let connection = self.connection(slot);
         if !connection.has(ConnFlags::REVISIT) {
@@ -344,8 +344,8 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Counts the memory that is held for a connection; whether it has to end, as that has grown beyond what
-    /// all may have together. One that holds little never has to: others hold too much.
+    /// Updates the memory counted for a connection. Returns whether the connection must end because all
+    /// together exceed the maximum. A connection that holds little is exempt.
     #[inline]
     pub(crate) fn account(&mut self, slot: u32) -> bool {
         let connection = &mut self.connections[slot as usize];
@@ -374,7 +374,7 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Begins file work, or lets it wait for its turn.
+    /// Starts a file operation or defers it.
     fn start_file_op(&mut self, work: FileRequest, op: Op) {
         let has_room = match work.kind {
             FileOpKind::List => self.has_room_for_list(),
@@ -399,8 +399,8 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Lets file work wait for a place, one for each connection that there may be. The work of
-    /// connections that are gone makes room.
+    /// Defers a file operation, up to one per possible connection. At the limit, operations of closed
+    /// connections are dropped first.
     #[cold]
     fn defer_file_op(&mut self, work: FileRequest, op: Op) {
         let max = self.config.max_connections as usize;
@@ -420,27 +420,27 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Ends file work; none when its connection is gone.
+    /// Completes a file operation. Returns `None` if its connection is closed.
     pub(crate) fn finish_file_op(&mut self, token: Token) -> Option<FileRequest> {
         let work = self.file_ops.get_mut(token.slot() as usize)?.take()?;
         self.free_file_ops.push(token.slot());
         self.wanted_by_app(work)
     }
 
-    /// Whether more file work may be begun: what has ended counts until the application knows of it,
-    /// as it may have opened a file.
+    /// Returns whether another file operation can start. A completed one counts until it is delivered, as
+    /// it may have opened a file.
     fn has_file_op_room(&self) -> bool {
         let in_flight = MAX_FILE_OPS as usize - self.free_file_ops.len();
         in_flight + self.finished_file_ops.len()
             < self.config.max_file_ops.clamp(1, MAX_FILE_OPS) as usize
     }
 
-    /// Whether another list may be made.
+    /// Returns whether another directory listing can start.
     fn has_room_for_list(&self) -> bool {
         self.has_file_op_room() && self.lists() < MAX_LISTS
     }
 
-    /// Lists that are being made, or that the application has not been given.
+    /// Returns the number of directory listings in flight or not delivered yet.
     fn lists(&self) -> usize {
         let in_flight =
             self.file_ops.iter().flatten().filter(|work| matches!(work.kind, FileOpKind::List));
@@ -451,34 +451,34 @@ impl<K: Submit> Io<K> {
         in_flight.count() + made.count()
     }
 
-    /// Begins file work that waits, as far as there is room. It comes after the application was told
-    /// what has ended, so that the next work on a file that is open comes before another is opened.
+    /// Starts deferred file operations while there is room. Called after completed ones are delivered: the
+    /// next operation on an open file comes before another file is opened.
     pub(crate) fn start_deferred_file_ops(&mut self) {
-        // Lists come first: there are few at a time, so other work is not kept waiting by them.
+        // Listings come first: they are limited to few, so they do not delay other operations.
         while !self.waiting_lists.is_empty() && self.has_room_for_list() {
             let Some((next, op)) = self.waiting_lists.pop_front() else { break };
-            self.begin_waiting_work(next, op);
+            self.start_if_connected(next, op);
         }
         while self.has_file_op_room() {
             let Some((next, op)) = self.deferred_file_ops.pop_front() else { break };
-            self.begin_waiting_work(next, op);
+            self.start_if_connected(next, op);
         }
     }
 
-    fn begin_waiting_work(&mut self, work: FileRequest, op: Op) {
+    fn start_if_connected(&mut self, work: FileRequest, op: Op) {
         if self.alive(work.on).is_some() {
             self.start_file_op(work, op);
         }
     }
 
-    /// The work, if its connection still wants to hear of it.
+    /// Returns the request if the application should still receive the result.
     pub(crate) fn wanted_by_app(&mut self, work: FileRequest) -> Option<FileRequest> {
         let connection = self.alive(work.on)?;
         connection.files -= 1;
         (connection.app_reads() || connection.phase == Phase::Connecting).then_some(work)
     }
 
-    /// Turns a command into an operation.
+    /// Converts a command into an operation.
     fn prepare_file_op(&self, op: FileOp) -> Result<(FileOpKind, Op), (FileOpKind, Errno)> {
         let symlinks = self.config.symlinks;
         let beneath = |root: Root, path: FilePath| {
@@ -574,7 +574,7 @@ impl<K: Submit> Commands for Io<K> {
             let token = self.token(OpKind::Connect, slot);
             let connection = self.connection(slot);
             connection.socket = Some(socket);
-            let Some(fd) = connection.fd() else { unreachable!("it was just put there") };
+            let Some(fd) = connection.fd() else { unreachable!("the socket was just stored") };
             let op = Op::Connect { fd, to };
             self.kernel.submit(token, op).map_err(|_| Errno::NOBUFS.into())
         });
@@ -616,7 +616,7 @@ impl<K: Submit> Commands for Io<K> {
             connection.flags -= ConnFlags::PAUSED;
             connection.flags |= ConnFlags::RESUMED;
             if stopping {
-                // It may be idle now, and has not heard of the stop since.
+                // The connection may be idle now, and the application was not asked since the stop.
                 connection.flags |= ConnFlags::QUIESCING;
             }
             self.mark_dirty(id.slot());
@@ -662,7 +662,7 @@ impl<K: Submit> Commands for Io<K> {
 
     fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {
         if let Some(listener) = self.listeners.get_mut(usize::from(at.0)) {
-            listener.admit(how, &mut self.kernel);
+            listener.set_policy(how, &mut self.kernel);
         }
     }
 
@@ -670,7 +670,7 @@ impl<K: Submit> Commands for Io<K> {
         let connection =
             self.connections.get(id.slot() as usize).filter(|connection| connection.is(id));
         match connection.and_then(|connection| connection.socket.as_ref()) {
-            // Who is still taking a reply can't have waited for the next one.
+            // A client that still receives a reply has not waited for the next one.
             Some(socket) if self.load.is_overloaded() && self.unsent_bytes(id) == 0 => {
                 self.load.lateness(self.kernel.host().idle_time(socket))
             }

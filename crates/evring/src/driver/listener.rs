@@ -1,4 +1,4 @@
-//! One listener as the driver sees it.
+//! The driver's state of a listener.
 
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
@@ -8,34 +8,33 @@ use shared_ring::{Fd, Host, Op, OpKind, Socket, Submit, Token};
 use super::close::close;
 use crate::AcceptPolicy;
 
-/// A listener and whether it accepts.
+/// State of a listener.
 #[derive(Debug)]
 pub(crate) struct ListenerState {
     index: u32,
-    /// Until it is to be closed.
+    /// `None` once its close has started.
     socket: Option<Socket>,
-    /// What the application wants.
+    /// The application has stopped accepting.
     off: bool,
     per_turn: Option<NonZeroU16>,
-    /// What may be accepted in a turn at most, as long as there are too many.
+    /// Maximum number of accepts per turn under overload.
     max_per_turn: Option<NonZeroU16>,
-    /// The length of its queue as it is wanted, and as it is.
-    wanted_backlog: u32,
+    /// Length of the backlog as configured, and as set.
+    configured_backlog: u32,
     length: u32,
     /// An accept is in flight.
     pub(crate) accepting: bool,
     cancelled: bool,
-    /// No connection can be taken before this, unless one ends.
+    /// Earliest time of the next accept after a failure, unless a connection closes first.
     retry: Option<Instant>,
     closed: bool,
 }
 
 impl ListenerState {
-    /// How long a listener rests when the machine has no descriptor left, unless a connection
-    /// ends before.
+    /// Pause after a failed accept, such as for lack of descriptors, unless a connection closes first.
     const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-    /// A listener whose queue has this length.
+    /// Returns the state of a listener with this backlog.
     pub(crate) fn new(index: u32, socket: Socket, length: u32) -> Self {
         ListenerState {
             index,
@@ -43,7 +42,7 @@ impl ListenerState {
             off: false,
             per_turn: None,
             max_per_turn: None,
-            wanted_backlog: length,
+            configured_backlog: length,
             length,
             accepting: false,
             cancelled: false,
@@ -56,31 +55,31 @@ impl ListenerState {
         Token::new(OpKind::Accept, self.index, 0)
     }
 
-    /// The listener, until it is to be closed.
+    /// Returns the listener's socket unless its close has started.
     pub(crate) fn socket(&self) -> Option<&Socket> {
         self.socket.as_ref()
     }
 
-    /// Takes the listener, to close it; no accept is in flight.
+    /// Takes the socket to close it; no accept may be in flight.
     pub(crate) fn take(&mut self) -> Option<Socket> {
         self.socket.take()
     }
 
-    /// The number of the listener, to accept from it.
+    /// Returns the descriptor for an accept.
     fn fd(&self) -> Option<Fd> {
-        // SAFETY: the listener is taken to be closed by `close`, when no accept is in flight (`accepting`), by
-        // `Io::drop`, behind `Submit::finish`, or by `listeners`, before there is an accept. Nothing keeps the
-        // number beyond the accept that it was asked for.
+        // SAFETY: the socket is closed by `close`, when no accept is in flight (`accepting`), by
+        // `Io::drop`, after `Submit::finish`, or by `open_listeners`, before the first accept. Nothing
+        // keeps the descriptor beyond the accept that it was requested for.
         self.socket.as_ref().map(|socket| unsafe { socket.fd() })
     }
 
-    /// When to try again.
+    /// Returns when to retry an accept.
     pub(crate) fn retry(&self) -> Option<Instant> {
         self.retry.filter(|_| self.socket.is_some() && !self.off)
     }
 
-    /// Does what the application wants.
-    pub(crate) fn admit<K: Submit>(&mut self, how: AcceptPolicy, kernel: &mut K) {
+    /// Applies the policy that the application has set.
+    pub(crate) fn set_policy<K: Submit>(&mut self, how: AcceptPolicy, kernel: &mut K) {
         if self.socket.is_none() {
             return;
         }
@@ -92,16 +91,16 @@ impl ListenerState {
                     (false, Some(NonZeroU16::new(n).unwrap_or(NonZeroU16::MIN)));
             }
             AcceptPolicy::Backlog(length) => {
-                self.wanted_backlog = length;
+                self.configured_backlog = length;
                 self.set_length(length, kernel);
                 return;
             }
         }
-        // The accept in flight may differ from what is wanted now; the next one will not.
+        // The accept in flight may have the old policy; the next one has the new.
         self.cancel_accept(kernel);
     }
 
-    /// Accepts no more than this in a turn, whatever the application wants.
+    /// Limits the number of accepts per turn, in addition to the application's policy.
     pub(crate) fn limit_per_turn<K: Submit>(
         &mut self,
         max_per_turn: Option<NonZeroU16>,
@@ -114,10 +113,9 @@ impl ListenerState {
         }
     }
 
-    /// Lets no more than so many wait in its queue; without a number as many as are wanted. A length that
-    /// is nearly right is let be.
+    /// Limits the backlog; `None` lifts the limit. A change of at most a fifth is skipped.
     pub(crate) fn fit_backlog<K: Submit>(&mut self, max: Option<u32>, kernel: &mut K) {
-        let length = max.map_or(self.wanted_backlog, |max| max.min(self.wanted_backlog));
+        let length = max.map_or(self.configured_backlog, |max| max.min(self.configured_backlog));
         let is_near = length.abs_diff(self.length) <= self.length / 5 && max.is_some();
         if length != self.length && !is_near {
             self.set_length(length, kernel);
@@ -127,59 +125,59 @@ impl ListenerState {
     fn set_length<K: Submit>(&mut self, length: u32, kernel: &mut K) {
         let Some(socket) = &self.socket else { return };
         self.length = length;
-        // The length is clamped by the system.
+        // The kernel clamps the length.
         let _ = kernel.host_mut().backlog(socket, length);
     }
 
-    /// Whether the application wants no connections.
+    /// Returns whether the application has stopped accepting.
     pub(crate) fn is_off(&self) -> bool {
         self.off
     }
 
-    /// The length of its queue.
+    /// Returns the length of the backlog.
     pub(crate) fn length(&self) -> u32 {
         self.length
     }
 
-    /// The most connections to accept in a turn.
+    /// Returns the maximum number of accepts per turn.
     fn per_turn_limit(&self) -> Option<NonZeroU16> {
         match (self.per_turn, self.max_per_turn) {
-            (Some(wanted), Some(max_per_turn)) => Some(wanted.min(max_per_turn)),
-            (wanted, max_per_turn) => wanted.or(max_per_turn),
+            (Some(configured), Some(max_per_turn)) => Some(configured.min(max_per_turn)),
+            (configured, max_per_turn) => configured.or(max_per_turn),
         }
     }
 
-    /// Ends the accept in flight; whether there was one to end.
+    /// Cancels the accept in flight. Returns whether it requested a cancellation.
     pub(crate) fn cancel_accept<K: Submit>(&mut self, kernel: &mut K) -> bool {
-        let pause = self.accepting && !self.cancelled;
-        if pause {
+        let cancels = self.accepting && !self.cancelled;
+        if cancels {
             self.cancelled = true;
             kernel.cancel(self.token());
         }
-        pause
+        cancels
     }
 
-    /// Lets the listener rest after a failure.
+    /// Pauses the listener after a failure.
     pub(crate) fn pause_until_retry(&mut self, now: Instant) {
         self.retry = Some(now + Self::RETRY_INTERVAL);
     }
 
-    /// A descriptor or a slot has become free.
+    /// Ends the pause: a descriptor or a slot has become free.
     pub(crate) fn clear_retry(&mut self) {
         self.retry = None;
     }
 
-    /// Notes that the accept in flight has ended.
+    /// Records that the accept in flight has ended.
     pub(crate) fn ended(&mut self) {
         self.accepting = false;
         self.cancelled = false;
     }
 
-    /// Accepts, if that is wanted and not being done.
+    /// Submits an accept if the policy permits it and none is in flight.
     pub(crate) fn resume<K: Submit>(&mut self, kernel: &mut K, now: Instant) {
-        let resting = self.retry.is_some_and(|at| at > now);
+        let is_paused = self.retry.is_some_and(|at| at > now);
         let Some(listener) = self.fd() else { return };
-        if self.off || self.accepting || resting {
+        if self.off || self.accepting || is_paused {
             return;
         }
         self.retry = None;
@@ -190,7 +188,7 @@ impl ListenerState {
         }
     }
 
-    /// Closes the listener, once no accept is in flight. The close takes the accept's name.
+    /// Closes the listener once no accept is in flight. The close reuses the accept's token.
     pub(crate) fn close<K: Submit>(&mut self, kernel: &mut K) {
         if self.accepting {
             self.cancel_accept(kernel);
@@ -199,7 +197,7 @@ impl ListenerState {
         }
     }
 
-    /// Notes that the listener is closed.
+    /// Records that the listener is closed.
     pub(crate) fn closed(&mut self) {
         self.closed = true;
     }
@@ -216,23 +214,51 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_queue_that_is_nearly_right_is_let_be() {
+    /// A kernel with a listener whose queue has 100 places.
+    fn listening() -> (Engine<Poll>, ListenerState) {
         let config = EngineConfig { operations: 1, buffers: 1, buffer_size: 1 };
         let mut kernel = Engine::new(Poll::default(), &config).unwrap();
         let options =
             ListenOptions { backlog: 100, reuse_port: false, buffers: BufferSizes::default() };
         let address = "127.0.0.1:0".parse().unwrap();
         let (listener, _) = kernel.host_mut().listen(address, &options).unwrap();
-        let mut listener = ListenerState::new(0, listener, 100);
+        (kernel, ListenerState::new(0, listener, 100))
+    }
+
+    #[test]
+    fn paused_listener_retries_unless_it_is_off_or_closed() {
+        let (mut kernel, mut listener) = listening();
+        let now = kernel.now();
+        let later = now + ListenerState::RETRY_INTERVAL;
+        assert_eq!(listener.retry(), None);
+        listener.pause_until_retry(now);
+        assert_eq!(listener.retry(), Some(later));
+        listener.set_policy(AcceptPolicy::Off, &mut kernel);
+        assert_eq!(listener.retry(), None);
+        listener.set_policy(AcceptPolicy::All, &mut kernel);
+        assert_eq!(listener.retry(), Some(later));
+        listener.resume(&mut kernel, now);
+        assert!(!listener.accepting && listener.retry().is_some(), "it is too early");
+        listener.resume(&mut kernel, later);
+        assert!(listener.accepting && listener.retry().is_none());
+        listener.pause_until_retry(now);
+        kernel.finish();
+        let socket = listener.take().unwrap();
+        assert_eq!(listener.retry(), None);
+        kernel.host_mut().close_unused(socket);
+    }
+
+    #[test]
+    fn small_change_of_the_backlog_is_skipped() {
+        let (mut kernel, mut listener) = listening();
         let mut fit = |max_per_turn| {
             listener.fit_backlog(max_per_turn, &mut kernel);
             listener.length()
         };
-        // A fifth more or less.
+        // A change of at most a fifth is skipped.
         assert_eq!([Some(80), Some(79)].map(&mut fit), [100, 79]);
         assert_eq!([Some(94), Some(95)].map(&mut fit), [79, 95]);
-        // Never more than is wanted; and all of that, however near, once there is no bound.
+        // The backlog never exceeds the configured length. Without a limit it returns exactly to it.
         assert_eq!([Some(1_000), None].map(&mut fit), [95, 100]);
         let listener = listener.take().unwrap();
         kernel.host_mut().close_unused(listener);

@@ -1,9 +1,9 @@
-//! The driver: turns completions into callbacks, and commands into operations.
+//! The driver: converts completions into callbacks and commands into operations.
 //!
-//! It is the same for every mechanism. Between two callbacks nothing is left half done: what a
-//! callback asked for is carried out when it has returned, so no command calls back.
+//! All mechanisms share it. The driver executes the commands of a callback after the callback returns, so
+//! no command calls back.
 
-/// Calls the application about a connection.
+/// Invokes a callback of the application for a connection.
 macro_rules! call {
     ($driver:ident, $slot:expr, $callback:ident $(, $argument:expr)*) => {{
         let id = $driver.io.conn($slot);
@@ -38,7 +38,7 @@ use crate::{Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteH
 use connection::{ConnFlags, Phase};
 use shares::Source;
 
-/// A server: its application, the states of its connections, and everything else.
+/// A server: the application, the states of its connections, and the remaining state.
 pub(crate) struct Driver<K: Submit, A: Application> {
     app: A,
     states: Table<A::State>,
@@ -51,7 +51,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         Driver { app, states: Table::default(), io, remote }
     }
 
-    /// Uses one completion.
+    /// Processes one completion.
     pub(crate) fn complete(&mut self, completion: Completion) {
         let Completion { token, outcome, last } = completion;
         match token.kind() {
@@ -63,14 +63,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.flush();
     }
 
-    /// A completion of an operation on a connection.
+    /// Processes a completion of an operation on a connection.
     fn connection_completed(&mut self, kind: OpKind, token: Token, outcome: Outcome, last: bool) {
         let slot = token.slot();
-        let lives = |connection: &&mut Connection| {
+        let is_current = |connection: &&mut Connection| {
             connection.phase != Phase::Vacant
                 && connection.generation % Token::GENERATIONS == token.generation()
         };
-        let Some(connection) = self.io.connections.get_mut(slot as usize).filter(lives) else {
+        let Some(connection) = self.io.connections.get_mut(slot as usize).filter(is_current) else {
             self.io.stats.stale_completions += 1;
             return;
         };
@@ -110,7 +110,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Lets a connection in, or puts it aside. It is reset if its address has its share.
+    /// Admits a connection or defers it. Resets it if its address has reached the maximum.
     fn accepted(&mut self, listener: Listener, socket: Socket) {
         let Ok(from) = self.io.take_share(&socket) else {
             self.io.stats.refused_addresses += 1;
@@ -127,7 +127,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Lets in some of those that were put aside, if there is room.
+    /// Admits deferred connections while there is room.
     fn admit_deferred(&mut self, max: usize) {
         for _ in 0..max {
             if !self.io.has_room() {
@@ -148,7 +148,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Resets a connection for which it is too late.
+    /// Resets an abandoned connection.
     fn refuse(&mut self, socket: Socket, from: Option<Source>) {
         self.io.stats.abandoned += 1;
         self.reset(socket, from);
@@ -199,7 +199,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.start_deferred_file_ops();
     }
 
-    /// Looks after every connection that commands were given for.
+    /// Services every connection that has commands.
     fn flush(&mut self) {
         let mut at = 0;
         while let Some(&slot) = self.io.dirty.get(at) {
@@ -210,14 +210,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.dirty.clear();
     }
 
-    /// Does what a connection is due for.
+    /// Executes the commands of a connection and continues its operations.
     #[inline]
     fn service(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
         if connection.close.is_some()
             || connection.flags.intersects(ConnFlags::QUIESCING | ConnFlags::OVERRUN)
         {
-            self.go_on_ending(slot);
+            self.continue_ending(slot);
         }
         match self.io.connection(slot).phase {
             Phase::Vacant | Phase::Connecting => {}
@@ -233,8 +233,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Goes on with what leads to the end of a connection.
-    fn go_on_ending(&mut self, slot: u32) {
+    /// Continues to end a connection.
+    fn continue_ending(&mut self, slot: u32) {
         if self.io.connection(slot).has(ConnFlags::QUIESCING) {
             self.continue_quiescing(slot);
         }
@@ -247,18 +247,18 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Ends a connection for which more would be held than is permitted.
+    /// Ends a connection that exceeds its memory limit.
     #[cold]
     fn overrun(&mut self, slot: u32) {
         self.io.stats.overruns += 1;
         self.end(slot, CloseReason::Overrun);
     }
 
-    /// Does what is due after a batch of completions: passed deadlines, connections to be called
-    /// again, listeners.
+    /// Ends a turn after a batch of completions: processes deadlines, file results, revisits, deferred
+    /// connections and listeners.
     pub(crate) fn end_turn(&mut self) {
         let now = self.io.kernel.now();
-        // No more than there can be: a deadline that is set in the past waits for the next turn.
+        // Bounded by the number of connections: a deadline set in the past waits for the next turn.
         for _ in 0..self.io.connections.len() {
             let Some(slot) = self.io.wheel.expired(now) else { break };
             self.expired(slot);
@@ -290,15 +290,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.service_listeners();
     }
 
-    /// Does for a connection what was put off until the batch was done.
+    /// Does the work that was deferred until the end of the batch.
     fn revisit(&mut self, slot: u32) {
         self.io.mark_dirty(slot);
         let connection = self.io.connection(slot);
         connection.flags -= ConnFlags::REVISIT;
         if connection.phase == Phase::Connecting {
             match connection.reason.take() {
-                Some(reason) => self.not_connected(slot, reason),
-                // It may still be under way, and this be about something else.
+                Some(reason) => self.connect_failed(slot, reason),
+                // The connect may still be in flight; the revisit has another reason.
                 None if !connection.has(ConnFlags::CONNECTING_OR_CLOSING) => self.connected(slot),
                 None => {}
             }
@@ -330,7 +330,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Accepts where there is room, and rests where there is none.
+    /// Accepts if there is room; otherwise cancels the accepts.
     pub(crate) fn service_listeners(&mut self) {
         let now = self.io.kernel.now();
         let full = !self.io.accepts();
@@ -340,7 +340,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             } else if !full {
                 listener.resume(&mut self.io.kernel, now);
             } else {
-                // The end of a connection is what it waits for now.
+                // The listener now waits for a connection to close.
                 listener.clear_retry();
                 self.io.stats.accept_pauses +=
                     u64::from(listener.cancel_accept(&mut self.io.kernel));
@@ -348,7 +348,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Another thread wants something.
+    /// Handles a wake-up by another thread.
     fn wake(&mut self) {
         for _ in 0..RemoteHandle::MAX_TAGS {
             let Some(tag) = self.remote.next_tag() else { break };
@@ -360,7 +360,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Resets every connection that is still there.
+    /// Resets all remaining connections.
     pub(crate) fn stop_now(&mut self) {
         while let Some((_, socket, from)) = self.io.deferred.pop_front() {
             self.io.stats.reset_at_stop += 1;
@@ -376,8 +376,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Tells the application of the end of the connections that are left, after a fault of the kernel or
-    /// when they can't end.
+    /// Notifies the application that the remaining connections are closed, after a kernel failure or when
+    /// they cannot end.
     pub(crate) fn abandon(&mut self, fault: Option<&KernelError>) {
         for slot in 0..self.io.connections.len() as u32 {
             let connection = self.io.connection(slot);
@@ -388,14 +388,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 Some(fault) => CloseReason::Failed(fault.error.kind().into()),
                 None => CloseReason::Stopped,
             });
-            // Its descriptor is closed with all else; commands for it have no effect.
+            // `Io::drop` closes its socket; commands for it have no effect.
             connection.phase = Phase::Ending;
             call!(self, slot, closed, reason);
             self.io.stats.closed += 1;
         }
     }
 
-    /// Whether a stopping server has nothing left to do, or can't do it.
+    /// Returns whether a stopping server is done, or out of time.
     pub(crate) fn is_done(&self) -> bool {
         if self.io.drain_deadline.is_some_and(|at| self.io.kernel.now() >= at + FILE_OP_GRACE) {
             return true;
@@ -411,12 +411,33 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use shared_ring::GatherList;
+
     use super::*;
+    use crate::{Config, Tail};
 
     #[test]
-    fn an_idle_connection_is_small() {
-        // With a buffer list kept in the queue, an entry in the table of operations, a timer and
-        // a small state, an idle connection stays under 512 bytes.
+    fn times_are_limited_to_a_year() {
+        let now = Instant::now();
+        let days = |time| (io::after(now, time) - now).as_secs() / (24 * 3_600);
+        assert_eq!([days(Duration::MAX), days(Duration::from_secs(3 * 24 * 3_600))], [365, 3]);
+    }
+
+    #[test]
+    fn spare_memory_is_that_of_a_list_and_a_tail_for_each_connection_up_to_a_bound() {
+        let spare =
+            |max_connections| spare_memory(&Config { max_connections, ..Config::default() });
+        let each = size_of::<GatherList>() + GatherList::MAX_KEPT_BYTES + Tail::MAX_KEPT_BYTES;
+        assert_eq!([1, 128, 129].map(spare), [128 * each, 128 * each, 129 * each]);
+        assert_eq!([1_024, 100_000].map(spare), [1_024 * each; 2]);
+    }
+
+    #[test]
+    fn idle_connection_is_small() {
+        // With a list in the queue, an entry in the table of operations, a timer and a small state, an idle
+        // connection takes less than 512 bytes.
         assert!(size_of::<Connection>() <= 208, "{}", size_of::<Connection>());
     }
 }

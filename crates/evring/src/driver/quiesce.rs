@@ -1,4 +1,4 @@
-//! Ends connections that do nothing, without losing what their peers have sent.
+//! Closing of idle connections without losing bytes that their peers have sent.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ use super::Driver;
 use super::connection::{ConnFlags, Phase};
 use crate::{Application, Close, Commands, Cx, Listener};
 
-/// How often connections are looked through for idle ones, while others wait for their room.
+/// Interval between searches for idle connections while others wait for room.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The most connections that are ended in one search.
+/// Maximum number of connections closed in one search.
 const MAX_ENDED: usize = 64;
 
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Closes the listeners, and asks the application about every connection.
+    /// Closes the listeners and is_open the application about every connection.
     pub(super) fn stop(&mut self) {
         self.io.stopping = true;
         for listener in 0..self.io.listeners.len() {
@@ -37,11 +37,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Accepts the connections that wait in a listener's queue: closing the listener would reset them. Those
-    /// for which there is no room are reset, and counted.
+    /// Accepts the connections in a listener's backlog, as closing the listener would reset them. If there
+    /// is no room, resets and counts them.
     fn accept_waiting(&mut self, listener: usize) {
         let length = self.io.listeners[listener].length();
-        // The kernel lets one more wait than was asked for.
+        // The kernel queues one more connection than the backlog.
         for _ in 0..=length {
             let state = &self.io.listeners[listener];
             let has_room = !state.is_off() && self.io.accepts();
@@ -59,31 +59,31 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Has the application asked about a connection once it has seen what has arrived.
+    /// Asks the application whether a connection may close, once it has received all bytes.
     pub(super) fn quiesce(&mut self, slot: u32) {
         self.io.connection(slot).flags |= ConnFlags::QUIESCING;
         self.io.mark_dirty(slot);
     }
 
-    /// Goes on with that. The receive in flight may have landed, so it has to end first; and what is in
-    /// the socket by then comes before the end of the connection.
+    /// Continues to quiesce. The receive in flight may have completed, so it must end first. Bytes in the
+    /// socket are received before the connection closes.
     pub(super) fn continue_quiescing(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
-        let asks = connection.phase == Phase::Open && connection.close.is_none();
-        if asks && connection.has(ConnFlags::RECEIVING) {
+        let is_open = connection.phase == Phase::Open && connection.close.is_none();
+        if is_open && connection.has(ConnFlags::RECEIVING) {
             return self.cancel_receive(slot);
         }
-        let receives = asks && !connection.flags.intersects(ConnFlags::PAUSED | ConnFlags::EOF);
-        let socket = self.io.connections[slot as usize].socket.as_ref().filter(|_| receives);
+        let reads = is_open && !connection.flags.intersects(ConnFlags::PAUSED | ConnFlags::EOF);
+        let socket = self.io.connections[slot as usize].socket.as_ref().filter(|_| reads);
         let has_more = socket.is_some_and(|socket| self.io.kernel.host().unread(socket) > 0);
-        // What was left by a pause comes before, too.
-        let resumes = receives && self.io.connection(slot).has(ConnFlags::RESUMED);
+        // Bytes left since a pause come first, too.
+        let resumes = reads && self.io.connection(slot).has(ConnFlags::RESUMED);
         if (has_more || resumes) && self.io.stopping {
             return;
         }
         let connection = self.io.connection(slot);
         connection.flags -= ConnFlags::QUIESCING;
-        if !asks {
+        if !is_open {
             return;
         }
         if self.io.stopping {
@@ -98,17 +98,17 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.connection(slot).is_quiet() && self.app.is_idle(self.states.at(slot as usize))
     }
 
-    /// Makes room for connections that wait, by ending those that have been idle for longest.
+    /// Makes room for waiting connections by closing those that have been idle for longest.
     pub(super) fn close_idle_for_waiting(&mut self) {
         let now = self.io.kernel.now();
-        let waits = !self.io.deferred.is_empty() && !self.io.has_room() && !self.io.stopping;
-        if !waits || now < self.io.next_search {
+        let needs_room = !self.io.deferred.is_empty() && !self.io.has_room() && !self.io.stopping;
+        if !needs_room || now < self.io.next_search {
             return;
         }
         self.io.next_search = now + SEARCH_INTERVAL;
         let wanted = self.io.deferred.len().min(MAX_ENDED);
-        // An application sets its deadlines by when a connection became idle. Those that have not asked for
-        // anything yet come last.
+        // Applications set deadlines from the time when a connection became idle. Connections without a
+        // request yet come last.
         let mut idle: Vec<(bool, Option<Instant>, u32)> = Vec::new();
         for slot in 0..self.io.connections.len() as u32 {
             if self.is_idle(slot) {
@@ -122,7 +122,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             if ended == wanted {
                 break;
             }
-            // What its peer has not taken must not be lost.
+            // Bytes that the peer has not acknowledged must not be lost.
             if self.io.unsent_bytes(self.io.conn(slot)) == 0 {
                 self.quiesce(slot);
                 ended += 1;

@@ -1,4 +1,4 @@
-//! Received bytes on their way to the application.
+//! Delivery of received bytes to the application.
 
 use std::mem;
 
@@ -33,21 +33,21 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Shows the application a buffer in place, and keeps what it leaves.
+    /// Passes a buffer to the application in place and keeps the unconsumed bytes.
     #[inline]
     pub(super) fn offer_buffer(&mut self, slot: u32, bytes: RxBuf) {
         self.io.stats.received += 1;
         let mut rx = Rx::buffer(bytes, false);
         call!(self, slot, received, &mut rx);
-        let rest = rx.bytes();
-        if !rest.is_empty() && self.io.connection(slot).app_reads() {
+        let remaining = rx.bytes();
+        if !remaining.is_empty() && self.io.connection(slot).app_reads() {
             let mut tail = self.io.spare_tail();
-            tail.append(rest);
+            tail.append(remaining);
             self.keep_tail(slot, tail);
         }
     }
 
-    /// Appends to what was left, as much as fits at a time, and shows that.
+    /// Appends to the unconsumed bytes, as much as fits at a time, and passes them.
     pub(super) fn offer_with_tail(&mut self, slot: u32, mut bytes: RxBuf) {
         while !bytes.is_empty() && self.io.connection(slot).app_reads() {
             let connection = self.io.connection(slot);
@@ -66,7 +66,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Shows the application what it has left before, and with it the end if that has come.
+    /// Passes the unconsumed bytes to the application, with the end of the stream if reached.
     pub(super) fn offer_tail(&mut self, slot: u32) {
         self.io.stats.received += 1;
         let connection = self.io.connection(slot);
@@ -79,19 +79,19 @@ impl<K: Submit, A: Application> Driver<K, A> {
         tail.keep_last(remaining);
         self.keep_tail(slot, tail);
         if eof {
-            // With the other half closed before, this was the last thing to do.
+            // If the sending side is shut down, the connection can close now.
             self.io.mark_dirty(slot);
         }
     }
 
-    /// Keeps what the application has left, if it still wants it and keeps to its bound.
+    /// Keeps the unconsumed bytes if the application still reads and stays within its limit.
     pub(super) fn keep_tail(&mut self, slot: u32, tail: Tail) {
         let connection = self.io.connection(slot);
         let paused = connection.has(ConnFlags::PAUSED);
-        let over = connection.has(ConnFlags::EOF) && !paused;
-        if !connection.app_reads() || tail.is_empty() || over {
+        let ended = connection.has(ConnFlags::EOF) && !paused;
+        if !connection.app_reads() || tail.is_empty() || ended {
             self.io.recycle_tail(tail);
-            // It holds less than it was counted for.
+            // The connection holds less memory than counted.
             self.io.mark_dirty(slot);
         } else if tail.len() >= A::MAX_UNCONSUMED && !paused {
             self.io.stats.overruns += 1;
@@ -114,8 +114,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Receives, if that is wanted and not being done. While much is left since a pause, the application
-    /// sees that first: else each resume would add to it.
+    /// Submits a receive if none is in flight and the application reads. After a pause, the application
+    /// first gets the bytes left: otherwise each resume would add to them.
     pub(super) fn receive(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
         if connection.flags.intersects(ConnFlags::RECEIVING | ConnFlags::EOF) {

@@ -1,4 +1,4 @@
-//! The loop over a kernel.
+//! The event loop over a kernel.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::io::after;
 use super::{Driver, Io, ListenerState};
 use crate::{Application, Commands, Config, RemoteHandle, StartError, Stats};
 
-/// Opens the listeners that the configuration asks for.
+/// Opens the configured listeners.
 pub(crate) fn open_listeners(
     host: &mut impl Host,
     config: &Config,
@@ -37,7 +37,7 @@ pub(crate) fn open_listeners(
     Ok((listeners, addresses))
 }
 
-/// Opens the directories that the configuration names.
+/// Opens the configured root directories.
 pub(crate) fn open_roots(host: &mut impl Host, config: &Config) -> Result<Vec<File>, StartError> {
     let open = |path: &std::path::PathBuf| {
         host.open_directory(path).map_err(|error| StartError::Root(path.clone(), error))
@@ -45,13 +45,13 @@ pub(crate) fn open_roots(host: &mut impl Host, config: &Config) -> Result<Vec<Fi
     config.roots.iter().map(open).collect()
 }
 
-/// How often a stopping server looks for what could not end at once.
+/// Interval at which a stopping server resets remaining connections.
 const DRAIN_RETRY: Duration = Duration::from_millis(100);
 
-/// How long it does so: file work on a file system that hangs does not end at all.
+/// Maximum time for that: file operations on a hung file system never complete.
 pub(super) const FILE_OP_GRACE: Duration = Duration::from_secs(1);
 
-/// Serves until stopped.
+/// Runs a server until it is stopped.
 pub(crate) fn drive<K: Kernel, A: Application>(
     io: Io<K>,
     remote: RemoteHandle,
@@ -85,7 +85,8 @@ impl<K: Kernel, A: Application> Driver<K, A> {
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Bounds the time that a stopping server gives its connections; `overload_ends` is when it is over.
+    /// Resets the connections of a stopping server when the drain timeout is over; `ends` is the time of
+    /// the next attempt.
     pub(crate) fn drain(&mut self, ends: &mut Option<Instant>) {
         if self.io.stopping {
             let now = self.io.kernel.now();
@@ -98,7 +99,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Until when to wait at most.
+    /// Returns when the next wait must end.
     pub(crate) fn until(&self, drain_ends: Option<Instant>) -> Option<Instant> {
         let io = &self.io;
         let admit_per_turn = io.has_room() && !io.deferred.is_empty();

@@ -1,4 +1,4 @@
-//! What the application has queued, on its way out.
+//! Sending of queued bytes.
 
 use shared_ring::{Errno, Fd, GatherList, Host, Op, OpKind, Outcome, Submit, Submitted, Token};
 
@@ -6,13 +6,13 @@ use super::Driver;
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use crate::{Application, Close, CloseReason, LOW_WATER};
 
-/// The most bytes of a file that one operation sends, so that progress can be seen.
+/// Maximum number of file bytes per operation, so that progress is visible.
 const FILE_PIECE: u64 = 256 * 1024;
 
-/// The most operations that a connection sends by in one turn, if they are done at once.
+/// Maximum number of sends per connection and turn if they complete at once.
 const SENDS: u32 = 4;
 
-/// Takes the next thing to send from the queue. A file stays there until it is sent.
+/// Takes the next item to send from the queue. A file stays there until it is sent.
 #[inline]
 fn next_send(connection: &mut Connection, fd: Fd) -> Option<Op> {
     if let SendItem::File(file, range) = connection.queue.front()? {
@@ -23,8 +23,8 @@ fn next_send(connection: &mut Connection, fd: Fd) -> Option<Op> {
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Sends what is queued, as far as it goes at once; the rest when there is room, or in the
-    /// next turn.
+    /// Sends queued bytes while sends complete at once; the remaining ones when the socket is writable, or
+    /// in the next turn.
     pub(super) fn send(&mut self, slot: u32) {
         for _ in 0..SENDS {
             let connection = self.io.connection(slot);
@@ -40,7 +40,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 Ok(Submitted::Done(Outcome::Failed(errno, list))) => {
                     return self.failed(slot, OpKind::Send, errno, list);
                 }
-                Ok(Submitted::Done(other)) => unreachable!("not the end of a send: {other:?}"),
+                Ok(Submitted::Done(other)) => unreachable!("a send cannot end with {other:?}"),
                 Err(_) => return self.end(slot, CloseReason::Failed(Errno::NOBUFS.into())),
             }
         }
@@ -76,7 +76,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.progress(slot);
     }
 
-    /// Something was sent; there may be room again.
+    /// Schedules a revisit if the queue has drained.
     #[inline]
     fn progress(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
@@ -85,15 +85,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// The queue is empty: goes on with a close that waited for that.
+    /// Continues a close that waited for the empty queue.
     pub(super) fn all_sent(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
         if let Some(how) = connection.close {
-            self.go_on_closing(slot, how);
+            self.continue_closing(slot, how);
         }
     }
 
-    fn go_on_closing(&mut self, slot: u32, how: Close) {
+    fn continue_closing(&mut self, slot: u32, how: Close) {
         let connection = &mut self.io.connections[slot as usize];
         if how != Close::Flush && !connection.has(ConnFlags::SHUT_DOWN) {
             connection.flags |= ConnFlags::SHUT_DOWN;
@@ -102,13 +102,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
         }
         let connection = self.io.connection(slot);
-        // Bytes that the application left while paused are still to come again.
-        let waits = connection.has(ConnFlags::RESUMED)
+        // The application will get the bytes left during a pause.
+        let has_unread = connection.has(ConnFlags::RESUMED)
             || connection.has(ConnFlags::PAUSED) && !connection.tail.is_empty();
-        let heard_out = connection.has(ConnFlags::EOF_NOTIFIED) && !waits;
+        let eof_delivered = connection.has(ConnFlags::EOF_NOTIFIED) && !has_unread;
         match how {
             Close::Flush => self.end(slot, CloseReason::Closed),
-            Close::Half if heard_out => self.end(slot, CloseReason::Closed),
+            Close::Half if eof_delivered => self.end(slot, CloseReason::Closed),
             Close::Linger if connection.has(ConnFlags::EOF) => self.end(slot, CloseReason::Closed),
             Close::Linger if connection.phase == Phase::Flushing => {
                 connection.phase = Phase::Lingering;

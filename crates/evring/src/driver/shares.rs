@@ -1,11 +1,11 @@
-//! How many connections each address has, where that is bounded.
+//! Connections per source address, if that number is limited.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Where connections come from, as far as they count together: an IPv4 address, or a network of 2^64 IPv6
-/// addresses (/64), which is what one client has (RFC 6177).
+/// Source of connections for the limit: an IPv4 address, or an IPv6 /64 network, which usually belongs to
+/// one client (RFC 6177).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     V4(u32),
@@ -24,25 +24,25 @@ impl Source {
     }
 }
 
-/// The connections of each address that has any.
+/// Number of connections per source.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    most: u32,
-    taken: HashMap<Source, u32>,
+    max: u32,
+    counts: HashMap<Source, u32>,
 }
 
 impl Shares {
-    /// Lets each address have so many.
-    pub(crate) fn new(most: u32) -> Self {
-        Shares { most, taken: HashMap::new() }
+    /// Creates a table with a maximum per source.
+    pub(crate) fn new(max: u32) -> Self {
+        Shares { max, counts: HashMap::new() }
     }
 
-    /// Takes a place of an address, if it has one left.
+    /// Counts a connection. Returns false if the source has reached the maximum.
     pub(crate) fn take(&mut self, source: Source) -> bool {
-        match self.taken.entry(source) {
-            Entry::Occupied(taken) if *taken.get() >= self.most => false,
-            Entry::Occupied(mut taken) => {
-                *taken.get_mut() += 1;
+        match self.counts.entry(source) {
+            Entry::Occupied(count) if *count.get() >= self.max => false,
+            Entry::Occupied(mut count) => {
+                *count.get_mut() += 1;
                 true
             }
             Entry::Vacant(free) => {
@@ -52,19 +52,19 @@ impl Shares {
         }
     }
 
-    /// Gives back a place that was taken.
+    /// Releases a counted connection.
     pub(crate) fn give_back(&mut self, source: Source) {
-        let Entry::Occupied(mut taken) = self.taken.entry(source) else { return };
-        *taken.get_mut() -= 1;
-        if *taken.get() == 0 {
-            taken.remove();
+        let Entry::Occupied(mut count) = self.counts.entry(source) else { return };
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
     }
 
-    /// Places taken by all addresses together, and by the one that has most.
+    /// Returns the number of connections of all sources together, and of the largest.
     #[cfg(feature = "sim")]
     pub(crate) fn in_use(&self) -> (u32, u32) {
-        (self.taken.values().sum(), self.taken.values().copied().max().unwrap_or(0))
+        (self.counts.values().sum(), self.counts.values().copied().max().unwrap_or(0))
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_client_count_together() {
+    fn addresses_of_one_client_share_a_limit() {
         assert_ne!(source("127.0.0.1"), source("127.0.0.2"));
         assert_eq!(source("127.0.0.1"), source("::ffff:127.0.0.1"));
         assert_eq!(source("2001:db8:1:2::1"), source("2001:db8:1:2:ffff::"));
@@ -85,16 +85,16 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_connections_takes_no_memory() {
+    fn address_without_connections_takes_no_memory() {
         let mut shares = Shares::new(2);
-        let (one, other) = (source("10.0.0.1"), source("10.0.0.2"));
-        assert!(shares.take(one) && shares.take(one) && shares.take(other));
-        assert!(!shares.take(one));
-        shares.give_back(one);
-        assert!(shares.take(one));
-        for source in [one, one, other] {
+        let (first, second) = (source("10.0.0.1"), source("10.0.0.2"));
+        assert!(shares.take(first) && shares.take(first) && shares.take(second));
+        assert!(!shares.take(first));
+        shares.give_back(first);
+        assert!(shares.take(first));
+        for source in [first, first, second] {
             shares.give_back(source);
         }
-        assert!(shares.taken.is_empty());
+        assert!(shares.counts.is_empty());
     }
 }

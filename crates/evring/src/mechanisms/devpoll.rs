@@ -1,39 +1,23 @@
-//! /dev/poll as it was measured on Linux: the interest set is kept, and a wait goes through all of it for
-//! hints that something has happened (SEND 2.3.1).
-
-use std::net::SocketAddr;
+//! /dev/poll as measured on Linux: the kernel keeps the interest set, and each wait scans all of it for
+//! hints (SEND 2.3.1).
 
 use shared_ring::{Engine, poller};
 
-use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use super::engine;
+use crate::{Config, Family, Mechanism, StartError};
 
-/// /dev/poll by Provos and Lever, with epoll's edges as its hints.
-pub struct Devpoll(EventLoop<Engine<poller::DevPoll>>);
+/// /dev/poll by Provos and Lever, with epoll's edges as hints.
+pub struct Devpoll;
 
-impl Multiplexer for Devpoll {
+impl Mechanism for Devpoll {
     const NAME: &'static str = "devpoll";
     const FAMILY: Family = Family::Readiness;
-    const SUMMARY: &'static str = "/dev/poll, a set that is scanned for hints";
+    const SUMMARY: &'static str = "/dev/poll, an interest set scanned for hints";
+    type Kernel = Engine<poller::DevPoll>;
 
-    fn available() -> Result<(), Unavailable> {
-        Ok(())
-    }
-
-    fn new(config: &Config) -> Result<Self, StartError> {
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::DevPoll::new()
-            .map_err(|error| StartError::System("epoll can't be used", error))?;
-        EventLoop::over_poller(poller, config).map(Devpoll)
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        self.0.addresses()
-    }
-
-    fn remote(&self) -> RemoteHandle {
-        self.0.remote()
-    }
-
-    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        self.0.run(app)
+            .map_err(|error| StartError::System("cannot set up epoll", error))?;
+        engine(poller, config)
     }
 }

@@ -1,39 +1,23 @@
-//! epoll, edge-triggered: each socket is put into the set once, and its changes are reported once, so
-//! that what was not used up must be remembered.
-
-use std::net::SocketAddr;
+//! epoll, edge-triggered: each socket is registered once and each change reported once, so the mechanism
+//! must remember unused readiness.
 
 use shared_ring::{Engine, poller};
 
-use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use super::engine;
+use crate::{Config, Family, Mechanism, StartError};
 
 /// epoll(7), edge-triggered (`EPOLLET`).
-pub struct EpollEdge(EventLoop<Engine<poller::EpollEdge>>);
+pub struct EpollEdge;
 
-impl Multiplexer for EpollEdge {
+impl Mechanism for EpollEdge {
     const NAME: &'static str = "epoll-edge";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "epoll, edge-triggered";
+    type Kernel = Engine<poller::EpollEdge>;
 
-    fn available() -> Result<(), Unavailable> {
-        Ok(())
-    }
-
-    fn new(config: &Config) -> Result<Self, StartError> {
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::EpollEdge::new()
-            .map_err(|error| StartError::System("epoll can't be used", error))?;
-        EventLoop::over_poller(poller, config).map(EpollEdge)
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        self.0.addresses()
-    }
-
-    fn remote(&self) -> RemoteHandle {
-        self.0.remote()
-    }
-
-    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        self.0.run(app)
+            .map_err(|error| StartError::System("cannot set up epoll", error))?;
+        engine(poller, config)
     }
 }

@@ -1,36 +1,20 @@
-//! poll: the application keeps the interest set and passes the whole of it at every wait.
-
-use std::net::SocketAddr;
+//! poll: the application keeps the interest set and passes all of it to each wait.
 
 use shared_ring::{Engine, poller};
 
-use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use super::engine;
+use crate::{Config, Family, Mechanism, StartError};
 
 /// poll(2).
-pub struct Poll(EventLoop<Engine<poller::Poll>>);
+pub struct Poll;
 
-impl Multiplexer for Poll {
+impl Mechanism for Poll {
     const NAME: &'static str = "poll";
     const FAMILY: Family = Family::Readiness;
-    const SUMMARY: &'static str = "poll, one array for every wait";
+    const SUMMARY: &'static str = "poll, all descriptors passed to each wait";
+    type Kernel = Engine<poller::Poll>;
 
-    fn available() -> Result<(), Unavailable> {
-        Ok(())
-    }
-
-    fn new(config: &Config) -> Result<Self, StartError> {
-        EventLoop::over_poller(poller::Poll::default(), config).map(Poll)
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        self.0.addresses()
-    }
-
-    fn remote(&self) -> RemoteHandle {
-        self.0.remote()
-    }
-
-    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        self.0.run(app)
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
+        engine(poller::Poll::default(), config)
     }
 }

@@ -1,41 +1,29 @@
-//! Real-time signals: the kernel queues one for each thing that happens, and they are taken one at a time,
-//! and all at once while others are being served. When the queue overflows, poll tells how things stand
+//! Real-time signals: the kernel queues a signal for each event. The mechanism takes one at a time when
+//! idle, and all at once while connections are being served. If the queue overflows, it falls back to poll
 //! (SEND 2.4.2, after phhttpd).
-
-use std::net::SocketAddr;
 
 use shared_ring::{Engine, poller};
 
-use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use super::engine;
+use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
-/// Real-time signals, by sigtimedwait(2). They stay blocked in the thread as long as this lives.
-pub struct Rtsig(EventLoop<Engine<poller::RtSig>>);
+/// Real-time signals, taken by sigtimedwait(2). They stay blocked in the thread until this is dropped.
+pub struct Rtsig;
 
-impl Multiplexer for Rtsig {
+impl Mechanism for Rtsig {
     const NAME: &'static str = "rtsig";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "real-time signals, taken one at a time while idle";
+    type Kernel = Engine<poller::RtSig>;
 
     fn available() -> Result<(), Unavailable> {
         poller::RtSig::probe()
-            .map_err(|error| Unavailable(format!("descriptors can't signal here: {error}")))
+            .map_err(|error| Unavailable(format!("cannot enable signals for descriptors: {error}")))
     }
 
-    fn new(config: &Config) -> Result<Self, StartError> {
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::RtSig::new()
-            .map_err(|error| StartError::System("signals can't be used", error))?;
-        EventLoop::over_poller(poller, config).map(Rtsig)
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        self.0.addresses()
-    }
-
-    fn remote(&self) -> RemoteHandle {
-        self.0.remote()
-    }
-
-    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        self.0.run(app)
+            .map_err(|error| StartError::System("cannot set up real-time signals", error))?;
+        engine(poller, config)
     }
 }

@@ -1,36 +1,20 @@
-//! select: bit maps of all descriptors, copied in and out at every wait, of any length.
-
-use std::net::SocketAddr;
+//! select: bit maps of all descriptors, of any length, copied in and out at each wait.
 
 use shared_ring::{Engine, poller};
 
-use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use super::engine;
+use crate::{Config, Family, Mechanism, StartError};
 
-/// select(2), by way of `pselect6`.
-pub struct Select(EventLoop<Engine<poller::Select>>);
+/// select(2), by pselect6(2).
+pub struct Select;
 
-impl Multiplexer for Select {
+impl Mechanism for Select {
     const NAME: &'static str = "select";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "select, bit maps of any length";
+    type Kernel = Engine<poller::Select>;
 
-    fn available() -> Result<(), Unavailable> {
-        Ok(())
-    }
-
-    fn new(config: &Config) -> Result<Self, StartError> {
-        EventLoop::over_poller(poller::Select::default(), config).map(Select)
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        self.0.addresses()
-    }
-
-    fn remote(&self) -> RemoteHandle {
-        self.0.remote()
-    }
-
-    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        self.0.run(app)
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
+        engine(poller::Select::default(), config)
     }
 }

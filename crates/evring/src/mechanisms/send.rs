@@ -1,39 +1,27 @@
-//! SEND: events are delivered while the application works, and interrupt it; there is no batch.
+//! SEND: events are delivered while the application runs and interrupt it; there is no batch.
 //!
-//! The kernel accepts a connection as it arrives, and the handler that this interrupts the application
-//! with puts it into the queue of new connections, which come first (SEND 4.3, figure 4.2).
-
-use std::net::SocketAddr;
+//! The kernel accepts a connection as it arrives. The handler that interrupts the application puts it into
+//! the queue of new connections, which come first (SEND 4.3, figure 4.2).
 
 use send_core::{Delivery, SendKernel};
 
-use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use super::{send_kernel, uring_available};
+use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// SEND: immediate delivery, preemptive notification.
-pub struct Send(EventLoop<SendKernel>);
+pub struct Send;
 
-impl Multiplexer for Send {
+impl Mechanism for Send {
     const NAME: &'static str = "send";
     const FAMILY: Family = Family::Completion;
-    const SUMMARY: &'static str = "SEND: events interrupt, new connections first, no batch";
+    const SUMMARY: &'static str = "SEND: events interrupt, new connections first, no batches";
+    type Kernel = SendKernel;
 
     fn available() -> Result<(), Unavailable> {
-        EventLoop::send_available(Delivery::Preemptive)
+        uring_available(Delivery::Preemptive.mode())
     }
 
-    fn new(config: &Config) -> Result<Self, StartError> {
-        EventLoop::over_send(Delivery::Preemptive, config).map(Send)
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        self.0.addresses()
-    }
-
-    fn remote(&self) -> RemoteHandle {
-        self.0.remote()
-    }
-
-    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        self.0.run(app)
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
+        send_kernel(Delivery::Preemptive, config)
     }
 }

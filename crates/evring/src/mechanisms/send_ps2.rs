@@ -1,39 +1,28 @@
-//! PS2: events are delivered while the application works, and it looks for them when it has nothing
-//! left to do (SEND 4.7).
+//! PS2: events are delivered while the application runs, and it polls for them when it has no work left
+//! (SEND 4.7).
 //!
-//! The kernel accepts a connection as it arrives, and the application hears of it later.
-
-use std::net::SocketAddr;
+//! The kernel accepts a connection as it arrives; the application is notified later.
 
 use send_core::{Delivery, SendKernel};
 
-use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use super::{send_kernel, uring_available};
+use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// Polling SEND 2: immediate delivery, batched notification.
-pub struct SendPs2(EventLoop<SendKernel>);
+pub struct SendPs2;
 
-impl Multiplexer for SendPs2 {
+impl Mechanism for SendPs2 {
     const NAME: &'static str = "send-ps2";
     const FAMILY: Family = Family::Completion;
-    const SUMMARY: &'static str = "SEND without interruption: delivered at once, told in batches";
+    const SUMMARY: &'static str =
+        "SEND without interruption: immediate delivery, notification in batches";
+    type Kernel = SendKernel;
 
     fn available() -> Result<(), Unavailable> {
-        EventLoop::send_available(Delivery::Ps2)
+        uring_available(Delivery::Ps2.mode())
     }
 
-    fn new(config: &Config) -> Result<Self, StartError> {
-        EventLoop::over_send(Delivery::Ps2, config).map(SendPs2)
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        self.0.addresses()
-    }
-
-    fn remote(&self) -> RemoteHandle {
-        self.0.remote()
-    }
-
-    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        self.0.run(app)
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
+        send_kernel(Delivery::Ps2, config)
     }
 }

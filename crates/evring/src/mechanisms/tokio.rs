@@ -1,13 +1,13 @@
 //! tokio: a task for each socket on a current-thread runtime.
 //!
-//! The task of a socket waits until it can be read or written, does the work that was posted for
-//! it, and calls the application in place. So does a tokio server written by hand.
+//! The task of a socket waits for readiness, executes the operations posted for the socket and calls the
+//! application in place, like a hand-written tokio server.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
-use std::mem::{self, ManuallyDrop};
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,10 +16,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Instant;
 
-use shared_ring::nonblocking::{self, Blocking, ReceiveError, SendAttempt};
+use shared_ring::nonblocking::Blocking;
 use shared_ring::{
-    Completion, Counters, FileResult, Errno, Fd, Host, OpKind, Linux, Op, Outcome, BufferPool, Submitted, SubmitErrorKind, SubmitError,
-    Socket, Submit, System, Table, Token, Waker, FileJob, file_outcome,
+    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, FileJob, FileResult, Host, Linux,
+    Need, Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Submit, SubmitError,
+    Submitted, Token, Waker, file_outcome,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -27,7 +28,10 @@ use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
 use crate::driver::{Driver, Io, open_listeners, open_roots};
-use crate::{Application, Commands, Config, Family, KernelError, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use crate::{
+    Application, Commands, Config, Family, KernelError, Multiplexer, RemoteHandle, StartError,
+    Stats, Unavailable,
+};
 
 /// A task per connection on tokio's current-thread runtime.
 pub struct Tokio {
@@ -37,8 +41,8 @@ pub struct Tokio {
     remote: RemoteHandle,
 }
 
-/// A runtime that is dropped without waiting for its threads, also by a panic: what hangs in the file
-/// system is left to itself.
+/// A runtime that is dropped without waiting for its threads, also in a panic: they may hang in the file
+/// system.
 struct Unjoined(Option<Runtime>);
 
 impl Drop for Unjoined {
@@ -49,10 +53,10 @@ impl Drop for Unjoined {
     }
 }
 
-/// Most threads that wait for the disk.
+/// Maximum number of threads that wait for the disk.
 const DISK_THREADS: usize = 4;
 
-/// How often a task goes on before it lets the others have their turn.
+/// Maximum number of rounds of a task before it yields to the others.
 const MAX_POLL_ROUNDS: u32 = 16;
 
 impl Multiplexer for Tokio {
@@ -66,19 +70,18 @@ impl Multiplexer for Tokio {
 
     fn new(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let system = |error| StartError::System("the event loop can't be set up", error);
         let runtime = Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .max_blocking_threads(DISK_THREADS)
             .build()
-            .map_err(system)?;
+            .map_err(system_error)?;
         let runtime = Unjoined(Some(runtime));
-        let mut submit = TokioSubmit::new(config).map_err(system)?;
+        let mut submit = TokioSubmit::new(config)?;
         let roots = open_roots(submit.host_mut(), config)?;
         let (listeners, addresses) = open_listeners(submit.host_mut(), config)?;
         let remote = RemoteHandle::new(submit.waker());
-        // There are no turns to learn from.
+        // Without turns there are no load estimates.
         let config = Config { admission: None, ..config.clone() };
         Ok(Tokio { runtime, io: Io::new(submit, &config, roots, listeners), addresses, remote })
     }
@@ -95,7 +98,7 @@ impl Multiplexer for Tokio {
         let driver = RefCell::new(Driver::new(app, self.io, self.remote));
         let (changed, panic) = (Notify::new(), Cell::new(None));
         let server = Rc::new(Server { driver, changed, panic });
-        let runtime = self.runtime.0.as_ref().expect("it is taken only when it is dropped");
+        let runtime = self.runtime.0.as_ref().expect("the runtime is taken only on drop");
         let result = LocalSet::new().block_on(runtime, server.serve());
         drop(self.runtime);
         if let Some(panic) = server.panic.take() {
@@ -108,338 +111,213 @@ impl Multiplexer for Tokio {
     }
 }
 
-/// What was posted for each socket, and what was done as it was posted.
+fn system_error(error: std::io::Error) -> StartError {
+    StartError::System("cannot set up the event loop", error)
+}
+
+/// Operations on sockets, each of which has a task.
 struct TokioSubmit {
-    host: Linux,
-    pool: Rc<BufferPool>,
-    sockets: Table<Posting>,
-    /// The descriptors of connections and of listeners, by the slots of their tokens.
-    slots: [Table<Option<RawFd>>; 2],
+    operations: Operations<Linux, TaskState>,
     done: VecDeque<Completion>,
     spawn_requests: Vec<SpawnRequest>,
     /// Sockets whose tasks wait for a receive buffer, in order.
-    starved: VecDeque<RawFd>,
+    starved: VecDeque<Fd>,
     waker: Waker,
     now: Instant,
-    counters: Counters,
 }
 
-/// Work posted for a socket, and the task that does it.
+/// The task of a socket.
 #[derive(Default)]
-struct Posting {
-    reader: Option<(Token, Op)>,
-    writer: Option<(Token, Op)>,
-    /// A send of a file that waits for a thread, and whether it was cancelled meanwhile.
-    prefetching: Option<(Token, bool)>,
+struct TaskState {
     closing: Option<(Token, Socket)>,
-    has_task: bool,
+    is_spawned: bool,
     task: Option<TaskWaker>,
-    /// It stands in the list of those that wait for a buffer.
+    /// It is in the list of those that wait for a buffer.
     is_starved: bool,
 }
 
-/// What came of a try to read.
+/// The result of an attempt to read.
 enum ReadAttempt {
-    Done(Completion, MoreData),
-    /// The socket has nothing.
+    /// A completion, and whether the socket may have more.
+    Done(Completion, bool),
     Empty,
-    /// There is no buffer to receive into; it is tried again when one was given back.
     NoBuffer,
-    /// Nothing came of it; try again later.
+    /// Nothing was read; try again later.
     Later,
 }
 
-/// Whether the socket may have more.
-#[derive(PartialEq)]
-enum MoreData {
-    None,
-    Maybe,
-}
-
-/// What a task does after a try to read.
-enum Read {
-    More,
-    Empty,
-    NoBuffer,
-    Later,
+/// What a task does after an attempt to read.
+enum AfterRead {
+    ReadAgain,
+    WaitUntilReady,
+    WaitForBuffer,
+    Yield,
 }
 
 /// A task to be spawned.
 enum SpawnRequest {
     Socket(Fd),
-    File(Token, Op),
+    File(Token, FileJob),
 }
 
 impl TokioSubmit {
-    fn new(config: &Config) -> std::io::Result<Self> {
+    fn new(config: &Config) -> Result<Self, StartError> {
+        let EngineConfig { operations, buffers, buffer_size } = config.engine_config()?;
+        let pool = BufferPool::new(buffers, buffer_size);
         Ok(TokioSubmit {
-            host: Linux::default(),
-            pool: BufferPool::new(config.buffers, config.buffer_size),
-            sockets: Table::default(),
-            slots: Default::default(),
+            operations: Operations::new(Linux::default(), operations, pool),
             done: VecDeque::new(),
             spawn_requests: Vec::new(),
             starved: VecDeque::new(),
-            waker: Waker::new()?,
+            waker: Waker::new().map_err(system_error)?,
             now: Instant::now(),
-            counters: Counters::default(),
         })
     }
 
-    fn socket(&mut self, fd: RawFd) -> &mut Posting {
-        self.sockets.at(fd as usize)
+    fn socket(&mut self, fd: Fd) -> &mut SocketState<TaskState> {
+        self.operations.socket(fd)
     }
 
     fn complete(&mut self, token: Token, outcome: Outcome) {
         self.done.push_back(Completion { token, outcome, last: true });
     }
 
-    /// Remembers whose operations a descriptor has, so that they can be cancelled.
-    fn note_slot(&mut self, fd: Fd, token: Token) {
-        let slots = &mut self.slots[usize::from(token.kind() == OpKind::Accept)];
-        *slots.at(token.slot() as usize) = Some(fd.raw());
+    /// Provides what an operation needs that has just begun to wait.
+    fn provide(&mut self, token: Token) {
+        match self.operations.take_need() {
+            Some(Need::Ready(fd)) => self.notify_task(fd),
+            Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+            None => {}
+        }
     }
 
-    /// Lets an operation wait for its socket's task.
-    fn post(&mut self, fd: Fd, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        self.note_slot(fd, token);
-        let reads = matches!(op, Op::Accept { .. } | Op::Receive { .. });
-        let socket = self.socket(fd.raw());
-        let place = if reads { &mut socket.reader } else { &mut socket.writer };
-        if place.is_some() {
-            return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
-        }
-        *place = Some((token, op));
-        if let Some(task) = &socket.task {
+    /// Has a socket's task look for what it has to wait for.
+    fn notify_task(&mut self, fd: Fd) {
+        let TaskState { task, is_spawned, .. } = &mut self.operations.socket(fd).notes;
+        if let Some(task) = task {
             task.wake_by_ref();
-        } else if !mem::replace(&mut socket.has_task, true) {
+        } else if !mem::replace(is_spawned, true) {
             self.spawn_requests.push(SpawnRequest::Socket(fd));
         }
-        Ok(Submitted::InFlight)
     }
 
-    /// Sends at once what the socket takes; the rest waits for its task.
-    fn send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Result<Submitted, SubmitError> {
-        self.counters.system_calls += 1;
-        match nonblocking::try_to_send(&mut self.host, op, disk) {
-            SendAttempt::Full(op) => self.post(fd, token, op),
-            SendAttempt::Cold(op) => {
-                self.counters.cold_file_reads += 1;
-                self.note_slot(fd, token);
-                self.socket(fd.raw()).prefetching = Some((token, false));
-                Ok(self.offload(token, op))
-            }
-            SendAttempt::Done(outcome) => {
-                self.counters.note_send(&outcome);
-                Ok(Submitted::Done(outcome))
-            }
-        }
-    }
-
-    /// Has a task wait for an operation's file work on another thread.
-    fn offload(&mut self, token: Token, op: Op) -> Submitted {
-        self.counters.offloaded_file_ops += 1;
-        self.spawn_requests.push(SpawnRequest::File(token, op));
-        Submitted::InFlight
-    }
-
-    /// Goes on with a send that waited; false if it waits again.
-    fn resume_send(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> bool {
-        match self.send(fd, token, op, disk) {
-            Ok(Submitted::Done(outcome)) => self.complete(token, outcome),
-            Ok(Submitted::InFlight) => return false,
-            Err(refused) => unreachable!("its place was just vacated: {refused:?}"),
-        }
-        true
-    }
-
-    /// Does file work at once if everything is in memory, else on another thread.
-    fn file_work(&mut self, token: Token, op: Op) -> Submitted {
-        self.counters.system_calls += 1;
-        // SAFETY: the operation is there until the call is over.
-        let work = unsafe { FileJob::of(&op) };
-        match work.run(Blocking::NoBlock) {
-            Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
-            result => Submitted::Done(file_outcome(result)),
-        }
-    }
-
-    /// Another thread has done its work.
-    fn offload_done(&mut self, token: Token, op: Op, result: Result<FileResult, Errno>) {
-        let Op::SendFile { fd, .. } = op else {
-            return self.complete(token, file_outcome(result));
-        };
-        match self.socket(fd.raw()).prefetching.take() {
-            Some((_, false)) => {
-                self.resume_send(fd, token, op, Blocking::MayBlock);
-            }
-            _ => self.complete(token, Outcome::Failed(Errno::CANCELED, None)),
+    /// Uses the result of a job that another thread has run.
+    ///
+    /// # Safety
+    /// No thread uses the job any more.
+    unsafe fn offloaded(&mut self, token: Token, result: Result<FileResult, Errno>) {
+        // SAFETY: as above.
+        match unsafe { self.operations.offloaded(token, file_outcome(result)) } {
+            Some(Submitted::Done(outcome)) => self.complete(token, outcome),
+            Some(Submitted::InFlight) => self.provide(token),
+            None => {}
         }
     }
 
     /// Receives or accepts once.
-    fn try_to_read(&mut self, fd: RawFd) -> ReadAttempt {
-        self.counters.system_calls += 1;
-        let tried = match self.socket(fd).reader {
-            Some((token, Op::Receive { fd })) => self.receive(fd, token),
-            Some((token, Op::Accept { listener, .. })) => self.accept(listener, token),
-            _ => return ReadAttempt::Later,
-        };
-        if matches!(&tried, ReadAttempt::Done(completion, _) if completion.last) {
-            self.socket(fd).reader = None;
-        }
-        tried
-    }
-
-    fn receive(&mut self, fd: Fd, token: Token) -> ReadAttempt {
-        let (outcome, last, more) = match nonblocking::receive(&mut self.host, fd, &self.pool) {
-            Ok(bytes) => {
-                let filled = bytes.len() == self.pool.size();
-                let more = if filled { MoreData::Maybe } else { MoreData::None };
-                (Outcome::Received(bytes), false, more)
+    fn try_to_read(&mut self, fd: Fd) -> ReadAttempt {
+        let Some(token) = self.socket(fd).reader else { return ReadAttempt::Later };
+        match self.operations.read(fd, token) {
+            Read::Completed(completion) => {
+                // A receive that fills less than its buffer has emptied the socket.
+                let may_have_more = match &completion.outcome {
+                    Outcome::Received(bytes) => bytes.len() == self.operations.pool.size(),
+                    _ => true,
+                };
+                ReadAttempt::Done(completion, may_have_more)
             }
-            Err(ReceiveError::End) => (Outcome::Eof, true, MoreData::Maybe),
-            Err(ReceiveError::Failed(Errno::AGAIN)) => return ReadAttempt::Empty,
-            Err(ReceiveError::Failed(errno)) => (Outcome::Failed(errno, None), true, MoreData::Maybe),
-            Err(ReceiveError::NoBuffer) => {
-                self.counters.buffer_shortages += 1;
-                return self.starve(fd.raw());
+            Read::Empty => ReadAttempt::Empty,
+            Read::NoBuffer => {
+                if !mem::replace(&mut self.socket(fd).notes.is_starved, true) {
+                    self.starved.push_back(fd);
+                }
+                ReadAttempt::NoBuffer
             }
-        };
-        ReadAttempt::Done(Completion { token, outcome, last }, more)
-    }
-
-    /// Has a socket's task wait until a buffer is given back.
-    fn starve(&mut self, fd: RawFd) -> ReadAttempt {
-        if !mem::replace(&mut self.socket(fd).is_starved, true) {
-            self.starved.push_back(fd);
+            Read::Aborted => ReadAttempt::Later,
         }
-        ReadAttempt::NoBuffer
     }
 
-    /// Wakes as many of the tasks that wait for a buffer as there are buffers. Buffers are given back in
-    /// steps only, so this is done after each; so it does not matter if one does not need it any more.
-    fn feed(&mut self) {
-        let free = self.pool.count() - self.pool.lent();
+    /// Wakes as many of the tasks that wait for a buffer as there are free buffers. Called after each step,
+    /// because only steps give buffers back; so it does no harm if a task that was woken needs none.
+    fn wake_starved(&mut self) {
+        let pool = &self.operations.pool;
+        let free = pool.count() - pool.lent();
         for _ in 0..self.starved.len().min(free.into()) {
             let Some(fd) = self.starved.pop_front() else { break };
-            let socket = self.socket(fd);
-            socket.is_starved = false;
-            if let Some(task) = &socket.task {
+            let notes = &mut self.socket(fd).notes;
+            notes.is_starved = false;
+            if let Some(task) = &notes.task {
                 task.wake_by_ref();
             }
         }
     }
 
-    fn accept(&mut self, fd: Fd, token: Token) -> ReadAttempt {
-        let (outcome, last) = match nonblocking::accept(&mut self.host, fd) {
-            Ok(peer) => (Outcome::Accepted(peer), false),
-            Err(Errno::AGAIN) => return ReadAttempt::Empty,
-            Err(errno) if nonblocking::is_aborted_accept(errno) => {
-                self.counters.accepts_aborted += 1;
-                return ReadAttempt::Later;
-            }
-            Err(errno) => {
-                self.counters.fd_limit_hits += u64::from(nonblocking::is_fd_limit(errno));
-                (Outcome::Failed(errno, None), true)
-            }
-        };
-        ReadAttempt::Done(Completion { token, outcome, last }, MoreData::Maybe)
-    }
-
-    /// Goes on with a send or a connect; false when the socket is full.
-    fn try_to_write(&mut self, fd: RawFd) -> bool {
-        let Some((token, op)) = self.socket(fd).writer.take() else { return true };
-        match op {
-            Op::Connect { fd, .. } => {
-                let outcome = match self.host.connected(fd) {
-                    Ok(()) => Outcome::Connected,
-                    Err(errno) => Outcome::Failed(errno, None),
-                };
-                self.complete(token, outcome);
-                true
-            }
-            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
-                self.resume_send(fd, token, op, Blocking::NoBlock)
-            }
-            op => unreachable!("it does not wait to write: {op:?}"),
+    /// Goes on with a send or a connect; false if the socket is full.
+    fn try_to_write(&mut self, fd: Fd) -> bool {
+        let Some(token) = self.socket(fd).writer else { return true };
+        match self.operations.write(fd, token) {
+            Some(Submitted::Done(outcome)) => self.complete(token, outcome),
+            Some(Submitted::InFlight) => match self.operations.take_need() {
+                // The task waits for it anyway.
+                Some(Need::Ready(_)) => return false,
+                Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+                None => {}
+            },
+            None => {}
         }
+        true
     }
 }
 
-// SAFETY: an operation is tried as it is posted, and by the task that has it, from which it is taken with its last
-// completion. Threads have the numbers of files only, whose operations own them.
+// SAFETY: an operation is tried when it is submitted, and by its socket's task while it is in the table, which it
+// leaves with its last completion. Threads have the numbers of files only, whose operations own them.
 unsafe impl Submit for TokioSubmit {
     type Host = Linux;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        match op {
-            Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.post(fd, token, op),
-            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
-                self.send(fd, token, op, Blocking::NoBlock)
+        let Op::Close { socket } = op else {
+            let submitted = self.operations.submit(token, op);
+            if let Ok(Submitted::InFlight) = submitted {
+                self.provide(token);
             }
-            Op::Connect { fd, to } => {
-                self.counters.system_calls += 1;
-                match self.host.connect(fd, to) {
-                    Ok(()) => Ok(Submitted::Done(Outcome::Connected)),
-                    Err(Errno::INPROGRESS) => self.post(fd, token, op),
-                    Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
-                }
-            }
-            Op::Close { socket } => {
-                let fd = socket.as_raw_fd();
-                let posting = self.socket(fd);
-                posting.closing = Some((token, socket));
-                match &posting.task {
-                    Some(task) => task.wake_by_ref(),
-                    None if posting.has_task => {}
-                    None => self.close(fd),
-                }
-                Ok(Submitted::InFlight)
-            }
-            Op::List { .. } => Ok(self.offload(token, op)),
-            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => {
-                Ok(self.file_work(token, op))
-            }
+            return submitted;
+        };
+        // SAFETY: the socket stays open until its task, which uses the number, has ended.
+        let fd = unsafe { socket.fd() };
+        let notes = &mut self.socket(fd).notes;
+        notes.closing = Some((token, socket));
+        match &notes.task {
+            Some(task) => task.wake_by_ref(),
+            None if notes.is_spawned => {}
+            None => self.close(fd),
         }
+        Ok(Submitted::InFlight)
     }
 
     fn cancel(&mut self, token: Token) {
-        let slots = &self.slots[usize::from(token.kind() == OpKind::Accept)];
-        let Some(fd) = slots.get(token.slot() as usize).copied().flatten() else { return };
-        let socket = self.socket(fd);
-        if let Some((prefetching, cancelled)) = &mut socket.prefetching {
-            *cancelled |= *prefetching == token;
-        }
-        let posted = [&mut socket.reader, &mut socket.writer]
-            .into_iter()
-            .find_map(|place| place.take_if(|(posted, _)| *posted == token));
-        if let Some((token, op)) = posted {
-            self.counters.cancels += 1;
-            let data = if let Op::Send { data, .. } = op { Some(data) } else { None };
-            self.complete(token, Outcome::Failed(Errno::CANCELED, data));
-        }
+        let cancelled = self.operations.cancel(token);
+        self.done.extend(cancelled);
     }
 
-    /// Nothing is in flight in the kernel, but what tasks were to close is open still.
+    /// The kernel has nothing in flight; sockets that tasks were to close are still open.
     fn finish(&mut self) {
-        let closing = (0..self.sockets.len()).filter_map(|fd| self.sockets[fd].closing.take());
+        let closing = self.operations.notes().filter_map(|notes| notes.closing.take());
         let closing: Vec<Socket> = closing.map(|(_, socket)| socket).collect();
         let accepted = self.done.drain(..).filter_map(|completion| match completion.outcome {
             Outcome::Accepted(socket) => Some(socket),
             _ => None,
         });
         for socket in closing.into_iter().chain(accepted) {
-            self.host.close_unused(socket);
+            self.operations.system.close_unused(socket);
         }
     }
 
     fn host(&self) -> &Linux {
-        &self.host
+        &self.operations.system
     }
 
     fn host_mut(&mut self) -> &mut Linux {
-        &mut self.host
+        &mut self.operations.system
     }
 
     fn now(&self) -> Instant {
@@ -455,64 +333,64 @@ unsafe impl Submit for TokioSubmit {
     }
 
     fn counters(&self) -> Counters {
-        self.counters
+        self.operations.counters
     }
 }
 
 impl TokioSubmit {
     /// Closes a socket whose task has ended, or that never had one.
-    fn close(&mut self, fd: RawFd) {
-        let state = mem::take(self.socket(fd));
-        if state.is_starved {
+    fn close(&mut self, fd: Fd) {
+        let notes = &mut self.socket(fd).notes;
+        let Some((token, socket)) = notes.closing.take() else { return };
+        if notes.is_starved {
             self.starved.retain(|starved| *starved != fd);
         }
-        let Some((token, socket)) = state.closing else { return };
-        self.counters.system_calls += 1;
-        self.host.close_unused(socket);
+        self.operations.close(socket);
         self.complete(token, Outcome::Closed);
     }
 
-    /// What a socket's task has to do, after noting whom to wake for more.
-    fn todo(&mut self, fd: RawFd, task: &TaskWaker) -> Todo {
+    /// Returns what a socket's task has to do, after noting the task to wake for more.
+    fn todo(&mut self, fd: Fd, task: &TaskWaker) -> Todo {
         let socket = self.socket(fd);
-        if !socket.task.as_ref().is_some_and(|known| known.will_wake(task)) {
-            socket.task = Some(task.clone());
+        let notes = &mut socket.notes;
+        if !notes.task.as_ref().is_some_and(|known| known.will_wake(task)) {
+            notes.task = Some(task.clone());
         }
         Todo {
             read: socket.reader.is_some(),
             write: socket.writer.is_some(),
-            close: socket.closing.is_some(),
+            close: notes.closing.is_some(),
         }
     }
 
-    /// Fails what was posted for a socket that can't be waited for.
-    fn fail_all(&mut self, fd: RawFd, errno: Errno) {
+    /// Fails the operations of a socket that cannot be waited for.
+    fn fail_all(&mut self, fd: Fd, errno: Errno) {
         let socket = self.socket(fd);
-        for (token, op) in [socket.reader.take(), socket.writer.take()].into_iter().flatten() {
-            let data = if let Op::Send { data, .. } = op { Some(data) } else { None };
-            self.complete(token, Outcome::Failed(errno, data));
+        for token in [socket.reader, socket.writer].into_iter().flatten() {
+            let failed = self.operations.fail(fd, token, errno);
+            self.done.push_back(failed);
         }
     }
 }
 
-/// What a socket's task has to do.
+/// Pending work of a socket's task.
 struct Todo {
     read: bool,
     write: bool,
     close: bool,
 }
 
-/// What the tasks share.
+/// State shared by the tasks.
 struct Server<A: Application> {
     driver: RefCell<Driver<TokioSubmit, A>>,
-    /// Tells the main task that a deadline may have come nearer, or that all is done.
+    /// Notifies the main task of an earlier deadline, or of the end.
     changed: Notify,
-    /// With what the application has panicked in another task.
+    /// Panic of the application in another task.
     panic: Cell<Option<Box<dyn Any + Send>>>,
 }
 
 impl<A: Application + 'static> Server<A> {
-    /// Takes a step in the task of a socket, and has the main task look at what has changed.
+    /// Executes a step in the task of a socket and notifies the main task of changes.
     fn with<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
         let before = self.driver.borrow().until(None);
         let result = self.step(step);
@@ -523,7 +401,7 @@ impl<A: Application + 'static> Server<A> {
         result
     }
 
-    /// Takes a step, does what follows from it, and spawns the tasks that are needed.
+    /// Executes a step, processes its completions, and spawns the requested tasks.
     fn step<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
         let mut driver = self.driver.borrow_mut();
         driver.io.kernel.now = Instant::now();
@@ -531,22 +409,22 @@ impl<A: Application + 'static> Server<A> {
         loop {
             driver.service_listeners();
             let Some(completion) = driver.io.kernel.done.pop_front() else { break };
-            driver.io.kernel.counters.completions += 1;
+            driver.io.kernel.operations.counters.completions += 1;
             driver.complete(completion);
         }
-        driver.io.kernel.feed();
+        driver.io.kernel.wake_starved();
         let spawn_requests = mem::take(&mut driver.io.kernel.spawn_requests);
         drop(driver);
         for request in spawn_requests {
             match request {
                 SpawnRequest::Socket(fd) => self.spawn(Rc::clone(self).socket(fd)),
-                SpawnRequest::File(token, op) => self.spawn(Rc::clone(self).file(token, op)),
+                SpawnRequest::File(token, job) => self.spawn(Rc::clone(self).file(token, job)),
             }
         }
         result
     }
 
-    /// Runs a task, whose panic ends the main task.
+    /// Spawns a task; its panic ends the main task.
     fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         let server = Rc::clone(self);
         drop(spawn_local(async move {
@@ -562,7 +440,7 @@ impl<A: Application + 'static> Server<A> {
         }));
     }
 
-    /// The main task: deadlines, wake-ups, the end.
+    /// The main task: handles deadlines, wake-ups and the stop.
     async fn serve(self: &Rc<Self>) -> std::io::Result<()> {
         let waker = self.driver.borrow().io.kernel.waker();
         // SAFETY: `waker` is dropped after the registration, and keeps its descriptor open.
@@ -605,43 +483,44 @@ impl<A: Application + 'static> Server<A> {
     async fn socket(self: Rc<Self>, fd: Fd) {
         // SAFETY: the socket is open until this task closes it below, after the registration.
         match unsafe { AsyncFd::register(fd.raw()) } {
-            Ok(ready) => poll_fn(|cx| self.poll(&ready, cx)).await,
+            Ok(ready) => poll_fn(|cx| self.poll(fd, &ready, cx)).await,
             Err(error) => {
                 let errno = Errno::from_io_error(&error.into()).unwrap_or(Errno::NOMEM);
-                poll_fn(|cx| self.poll_broken(fd.raw(), errno, cx)).await;
+                poll_fn(|cx| self.poll_broken(fd, errno, cx)).await;
             }
         }
-        self.with(|driver| driver.io.kernel.close(fd.raw()));
+        self.with(|driver| driver.io.kernel.close(fd));
     }
 
     /// Does what was posted for a socket, as far as it is ready; done when it is to be closed.
-    fn poll(self: &Rc<Self>, ready: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> Poll<()> {
-        let fd = *ready.get_ref();
+    fn poll(self: &Rc<Self>, fd: Fd, ready: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> Poll<()> {
         let mut starved = false;
         for _ in 0..MAX_POLL_ROUNDS {
             let todo = self.driver.borrow_mut().io.kernel.todo(fd, cx.waker());
             if todo.close {
                 return Poll::Ready(());
             }
-            let mut waits = true;
+            let mut is_pending = true;
             let reads = todo.read && !starved;
             if reads && let Poll::Ready(Ok(mut guard)) = ready.poll_read_ready(cx) {
-                waits = false;
+                is_pending = false;
                 match self.with(|driver| driver.read(fd)) {
-                    Read::More => {}
-                    Read::Empty => guard.clear_ready(),
+                    AfterRead::ReadAgain => {}
+                    AfterRead::WaitUntilReady => guard.clear_ready(),
                     // It stays ready.
-                    Read::NoBuffer => starved = true,
-                    Read::Later => break,
+                    AfterRead::WaitForBuffer => starved = true,
+                    AfterRead::Yield => break,
                 }
             }
-            if todo.write && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx) {
-                waits = false;
+            if todo.write
+                && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx)
+            {
+                is_pending = false;
                 if !self.with(|driver| driver.io.kernel.try_to_write(fd)) {
                     guard.clear_ready();
                 }
             }
-            if waits {
+            if is_pending {
                 return Poll::Pending;
             }
         }
@@ -649,7 +528,7 @@ impl<A: Application + 'static> Server<A> {
         Poll::Pending
     }
 
-    fn poll_broken(self: &Rc<Self>, fd: RawFd, errno: Errno, cx: &Context<'_>) -> Poll<()> {
+    fn poll_broken(self: &Rc<Self>, fd: Fd, errno: Errno, cx: &Context<'_>) -> Poll<()> {
         let close = self.with(|driver| {
             let todo = driver.io.kernel.todo(fd, cx.waker());
             driver.io.kernel.fail_all(fd, errno);
@@ -658,38 +537,34 @@ impl<A: Application + 'static> Server<A> {
         if close { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Waits for file work on another thread.
-    async fn file(self: Rc<Self>, token: Token, op: Op) {
-        // The thread uses the file even when this task is dropped before it is done.
-        let op = ManuallyDrop::new(op);
-        // SAFETY: the operation is dropped when the work is done, or never.
-        let work = unsafe { FileJob::of(&op) };
-        let result = spawn_blocking(move || work.run(Blocking::MayBlock)).await;
+    /// Waits for a job on another thread.
+    async fn file(self: Rc<Self>, token: Token, job: FileJob) {
+        let result = spawn_blocking(move || job.run(Blocking::MayBlock)).await;
         let result = result.unwrap_or(Err(Errno::IO));
-        let op = ManuallyDrop::into_inner(op);
-        self.with(|driver| driver.io.kernel.offload_done(token, op, result));
+        // SAFETY: the thread has ended the job. If this task is dropped before, the operation stays in the table.
+        self.with(|driver| unsafe { driver.io.kernel.offloaded(token, result) });
     }
 }
 
 impl<A: Application> Driver<TokioSubmit, A> {
-    /// Reads once and uses what came.
-    fn read(&mut self, fd: RawFd) -> Read {
+    /// Reads once and uses the completion.
+    fn read(&mut self, fd: Fd) -> AfterRead {
         match self.io.kernel.try_to_read(fd) {
-            ReadAttempt::Done(completion, more) => {
-                self.io.kernel.counters.completions += 1;
+            ReadAttempt::Done(completion, may_have_more) => {
+                self.io.kernel.operations.counters.completions += 1;
                 self.complete(completion);
-                if more == MoreData::Maybe { Read::More } else { Read::Empty }
+                if may_have_more { AfterRead::ReadAgain } else { AfterRead::WaitUntilReady }
             }
-            ReadAttempt::Empty => Read::Empty,
-            ReadAttempt::NoBuffer => Read::NoBuffer,
-            ReadAttempt::Later => Read::Later,
+            ReadAttempt::Empty => AfterRead::WaitUntilReady,
+            ReadAttempt::NoBuffer => AfterRead::WaitForBuffer,
+            ReadAttempt::Later => AfterRead::Yield,
         }
     }
 }
 
 async fn sleep_until(at: Option<Instant>) {
     match at {
-        // The timer would take a millisecond for what is due already.
+        // The timer would take a millisecond for a deadline that has passed.
         Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => pending().await,
@@ -705,25 +580,25 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use shared_ring::{File, RxBuf};
+    use shared_ring::{File, RxBuf, nonblocking};
 
     use super::*;
-    use crate::{Chunk, Close, Cx, FileOutcome, FileOp, FilePath, Listener, Root, Rx};
+    use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx};
 
-    /// Has all receive buffers, and gives them back some time after a connection was accepted.
-    struct Hoards(Vec<RxBuf>);
+    /// Holds all receive buffers and releases them some time after a connection was accepted.
+    struct HoldsAllBuffers(Vec<RxBuf>);
 
-    impl Application for Hoards {
+    impl Application for HoldsAllBuffers {
         type State = ();
         const MAX_UNCONSUMED: usize = 64;
 
         fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
-            let soon = x.io.now() + Duration::from_millis(100);
-            x.io.set_deadline(x.id, Some(soon));
+            let deadline = x.io.now() + Duration::from_millis(100);
+            x.io.set_deadline(x.id, Some(deadline));
         }
 
         fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-            assert!(self.0.is_empty(), "there was no buffer");
+            assert!(self.0.is_empty(), "no buffer should be free");
             x.io.send(x.id, Chunk::Received(rx.take()));
             x.io.close(x.id, Close::Flush);
         }
@@ -734,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_found_no_buffer_tried_again_and_again() {
+    fn task_without_a_buffer_retried_in_a_busy_loop() {
         const BUFFERS: u16 = 4;
         const CLIENTS: u64 = 3;
         let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
@@ -743,17 +618,20 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (socket, _) = listener.accept().unwrap();
-        let hoard = (0..BUFFERS).map(|_| {
+        let buffers = (0..BUFFERS).map(|_| {
             peer.write_all(b"x").unwrap();
             socket.peek(&mut [0]).unwrap();
             // SAFETY: the socket is open until the test ends.
             let fd = unsafe { Fd::lent(socket.as_fd()) };
-            nonblocking::receive(&mut Linux::default(), fd, &server.io.kernel.pool).ok().unwrap()
+            nonblocking::receive(&mut Linux::default(), fd, &server.io.kernel.operations.pool)
+                .ok()
+                .unwrap()
         });
-        let hoard = hoard.collect();
+        let buffers = buffers.collect();
         let (at, remote) = (server.addresses()[0], server.remote());
         let clients = thread::spawn(move || {
-            let mut clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(at).unwrap()).collect();
+            let mut clients: Vec<_> =
+                (0..CLIENTS).map(|_| TcpStream::connect(at).unwrap()).collect();
             for client in &mut clients {
                 client.write_all(b"hello").unwrap();
             }
@@ -764,13 +642,13 @@ mod tests {
             }
             remote.stop();
         });
-        let stats = server.run(Hoards(hoard)).unwrap();
+        let stats = server.run(HoldsAllBuffers(buffers)).unwrap();
         clients.join().unwrap();
         let shortages = stats.kernel.buffer_shortages;
-        assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} tries");
+        assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} attempts");
     }
 
-    /// Lists a directory for each client; when the list is made, it panics in the main task.
+    /// Lists a directory for each client, then panics in the main task.
     struct PanicsLate;
 
     impl Application for PanicsLate {
@@ -794,27 +672,28 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_of_the_main_task_file_work_that_hangs_was_waited_for() {
+    fn panic_of_the_main_task_waited_for_hung_file_work() {
         let (read, write) = std::io::pipe().unwrap();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let config = Config { listen, roots: vec!["/proc/self".into()], ..Config::default() };
             let mut server = Tokio::new(&config).unwrap();
             let file = File::from(OwnedFd::from(read));
-            // At this offset a pipe is read where it stands (preadv2(2)): the thread waits for the writer.
+            // At this offset preadv2(2) reads a pipe at its current position: the thread blocks until the
+            // pipe is closed.
             let op = Op::Read { file, offset: u64::MAX, len: 1 };
             let token = Token::new(OpKind::File, 200, 0);
             assert!(matches!(server.io.kernel.submit(token, op), Ok(Submitted::InFlight)));
-            tell.send(server.addresses()[0]).unwrap();
+            sender.send(server.addresses()[0]).unwrap();
             let panic = catch_unwind(AssertUnwindSafe(|| server.run(PanicsLate))).unwrap_err();
-            tell.send(SocketAddr::from(([0; 4], 0))).unwrap();
+            sender.send(SocketAddr::from(([0; 4], 0))).unwrap();
             resume_unwind(panic);
         });
-        let _client = TcpStream::connect(told.recv().unwrap()).unwrap();
-        let ended = told.recv_timeout(Duration::from_secs(10));
+        let _client = TcpStream::connect(receiver.recv().unwrap()).unwrap();
+        let ended = receiver.recv_timeout(Duration::from_secs(10));
         drop(write);
-        assert!(ended.is_ok(), "it waits for the thread");
+        assert!(ended.is_ok(), "the server waits for the thread");
         assert_eq!(server.join().unwrap_err().downcast_ref(), Some(&"on purpose"));
     }
 }

@@ -1,37 +1,25 @@
-//! io_uring: operations are posted into a ring shared with the kernel, and their completions are
-//! taken from another. One system call a turn submits, waits and reaps.
-
-use std::net::SocketAddr;
+//! io_uring: operations are submitted through a ring shared with the kernel, completions are taken from
+//! another. One system call per turn submits, waits and reaps.
 
 use shared_ring::{Mode, UringKernel};
 
-use crate::{Application, Config, Family, KernelError, EventLoop, Multiplexer, RemoteHandle, StartError, Stats, Unavailable};
+use super::{uring, uring_available};
+use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
-/// io_uring with its work deferred to the wait.
-pub struct Uring(EventLoop<UringKernel>);
+/// io_uring with completion work deferred to the wait.
+pub struct Uring;
 
-impl Multiplexer for Uring {
+impl Mechanism for Uring {
     const NAME: &'static str = "uring";
     const FAMILY: Family = Family::Completion;
     const SUMMARY: &'static str = "io_uring, completions in batches";
+    type Kernel = UringKernel;
 
     fn available() -> Result<(), Unavailable> {
-        UringKernel::probe(Mode::Deferred).map_err(|missing| Unavailable(missing.to_string()))
+        uring_available(Mode::Deferred)
     }
 
-    fn new(config: &Config) -> Result<Self, StartError> {
-        EventLoop::over_uring(Mode::Deferred, config).map(Uring)
-    }
-
-    fn addresses(&self) -> &[SocketAddr] {
-        self.0.addresses()
-    }
-
-    fn remote(&self) -> RemoteHandle {
-        self.0.remote()
-    }
-
-    fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        self.0.run(app)
+    fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
+        uring(Mode::Deferred, config)
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use evring::{AnyMechanism, Application, Config, RemoteHandle, Stats, backends};
 
-/// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any step takes on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The mechanisms that can run here; says which can't.
+/// Returns the mechanisms that are available, and prints the others.
 pub(crate) fn mechanisms() -> impl Iterator<Item = &'static str> {
     backends().into_iter().filter_map(|backend| match backend.available {
         Ok(()) => Some(backend.name),
@@ -21,7 +21,7 @@ pub(crate) fn mechanisms() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Runs a test on every mechanism at the same time: for tests that mostly wait.
+/// Runs a test on all mechanisms concurrently, for tests that mostly wait.
 pub(crate) fn side_by_side(test: impl Fn(&'static str) + Sync) {
     let test = &test;
     thread::scope(|scope| {
@@ -34,7 +34,7 @@ pub(crate) fn side_by_side(test: impl Fn(&'static str) + Sync) {
     });
 }
 
-/// A server in a thread of its own.
+/// A server in a separate thread.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) remote: RemoteHandle,
@@ -59,14 +59,14 @@ impl Server {
 
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
-    /// Stops the server and waits for its end, but not for ever.
+    /// Stops the server and waits for its end, with a timeout.
     pub(crate) fn stop(self) -> Stats {
         self.remote.stop();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !self.thread.is_finished() {
             assert!(Instant::now() < until, "the server does not stop");
             thread::sleep(Duration::from_millis(1));

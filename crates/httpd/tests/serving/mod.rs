@@ -1,4 +1,4 @@
-//! A server in a thread, and a client that blocks.
+//! A server in a thread, and a blocking client.
 #![allow(dead_code)]
 
 pub(crate) mod program;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 pub(crate) use refused::refuse_io_uring;
 
-/// Runs `test` with the name of every mechanism that can run here, and with `auto` where io_uring is
+/// Runs `test` with the name of every available mechanism, and with `auto` where io_uring is
 /// forbidden.
 pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
     for backend in backends() {
@@ -31,19 +31,19 @@ pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
         }
     }
     println!("where io_uring is forbidden");
-    let refused = thread::scope(|scope| {
+    let outcome = thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            refuse_io_uring().expect("a filter of system calls can be installed");
+            refuse_io_uring().expect("cannot install a seccomp filter");
             test("auto");
         });
         thread.join()
     });
-    if let Err(panic) = refused {
+    if let Err(panic) = outcome {
         resume_unwind(panic);
     }
 }
 
-/// A server that ends with the value.
+/// A server in a thread; dropping it stops it.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     remote: RemoteHandle,
@@ -51,29 +51,29 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves on `backend`, the files below the first root if there is one.
+    /// Starts a site on `backend`, with the files below the first root if there is one.
     pub(crate) fn start(backend: &'static str, config: Config, limits: Limits) -> Self {
         Self::start_with(backend, config, limits, || {})
     }
 
-    /// The same, with something done first in the server's thread.
+    /// Like [`Self::start`], but first runs `first` on the server's thread.
     pub(crate) fn start_with(
         backend: &'static str,
         config: Config,
         limits: Limits,
         first: fn(),
     ) -> Self {
-        let (tell, told) = channel();
+        let (ready, is_ready) = channel();
         let thread = thread::spawn(move || {
             first();
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let config = Config { listen, ..config };
             let any = AnyMechanism::new(backend, &config).unwrap();
-            tell.send((any.addresses()[0], any.remote())).unwrap();
+            ready.send((any.addresses()[0], any.remote())).unwrap();
             any.run(Site::new(root).limits(limits).backend(backend)).unwrap()
         });
-        let (address, remote) = told.recv().unwrap();
+        let (address, remote) = is_ready.recv().unwrap();
         Server { address, remote, thread: Some(thread) }
     }
 
@@ -81,7 +81,7 @@ impl Server {
         Client::new(TcpStream::connect(self.address).unwrap())
     }
 
-    /// Stops the server and returns what it did.
+    /// Stops the server and returns its statistics.
     pub(crate) fn stop(mut self) -> Stats {
         self.remote.stop();
         self.thread.take().unwrap().join().unwrap()
@@ -98,15 +98,14 @@ impl Drop for Server {
     }
 }
 
-/// A reply, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IntoResponse {
+pub(crate) struct ParsedResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl IntoResponse {
+impl ParsedResponse {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (key, value) = line.split_once(": ")?;
@@ -115,17 +114,17 @@ impl IntoResponse {
     }
 }
 
-/// A client that blocks, but not for ever.
+/// A blocking client with timeouts.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     received: Vec<u8>,
-    /// How much it reads at a time, and how long it pauses then.
+    /// Maximum bytes per read, and the pause after it.
     pace: Option<(usize, Duration)>,
 }
 
 impl Client {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        // Long enough for the slowest machine; a test that waits so long has failed.
+        // Longer than any wait in the tests on the slowest machine.
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -136,43 +135,42 @@ impl Client {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Sends what the server may refuse to read to its end.
-    pub(crate) fn send_in_vain(&mut self, bytes: &[u8]) {
+    /// Sends bytes that the server may reject before reading all of them.
+    pub(crate) fn send_rejected(&mut self, bytes: &[u8]) {
         if let Err(error) = self.stream.write_all(bytes) {
             let kind = error.kind();
-            let gone = matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
-            assert!(gone, "{error}");
+            let is_closed = matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+            assert!(is_closed, "{error}");
         }
     }
 
-    pub(crate) fn get(&mut self, target: &str) -> IntoResponse {
+    pub(crate) fn get(&mut self, target: &str) -> ParsedResponse {
         self.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
-        self.reply(true)
+        self.response(true)
     }
 
-    /// The next reply.
-    pub(crate) fn reply(&mut self, has_body: bool) -> IntoResponse {
+    pub(crate) fn response(&mut self, has_body: bool) -> ParsedResponse {
         let end = self.receive_until(|bytes| bytes.windows(4).position(|w| w == b"\r\n\r\n"));
         let head: Vec<u8> = self.received.drain(..end + 4).collect();
         let head = String::from_utf8(head).unwrap();
         let status = head.strip_prefix("HTTP/1.1 ").unwrap()[..3].parse().unwrap();
-        let reply = IntoResponse { status, head, body: Vec::new() };
-        if has_body { self.body(reply) } else { reply }
+        let response = ParsedResponse { status, head, body: Vec::new() };
+        if has_body { self.body(response) } else { response }
     }
 
-    /// A reply with its body, of which the head has been taken; one of 304 has none.
-    pub(crate) fn body(&mut self, head: IntoResponse) -> IntoResponse {
+    /// Receives the body of a response whose head was received; 304 has none.
+    pub(crate) fn body(&mut self, head: ParsedResponse) -> ParsedResponse {
         if head.status == 304 {
             return head;
         }
         let len: usize = head.field("Content-Length").unwrap().parse().unwrap();
         self.receive_until(|bytes| (bytes.len() >= len).then_some(()));
-        IntoResponse { body: self.received.drain(..len).collect(), ..head }
+        ParsedResponse { body: self.received.drain(..len).collect(), ..head }
     }
 
-    /// The body of the next reply, which comes in chunks.
-    pub(crate) fn chunked_reply(&mut self) -> Vec<u8> {
-        let head = self.reply(false);
+    /// Receives the next response, which is chunked, and returns its body.
+    pub(crate) fn chunked_response(&mut self) -> Vec<u8> {
+        let head = self.response(false);
         assert_eq!(head.field("Transfer-Encoding"), Some("chunked"));
         let mut body = Vec::new();
         loop {
@@ -195,16 +193,16 @@ impl Client {
                 return value;
             }
             let mut piece = [0; 65536];
-            let (most, pause) = self.pace.unwrap_or((piece.len(), Duration::ZERO));
-            let n = self.receive(&mut piece[..most]);
+            let (max, pause) = self.pace.unwrap_or((piece.len(), Duration::ZERO));
+            let n = self.receive(&mut piece[..max]);
             thread::sleep(pause);
             assert!(n > 0, "ended after {:?}", String::from_utf8_lossy(&self.received));
             self.received.extend_from_slice(&piece[..n]);
         }
     }
 
-    /// A read with a time-out is not restarted by the system when it is interrupted, which the
-    /// end of a ring that was made to see whether rings can be made does.
+    /// Reads, again after EINTR: the kernel does not restart reads with a timeout. Destroying a ring
+    /// that was created to probe io_uring interrupts them.
     fn receive(&mut self, piece: &mut [u8]) -> usize {
         loop {
             match self.stream.read(piece) {
@@ -214,32 +212,32 @@ impl Client {
         }
     }
 
-    /// Waits for the server to end the connection in order; nothing more may come.
+    /// Waits for the server to close the connection without a reset or further bytes.
     pub(crate) fn expect_end(&mut self) {
         let mut piece = [0; 1024];
         let n = self.receive(&mut piece);
         assert_eq!((n, self.received.len()), (0, 0), "more came than expected");
     }
 
-    /// Waits for a reset, without taking what came before it.
+    /// Waits for a reset, without reading the bytes before it.
     pub(crate) fn expect_reset(&mut self) {
         let mut set = [PollFd::new(&self.stream, PollFlags::empty())];
-        let most = Timespec { tv_sec: 20, tv_nsec: 0 };
-        while let Err(error) = poll(&mut set, Some(&most)) {
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        while let Err(error) = poll(&mut set, Some(&timeout)) {
             assert_eq!(error, Errno::INTR);
         }
         assert!(set[0].revents().contains(PollFlags::ERR), "{:?}", set[0].revents());
     }
 
-    /// The next reply, taken in small pieces with a pause after each.
-    pub(crate) fn slow_reply(&mut self, most: usize, pause: Duration) -> IntoResponse {
-        self.pace = Some((most, pause));
-        let reply = self.reply(true);
+    /// Receives the next response in small pieces, with a pause after each.
+    pub(crate) fn slow_response(&mut self, max: usize, pause: Duration) -> ParsedResponse {
+        self.pace = Some((max, pause));
+        let response = self.response(true);
         self.pace = None;
-        reply
+        response
     }
 
-    /// Whether something has come that was not taken yet.
+    /// Returns whether there are bytes to read.
     pub(crate) fn has_more(&self) -> bool {
         self.stream.set_nonblocking(true).unwrap();
         let found = self.stream.peek(&mut [0]);

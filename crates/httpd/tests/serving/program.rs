@@ -1,4 +1,4 @@
-//! The program as a process of its own.
+//! The program as a child process.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Client;
 
-/// The program with these arguments, and its output in pipes.
+/// Returns a command that runs the program, with its output in pipes.
 pub(crate) fn httpd(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_httpd"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// The same, behind a line for the shell such as `ulimit -n 64`.
+/// Like [`httpd`], after a shell command such as `ulimit -n 64`.
 pub(crate) fn limited(line: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{line} && exec \"$@\""), "sh", env!("CARGO_BIN_EXE_httpd")]);
@@ -24,18 +24,17 @@ pub(crate) fn limited(line: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// The program while it serves.
 pub(crate) struct Serving {
     pub(crate) child: Child,
     pub(crate) errors: BufReader<ChildStderr>,
     pub(crate) line: String,
-    /// What it said before the line that says it accepts connections.
+    /// The output before the line that reports the address.
     pub(crate) before: String,
     pub(crate) address: SocketAddr,
 }
 
 impl Serving {
-    /// Starts the program and reads up to the line that says it accepts connections.
+    /// Starts the program and reads the line that reports the address.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::of(httpd(arguments))
     }
@@ -48,9 +47,12 @@ impl Serving {
             Serving { child, errors, line: String::new(), before: String::new(), address };
         serving.address = loop {
             serving.line.clear();
-            assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0, "it has ended");
-            if let Some(rest) = serving.line.strip_prefix("listening on http://") {
-                break rest.split(' ').next().unwrap().parse().unwrap();
+            assert!(
+                serving.errors.read_line(&mut serving.line).unwrap() > 0,
+                "the program has exited"
+            );
+            if let Some(text) = serving.line.strip_prefix("listening on http://") {
+                break text.split(' ').next().unwrap().parse().unwrap();
             }
             serving.before += &serving.line;
         };
@@ -61,17 +63,15 @@ impl Serving {
         Client::new(TcpStream::connect(self.address).unwrap())
     }
 
-    /// Its resident memory, in kilobytes.
     pub(crate) fn resident_kb(&self) -> u64 {
         self.kilobytes("VmRSS:")
     }
 
-    /// The most resident memory that it has had, in kilobytes.
     pub(crate) fn peak_kb(&self) -> u64 {
         self.kilobytes("VmHWM:")
     }
 
-    /// What /proc says of it (proc_pid_status(5)).
+    /// Returns a field of proc_pid_status(5).
     fn kilobytes(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -82,17 +82,17 @@ impl Serving {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for the end; nothing more may have been said.
+    /// Waits for the program to exit with success and without further output.
     pub(crate) fn expect_success(mut self) {
-        let mut rest = String::new();
-        self.errors.read_to_string(&mut rest).unwrap();
-        assert_eq!((self.child.wait().unwrap().code(), &*rest), (Some(0), ""));
+        let mut output = String::new();
+        self.errors.read_to_string(&mut output).unwrap();
+        assert_eq!((self.child.wait().unwrap().code(), &*output), (Some(0), ""));
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // Already gone, if all went well.
+        // Fails if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,16 +1,16 @@
-//! A thread or a program for which io_uring is forbidden, as in many containers.
+//! Disabling io_uring for a thread or a program, as in many containers.
 
 use std::io;
 
-/// Installs a filter of system calls (seccomp(2)) that refuses io_uring_setup(2) to the calling
-/// thread, to those that it starts, and to programs that it becomes.
+/// Installs a seccomp(2) filter that makes io_uring_setup(2) fail with EPERM, for the calling
+/// thread, the threads that it starts, and the programs that it executes.
 pub(crate) fn refuse_io_uring() -> io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut steps = [
-        // The number of the system call comes first in what a filter sees.
+        // The system call number is the first field of `seccomp_data`.
         step(LOAD, 0, 0, 0),
         step(EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
@@ -23,7 +23,7 @@ pub(crate) fn refuse_io_uring() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let set = libc::SECCOMP_SET_MODE_FILTER;
-    // SAFETY: the program and its steps are there until the call returns; the kernel copies them.
+    // SAFETY: the program and its steps live until the call returns; the kernel copies them.
     let done = unsafe { libc::syscall(libc::SYS_seccomp, set, 0, &raw const program) };
     if done != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,9 +1,9 @@
-//! Requests that are refused, and with which status.
+//! Requests that are rejected, with their status.
 
-/// A request and the status of the one reply to it, after which the connection ends.
+/// A request and the status of its only response, after which the connection closes.
 pub(crate) struct Bad(pub(crate) Vec<u8>, pub(crate) u16);
 
-/// Every kind of request that is refused with the connection closed.
+/// Returns all kinds of requests that are rejected and close the connection.
 pub(crate) fn bad() -> Vec<Bad> {
     let mut all: Vec<Bad> = FIXED
         .iter()
@@ -14,7 +14,7 @@ pub(crate) fn bad() -> Vec<Bad> {
     all.push(Bad(format!("GET /{}", long(9000)).into(), 414));
     all.push(Bad(format!("{} / HTTP/1.1\r\nHost: a\r\n\r\n", long(9000)).into(), 501));
     all.push(Bad(format!("\r\n\r\nGET /{}", long(9000)).into(), 414));
-    // A bound and a mistake: which comes first counts.
+    // A limit and an error: the first one counts.
     all.push(Bad(format!("GET /\0{} HTTP/1.1\r\n\r\n", long(9000)).into(), 400));
     all.push(Bad(format!("GET /{}\0 HTTP/1.1\r\n\r\n", long(9000)).into(), 414));
     all.push(Bad(format!("GET / HTTP/1.1\r\nX: {}\0\r\n\r\n", long(17_000)).into(), 431));
@@ -35,7 +35,7 @@ pub(crate) fn bad() -> Vec<Bad> {
     all
 }
 
-/// A bar stands for a line end.
+/// A bar represents a line end.
 const FIXED: &[(&str, u16)] = &[
     // request lines
     ("GET /|Host: a||", 400),

@@ -1,4 +1,4 @@
-//! A mechanism without a kernel: one connection, whose every event the test decides on.
+//! A mechanism without a kernel: one connection, all of whose events the test controls.
 #![allow(dead_code)]
 
 pub(crate) mod bad;
@@ -18,47 +18,45 @@ use evring_httpd::evring::{
 };
 use evring_httpd::{Site, State};
 
-/// The one connection.
 const ID: ConnId = ConnId::new(0, 0);
 
-/// What the commands of the test's connection led to.
+/// The commands of the connection, and their effects.
 pub(crate) struct Io {
     pub(crate) now: Instant,
     pub(crate) wall: SystemTime,
-    /// What was queued to be sent.
+    /// The bytes that were queued to be sent.
     pub(crate) sent: Vec<u8>,
-    /// The client takes nothing of its own accord.
-    pub(crate) stuck: bool,
+    /// The client does not read unless [`Stage::take`] is called.
+    pub(crate) blocked: bool,
     pub(crate) deadline: Option<Instant>,
     pub(crate) close: Option<Close>,
     pub(crate) stopping: bool,
     pub(crate) paused: bool,
     pub(crate) lateness: Lateness,
-    /// The times of files tick; not every kernel tells more than that.
+    /// The resolution of file times, in nanoseconds.
     pub(crate) tick_ns: i64,
-    /// The client takes files so slowly that they stay open, until a test lets them go.
+    /// The client reads files so slowly that they stay open until the test clears `files`.
     pub(crate) slow: bool,
     pub(crate) files: Vec<File>,
-    /// File work done so far, by kind: opened, asked, read.
-    pub(crate) works: (u32, u32, u32),
+    /// File operations so far, by kind: opens, stats and listings, reads.
+    pub(crate) file_ops: (u32, u32, u32),
     root: PathBuf,
-    /// Where a path is put together.
     path: PathBuf,
-    /// What the client has not taken yet.
+    /// The chunks that the client has not read completely.
     queue: VecDeque<Item>,
     high: bool,
     resumed: bool,
     waiting: VecDeque<(u32, FileOp)>,
 }
 
-/// How much is left of what was queued at once.
+/// The remaining bytes of a queued chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Item {
     Memory(u64),
     File(u64),
 }
 
-/// A server, one connection, and the bytes it has not consumed.
+/// A site, one connection, and its unconsumed bytes.
 pub(crate) struct Stage {
     pub(crate) app: Site,
     pub(crate) io: Io,
@@ -68,7 +66,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A connection to a server of the files below `root`.
+    /// Creates a connection to a site with the files below `root`.
     pub(crate) fn new(root: &Path) -> Self {
         Self::with(Site::new(Some(Root(0))), root)
     }
@@ -76,10 +74,10 @@ impl Stage {
     pub(crate) fn with(app: Site, root: &Path) -> Self {
         let io = Io {
             now: Instant::now(),
-            // No file has changed of late.
+            // An hour ahead, so no file has changed recently.
             wall: SystemTime::now() + Duration::from_secs(3600),
             sent: Vec::new(),
-            stuck: false,
+            blocked: false,
             deadline: None,
             close: None,
             stopping: false,
@@ -88,7 +86,7 @@ impl Stage {
             tick_ns: 1,
             slow: false,
             files: Vec::new(),
-            works: (0, 0, 0),
+            file_ops: (0, 0, 0),
             root: root.to_owned(),
             path: PathBuf::new(),
             queue: VecDeque::new(),
@@ -101,7 +99,7 @@ impl Stage {
         stage
     }
 
-    /// Starts over with a new connection to the same server.
+    /// Replaces the connection by a new one to the same site.
     pub(crate) fn connect(&mut self) {
         self.state = State::default();
         self.tail.clear();
@@ -115,21 +113,21 @@ impl Stage {
         app.accepted(Cx { io, id: ID, state }, Listener(0));
     }
 
-    /// The client sends bytes, and everything that follows from that happens.
+    /// The client sends bytes; processes all consequences.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
         self.deliver();
-        self.settle();
+        self.run();
     }
 
-    /// The client ends its side.
+    /// The client shuts down its sending side.
     pub(crate) fn end(&mut self) {
         self.eof = true;
         self.deliver();
-        self.settle();
+        self.run();
     }
 
-    /// Feeds a whole exchange and returns what came back.
+    /// Sends bytes and returns the response.
     pub(crate) fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.feed(bytes);
         std::mem::take(&mut self.io.sent)
@@ -142,30 +140,30 @@ impl Stage {
             self.io.deadline = None;
             let Stage { app, io, state, .. } = self;
             app.expired(Cx { io, id: ID, state });
-            self.settle();
+            self.run();
         }
     }
 
-    /// The client takes what it had left lying.
-    pub(crate) fn unstick(&mut self) {
-        self.io.stuck = false;
-        self.settle();
+    /// The client reads everything.
+    pub(crate) fn unblock(&mut self) {
+        self.io.blocked = false;
+        self.run();
     }
 
-    /// The client takes some of what it had left lying.
+    /// The client reads `n` bytes.
     pub(crate) fn take(&mut self, n: u64) {
         self.io.take(n);
-        self.settle();
+        self.run();
     }
 
     pub(crate) fn stop(&mut self) {
         self.io.stopping = true;
         let Stage { app, io, state, .. } = self;
         app.stopping(Cx { io, id: ID, state });
-        self.settle();
+        self.run();
     }
 
-    /// Hands over what has arrived, once.
+    /// Delivers the received bytes, once.
     pub(crate) fn deliver(&mut self) {
         if self.io.paused || self.io.close.is_some() {
             return;
@@ -174,16 +172,16 @@ impl Stage {
         let len = tail.len();
         let mut rx = Rx::borrowed(tail, *eof);
         app.received(Cx { io, id: ID, state }, &mut rx);
-        let rest = rx.bytes().len();
-        tail.drain(..len - rest);
-        let promised = io.paused || io.close.is_some() || rest < Site::MAX_UNCONSUMED;
-        assert!(promised, "{rest} bytes left unconsumed");
+        let remaining = rx.bytes().len();
+        tail.drain(..len - remaining);
+        let holds = io.paused || io.close.is_some() || remaining < Site::MAX_UNCONSUMED;
+        assert!(holds, "{remaining} bytes left unconsumed");
     }
 
-    /// Does the file work, sends what is queued and resumes, until nothing happens any more.
-    fn settle(&mut self) {
+    /// Executes file operations, sends queued bytes and resumes receiving, until nothing is pending.
+    fn run(&mut self) {
         loop {
-            if !self.io.stuck {
+            if !self.io.blocked {
                 self.io.queue.clear();
             }
             if self.io.high && self.io.load() <= LOW_WATER {
@@ -194,10 +192,10 @@ impl Stage {
                 }
             }
             if let Some((tag, op)) = self.io.waiting.pop_front() {
-                let done = self.io.work(op);
+                let outcome = self.io.execute(op);
                 if self.io.close.is_none() {
                     let Stage { app, io, state, .. } = self;
-                    app.file(Cx { io, id: ID, state }, tag, done);
+                    app.file(Cx { io, id: ID, state }, tag, outcome);
                 }
             } else if std::mem::take(&mut self.io.resumed) {
                 self.deliver();
@@ -209,7 +207,7 @@ impl Stage {
 }
 
 impl Io {
-    /// Where a file is; allocates nothing once the longest path was asked for.
+    /// Returns the path of a file; allocates only when the path buffer grows.
     fn locate(&mut self, path: &Path) -> &Path {
         self.path.clear();
         self.path.push(&self.root);
@@ -219,12 +217,13 @@ impl Io {
 
     fn take(&mut self, mut n: u64) {
         while n > 0 {
-            let Some(Item::Memory(left) | Item::File(left)) = self.queue.front_mut() else {
+            let Some(Item::Memory(remaining) | Item::File(remaining)) = self.queue.front_mut()
+            else {
                 return;
             };
-            let taken = n.min(*left);
-            (n, *left) = (n - taken, *left - taken);
-            if *left == 0 {
+            let taken = n.min(*remaining);
+            (n, *remaining) = (n - taken, *remaining - taken);
+            if *remaining == 0 {
                 self.queue.pop_front();
             }
         }
@@ -232,32 +231,32 @@ impl Io {
 
     fn load(&self) -> usize {
         let load = |item: &Item| match *item {
-            Item::Memory(left) => left as usize,
+            Item::Memory(remaining) => remaining as usize,
             Item::File(_) => HIGH_WATER,
         };
         self.queue.iter().map(load).sum()
     }
 
-    fn work(&mut self, op: FileOp) -> FileOutcome {
+    fn execute(&mut self, op: FileOp) -> FileOutcome {
         match op {
             FileOp::Open(_, path) => {
-                self.works.0 += 1;
+                self.file_ops.0 += 1;
                 let tick_ns = self.tick_ns;
                 FileOutcome::Opened(open(self.locate(path.as_path()), tick_ns))
             }
             FileOp::Stat(_, path) => {
-                self.works.1 += 1;
+                self.file_ops.1 += 1;
                 let meta = fs::metadata(self.locate(path.as_path()));
                 FileOutcome::Stat(meta.map(|meta| describe(&meta, self.tick_ns)))
             }
             FileOp::List(_, path) => {
-                self.works.1 += 1;
+                self.file_ops.1 += 1;
                 FileOutcome::Listed(list(self.locate(path.as_path())))
             }
             FileOp::Read(file, range) => {
-                self.works.2 += 1;
-                let most = (range.end - range.start).min(FileOp::MAX_READ_BYTES.into());
-                FileOutcome::Read(read(&file, range.start, most).map(RxBuf::from))
+                self.file_ops.2 += 1;
+                let max = (range.end - range.start).min(FileOp::MAX_READ_BYTES.into());
+                FileOutcome::Read(read(&file, range.start, max).map(RxBuf::from))
             }
         }
     }
@@ -291,11 +290,11 @@ fn describe(meta: &fs::Metadata, tick_ns: i64) -> Metadata {
     Metadata { kind, len: meta.len(), modified_ns, changed_ns, inode: meta.ino() }
 }
 
-fn read(file: &File, start: u64, most: u64) -> io::Result<Vec<u8>> {
-    let mut again = fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    again.seek(SeekFrom::Start(start))?;
+fn read(file: &File, start: u64, max: u64) -> io::Result<Vec<u8>> {
+    let mut reopened = fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    reopened.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    again.take(most).read_to_end(&mut bytes)?;
+    reopened.take(max).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -313,7 +312,7 @@ impl Commands for Io {
     }
 
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
-        assert!(to == ID && self.close.is_none(), "sent after a close");
+        assert!(to == ID && self.close.is_none(), "send after close");
         let before = self.sent.len();
         let is_file = matches!(chunk, Chunk::File(..));
         match chunk {
@@ -345,7 +344,7 @@ impl Commands for Io {
     }
 
     fn connect(&mut self, _: SocketAddr) -> ConnId {
-        unreachable!("a server of files connects to nobody")
+        unreachable!("a site opens no connections")
     }
 
     fn file_op(&mut self, _: ConnId, tag: u32, op: FileOp) {
@@ -369,7 +368,7 @@ impl Commands for Io {
     }
 
     fn unsent_bytes(&self, _: ConnId) -> u64 {
-        self.queue.iter().map(|(Item::Memory(left) | Item::File(left))| left).sum()
+        self.queue.iter().map(|(Item::Memory(remaining) | Item::File(remaining))| remaining).sum()
     }
 
     fn peer_addr(&self, _: ConnId) -> Option<SocketAddr> {
@@ -395,35 +394,34 @@ impl Commands for Io {
     }
 }
 
-/// The status and the rest of each reply in `bytes`, all of which have a Content-Length.
-pub(crate) fn replies(mut bytes: &[u8]) -> Vec<IntoResponse> {
-    let mut replies = Vec::new();
+/// Parses the responses in `bytes`; all have a Content-Length.
+pub(crate) fn responses(mut bytes: &[u8]) -> Vec<ParsedResponse> {
+    let mut responses = Vec::new();
     while !bytes.is_empty() {
-        let (reply, rest) = reply(bytes, true);
-        replies.push(reply);
+        let (response, rest) = response(bytes, true);
+        responses.push(response);
         bytes = rest;
     }
-    replies
+    responses
 }
 
-/// A reply, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IntoResponse {
+pub(crate) struct ParsedResponse {
     pub(crate) status: u16,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl IntoResponse {
+impl ParsedResponse {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(n, _)| n == name).map(|(_, value)| &value[..])
     }
 }
 
-/// Takes the first reply apart; the rest is what follows it.
-pub(crate) fn reply(bytes: &[u8], has_body: bool) -> (IntoResponse, &[u8]) {
+/// Parses the first response. Returns it and the bytes after it.
+pub(crate) fn response(bytes: &[u8], has_body: bool) -> (ParsedResponse, &[u8]) {
     let end = bytes.windows(4).position(|w| w == b"\r\n\r\n");
-    let end = end.unwrap_or_else(|| panic!("no reply: {:?}", String::from_utf8_lossy(bytes)));
+    let end = end.unwrap_or_else(|| panic!("no response: {:?}", String::from_utf8_lossy(bytes)));
     let head = std::str::from_utf8(&bytes[..end]).unwrap();
     let mut lines = head.split("\r\n");
     let line = lines.next().unwrap();
@@ -432,9 +430,10 @@ pub(crate) fn reply(bytes: &[u8], has_body: bool) -> (IntoResponse, &[u8]) {
         let (name, value) = line.split_once(": ").unwrap();
         (name.to_owned(), value.to_owned())
     };
-    let mut reply = IntoResponse { status, fields: lines.map(split).collect(), body: Vec::new() };
-    let len = || reply.field("Content-Length").unwrap().parse().unwrap();
+    let mut response =
+        ParsedResponse { status, fields: lines.map(split).collect(), body: Vec::new() };
+    let len = || response.field("Content-Length").unwrap().parse().unwrap();
     let (body, rest) = bytes[end + 4..].split_at(if has_body { len() } else { 0 });
-    reply.body = body.to_vec();
-    (reply, rest)
+    response.body = body.to_vec();
+    (response, rest)
 }

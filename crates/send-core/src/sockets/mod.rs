@@ -1,10 +1,10 @@
-//! Sockets that tell of themselves (SEND 3.6): connections that are accepted as their events are
-//! delivered, the states of sockets, and what they receive.
+//! Sockets as a source of events (SEND 3.6): automatically accepted connections, readiness of
+//! sockets, and received data.
 //!
-//! A ring reports what happens (`UringKernel::begin`), and `SIGIO` interrupts (`O_ASYNC`). Of what is
-//! reported a socket has one event waiting. What it says is asked for when it is delivered, so it says
-//! what is true then: a connection is accepted at that moment and not before, and an event whose cause
-//! is gone, because the application has read the socket empty, is withdrawn.
+//! A ring reports changes (`UringKernel::begin`), and `SIGIO` interrupts (`O_ASYNC`). A socket has
+//! at most one queued event. It is revalidated at delivery, so its state is current: a connection
+//! is accepted at that moment and not earlier. An event whose cause is gone, because the
+//! application drained the socket, is withdrawn.
 
 mod reports;
 mod source;
@@ -24,11 +24,11 @@ use shared_ring::{Errno, RxBuf};
 use crate::{ControlBlock, Error, Group, Groups, MAX_SOCKETS};
 use table::Role;
 
-/// How much there is room for.
+/// Capacities for sockets and receive buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketConfig {
-    /// Most sockets, listeners and accepted connections among them. Those for which there is no room
-    /// wait in the listener's queue.
+    /// Maximum number of sockets, including listeners and accepted connections. Further connections
+    /// wait in the listen backlog.
     pub sockets: u32,
     /// Number of receive buffers, a power of two. All sockets share them.
     pub buffers: u16,
@@ -43,7 +43,7 @@ impl Default for SocketConfig {
 }
 
 impl SocketConfig {
-    /// Most memory for receive buffers.
+    /// Maximum memory for receive buffers, in bytes.
     const MAX_MEMORY_BYTES: u64 = 1 << 30;
 
     fn check(&self) -> Result<(), Error> {
@@ -59,31 +59,32 @@ impl SocketConfig {
     }
 }
 
-/// What a socket has received.
+/// The next data received by a socket.
 #[derive(Debug)]
 pub enum Received {
-    /// These bytes. Whoever keeps them for long keeps a buffer from all others.
+    /// Received bytes. Until dropped, they occupy a receive buffer shared by all sockets.
     Bytes(RxBuf),
-    /// Nothing more so far.
+    /// No data at present.
     Nothing,
-    /// The other end will send no more.
+    /// The end of the stream.
     End,
 }
 
 impl ControlBlock<Sockets> {
-    /// SIOCAUTOACCEPT: has a listener's connections accepted, each as its event is delivered, and so
-    /// none while the masks let no event of the type [`ACCEPT`](crate::EventType::ACCEPT) through. The event
-    /// tells of the new socket and its state; the socket is non-blocking, and stays here until it is
-    /// [released](ControlBlock::release).
+    /// SIOCAUTOACCEPT: accepts a listener's connections, each as its event is delivered. So none is
+    /// accepted while the masks permit no event of type [`ACCEPT`](crate::EventType::ACCEPT). The
+    /// event has the new socket and its state. The socket is non-blocking, and is kept here until
+    /// it is [released](ControlBlock::release).
     ///
-    /// With a group (SIOCEVTCLONE) every connection is [watched](ControlBlock::watch) in it from the
-    /// beginning. Signals, and not to block, belong to the open file: each thread needs a listener of its own
-    /// (`SO_REUSEPORT`), as a clone would take the signals away from the other. When descriptors were short,
-    /// connections are accepted at the next look. A listener that can accept no more tells so by an event with its own name, no
-    /// descriptor, and the state POLLERR.
+    /// With a group (SIOCEVTCLONE), every connection is [watched](ControlBlock::watch) in it from
+    /// the start. `O_ASYNC` and `O_NONBLOCK` belong to the open file description. So each thread
+    /// needs its own listener (`SO_REUSEPORT`), as a clone would redirect the signals. If
+    /// descriptors run out, accepting is retried at the next poll. If a listener fails permanently,
+    /// it gets an event with its own identifier, no descriptor and the state POLLERR.
     ///
     /// # Errors
-    /// When the socket does not listen, there is no room, or the system refuses; it is closed then.
+    /// Returns an error if the socket does not listen, if there is no room, or if a system call
+    /// fails. The listener is then closed.
     pub fn auto_accept(
         &mut self,
         listener: impl Into<OwnedFd>,
@@ -91,7 +92,7 @@ impl ControlBlock<Sockets> {
     ) -> Result<SocketId, Error> {
         self.check_process()?;
         let fd = listener.into();
-        kind_of_socket(&fd)?;
+        socket_type(&fd)?;
         if !sockopt::socket_acceptconn(&fd).unwrap_or(false) {
             return Err(Error::NotListening(fd.as_raw_fd()));
         }
@@ -106,105 +107,108 @@ impl ControlBlock<Sockets> {
         })
     }
 
-    /// Binds a socket to a group (F_SETSIG, SEND 3.6.2): from now on events of the type
-    /// [`READY`](crate::EventType::READY) tell of its state, the first of what it is now. One waits at most,
-    /// and it says what is true when it is delivered; if nothing is left of what it was to tell, it is
-    /// withdrawn. The group of each socket is the one given here, whatever its type has
+    /// Watches a socket in a group (F_SETSIG, SEND 3.6.2): from now on, events of type
+    /// [`READY`](crate::EventType::READY) report its state, the first its current one. At most one
+    /// is queued, with the state at its delivery. If nothing remains to report, it is withdrawn.
+    /// The socket keeps this group, whatever group its type has
     /// ([`set_group`](ControlBlock::set_group)).
     ///
     /// # Errors
-    /// When it is no socket, there is no room, or the system refuses; it is closed then.
+    /// Returns an error if the descriptor is not a socket, if there is no room, or if a system call
+    /// fails. It is then closed.
     pub fn watch(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<SocketId, Error> {
         self.check_process()?;
         let fd = socket.into();
-        kind_of_socket(&fd)?;
+        socket_type(&fd)?;
         self.configure(|source, _| source.adopt(fd, Role::Watched, group))
     }
 
-    /// Binds a connection to a group, and has it received from: events of the type
-    /// [`DATA`](crate::EventType::DATA) tell that something has come, which [`received`](ControlBlock::received)
-    /// takes. One waits at most; if what it was to tell of has been taken, it is withdrawn. What comes
-    /// stays in the socket while all receive buffers are in use. Of groups the same is true as for
+    /// Receives from a connection, with events in a group: those of type
+    /// [`DATA`](crate::EventType::DATA) report data, which [`received`](ControlBlock::received)
+    /// returns. At most one is queued. If its data was taken before, it is withdrawn. While all
+    /// receive buffers are in use, data stays in the socket. The socket keeps its group, as with
     /// [`watch`](ControlBlock::watch).
     ///
     /// # Errors
-    /// When it is no stream, there is no room, or the system refuses; it is closed then.
+    /// Returns an error if the descriptor is not a stream socket, if there is no room, or if a
+    /// system call fails. It is then closed.
     pub fn receive(&mut self, socket: impl Into<OwnedFd>, group: Group) -> Result<SocketId, Error> {
         self.check_process()?;
         let fd = socket.into();
-        if kind_of_socket(&fd)? != SocketType::STREAM {
+        if socket_type(&fd)? != SocketType::STREAM {
             return Err(Error::NotAStream(fd.as_raw_fd()));
         }
         self.configure(|source, _| source.adopt(fd, Role::Receives, group))
     }
 
-    /// The next of what a socket has received.
+    /// Returns the next data received by a socket.
     ///
     /// # Errors
-    /// When there is none that [receives](ControlBlock::receive) under this name, or when receiving failed,
-    /// which is told again and again.
+    /// Returns an error if the socket was released or does not [receive](ControlBlock::receive). If
+    /// receiving failed, returns that error at each call.
     pub fn received(&mut self, socket: SocketId) -> Result<Received, Error> {
         self.check_process()?;
-        self.configure(|source, _| source.next_piece(socket))
+        self.configure(|source, _| source.next_received(socket))
     }
 
-    /// Receives what has come, at most as much as there is room for; 0 at the end of the stream, and
-    /// none when nothing has come.
+    /// Receives available bytes with recv(2), at most as many as fit. Returns 0 at the end of the
+    /// stream, and `None` if no data is available.
     ///
     /// # Errors
-    /// Those of recv(2), and when the socket is not here.
+    /// Returns the errors of recv(2), and an error if the socket was released.
     pub fn recv(&self, socket: SocketId, into: &mut [u8]) -> Result<Option<usize>, Error> {
         let received = net::recv(self.descriptor(socket)?, into, RecvFlags::DONTWAIT);
-        tried("receiving", received.map(|(n, _)| n))
+        nonblocking("receiving", received.map(|(n, _)| n))
     }
 
-    /// Sends as much as there is room for; none when there is no room.
+    /// Sends bytes with send(2), as many as fit. Returns `None` if the socket is not writable.
     ///
     /// # Errors
-    /// Those of send(2), and when the socket is not here.
+    /// Returns the errors of send(2), and an error if the socket was released.
     pub fn send(&self, socket: SocketId, bytes: &[u8]) -> Result<Option<usize>, Error> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        tried("sending", net::send(self.descriptor(socket)?, bytes, flags))
+        nonblocking("sending", net::send(self.descriptor(socket)?, bytes, flags))
     }
 
-    /// The descriptor of a socket, for all that is done with one beside.
+    /// Returns the descriptor of a socket, for other operations on it.
     ///
     /// # Errors
-    /// When the socket is not here.
+    /// Returns an error if the socket was released.
     pub fn descriptor(&self, socket: SocketId) -> Result<BorrowedFd<'_>, Error> {
-        let fd = self.ask(|source| source.table.descriptor(socket)).ok_or(Error::NoSuchSocket)?;
-        // SAFETY: a socket leaves the table, and is closed, when `release` has it or `self` is dropped;
-        // each needs `self` for itself.
+        let fd = self.query(|source| source.table.descriptor(socket)).ok_or(Error::NoSuchSocket)?;
+        // SAFETY: a socket leaves the table, and is closed, when `release` returns it or `self` is
+        // dropped; each needs exclusive access to `self`.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// The address of the other end of a connection, as long as there is one.
+    /// Returns the peer's address, if the socket is connected.
     ///
     /// # Errors
-    /// When the socket is not here.
+    /// Returns an error if the socket was released.
     pub fn peer(&self, socket: SocketId) -> Result<Option<SocketAddr>, Error> {
         let address = net::getpeername(self.descriptor(socket)?).ok().flatten();
         Ok(address.and_then(|address| SocketAddr::try_from(address).ok()))
     }
 
-    /// Ends what was begun with a socket, withdraws its event, and gives it back: to be used in another
-    /// way, or closed by dropping it. What it has received and nobody has taken is lost. What stands in
-    /// the buffer already names a socket that is not here any more.
+    /// Stops operations on a socket, withdraws its event, and returns the socket. The caller can
+    /// use it otherwise or close it by dropping it. Received data that was not taken is lost.
+    /// Events already in the buffer then refer to a released socket.
     ///
     /// # Errors
-    /// When the socket is not here, or the kernel takes no order at the moment; then it stays, to be released
-    /// later, and tells of an error as what was begun with it ends.
+    /// Returns an error if the socket was released, or if the ring accepts no operation at the
+    /// moment. In the latter case the socket stays, reports an error when its operation ends, and
+    /// can be released later.
     pub fn release(&mut self, socket: SocketId) -> Result<OwnedFd, Error> {
         self.check_process()?;
         self.configure(|source, sink| source.release(socket, sink))
     }
 }
 
-fn kind_of_socket(fd: &OwnedFd) -> Result<SocketType, Error> {
+fn socket_type(fd: &OwnedFd) -> Result<SocketType, Error> {
     sockopt::socket_type(fd).map_err(|_| Error::NotASocket(fd.as_raw_fd()))
 }
 
-fn tried(doing: &'static str, result: Result<usize, Errno>) -> Result<Option<usize>, Error> {
+fn nonblocking(doing: &'static str, result: Result<usize, Errno>) -> Result<Option<usize>, Error> {
     match result.map_err(io::Error::from) {
         Ok(n) => Ok(Some(n)),
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),

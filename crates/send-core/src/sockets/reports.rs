@@ -1,12 +1,12 @@
-//! Reports of received bytes that wait until the application makes something of them.
+//! Undecoded reports of received bytes.
 //!
-//! A signal handler takes them from the ring, and must not touch the pool that their buffers are lent
-//! from; so it keeps them as they are, in memory that was there before. Each stands for a buffer, so
-//! there are never more than buffers.
+//! A signal handler takes them from the ring, but must not access the pool of their buffers. So it
+//! keeps them undecoded, in memory allocated before. Each report owns a buffer, so there are at
+//! most as many as buffers.
 
 use shared_ring::RawCompletion;
 
-/// Room for the reports of all sockets.
+/// Storage for the reports of all sockets.
 pub(crate) struct Reports {
     nodes: Box<[Node]>,
     vacant: Option<u32>,
@@ -33,19 +33,19 @@ impl ReportList {
 }
 
 impl Reports {
-    /// Room for so many.
+    /// Creates storage for `max` reports.
     pub(crate) fn new(max: u32) -> Self {
         let next = |at| (at + 1 < max).then_some(at + 1);
         let node = |at| Node { report: RawCompletion::from_parts(0, 0, 0), next: next(at) };
         Reports { nodes: (0..max).map(node).collect(), vacant: (max > 0).then_some(0), len: 0 }
     }
 
-    /// How many there are.
+    /// Returns the number of reports.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Adds one; false when there is no room.
+    /// Appends a report. Returns false if there is no room.
     pub(crate) fn push(&mut self, to: &mut ReportList, report: RawCompletion) -> bool {
         let Some(at) = self.vacant else { return false };
         self.vacant = self.nodes[at as usize].next;
@@ -58,7 +58,7 @@ impl Reports {
         true
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest report.
     pub(crate) fn pop(&mut self, from: &mut ReportList) -> Option<RawCompletion> {
         let at = from.first?;
         let Node { report, next } = self.nodes[at as usize];
@@ -80,23 +80,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behave_like_queues_with_room_in_common(steps in prop::collection::vec((0..3usize, any::<bool>()), 0..200)) {
+        fn lists_behave_like_queues_with_shared_storage(steps in prop::collection::vec((0..3usize, any::<bool>()), 0..200)) {
             let mut reports = Reports::new(5);
-            let mut reports_left = [ReportList::default(); 3];
+            let mut lists = [ReportList::default(); 3];
             let mut model = [const { VecDeque::new() }; 3];
             for (value, (at, pushed)) in steps.into_iter().enumerate() {
                 if pushed {
                     let room = model.iter().map(VecDeque::len).sum::<usize>() < 5;
                     let report = RawCompletion::from_parts(0, value as i32, 0);
-                    prop_assert_eq!(reports.push(&mut reports_left[at], report), room);
+                    prop_assert_eq!(reports.push(&mut lists[at], report), room);
                     if room {
                         model[at].push_back(value as i32);
                     }
                 } else {
-                    let taken = reports.pop(&mut reports_left[at]).map(RawCompletion::result);
+                    let taken = reports.pop(&mut lists[at]).map(RawCompletion::result);
                     prop_assert_eq!(taken, model[at].pop_front());
                 }
-                prop_assert_eq!(reports_left[at].is_empty(), model[at].is_empty());
+                prop_assert_eq!(lists[at].is_empty(), model[at].is_empty());
                 prop_assert_eq!(reports.len() as usize, model.iter().map(VecDeque::len).sum::<usize>());
             }
         }

@@ -1,4 +1,4 @@
-//! What the ring reports of sockets, and what events are made of it.
+//! Sockets as a source: conversion of ring reports to events.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,9 +23,9 @@ const IN: u32 = libc::POLLIN as u32;
 const ERR: u32 = libc::POLLERR as u32;
 const RDHUP: u32 = libc::POLLRDHUP as u32;
 
-/// A source of events: the sockets that are given to it. All its memory is taken at the start.
+/// A source of events: sockets. All its memory is allocated at creation.
 ///
-/// What is done with them is done by methods of [`ControlBlock`](crate::ControlBlock).
+/// Its sockets are used by methods of [`ControlBlock`](crate::ControlBlock).
 ///
 /// ```
 /// use send_core::{EventType, ControlBlock, Group, Groups, SocketId, SocketConfig, Sockets};
@@ -36,31 +36,31 @@ const RDHUP: u32 = libc::POLLRDHUP as u32;
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// let client = TcpStream::connect(listener.local_addr()?)?;
 /// send.set_group(EventType::ACCEPT, Some(Group::FIRST))?;
-/// // Accepted sockets are watched, in the group that follows.
+/// // Accepted sockets are watched in the next group.
 /// send.auto_accept(listener, Some(Group::FIRST.next()))?;
 /// send.wait(Groups::ALL, None)?;
-/// let event = send.next_event().expect("it has waited for one");
+/// let event = send.next_event().expect("wait returned true");
 /// let connection = SocketId::of(&event).expect("an event of a socket");
 /// assert_eq!(send.send(connection, b"hello")?, Some(5));
 /// # drop(client);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Sockets {
-    /// It goes before the sockets, of which it holds some.
+    /// Dropped before the sockets, as it uses their descriptors.
     pub(super) kernel: UringKernel,
     pub(super) table: SocketTable,
     pub(super) listeners: Vec<SocketId>,
-    /// What was received, and not made out.
+    /// Reports of received data that are not decoded.
     reports: Reports,
-    /// Of that, what sockets have left that are gone.
+    /// Such reports of released sockets.
     stale: ReportList,
-    /// Sockets that the ring has to be told of.
+    /// Sockets whose operation must be started.
     waiting: VecDeque<SocketId>,
     /// Sockets that found no receive buffer.
-    starved: VecDeque<SocketId>,
-    /// The waker's report, which is made out before the next wait.
-    woken: Option<RawCompletion>,
-    /// Groups that were given to sockets so far.
+    without_buffer: VecDeque<SocketId>,
+    /// The waker's report, decoded before the next wait.
+    wake_report: Option<RawCompletion>,
+    /// Groups used by sockets so far.
     pub(super) groups: Groups,
 }
 
@@ -70,14 +70,14 @@ impl fmt::Debug for Sockets {
     }
 }
 
-/// Most connections, gone before they were accepted, that one event looks at.
+/// Maximum number of aborted connections skipped for one event.
 const MAX_ABORTED_ACCEPTS: u32 = 64;
 
 impl Sockets {
-    /// Room for sockets, over a ring of the calling thread.
+    /// Creates a ring and storage for sockets. It is bound to the calling thread.
     ///
     /// # Errors
-    /// When the ring can't be set up, with the reason in words, or there can't be so many.
+    /// Returns an error if the configuration is invalid or the ring cannot be created.
     pub fn new(config: &SocketConfig) -> Result<Self, SendSetupError> {
         config.check()?;
         let &SocketConfig { sockets, buffers, buffer_size } = config;
@@ -90,13 +90,13 @@ impl Sockets {
             reports: Reports::new(buffers.into()),
             stale: ReportList::default(),
             waiting: room(),
-            starved: room(),
-            woken: None,
+            without_buffer: room(),
+            wake_report: None,
             groups: Groups::NONE,
         })
     }
 
-    /// Takes a socket in, which tells of itself from now on.
+    /// Adds a socket and starts its operation.
     pub(super) fn adopt(
         &mut self,
         fd: OwnedFd,
@@ -106,7 +106,7 @@ impl Sockets {
         if self.table.is_full() {
             return Err(Error::TooManySockets);
         }
-        // SAFETY: it is open until the call is over.
+        // SAFETY: it is open until the call has returned.
         let lent = unsafe { Fd::lent(fd.as_fd()) };
         let signals = self.kernel.host_mut().enable_sigio(lent);
         signals.map_err(|e| Error::System("a socket's signal", e.raw_os_error()))?;
@@ -115,21 +115,21 @@ impl Sockets {
             self.groups = self.groups | group.into();
         }
         self.waiting.push_back(socket);
-        self.begin();
+        self.start_waiting();
         Ok(socket)
     }
 
-    /// Tells the ring of sockets. It may be called in a signal handler, as there is room for all.
-    fn begin(&mut self) {
-        // Sockets that found no receive buffer begin again when there are some.
+    /// Starts operations of waiting sockets. May be called in a signal handler.
+    fn start_waiting(&mut self) {
+        // Restart sockets that found no receive buffer, now that some are free.
         if u32::from(self.kernel.buffers()) > self.reports.len() {
-            self.waiting.append(&mut self.starved);
+            self.waiting.append(&mut self.without_buffer);
         }
         while let Some(socket) = self.waiting.front().copied() {
             if let Some(SocketEntry { fd: Some(fd), role, .. }) = self.table.get(socket) {
                 let token = socket.token(kind(*role));
-                // SAFETY: it stays in its place until the kernel has been told of its end (`release`), or is
-                // dropped: it goes before the sockets.
+                // SAFETY: it stays open until the kernel was asked to end the operation (`release`),
+                // or until `self` is dropped: the kernel is dropped before the sockets.
                 let lent = unsafe { Fd::lent(fd.as_fd()) };
                 if !self.kernel.begin(token, lent) {
                     if !self.kernel.flush().unwrap_or(false) {
@@ -140,45 +140,45 @@ impl Sockets {
             }
             self.waiting.pop_front();
         }
-        // A kernel that can't be used any more says so at the next wait.
+        // A kernel fault is reported by the next wait.
         let _ = self.kernel.flush();
     }
 
-    /// Makes out what the waker has brought, outside signal handlers.
+    /// Decodes the waker's report, outside signal handlers.
     fn decode_wake(&mut self) {
-        if let Some(woken) = self.woken.take() {
-            // SAFETY: `collect` had it from this kernel, and has put it here once.
-            unsafe { self.kernel.decode(woken) };
+        if let Some(wake_report) = self.wake_report.take() {
+            // SAFETY: `collect` got it from this kernel and stored it here once.
+            unsafe { self.kernel.decode(wake_report) };
         }
     }
 
-    /// Does what can't be done in a signal handler: what the waker has brought, and giving receive
-    /// buffers back, which an interrupted application may be dropping.
+    /// Performs work that a signal handler cannot: decodes the waker's report, and returns receive
+    /// buffers, which an interrupted application may be dropping.
     fn maintain_ring(&mut self) {
         self.decode_wake();
         while let Some(report) = self.reports.pop(&mut self.stale) {
-            // SAFETY: as above, and it is of a stream.
+            // SAFETY: as above, and it is a report of a stream.
             drop(unsafe { self.kernel.bytes(report) });
         }
         self.kernel.give_back();
-        self.begin();
+        self.start_waiting();
     }
 
-    /// A socket's state was reported.
-    fn changed(&mut self, report: RawCompletion, sink: &mut EventSink<'_>) {
+    /// Handles a report of a socket's state.
+    fn state_reported(&mut self, report: RawCompletion, sink: &mut EventSink<'_>) {
         let socket = SocketId::of_token(report.token());
         let Some(entry) = self.table.get(socket) else { return };
         match u32::try_from(report.result()) {
             Ok(state) => {
-                entry.news |= state;
+                entry.unreported |= state;
                 if !report.has_more() {
                     self.waiting.push_back(socket);
                 }
             }
-            // It is not tried again, or it might fail to no end.
+            // It is not restarted, as it might fail endlessly.
             Err(_) => {
-                entry.news |= ERR;
-                entry.failed = ERR;
+                entry.unreported |= ERR;
+                entry.failed = true;
             }
         }
         if entry.role == Role::Watched {
@@ -186,8 +186,8 @@ impl Sockets {
         }
     }
 
-    /// Bytes were received, or are no more.
-    fn received(&mut self, report: RawCompletion, sink: &mut EventSink<'_>) {
+    /// Handles a report of received bytes or the end of the stream.
+    fn data_reported(&mut self, report: RawCompletion, sink: &mut EventSink<'_>) {
         let socket = SocketId::of_token(report.token());
         let Some(entry) = self.table.get(socket) else {
             if report.has_buffer() {
@@ -196,19 +196,19 @@ impl Sockets {
             return;
         };
         if report.result() == -libc::ENOBUFS {
-            return self.starved.push_back(socket);
+            return self.without_buffer.push_back(socket);
         }
         let is_end = report.result() <= 0;
         if report.has_buffer() {
-            let to = if is_end { &mut self.stale } else { &mut entry.reports_left };
-            // There is room for as many as there are buffers.
+            let to = if is_end { &mut self.stale } else { &mut entry.reports };
+            // There is room for as many reports as buffers.
             self.reports.push(to, report);
         }
         if is_end {
             entry.end = Some(-report.result());
-            entry.news |= if report.result() == 0 { IN | RDHUP } else { ERR };
+            entry.unreported |= if report.result() == 0 { IN | RDHUP } else { ERR };
         } else {
-            entry.news |= IN;
+            entry.unreported |= IN;
             if !report.has_more() {
                 self.waiting.push_back(socket);
             }
@@ -216,65 +216,65 @@ impl Sockets {
         sink.raise(socket.slot(), entry.group, event(EventType::DATA, socket, entry));
     }
 
-    /// Has an event wait for every listener that may have connections.
-    fn call_listeners(&mut self, sink: &mut EventSink<'_>) {
+    /// Raises an event for every listener that may have connections.
+    fn raise_accepts(&mut self, sink: &mut EventSink<'_>) {
         let Some(group) = sink.group(EventType::ACCEPT) else { return };
         for listener in &self.listeners {
-            if let Some(entry) = self.table.get(*listener).filter(|entry| entry.news != 0) {
-                entry.news = 0;
+            if let Some(entry) = self.table.get(*listener).filter(|entry| entry.unreported != 0) {
+                entry.unreported = 0;
                 sink.raise(listener.slot(), group, event(EventType::ACCEPT, *listener, entry));
             }
         }
     }
 
-    /// Accepts a listener's next connection, as its event is delivered (SEND 3.6.1).
+    /// Accepts a listener's next connection, when its event is delivered (SEND 3.6.1).
     fn accept(&mut self, listener: SocketId) -> Option<Event> {
         for _ in 0..MAX_ABORTED_ACCEPTS {
             let full = self.table.is_full();
             let entry = self.table.get(listener)?;
             let (Some(fd), Role::Listens(inherited)) = (&entry.fd, entry.role) else { return None };
             let accepted = match full {
-                // One that is released makes room.
+                // Retried after a socket was released.
                 true => Err(Errno::NFILE),
-                false if entry.failed != 0 => Err(Errno::INVAL),
+                false if entry.failed => Err(Errno::INVAL),
                 false => net::accept_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK),
             };
             match accepted {
                 Ok(fd) => {
-                    // There may be more.
-                    entry.news = IN;
-                    return self.arrived(fd, inherited);
+                    // More connections may be waiting.
+                    entry.unreported = IN;
+                    return self.add_accepted(fd, inherited);
                 }
                 Err(Errno::AGAIN) => return None,
                 Err(errno) if is_aborted_accept(errno) || errno == Errno::INTR => {}
                 Err(errno)
                     if is_fd_limit(errno) || [Errno::NOBUFS, Errno::NOMEM].contains(&errno) =>
                 {
-                    // It is tried again at the next look.
-                    entry.news = IN;
+                    // Retried at the next poll.
+                    entry.unreported = IN;
                     return None;
                 }
                 Err(_) => {
-                    entry.failed = ERR;
+                    entry.failed = true;
                     let failed = event(EventType::ACCEPT, listener, entry);
                     return Some(Event { fd: -1, state: ERR, ..failed });
                 }
             }
         }
-        // The others are for the next look.
+        // The others are accepted at the next poll.
         if let Some(entry) = self.table.get(listener) {
-            entry.news = IN;
+            entry.unreported = IN;
         }
         None
     }
 
-    /// Takes in a connection, which inherits what its listener was told (SIOCEVTCLONE).
-    fn arrived(&mut self, fd: OwnedFd, inherited: Option<Group>) -> Option<Event> {
+    /// Adds an accepted connection, which inherits its listener's group (SIOCEVTCLONE).
+    fn add_accepted(&mut self, fd: OwnedFd, inherited: Option<Group>) -> Option<Event> {
         let state = state(fd.as_fd()).unwrap_or(0);
         let role = if inherited.is_some() { Role::Watched } else { Role::Held };
         if role == Role::Watched {
-            // Where that is refused its events come at the next entry into the kernel.
-            // SAFETY: it is open until the call is over.
+            // If this fails, its events are delivered at the next entry into the kernel.
+            // SAFETY: the descriptor is open until the call has returned.
             let lent = unsafe { Fd::lent(fd.as_fd()) };
             let _ = self.kernel.host_mut().enable_sigio(lent);
         }
@@ -286,20 +286,20 @@ impl Sockets {
         Some(Event { state, ..event(EventType::ACCEPT, socket, entry) })
     }
 
-    /// The next of what a socket has received.
-    pub(super) fn next_piece(&mut self, socket: SocketId) -> Result<Received, Error> {
+    /// Returns the next data received by a socket.
+    pub(super) fn next_received(&mut self, socket: SocketId) -> Result<Received, Error> {
         self.maintain_ring();
         let entry = self.table.get(socket).filter(|entry| entry.role == Role::Receives);
         let entry = entry.ok_or(Error::NoSuchSocket)?;
-        if let Some(report) = self.reports.pop(&mut entry.reports_left) {
-            if entry.reports_left.is_empty() && entry.end.is_none() {
-                entry.news = 0;
+        if let Some(report) = self.reports.pop(&mut entry.reports) {
+            if entry.reports.is_empty() && entry.end.is_none() {
+                entry.unreported = 0;
             }
-            // SAFETY: `received` had it from this kernel, of a stream, and has put it there once.
+            // SAFETY: `received` got it from this kernel, for a stream, and stored it there once.
             let bytes = unsafe { self.kernel.bytes(report) };
             return Ok(bytes.map_or(Received::Nothing, Received::Bytes));
         }
-        entry.news = 0;
+        entry.unreported = 0;
         match entry.end {
             None => Ok(Received::Nothing),
             Some(0) => Ok(Received::End),
@@ -307,7 +307,7 @@ impl Sockets {
         }
     }
 
-    /// Lets a socket go. Nothing is told of it any more.
+    /// Removes a socket. It is the source of no further events.
     pub(super) fn release(
         &mut self,
         socket: SocketId,
@@ -316,95 +316,95 @@ impl Sockets {
         let entry = self.table.get(socket).ok_or(Error::NoSuchSocket)?;
         let role = entry.role;
         if role != Role::Held {
-            let ended =
-                self.kernel.end(socket.token(kind(role))).map_err(|fault| broken(&fault))?;
-            // What the kernel has not been told might reach another socket of that number.
-            if !ended {
+            let is_submitted =
+                self.kernel.end(socket.token(kind(role))).map_err(|fault| system_error(&fault))?;
+            // An operation that was not ended might affect another socket with this descriptor.
+            if !is_submitted {
                 return Err(Error::Busy);
             }
         }
         sink.withdraw(socket.slot());
-        self.listeners.retain(|known| *known != socket);
-        for list in [&mut self.waiting, &mut self.starved] {
-            list.retain(|known| *known != socket);
+        self.listeners.retain(|other| *other != socket);
+        for list in [&mut self.waiting, &mut self.without_buffer] {
+            list.retain(|other| *other != socket);
         }
-        let mut left = self.table.get(socket).map(|entry| entry.reports_left).unwrap_or_default();
-        while let Some(report) = self.reports.pop(&mut left) {
+        let mut remaining = self.table.get(socket).map(|entry| entry.reports).unwrap_or_default();
+        while let Some(report) = self.reports.pop(&mut remaining) {
             // SAFETY: as in `next_piece`.
             drop(unsafe { self.kernel.bytes(report) });
         }
         let fd = self.table.take(socket).ok_or(Error::NoSuchSocket)?;
         if role != Role::Held {
-            // It is a socket that could be set to signal.
+            // `SIGIO` was enabled on it, so disabling it is expected to succeed.
             // SAFETY: as in `adopt`.
             let lent = unsafe { Fd::lent(fd.as_fd()) };
             let _ = self.kernel.host_mut().disable_sigio(lent);
         }
-        // Its buffers are for the others.
+        // Its receive buffers are free for other sockets.
         self.maintain_ring();
         Ok(fd)
     }
 }
 
 impl Drop for Sockets {
-    /// The kernel would wait for the waker's report.
+    /// Decodes the waker's report, for which the kernel would wait otherwise.
     fn drop(&mut self) {
         self.decode_wake();
     }
 }
 
-/// Under what kind of token a socket reports.
+/// Returns the kind of token under which a socket reports.
 fn kind(role: Role) -> OpKind {
     if role == Role::Receives { OpKind::Stream } else { OpKind::Watch }
 }
 
-/// An event of a socket.
+/// Returns an event of a socket.
 fn event(kind: EventType, socket: SocketId, entry: &SocketEntry) -> Event {
     let fd = entry.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-    Event { fd, state: entry.news, value: socket.value(), ..Event::new(kind) }
+    Event { fd, state: entry.unreported, value: socket.value(), ..Event::new(kind) }
 }
 
-/// The state of a socket, in the format of poll(2), which may be called in a signal handler.
+/// Returns a socket's state in the format of poll(2). May be called in a signal handler.
 fn state(fd: BorrowedFd<'_>) -> Option<u32> {
-    let wanted = PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP;
-    let mut polled = [PollFd::from_borrowed_fd(fd, wanted)];
+    let events = PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP;
+    let mut polled = [PollFd::from_borrowed_fd(fd, events)];
     poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()?;
     Some(polled[0].revents().bits().into())
 }
 
-fn broken(fault: &KernelError) -> Error {
+fn system_error(fault: &KernelError) -> Error {
     Error::System(fault.context, fault.error.raw_os_error().unwrap_or(0))
 }
 
-// SAFETY: `collect`, `queued` and `revalidate` call of the kernel what says that it may be called in a
-// signal handler, and accept(2), poll(2) and fcntl(2), which signal-safety(7) lists. What they put
-// into lists finds room that was made in `new`: a socket stands once in each, and reports of received
-// bytes are no more than buffers.
+// SAFETY: `collect`, `queued` and `revalidate` call kernel methods that are documented as callable
+// in a signal handler, and accept(2), poll(2) and fcntl(2), which signal-safety(7) lists. The lists
+// have the capacity allocated in `new`: a socket is in each at most once, and there are no more
+// reports of received bytes than buffers.
 unsafe impl Source for Sockets {
     fn collect(&mut self, sink: &mut EventSink<'_>) {
-        // As in `begin`.
+        // Errors are handled as in `begin`.
         let _ = self.kernel.run_task_work();
         loop {
             while let Some(report) = self.kernel.next_raw() {
                 match report.token().kind() {
-                    OpKind::Watch => self.changed(report, sink),
-                    OpKind::Stream => self.received(report, sink),
-                    OpKind::Wake => self.woken = Some(report),
-                    // That something had ended before it was cancelled.
+                    OpKind::Watch => self.state_reported(report, sink),
+                    OpKind::Stream => self.data_reported(report, sink),
+                    OpKind::Wake => self.wake_report = Some(report),
+                    // A completion of an operation that ended before its cancellation.
                     _ => {}
                 }
             }
-            self.begin();
-            // What was begun may have something to tell at once.
+            self.start_waiting();
+            // The started operations may have completed at once.
             if self.kernel.raw_pending() == 0 {
                 break;
             }
         }
-        self.call_listeners(sink);
+        self.raise_accepts(sink);
     }
 
     fn queued(&self) -> u32 {
-        let unnotified = |listener: &&SocketId| self.table.has_news(**listener);
+        let unnotified = |listener: &&SocketId| self.table.has_unreported(**listener);
         let listeners = self.listeners.iter().filter(unnotified).count();
         self.kernel.raw_pending() + self.waiting.len() as u32 + listeners as u32
     }
@@ -424,12 +424,12 @@ unsafe impl Source for Sockets {
         }
         let entry = self.table.get(socket)?;
         let state = match &entry.fd {
-            Some(fd) if event.kind == EventType::READY => {
-                let news = mem::take(&mut entry.news);
-                let now = state(fd.as_fd()).map_or(news, |state| state | entry.failed);
-                if now & news == 0 { 0 } else { now }
+            Some(fd) if event.kind == EventType::READY && !entry.failed => {
+                let unreported = mem::take(&mut entry.unreported);
+                let now = state(fd.as_fd()).unwrap_or(unreported);
+                if now & unreported == 0 { 0 } else { now }
             }
-            _ => entry.news,
+            _ => entry.unreported,
         };
         (state != 0).then_some(Event { state, ..event })
     }
@@ -437,7 +437,7 @@ unsafe impl Source for Sockets {
     fn regrouped(&mut self, kind: EventType) {
         for listener in self.listeners.iter().filter(|_| kind == EventType::ACCEPT) {
             if let Some(entry) = self.table.get(*listener) {
-                entry.news |= IN;
+                entry.unreported |= IN;
             }
         }
     }
@@ -451,12 +451,12 @@ unsafe impl Source for Sockets {
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<(), Error> {
-        let was_woken = self.woken.is_some();
+        let had_wake_report = self.wake_report.is_some();
         self.maintain_ring();
-        if was_woken {
-            // Only now is another wake heard; what it was for is looked at before anybody sleeps.
+        if had_wake_report {
+            // Another wake-up is reported only from now on. The caller polls before it sleeps.
             return Ok(());
         }
-        self.kernel.turn(until).map_err(|fault| broken(&fault))
+        self.kernel.turn(until).map_err(|fault| system_error(&fault))
     }
 }

@@ -1,6 +1,6 @@
-//! The sockets that tell of themselves: their names, and how far each has come.
+//! Table of sockets: identifiers and state.
 //!
-//! The table is there before them, so that a connection can be taken in by a signal handler.
+//! It is allocated in advance, so that a signal handler can add accepted connections.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -9,31 +9,32 @@ use shared_ring::{OpKind, Token};
 use super::reports::ReportList;
 use crate::{Event, EventType, Group};
 
-/// The name of a socket: events of one that is gone (SEND 2.4.3) are known by it. A slot has the same name
-/// again after [`Token::GENERATIONS`] sockets.
+/// Identifies a socket, so that events of released sockets can be recognized (SEND 2.4.3). A slot
+/// reuses an identifier after [`Token::GENERATIONS`] sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketId {
     slot: u32,
-    /// How often the slot was used before, modulo [`Token::GENERATIONS`].
+    /// Number of earlier uses of the slot, modulo [`Token::GENERATIONS`].
     generation: u32,
 }
 
 impl SocketId {
-    /// The socket that an event is about: of [`ACCEPT`](EventType::ACCEPT) the new one, of
-    /// [`READY`](EventType::READY) and [`DATA`](EventType::DATA) the one that tells. None of other types
-    /// of events.
+    /// Returns the socket of an event: the new one for [`ACCEPT`](EventType::ACCEPT), the source
+    /// for [`READY`](EventType::READY) and [`DATA`](EventType::DATA). Returns `None` for other
+    /// event types.
     pub fn of(event: &Event) -> Option<Self> {
-        let tells = [EventType::ACCEPT, EventType::READY, EventType::DATA].contains(&event.kind);
+        let is_sockets =
+            [EventType::ACCEPT, EventType::READY, EventType::DATA].contains(&event.kind);
         let (slot, generation) = (event.value as u32, (event.value >> 32) as u32);
-        tells.then_some(SocketId { slot, generation })
+        is_sockets.then_some(SocketId { slot, generation })
     }
 
-    /// The [`value`](Event::value) of its events.
+    /// Returns the [`value`](Event::value) of its events.
     pub fn value(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// Where it stands, which is also its number as an origin of events.
+    /// Returns its slot, which is also its number as an origin of events.
     pub(crate) fn slot(self) -> u32 {
         self.slot
     }
@@ -47,34 +48,34 @@ impl SocketId {
     }
 }
 
-/// What is done with a socket.
+/// Use of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It was accepted, and tells nothing.
+    /// Accepted, without events.
     Held,
-    /// Its connections are accepted; they are watched if they inherit a group.
+    /// Listener with automatic accept. Connections are watched if they inherit a group.
     Listens(Option<Group>),
-    /// It tells of its state.
+    /// Events report its state.
     Watched,
-    /// It tells of what it has received.
+    /// Events report received data.
     Receives,
 }
 
-/// A socket.
+/// State of one slot.
 #[derive(Debug)]
 pub(crate) struct SocketEntry {
-    /// None when the place is vacant.
+    /// `None` if the slot is vacant.
     pub(crate) fd: Option<OwnedFd>,
     generation: u32,
     pub(crate) role: Role,
     pub(crate) group: Group,
-    /// Of what was reported and not told since, or received and not taken, in the format of poll(2).
-    pub(crate) news: u32,
-    /// What has happened to it that it can't be asked about: POLLERR when it can't tell any more.
-    pub(crate) failed: u32,
-    /// What was received, as it was reported.
-    pub(crate) reports_left: ReportList,
-    /// Why it receives no more: 0 at the end of the stream, or an error's number.
+    /// State reported by the ring but not by an event, or data not taken, as in poll(2).
+    pub(crate) unreported: u32,
+    /// Its operation has failed and is not restarted.
+    pub(crate) failed: bool,
+    /// Reports of received data.
+    pub(crate) reports: ReportList,
+    /// Reason why receiving stopped: 0 at the end of the stream, otherwise the errno.
     pub(crate) end: Option<i32>,
 }
 
@@ -91,7 +92,7 @@ impl SocketTable {
         SocketTable { table: (0..max).map(entry).collect(), vacant: (0..max).rev().collect() }
     }
 
-    /// How many there may be.
+    /// Returns the maximum number of sockets.
     pub(crate) fn max(&self) -> u32 {
         self.table.len() as u32
     }
@@ -100,7 +101,7 @@ impl SocketTable {
         self.vacant.is_empty()
     }
 
-    /// Takes a socket in, and names it; none when there is no room, and it is closed.
+    /// Adds a socket. Returns `None` and closes it if the table is full.
     pub(crate) fn put(&mut self, fd: OwnedFd, role: Role, group: Group) -> Option<SocketId> {
         let slot = self.vacant.pop()?;
         let entry = &mut self.table[slot as usize];
@@ -108,24 +109,24 @@ impl SocketTable {
         Some(SocketId { slot, generation: entry.generation })
     }
 
-    /// Takes a socket out. Its name is not used again.
+    /// Removes a socket. Its identifier becomes invalid.
     pub(crate) fn take(&mut self, socket: SocketId) -> Option<OwnedFd> {
         let entry = self.get(socket)?;
         entry.generation = (entry.generation + 1) % Token::GENERATIONS;
         let fd = entry.fd.take();
-        // There is room for every place.
+        // `vacant` has capacity for all slots.
         self.vacant.push(socket.slot);
         fd
     }
 
-    /// The descriptor of a socket, if it is there still.
+    /// Returns the descriptor of a socket, if it was not removed.
     pub(crate) fn descriptor(&self, socket: SocketId) -> Option<i32> {
         Some(self.current(socket)?.fd.as_ref()?.as_raw_fd())
     }
 
-    /// Whether a socket has anything to tell.
-    pub(crate) fn has_news(&self, socket: SocketId) -> bool {
-        self.current(socket).is_some_and(|entry| entry.news != 0)
+    /// Returns whether a socket has something to report.
+    pub(crate) fn has_unreported(&self, socket: SocketId) -> bool {
+        self.current(socket).is_some_and(|entry| entry.unreported != 0)
     }
 
     fn current(&self, socket: SocketId) -> Option<&SocketEntry> {
@@ -133,7 +134,7 @@ impl SocketTable {
         (entry.fd.is_some() && entry.generation == socket.generation).then_some(entry)
     }
 
-    /// A socket, if it is there still.
+    /// Returns a socket's state, if it was not removed.
     pub(crate) fn get(&mut self, socket: SocketId) -> Option<&mut SocketEntry> {
         let entry = self.table.get_mut(socket.slot as usize)?;
         (entry.fd.is_some() && entry.generation == socket.generation).then_some(entry)
@@ -142,7 +143,7 @@ impl SocketTable {
 
 impl SocketEntry {
     fn new(fd: Option<OwnedFd>, generation: u32, role: Role, group: Group) -> Self {
-        let (reports_left, end) = (ReportList::default(), None);
-        SocketEntry { fd, generation, role, group, news: 0, failed: 0, reports_left, end }
+        let (reports, end) = (ReportList::default(), None);
+        SocketEntry { fd, generation, role, group, unreported: 0, failed: false, reports, end }
     }
 }

@@ -1,6 +1,6 @@
-//! A signal may come to any thread, and where this crate is in a library that was loaded by dlopen(3), the first
-//! use of a thread's local storage takes memory from the allocator. That must not be in the handler.
-//! (dlinfo(3) of the GNU C library says whether a thread has the library's storage.)
+//! A signal may arrive at any thread. If this crate is in a library loaded by dlopen(3), a thread's
+//! first use of the library's thread-local storage allocates, so the handler must not use it.
+//! (dlinfo(3) of the GNU C library reports whether a thread has the storage.)
 
 #![cfg(target_env = "gnu")]
 
@@ -11,7 +11,7 @@ use std::{env, mem, ptr, thread};
 
 const RTLD_DI_TLS_DATA: libc::c_int = 10;
 
-/// The library, built as this program was.
+/// Builds the library like this program. Returns its path.
 fn library() -> PathBuf {
     let program = env::current_exe().unwrap();
     let built = program.parent().and_then(|deps| deps.parent()).unwrap();
@@ -31,20 +31,20 @@ unsafe impl Send for Library {}
 impl Library {
     fn load() -> Self {
         let path = CString::new(library().into_os_string().into_encoded_bytes()).unwrap();
-        // SAFETY: the library does nothing when it is loaded.
+        // SAFETY: loading the library runs no code.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{path:?} can't be loaded");
         Library(handle)
     }
 
     fn function(self, name: &CStr) -> *mut c_void {
-        // SAFETY: the handle is open, for good.
+        // SAFETY: the handle is never closed.
         let function = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!function.is_null());
         function
     }
 
-    /// Whether the calling thread has the library's storage.
+    /// Returns whether the calling thread has the library's storage.
     fn has_storage(self) -> bool {
         let mut storage: *mut c_void = ptr::null_mut();
         // SAFETY: the request writes a pointer.
@@ -57,22 +57,22 @@ impl Library {
 extern "C" fn nothing(_: libc::c_int) {}
 
 #[test]
-fn the_first_use_of_a_threads_storage_was_in_the_handler() {
+fn handler_allocated_thread_local_storage() {
     let former = nothing as extern "C" fn(_) as libc::sighandler_t;
     // SAFETY: the handler does nothing.
     unsafe { libc::signal(libc::SIGSEGV, former) };
     let library = Library::load();
-    let (begin, seen) = (library.function(c"loaded_begin"), library.function(c"loaded_seen"));
+    let (begin, count) = (library.function(c"loaded_begin"), library.function(c"loaded_count"));
     // SAFETY: the functions have these types.
-    let (begin, seen) = unsafe {
+    let (begin, count) = unsafe {
         (
             mem::transmute::<*mut c_void, extern "C" fn(i32) -> bool>(begin),
-            mem::transmute::<*mut c_void, extern "C" fn() -> u64>(seen),
+            mem::transmute::<*mut c_void, extern "C" fn() -> u64>(count),
         )
     };
     assert!(begin(libc::SIGUSR1));
-    assert!(library.has_storage(), "a thread that has a block has it before a signal can come");
-    let stranger = move || {
+    assert!(library.has_storage(), "a thread with a block has it before a signal can arrive");
+    let other_thread = move || {
         let library = library;
         assert!(!library.has_storage());
         for signal in [libc::SIGUSR1, libc::SIGIO, libc::SIGSEGV] {
@@ -81,9 +81,9 @@ fn the_first_use_of_a_threads_storage_was_in_the_handler() {
             assert!(!library.has_storage(), "signal {signal}");
         }
     };
-    thread::spawn(stranger).join().unwrap();
-    // The thread whose event it is has it.
-    while seen() == 0 {
+    thread::spawn(other_thread).join().unwrap();
+    // The thread that claimed the signal gets it.
+    while count() == 0 {
         thread::yield_now();
     }
 }

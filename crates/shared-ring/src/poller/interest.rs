@@ -70,3 +70,26 @@ unsafe impl<H: HintSource, A: PollNow> Poller for InterestPoller<H, A> {
         self.0.overflows()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn scan_counts_its_system_calls() {
+        let (one, other) = UnixDatagram::pair().unwrap();
+        let mut poller = InterestPoller::over(EpollEdges::new().unwrap(), Linux::default(), 1);
+        for socket in [&one, &other] {
+            poller.set(Fd::from_raw(socket.as_raw_fd()), Readiness::WRITE).unwrap();
+        }
+        let before = poller.system_calls();
+        let mut ready = Vec::new();
+        poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
+        assert_eq!((ready.len(), poller.overflows()), (2, 1));
+        // epoll_wait, poll, and epoll_ctl to check each descriptor's registration.
+        assert_eq!(poller.system_calls() - before, 4);
+    }
+}

@@ -128,8 +128,7 @@ impl SignalQueue {
     }
 
     /// Returns whether a descriptor signals to this queue; its number may have been reused.
-    fn is_watched(&mut self, fd: Fd) -> bool {
-        self.system_calls += 2;
+    fn is_watched(&self, fd: Fd) -> bool {
         // SAFETY: returns a number.
         let signal = unsafe { libc::fcntl(fd.raw(), F_GETSIG) };
         let marks = self.first..self.first + libc::c_int::from(Self::MAX_MARKS);
@@ -182,7 +181,7 @@ impl SignalSource for SignalQueue {
             self.system_calls += 1;
             // SAFETY: the set and `info` are live, `timeout` is null or points to a live value.
             let signal = unsafe { libc::sigtimedwait(&self.signals, &mut info, timeout) };
-            if signal < 0 {
+            if signal == -1 {
                 let error = io::Error::last_os_error();
                 let ended = [Some(libc::EAGAIN), Some(libc::EINTR)].contains(&error.raw_os_error());
                 return if ended { Ok(None) } else { Err(error) };

@@ -1,4 +1,4 @@
-//! A kernel that is watched from above.
+//! A kernel that checks its interface.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -11,21 +11,22 @@ use crate::{
     SubmitError, Submitted, Token, Waker,
 };
 
-/// A kernel over a simulated machine, and a watch on what passes between it and its user: every
-/// completion belongs to an operation that was posted, every operation has one last completion, no
-/// name is used twice at a time, none ends as cancelled that was not, and no descriptor is closed
-/// while in use.
+/// A wrapper that checks the operations and completions of a kernel on a simulated machine.
+///
+/// Every completion belongs to an operation that was posted, and every operation has one last
+/// completion. Tokens are unique among operations in flight. No operation ends as cancelled that
+/// was not cancelled, and no descriptor is closed while in use.
 pub struct CheckedKernel<K> {
     kernel: K,
     machine: Machine,
     in_flight: HashMap<Token, PostedOp, FixedState>,
 }
 
-/// What was posted under a name.
+/// The operation posted with a token.
 #[derive(Clone, Copy, Debug)]
 struct PostedOp {
     fd: Option<Fd>,
-    /// It may have completions before the last.
+    /// Several completions are possible.
     is_multishot: bool,
     cancelled: bool,
 }
@@ -47,15 +48,15 @@ impl PostedOp {
 }
 
 impl<K> CheckedKernel<K> {
-    /// Watches a kernel over a machine.
+    /// Wraps a kernel over a machine.
     pub fn over(kernel: K, machine: &Machine) -> Self {
         CheckedKernel { kernel, machine: machine.clone(), in_flight: HashMap::default() }
     }
 
-    /// Notes what an outcome gives to the program.
-    fn look_at(&self, token: Token, outcome: &Outcome) {
+    /// Notes what an outcome passes to the program.
+    fn note_outcome(&self, token: Token, outcome: &Outcome) {
         match outcome {
-            Outcome::Accepted(socket) => self.machine.state().usage.told(socket.number()),
+            Outcome::Accepted(socket) => self.machine.state().usage.reported(socket.number()),
             Outcome::Received(bytes) => self.machine.state().usage.received(bytes),
             Outcome::Sent(_, n) if *n > GatherList::MAX_BYTES => {
                 self.machine.fail(format!("{token:?} has sent {n} bytes at once"));
@@ -64,7 +65,7 @@ impl<K> CheckedKernel<K> {
         }
     }
 
-    /// The machine.
+    /// Returns the machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -77,7 +78,7 @@ impl<K> Drop for CheckedKernel<K> {
     }
 }
 
-// SAFETY: it hands on what its kernel says, and keeps numbers to compare them only.
+// SAFETY: every call is passed on to the inner kernel; descriptors are kept only to be compared.
 unsafe impl<K: Submit> Submit for CheckedKernel<K> {
     type Host = K::Host;
 
@@ -88,24 +89,23 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
         if let Op::Close { socket } = &op {
             let used = |(_, other): &(&Token, &PostedOp)| other.fd == posting.fd;
             if let Some((other, _)) = self.in_flight.iter().find(used) {
-                self.machine
-                    .fail(format!("{socket:?} is to be closed while {other:?} is in flight"));
+                self.machine.fail(format!("{socket:?} is closed while {other:?} is in flight"));
             }
         }
         if let Op::Send { data, .. } = &op {
-            self.machine.state().usage.sends(data);
+            self.machine.state().usage.note_send(data);
         }
         if let Op::SendFile { len, .. } = &op
             && *len as usize > GatherList::MAX_BYTES
         {
-            self.machine.fail(format!("{token:?} is to send {len} bytes of a file at once"));
+            self.machine.fail(format!("{token:?} sends {len} bytes of a file at once"));
         }
         let posted = self.kernel.submit(token, op)?;
         if let Submitted::Done(outcome) = &posted {
-            self.look_at(token, outcome);
+            self.note_outcome(token, outcome);
         }
         if self.in_flight.contains_key(&token) {
-            self.machine.fail(format!("{token:?} is taken while one of its name is in flight"));
+            self.machine.fail(format!("{token:?} is accepted although it is in flight"));
         }
         if let Submitted::InFlight = posted {
             self.in_flight.insert(token, posting);
@@ -163,18 +163,18 @@ impl<K: Kernel> Kernel for CheckedKernel<K> {
         if token.kind() == OpKind::Wake && matches!(completion.outcome, Outcome::Woken) {
             return Some(completion);
         }
-        self.look_at(token, &completion.outcome);
+        self.note_outcome(token, &completion.outcome);
         match self.in_flight.get(&token) {
             None => {
-                self.machine.fail(format!("a completion for nothing in flight: {completion:?}"));
+                self.machine.fail(format!("a completion without an operation: {completion:?}"));
             }
             Some(PostedOp { is_multishot: false, .. }) if !completion.last => {
-                self.machine.fail(format!("it should be the last of its kind: {completion:?}"));
+                self.machine.fail(format!("a single-shot operation continues: {completion:?}"));
             }
             Some(PostedOp { cancelled: false, .. })
                 if matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, _)) =>
             {
-                self.machine.fail(format!("{token:?} was cancelled, but not by its user"));
+                self.machine.fail(format!("{token:?} ended as cancelled without a cancel"));
             }
             Some(_) if completion.last => {
                 self.in_flight.remove(&token);

@@ -1,4 +1,4 @@
-//! Files, in memory.
+//! Files in memory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,35 +12,34 @@ use super::rng::SimRng;
 
 use crate::{FileKind, Listing, Metadata};
 
-/// A file or a directory.
 #[derive(Debug)]
 enum Node {
     File {
         bytes: Vec<u8>,
-        /// Of what it was made, for what it grows by to follow from its place.
+        /// Initial content, from which bytes that are added later are derived.
         original: Vec<u8>,
         modified: Duration,
     },
     Directory(BTreeMap<Vec<u8>, u32>),
 }
 
-/// A tree of files, which may [change](FileTree::change) while a server runs.
+/// A tree of files that may [change](FileTree::change) while a server runs.
 #[derive(Debug)]
 pub(super) struct FileTree {
     nodes: Vec<Node>,
 }
 
-/// What was written to a file later differs from what it had there first in this.
+/// Bytes written later differ from the original ones by this XOR mask.
 const WRITTEN: u8 = 0x55;
 
-/// A file that is so long does not grow.
+/// A file of this length does not grow further.
 const MAX_FILE_BYTES: usize = 200_000;
 
-/// How often the clock ticks by which files are said to have changed.
+/// Resolution of file modification times.
 const TICK: Duration = Duration::from_millis(4);
 
-/// Whether a file that had `original` to begin with may have `byte` at a place, whatever
-/// [changed](super::Fault::FileChanges) it.
+/// Returns whether a file with initial content `original` may have `byte` at offset `at`, after any
+/// number of [changes](super::Fault::FileChanges).
 pub fn is_of_file(original: &[u8], at: usize, byte: u8) -> bool {
     match original.get(at) {
         Some(first) => byte == *first || byte == first ^ WRITTEN,
@@ -48,33 +47,33 @@ pub fn is_of_file(original: &[u8], at: usize, byte: u8) -> bool {
     }
 }
 
-/// The directory at the top.
-pub(super) const TOP: u32 = 0;
+/// The root directory.
+pub(super) const ROOT: u32 = 0;
 
 impl FileTree {
     pub(super) fn new() -> Self {
         FileTree { nodes: vec![Node::Directory(BTreeMap::new())] }
     }
 
-    /// Adds a file, and the directories that its path names.
+    /// Adds a file and its parent directories.
     pub(super) fn add(&mut self, path: &str, bytes: Vec<u8>) {
-        let mut at = TOP;
-        let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
-        for folder in folders.split('/').filter(|part| !part.is_empty()) {
-            at = self.enter(at, folder, Node::Directory(BTreeMap::new()));
+        let mut at = ROOT;
+        let (directories, name) = path.rsplit_once('/').unwrap_or(("", path));
+        for directory in directories.split('/').filter(|part| !part.is_empty()) {
+            at = self.insert(at, directory, Node::Directory(BTreeMap::new()));
         }
         let original = bytes.clone();
-        self.enter(
+        self.insert(
             at,
             name,
             Node::File { bytes, original, modified: Duration::from_secs(1_000_000_000) },
         );
     }
 
-    fn enter(&mut self, at: u32, name: &str, new: Node) -> u32 {
+    fn insert(&mut self, at: u32, name: &str, new: Node) -> u32 {
         let next = self.nodes.len() as u32;
         let Node::Directory(entries) = &mut self.nodes[at as usize] else {
-            panic!("`{name}` stands below a file");
+            panic!("the parent of `{name}` is a file");
         };
         let node = *entries.entry(name.into()).or_insert(next);
         if node == next {
@@ -83,7 +82,7 @@ impl FileTree {
         node
     }
 
-    /// What a path leads to that begins at a directory.
+    /// Resolves a path relative to the directory `root`.
     pub(super) fn find(&self, root: u32, path: &[u8]) -> Result<u32, Errno> {
         if path.is_empty() {
             return Err(Errno::NOENT);
@@ -91,19 +90,19 @@ impl FileTree {
         if path.starts_with(b"/") {
             return Err(Errno::XDEV);
         }
-        let mut way = vec![root];
+        let mut parents = vec![root];
         for part in path.split(|byte| *byte == b'/') {
-            let at = *way.last().ok_or(Errno::XDEV)?;
+            let at = *parents.last().ok_or(Errno::XDEV)?;
             let Node::Directory(entries) = &self.nodes[at as usize] else {
                 return Err(Errno::NOTDIR);
             };
             match part {
                 b"" | b"." => {}
-                b".." => drop(way.pop()),
-                name => way.push(*entries.get(name).ok_or(Errno::NOENT)?),
+                b".." => drop(parents.pop()),
+                name => parents.push(*entries.get(name).ok_or(Errno::NOENT)?),
             }
         }
-        way.last().copied().ok_or(Errno::XDEV)
+        parents.last().copied().ok_or(Errno::XDEV)
     }
 
     pub(super) fn meta(&self, node: u32) -> Metadata {
@@ -117,7 +116,7 @@ impl FileTree {
         Metadata { kind, len, modified_ns, changed_ns: modified_ns, inode: node.into() }
     }
 
-    /// What of a file lies within a range.
+    /// Returns the part of a file within a range.
     pub(super) fn read(&self, node: u32, offset: u64, len: u32) -> Result<&[u8], Errno> {
         let Node::File { bytes, .. } = &self.nodes[node as usize] else { return Err(Errno::ISDIR) };
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
@@ -125,8 +124,8 @@ impl FileTree {
         Ok(&bytes[start..end])
     }
 
-    /// Cuts a file, lets it grow, or writes to all of it; `wall` is the time of day. What it has then
-    /// is told from anything else by [`is_of_file`].
+    /// Truncates a file, extends it, or overwrites all of it; `wall` is the time of day.
+    /// [`is_of_file`] recognises the new bytes.
     pub(super) fn change(&mut self, node: u32, wall: Duration, rng: &mut SimRng) {
         let Node::File { bytes, original, modified } = &mut self.nodes[node as usize] else {
             return;
@@ -163,20 +162,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_lead_where_they_should() {
+    fn paths_resolve_within_the_root() {
         let mut disk = FileTree::new();
         disk.add("a/b/file", b"0123456789".to_vec());
         disk.add("a/other", Vec::new());
-        let file = disk.find(TOP, b"a/./b/../b/file").unwrap();
+        let file = disk.find(ROOT, b"a/./b/../b/file").unwrap();
         assert_eq!(disk.read(file, 4, 3), Ok(&b"456"[..]));
         assert_eq!(disk.read(file, 8, 30), Ok(&b"89"[..]));
         assert_eq!(disk.read(file, 80, 3), Ok(&b""[..]));
         assert_eq!(disk.meta(file).len, 10);
-        assert_eq!(disk.find(TOP, b"a/none"), Err(Errno::NOENT));
-        assert_eq!(disk.find(TOP, b"a/other/x"), Err(Errno::NOTDIR));
-        assert_eq!(disk.find(TOP, b"a/../.."), Err(Errno::XDEV));
-        let folder = disk.find(TOP, b"a").unwrap();
-        assert_eq!(disk.list(folder).unwrap().entries.len(), 2);
+        assert_eq!(disk.find(ROOT, b"a/none"), Err(Errno::NOENT));
+        assert_eq!(disk.find(ROOT, b"a/other/x"), Err(Errno::NOTDIR));
+        assert_eq!(disk.find(ROOT, b"a/../.."), Err(Errno::XDEV));
+        let directory = disk.find(ROOT, b"a").unwrap();
+        assert_eq!(disk.list(directory).unwrap().entries.len(), 2);
         assert_eq!(disk.list(file), Err(Errno::NOTDIR));
     }
 }

@@ -1,11 +1,11 @@
-//! What can go wrong.
+//! Faults.
 
 use std::fmt;
 use std::str::FromStr;
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident $word:literal $rate:literal,)*) => {
-        /// A kind of thing that goes wrong, or goes its own way.
+        /// A kind of fault, or of unusual but permitted behaviour.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Fault { $($(#[$doc])* $name,)* }
@@ -13,15 +13,15 @@ macro_rules! faults {
         impl Fault {
             /// Every kind.
             pub const ALL: [Fault; Fault::COUNT] = [$(Fault::$name,)*];
-            /// How many kinds there are.
+            /// Number of kinds.
             pub const COUNT: usize = [$($word),*].len();
 
-            /// Its name.
+            /// Returns its name.
             pub fn name(self) -> &'static str {
                 [$($word),*][self as usize]
             }
 
-            /// Of 65,536 occasions, at how many it happens in a usual run.
+            /// Returns its usual rate per 65,536 occasions.
             pub(super) fn rate(self) -> u16 {
                 [$($rate),*][self as usize]
             }
@@ -30,19 +30,19 @@ macro_rules! faults {
 }
 
 faults! {
-    /// A receive takes less than has arrived.
+    /// A receive returns less than has arrived.
     ShortReceive "short-receive" 8000,
     /// A send takes less than there is room for.
     ShortSend "short-send" 8000,
-    /// Bytes stay on their way for a while.
+    /// Bytes stay in transit for a while.
     SlowWire "slow-wire" 8000,
-    /// The kernel ends an operation early that goes on.
+    /// The kernel ends a multishot operation early.
     MultishotEnds "multishot-ends" 3000,
-    /// A receive finds no buffer (ENOBUFS) though there are some.
+    /// A receive fails with ENOBUFS although buffers are free.
     NoBuffers "no-buffers" 1000,
-    /// An accept finds no descriptor (ENFILE); the connection goes on waiting.
+    /// An accept fails with ENFILE; the connection stays queued.
     TableFull "table-full" 600,
-    /// A connection is gone when it is accepted (ECONNABORTED).
+    /// A connection was reset before its accept (ECONNABORTED).
     AcceptAborted "accept-aborted" 600,
     /// A system call is interrupted (EINTR).
     Interrupted "interrupted" 1500,
@@ -50,56 +50,56 @@ faults! {
     Busy "busy" 1500,
     /// The kernel takes only some of the submissions.
     TakesFew "takes-few" 2000,
-    /// An operation that is being cancelled gets done first.
+    /// An operation completes before its cancel.
     CancelLoses "cancel-loses" 16000,
     /// The connection breaks (ECONNRESET).
     Reset "reset" 150,
     /// A peer neither reads nor writes for a while.
     Stall "stall" 1500,
-    /// The disk can't read (EIO).
+    /// A file cannot be read (EIO).
     DiskError "disk-error" 1000,
-    /// A read of a file is not in memory.
+    /// A read of a file is not in the page cache.
     Cold "cold" 12000,
-    /// A read of a file takes less than there is.
+    /// A read of a file returns less than there is.
     ShortRead "short-read" 3000,
-    /// A poller reports readiness that is not there.
+    /// A poller reports readiness wrongly.
     Spurious "spurious" 1500,
-    /// A peer can't be reached (ETIMEDOUT).
+    /// A peer is unreachable (ETIMEDOUT).
     Unreachable "unreachable" 1500,
     /// A signal interrupts the application.
     Signal "signal" 6000,
-    /// A file is cut, grows or is written to while it is read or sent.
+    /// A file is truncated, extended or overwritten while it is read or sent.
     FileChanges "file-changes" 1000,
 }
 
-/// A set of kinds of faults.
+/// A set of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults(u32);
 
 impl Faults {
-    /// Every kind.
+    /// All faults.
     pub const ALL: Faults = Faults((1 << Fault::COUNT) - 1);
-    /// None.
+    /// No fault.
     pub const NONE: Faults = Faults(0);
 
-    /// Whether it has this kind.
+    /// Returns whether the set contains this fault.
     pub fn has(self, fault: Fault) -> bool {
         self.0 & 1 << fault as u32 != 0
     }
 
-    /// The set with this kind.
+    /// Returns the set with this fault.
     #[must_use]
     pub fn with(self, fault: Fault) -> Self {
         Faults(self.0 | 1 << fault as u32)
     }
 
-    /// The set without this kind.
+    /// Returns the set without this fault.
     #[must_use]
     pub fn without(self, fault: Fault) -> Self {
         Faults(self.0 & !(1 << fault as u32))
     }
 
-    /// Its kinds.
+    /// Returns the faults of the set.
     pub fn kinds(self) -> impl Iterator<Item = Fault> {
         Fault::ALL.into_iter().filter(move |fault| self.has(*fault))
     }
@@ -133,7 +133,7 @@ impl FromStr for Faults {
             let fault = Fault::ALL.into_iter().find(|fault| fault.name() == name);
             fault.map(|fault| set.with(fault)).ok_or_else(|| {
                 let known: Vec<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
-                format!("there is no fault `{name}`; there are: {}", known.join(", "))
+                format!("unknown fault `{name}`; known faults: {}", known.join(", "))
             })
         })
     }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_is_read_as_it_is_written() {
+    fn fault_set_round_trips_through_text() {
         for set in [
             Faults::ALL,
             Faults::NONE,
@@ -153,6 +153,6 @@ mod tests {
         ] {
             assert_eq!(set.to_string().parse(), Ok(set));
         }
-        assert!("cold+warm".parse::<Faults>().unwrap_err().contains("no fault `warm`"));
+        assert!("cold+warm".parse::<Faults>().unwrap_err().contains("unknown fault `warm`"));
     }
 }

@@ -1,4 +1,4 @@
-//! The simulated machine from without: its system calls.
+//! The simulated machine: its system calls and its interface for tests.
 
 use std::cell::{RefCell, RefMut};
 use std::io::{self, IoSlice};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
 
-use super::disk::TOP;
+use super::disk::ROOT;
 use super::fault::Fault;
 use super::peer::{Net, Next, Peer};
 use super::plan::{Plan, Unsupported};
@@ -26,34 +26,34 @@ use crate::{
 
 /// A simulated machine; clones share it.
 ///
-/// Its sockets and its numbers of descriptors are for itself and its clones. They are no descriptors of this
-/// process, where the same numbers may stand for others.
+/// Its descriptors are valid only for itself and its clones. They are not descriptors of this
+/// process, where the same numbers may name other files.
 #[derive(Clone)]
 pub struct Machine(Rc<RefCell<SimState>>, Option<Unsupported>);
 
 /// The owner of an open file.
-struct Opened(Machine, Fd);
+struct FileOwner(Machine, Fd);
 
-impl Drop for Opened {
+impl Drop for FileOwner {
     fn drop(&mut self) {
         self.0.state().close(self.1);
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {
-    /// What rule was broken, if any.
+    /// The first rule that was broken, if any.
     pub failure: Option<String>,
-    /// How many steps were taken.
+    /// Number of steps taken.
     pub steps: u64,
-    /// How often each fault happened, in the order of [`Fault::ALL`].
+    /// Number of times that each fault happened, in the order of [`Fault::ALL`].
     pub faults: [u64; Fault::COUNT],
-    /// What happened, line by line, if that was wanted.
+    /// The events of the run, one line each, if [`Plan::trace_steps`] is set.
     pub trace: Vec<String>,
 }
 
-/// A peer that does what it is told.
+/// A scripted peer.
 #[derive(Clone)]
 pub struct ManualPeer {
     machine: Machine,
@@ -61,22 +61,22 @@ pub struct ManualPeer {
 }
 
 impl ManualPeer {
-    /// Does something on the network, at once.
+    /// Performs an action on the network, at once.
     pub fn with<T>(&self, act: impl FnOnce(&mut Net<'_>) -> T) -> T {
         act(&mut Net::new(&mut self.machine.state(), self.peer))
     }
 
-    /// Listens at an address.
+    /// Listens at an address and returns it.
     ///
     /// # Panics
-    /// When somebody listens there already.
+    /// If the address is in use.
     pub fn listen(&self, at: SocketAddr) -> SocketAddr {
         let owner = Owner::Peer(self.peer);
         self.machine.state().listen(at, 64, owner).expect("the address is free").1
     }
 }
 
-/// Waits to be told.
+/// A peer that performs no actions itself.
 struct Idle;
 
 impl Peer for Idle {
@@ -85,18 +85,18 @@ impl Peer for Idle {
     }
 
     fn waits_for(&self) -> String {
-        "one that does what it is told".to_owned()
+        "a scripted peer".to_owned()
     }
 }
 
 impl Machine {
-    /// A machine without files or peers.
+    /// Creates a machine without files or peers.
     ///
     /// # Panics
-    /// When the plan makes no sense: no room, no steps, or no descriptors.
+    /// If the plan is invalid: no room, no steps, or no descriptors.
     pub fn new(plan: &Plan) -> Self {
-        assert!(plan.room != Some(0), "a connection has room for a byte at least");
-        assert!(plan.steps > 0 && plan.descriptors > 0, "a run has steps and descriptors");
+        assert!(plan.room != Some(0), "room must be at least 1");
+        assert!(plan.steps > 0 && plan.descriptors > 0, "steps and descriptors must be at least 1");
         Machine(Rc::new(RefCell::new(SimState::new(plan))), plan.unsupported)
     }
 
@@ -104,11 +104,11 @@ impl Machine {
         self.0.borrow_mut()
     }
 
-    pub(super) fn unsupported(&self, what: Unsupported) -> bool {
-        self.1 == Some(what)
+    pub(super) fn unsupported(&self, feature: Unsupported) -> bool {
+        self.1 == Some(feature)
     }
 
-    /// Adds a file, and the directories that its path names.
+    /// Adds a file and its parent directories.
     pub fn add_file(&self, path: &str, bytes: impl Into<Vec<u8>>) {
         self.state().disk.add(path, bytes.into());
     }
@@ -118,35 +118,35 @@ impl Machine {
         let _ = self.state().add_peer(Box::new(peer), false);
     }
 
-    /// Adds a peer that only serves, at an address, and is not waited for at the end.
+    /// Adds a peer that serves at an address. The run does not wait for it at the end.
     ///
     /// # Panics
-    /// When somebody listens there already.
+    /// If the address is in use.
     pub fn add_server(&self, at: SocketAddr, peer: impl Peer + 'static) {
         let mut state = self.state();
         let peer = state.add_peer(Box::new(peer), true);
-        state.listen(at, 64, Owner::Peer(peer)).expect("a peer has an address of its own");
+        state.listen(at, 64, Owner::Peer(peer)).expect("the address is free");
     }
 
-    /// Adds a peer that does what it is told.
+    /// Adds a scripted peer.
     pub fn manual_peer(&self) -> ManualPeer {
         let peer = self.state().add_peer(Box::new(Idle), true);
         ManualPeer { machine: self.clone(), peer }
     }
 
-    /// Says what is done when all peers but servers are [done](super::Next::Done): nothing else
-    /// stops the program. It is done in the middle of a step, so it has to leave the machine alone.
-    /// Without peers it is never done.
+    /// Sets the function to call when all peers except servers are [done](super::Next::Done),
+    /// usually to stop the program. It is called in the middle of a step, so it must not use the
+    /// machine. Without peers it is never called.
     pub fn on_end(&self, on_end: impl FnOnce() + 'static) {
         self.state().set_on_end(Box::new(on_end));
     }
 
-    /// Notes that the program has broken a rule.
-    pub fn fail(&self, what: impl Into<String>) {
-        self.state().fail(what);
+    /// Fails the run: the program has broken a rule.
+    pub fn fail(&self, message: impl Into<String>) {
+        self.state().fail(message);
     }
 
-    /// Whether a signal interrupts the application now. What it stands for has landed then.
+    /// Returns whether a signal interrupts the application now. If so, peers may run first.
     pub fn signalled(&self) -> bool {
         let mut state = self.state();
         let signalled = state.rng.fault(Fault::Signal);
@@ -156,24 +156,24 @@ impl Machine {
         signalled
     }
 
-    /// What rule was broken, if any.
+    /// Returns the first rule that was broken, if any.
     pub fn failure(&self) -> Option<String> {
         let mut state = self.state();
         state.check_freed();
         state.failure().map(str::to_owned)
     }
 
-    /// Ends a run: the program is over, and everything it had must be closed and at its end.
+    /// Ends a run. It fails if the program has left descriptors open or operations in flight.
     pub fn verdict(&self) -> RunReport {
         let mut state = self.state();
         state.check_freed();
         let open = state.open_descriptors();
         if !open.is_empty() {
-            state.fail(format!("descriptors are left open: {}", open.join(", ")));
+            state.fail(format!("descriptors were left open: {}", open.join(", ")));
         }
         if !state.unfinished.is_empty() {
             let unfinished = state.unfinished.join(", ");
-            state.fail(format!("operations have not come to their ends: {unfinished}"));
+            state.fail(format!("operations have not completed: {unfinished}"));
         }
         RunReport {
             failure: state.failure().map(str::to_owned),
@@ -183,8 +183,8 @@ impl Machine {
         }
     }
 
-    /// `n`, or less.
-    pub(super) fn short(&self, n: usize, fault: Fault) -> usize {
+    /// Returns `n`, or less if the fault happens.
+    pub(super) fn shorten(&self, n: usize, fault: Fault) -> usize {
         let mut state = self.state();
         if n > 1 && state.rng.fault(fault) { 1 + state.rng.below(n) } else { n }
     }
@@ -193,8 +193,8 @@ impl Machine {
         if self.state().rng.fault(Fault::Interrupted) { Err(Errno::INTR) } else { Ok(()) }
     }
 
-    /// Receives as recv(2) does: less than there is room for means that there is no more, which
-    /// whoever is told of edges relies on (epoll(7)).
+    /// Receives as recv(2) does: a short receive means that no more bytes have arrived, which
+    /// edge-triggered callers rely on (epoll(7)).
     pub(super) fn receive(&self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
         let mut state = self.state();
         let end = state.connected(fd, "receive")?;
@@ -207,10 +207,10 @@ impl Machine {
         received
     }
 
-    /// Sends what lies in several places, as far as there is room.
+    /// Sends from several buffers, as much as there is room for.
     pub(super) fn send_all(&self, fd: Fd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let max = self.short(whole, Fault::ShortSend);
+        let max = self.shorten(whole, Fault::ShortSend);
         let mut state = self.state();
         let end = state.connected(fd, "send")?;
         let mut sent = 0;
@@ -233,13 +233,12 @@ impl Machine {
             }
         }
         if sent < whole {
-            state.of(end).ask_for_room(end.side);
+            state.connection_of(end).arm_writable(end.side);
         }
         state.note(|| format!("send {fd:?}: {sent} of {whole} bytes"));
         Ok(sent)
     }
 
-    /// Opens what a path leads to.
     pub(super) fn open(&self, root: Fd, path: &[u8]) -> Result<Fd, Errno> {
         let mut state = self.state();
         let root = state.file(root, "open")?;
@@ -249,7 +248,6 @@ impl Machine {
         state.open(DescriptorKind::File(node?))
     }
 
-    /// Reads part of a file.
     pub(super) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
         let mut state = self.state();
         let node = state.file(part.file, "read")?;
@@ -267,7 +265,7 @@ impl Machine {
         Ok(bytes)
     }
 
-    /// Does file work, however long that takes.
+    /// Performs file work at once.
     pub(super) fn do_work(&self, work: &FileJob) -> Result<Outcome, Errno> {
         match work {
             FileJob::Open(root, path, _) => {
@@ -327,7 +325,7 @@ impl Host for Machine {
     fn backlog(&mut self, listener: &Socket, length: u32) -> io::Result<()> {
         self.may_be_signalled(false);
         let mut state = self.state();
-        if let DescriptorKind::Listener(listener) = *state.what(listener.number(), "listen")? {
+        if let DescriptorKind::Listener(listener) = *state.kind(listener.number(), "listen")? {
             state.set_backlog(listener, length as usize);
         }
         Ok(())
@@ -366,28 +364,28 @@ impl Host for Machine {
         self.may_be_signalled(false);
         let mut state = self.state();
         let end = state.connected(socket.number(), "getpeername").ok()?;
-        Some(state.of(end).address[usize::from(end.other().side)])
+        Some(state.connection_of(end).address[usize::from(end.other().side)])
     }
 
     fn unacked_bytes(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
         let mut state = self.state();
         let Ok(end) = state.connected(socket.number(), "ioctl") else { return 0 };
-        state.of(end).unacked_bytes(end.side) as u64
+        state.connection_of(end).unacked_bytes(end.side) as u64
     }
 
     fn unread(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
         let mut state = self.state();
         let Ok(end) = state.connected(socket.number(), "ioctl") else { return 0 };
-        state.of(end).readable(end.side) as u64
+        state.connection_of(end).readable_bytes(end.side) as u64
     }
 
     fn idle_time(&self, socket: &Socket) -> Option<Duration> {
         self.may_be_signalled(false);
         let mut state = self.state();
         let (end, now) = (state.connected(socket.number(), "getsockopt").ok()?, state.now);
-        let connection = state.of(end);
+        let connection = state.connection_of(end);
         let last_activity = connection.last_activity[usize::from(end.side)];
         (!connection.is_broken()).then(|| now.saturating_sub(last_activity))
     }
@@ -396,8 +394,8 @@ impl Host for Machine {
         self.may_be_signalled(false);
         let mut state = self.state();
         let node = match path.as_os_str().as_encoded_bytes() {
-            b"/" => TOP,
-            path => state.disk.find(TOP, path.strip_prefix(b"/").unwrap_or(path))?,
+            b"/" => ROOT,
+            path => state.disk.find(ROOT, path.strip_prefix(b"/").unwrap_or(path))?,
         };
         let fd = state.open(DescriptorKind::File(node))?;
         drop(state);
@@ -424,7 +422,7 @@ impl Host for Machine {
 impl System for Machine {
     type Offload = SimOffload;
 
-    fn waker(&mut self, _told: WakeSignal) -> io::Result<Waker> {
+    fn waker(&mut self, _flag: WakeSignal) -> io::Result<Waker> {
         let mut state = self.state();
         let counter = Arc::new(AtomicU64::new(0));
         let fd = state.open(DescriptorKind::Event(Arc::clone(&counter)))?;
@@ -478,7 +476,7 @@ impl System for Machine {
 
     fn connected(&mut self, fd: Fd) -> Result<(), Errno> {
         self.may_be_signalled(true);
-        match self.state().what(fd, "getsockopt")? {
+        match self.state().kind(fd, "getsockopt")? {
             DescriptorKind::Connected(_) => Ok(()),
             DescriptorKind::Refused(errno) => Err(*errno),
             _ => Err(Errno::INPROGRESS),
@@ -515,6 +513,6 @@ impl System for Machine {
 
     fn file(&self, opened: Socket) -> File {
         let fd = opened.number();
-        File::owned_by(fd, Opened(self.clone(), fd))
+        File::owned_by(fd, FileOwner(self.clone(), fd))
     }
 }

@@ -1,8 +1,8 @@
-//! Memory that the simulated kernel owns, and what becomes of it.
+//! Memory owned by the simulated kernel.
 //!
-//! Each operation in flight holds the memory that it was given: what it sends must not change,
-//! what it will write to is poisoned and must stay so, and none of it may be freed. The last is
-//! noticed by [`WatchingAllocator`], an allocator.
+//! Each operation in flight holds its memory. The program must not change the bytes to send, nor
+//! the bytes to receive into, which are poisoned, and must free neither. [`WatchingAllocator`]
+//! detects frees.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
@@ -12,23 +12,23 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 
 thread_local! {
-    /// Start of each range held, and which hold it is; its length.
+    /// Length of each held range, by its start and the id of its hold.
     static HELD: RefCell<BTreeMap<(usize, u64), usize>> = const { RefCell::new(BTreeMap::new()) };
-    /// How many ranges are held; readable while the map changes.
+    /// Number of held ranges; readable while the map changes.
     static COUNT: Cell<usize> = const { Cell::new(0) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
-    /// A range that was freed while it was held.
+    /// A range that was freed while held.
     static FREED: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
 }
 
-/// An allocator that notices when memory is freed that an operation in flight was given.
+/// An allocator that detects when memory of an operation in flight is freed.
 ///
-/// A program that simulates installs it as its global allocator. Without it, such memory goes
-/// unnoticed unless it is used again.
+/// A program that runs simulations installs it as its global allocator. Otherwise a free is
+/// detected only if the memory is reused.
 #[derive(Debug)]
 pub struct WatchingAllocator<A>(pub A);
 
-// SAFETY: every call is passed on unchanged to the allocator within, which keeps the contract.
+// SAFETY: every call is passed on unchanged to the inner allocator, which keeps the contract.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for WatchingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `alloc`.
@@ -53,7 +53,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for WatchingAllocator<A> {
     }
 }
 
-/// Whoever frees an allocation frees every range within it.
+/// Notes that an allocation, and so every range within it, is freed.
 #[inline]
 fn note_freed(start: usize, len: usize) {
     if COUNT.get() > 0 {
@@ -64,7 +64,7 @@ fn note_freed(start: usize, len: usize) {
 #[cold]
 fn check_freed_range(start: usize, len: usize) {
     let _ = HELD.try_with(|held| {
-        // The map's own memory is none that is held.
+        // The map's own memory is never held.
         let Ok(held) = held.try_borrow() else { return };
         let range = (start, 0)..(start.saturating_add(len), 0);
         if let Some(((at, _), len)) = held.range(range).next() {
@@ -73,23 +73,23 @@ fn check_freed_range(start: usize, len: usize) {
     });
 }
 
-/// Memory that was freed while it was held, if there was any since this was asked last.
-pub(super) fn freed() -> Option<(usize, usize)> {
+/// Takes the range that was freed while held, if any.
+pub(super) fn take_freed() -> Option<(usize, usize)> {
     FREED.take()
 }
 
-/// A range of memory that the kernel holds.
+/// A range of memory held by the kernel.
 #[derive(Debug)]
 pub(super) struct MemoryHold {
     start: usize,
     len: usize,
     id: u64,
-    /// Of what must not change; none once the kernel has written to it.
+    /// Hash of the content; none once the kernel has written to it.
     hash: Option<u64>,
 }
 
 impl MemoryHold {
-    /// Holds what will be read.
+    /// Holds memory that the kernel reads.
     ///
     /// # Safety
     /// The memory can be read until the hold is released.
@@ -98,7 +98,7 @@ impl MemoryHold {
         unsafe { MemoryHold::new(start as usize, len) }
     }
 
-    /// Holds what will be written to, and poisons it.
+    /// Holds memory that the kernel writes, and poisons it.
     ///
     /// # Safety
     /// The memory can be read and written until the hold is released.
@@ -123,20 +123,20 @@ impl MemoryHold {
         FixedState::default().hash_one(self.bytes())
     }
 
-    /// Whether nobody but the kernel has written to it.
+    /// Returns whether only the kernel has written to it.
     pub(super) fn is_untouched(&self) -> bool {
         self.hash.is_none_or(|hash| hash == self.hash_now())
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: whoever made the hold promised that the memory is there. If it was freed all the
-        // same, a `WatchingAllocator` allocator has noticed, and the ring stops before it looks again.
+        // SAFETY: the caller that made the hold promised that the memory is valid. If it was freed
+        // all the same, a `WatchingAllocator` has detected that, and the ring stops before it reads
+        // it again.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.len) }
     }
 
-    /// Writes to the start of it.
     pub(super) fn fill(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.len, "the kernel writes no more than it was asked to");
+        assert!(bytes.len() <= self.len, "a write exceeds the memory of the operation");
         self.hash = None;
         // SAFETY: as in `bytes`, for a hold that was made to be written to.
         unsafe {
@@ -152,5 +152,5 @@ impl Drop for MemoryHold {
     }
 }
 
-/// What memory looks like that the kernel has not written to yet.
+/// Content of memory that the kernel has not written to yet.
 pub(super) const POISON: u8 = 0xa5;

@@ -1,16 +1,18 @@
-//! A simulated machine, on which a whole server runs in one thread, decided by one seed.
+//! A simulated machine: it runs a whole server in one thread, and one seed decides every event.
 //!
-//! What stands above the system calls is the real thing: [`UringKernel`] with its tables, queues
-//! and buffers over a simulated [`Ring`](crate::Ring), and [`Engine`] over a simulated
-//! [`Poller`]. Below them a [`Machine`] has descriptors, bounded streams,
-//! files in memory and virtual time, and [`Peer`]s on the other side of the network. Whenever the
-//! program enters the kernel, chance decides who goes on, in what order, and what goes wrong; a
-//! run can be had again by its [`Plan`].
+//! The code above the system calls is the real one: [`UringKernel`] with its tables, queues and
+//! buffers over a simulated [`Ring`](crate::Ring), and [`Engine`] over a simulated [`Poller`]. The
+//! [`Machine`] below has descriptors, bounded streams, files in memory and virtual time. [`Peer`]s
+//! are the other side of the network. Each system call of the program runs peers and the network in
+//! random order and injects faults. The same [`Plan`] repeats a run exactly.
 //!
-//! The machine checks as it goes: memory that an operation was given is neither written nor freed
-//! before its end, descriptors are closed once and not while in use, names are not used twice at
-//! a time, a program does not wait for ever, and at the end nothing is left. [`CheckedKernel`] does the
-//! same at the upper face of a kernel.
+//! The machine checks these rules during a run:
+//! - The program neither writes nor frees the memory of an operation before the operation ends.
+//! - It closes each descriptor once, and not while an operation uses it.
+//! - Tokens are unique among operations in flight.
+//! - The program does not wait forever, and releases everything at its end.
+//!
+//! [`CheckedKernel`] does the same at the interface of a kernel.
 
 mod check;
 mod disk;
@@ -46,7 +48,7 @@ pub use usage::MachineUsage;
 use crate::poller::Poller;
 use crate::{Engine, EngineConfig, SetupError, UringConfig, UringKernel};
 
-/// The ring's kernel, on a simulated machine.
+/// The io_uring kernel on a simulated machine.
 pub type SimKernel = CheckedKernel<UringKernel<SimRing>>;
 
 /// The engine over a simulated poller, on a simulated machine.
@@ -56,17 +58,17 @@ impl SimKernel {
     /// Sets up a ring on a machine.
     ///
     /// # Errors
-    /// Says what the machine lacks.
+    /// The first feature that the machine does not support.
     pub fn new(machine: &Machine, config: &UringConfig) -> Result<Self, SetupError> {
         UringKernel::simulated(machine, config).map(|kernel| CheckedKernel::over(kernel, machine))
     }
 }
 
 impl UringKernel<SimRing> {
-    /// Sets up a ring on a machine, to be used by what is [`CheckedKernel`] above it.
+    /// Sets up a ring on a machine, for a caller that adds the [`CheckedKernel`] itself.
     ///
     /// # Errors
-    /// Says what the machine lacks.
+    /// The first feature that the machine does not support.
     pub fn simulated(machine: &Machine, config: &UringConfig) -> Result<Self, SetupError> {
         UringKernel::on(machine.clone(), config)
     }
@@ -76,17 +78,17 @@ impl<const EDGE: bool> SimEngine<EDGE> {
     /// Sets up an engine on a machine.
     ///
     /// # Errors
-    /// When there is no descriptor for the waker.
+    /// If no descriptor is free for the waker.
     pub fn new(machine: &Machine, config: &EngineConfig) -> std::io::Result<Self> {
         Self::polling(machine, SimPoller::new(machine), config)
     }
 }
 
 impl<P: Poller> CheckedKernel<Engine<P, Machine>> {
-    /// Sets up an engine on a machine, over a poller of this machine's.
+    /// Sets up an engine on a machine over one of its pollers.
     ///
     /// # Errors
-    /// When there is no descriptor for the waker.
+    /// If no descriptor is free for the waker.
     pub fn polling(machine: &Machine, poller: P, config: &EngineConfig) -> std::io::Result<Self> {
         let engine = Engine::on(machine.clone(), poller, config)?;
         Ok(CheckedKernel::over(engine, machine))

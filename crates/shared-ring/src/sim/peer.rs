@@ -1,4 +1,4 @@
-//! Who the simulated machine talks to.
+//! The other side of the simulated network.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,43 +9,43 @@ use super::fault::Fault;
 use super::state::SimState;
 use super::stream::{End, Owner};
 
-/// A client or a server on the other side of the network, which follows a model.
+/// A client or a server on the other side of the network.
 pub trait Peer {
-    /// Does one thing, if there is one to do.
+    /// Performs one action, if one is possible.
     fn step(&mut self, net: &mut Net<'_>) -> Next;
 
-    /// What it waits for, for the message about a run that has got stuck.
+    /// Describes what it waits for, for the message about a run that is stuck.
     fn waits_for(&self) -> String;
 }
 
-/// When a [`Peer`] goes on.
+/// When a [`Peer`] runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Whenever its turn comes.
+    /// At any later step.
     Ready,
-    /// When something has changed about one of its connections since it last looked; whoever
-    /// [receives](Net::receive) says this after [`ReceiveResult::Nothing`], not after bytes.
+    /// When one of its connections has changed. A peer that [receives](Net::receive) returns this
+    /// after [`ReceiveResult::Nothing`], not after bytes.
     Wait,
-    /// The same, or when this time is over.
+    /// When one of its connections has changed, at the latest after this time.
     After(Duration),
-    /// Never again.
+    /// Never.
     Done,
 }
 
-/// One of a peer's connections.
+/// A connection of a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PeerConn(End);
 
-/// What came of a try to receive.
+/// The result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveResult {
-    /// So many bytes.
+    /// Received this number of bytes.
     Bytes(usize),
-    /// Nothing yet.
+    /// No bytes yet.
     Nothing,
-    /// The other end will send no more.
+    /// The other end has finished sending.
     End,
-    /// The connection is broken.
+    /// The connection was reset.
     Reset,
 }
 
@@ -60,32 +60,32 @@ impl<'a> Net<'a> {
         Net { state, me }
     }
 
-    /// The time since the start.
+    /// Returns the time since the start of the run.
     pub fn now(&self) -> Duration {
         self.state.now
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a random number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
         self.state.rng.below(n)
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` calls on average.
     pub fn once_in(&mut self, n: u32) -> bool {
         self.state.rng.once_in(n)
     }
 
-    /// Whether the run has been long enough, and peers should come to an end.
+    /// Returns whether the planned number of steps was reached, and peers should finish.
     pub fn is_late(&self) -> bool {
         self.state.is_late()
     }
 
-    /// Whether this kind of fault has happened in this run.
+    /// Returns whether this fault has happened in this run.
     pub fn has_happened(&self, fault: Fault) -> bool {
         self.state.rng.counts()[fault as usize] > 0
     }
 
-    /// Opens a connection; none if nobody listens, or the queue is full.
+    /// Opens a connection. Returns `None` if no socket listens at `to`, or its queue is full.
     pub fn connect(&mut self, to: SocketAddr) -> Option<PeerConn> {
         let end = self.state.connect(to, Owner::Peer(self.me)).ok()?;
         let me = self.me;
@@ -93,81 +93,84 @@ impl<'a> Net<'a> {
         Some(PeerConn(end))
     }
 
-    /// Accepts a connection, for a peer that serves.
+    /// Accepts a connection, for a peer that listens.
     pub fn accept(&mut self) -> Option<PeerConn> {
-        let end = self.state.next_waiting(self.state.listener_of(self.me)?)?;
-        self.state.own(end, Owner::Peer(self.me));
+        let end = self.state.pop_pending(self.state.listener_of(self.me)?)?;
+        self.state.set_owner(end, Owner::Peer(self.me));
         Some(PeerConn(end))
     }
 
-    /// Sends what there is room for; 0 if there is none, or the connection is broken.
-    pub fn send(&mut self, line: &PeerConn, bytes: &[u8]) -> usize {
-        let sent = self.state.send(line.0, bytes).unwrap_or(0);
-        let (me, end) = (self.me, line.0);
+    /// Sends up to the free buffer space and returns the number of bytes; 0 if the buffer is full
+    /// or the connection is broken.
+    pub fn send(&mut self, conn: &PeerConn, bytes: &[u8]) -> usize {
+        let sent = self.state.send(conn.0, bytes).unwrap_or(0);
+        let (me, end) = (self.me, conn.0);
         self.state.note(|| format!("peer {me} sends {sent} on {end:?}: {}", show(&bytes[..sent])));
         sent
     }
 
-    /// Receives up to `max` bytes and appends them.
-    pub fn receive(&mut self, line: &PeerConn, max: usize, into: &mut Vec<u8>) -> ReceiveResult {
+    /// Receives at most `max` bytes and appends them.
+    pub fn receive(&mut self, conn: &PeerConn, max: usize, into: &mut Vec<u8>) -> ReceiveResult {
         let before = into.len();
-        let got = match self.state.receive(line.0, max, |piece| into.extend_from_slice(piece)) {
+        let result = match self.state.receive(conn.0, max, |piece| into.extend_from_slice(piece)) {
             Ok(0) => ReceiveResult::End,
             Ok(n) => ReceiveResult::Bytes(n),
             Err(Errno::AGAIN) => return ReceiveResult::Nothing,
             Err(_) => ReceiveResult::Reset,
         };
-        let (me, end) = (self.me, line.0);
-        self.state.note(|| format!("peer {me} gets {got:?} on {end:?}: {}", show(&into[before..])));
-        got
+        let (me, end) = (self.me, conn.0);
+        self.state.note(|| {
+            format!("peer {me} receives {result:?} on {end:?}: {}", show(&into[before..]))
+        });
+        result
     }
 
-    /// Tells the other end that no more will be sent.
-    pub fn finish(&mut self, line: &PeerConn) {
-        self.state.finish(line.0);
+    /// Shuts down the sending side.
+    pub fn finish(&mut self, conn: &PeerConn) {
+        self.state.finish(conn.0);
     }
 
-    /// Lets go of a connection.
-    pub fn close(&mut self, line: PeerConn) {
-        self.state.close_end(line.0, false);
+    /// Closes a connection.
+    pub fn close(&mut self, conn: PeerConn) {
+        self.state.close_end(conn.0, false);
     }
 
     /// Resets a connection.
-    pub fn reset(&mut self, line: PeerConn) {
-        self.state.close_end(line.0, true);
+    pub fn reset(&mut self, conn: PeerConn) {
+        self.state.close_end(conn.0, true);
     }
 
-    /// Does nothing for a while, for which the program may lose its patience.
+    /// Stalls for `time`, which may exceed a timeout of the program.
     pub fn stall(&mut self, time: Duration) -> Next {
         self.state.note_stall(self.me, time);
         Next::After(time)
     }
 
-    /// Whether one of the peers was so slow that the program may have lost its patience.
-    pub fn has_stalled(&mut self, line: &PeerConn) -> bool {
-        self.state.of(line.0).has_stalled
+    /// Returns whether a peer of this connection stalled, possibly beyond a timeout of the program.
+    pub fn has_stalled(&mut self, conn: &PeerConn) -> bool {
+        self.state.connection_of(conn.0).has_stalled
     }
 
-    /// The address of this end.
-    pub fn address(&mut self, line: &PeerConn) -> SocketAddr {
-        self.state.of(line.0).address[usize::from(line.0.side)]
+    /// Returns the address of this end.
+    pub fn address(&mut self, conn: &PeerConn) -> SocketAddr {
+        self.state.connection_of(conn.0).address[usize::from(conn.0.side)]
     }
 
-    /// Whether a connection is broken.
-    pub fn is_broken(&mut self, line: &PeerConn) -> bool {
-        self.state.of(line.0).is_broken()
+    /// Returns whether a connection is broken.
+    pub fn is_broken(&mut self, conn: &PeerConn) -> bool {
+        self.state.connection_of(conn.0).is_broken()
     }
 
-    /// Whether something went wrong on purpose that may have ended a connection early.
-    pub fn is_disrupted(&mut self, line: &PeerConn) -> bool {
-        let connection = self.state.of(line.0);
+    /// Returns whether a fault or a stall may have ended a connection early.
+    pub fn is_disrupted(&mut self, conn: &PeerConn) -> bool {
+        let connection = self.state.connection_of(conn.0);
         connection.is_disrupted || connection.has_stalled
     }
 
-    /// The program has not done what it should.
-    pub fn fail(&mut self, what: impl Into<String>) {
-        let (me, what) = (self.me, what.into());
-        self.state.fail(format!("peer {me}: {what}"));
+    /// Fails the run: the program has misbehaved.
+    pub fn fail(&mut self, message: impl Into<String>) {
+        let (me, message) = (self.me, message.into());
+        self.state.fail(format!("peer {me}: {message}"));
     }
 
     /// Adds a line to the trace.
@@ -177,7 +180,7 @@ impl<'a> Net<'a> {
     }
 }
 
-/// The beginning of some bytes, to be read by a person.
+/// Formats the start of `bytes` for the trace.
 fn show(bytes: &[u8]) -> String {
     const MAX_SHOWN: usize = 48;
     let more = if bytes.len() > MAX_SHOWN { "..." } else { "" };

@@ -1,28 +1,28 @@
-//! How a run goes.
+//! The parameters of a run.
 
 use super::fault::Faults;
 use crate::Feature;
 
-/// Everything that decides a run, beside the program and its peers.
+/// The parameters of a run, apart from the program and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Decides whatever is left to chance.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// After how many steps nothing fails any more, and the peers come to an end. A step is one
-    /// thing that a peer or the network does.
+    /// Number of steps after which no fault happens and peers finish. A step is one action of a
+    /// peer or of the network. At least 1.
     pub steps: u64,
-    /// Which faults may happen.
+    /// Faults that may happen.
     pub faults: Faults,
-    /// How many of them may happen.
+    /// Maximum number of faults.
     pub max_faults: u64,
-    /// How many descriptors the program can have, 1 at least; most servers need 6 to begin with.
+    /// Maximum number of descriptors of the program, at least 1. Most servers need 6 to start.
     pub descriptors: usize,
-    /// How many bytes each way of a connection holds on both sides, 1 at least; by default chance
-    /// decides.
+    /// Size of the send and receive buffers of each connection in bytes, at least 1; random by
+    /// default.
     pub room: Option<usize>,
-    /// What the ring's kernel does not have.
+    /// A feature that io_uring lacks.
     pub unsupported: Option<Unsupported>,
-    /// Whether to note what happens, line by line.
+    /// If set, records a trace.
     pub trace_steps: bool,
 }
 
@@ -41,25 +41,25 @@ impl Default for Plan {
     }
 }
 
-/// Something that a kernel does not have or does not allow.
+/// A feature that a kernel lacks or denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// io_uring, as in a kernel without it.
+    /// io_uring (ENOSYS).
     Uring,
-    /// io_uring, by a filter of system calls.
+    /// io_uring, denied by a filter of system calls (EPERM).
     Permission,
-    /// Memory for the queues.
+    /// Memory for the queues (ENOMEM).
     Memory,
-    /// `DEFER_TASKRUN` and the like.
+    /// `DEFER_TASKRUN` and similar setup flags (EINVAL).
     Modes,
-    /// Something that every mode needs.
+    /// A feature that every mode needs.
     Without(Feature),
     /// Rings of provided buffers.
     BufferRings,
-    /// A bound on worker threads.
+    /// A limit on worker threads.
     WorkerBound,
     /// An operation, by its code.
     Operation(u8),
-    /// Accepts and receives that go on.
+    /// Multishot accepts and receives.
     Multishot,
 }

@@ -1,11 +1,11 @@
-//! A poller that plays epoll, level-triggered or edge-triggered.
+//! A simulated poller, level-triggered or edge-triggered.
 
 use std::io;
 use std::time::Duration;
 
 use super::fault::Fault;
 use super::machine::Machine;
-use super::state::{DescriptorKind, Passed, SimState};
+use super::state::{DescriptorKind, SimState, WaitOutcome};
 use super::stream::End;
 use crate::interest::HintSource;
 use crate::poller::{DevPoll, InterestPoller, PollNow, Poller, Readiness};
@@ -14,33 +14,33 @@ use crate::{Errno, Fd, Table};
 /// A simulated interest set.
 pub struct SimPoller<const EDGE: bool> {
     machine: Machine,
-    wanted: Table<Readiness>,
+    interests: Table<Readiness>,
     members: Vec<Fd>,
-    /// With edges: descriptors of which something has changed.
+    /// Edge-triggered only: descriptors that have changed.
     changed: Vec<Fd>,
     system_calls: u64,
 }
 
 impl<const EDGE: bool> SimPoller<EDGE> {
-    /// Most events taken by one wait.
+    /// Maximum number of events of one wait.
     const EVENTS: usize = 16;
 
-    /// Makes an empty set on a machine.
+    /// Creates an empty set on a machine.
     pub fn new(machine: &Machine) -> Self {
         SimPoller {
             machine: machine.clone(),
-            wanted: Table::default(),
+            interests: Table::default(),
             members: Vec::new(),
             changed: Vec::new(),
             system_calls: 0,
         }
     }
 
-    /// Takes up what has changed; whether something may be ready.
-    fn look(&mut self, state: &mut SimState, out: &mut Vec<(Fd, Readiness)>) -> bool {
+    /// Collects events. Returns whether there are any.
+    fn collect(&mut self, state: &mut SimState, out: &mut Vec<(Fd, Readiness)>) -> bool {
         while let Some(fd) = state.take_changed() {
-            let wanted = self.wanted.get(fd.index()).copied().unwrap_or_default();
-            if EDGE && !wanted.is_empty() && !self.changed.contains(&fd) {
+            let interest = self.interests.get(fd.index()).copied().unwrap_or_default();
+            if EDGE && !interest.is_empty() && !self.changed.contains(&fd) {
                 self.changed.push(fd);
             }
         }
@@ -51,7 +51,7 @@ impl<const EDGE: bool> SimPoller<EDGE> {
                 self.report(state, fd, out);
             }
         } else {
-            // From anywhere on, so that none has to wait for ever.
+            // A random start prevents starvation.
             let start = state.rng.below(self.members.len().max(1));
             for at in 0..self.members.len() {
                 if out.len() == Self::EVENTS {
@@ -64,34 +64,34 @@ impl<const EDGE: bool> SimPoller<EDGE> {
     }
 
     fn report(&self, state: &mut SimState, fd: Fd, out: &mut Vec<(Fd, Readiness)>) {
-        let wanted = self.wanted.get(fd.index()).copied().unwrap_or_default();
+        let interest = self.interests.get(fd.index()).copied().unwrap_or_default();
         let mut ready = readiness(state, fd);
         if ready != Readiness::all() {
-            // The end of a stream is reported only to those who ask for edges.
-            let reported = if EDGE { wanted | Readiness::HANGUP } else { wanted };
+            // Only edge-triggered sets report the end of a stream.
+            let reported = if EDGE { interest | Readiness::HANGUP } else { interest };
             ready &= reported;
         }
-        if wanted.contains(Readiness::READ) && state.rng.fault(Fault::Spurious) {
+        if interest.contains(Readiness::READ) && state.rng.fault(Fault::Spurious) {
             ready |= Readiness::READ;
         }
-        if !ready.is_empty() && !wanted.is_empty() {
-            state.note(|| format!("{fd:?} is ready to {ready:?}"));
+        if !ready.is_empty() && !interest.is_empty() {
+            state.note(|| format!("{fd:?} is ready for {ready:?}"));
             out.push((fd, ready));
         }
     }
 }
 
-/// What a descriptor is ready for.
+/// Returns the readiness of a descriptor.
 pub(super) fn readiness(state: &mut SimState, fd: Fd) -> Readiness {
     let mut ready = Readiness::empty();
-    match state.what(fd, "poll") {
+    match state.kind(fd, "poll") {
         Ok(DescriptorKind::Listener(listener)) => {
             let listener = *listener;
-            ready.set(Readiness::READ, state.has_waiting(listener));
+            ready.set(Readiness::READ, state.has_pending(listener));
         }
         Ok(DescriptorKind::Connected(end)) => {
             let end = *end;
-            ready = of_connection(state, end);
+            ready = connection_readiness(state, end);
         }
         Ok(DescriptorKind::Refused(_)) => ready = Readiness::all(),
         Ok(DescriptorKind::Event(counter)) => {
@@ -103,22 +103,22 @@ pub(super) fn readiness(state: &mut SimState, fd: Fd) -> Readiness {
     ready
 }
 
-fn of_connection(state: &mut SimState, end: End) -> Readiness {
-    let connection = state.of(end);
+fn connection_readiness(state: &mut SimState, end: End) -> Readiness {
+    let connection = state.connection_of(end);
     let mut ready = Readiness::empty();
-    ready.set(Readiness::READ, connection.can_read(end.side));
-    ready.set(Readiness::WRITE, connection.can_write(end.side));
+    ready.set(Readiness::READ, connection.is_readable(end.side));
+    ready.set(Readiness::WRITE, connection.is_writable(end.side));
     let other = 1 - end.side;
     let ended = connection.is_finished(other) && connection.unacked_bytes(other) == 0;
     ready.set(Readiness::HANGUP, ended);
     if connection.is_broken() || ended && connection.is_finished(end.side) {
         ready = Readiness::all();
     }
-    connection.ask_for_room(end.side);
+    connection.arm_writable(end.side);
     ready
 }
 
-/// poll(2), on the whole array at once.
+/// poll(2).
 impl PollNow for Machine {
     fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
         let mut state = self.state();
@@ -131,29 +131,29 @@ impl PollNow for Machine {
                 (Readiness::HANGUP, libc::POLLRDHUP),
                 (Readiness::all(), libc::POLLHUP),
             ];
-            let of = flags.iter().filter(|(what, _)| ready.contains(*what));
-            let state = of.fold(0, |state, (_, flag)| state | flag);
+            let set = flags.iter().filter(|(kind, _)| ready.contains(*kind));
+            let state = set.fold(0, |state, (_, flag)| state | flag);
             entry.revents = state & (entry.events | libc::POLLHUP);
         }
         if state.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
     }
 }
 
-/// /dev/poll, on a simulated machine.
+/// /dev/poll on a simulated machine.
 pub type SimDevPoll = DevPoll<SimPoller<true>, Machine>;
 
 impl SimDevPoll {
-    /// Makes an empty set on a machine.
+    /// Creates an empty set on a machine.
     pub fn simulated(machine: &Machine) -> Self {
         DevPoll::over(SimPoller::new(machine), machine.clone())
     }
 }
 
-/// Banga's interface, on a simulated machine.
+/// Declared interests (Banga) on a simulated machine.
 pub type SimInterest = InterestPoller<SimPoller<true>, Machine>;
 
 impl SimInterest {
-    /// Makes empty sets on a machine, with a queue of at most so many hints.
+    /// Creates empty sets on a machine, with a queue of at most `hints` hints.
     pub fn simulated(machine: &Machine, hints: usize) -> Self {
         InterestPoller::over(SimPoller::new(machine), machine.clone(), hints)
     }
@@ -161,12 +161,12 @@ impl SimInterest {
 
 impl HintSource for SimPoller<true> {
     fn watch(&mut self, fd: Fd, _wanted: i16, _one: bool) -> io::Result<bool> {
-        let is_new = self.wanted.at(fd.index()).is_empty();
+        let is_new = self.interests.at(fd.index()).is_empty();
         self.set(fd, Readiness::READ | Readiness::WRITE)?;
         Ok(is_new)
     }
 
-    /// Whoever closes has said so.
+    /// The program reports every close.
     fn is_watched(&mut self, _fd: Fd) -> io::Result<bool> {
         Ok(true)
     }
@@ -187,18 +187,19 @@ impl HintSource for SimPoller<true> {
     }
 }
 
-// SAFETY: `forget` takes the number out of all lists. Besides, it is one of a simulated machine.
+// SAFETY: `forget` removes the descriptor from all lists. Besides, it belongs to a simulated
+// machine.
 unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
     const EDGE: bool = EDGE;
-    /// As poll and select do.
+    /// As for poll(2) and select(2).
     const SCANS_ALL_FDS: bool = !EDGE;
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         self.system_calls += 1;
         let mut state = self.machine.state();
-        state.what(fd, "epoll_ctl")?;
-        let had = std::mem::replace(self.wanted.at(fd.index()), want);
-        if had.is_empty() && !want.is_empty() {
+        state.kind(fd, "epoll_ctl")?;
+        let previous = std::mem::replace(self.interests.at(fd.index()), want);
+        if previous.is_empty() && !want.is_empty() {
             self.members.push(fd);
         } else if want.is_empty() {
             self.members.retain(|member| *member != fd);
@@ -210,7 +211,7 @@ unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
     }
 
     fn forget(&mut self, fd: Fd) {
-        *self.wanted.at(fd.index()) = Readiness::empty();
+        *self.interests.at(fd.index()) = Readiness::empty();
         self.members.retain(|member| *member != fd);
         self.changed.retain(|changed| *changed != fd);
     }
@@ -228,8 +229,8 @@ unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
         if state.rng.fault(Fault::Interrupted) {
             return Ok(());
         }
-        while !self.look(&mut state, out) {
-            if timeout == Some(Duration::ZERO) || state.wait(until) == Passed::Over {
+        while !self.collect(&mut state, out) {
+            if timeout == Some(Duration::ZERO) || state.wait(until) == WaitOutcome::TimedOut {
                 break;
             }
             if state.failure().is_some() {

@@ -13,7 +13,7 @@ use super::machine::Machine;
 use super::memory::MemoryHold;
 use super::plan::Unsupported;
 use super::provided::Buffers;
-use super::state::{DescriptorKind, Event, Passed};
+use super::state::{DescriptorKind, Event, WaitOutcome};
 use super::submission::{
     ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_BUFFER, CQE_MORE, RECV_MULTISHOT,
     SKIP_SUCCESS, Submission, socket_address,
@@ -22,7 +22,7 @@ use crate::nonblocking::FileRange;
 use crate::uring::{Cqe, Entries, Feature, Mode, Ring};
 use crate::{Fd, System, Token};
 
-/// What an operation in flight does.
+/// An operation in flight.
 #[derive(Debug)]
 enum Task {
     Accept {
@@ -31,7 +31,7 @@ enum Task {
     Receive {
         multishot: bool,
     },
-    /// What is sent, piece by piece, behind what describes it.
+    /// The bytes to send in pieces, and the structures that describe them.
     Send {
         pieces: Vec<MemoryHold>,
         header: Vec<MemoryHold>,
@@ -40,15 +40,14 @@ enum Task {
         address: MemoryHold,
     },
     Poll,
-    /// A read of a waker's counter.
-    Count {
+    Counter {
         into: MemoryHold,
     },
-    /// An open, which is done when its time has come.
+    /// An open, completed by a is_timed event.
     Open {
         path: MemoryHold,
     },
-    /// A read of a file, which is done when its time has come.
+    /// A read of a file, completed by a is_timed event.
     Read {
         into: MemoryHold,
         part: FileRange,
@@ -56,19 +55,19 @@ enum Task {
 }
 
 impl Task {
-    /// Whether it is done by a worker, at its time.
+    /// Returns whether a worker performs it and a is_timed event completes it.
     fn is_timed(&self) -> bool {
         matches!(self, Task::Open { .. } | Task::Read { .. })
     }
 
-    /// Whether nobody but the kernel has written to the memory that it was given.
+    /// Returns whether only the kernel has written to the memory waited to it.
     fn is_untouched(&self) -> bool {
         match self {
             Task::Accept { .. } | Task::Receive { .. } | Task::Poll => true,
             Task::Send { pieces, header } => {
                 pieces.iter().chain(header).all(MemoryHold::is_untouched)
             }
-            Task::Connect { address: hold } | Task::Count { into: hold } => hold.is_untouched(),
+            Task::Connect { address: hold } | Task::Counter { into: hold } => hold.is_untouched(),
             Task::Open { path: hold } | Task::Read { into: hold, .. } => hold.is_untouched(),
         }
     }
@@ -76,7 +75,7 @@ impl Task {
 
 #[derive(Debug)]
 struct RingOp {
-    /// Names an operation for good.
+    /// Unique; never reused.
     serial: u64,
     user_data: u64,
     fd: Fd,
@@ -87,11 +86,11 @@ struct RingOp {
 pub struct SimRing {
     machine: Machine,
     mode: Mode,
-    /// What waits to be taken, and the memory that it gives to the kernel.
+    /// Submissions not yet taken, and the memory that they pass to the kernel.
     submissions: VecDeque<(Submission, Vec<MemoryHold>)>,
-    most_submissions: usize,
+    max_submissions: usize,
     completions: VecDeque<Cqe>,
-    most_completions: usize,
+    max_completions: usize,
     overflow: VecDeque<Cqe>,
     overflowed: bool,
     in_flight: Vec<RingOp>,
@@ -100,19 +99,18 @@ pub struct SimRing {
 }
 
 impl SimRing {
-    fn fail(&self, what: impl Into<String>) {
-        self.machine.state().fail(what);
+    fn fail(&self, message: impl Into<String>) {
+        self.machine.state().fail(message);
     }
 
-    /// Whether an operation may be named so: none of the name is in flight, but for the copies of
-    /// one accept.
+    /// Fails the run if an operation with this token is in flight, except for copies of one accept.
     fn check_name(&self, sqe: &Submission) {
         let token = Token::from_bits(sqe.user_data);
         let twin = self.in_flight.iter().find(|op| op.user_data == sqe.user_data);
-        let copies = matches!(twin, Some(RingOp { task: Task::Accept { .. }, fd, .. })
+        let is_copy = matches!(twin, Some(RingOp { task: Task::Accept { .. }, fd, .. })
             if sqe.opcode == opcode::Accept::CODE && fd.raw() == sqe.fd);
-        if twin.is_some() && !copies && sqe.opcode != opcode::AsyncCancel::CODE {
-            self.fail(format!("{token:?} is submitted while one of its name is in flight"));
+        if twin.is_some() && !is_copy && sqe.opcode != opcode::AsyncCancel::CODE {
+            self.fail(format!("{token:?} is submitted although it is in flight"));
         }
     }
 
@@ -120,7 +118,7 @@ impl SimRing {
         let token = Token::from_bits(sqe.user_data);
         self.machine.state().note(|| format!("issue {token:?} on fd {}", sqe.fd));
         if holds.iter().any(|hold| !hold.is_untouched()) {
-            self.fail(format!("{token:?}: what was submitted has changed since"));
+            self.fail(format!("{token:?}: the memory of the submission has changed"));
         }
         self.check_name(sqe);
         let multishot_is_refused = self.machine.unsupported(Unsupported::Multishot);
@@ -133,7 +131,7 @@ impl SimRing {
                 Task::Accept { multishot }
             }
             opcode::Recv::CODE => {
-                assert!(sqe.flags & BUFFER_SELECT != 0, "receives take provided buffers");
+                assert!(sqe.flags & BUFFER_SELECT != 0, "receives use provided buffers");
                 let multishot = sqe.ioprio & RECV_MULTISHOT != 0;
                 if multishot && multishot_is_refused {
                     return self.report(sqe.user_data, Err(Errno::INVAL));
@@ -148,8 +146,8 @@ impl SimRing {
             opcode::Connect::CODE => {
                 let address = holds.remove(0);
                 let to = socket_address(address.bytes());
-                let begun = self.machine.state().start_connect(Fd::from_raw(sqe.fd), to);
-                if let Err(errno) = begun {
+                let started = self.machine.state().start_connect(Fd::from_raw(sqe.fd), to);
+                if let Err(errno) = started {
                     return self.report(sqe.user_data, Err(errno));
                 }
                 Task::Connect { address }
@@ -159,17 +157,17 @@ impl SimRing {
             opcode::OpenAt2::CODE => Task::Open { path: holds.remove(0) },
             opcode::Read::CODE => self.read(sqe, holds.remove(0)),
             opcode::AsyncCancel::CODE => return self.cancel(sqe),
-            other => return self.fail(format!("an operation of code {other} is not known")),
+            other => return self.fail(format!("unknown operation code {other}")),
         };
         self.begin(sqe, task);
     }
 
-    /// A waker's counter or part of a file.
+    /// Begins a read of a waker's counter or of a file.
     fn read(&self, sqe: &Submission, into: MemoryHold) -> Task {
         let file = Fd::from_raw(sqe.fd);
         let mut state = self.machine.state();
-        match state.what(file, "read") {
-            Ok(DescriptorKind::Event(_)) => Task::Count { into },
+        match state.kind(file, "read") {
+            Ok(DescriptorKind::Event(_)) => Task::Counter { into },
             _ => Task::Read { into, part: FileRange { file, offset: sqe.offset, len: sqe.len } },
         }
     }
@@ -177,16 +175,16 @@ impl SimRing {
     fn begin(&mut self, sqe: &Submission, task: Task) {
         self.serial += 1;
         let (serial, fd) = (self.serial, Fd::from_raw(sqe.fd));
-        let timed = task.is_timed();
-        let inline = matches!(task, Task::Send { .. } | Task::Poll);
+        let is_timed = task.is_timed();
+        let is_inline = matches!(task, Task::Send { .. } | Task::Poll);
         self.in_flight.push(RingOp { serial, user_data: sqe.user_data, fd, task });
-        if timed {
+        if is_timed {
             let mut state = self.machine.state();
             let cold = state.rng.fault(Fault::Cold);
             let time = if cold { state.rng.below(5_000) } else { 0 };
             state.after(Duration::from_micros(time as u64), Event::Operation(serial));
-        } else if inline && !self.machine.state().rng.once_in(8) {
-            self.go_on(serial);
+        } else if is_inline && !self.machine.state().rng.once_in(8) {
+            self.advance(serial);
         } else {
             self.machine.state().mark_changed(fd.raw() as u32);
         }
@@ -210,12 +208,12 @@ impl SimRing {
         let mut errno = Errno::NOENT;
         for serial in serials {
             if self.machine.state().rng.fault(Fault::CancelLoses) {
-                self.due(serial);
-                self.go_on(serial);
+                self.complete_due(serial);
+                self.advance(serial);
             }
             let Some(op) = self.in_flight.iter().find(|op| op.serial == serial) else { continue };
             found += 1;
-            // What a worker has begun goes on to its end.
+            // Work that a worker has begun is not cancelled.
             if op.task.is_timed() && self.machine.state().rng.once_in(2) {
                 errno = Errno::ALREADY;
             } else {
@@ -234,13 +232,13 @@ impl SimRing {
         self.post(user_data, result, 0);
     }
 
-    /// Puts a completion into the queue, or behind it.
+    /// Posts a completion to the queue, or to the overflow list if the queue is full.
     fn post(&mut self, user_data: u64, result: Result<u32, Errno>, flags: u32) {
         let result = result.map_or_else(|errno| -errno.raw_os_error(), |n| n as i32);
         let cqe = Cqe { user_data, result, flags };
         let token = Token::from_bits(user_data);
         self.machine.state().note(|| format!("completion of {token:?}: {result}, {flags:#x}"));
-        if self.is_crowded() {
+        if self.queue_is_full() {
             self.overflowed = true;
             self.overflow.push_back(cqe);
         } else {
@@ -248,8 +246,8 @@ impl SimRing {
         }
     }
 
-    fn is_crowded(&self) -> bool {
-        self.completions.len() >= self.most_completions || !self.overflow.is_empty()
+    fn queue_is_full(&self) -> bool {
+        self.completions.len() >= self.max_completions || !self.overflow.is_empty()
     }
 
     /// Ends an operation.
@@ -258,15 +256,16 @@ impl SimRing {
         let op = self.in_flight.swap_remove(at);
         if !op.task.is_untouched() {
             let token = Token::from_bits(op.user_data);
-            self.fail(format!("{token:?}: the memory that it was given was written to"));
+            self.fail(format!("{token:?}: the program has written to its memory"));
         }
         self.post(op.user_data, result, flags);
     }
 
-    /// Reports something of an operation that goes on, unless it ends here.
-    fn tell(&mut self, serial: u64, multishot: bool, result: u32, flags: u32) {
+    /// Posts a result of an operation that may have more; the last one of an operation that does
+    /// not.
+    fn post_result(&mut self, serial: u64, multishot: bool, result: u32, flags: u32) {
         let ends = self.machine.state().rng.fault(Fault::MultishotEnds);
-        if !multishot || ends || self.is_crowded() {
+        if !multishot || ends || self.queue_is_full() {
             return self.end(serial, Ok(result), flags);
         }
         let op = self.in_flight.iter().find(|op| op.serial == serial);
@@ -274,8 +273,8 @@ impl SimRing {
         self.post(user_data, Ok(result), flags | CQE_MORE);
     }
 
-    /// Does what is possible now of an operation.
-    fn go_on(&mut self, serial: u64) {
+    /// Performs as much of an operation as is possible now.
+    fn advance(&mut self, serial: u64) {
         let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
         let fd = self.in_flight[at].fd;
         match &self.in_flight[at].task {
@@ -291,14 +290,14 @@ impl SimRing {
             Task::Poll => {
                 let mut state = self.machine.state();
                 let Ok(end) = state.connected(fd, "poll") else { return };
-                let ready = state.of(end).can_write(end.side);
-                state.of(end).ask_for_room(end.side);
+                let ready = state.connection_of(end).is_writable(end.side);
+                state.connection_of(end).arm_writable(end.side);
                 drop(state);
                 if ready {
                     self.end(serial, Ok(libc::POLLOUT as u32), 0);
                 }
             }
-            Task::Count { .. } => self.count(at),
+            Task::Counter { .. } => self.read_counter(at),
             Task::Open { .. } | Task::Read { .. } => {}
         }
     }
@@ -306,11 +305,11 @@ impl SimRing {
     fn accept(&mut self, serial: u64, fd: Fd, multishot: bool) {
         let accepted = self.machine.state().accept(fd);
         match accepted {
-            Ok(new) => self.tell(serial, multishot, new.raw() as u32, 0),
+            Ok(new) => self.post_result(serial, multishot, new.raw() as u32, 0),
             Err(Errno::AGAIN) => return,
             Err(errno) => self.end(serial, Err(errno), 0),
         }
-        // There may be more, for this one or for another.
+        // More connections may be queued, for this operation or another.
         self.machine.state().mark_changed(fd.raw() as u32);
     }
 
@@ -320,15 +319,15 @@ impl SimRing {
             drop(state);
             return self.end(serial, Err(Errno::NOTCONN), 0);
         };
-        let can_read = state.of(end).can_read(end.side);
+        let is_readable = state.connection_of(end).is_readable(end.side);
         let refused = state.rng.fault(Fault::NoBuffers);
         drop(state);
-        // A buffer is looked for first, whether there is something to receive or not.
+        // As in the kernel, a buffer is selected before the socket is read.
         let Some((id, mut hold)) = self.buffers.as_mut().and_then(Buffers::take) else {
             return self.end(serial, Err(Errno::NOBUFS), 0);
         };
-        if refused || !can_read {
-            self.give_back(id, hold);
+        if refused || !is_readable {
+            self.put_back(id, hold);
             return if refused {
                 self.end(serial, Err(Errno::NOBUFS), 0)
             };
@@ -336,27 +335,27 @@ impl SimRing {
         if !hold.is_untouched() {
             self.fail(format!("buffer {id} was written to while the kernel held it"));
         }
-        let max = self.machine.short(hold.bytes().len(), Fault::ShortReceive);
+        let max = self.machine.shorten(hold.bytes().len(), Fault::ShortReceive);
         let mut bytes = vec![0; max];
         match self.machine.receive(fd, &mut bytes) {
             Ok(n @ 1..) => {
                 hold.fill(&bytes[..n]);
                 drop(hold);
-                self.tell(serial, multishot, n as u32, CQE_BUFFER | u32::from(id) << 16);
+                self.post_result(serial, multishot, n as u32, CQE_BUFFER | u32::from(id) << 16);
                 self.machine.state().mark_changed(fd.raw() as u32);
             }
             Ok(0) => {
-                self.give_back(id, hold);
+                self.put_back(id, hold);
                 self.end(serial, Ok(0), 0);
             }
             Err(errno) => {
-                self.give_back(id, hold);
+                self.put_back(id, hold);
                 self.end(serial, Err(errno), 0);
             }
         }
     }
 
-    fn give_back(&mut self, id: u16, hold: MemoryHold) {
+    fn put_back(&mut self, id: u16, hold: MemoryHold) {
         if let Some(buffers) = &mut self.buffers {
             buffers.put_back(id, hold);
         }
@@ -373,9 +372,9 @@ impl SimRing {
         }
     }
 
-    fn count(&mut self, at: usize) {
+    fn read_counter(&mut self, at: usize) {
         let RingOp { serial, fd, .. } = self.in_flight[at];
-        let count = match self.machine.state().what(fd, "read") {
+        let count = match self.machine.state().kind(fd, "read") {
             Ok(DescriptorKind::Event(counter)) => {
                 counter.swap(0, std::sync::atomic::Ordering::AcqRel)
             }
@@ -384,17 +383,17 @@ impl SimRing {
         if count == 0 {
             return;
         }
-        if let Task::Count { into } = &mut self.in_flight[at].task {
+        if let Task::Counter { into } = &mut self.in_flight[at].task {
             if !into.is_untouched() {
-                self.machine.state().fail("a waker's counter was written to by the program");
+                self.machine.state().fail("the program has written to the counter of a waker");
             }
             into.fill(&count.to_ne_bytes());
         }
         self.end(serial, Ok(8), 0);
     }
 
-    /// The time of an operation has come.
-    fn due(&mut self, serial: u64) {
+    /// Completes an operation whose time has come.
+    fn complete_due(&mut self, serial: u64) {
         let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
         let (fd, user_data) = (self.in_flight[at].fd, self.in_flight[at].user_data);
         match &mut self.in_flight[at].task {
@@ -406,8 +405,8 @@ impl SimRing {
             Task::Read { into, part } => {
                 if !into.is_untouched() {
                     let token = Token::from_bits(user_data);
-                    let what = format!("{token:?}: what is being read into was written to");
-                    return self.machine.state().fail(what);
+                    let message = format!("{token:?}: the program has written to its memory");
+                    return self.machine.state().fail(message);
                 }
                 let read = self.machine.read(*part);
                 if let Ok(bytes) = &read {
@@ -419,39 +418,39 @@ impl SimRing {
         }
     }
 
-    /// Has the kernel do what has become possible, or some of it.
-    fn work(&mut self) {
+    /// Performs all or some of the work that has become possible.
+    fn process(&mut self) {
         self.machine.state().check_freed();
         if self.machine.state().failure().is_some() {
             return;
         }
         if let Some(buffers) = &mut self.buffers
-            && let Err(what) = buffers.look()
+            && let Err(message) = buffers.collect()
         {
-            self.fail(what);
+            self.fail(message);
         }
         let due = std::mem::take(&mut self.machine.state().due);
-        due.into_iter().for_each(|serial| self.due(serial));
+        due.into_iter().for_each(|serial| self.complete_due(serial));
         loop {
             let mut state = self.machine.state();
             let Some(fd) = state.take_changed() else { return };
-            let later = state.rng.once_in(16);
+            let pause = state.rng.once_in(16);
             drop(state);
             let mut serials: Vec<_> =
                 self.in_flight.iter().filter(|op| op.fd == fd).map(|op| op.serial).collect();
             while !serials.is_empty() {
                 let at = self.machine.state().rng.below(serials.len());
-                self.go_on(serials.swap_remove(at));
+                self.advance(serials.swap_remove(at));
             }
-            if later {
+            if pause {
                 return;
             }
         }
     }
 
-    /// Moves what had no room into the queue.
+    /// Moves completions from the overflow list to the queue.
     fn flush(&mut self) {
-        while self.completions.len() < self.most_completions {
+        while self.completions.len() < self.max_completions {
             let Some(cqe) = self.overflow.pop_front() else { break };
             self.completions.push_back(cqe);
         }
@@ -478,16 +477,16 @@ impl Ring for SimRing {
         }
         // Short queues are full more often.
         let mut state = machine.state();
-        let most_submissions = [2, 4, 16, 64][state.rng.below(4)].min(entries.submissions);
-        let most_completions = [4, 8, 32, 128][state.rng.below(4)].min(entries.completions);
+        let max_submissions = [2, 4, 16, 64][state.rng.below(4)].min(entries.submissions);
+        let max_completions = [4, 8, 32, 128][state.rng.below(4)].min(entries.completions);
         drop(state);
         Ok(SimRing {
             machine: machine.clone(),
             mode,
             submissions: VecDeque::new(),
-            most_submissions: most_submissions as usize,
+            max_submissions: max_submissions as usize,
             completions: VecDeque::new(),
-            most_completions: most_completions as usize,
+            max_completions: max_completions as usize,
             overflow: VecDeque::new(),
             overflowed: false,
             in_flight: Vec::new(),
@@ -496,8 +495,8 @@ impl Ring for SimRing {
         })
     }
 
-    fn has_feature(&self, what: Feature) -> bool {
-        !self.machine.unsupported(Unsupported::Without(what))
+    fn has_feature(&self, feature: Feature) -> bool {
+        !self.machine.unsupported(Unsupported::Without(feature))
     }
 
     fn first_unsupported(
@@ -523,12 +522,12 @@ impl Ring for SimRing {
         if self.machine.state().failure().is_none()
             && self.buffers.take().is_some_and(|buffers| !buffers.are_untouched())
         {
-            self.fail("a buffer was written to before it was withdrawn");
+            self.fail("a buffer was written to before the ring was unregistered");
         }
         self.buffers = None;
     }
 
-    fn limit_workers(&mut self, _most: [u32; 2]) -> io::Result<()> {
+    fn limit_workers(&mut self, _max: [u32; 2]) -> io::Result<()> {
         if self.machine.unsupported(Unsupported::WorkerBound) {
             return Err(Errno::INVAL.into());
         }
@@ -543,9 +542,9 @@ impl Ring for SimRing {
         // SAFETY: by the caller's promise.
         let holds = unsafe { sqe.holds() };
         self.submissions.push_back((sqe, holds));
-        // Otherwise completions land while the program does something else.
+        // In other modes completions are posted while the program runs.
         if self.mode != Mode::Deferred && self.machine.state().rng.once_in(8) {
-            self.work();
+            self.process();
         }
         true
     }
@@ -555,7 +554,7 @@ impl Ring for SimRing {
     }
 
     fn is_full(&mut self) -> bool {
-        self.submissions.len() >= self.most_submissions
+        self.submissions.len() >= self.max_submissions
     }
 
     fn has_taskrun(&mut self) -> bool {
@@ -589,23 +588,23 @@ impl Ring for SimRing {
                 self.issue(&sqe, holds);
             }
         }
-        self.work();
+        self.process();
         let taken = takes as u32;
         let done = |errno| if taken > 0 { Ok(taken) } else { Err(errno) };
         if takes < queued {
-            // Then the kernel does not wait.
+            // The kernel does not wait then.
             return done(Errno::AGAIN);
         }
         if interrupted {
             return done(Errno::INTR);
         }
         while self.completions.len() < wanted as usize {
-            let passed = self.machine.state().wait(until);
+            let waited = self.machine.state().wait(until);
             if self.machine.state().failure().is_some() {
                 return Err(Errno::CANCELED);
             }
-            self.work();
-            if passed == Passed::Over {
+            self.process();
+            if waited == WaitOutcome::TimedOut {
                 return done(Errno::TIME);
             }
         }
@@ -617,12 +616,12 @@ impl Ring for SimRing {
     }
 
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
-        if self.machine.state().ring_is_used {
-            self.fail("a signal handler takes completions while their kernel is at work");
+        if self.machine.state().ring_is_busy {
+            self.fail("a signal handler takes completions while their kernel runs");
         }
-        // Otherwise completions land at any time.
+        // In other modes completions are posted at any time.
         if self.mode != Mode::Deferred {
-            self.work();
+            self.process();
         }
         into.extend(self.completions.drain(..));
     }
@@ -633,7 +632,7 @@ impl Drop for SimRing {
         if self.machine.state().failure().is_none() {
             for op in &self.in_flight {
                 let token = Token::from_bits(op.user_data);
-                self.fail(format!("{token:?} is in flight still when the ring is closed"));
+                self.fail(format!("{token:?} is still in flight when the ring is closed"));
             }
         }
     }

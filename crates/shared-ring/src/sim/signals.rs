@@ -1,4 +1,4 @@
-//! Signals: a thread's queue of real-time signals, played, and calls that are interrupted.
+//! Simulated signals: a thread's queue of real-time signals, and interrupted calls.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::machine::Machine;
 use super::poller::readiness;
-use super::state::{DescriptorKind, Passed, SimState};
+use super::state::{DescriptorKind, SimState, WaitOutcome};
 use crate::poller::{Readiness, RtSig, Signal, SignalSource};
 use crate::{Errno, Fd, Table};
 
-/// Real-time signals, on a simulated machine.
+/// The real-time signal poller on a simulated machine.
 pub type SimRtSig = RtSig<SimSignals, Machine>;
 
 impl SimRtSig {
-    /// Makes an empty set on a machine, with a queue of at most so many signals.
+    /// Creates an empty set on a machine, with a queue of at most `max` signals.
     pub fn simulated(machine: &Machine, max: usize) -> Self {
         machine.state().signalling =
             Signalling::Queued(SimSignalQueue { max, ..SimSignalQueue::default() });
@@ -23,11 +23,11 @@ impl SimRtSig {
     }
 }
 
-/// What becomes of a change that a signal tells of.
+/// The signal raised for a change of a descriptor.
 pub(super) enum Signalling {
-    /// There are no signals.
+    /// None.
     Never,
-    /// SIGIO interrupts this thread, in earnest: whoever asked for it has a handler.
+    /// SIGIO interrupts this thread. The program has installed a handler.
     Interrupts,
     /// A real-time signal is queued.
     Queued(SimSignalQueue),
@@ -36,7 +36,7 @@ pub(super) enum Signalling {
 /// A thread's queue of real-time signals.
 #[derive(Default)]
 pub(super) struct SimSignalQueue {
-    /// The marks of those that signal, plus one.
+    /// The mark of each descriptor that signals, plus one.
     marks: Table<u8>,
     signals: VecDeque<(Fd, u8, Readiness)>,
     max: usize,
@@ -44,7 +44,7 @@ pub(super) struct SimSignalQueue {
 }
 
 impl SimSignalQueue {
-    /// The kernel hands out the lowest signal first; SIGIO is lower than those with marks.
+    /// Takes the lowest signal first, as the kernel does; SIGIO is lower than those with marks.
     fn next(&mut self) -> Option<Signal> {
         if std::mem::take(&mut self.overflowed) {
             return Some(Signal::Overflow);
@@ -59,17 +59,17 @@ impl SimState {
     fn queue(&mut self) -> &mut SimSignalQueue {
         match &mut self.signalling {
             Signalling::Queued(queue) => queue,
-            _ => unreachable!("a queue was made with the poller"),
+            _ => unreachable!("the poller has created the queue"),
         }
     }
 
-    /// Queues a signal for each descriptor of which something has changed. A waker that nobody has
-    /// drained stirs all the time, so that of wakers only a call is told that waits.
-    fn queue_signals(&mut self, waits: bool) {
+    /// Queues a signal for each changed descriptor. An undrained waker counts as changed at every
+    /// call, so that only calls that block report wakers.
+    fn queue_signals(&mut self, blocks: bool) {
         let mut wakers = Vec::new();
         while let Some(fd) = self.take_changed() {
             let Some(mark) = self.queue().marks.at(fd.index()).checked_sub(1) else { continue };
-            if !waits && matches!(self.what(fd, "poll"), Ok(DescriptorKind::Event(_))) {
+            if !blocks && matches!(self.kind(fd, "poll"), Ok(DescriptorKind::Event(_))) {
                 wakers.push(fd);
                 continue;
             }
@@ -87,10 +87,10 @@ impl SimState {
 }
 
 impl Machine {
-    /// At any system call of a program that is told by signals, others may go on, and a signal may come
-    /// that tells of what they did. `inside` says that it is a call that only a kernel makes, in the middle
-    /// of its own work: then a handler must not touch its ring.
-    pub(super) fn may_be_signalled(&self, inside: bool) {
+    /// Called at each system call of a program that uses signals: peers may run, and a signal may
+    /// report what they did. `in_kernel` is set for calls that a kernel makes in the middle of its
+    /// own work; a handler must not use its ring then.
+    pub(super) fn may_be_signalled(&self, in_kernel: bool) {
         let mut state = self.state();
         if matches!(state.signalling, Signalling::Never)
             || state.failure().is_some()
@@ -98,39 +98,39 @@ impl Machine {
         {
             return;
         }
-        state.note(|| "a signal comes".to_owned());
+        state.note(|| "a signal interrupts the program".to_owned());
         state.enter();
         if let Signalling::Queued(_) = state.signalling {
             return state.queue_signals(false);
         }
-        state.ring_is_used = inside;
+        state.ring_is_busy = in_kernel;
         drop(state);
-        // SAFETY: it has a handler, as has been asked for; the handler finds the machine as it is between
-        // two calls.
+        // SAFETY: SIGIO has a handler, as `interrupts` requires; the handler finds the machine in
+        // its state between two calls.
         unsafe { libc::raise(libc::SIGIO) };
-        self.state().ring_is_used = false;
+        self.state().ring_is_busy = false;
     }
 
-    /// From now on SIGIO interrupts the program, which has a handler for it.
+    /// From now on SIGIO interrupts the program, which has installed a handler.
     pub(super) fn interrupts(&self) {
         self.state().signalling = Signalling::Interrupts;
     }
 }
 
-/// Signals of a simulated machine.
+/// The signal source of a simulated machine.
 pub struct SimSignals {
     machine: Machine,
 }
 
 impl SignalSource for SimSignals {
     const MAX_MARKS: u8 = 4;
-    /// Few, so that some are left when their descriptors are closed.
+    /// Small, so that signals are still queued when their descriptors are closed.
     const MAX_BATCH: usize = 1;
 
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()> {
         let mut state = self.machine.state();
-        state.what(fd, "fcntl")?;
-        // What happened before was not signalled.
+        state.kind(fd, "fcntl")?;
+        // Earlier changes are not signalled.
         state.queue_signals(false);
         *state.queue().marks.at(fd.index()) = mark + 1;
         Ok(())
@@ -148,24 +148,24 @@ impl SignalSource for SimSignals {
     fn take(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>> {
         let mut state = self.machine.state();
         state.enter();
-        let (until, waits) =
+        let (until, blocks) =
             (timeout.map(|timeout| state.now + timeout), timeout != Some(Duration::ZERO));
-        if waits && state.rng.fault(Fault::Interrupted) {
+        if blocks && state.rng.fault(Fault::Interrupted) {
             return Ok(None);
         }
         loop {
-            state.queue_signals(waits);
+            state.queue_signals(blocks);
             if state.failure().is_some() {
                 return Err(Errno::CANCELED.into());
             }
             let next = state.queue().next();
-            if next.is_some() || !waits || state.wait(until) == Passed::Over {
+            if next.is_some() || !blocks || state.wait(until) == WaitOutcome::TimedOut {
                 return Ok(next);
             }
         }
     }
 
-    /// They are of no interest here.
+    /// Not counted.
     fn system_calls(&self) -> u64 {
         0
     }

@@ -1,4 +1,4 @@
-//! TCP connections: two ends, and a bounded stream each way.
+//! TCP connections: two ends, and a bounded stream in each direction.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
     pub(super) connection: u32,
-    /// 0 for the end that has opened the connection, 1 for the other.
+    /// 0 for the end that opened the connection, 1 for the other.
     pub(super) side: u8,
 }
 
@@ -20,48 +20,46 @@ impl End {
     }
 }
 
-/// Whose an end is.
+/// The owner of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A descriptor of the program.
     Descriptor(u32),
-    /// A peer.
     Peer(u32),
-    /// Nobody yet: it waits to be accepted.
+    /// None yet: the connection is queued for accept.
     Queue,
-    /// Nobody any more.
+    /// None any more.
     Closed,
 }
 
-/// What one end has sent and the other has not received.
+/// Bytes that one end has sent and the other has not received.
 #[derive(Debug, Default)]
 struct Stream {
     /// Oldest first; the first `arrived` of them have reached the other end.
     bytes: VecDeque<u8>,
     arrived: usize,
-    /// No more will be sent.
+    /// The sending side is shut down.
     finished: bool,
-    /// Most bytes that have not arrived, and that have.
+    /// Maximum number of bytes in transit, and of bytes arrived.
     room: usize,
     window: usize,
-    /// The sender has found no room, and is to be told when there is some.
-    wants_room: bool,
+    /// The sender is notified when there is room.
+    writable_armed: bool,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     streams: [Stream; 2],
     pub(super) owners: [Owner; 2],
-    /// What the next call of an end fails with.
+    /// Error of the next call at each end.
     errors: [Option<Errno>; 2],
     broken: bool,
-    /// Something went wrong on purpose that may end it early.
+    /// A fault may end it early.
     pub(super) is_disrupted: bool,
-    /// A peer was slow enough for a server to lose its patience.
+    /// A peer stalled, possibly beyond a timeout of the server.
     pub(super) has_stalled: bool,
     pub(super) address: [SocketAddr; 2],
-    /// When something last arrived at each end; at first, when it was made.
+    /// Time of the last arrival at each end; initially the time of the connect.
     pub(super) last_activity: [Duration; 2],
 }
 
@@ -86,18 +84,18 @@ impl Connection {
         }
     }
 
-    /// How much an end can send.
+    /// Returns the number of bytes that an end can send.
     pub(super) fn room(&self, side: u8) -> usize {
         let stream = &self.streams[usize::from(side)];
         stream.room - (stream.bytes.len() - stream.arrived)
     }
 
-    /// How much an end can receive.
-    pub(super) fn readable(&self, side: u8) -> usize {
+    /// Returns the number of bytes that an end can receive.
+    pub(super) fn readable_bytes(&self, side: u8) -> usize {
         self.streams[usize::from(1 - side)].arrived
     }
 
-    /// Whether an end has received all that there will be.
+    /// Returns whether an end has received everything.
     pub(super) fn at_end(&self, side: u8) -> bool {
         let stream = &self.streams[usize::from(1 - side)];
         self.broken || stream.finished && stream.bytes.is_empty()
@@ -107,13 +105,13 @@ impl Connection {
         self.errors[usize::from(side)].is_some()
     }
 
-    /// Whether a call would have something to say to a reader.
-    pub(super) fn can_read(&self, side: u8) -> bool {
-        self.readable(side) > 0 || self.at_end(side) || self.has_error(side)
+    /// Returns whether a receive would not block.
+    pub(super) fn is_readable(&self, side: u8) -> bool {
+        self.readable_bytes(side) > 0 || self.at_end(side) || self.has_error(side)
     }
 
-    /// Whether a writer is told that there is room: when a third is free, as on Linux.
-    pub(super) fn can_write(&self, side: u8) -> bool {
+    /// Returns whether an end is writable: a third of the buffer is free, as on Linux.
+    pub(super) fn is_writable(&self, side: u8) -> bool {
         let third = self.streams[usize::from(side)].room.div_ceil(3);
         self.broken || self.has_error(side) || self.room(side) >= third
     }
@@ -122,7 +120,7 @@ impl Connection {
         self.broken
     }
 
-    /// Sends what there is room for of `bytes`.
+    /// Sends as many of `bytes` as there is room for.
     pub(super) fn send(&mut self, side: u8, bytes: &[u8]) -> Result<usize, Errno> {
         if let Some(error) = self.errors[usize::from(side)].take() {
             return Err(error);
@@ -134,21 +132,21 @@ impl Connection {
         let stream = &mut self.streams[usize::from(side)];
         stream.bytes.extend(&bytes[..n]);
         if n < bytes.len() {
-            stream.wants_room = true;
+            stream.writable_armed = true;
         }
         if n == 0 && !bytes.is_empty() { Err(Errno::AGAIN) } else { Ok(n) }
     }
 
-    /// Receives up to `max` bytes; 0 at the end of the stream.
+    /// Receives at most `max` bytes; 0 at the end of the stream.
     pub(super) fn receive(
         &mut self,
         side: u8,
         max: usize,
         mut take: impl FnMut(&[u8]),
     ) -> Result<usize, Errno> {
-        let n = self.readable(side).min(max);
+        let n = self.readable_bytes(side).min(max);
         if n == 0 {
-            // Whoever was told of the end is told of nothing else.
+            // After the end of the stream, no error is reported.
             let stream = &self.streams[usize::from(1 - side)];
             if stream.finished && stream.bytes.is_empty() {
                 return Ok(0);
@@ -172,36 +170,36 @@ impl Connection {
         Ok(n)
     }
 
-    /// Bytes on their way that the other end has room for.
-    pub(super) fn under_way(&self, side: u8) -> usize {
+    /// Returns the number of bytes in transit for which the other end has room.
+    pub(super) fn in_transit(&self, side: u8) -> usize {
         let stream = &self.streams[usize::from(side)];
         (stream.bytes.len() - stream.arrived).min(stream.window - stream.arrived)
     }
 
-    /// Bytes that were sent and have not arrived.
+    /// Returns the number of bytes sent and not arrived.
     pub(super) fn unacked_bytes(&self, side: u8) -> usize {
         let stream = &self.streams[usize::from(side)];
         stream.bytes.len() - stream.arrived
     }
 
-    /// Lets bytes of one end arrive at the other; whether the sender is to be told of room.
+    /// Delivers bytes to the other end. Returns whether the sender must be notified that it is
+    /// writable.
     pub(super) fn deliver(&mut self, side: u8, n: usize) -> bool {
         self.streams[usize::from(side)].arrived += n;
-        let told = self.streams[usize::from(side)].wants_room && self.can_write(side);
-        if told {
-            self.streams[usize::from(side)].wants_room = false;
+        let notified = self.streams[usize::from(side)].writable_armed && self.is_writable(side);
+        if notified {
+            self.streams[usize::from(side)].writable_armed = false;
         }
-        told
+        notified
     }
 
-    /// Asks to be told of room, if there is none.
-    pub(super) fn ask_for_room(&mut self, side: u8) {
-        if !self.can_write(side) {
-            self.streams[usize::from(side)].wants_room = true;
+    /// Requests a notification when the end becomes writable, unless it is.
+    pub(super) fn arm_writable(&mut self, side: u8) {
+        if !self.is_writable(side) {
+            self.streams[usize::from(side)].writable_armed = true;
         }
     }
 
-    /// An end will send no more.
     pub(super) fn finish(&mut self, side: u8) {
         self.streams[usize::from(side)].finished |= !self.broken;
     }
@@ -210,21 +208,21 @@ impl Connection {
         self.streams[usize::from(side)].finished
     }
 
-    /// The connection breaks. What has arrived can still be received; what is under way is lost.
-    /// The ends in `told` learn of it by an error.
-    pub(super) fn reset(&mut self, told: [bool; 2]) {
+    /// Breaks the connection. Bytes that have arrived can still be received; bytes in transit are
+    /// lost. The ends in `notified` get an error.
+    pub(super) fn reset(&mut self, notified: [bool; 2]) {
         if self.broken {
             return;
         }
         self.broken = true;
         for stream in &mut self.streams {
-            // An end behind what is lost is lost too.
+            // An end of the stream behind lost bytes is lost too.
             stream.finished &= stream.bytes.len() == stream.arrived;
             stream.bytes.truncate(stream.arrived);
         }
         let ended = [self.streams[1].finished, self.streams[0].finished];
-        for ((error, told), ended) in self.errors.iter_mut().zip(told).zip(ended) {
-            if told {
+        for ((error, notified), ended) in self.errors.iter_mut().zip(notified).zip(ended) {
+            if notified {
                 *error = Some(if ended { Errno::PIPE } else { Errno::CONNRESET });
             }
         }
@@ -252,14 +250,14 @@ mod tests {
         assert_eq!(c.send(0, b"0123456789"), Ok(9));
         assert_eq!(c.send(0, b"9"), Err(Errno::AGAIN));
         assert_eq!(receive(&mut c, 1, 9), Err(Errno::AGAIN), "nothing has arrived");
-        assert_eq!(c.under_way(0), 6);
+        assert_eq!(c.in_transit(0), 6);
         assert!(c.deliver(0, 6), "there is room again");
         assert_eq!(receive(&mut c, 1, 4), Ok(b"0123".to_vec()));
         assert_eq!(c.send(0, b"9abcdef"), Ok(6));
         assert_eq!(c.unacked_bytes(0), 9);
         c.finish(0);
         while c.unacked_bytes(0) > 0 {
-            let n = c.under_way(0);
+            let n = c.in_transit(0);
             c.deliver(0, n);
             assert!(!receive(&mut c, 1, 9).unwrap().is_empty());
         }
@@ -269,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_end_only_a_sender_learns_of_a_reset() {
+    fn reset_after_eof_is_reported_only_to_sends() {
         let mut c = connection();
         c.finish(1);
         c.send(0, b"abc").unwrap();
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_is_under_way_is_lost_with_the_connection() {
+    fn eof_in_transit_is_lost_on_reset() {
         let mut c = connection();
         c.send(1, b"abc").unwrap();
         c.finish(1);
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_loses_what_is_under_way() {
+    fn reset_loses_bytes_in_transit() {
         let mut c = connection();
         c.send(0, b"abcdef").unwrap();
         c.deliver(0, 2);

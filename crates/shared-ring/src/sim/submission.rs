@@ -1,4 +1,4 @@
-//! Submissions in the form in which the kernel gets them.
+//! Submissions in the kernel's layout.
 
 use std::mem::size_of;
 use std::net::{IpAddr, SocketAddr};
@@ -38,20 +38,19 @@ pub(super) const CQE_BUFFER: u32 = 1;
 pub(super) const CQE_MORE: u32 = 2;
 
 impl Submission {
-    /// Reads a submission.
     pub(super) fn read(sqe: &Sqe) -> Self {
-        // SAFETY: both are 64 bytes in the kernel's layout, and any bytes make a `Submission`.
+        // SAFETY: both are 64 bytes in the kernel's layout, and any bytes are a valid `Submission`.
         unsafe { std::mem::transmute_copy(sqe) }
     }
 
-    /// The memory that a submission gives to the kernel.
+    /// Returns holds of the memory that a submission passes to the kernel.
     ///
     /// # Safety
     /// As for `Ring::push`.
     pub(super) unsafe fn holds(&self) -> Vec<MemoryHold> {
         let (address, len) = (self.address, self.len as usize);
-        // SAFETY: the caller promises that what the submission points to is there. Its lengths are
-        // those that the kernel reads or writes.
+        // SAFETY: the caller promises that the pointers of the submission are valid. Its lengths
+        // are those that the kernel reads or writes.
         unsafe {
             match self.opcode {
                 opcode::Send::CODE => vec![MemoryHold::to_read(address, len)],
@@ -85,11 +84,11 @@ pub(super) fn socket_address(bytes: &[u8]) -> SocketAddr {
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);
     let ip: IpAddr = match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
         libc::AF_INET => {
-            let address: [u8; 4] = bytes[4..8].try_into().expect("it has four bytes");
+            let address: [u8; 4] = bytes[4..8].try_into().expect("the slice has four bytes");
             address.into()
         }
         _ => {
-            let address: [u8; 16] = bytes[8..24].try_into().expect("it has sixteen bytes");
+            let address: [u8; 16] = bytes[8..24].try_into().expect("the slice has sixteen bytes");
             address.into()
         }
     };

@@ -1,37 +1,38 @@
-//! What happened, in words.
+//! A log of a run.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What happened in a run, line by line, if anybody wants to know.
+/// The events of a run, one line each, if enabled.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     lines: Option<VecDeque<String>>,
-    /// Lines that went before those.
-    lost: usize,
+    /// Number of dropped lines.
+    dropped: usize,
 }
 
 impl Trace {
-    /// The most lines that are kept: the last ones.
+    /// Maximum number of lines; the oldest ones are dropped.
     const MAX_LINES: usize = 100_000;
 
-    pub(super) fn new(kept: bool) -> Self {
-        Trace { lines: kept.then(VecDeque::new), lost: 0 }
+    pub(super) fn new(enabled: bool) -> Self {
+        Trace { lines: enabled.then(VecDeque::new), dropped: 0 }
     }
 
-    /// Notes a line, which is put together only if it is kept.
+    /// Adds a line. `line` is called only if tracing is enabled.
     #[inline]
     pub(super) fn note(&mut self, now: Duration, line: impl FnOnce() -> String) {
         let Some(lines) = &mut self.lines else { return };
         if lines.len() == Self::MAX_LINES {
             lines.pop_front();
-            self.lost += 1;
+            self.dropped += 1;
         }
         lines.push_back(format!("{:>12.3} ms  {}", now.as_secs_f64() * 1000.0, line()));
     }
 
     pub(super) fn take(&mut self) -> Vec<String> {
-        let lost = (self.lost > 0).then(|| format!("{} lines went before", self.lost));
-        lost.into_iter().chain(self.lines.take().unwrap_or_default()).collect()
+        let dropped =
+            (self.dropped > 0).then(|| format!("{} earlier lines were dropped", self.dropped));
+        dropped.into_iter().chain(self.lines.take().unwrap_or_default()).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! What a program uses of the machine.
+//! The program's use of the machine.
 
 use std::rc::{Rc, Weak};
 
@@ -6,32 +6,32 @@ use super::machine::Machine;
 use super::state::{DescriptorKind, SimState};
 use crate::{BufferPool, Fd, GatherList, RxBuf};
 
-/// What a program uses of a machine, at one moment.
+/// The program's use of a machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineUsage {
-    /// Sockets that are open, listeners among them.
+    /// Number of open sockets, including listeners.
     pub sockets: usize,
-    /// Of these, connections that were accepted and of which no completion has told: it will,
-    /// or the program has accepted them itself.
+    /// Accepted connections among them that no completion has reported: a later one will, or the
+    /// program accepted them itself.
     pub unreported: usize,
-    /// Files and directories that are open.
+    /// Number of open files and directories.
     pub files: usize,
-    /// Operations in flight.
+    /// Number of operations in flight.
     pub operations: usize,
-    /// Of these, work on files.
+    /// File operations among them.
     pub file_operations: usize,
-    /// Receive buffers there are, once one was seen.
+    /// Number of receive buffers; 0 until the first receive.
     pub buffers: u16,
-    /// Of these, those that the program holds.
+    /// Receive buffers held by the program.
     pub lent: u16,
-    /// Most memory that one send has ever held.
+    /// Maximum memory of one send so far, in bytes.
     pub largest_send: usize,
 }
 
-/// What the machine notes, beside its descriptors.
+/// Counts that do not follow from the descriptors.
 #[derive(Default)]
 pub(super) struct UsageTracker {
-    /// Connections that were accepted, and of which no completion has told.
+    /// Accepted connections that no completion has reported.
     unreported: Vec<Fd>,
     pub(super) operations: usize,
     pub(super) file_operations: usize,
@@ -44,8 +44,8 @@ impl UsageTracker {
         self.unreported.push(fd);
     }
 
-    /// A connection is told of, or closed.
-    pub(super) fn told(&mut self, fd: Fd) {
+    /// Notes that a completion reported a connection, or that it was closed.
+    pub(super) fn reported(&mut self, fd: Fd) {
         if let Some(at) = self.unreported.iter().position(|unreported| *unreported == fd) {
             self.unreported.swap_remove(at);
         }
@@ -57,13 +57,13 @@ impl UsageTracker {
         }
     }
 
-    pub(super) fn sends(&mut self, data: &GatherList) {
+    pub(super) fn note_send(&mut self, data: &GatherList) {
         self.largest_send = self.largest_send.max(data.held());
     }
 }
 
 impl Machine {
-    /// What the program uses now.
+    /// Returns the program's current use.
     pub fn in_use(&self) -> MachineUsage {
         self.state().in_use()
     }
@@ -82,8 +82,8 @@ impl SimState {
             largest_send: usage.largest_send,
             ..MachineUsage::default()
         };
-        for what in self.all_open() {
-            match what {
+        for kind in self.all_open() {
+            match kind {
                 DescriptorKind::File(_) => used.files += 1,
                 DescriptorKind::Event(_) => {}
                 _ => used.sockets += 1,

@@ -1,4 +1,4 @@
-//! File work that takes a while, in place of threads.
+//! File work that takes time, simulated without threads.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use super::machine::Machine;
 use super::state::Event;
 use crate::{Errno, FileJob, Offload, Outcome, Token};
 
-/// File work under way on a simulated machine.
+/// File work in progress on a simulated machine.
 pub struct SimOffload {
     machine: Machine,
     serial: u64,
-    under_way: Vec<(u64, Token, FileJob)>,
+    in_progress: Vec<(u64, Token, FileJob)>,
     done: VecDeque<(Token, Outcome)>,
 }
 
 impl SimOffload {
     pub(super) fn new(machine: Machine) -> Self {
-        SimOffload { machine, serial: 0, under_way: Vec::new(), done: VecDeque::new() }
+        SimOffload { machine, serial: 0, in_progress: Vec::new(), done: VecDeque::new() }
     }
 }
 
 impl Offload for SimOffload {
     fn post(&mut self, token: Token, work: FileJob) {
         self.serial += 1;
-        self.under_way.push((self.serial, token, work));
+        self.in_progress.push((self.serial, token, work));
         let mut state = self.machine.state();
         let delay = Duration::from_micros(state.rng.below(2_000) as u64);
         state.note(|| format!("file work {token:?} will take {delay:?}"));
@@ -34,10 +34,10 @@ impl Offload for SimOffload {
     fn take(&mut self) -> Option<(Token, Outcome)> {
         let due = std::mem::take(&mut self.machine.state().due_work);
         for id in due {
-            let Some(at) = self.under_way.iter().position(|(other, ..)| *other == id) else {
+            let Some(at) = self.in_progress.iter().position(|(other, ..)| *other == id) else {
                 continue;
             };
-            let (_, token, work) = self.under_way.swap_remove(at);
+            let (_, token, work) = self.in_progress.swap_remove(at);
             let outcome = self.machine.do_work(&work);
             let failed = |errno: Errno| Outcome::Failed(errno, None);
             self.done.push_back((token, outcome.unwrap_or_else(failed)));
@@ -46,7 +46,7 @@ impl Offload for SimOffload {
     }
 
     fn stop(&mut self) -> bool {
-        self.under_way.clear();
+        self.in_progress.clear();
         true
     }
 }

@@ -126,15 +126,20 @@ fn explain(mode: Mode, error: &io::Error) -> SetupError {
         Some(libc::ENOSYS) => SetupError::NoUring,
         Some(libc::EPERM) => {
             let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
-            match disabled.ok().and_then(|text| text.trim().parse().ok()) {
-                Some(value) if value > 0 => SetupError::Sysctl(value),
-                _ => SetupError::Forbidden,
-            }
+            forbidden(&disabled.unwrap_or_default())
         }
         Some(libc::EACCES) => SetupError::Forbidden,
         Some(libc::ENOMEM) => SetupError::Memory,
         Some(libc::EINVAL) => SetupError::Mode(mode),
         errno => SetupError::Other(errno.unwrap_or(0)),
+    }
+}
+
+/// Returns why io_uring is forbidden, by the contents of `io_uring_disabled`, empty if missing.
+fn forbidden(disabled: &str) -> SetupError {
+    match disabled.trim().parse() {
+        Ok(0) | Err(_) => SetupError::Forbidden,
+        Ok(value) => SetupError::Sysctl(value),
     }
 }
 
@@ -160,6 +165,9 @@ mod tests {
         for errno in [libc::ENOSYS, libc::EPERM, libc::ENOMEM, libc::EINVAL, libc::EIO] {
             assert!(error(errno).to_string().contains("io_uring"));
         }
+        assert_eq!(forbidden("2\n"), SetupError::Sysctl(2));
+        assert_eq!(forbidden("0\n"), SetupError::Forbidden, "the sysctl allows it");
+        assert_eq!(forbidden(""), SetupError::Forbidden, "there is no sysctl");
         assert!(SetupError::Sysctl(2).to_string().contains("kernel.io_uring_disabled=2"));
     }
 }

@@ -175,3 +175,23 @@ pub(super) fn cancel(token: Token, own: Token) -> Sqe {
         .flags(Flags::SKIP_SUCCESS)
         .user_data(own.bits())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn continued_read_allocates_no_more_memory() {
+        let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let mut op = Op::Read { file, offset: 0, len: 1_000 };
+        let (token, mut state) = (Token::new(OpKind::File, 0, 0), OpState::default());
+        for part in [300, 699, 1] {
+            sqe(token, &mut op, &mut state, true);
+            let bytes = state.memory.bytes();
+            assert_eq!(bytes.capacity(), 1_000);
+            bytes.extend_from_slice(&[0; 699][..part]);
+        }
+    }
+}

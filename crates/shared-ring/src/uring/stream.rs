@@ -104,6 +104,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
     use std::time::Instant;
 
     use super::*;
@@ -148,6 +149,41 @@ mod tests {
         far.write_all(b"x").unwrap();
         kernel.turn(Some(Instant::now())).unwrap();
         assert!(kernel.next_raw().is_none());
+    }
+
+    #[test]
+    fn raw_pending_counts_completions_in_the_ring() {
+        let Some((mut kernel, near, _far)) = setup() else { return };
+        assert_eq!(kernel.raw_pending(), 0);
+        for slot in [0, 1] {
+            let token = Token::new(OpKind::Watch, slot, 0);
+            assert!(kernel.begin(token, Fd::from_raw(near.as_raw_fd())));
+        }
+        assert!(kernel.flush().unwrap());
+        kernel.run_task_work().unwrap();
+        assert_eq!(kernel.raw_pending(), 2, "both report it as writable");
+        assert!(kernel.next_raw().is_some());
+        assert_eq!((kernel.ring.landed(), kernel.raw_pending()), (0, 1));
+        assert!(kernel.next_raw().is_some());
+        assert_eq!(kernel.raw_pending(), 0);
+    }
+
+    #[test]
+    fn deferred_work_is_reported_after_run_task_work() {
+        let config =
+            UringConfig { mode: Mode::Deferred, operations: 1, buffers: 1, buffer_size: 4 };
+        let Ok(mut kernel) = UringKernel::new(&config) else { return };
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let token = Token::new(OpKind::Stream, 0, 0);
+        assert!(kernel.begin(token, Fd::from_raw(near.as_raw_fd())));
+        assert!(kernel.flush().unwrap());
+        far.write_all(b"x").unwrap();
+        assert!(kernel.next_raw().is_none(), "the work is deferred until an entry");
+        kernel.run_task_work().unwrap();
+        assert_eq!(kernel.next_raw().map(|raw| raw.result()), Some(1));
+        let before = kernel.counters.system_calls;
+        kernel.run_task_work().unwrap();
+        assert_eq!(kernel.counters.system_calls, before, "no work was deferred");
     }
 
     #[test]

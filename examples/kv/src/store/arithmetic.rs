@@ -1,26 +1,26 @@
-//! `incr` and `decr`: a value that is a number, in decimal.
+//! `incr` and `decr` of decimal values.
 
 use super::blocks::Blocks;
 use super::write::counted;
-use super::{Arriving, Key, Store};
+use super::{Key, PendingItem, Store};
 use crate::number::parse_u64;
 
-/// What came of counting.
+/// Result of `incr` or `decr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     /// The new number.
     Now(u64),
     NotFound,
-    /// The value is no number.
+    /// The value is not a number.
     NonNumeric,
     NoMemory,
 }
 
-/// The value of an item that is larger, as memcached counts items, is no number, whatever it begins with.
+/// Maximum size of a numeric item, as memcached counts it; larger ones are not numbers.
 const MAX_NUMBER: usize = 512 * 1024;
 
 impl Store {
-    /// Adds to a number, or subtracts from it. Above, it wraps around; below, it stays at 0.
+    /// Adds to a number or subtracts from it. Addition wraps around; subtraction stops at 0.
     pub(crate) fn count(&mut self, key: Key<'_>, delta: u64, up: bool) -> Counted {
         let Ok(item) = self.look_up(key) else {
             let stats = &mut self.stats;
@@ -47,8 +47,8 @@ impl Store {
         parse_u64(self.blocks.bytes(self.value(item), len))
     }
 
-    /// Writes a number in place, with spaces behind it as far as the old one went; or, where it has
-    /// become longer, or is being read, into an item of its own.
+    /// Writes a number in place, padded with spaces to the old length. If it is longer or the item is being
+    /// read, writes a new item.
     fn write_number(&mut self, item: u32, key: Key<'_>, digits: &[u8]) -> bool {
         let len = self.blocks.value_len(item) as usize;
         if digits.len() <= len && self.blocks.holders(item) == 0 {
@@ -63,9 +63,9 @@ impl Store {
             return true;
         }
         let (flags, expires) = (self.blocks.flags(item), self.blocks.expires(item));
-        // What makes room must not take this one first.
+        // Eviction must not remove this item first.
         self.index.used(&mut self.blocks, item);
-        let Ok(Arriving { item: new, mut cursor }) =
+        let Ok(PendingItem { item: new, mut cursor }) =
             self.new_item(key.bytes, flags, expires, digits.len())
         else {
             return false;
@@ -77,7 +77,7 @@ impl Store {
         true
     }
 
-    /// Where an item's value begins.
+    /// Returns the position of an item's value.
     pub(super) fn value(&self, item: u32) -> super::Cursor {
         let mut cursor = Blocks::cursor(item);
         self.blocks.advance(&mut cursor, self.blocks.key_len(item).into());

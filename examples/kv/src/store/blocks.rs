@@ -1,40 +1,40 @@
-//! The memory of a store: blocks of one size, of which each item has a chain.
+//! Memory of a store: blocks of one size; each item is a chain of blocks.
 //!
-//! With one size there is no fragmentation: any free block serves any item, so what is counted is
-//! what the process holds. The price is half a block for an item, and four bytes for a block.
+//! One size avoids fragmentation: any free block fits any item, so the counted memory is what the process
+//! holds. The cost is on average half a block per item, and four bytes per block.
 
 use std::collections::TryReserveError;
 
-/// The size of a block in bytes: two cache lines.
+/// Size of a block in bytes: two cache lines.
 pub(super) const BLOCK: usize = 128;
 
-/// The index of no block.
+/// Index that stands for no block.
 pub(super) const NONE: u32 = 0;
 
-/// The bytes at the beginning of a block that name the next one of its chain.
+/// Size of the link to the next block, at the beginning of each block.
 const LINK: usize = 4;
 
-/// The bytes at the beginning of a chain that hold the item's header, the link included.
+/// Size of an item's header, at the beginning of its first block, including the link.
 pub(super) const HEADER: usize = 48;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Block([u8; BLOCK]);
 
-/// Where the bytes of an item are read or written next.
+/// Read or write position in an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     block: u32,
     offset: u32,
 }
 
-/// All blocks. Their memory becomes resident when they are used for the first time.
+/// All blocks. Their memory becomes resident on first use.
 pub(super) struct Blocks {
-    /// Those that were used at least once; the first is never used, as its index is [`NONE`].
+    /// Blocks that were ever used. The first never is, as its index is [`NONE`].
     blocks: Vec<Block>,
-    /// How many there may be, without the first.
+    /// Maximum number of blocks, without the first.
     capacity: usize,
-    /// The chain of those that are free again.
+    /// Chain of free blocks.
     free: u32,
     free_count: usize,
 }
@@ -51,17 +51,17 @@ impl Blocks {
         self.capacity
     }
 
-    /// Blocks that are part of an item.
+    /// Returns the number of blocks that belong to items.
     pub(super) fn used(&self) -> usize {
         self.blocks.len() - 1 - self.free_count
     }
 
-    /// Blocks that are not.
+    /// Returns the number of available blocks.
     pub(super) fn available(&self) -> usize {
         self.capacity - self.used()
     }
 
-    /// The blocks that an item of `len` bytes needs.
+    /// Returns the number of blocks for an item of `len` bytes.
     pub(super) fn count_for(len: usize) -> usize {
         1 + len.saturating_sub(BLOCK - HEADER).div_ceil(BLOCK - LINK)
     }
@@ -69,7 +69,7 @@ impl Blocks {
     /// Takes a chain of `n` blocks, at least one. Returns its first and last.
     ///
     /// # Panics
-    /// When fewer are [available](Blocks::available).
+    /// Panics if fewer are [available](Blocks::available).
     pub(super) fn take(&mut self, n: usize) -> (u32, u32) {
         assert!((1..=self.available()).contains(&n), "{n} blocks of {}", self.available());
         let first = self.take_one();
@@ -94,19 +94,19 @@ impl Blocks {
         block
     }
 
-    /// Gives a chain of `n` blocks back.
+    /// Frees a chain of `n` blocks.
     pub(super) fn give(&mut self, first: u32, last: u32, n: usize) {
         self.set_u32(last, 0, self.free);
         self.free = first;
         self.free_count += n;
     }
 
-    /// The position of the first byte behind an item's header.
+    /// Returns the position after an item's header.
     pub(super) fn cursor(first: u32) -> Cursor {
         Cursor { block: first, offset: HEADER as u32 }
     }
 
-    /// Moves a cursor forward by `n` bytes.
+    /// Advances a cursor by `n` bytes.
     pub(super) fn advance(&self, cursor: &mut Cursor, mut n: usize) {
         while n > 0 {
             let step = self.contiguous(cursor).min(n);
@@ -115,7 +115,7 @@ impl Blocks {
         }
     }
 
-    /// How many bytes follow in the cursor's block; goes to the next one when there are none.
+    /// Returns the number of bytes left in the cursor's block. At its end, moves to the next block.
     fn contiguous(&self, cursor: &mut Cursor) -> usize {
         if cursor.offset as usize == BLOCK {
             *cursor = Cursor { block: self.u32(cursor.block, 0), offset: LINK as u32 };
@@ -123,7 +123,7 @@ impl Blocks {
         BLOCK - cursor.offset as usize
     }
 
-    /// Writes at the cursor and moves it.
+    /// Writes at the cursor and advances it.
     pub(super) fn write(&mut self, cursor: &mut Cursor, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let n = self.contiguous(cursor).min(bytes.len());
@@ -134,7 +134,7 @@ impl Blocks {
         }
     }
 
-    /// The next bytes that lie together, at most `max` and at least one; moves the cursor behind them.
+    /// Returns the next contiguous bytes, from one to `max`, and advances the cursor.
     fn piece(&self, cursor: &mut Cursor, max: usize) -> &[u8] {
         let n = self.contiguous(cursor).min(max);
         let at = cursor.offset as usize;
@@ -142,7 +142,7 @@ impl Blocks {
         &self.blocks[cursor.block as usize].0[at..at + n]
     }
 
-    /// Appends the next `n` bytes to `to` and moves the cursor.
+    /// Appends the next `n` bytes to `to` and advances the cursor.
     pub(super) fn read(&self, cursor: &mut Cursor, mut n: usize, to: &mut Vec<u8>) {
         while n > 0 {
             let piece = self.piece(cursor, n);
@@ -161,7 +161,7 @@ impl Blocks {
         }
     }
 
-    /// Whether the next bytes are these; moves the cursor, behind them if so.
+    /// Compares the next bytes. Advances the cursor, behind them if they are equal.
     pub(super) fn is_next(&self, cursor: &mut Cursor, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let piece = self.piece(cursor, bytes.len());
@@ -171,7 +171,7 @@ impl Blocks {
         true
     }
 
-    /// Copies `n` bytes from one item to another and moves both cursors.
+    /// Copies `n` bytes from one item to another and advances both cursors.
     pub(super) fn copy(&mut self, from: &mut Cursor, to: &mut Cursor, mut n: usize) {
         let mut buffer = [0; BLOCK];
         while n > 0 {
@@ -183,7 +183,7 @@ impl Blocks {
         }
     }
 
-    /// The next `n` bytes, one at a time.
+    /// Iterates over the next `n` bytes.
     pub(super) fn bytes(&self, mut cursor: Cursor, n: usize) -> impl Iterator<Item = u8> + '_ {
         (0..n).map(move |_| self.piece(&mut cursor, 1)[0])
     }
@@ -199,7 +199,7 @@ impl Blocks {
     #[inline]
     pub(super) fn field<const N: usize>(&self, block: u32, at: usize) -> [u8; N] {
         let bytes = &self.blocks[block as usize].0;
-        bytes[at..at + N].try_into().expect("as long as it was cut")
+        bytes[at..at + N].try_into().expect("the slice has N bytes")
     }
 
     #[inline]
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_has_room_for_its_bytes_and_less_than_a_block_more() {
+    fn item_wastes_less_than_one_block() {
         for n in [0, 1, 79, 80, 81, 203, 204, 205, 100_000] {
             let room = (BLOCK - HEADER) + (Blocks::count_for(n) - 1) * (BLOCK - LINK);
             assert!(room >= n, "{n}");
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_back_as_they_were_written_in_pieces_of_any_size() {
+    fn bytes_written_in_pieces_are_read_unchanged() {
         let mut blocks = Blocks::new(100).unwrap();
         let bytes = pattern(5_000);
         for step in [1, 7, 80, 124, 500, 5_000] {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_can_be_used_again() {
+    fn every_block_can_be_reused() {
         let mut blocks = Blocks::new(10).unwrap();
         for _ in 0..3 {
             let all: Vec<_> = [4, 5, 1].map(|n| (blocks.take(n), n)).into();

@@ -1,24 +1,24 @@
-//! How items are found: a hash table for their keys, and a list in the order of their last use.
+//! Index of items: a hash table of keys, and a list in LRU order.
 
 use std::collections::TryReserveError;
 
 use super::blocks::{Blocks, NONE};
 use super::item::LINKED;
 
-/// The table has its full size from the start, so it never stops the server to grow.
+/// The table has its full size from the start, so growth never blocks the server.
 pub(super) struct Index {
     buckets: Vec<u32>,
     newest: u32,
     oldest: u32,
-    /// How many items there are.
+    /// Number of items.
     pub(super) items: usize,
-    /// How many of them expire at some time.
+    /// Number of items with an expiry time.
     pub(super) expiring: usize,
-    /// Counts how often an item became the newest.
+    /// Number of times that an item became the newest.
     moves: u32,
 }
 
-/// A key, and its hash in the table.
+/// A key with its hash.
 #[derive(Clone, Copy)]
 pub(crate) struct Key<'a> {
     pub(crate) bytes: &'a [u8],
@@ -26,7 +26,7 @@ pub(crate) struct Key<'a> {
 }
 
 impl Index {
-    /// How many buckets there are for so many blocks: at most two blocks share one.
+    /// Returns the number of buckets for this many blocks: at most two blocks per bucket.
     pub(super) fn buckets_for(blocks: usize) -> usize {
         1 << blocks.max(1).ilog2()
     }
@@ -47,7 +47,7 @@ impl Index {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// The item that was not used for the longest time.
+    /// Returns the least recently used item.
     pub(super) fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
     }
@@ -66,13 +66,13 @@ impl Index {
         None
     }
 
-    /// The items of a bucket.
+    /// Iterates over the items of a bucket.
     pub(super) fn chain(&self, blocks: &Blocks, bucket: usize) -> impl Iterator<Item = u32> {
         let some = |item: u32| (item != NONE).then_some(item);
         std::iter::successors(some(self.buckets[bucket]), move |item| some(blocks.chained(*item)))
     }
 
-    /// Adds an item whose key no other one has. It is the newest.
+    /// Adds an item with a unique key as the newest.
     pub(super) fn link(&mut self, blocks: &mut Blocks, item: u32, hash: u64) {
         let bucket = self.bucket(hash);
         blocks.set_chained(item, self.buckets[bucket]);
@@ -102,15 +102,15 @@ impl Index {
         self.expiring -= usize::from(blocks.expires(item) != 0);
     }
 
-    /// Changes when an item expires.
+    /// Sets the expiry time of an item.
     pub(super) fn set_expires(&mut self, blocks: &mut Blocks, item: u32, expires: u32) {
         self.expiring -= usize::from(blocks.expires(item) != 0);
         self.expiring += usize::from(expires != 0);
         blocks.set_expires(item, expires);
     }
 
-    /// Notes that an item was used. One that is among the newest quarter stays where it is, so that
-    /// what is used often costs no writes to its neighbours.
+    /// Marks an item as used. An item among the newest quarter stays in place, so frequent use causes no
+    /// writes to its neighbors.
     pub(super) fn used(&mut self, blocks: &mut Blocks, item: u32) {
         let since = self.moves.wrapping_sub(blocks.stamp(item)) as usize;
         if since > self.items / 4 {

@@ -19,43 +19,43 @@ macro_rules! header {
             )*
         }
 
-        /// The fields' places, in order.
+        /// Offsets and sizes of the fields, in order.
         #[cfg(test)]
         const FIELDS: &[(usize, usize)] = &[$(($at, size_of::<$type>()),)*];
     };
 }
 
-// The first four bytes name the next block.
+// The first four bytes link to the next block.
 header! {
     /// The last block.
     last, set_last: u32 = 4;
-    /// The next item of its bucket.
+    /// The next item of the bucket.
     chained, set_chained: u32 = 8;
-    /// The item that was used next after it.
+    /// The next more recently used item.
     newer, set_newer: u32 = 12;
-    /// The item that was used last before it.
+    /// The next less recently used item.
     older, set_older: u32 = 16;
     /// The client's flags.
     flags, set_flags: u32 = 20;
-    /// The second in which it expires; 0 if it never does.
+    /// The second in which it expires; 0 for never.
     expires, set_expires: u32 = 24;
-    /// The length of its value.
+    /// Length of the value.
     value_len, set_value_len: u32 = 28;
-    /// Its number among all values that were ever stored, for `cas`.
+    /// Unique number of the value, for `cas`.
     unique, set_unique: u64 = 32;
-    /// When it was moved to the front of the order of use.
+    /// Time of its move to the front of the LRU order.
     stamp, set_stamp: u32 = 40;
-    /// How many connections hold it: one that writes it, or those that read it.
+    /// Number of connections that hold it: one writer, or the readers.
     holders, set_holders: u16 = 44;
-    /// The length of its key.
+    /// Length of the key.
     key_len, set_key_len: u8 = 46;
     /// [`LINKED`] and [`FETCHED`].
     state, set_state: u8 = 47;
 }
 
-/// It can be found by its key.
+/// The index contains the item.
 pub(super) const LINKED: u8 = 1;
-/// A client has asked for it.
+/// A client has requested the item.
 pub(super) const FETCHED: u8 = 2;
 
 const _: () = assert!(HEADER < BLOCK);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_lie_side_by_side() {
+    fn fields_are_contiguous() {
         let mut end = 4;
         for (at, len) in FIELDS {
             assert_eq!(*at, end);

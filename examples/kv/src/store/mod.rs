@@ -1,7 +1,7 @@
-//! Values under a limit of memory; the least recently used make room.
+//! Values under a memory limit, with LRU eviction.
 //!
-//! A store is a data structure and nothing more: it knows neither sockets nor the protocol, and is
-//! given the time. All its memory is that of its blocks and its table.
+//! A store is a plain data structure without sockets or protocol; time is an argument. All its memory is in
+//! its blocks and its table.
 
 mod arithmetic;
 mod blocks;
@@ -25,11 +25,11 @@ pub(crate) use index::Key;
 use item::{FETCHED, LINKED};
 pub(crate) use stats::{Stats, Usage};
 pub use time::Clock;
-pub(crate) use write::{Arriving, Attributes, Outcome, SubmitErrorKind, Verb};
+pub(crate) use write::{AllocError, Attributes, Outcome, PendingItem, Verb};
 
 pub(crate) use arithmetic::Counted;
 
-/// Values by their keys.
+/// Values by key.
 pub(crate) struct Store {
     blocks: Blocks,
     index: Index,
@@ -37,15 +37,15 @@ pub(crate) struct Store {
     max_item: usize,
     /// The current second.
     now: u32,
-    /// The number of the newest value.
+    /// The `cas` number of the newest value.
     unique: u64,
-    /// Values with smaller numbers are gone.
+    /// Values with smaller numbers are flushed.
     flushed: u64,
-    /// The second in which all values will be gone; 0 if none.
+    /// The second in which all values will be flushed; 0 for none.
     flush_at: u32,
-    /// The bucket that is looked at next for values that are gone.
-    swept: usize,
-    /// How many buckets have to be looked at since a flush.
+    /// The next bucket to sweep.
+    next_bucket: usize,
+    /// Number of buckets to sweep since a flush.
     to_sweep: usize,
     pub(crate) stats: Stats,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Found {
     pub(crate) unique: u64,
 }
 
-/// A value that is being read. It stays as it is until it is [released](Store::release_reading).
+/// A value being read. It does not change until it is [released](Store::release_reading).
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Reading {
@@ -68,24 +68,24 @@ pub(crate) struct Reading {
     remaining: usize,
 }
 
-/// Why a value is gone that is still in the table.
+/// The reason why a value in the table is stale.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Gone {
+enum Stale {
     Expired,
     Flushed,
 }
 
 impl Store {
-    /// The longest key in bytes.
+    /// Maximum length of a key in bytes.
     pub(crate) const MAX_KEY: usize = 250;
 
-    /// Makes a store that takes at most `memory` bytes.
+    /// Creates a store that takes at most `memory` bytes.
     pub(crate) fn new(
         memory: usize,
         max_item: usize,
         hasher: FixedState,
     ) -> Result<Self, TryReserveError> {
-        // A block has at most one bucket.
+        // Each block has at most one bucket.
         let capacity = memory / (BLOCK + size_of::<u32>());
         Ok(Store {
             blocks: Blocks::new(capacity)?,
@@ -96,13 +96,13 @@ impl Store {
             unique: 0,
             flushed: 0,
             flush_at: 0,
-            swept: 0,
+            next_bucket: 0,
             to_sweep: 0,
             stats: Stats::default(),
         })
     }
 
-    /// Tells the time. It never goes back.
+    /// Updates the time, which never goes back.
     #[inline]
     pub(crate) fn tick(&mut self, clock: &impl Clock) {
         let now = time::second(clock.elapsed());
@@ -117,10 +117,10 @@ impl Store {
             self.flush_at = 0;
             self.flush_older_than(self.unique + 1);
         }
-        self.sweep(Self::SWEPT_A_SECOND);
+        self.sweep(Self::SWEPT_PER_SECOND);
     }
 
-    /// Looks a value up for a client that wants it.
+    /// Looks up a value for a `get`.
     pub(crate) fn get(&mut self, key: Key<'_>) -> Option<Found> {
         self.stats.cmd_get += 1;
         match self.look_up(key) {
@@ -128,16 +128,16 @@ impl Store {
                 self.stats.get_hits += 1;
                 Some(self.fetch(item))
             }
-            Err(gone) => {
+            Err(stale) => {
                 self.stats.get_misses += 1;
-                self.stats.get_expired += u64::from(gone == Some(Gone::Expired));
-                self.stats.get_flushed += u64::from(gone == Some(Gone::Flushed));
+                self.stats.get_expired += u64::from(stale == Some(Stale::Expired));
+                self.stats.get_flushed += u64::from(stale == Some(Stale::Flushed));
                 None
             }
         }
     }
 
-    /// Looks a value up and changes when it expires.
+    /// Looks up a value and sets its expiry time.
     pub(crate) fn touch(
         &mut self,
         key: Key<'_>,
@@ -155,7 +155,7 @@ impl Store {
         Some(found)
     }
 
-    /// Counts a `touch` with its value as a `get`, too.
+    /// Counts a `gat` also as a `get`.
     pub(crate) fn count_get(&mut self, hit: bool) {
         self.stats.cmd_get += 1;
         self.stats.get_hits += u64::from(hit);
@@ -177,7 +177,7 @@ impl Store {
         }
     }
 
-    /// Removes a value; whether there was one.
+    /// Removes a value. Returns whether there was one.
     pub(crate) fn delete(&mut self, key: Key<'_>) -> bool {
         let found = self.look_up(key);
         match found {
@@ -190,14 +190,14 @@ impl Store {
         found.is_ok()
     }
 
-    /// Removes a value, if there is one, without counting.
-    pub(crate) fn close_unused(&mut self, key: Key<'_>) {
+    /// Removes a value, if any, without counting.
+    pub(crate) fn discard(&mut self, key: Key<'_>) {
         if let Ok(item) = self.look_up(key) {
             self.remove(item, key.hash);
         }
     }
 
-    /// Makes all values go, at once or after a delay.
+    /// Flushes all values, at once or after a delay.
     pub(crate) fn flush(&mut self, delay: i32, clock: &impl Clock) {
         self.stats.cmd_flush += 1;
         if delay > 0 {
@@ -216,7 +216,7 @@ impl Store {
         self.to_sweep = self.index.buckets();
     }
 
-    /// Begins to read a value; none if too many connections do.
+    /// Begins to read a value; `None` if too many connections read it.
     pub(crate) fn begin_reading(&mut self, found: Found) -> Option<Reading> {
         let Found { item, len, .. } = found;
         let holders = self.blocks.holders(item).checked_add(1)?;
@@ -224,7 +224,7 @@ impl Store {
         Some(Reading { item, cursor: self.value(item), remaining: len })
     }
 
-    /// Appends at most `max` bytes of a value; whether these were the last.
+    /// Appends at most `max` bytes of a value. Returns whether these were the last.
     pub(crate) fn read(&self, reading: &mut Reading, max: usize, to: &mut Vec<u8>) -> bool {
         let n = reading.remaining.min(max);
         self.blocks.read(&mut reading.cursor, n, to);
@@ -242,7 +242,7 @@ impl Store {
         self.release(reading.item);
     }
 
-    /// What it holds.
+    /// Returns the usage.
     pub(crate) fn usage(&self) -> Usage {
         Usage {
             items: self.index.items as u64,
@@ -252,12 +252,12 @@ impl Store {
         }
     }
 
-    /// Forgets what was counted.
+    /// Resets the statistics.
     pub(crate) fn reset_stats(&mut self) {
         self.stats = Stats::default();
     }
 
-    /// The hash of a key that a client names.
+    /// Returns the hash of a key.
     pub(crate) fn hash(hasher: &FixedState, key: &[u8]) -> u64 {
         hasher.hash_one(key)
     }
@@ -266,22 +266,22 @@ impl Store {
         Self::hash(&self.hasher, self.key(item).bytes())
     }
 
-    /// Finds a value that is not gone. One that is gone is removed, and its reason returned.
-    fn look_up(&mut self, key: Key<'_>) -> Result<u32, Option<Gone>> {
+    /// Finds a live value. Removes a stale one and returns the reason.
+    fn look_up(&mut self, key: Key<'_>) -> Result<u32, Option<Stale>> {
         let item = self.index.find(&self.blocks, key).ok_or(None)?;
-        let Some(gone) = self.gone(item) else { return Ok(item) };
+        let Some(stale) = self.stale(item) else { return Ok(item) };
         self.count_unfetched(item);
         self.remove(item, key.hash);
-        Err(Some(gone))
+        Err(Some(stale))
     }
 
-    /// Whether a value is gone, and why.
-    fn gone(&self, item: u32) -> Option<Gone> {
+    /// Returns the reason why a value is stale, if it is.
+    fn stale(&self, item: u32) -> Option<Stale> {
         let expires = self.blocks.expires(item);
         if expires != 0 && expires <= self.now {
-            Some(Gone::Expired)
+            Some(Stale::Expired)
         } else if self.blocks.unique(item) < self.flushed {
-            Some(Gone::Flushed)
+            Some(Stale::Flushed)
         } else {
             None
         }
@@ -291,7 +291,7 @@ impl Store {
         self.stats.expired_unfetched += u64::from(self.blocks.state(item) & FETCHED == 0);
     }
 
-    /// Removes an item; its memory is free as soon as nobody holds it.
+    /// Removes an item; its memory is freed once no connection holds it.
     fn remove(&mut self, item: u32, hash: u64) {
         self.index.unlink(&mut self.blocks, item, hash);
         if self.blocks.holders(item) == 0 {
@@ -299,7 +299,7 @@ impl Store {
         }
     }
 
-    /// Lets go of an item that a connection has held.
+    /// Releases an item held by a connection.
     fn release(&mut self, item: u32) {
         let holders = self.blocks.holders(item) - 1;
         self.blocks.set_holders(item, holders);
@@ -315,12 +315,12 @@ impl Store {
 }
 
 impl Usage {
-    /// The bytes of its blocks.
+    /// Returns the size of all its blocks in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.blocks * BLOCK as u64
     }
 
-    /// The bytes of a block.
+    /// Size of a block in bytes.
     pub(crate) const BLOCK: u64 = BLOCK as u64;
 }
 

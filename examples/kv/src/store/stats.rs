@@ -1,20 +1,20 @@
-//! What a store has done.
+//! Statistics of a store.
 
 macro_rules! counts {
     ($($name:ident)*) => {
-        /// Counts of what a store has done, named as memcached names them.
+        /// Statistics of a store, named as in memcached.
         #[derive(Clone, Copy, Debug, Default)]
         pub(crate) struct Stats {
             $(pub(crate) $name: u64,)*
         }
 
         impl Stats {
-            /// Adds those of another store.
+            /// Adds the statistics of another store.
             pub(crate) fn add(&mut self, other: &Stats) {
                 $(self.$name += other.$name;)*
             }
 
-            /// Names and values.
+            /// Iterates over names and values.
             pub(crate) fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -35,21 +35,21 @@ counts! {
     crawler_reclaimed crawler_items_checked
 }
 
-/// What a store holds at the moment.
+/// Current usage of a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// Values that can be found.
+    /// Values in the index.
     pub(crate) items: u64,
-    /// Blocks of all values, those that are arriving included.
+    /// Blocks of all values, including those being received.
     pub(crate) blocks: u64,
-    /// Blocks there may be.
+    /// Maximum number of blocks.
     pub(crate) max_blocks: u64,
     /// Buckets of the hash table.
     pub(crate) buckets: u64,
 }
 
 impl Usage {
-    /// Adds that of another store.
+    /// Adds the usage of another store.
     pub(crate) fn add(&mut self, other: &Usage) {
         self.items += other.items;
         self.blocks += other.blocks;

@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use super::*;
 
-/// A clock that stands still until it is set.
-struct At(u64);
+/// A clock that advances only when set.
+struct FixedClock(u64);
 
-impl Clock for At {
+impl Clock for FixedClock {
     fn elapsed(&self) -> Duration {
         Duration::from_secs(self.0)
     }
@@ -25,21 +25,16 @@ fn key(bytes: &[u8]) -> Key<'_> {
     Key { bytes, hash: Store::hash(&HASHER, bytes) }
 }
 
-fn put_until(
-    store: &mut Store,
-    name: &str,
-    value: &[u8],
-    exptime: i32,
-) -> Result<(), SubmitErrorKind> {
+fn put_until(store: &mut Store, name: &str, value: &[u8], exptime: i32) -> Result<(), AllocError> {
     let key = key(name.as_bytes());
     let attributes = Attributes { flags: 0, exptime };
-    let mut arriving = store.allocate(key, attributes, value.len(), &At(0))?;
-    store.fill(&mut arriving, value);
-    assert_eq!(store.store(Verb::Set, &arriving, key.hash), Outcome::Stored);
+    let mut pending = store.allocate(key, attributes, value.len(), &FixedClock(0))?;
+    store.fill(&mut pending, value);
+    assert_eq!(store.store(Verb::Set, &pending, key.hash), Outcome::Stored);
     Ok(())
 }
 
-fn put(store: &mut Store, name: &str, value: &[u8]) -> Result<(), SubmitErrorKind> {
+fn put(store: &mut Store, name: &str, value: &[u8]) -> Result<(), AllocError> {
     put_until(store, name, value, 0)
 }
 
@@ -51,7 +46,7 @@ fn get(store: &mut Store, name: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn the_least_recently_used_makes_room() {
+fn least_recently_used_is_evicted() {
     let mut store = store(3);
     for name in ["a", "b", "c"] {
         put(&mut store, name, b"x").unwrap();
@@ -64,13 +59,13 @@ fn the_least_recently_used_makes_room() {
 }
 
 #[test]
-fn what_was_used_within_three_quarters_of_the_order_is_not_evicted() {
+fn recently_used_values_are_not_evicted() {
     let mut store = store(100);
     for n in 0..100 {
         put(&mut store, &n.to_string(), b"x").unwrap();
     }
     for n in 100..1_000 {
-        // It is asked for once in 70 puts of 100 that there is room for.
+        // Read once per 70 puts, with room for 100.
         if (n - 100) % 70 == 0 {
             assert!(get(&mut store, "7").is_some(), "{n}");
         }
@@ -80,7 +75,7 @@ fn what_was_used_within_three_quarters_of_the_order_is_not_evicted() {
 }
 
 #[test]
-fn memory_is_given_back_to_the_last_block() {
+fn every_block_is_freed() {
     let mut store = store(100);
     for len in [10, 2_000, 10, 300] {
         put(&mut store, "a", &vec![b'x'; len]).unwrap();
@@ -92,44 +87,45 @@ fn memory_is_given_back_to_the_last_block() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_evicts_nothing() {
+fn value_that_does_not_fit_evicts_nothing() {
     let mut store = store(10);
     put(&mut store, "a", b"x").unwrap();
-    assert_eq!(put(&mut store, "b", &[b'x'; 2_000]), Err(SubmitErrorKind::NoMemory));
-    assert_eq!(put(&mut store, "b", &vec![b'x'; 1 << 20]), Err(SubmitErrorKind::TooLarge));
+    assert_eq!(put(&mut store, "b", &[b'x'; 2_000]), Err(AllocError::NoMemory));
+    assert_eq!(put(&mut store, "b", &vec![b'x'; 1 << 20]), Err(AllocError::TooLarge));
     assert_eq!((store.usage().items, store.stats.evictions), (1, 0));
 }
 
 #[test]
-fn the_largest_value_is_that_of_memcached() {
+fn maximum_value_size_matches_memcached() {
     for (name, flags, max) in
         [("a", 0, 1_048_516), ("a", 5, 1_048_512), ("0123456789", 5, 1_048_503)]
     {
         let mut store = store(10_000);
         let attributes = Attributes { flags, exptime: 0 };
         let allocate = |store: &mut Store, len| {
-            store.allocate(key(name.as_bytes()), attributes, len, &At(0)).map(|arriving| {
-                store.abandon(&arriving);
+            store.allocate(key(name.as_bytes()), attributes, len, &FixedClock(0)).map(|pending| {
+                store.abandon(&pending);
             })
         };
         assert_eq!(allocate(&mut store, max), Ok(()));
-        assert_eq!(allocate(&mut store, max + 1), Err(SubmitErrorKind::TooLarge));
+        assert_eq!(allocate(&mut store, max + 1), Err(AllocError::TooLarge));
         assert_eq!(store.blocks.used(), 0);
     }
 }
 
 #[test]
-fn values_on_their_way_are_not_evicted() {
+fn values_being_received_are_not_evicted() {
     let mut store = store(10);
-    let arriving =
-        store.allocate(key(b"a"), Attributes { flags: 0, exptime: 0 }, 900, &At(0)).unwrap();
-    assert_eq!(put(&mut store, "b", &[b'x'; 900]), Err(SubmitErrorKind::NoMemory));
-    store.abandon(&arriving);
+    let pending = store
+        .allocate(key(b"a"), Attributes { flags: 0, exptime: 0 }, 900, &FixedClock(0))
+        .unwrap();
+    assert_eq!(put(&mut store, "b", &[b'x'; 900]), Err(AllocError::NoMemory));
+    store.abandon(&pending);
     put(&mut store, "b", &[b'x'; 900]).unwrap();
 }
 
 #[test]
-fn a_value_that_is_read_stays_as_it_was() {
+fn value_being_read_does_not_change() {
     let mut store = store(100);
     let old = [b'o'; 1_000];
     put(&mut store, "a", &old).unwrap();
@@ -150,7 +146,7 @@ fn a_value_that_is_read_stays_as_it_was() {
 }
 
 #[test]
-fn a_number_that_is_read_is_not_changed_in_place() {
+fn number_being_read_is_not_changed_in_place() {
     let mut store = store(100);
     put(&mut store, "a", b"100").unwrap();
     let found = store.get(key(b"a")).unwrap();
@@ -163,17 +159,17 @@ fn a_number_that_is_read_is_not_changed_in_place() {
 }
 
 #[test]
-fn what_has_expired_is_gone_before_it_is_asked_for() {
+fn expired_values_are_swept_without_requests() {
     let mut store = store(1_000);
     for n in 0..100 {
         put_until(&mut store, &n.to_string(), b"x", 10).unwrap();
     }
     put(&mut store, "stays", b"x").unwrap();
-    store.tick(&At(9));
+    store.tick(&FixedClock(9));
     assert_eq!(store.usage().items, 101);
-    // 512 buckets, 256 of them in each second.
-    store.tick(&At(10));
-    store.tick(&At(11));
+    // 512 buckets, 256 of them per second.
+    store.tick(&FixedClock(10));
+    store.tick(&FixedClock(11));
     assert_eq!((store.usage().items, store.blocks.used()), (1, 1));
     assert_eq!((store.stats.crawler_reclaimed, store.stats.expired_unfetched), (100, 100));
     assert_eq!(store.index.expiring, 0);
@@ -183,42 +179,42 @@ fn what_has_expired_is_gone_before_it_is_asked_for() {
 fn time_does_not_go_back() {
     let mut store = store(10);
     put_until(&mut store, "a", b"x", 10).unwrap();
-    store.tick(&At(10));
-    store.tick(&At(5));
+    store.tick(&FixedClock(10));
+    store.tick(&FixedClock(5));
     assert_eq!(get(&mut store, "a"), None);
 }
 
 #[test]
-fn a_flush_takes_what_was_stored_before_it_and_its_memory_comes_back() {
+fn flush_removes_earlier_values_and_frees_their_memory() {
     let mut store = store(1_000);
     for n in 0..100 {
         put(&mut store, &n.to_string(), b"x").unwrap();
     }
-    store.flush(0, &At(0));
+    store.flush(0, &FixedClock(0));
     put(&mut store, "new", b"x").unwrap();
     assert_eq!((get(&mut store, "7"), get(&mut store, "new")), (None, Some(b"x".to_vec())));
-    store.tick(&At(1));
-    store.tick(&At(2));
+    store.tick(&FixedClock(1));
+    store.tick(&FixedClock(2));
     assert_eq!(store.usage().items, 1);
 }
 
 #[test]
-fn a_flush_may_be_delayed_and_replaced() {
+fn delayed_flush_can_be_replaced() {
     let mut store = store(1_000);
     put(&mut store, "a", b"x").unwrap();
-    store.flush(10, &At(0));
-    store.flush(20, &At(0));
-    store.tick(&At(10));
+    store.flush(10, &FixedClock(0));
+    store.flush(20, &FixedClock(0));
+    store.tick(&FixedClock(10));
     put(&mut store, "b", b"x").unwrap();
     assert!(get(&mut store, "a").is_some());
-    store.tick(&At(20));
+    store.tick(&FixedClock(20));
     put(&mut store, "c", b"x").unwrap();
     let kept = ["a", "b", "c"].map(|name| get(&mut store, name).is_some());
     assert_eq!(kept, [false, false, true]);
 }
 
 #[test]
-fn an_append_that_has_to_make_room_keeps_the_value_it_appends_to() {
+fn append_that_evicts_keeps_its_own_value() {
     let mut store = store(20);
     put(&mut store, "a", &[b'a'; 900]).unwrap();
     for n in 0..5 {
@@ -226,13 +222,13 @@ fn an_append_that_has_to_make_room_keeps_the_value_it_appends_to() {
     }
     let attributes = Attributes { flags: 0, exptime: 0 };
     let append = |store: &mut Store, len| {
-        let mut arriving = store.allocate(key(b"a"), attributes, len, &At(0)).unwrap();
-        store.fill(&mut arriving, &vec![b'b'; len]);
-        store.store(Verb::Append, &arriving, key(b"a").hash)
+        let mut pending = store.allocate(key(b"a"), attributes, len, &FixedClock(0)).unwrap();
+        store.fill(&mut pending, &vec![b'b'; len]);
+        store.store(Verb::Append, &pending, key(b"a").hash)
     };
     assert_eq!(append(&mut store, 10), Outcome::Stored);
     assert_eq!(get(&mut store, "a"), Some([&[b'a'; 900][..], &[b'b'; 10]].concat()));
-    // Twice the value is more than there is room for.
+    // Twice the value does not fit.
     assert_eq!(append(&mut store, 500), Outcome::NotStored);
     assert!(store.blocks.used() <= 20);
 }

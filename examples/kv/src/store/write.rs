@@ -1,33 +1,33 @@
-//! How values come into a store: their memory is set aside, they arrive in place, they are stored.
+//! Storing of values: allocates memory, receives the bytes in place and links the item.
 
 use super::blocks::{Blocks, NONE};
-use super::{Clock, Cursor, Gone, Key, Store, time};
+use super::{Clock, Cursor, Key, Stale, Store, time};
 
-/// What a value has besides its bytes.
+/// Attributes of a value besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub(crate) flags: u32,
     pub(crate) exptime: i32,
 }
 
-/// Under which condition a value is stored, and how.
+/// The condition for storing a value, and the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// In any case.
+    /// Unconditionally.
     Set,
-    /// If there is none yet.
+    /// If the key has no value.
     Add,
-    /// If there is one.
+    /// If the key has a value.
     Replace,
-    /// Behind the one there is.
+    /// After the existing value.
     Append,
-    /// Before the one there is.
+    /// Before the existing value.
     Prepend,
-    /// If the one there is has this number.
+    /// If the existing value has this number.
     Cas(u64),
 }
 
-/// What came of storing a value.
+/// Result of storing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Stored,
@@ -36,65 +36,65 @@ pub(crate) enum Outcome {
     NotFound,
 }
 
-/// Why no memory was set aside.
+/// The reason why no memory was allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SubmitErrorKind {
-    /// The value is larger than any may be.
+pub(crate) enum AllocError {
+    /// The value exceeds the maximum size.
     TooLarge,
-    /// Everything else is in use, or there is not that much.
+    /// All other memory is in use, or there is too little.
     NoMemory,
 }
 
-/// A value that is arriving. It has to be [stored](Store::store) or [abandoned](Store::abandon).
+/// A value being received. It must be [stored](Store::store) or [abandoned](Store::abandon).
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Arriving {
+pub(crate) struct PendingItem {
     pub(super) item: u32,
     pub(super) cursor: Cursor,
 }
 
-/// What memcached adds to an item's bytes before it compares them with the largest size; the same
-/// here, so that the same values are refused.
+/// Overhead that memcached adds to an item before it compares the size with the maximum; equal here, so
+/// that the same values are rejected.
 const ITEM_HEADER: usize = 59;
 
-/// What it adds for flags other than 0.
+/// Overhead of flags other than 0.
 const FLAGS: usize = 4;
 
-/// An item's size as memcached counts it.
+/// Returns an item's size as memcached counts it.
 pub(super) fn counted(key_len: usize, flags: u32, len: usize) -> usize {
     key_len + len + ITEM_HEADER + if flags == 0 { 0 } else { FLAGS }
 }
 
 impl Store {
-    /// Sets memory aside for a value.
+    /// Allocates memory for a value.
     pub(crate) fn allocate(
         &mut self,
         key: Key<'_>,
         attributes: Attributes,
         len: usize,
         clock: &impl Clock,
-    ) -> Result<Arriving, SubmitErrorKind> {
+    ) -> Result<PendingItem, AllocError> {
         let expires = time::expiry(attributes.exptime, clock);
         let allocated = self.new_item(key.bytes, attributes.flags, expires, len);
         match allocated {
-            Err(SubmitErrorKind::TooLarge) => self.stats.store_too_large += 1,
-            Err(SubmitErrorKind::NoMemory) => self.stats.store_no_memory += 1,
+            Err(AllocError::TooLarge) => self.stats.store_too_large += 1,
+            Err(AllocError::NoMemory) => self.stats.store_no_memory += 1,
             Ok(_) => {}
         }
-        self.sweep(Self::SWEPT_A_STORE);
+        self.sweep(Self::SWEPT_PER_STORE);
         allocated
     }
 
-    /// Makes an item that one connection holds, with its key; the cursor is where its value begins.
+    /// Creates an item with its key, held by one connection. The cursor is at the start of its value.
     pub(super) fn new_item(
         &mut self,
         key: &[u8],
         flags: u32,
         expires: u32,
         len: usize,
-    ) -> Result<Arriving, SubmitErrorKind> {
+    ) -> Result<PendingItem, AllocError> {
         if counted(key.len(), flags, len) > self.max_item {
-            return Err(SubmitErrorKind::TooLarge);
+            return Err(AllocError::TooLarge);
         }
         let n = Blocks::count_for(key.len() + len);
         self.make_room(n)?;
@@ -111,23 +111,23 @@ impl Store {
         blocks.set_state(item, 0);
         let mut cursor = Blocks::cursor(item);
         blocks.write(&mut cursor, key);
-        Ok(Arriving { item, cursor })
+        Ok(PendingItem { item, cursor })
     }
 
-    /// Evicts what was not used for the longest time, until there are so many blocks.
-    fn make_room(&mut self, n: usize) -> Result<(), SubmitErrorKind> {
+    /// Evicts the least recently used items until `n` blocks are available.
+    fn make_room(&mut self, n: usize) -> Result<(), AllocError> {
         if n > self.blocks.capacity() {
-            return Err(SubmitErrorKind::NoMemory);
+            return Err(AllocError::NoMemory);
         }
         while self.blocks.available() < n {
-            let oldest = self.index.oldest().ok_or(SubmitErrorKind::NoMemory)?;
+            let oldest = self.index.oldest().ok_or(AllocError::NoMemory)?;
             self.evict(oldest);
         }
         Ok(())
     }
 
     fn evict(&mut self, item: u32) {
-        if self.gone(item).is_some() {
+        if self.stale(item).is_some() {
             self.stats.reclaimed += 1;
             self.count_unfetched(item);
         } else {
@@ -139,19 +139,19 @@ impl Store {
         self.remove(item, hash);
     }
 
-    /// Appends to a value that is arriving. The caller appends no more than it has asked for.
-    pub(crate) fn fill(&mut self, arriving: &mut Arriving, bytes: &[u8]) {
-        self.blocks.write(&mut arriving.cursor, bytes);
+    /// Appends to a value being received. The caller appends no more than it has allocated.
+    pub(crate) fn fill(&mut self, pending: &mut PendingItem, bytes: &[u8]) {
+        self.blocks.write(&mut pending.cursor, bytes);
     }
 
-    /// Frees the memory of a value that will not be stored.
-    pub(crate) fn abandon(&mut self, arriving: &Arriving) {
-        self.release(arriving.item);
+    /// Frees the memory of a value that is not stored.
+    pub(crate) fn abandon(&mut self, pending: &PendingItem) {
+        self.release(pending.item);
     }
 
-    /// Stores a value that has arrived, if its verb allows it.
-    pub(crate) fn store(&mut self, verb: Verb, arriving: &Arriving, hash: u64) -> Outcome {
-        let new = arriving.item;
+    /// Stores a received value if its verb permits it.
+    pub(crate) fn store(&mut self, verb: Verb, pending: &PendingItem, hash: u64) -> Outcome {
+        let new = pending.item;
         let key = self.key(new);
         let old = self.look_up(Key { bytes: key.bytes(), hash });
         let stored = match (verb, old) {
@@ -176,7 +176,7 @@ impl Store {
     fn compare_and_swap(
         &mut self,
         new: u32,
-        old: Result<u32, Option<Gone>>,
+        old: Result<u32, Option<Stale>>,
         unique: u64,
         hash: u64,
     ) -> Outcome {
@@ -196,7 +196,7 @@ impl Store {
         }
     }
 
-    /// Makes an item findable, in the place of the old one if there is one.
+    /// Links an item, replacing the old one if any.
     pub(super) fn put(&mut self, new: u32, old: Option<u32>, hash: u64) -> Outcome {
         if let Some(old) = old {
             self.remove(old, hash);
@@ -208,12 +208,12 @@ impl Store {
         Outcome::Stored
     }
 
-    /// Puts two values together in a third item, which takes the old one's place.
+    /// Joins two values in a third item, which replaces the old one.
     fn extend(&mut self, new: u32, old: u32, key: &[u8], hash: u64, append: bool) -> Outcome {
         let (flags, expires) = (self.blocks.flags(old), self.blocks.expires(old));
         let len = |item| self.blocks.value_len(item) as usize;
         let (old_len, new_len) = (len(old), len(new));
-        // What makes room must not free it.
+        // Eviction must not free it.
         let Some(holders) = self.blocks.holders(old).checked_add(1) else {
             return Outcome::NotStored;
         };
@@ -239,7 +239,7 @@ impl Store {
         stored
     }
 
-    /// An item's key, as a copy.
+    /// Copies an item's key.
     pub(super) fn key(&self, item: u32) -> KeyCopy {
         let mut copy =
             KeyCopy { bytes: [0; Store::MAX_KEY], len: self.blocks.key_len(item).into() };

@@ -1,4 +1,4 @@
-//! What waits to be sealed: for the handshake, or behind a file that is being read.
+//! Sealing: chunks wait for the handshake, or behind a file being read.
 
 use std::io;
 use std::mem;
@@ -11,29 +11,29 @@ use crate::layer::Wire;
 use crate::layer::order::{bytes_of, owned};
 
 impl<T: Transform> Session<T> {
-    /// Seals a chunk, or queues it; returns how many bytes wait.
+    /// Seals a chunk or queues it. Returns the number of buffered bytes.
     pub(in crate::layer) fn send(&mut self, io: &mut impl Commands, chunk: Chunk<'_>) -> usize {
-        if !self.talks() {
+        if !self.app_may_send() {
             return 0;
         }
-        self.pump(io); // memory reserved before has been filled in by now
+        self.pump(io); // the caller has filled any reserved memory
         let is_file = matches!(chunk, Chunk::File(..));
         if self.queue.is_empty() && self.transform.ready() && !is_file {
             self.seal(io, bytes_of(&chunk));
         } else {
-            self.hold(io, owned(chunk));
+            self.enqueue(io, owned(chunk));
             self.pump(io);
         }
-        self.waiting()
+        self.buffered()
     }
 
-    /// Queues `n` bytes to be filled in before the next command for this connection.
+    /// Queues `n` bytes, which the caller fills before the next command for this connection.
     pub(in crate::layer) fn reserve(&mut self, io: &mut impl Commands, n: usize) -> &mut [u8] {
-        if self.talks() {
+        if self.app_may_send() {
             self.pump(io);
-            self.hold(io, Chunk::Received(RxBuf::from(vec![0; n])));
+            self.enqueue(io, Chunk::Received(RxBuf::from(vec![0; n])));
         }
-        if !self.talks() {
+        if !self.app_may_send() {
             self.ignored.resize(n, 0);
             return &mut self.ignored;
         }
@@ -43,7 +43,7 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    fn hold(&mut self, io: &mut impl Commands, chunk: Chunk<'static>) {
+    fn enqueue(&mut self, io: &mut impl Commands, chunk: Chunk<'static>) {
         self.held += bytes_of(&chunk).len();
         self.queue.push_back(chunk);
         if self.held > MAX_HELD {
@@ -51,14 +51,14 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    /// How many bytes wait, here and below.
-    fn waiting(&mut self) -> usize {
-        let waiting = self.held + self.below;
-        self.full |= waiting >= HIGH_WATER;
-        waiting
+    /// Returns the number of bytes buffered in the layer and in the mechanism.
+    fn buffered(&mut self) -> usize {
+        let buffered = self.held + self.below;
+        self.full |= buffered >= HIGH_WATER;
+        buffered
     }
 
-    /// Moves on whatever can be sealed, begins to read a file, or closes when all is done.
+    /// Seals queued chunks, starts to read a file, or closes at the end of the queue.
     pub(in crate::layer) fn pump(&mut self, io: &mut impl Commands) {
         while !self.reading && self.transform.ready() {
             match self.queue.pop_front() {
@@ -68,7 +68,7 @@ impl<T: Transform> Session<T> {
                         continue;
                     }
                     let end = range.end.min(range.start + u64::from(FileOp::MAX_READ_BYTES));
-                    if !self.crowded {
+                    if !self.below_is_full {
                         self.reading = true;
                         let op = FileOp::Read(file.clone(), range.start..end);
                         io.file_op(self.id, READ_TAG, op);
@@ -79,7 +79,7 @@ impl<T: Transform> Session<T> {
                 Some(chunk) => {
                     self.held -= bytes_of(&chunk).len();
                     self.seal(io, bytes_of(&chunk));
-                    self.waiting();
+                    self.buffered();
                 }
             }
         }
@@ -88,7 +88,7 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    /// A part of the file at the head of the queue was read.
+    /// Handles the result of a file read.
     pub(in crate::layer) fn read(&mut self, io: &mut impl Commands, result: io::Result<RxBuf>) {
         self.reading = false;
         let Some(Chunk::File(_, range)) = self.queue.front_mut() else { return };
@@ -103,16 +103,16 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    /// The mechanism's queue has drained.
+    /// Handles the notification that the mechanism's queue has drained.
     pub(in crate::layer) fn drained(&mut self, io: &mut impl Commands) {
-        self.crowded = false;
+        self.below_is_full = false;
         self.pump(io);
     }
 
-    /// Whether the application is to be told that its queue has drained, once.
-    pub(in crate::layer) fn take_relief(&mut self) -> bool {
-        let relief = self.held == 0 && !self.crowded;
-        relief && mem::take(&mut self.full)
+    /// Returns whether the application must be notified that its queue has drained, and resets that state.
+    pub(in crate::layer) fn take_drained(&mut self) -> bool {
+        let drained = self.held == 0 && !self.below_is_full;
+        drained && mem::take(&mut self.full)
     }
 
     fn seal(&mut self, io: &mut impl Commands, plain: &[u8]) {
@@ -124,13 +124,13 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    /// Sends what the transform has ready.
+    /// Sends the bytes that the transform has ready.
     pub(super) fn flush(&mut self, io: &mut impl Commands) {
         let mut wire = Wire { io, to: self.id, queued: None };
         let result = self.transform.wire(&mut wire);
         if let Some(queued) = wire.queued {
             self.below = queued;
-            self.crowded |= queued >= HIGH_WATER;
+            self.below_is_full |= queued >= HIGH_WATER;
         }
         if let Err(error) = result {
             self.fail(io, CloseReason::Failed(error), Close::Reset);

@@ -1,4 +1,4 @@
-//! What a server uses, for the simulation to see that it is bounded.
+//! Resource usage of a server, for checks in simulations.
 
 use std::collections::BTreeMap;
 
@@ -9,64 +9,64 @@ use crate::Application;
 use crate::driver::Driver;
 use crate::driver::connection::{Connection, Phase, SendItem};
 
-/// What a server uses between two callbacks: sums, and of some things the most that any connection has.
+/// Resource usage of a server between two callbacks: sums, and maxima per connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Connections, those that are opened or closed included.
+    /// Connections, including those that are connecting or closing.
     pub connections: usize,
-    /// Connections that were accepted and are not let in.
+    /// Accepted connections that are not admitted.
     pub deferred: usize,
-    /// Sockets that the driver has to close, listeners among them.
+    /// Sockets that the driver must close, including listeners.
     pub sockets: usize,
-    /// Of the latter, those that it has asked the kernel to close.
+    /// Of these, sockets whose close is in flight.
     pub closing: usize,
     /// Listeners.
     pub listeners: usize,
-    /// How much an application may leave unconsumed.
+    /// Maximum number of unconsumed bytes that the application may leave.
     pub max_unconsumed: usize,
-    /// Most unconsumed bytes of a connection, and most memory for them.
+    /// Maximum of unconsumed bytes per connection, and of the memory for them.
     pub tail: usize,
     /// See [`tail`](Usage::tail).
     pub tail_memory: usize,
-    /// Most bytes queued on a connection, those in the send in flight included.
+    /// Maximum of bytes queued per connection, including the send in flight.
     pub queued: usize,
-    /// Most memory that a queue holds, without the send in flight.
+    /// Maximum memory of a queue, without the send in flight.
     pub queue_memory: usize,
-    /// Bytes by which the memory that is counted for all connections differs from what they hold.
+    /// Difference between the memory counted for all connections and the memory that they hold.
     pub miscounted: usize,
-    /// Places taken by all addresses together, the most of one, and those of the connections that there are;
-    /// see [`Config::max_per_address`](crate::Config::max_per_address).
+    /// Connections counted for all addresses together and for the largest, and the connections that should
+    /// be counted; see [`Config::max_per_address`](crate::Config::max_per_address).
     pub shares: usize,
     /// See [`shares`](Usage::shares).
     pub largest_share: usize,
     /// See [`shares`](Usage::shares).
     pub with_share: usize,
-    /// Most files that wait to be sent on a connection, and on all together.
+    /// Maximum of files queued per connection, and the sum of all.
     pub queued_files: usize,
     /// See [`queued_files`](Usage::queued_files).
     pub all_queued_files: usize,
-    /// Work on files in flight, and waiting; most of both for a connection.
+    /// File operations in flight, those deferred, and the maximum of both per connection.
     pub file_ops: usize,
     /// See [`file_ops`](Usage::file_ops).
     pub deferred_file_ops: usize,
     /// See [`file_ops`](Usage::file_ops).
     pub file_ops_per_connection: usize,
-    /// Lists of directories that are being made, or that the application has not been given.
+    /// Directory listings in flight or not delivered yet.
     pub lists: usize,
-    /// Lists and tails kept for later, and the most memory of one of the latest.
+    /// Lists and tails kept for reuse, and the maximum memory of the most recent ones.
     pub spare: usize,
     /// See [`spare`](Usage::spare).
     pub spare_memory: usize,
 }
 
-/// How many of the lists that are kept for later are looked at each time.
+/// Number of kept lists that each inspection checks.
 const RECENT: usize = 4;
 
-/// Looks at what a server uses.
+/// Callback that inspects the resource usage.
 pub(crate) type Inspector = Option<Box<dyn FnMut(&Usage)>>;
 
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Has what is used looked at.
+    /// Calls the inspector with the current usage.
     pub(crate) fn inspect(&mut self) {
         let Some(mut inspector) = self.io.inspector.take() else { return };
         inspector(&Usage { max_unconsumed: A::MAX_UNCONSUMED, ..self.io.usage() });
@@ -92,14 +92,14 @@ impl<K: Submit> Io<K> {
         }
         self.connections.iter().for_each(|connection| usage.add(connection));
         if let Some(shares) = &self.shares {
-            let (all, largest) = shares.in_use();
-            (usage.shares, usage.largest_share) = (all as usize, largest as usize);
+            let (total, largest) = shares.in_use();
+            (usage.shares, usage.largest_share) = (total as usize, largest as usize);
         }
-        let of_links = self.connections.iter().map(|connection| connection.from);
-        let sources = of_links.chain(self.deferred.iter().map(|(_, _, from)| *from));
+        let admitted = self.connections.iter().map(|connection| connection.from);
+        let sources = admitted.chain(self.deferred.iter().map(|(_, _, from)| *from));
         usage.with_share = sources.flatten().count();
         usage.miscounted = self.held.abs_diff(self.connections.iter().map(Connection::holds).sum());
-        // Those that were put there last; the others were looked at before.
+        // The most recent ones; earlier inspections checked the others.
         let lists = self.spare.iter().rev().take(RECENT).map(|list| list.held());
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
         usage.spare_memory = lists.chain(tails).max().unwrap_or(0);
@@ -122,7 +122,7 @@ impl Usage {
         if connection.phase == Phase::Vacant {
             return;
         }
-        // A socket without a number here is being closed by the kernel.
+        // A connection without a socket has its close in flight.
         let closing = connection.socket.is_none()
             && connection.phase == Phase::Ending
             && connection.is_busy();
@@ -145,8 +145,67 @@ impl Usage {
 }
 
 impl Usage {
-    /// The least memory of a list.
+    /// Minimum memory of a list, in bytes.
     pub const LIST: usize = size_of::<GatherList>();
-    /// Most lists and tails that are kept for later.
+    /// Maximum number of lists and tails kept for reuse.
     pub const SPARE: usize = 2 * SPARE;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::net::TcpStream;
+    use std::rc::Rc;
+
+    use shared_ring::Engine;
+    use shared_ring::poller::Poll;
+
+    use super::*;
+    use crate::{
+        Commands, Config, Cx, EventLoop, FileOp, FileOutcome, Listener, RemoteHandle, Root, Rx,
+    };
+
+    /// Lists a directory for a connection, and stops the server when it has the list.
+    struct Lists(RemoteHandle);
+
+    impl Application for Lists {
+        type State = ();
+        const MAX_UNCONSUMED: usize = 64;
+
+        fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+            x.io.file_op(x.id, 1, FileOp::List(Root(0), "src".into()));
+        }
+
+        fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+            rx.take();
+        }
+
+        fn file(&mut self, _x: Cx<'_, impl Commands, ()>, _tag: u32, _done: FileOutcome) {
+            self.0.stop();
+        }
+    }
+
+    #[test]
+    fn what_a_server_uses_is_seen() {
+        let config = Config {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            roots: vec![env!("CARGO_MANIFEST_DIR").into()],
+            ..Config::default()
+        };
+        let kernel = Engine::new(Poll::default(), &config.engine_config().unwrap()).unwrap();
+        let mut server = EventLoop::new(kernel, &config).unwrap();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let sees = Rc::clone(&seen);
+        server.inspect(move |usage| sees.borrow_mut().push(*usage));
+        let _client = TcpStream::connect(server.addresses()[0]).unwrap();
+        let app = Lists(server.remote());
+        server.run(app).unwrap();
+
+        let most = |of: fn(&Usage) -> usize| seen.borrow().iter().map(of).max().unwrap();
+        assert_eq!((most(|u| u.listeners), most(|u| u.connections)), (1, 1));
+        assert_eq!((most(|u| u.sockets), most(|u| u.max_unconsumed)), (2, 64));
+        assert_eq!((most(|u| u.file_ops), most(|u| u.file_ops_per_connection)), (1, 1));
+        let last = *seen.borrow().last().unwrap();
+        assert_eq!((last.listeners, last.sockets, last.file_ops), (0, 0, 0));
+    }
 }

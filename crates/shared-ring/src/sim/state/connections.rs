@@ -1,4 +1,4 @@
-//! Connections and what travels on them.
+//! Connections and their data in transit.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,23 +13,23 @@ use crate::sim::stream::{Connection, End, Owner};
 
 impl SimState {
     pub(in crate::sim) fn connection(&mut self, at: u32) -> &mut Connection {
-        self.connections[at as usize].as_mut().expect("an end has an owner")
+        self.connections[at as usize].as_mut().expect("the connection of an end exists")
     }
 
-    pub(in crate::sim) fn of(&mut self, end: End) -> &mut Connection {
+    pub(in crate::sim) fn connection_of(&mut self, end: End) -> &mut Connection {
         self.connection(end.connection)
     }
 
-    pub(in crate::sim) fn own(&mut self, end: End, owner: Owner) {
-        self.of(end).owners[usize::from(end.side)] = owner;
+    pub(in crate::sim) fn set_owner(&mut self, end: End, owner: Owner) {
+        self.connection_of(end).owners[usize::from(end.side)] = owner;
     }
 
-    /// Something went wrong on purpose that may end a connection early.
+    /// Notes that a fault may end a connection early.
     pub(in crate::sim) fn mark_disrupted(&mut self, connection: u32) {
         self.connection(connection).is_disrupted = true;
     }
 
-    /// Opens a connection to a listener; its other end waits in the queue.
+    /// Opens a connection to a listener; its other end is queued for accept.
     pub(in crate::sim) fn connect(&mut self, to: SocketAddr, owner: Owner) -> Result<End, Errno> {
         let listener = self.listener(to).ok_or(Errno::CONNREFUSED)?;
         if self.listeners[listener].queue.len() > self.listeners[listener].max {
@@ -49,21 +49,20 @@ impl SimState {
         }
         self.connections[at] = Some(connection);
         let end = End { connection: at as u32, side: 0 };
-        self.own(end, owner);
+        self.set_owner(end, owner);
         self.listeners[listener].queue.push_back(end.connection);
         let owner = self.listeners[listener].owner;
-        self.tell(owner);
+        self.notify(owner);
         Ok(end)
     }
 
-    /// Begins an attempt of the program to connect.
     pub(in crate::sim) fn start_connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
         self.serial += 1;
         let serial = self.serial;
-        match self.what(fd, "connect")? {
-            what @ DescriptorKind::Fresh => *what = DescriptorKind::Connecting(serial, to),
+        match self.kind(fd, "connect")? {
+            kind @ DescriptorKind::Fresh => *kind = DescriptorKind::Connecting(serial, to),
             _ => {
-                self.fail(format!("connect: {fd:?} is connected already"));
+                self.fail(format!("connect: {fd:?} is already connected"));
                 return Err(Errno::ISCONN);
             }
         }
@@ -74,7 +73,7 @@ impl SimState {
 
     pub(super) fn end_connect(&mut self, fd: u32, serial: u64) {
         let descriptor = Fd::from_raw(fd as i32);
-        let Some(Descriptor { what: Some(DescriptorKind::Connecting(at, to)), .. }) =
+        let Some(Descriptor { kind: Some(DescriptorKind::Connecting(at, to)), .. }) =
             self.at(descriptor)
         else {
             return;
@@ -90,7 +89,7 @@ impl SimState {
         };
         self.note(|| format!("connect {descriptor:?} to {to}: {outcome:?}"));
         if let Some(descriptor) = self.at(descriptor) {
-            descriptor.what = Some(match outcome {
+            descriptor.kind = Some(match outcome {
                 Ok(end) => DescriptorKind::Connected(end),
                 Err(errno) => DescriptorKind::Refused(errno),
             });
@@ -98,8 +97,7 @@ impl SimState {
         self.mark_changed(fd);
     }
 
-    /// Tells an owner that something has changed.
-    pub(super) fn tell(&mut self, owner: Owner) {
+    pub(super) fn notify(&mut self, owner: Owner) {
         match owner {
             Owner::Descriptor(fd) => self.mark_changed(fd),
             Owner::Peer(peer) => self.schedule_peer(peer),
@@ -107,38 +105,36 @@ impl SimState {
         }
     }
 
-    pub(super) fn tell_end(&mut self, end: End) {
-        let owner = self.of(end).owners[usize::from(end.side)];
-        self.tell(owner);
+    pub(super) fn notify_end(&mut self, end: End) {
+        let owner = self.connection_of(end).owners[usize::from(end.side)];
+        self.notify(owner);
     }
 
-    /// Sends for an end.
     pub(in crate::sim) fn send(&mut self, end: End, bytes: &[u8]) -> Result<usize, Errno> {
-        let sent = self.of(end).send(end.side, bytes);
+        let sent = self.connection_of(end).send(end.side, bytes);
         if sent.is_ok() {
-            self.ship(end);
+            self.transmit(end);
         }
         sent
     }
 
-    /// Receives for an end.
     pub(in crate::sim) fn receive(
         &mut self,
         end: End,
         max: usize,
         take: impl FnMut(&[u8]),
     ) -> Result<usize, Errno> {
-        let received = self.of(end).receive(end.side, max, take);
+        let received = self.connection_of(end).receive(end.side, max, take);
         if matches!(received, Ok(1..)) {
-            // There is room for what was held back.
-            self.ship(end.other());
+            // The receive made room for bytes in transit.
+            self.transmit(end.other());
         }
         received
     }
 
-    /// Has what an end has sent arrive, or be on its way for a while.
-    pub(super) fn ship(&mut self, end: End) {
-        let n = self.of(end).under_way(end.side);
+    /// Delivers the bytes that an end has sent, or leaves them in transit for a while.
+    pub(super) fn transmit(&mut self, end: End) {
+        let n = self.connection_of(end).in_transit(end.side);
         if n == 0 {
             return;
         }
@@ -153,16 +149,16 @@ impl SimState {
 
     pub(super) fn deliver(&mut self, end: End, n: usize) {
         let other = end.other();
-        if self.of(end).owners[usize::from(other.side)] == Owner::Closed {
-            // As the other end is gone, the answer is a reset.
+        if self.connection_of(end).owners[usize::from(other.side)] == Owner::Closed {
+            // The other end is closed, so the reply is a reset.
             return self.reset(end, [true, true]);
         }
         let now = self.now;
-        self.of(end).last_activity[usize::from(other.side)] = now;
-        let told = self.of(end).deliver(end.side, n);
-        self.tell_end(other);
-        if told {
-            self.tell_end(end);
+        self.connection_of(end).last_activity[usize::from(other.side)] = now;
+        let notified = self.connection_of(end).deliver(end.side, n);
+        self.notify_end(other);
+        if notified {
+            self.notify_end(end);
         }
         if self.rng.fault(Fault::Reset) {
             self.note(|| format!("the network resets {end:?}"));
@@ -171,28 +167,27 @@ impl SimState {
         }
     }
 
-    pub(super) fn reset(&mut self, end: End, told: [bool; 2]) {
-        self.of(end).reset(told);
-        self.tell_end(end);
-        self.tell_end(end.other());
+    pub(super) fn reset(&mut self, end: End, notified: [bool; 2]) {
+        self.connection_of(end).reset(notified);
+        self.notify_end(end);
+        self.notify_end(end.other());
     }
 
-    /// An end will send no more.
     pub(in crate::sim) fn finish(&mut self, end: End) {
-        self.of(end).finish(end.side);
-        self.tell_end(end.other());
+        self.connection_of(end).finish(end.side);
+        self.notify_end(end.other());
     }
 
-    /// Lets go of an end; with a reset if that is wanted, or if bytes were not received.
+    /// Closes an end, with a reset if `resets` is set or bytes were not received.
     pub(in crate::sim) fn close_end(&mut self, end: End, resets: bool) {
-        self.own(end, Owner::Closed);
-        if self.of(end.other()).owners[usize::from(end.other().side)] == Owner::Closed {
+        self.set_owner(end, Owner::Closed);
+        if self.connection_of(end.other()).owners[usize::from(end.other().side)] == Owner::Closed {
             self.connections[end.connection as usize] = None;
             self.wires.retain(|wire| wire.connection != end.connection);
-        } else if resets || self.of(end).readable(end.side) > 0 {
-            let mut told = [false; 2];
-            told[usize::from(end.other().side)] = true;
-            self.reset(end, told);
+        } else if resets || self.connection_of(end).readable_bytes(end.side) > 0 {
+            let mut notified = [false; 2];
+            notified[usize::from(end.other().side)] = true;
+            self.reset(end, notified);
         } else {
             self.finish(end);
         }

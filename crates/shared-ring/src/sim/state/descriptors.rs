@@ -1,4 +1,4 @@
-//! What the program has open.
+//! The program's descriptors.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,88 +11,87 @@ use crate::sim::fault::Fault;
 use crate::sim::stream::End;
 use crate::{Fd, Waker};
 
-/// Descriptors count from here, so that none is one of this process's.
+/// First descriptor number; too high to be one of this process.
 const FIRST: u32 = 1024;
 
-/// What a descriptor stands for.
+/// The object behind a descriptor.
 #[derive(Debug)]
 pub(in crate::sim) enum DescriptorKind {
     Listener(u32),
-    /// A socket that is not connected.
+    /// An unconnected socket.
     Fresh,
-    /// A socket that will be connected or not; which attempt it is.
+    /// A socket that is connecting: the number of the attempt, and the address.
     Connecting(u64, SocketAddr),
-    /// A connect has failed, and nobody was told yet.
+    /// A socket whose connect failed; the error was not reported yet.
     Refused(Errno),
     Connected(End),
-    /// A file or a directory.
     File(u32),
     Event(Arc<AtomicU64>),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Descriptor {
-    pub(super) what: Option<DescriptorKind>,
-    /// It stands among those of which something has changed.
-    pub(super) changed_fds: bool,
+    pub(super) kind: Option<DescriptorKind>,
+    /// Is in the list of changed descriptors.
+    pub(super) is_changed: bool,
     pub(super) resets: bool,
 }
 
 impl SimState {
-    pub(in crate::sim) fn open(&mut self, what: DescriptorKind) -> Result<Fd, Errno> {
-        let free = self.descriptors.iter().position(|d| d.what.is_none());
+    pub(in crate::sim) fn open(&mut self, kind: DescriptorKind) -> Result<Fd, Errno> {
+        let free = self.descriptors.iter().position(|d| d.kind.is_none());
         let at = free.unwrap_or(self.descriptors.len());
-        if at >= self.most_descriptors {
+        if at >= self.max_descriptors {
             self.rng.count(Fault::TableFull);
             return Err(Errno::MFILE);
         }
         if free.is_none() {
             self.descriptors.push(Descriptor::default());
         }
-        let changed_fds = self.descriptors[at].changed_fds;
-        self.descriptors[at] = Descriptor { what: Some(what), changed_fds, resets: false };
+        let is_changed = self.descriptors[at].is_changed;
+        self.descriptors[at] = Descriptor { kind: Some(kind), is_changed, resets: false };
         Ok(Fd::from_raw((FIRST + at as u32) as i32))
     }
 
     pub(super) fn at(&mut self, fd: Fd) -> Option<&mut Descriptor> {
         let at = (fd.raw() as u32).checked_sub(FIRST)?;
-        self.descriptors.get_mut(at as usize).filter(|d| d.what.is_some())
+        self.descriptors.get_mut(at as usize).filter(|d| d.kind.is_some())
     }
 
-    /// What a descriptor stands for. That it is open is a rule.
-    pub(in crate::sim) fn what(
+    /// Returns the object behind a descriptor. The run fails if the descriptor is not open.
+    pub(in crate::sim) fn kind(
         &mut self,
         fd: Fd,
-        doing: &str,
+        call: &str,
     ) -> Result<&mut DescriptorKind, Errno> {
         if self.at(fd).is_none() {
-            self.fail(format!("{doing}: {fd:?} is not open"));
+            self.fail(format!("{call}: {fd:?} is not open"));
             return Err(Errno::BADF);
         }
-        Ok(self.at(fd).and_then(|d| d.what.as_mut()).expect("it was just seen to be open"))
+        Ok(self.at(fd).and_then(|d| d.kind.as_mut()).expect("the descriptor is open"))
     }
 
-    /// The connection that a descriptor stands for.
-    pub(in crate::sim) fn connected(&mut self, fd: Fd, doing: &str) -> Result<End, Errno> {
-        match self.what(fd, doing)? {
+    /// Returns the connection of a descriptor.
+    pub(in crate::sim) fn connected(&mut self, fd: Fd, call: &str) -> Result<End, Errno> {
+        match self.kind(fd, call)? {
             DescriptorKind::Connected(end) => Ok(*end),
             DescriptorKind::Refused(_) | DescriptorKind::Fresh | DescriptorKind::Connecting(..) => {
                 Err(Errno::NOTCONN)
             }
             other => {
-                let other = format!("{doing}: {fd:?} is {other:?}");
-                self.fail(other);
+                let message = format!("{call}: {fd:?} is {other:?}");
+                self.fail(message);
                 Err(Errno::NOTSOCK)
             }
         }
     }
 
-    pub(in crate::sim) fn file(&mut self, fd: Fd, doing: &str) -> Result<u32, Errno> {
-        match self.what(fd, doing)? {
+    pub(in crate::sim) fn file(&mut self, fd: Fd, call: &str) -> Result<u32, Errno> {
+        match self.kind(fd, call)? {
             DescriptorKind::File(node) => Ok(*node),
             other => {
-                let other = format!("{doing}: {fd:?} is {other:?}");
-                self.fail(other);
+                let message = format!("{call}: {fd:?} is {other:?}");
+                self.fail(message);
                 Err(Errno::BADF)
             }
         }
@@ -100,13 +99,13 @@ impl SimState {
 
     pub(in crate::sim) fn close(&mut self, fd: Fd) {
         let Some(descriptor) = self.at(fd) else {
-            return self.fail(format!("{fd:?} is closed, but it is not open"));
+            return self.fail(format!("{fd:?} is closed but not open"));
         };
         let resets = descriptor.resets;
-        let what = descriptor.what.take();
+        let kind = descriptor.kind.take();
         self.note(|| format!("close {fd:?}"));
-        self.usage.told(fd);
-        match what {
+        self.usage.reported(fd);
+        match kind {
             Some(DescriptorKind::Connected(end)) => self.close_end(end, resets),
             Some(DescriptorKind::Listener(listener)) => self.close_listener(listener),
             Some(DescriptorKind::Event(_)) => {
@@ -116,48 +115,47 @@ impl SimState {
         }
     }
 
-    /// Takes back a descriptor that nobody was told of.
-    pub(super) fn forget(&mut self, fd: Fd) {
-        self.at(fd).expect("it was just opened").what = None;
+    /// Frees a descriptor that was not returned to the program.
+    pub(super) fn discard(&mut self, fd: Fd) {
+        self.at(fd).expect("the descriptor is open").kind = None;
     }
 
     pub(in crate::sim) fn reset_on_close(&mut self, fd: Fd) {
-        if self.what(fd, "setsockopt").is_ok() {
-            self.at(fd).expect("it was just seen to be open").resets = true;
+        if self.kind(fd, "setsockopt").is_ok() {
+            self.at(fd).expect("the descriptor is open").resets = true;
         }
     }
 
-    /// What is open.
     pub(in crate::sim) fn all_open(&self) -> impl Iterator<Item = &DescriptorKind> {
-        self.descriptors.iter().filter_map(|descriptor| descriptor.what.as_ref())
+        self.descriptors.iter().filter_map(|descriptor| descriptor.kind.as_ref())
     }
 
-    /// Descriptors that are open, in words.
+    /// Describes the open descriptors, except wakers.
     pub(in crate::sim) fn open_descriptors(&self) -> Vec<String> {
         let open = self.descriptors.iter().enumerate();
-        open.filter_map(|(at, d)| Some((at, d.what.as_ref()?)))
-            .filter(|(_, what)| !matches!(what, DescriptorKind::Event(_)))
-            .map(|(at, what)| format!("fd {} ({what:?})", FIRST + at as u32))
+        open.filter_map(|(at, d)| Some((at, d.kind.as_ref()?)))
+            .filter(|(_, kind)| !matches!(kind, DescriptorKind::Event(_)))
+            .map(|(at, kind)| format!("fd {} ({kind:?})", FIRST + at as u32))
             .collect()
     }
 
-    /// Something has changed about a descriptor.
+    /// Notes that a descriptor has changed.
     pub(in crate::sim) fn mark_changed(&mut self, fd: u32) {
         let descriptor = &mut self.descriptors[(fd - FIRST) as usize];
-        if !descriptor.changed_fds {
-            descriptor.changed_fds = true;
+        if !descriptor.is_changed {
+            descriptor.is_changed = true;
             self.changed_fds.push(fd);
         }
     }
 
-    /// Takes one of the descriptors of which something has changed.
+    /// Takes a random changed descriptor.
     pub(in crate::sim) fn take_changed(&mut self) -> Option<Fd> {
         if self.changed_fds.is_empty() {
             return None;
         }
         let at = self.rng.below(self.changed_fds.len());
         let fd = self.changed_fds.swap_remove(at);
-        self.descriptors[(fd - FIRST) as usize].changed_fds = false;
+        self.descriptors[(fd - FIRST) as usize].is_changed = false;
         Some(Fd::from_raw(fd as i32))
     }
 
@@ -169,7 +167,7 @@ impl SimState {
         self.worker = Some(worker);
     }
 
-    /// Stirs the wakers that were rung.
+    /// Marks the wakers that were woken as changed.
     pub(in crate::sim) fn check_wakers(&mut self) {
         for at in 0..self.wakers.len() {
             if self.wakers[at].1.load(Ordering::Acquire) > 0 {

@@ -1,4 +1,4 @@
-//! Who listens, and who waits to be accepted.
+//! Listening sockets and their accept queues.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -10,7 +10,6 @@ use crate::Fd;
 use crate::sim::fault::Fault;
 use crate::sim::stream::{End, Owner};
 
-/// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) at: SocketAddr,
@@ -60,27 +59,27 @@ impl SimState {
         }
     }
 
-    pub(in crate::sim) fn has_waiting(&self, listener: u32) -> bool {
+    pub(in crate::sim) fn has_pending(&self, listener: u32) -> bool {
         !self.listeners[listener as usize].queue.is_empty()
     }
 
-    /// The listener of a peer that serves.
+    /// Returns the listener of a peer.
     pub(in crate::sim) fn listener_of(&self, peer: u32) -> Option<u32> {
         let at = self.listeners.iter().position(|l| l.owner == Owner::Peer(peer));
         at.map(|at| at as u32)
     }
 
-    /// Takes a connection out of a listener's queue.
-    pub(in crate::sim) fn next_waiting(&mut self, listener: u32) -> Option<End> {
+    /// Takes the oldest connection from a listener's queue.
+    pub(in crate::sim) fn pop_pending(&mut self, listener: u32) -> Option<End> {
         let connection = self.listeners[listener as usize].queue.pop_front()?;
         Some(End { connection, side: 1 })
     }
 
-    /// Accepts for the program. A descriptor is looked for first: when there is none, that is said
-    /// even if nobody waits, and whoever waits goes on waiting.
+    /// Accepts for the program. Like the kernel it allocates the descriptor first: if none is free
+    /// it fails even if the queue is empty, and queued connections stay queued.
     pub(in crate::sim) fn accept(&mut self, fd: Fd) -> Result<Fd, Errno> {
-        let DescriptorKind::Listener(listener) = *self.what(fd, "accept")? else {
-            self.fail(format!("accept: {fd:?} is no listener"));
+        let DescriptorKind::Listener(listener) = *self.kind(fd, "accept")? else {
+            self.fail(format!("accept: {fd:?} is not a listener"));
             return Err(Errno::INVAL);
         };
         let accepted = self.accept_from(listener);
@@ -95,18 +94,18 @@ impl SimState {
             return Err(Errno::NFILE);
         }
         let new = self.open(DescriptorKind::Fresh)?;
-        let Some(end) = self.next_waiting(listener) else {
-            self.forget(new);
+        let Some(end) = self.pop_pending(listener) else {
+            self.discard(new);
             return Err(Errno::AGAIN);
         };
         if self.rng.fault(Fault::AcceptAborted) {
-            self.forget(new);
+            self.discard(new);
             self.mark_disrupted(end.connection);
             self.close_end(end, true);
             return Err(Errno::CONNABORTED);
         }
-        *self.what(new, "accept")? = DescriptorKind::Connected(end);
-        self.own(end, Owner::Descriptor(new.raw() as u32));
+        *self.kind(new, "accept")? = DescriptorKind::Connected(end);
+        self.set_owner(end, Owner::Descriptor(new.raw() as u32));
         self.usage.accepted(new);
         Ok(new)
     }

@@ -1,4 +1,4 @@
-//! The simulated machine from within: descriptors, connections, peers, time.
+//! The state of the simulated machine: descriptors, connections, peers, time.
 
 mod connections;
 mod descriptors;
@@ -6,7 +6,7 @@ mod listeners;
 mod time;
 
 pub(in crate::sim) use descriptors::DescriptorKind;
-pub(in crate::sim) use time::{Event, Passed};
+pub(in crate::sim) use time::{Event, WaitOutcome};
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ use descriptors::Descriptor;
 use listeners::Listener;
 use time::Actor;
 
-/// The simulated machine, and the world around it.
+/// The state of the simulated machine and its network.
 pub(in crate::sim) struct SimState {
     pub(in crate::sim) rng: SimRng,
     pub(in crate::sim) disk: FileTree,
@@ -34,38 +34,38 @@ pub(in crate::sim) struct SimState {
     start: Instant,
     pub(in crate::sim) now: Duration,
     descriptors: Vec<Descriptor>,
-    most_descriptors: usize,
+    max_descriptors: usize,
     room: Option<usize>,
     connections: Vec<Option<Connection>>,
     listeners: Vec<Listener>,
     actors: Vec<Actor>,
     runnable: Vec<u32>,
-    /// Ends whose bytes are on their way.
+    /// Ends with bytes in transit.
     wires: Vec<End>,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     serial: u64,
-    /// Descriptors of which something has changed.
+    /// Descriptors that have changed.
     pub(in crate::sim) changed_fds: Vec<u32>,
     /// Operations and file work that are due.
     pub(in crate::sim) due: Vec<u64>,
     pub(in crate::sim) due_work: Vec<u64>,
     /// The wakers' counters.
     wakers: Vec<(u32, Arc<AtomicU64>)>,
-    /// Is woken when file work is done.
+    /// Woken when file work is done.
     worker: Option<Waker>,
     ports: u16,
     steps: u64,
-    most_steps: u64,
-    /// System calls since something else has happened.
+    max_steps: u64,
+    /// System calls since the last step.
     calls: u64,
     on_end: Option<Box<dyn FnOnce()>>,
-    /// Operations that were in flight when their kernel was let go of.
+    /// Operations that were in flight when their kernel was dropped.
     pub(in crate::sim) unfinished: Vec<String>,
     failure: Option<String>,
     pub(in crate::sim) usage: UsageTracker,
     pub(in crate::sim) signalling: Signalling,
-    /// A kernel is in the middle of its work, and a signal has interrupted it.
-    pub(in crate::sim) ring_is_used: bool,
+    /// A signal handler runs while the kernel is in the middle of its work.
+    pub(in crate::sim) ring_is_busy: bool,
 }
 
 impl SimState {
@@ -77,7 +77,7 @@ impl SimState {
             start: Instant::now(),
             now: Duration::ZERO,
             descriptors: Vec::new(),
-            most_descriptors: plan.descriptors,
+            max_descriptors: plan.descriptors,
             room: plan.room,
             connections: Vec::new(),
             listeners: Vec::new(),
@@ -93,14 +93,14 @@ impl SimState {
             worker: None,
             ports: 10_000,
             steps: 0,
-            most_steps: plan.steps,
+            max_steps: plan.steps,
             calls: 0,
             on_end: None,
             unfinished: Vec::new(),
             failure: None,
             usage: UsageTracker::default(),
             signalling: Signalling::Never,
-            ring_is_used: false,
+            ring_is_busy: false,
         }
     }
 
@@ -108,12 +108,12 @@ impl SimState {
         self.start + self.now
     }
 
-    /// Notes that the program has broken a rule. What comes after the first time is of no interest.
-    pub(in crate::sim) fn fail(&mut self, what: impl Into<String>) {
+    /// Notes that the program has broken a rule; only the first failure is kept.
+    pub(in crate::sim) fn fail(&mut self, message: impl Into<String>) {
         if self.failure.is_none() {
-            let what = what.into();
-            self.note(|| format!("FAILURE: {what}"));
-            self.failure = Some(what);
+            let message = message.into();
+            self.note(|| format!("FAILURE: {message}"));
+            self.failure = Some(message);
         }
     }
 
@@ -129,21 +129,21 @@ impl SimState {
         self.steps
     }
 
-    /// Somebody changes a file.
+    /// Changes a file, as another program might.
     pub(in crate::sim) fn change(&mut self, node: u32) {
         let wall = self.wall();
         self.disk.change(node, wall, &mut self.rng);
         self.note(|| format!("file {node} changes"));
     }
 
-    /// The time of day.
+    /// Returns the time of day.
     pub(in crate::sim) fn wall(&self) -> Duration {
         Duration::from_secs(1_700_000_000) + self.now
     }
 
-    /// Whether the peers should come to an end.
+    /// Returns whether peers should finish.
     pub(in crate::sim) fn is_late(&self) -> bool {
-        self.steps >= self.most_steps
+        self.steps >= self.max_steps
     }
 
     pub(in crate::sim) fn set_on_end(&mut self, on_end: Box<dyn FnOnce()>) {

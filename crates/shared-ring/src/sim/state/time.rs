@@ -1,4 +1,4 @@
-//! Peers act, time passes.
+//! Scheduling of peers, and virtual time.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,48 +9,48 @@ use crate::sim::memory;
 use crate::sim::peer::{Net, Next, Peer};
 use crate::sim::stream::Owner;
 
-/// A peer and what is to be done about it.
+/// A peer and its scheduling state.
 pub(super) struct Actor {
-    /// Away while it acts.
+    /// None while the peer runs.
     peer: Option<Box<dyn Peer>>,
     is_runnable: bool,
     is_done: bool,
     serves: bool,
 }
 
-/// Something that happens at a time.
+/// A timed event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::sim) enum Event {
-    /// A peer acts.
+    /// A peer runs.
     Peer(u32),
     /// An attempt to connect succeeds or fails.
     Connect(u32, u64),
-    /// An operation in flight is done.
+    /// An operation in flight completes.
     Operation(u64),
-    /// Work on a file is done.
+    /// File work completes.
     FileJob(u64),
 }
 
-/// What came of letting time pass.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sim) enum Passed {
-    /// Something has happened.
+pub(in crate::sim) enum WaitOutcome {
+    /// An event happened.
     Event,
-    /// The time is over.
-    Over,
-    /// Nothing would ever happen.
-    Nothing,
+    /// The timeout expired.
+    TimedOut,
+    /// No event will ever happen.
+    Deadlock,
 }
 
 impl SimState {
-    /// How many steps a run may take, beyond those it was to take, to come to its end.
+    /// Maximum number of steps after the planned ones.
     const GRACE: u64 = 1_000_000;
-    /// How many system calls a program may make while nothing else happens.
+    /// Maximum number of system calls without a step.
     const MAX_IDLE_CALLS: u64 = 100_000;
-    /// Until when everything must be over.
-    const LONG: Duration = Duration::from_secs(24 * 3600);
+    /// Maximum virtual time of a run.
+    const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 
-    /// Adds a peer; one that only serves is not waited for at the end.
+    /// Adds a peer. The run does not wait for peers that only serve.
     pub(in crate::sim) fn add_peer(&mut self, peer: Box<dyn Peer>, serves: bool) -> u32 {
         let at = self.actors.len() as u32;
         self.actors.push(Actor { peer: Some(peer), is_runnable: false, is_done: false, serves });
@@ -58,7 +58,6 @@ impl SimState {
         at
     }
 
-    /// Has a peer act.
     pub(in crate::sim) fn schedule_peer(&mut self, peer: u32) {
         let actor = &mut self.actors[peer as usize];
         if !actor.is_runnable && !actor.is_done {
@@ -72,7 +71,8 @@ impl SimState {
         self.events.push(Reverse((self.now + time, self.serial, event)));
     }
 
-    /// Lets one peer or one connection, whichever it may be, go on; false if there is none.
+    /// Runs a random peer, or delivers bytes of a random connection. Returns false if there is
+    /// none.
     pub(in crate::sim) fn tick(&mut self) -> bool {
         let choices = self.runnable.len() + self.wires.len();
         if choices == 0 || self.failure.is_some() {
@@ -80,23 +80,23 @@ impl SimState {
         }
         self.calls = 0;
         self.steps += 1;
-        if self.steps == self.most_steps {
+        if self.steps == self.max_steps {
             self.rng.stop_faults();
             (0..self.actors.len() as u32).for_each(|peer| self.schedule_peer(peer));
         }
-        if self.steps == self.most_steps + Self::GRACE {
-            self.fail("the peers never come to an end");
+        if self.steps == self.max_steps + Self::GRACE {
+            self.fail("the peers do not finish");
         }
         let at = self.rng.below(choices);
         if at < self.runnable.len() {
             let peer = self.runnable.swap_remove(at);
-            self.act(peer);
+            self.run_peer(peer);
         } else {
             let end = self.wires.swap_remove(at - self.runnable.len());
-            let under_way = self.of(end).under_way(end.side);
-            if under_way > 0 {
-                let n = 1 + self.rng.below(under_way);
-                if n < under_way {
+            let in_transit = self.connection_of(end).in_transit(end.side);
+            if in_transit > 0 {
+                let n = 1 + self.rng.below(in_transit);
+                if n < in_transit {
                     self.wires.push(end);
                 }
                 self.deliver(end, n);
@@ -105,7 +105,7 @@ impl SimState {
         true
     }
 
-    pub(super) fn act(&mut self, at: u32) {
+    pub(super) fn run_peer(&mut self, at: u32) {
         let actor = &mut self.actors[at as usize];
         actor.is_runnable = false;
         if self.rng.fault(Fault::Stall) {
@@ -132,48 +132,48 @@ impl SimState {
         }
     }
 
-    /// A peer does nothing for a while, on any of its connections.
+    /// Notes that a peer stalls, on all its connections.
     pub(in crate::sim) fn note_stall(&mut self, at: u32, time: Duration) {
         for connection in self.connections.iter_mut().flatten() {
             connection.has_stalled |= connection.owners.contains(&Owner::Peer(at));
         }
-        self.note(|| format!("peer {at} does nothing for {time:?}"));
+        self.note(|| format!("peer {at} stalls for {time:?}"));
     }
 
-    /// What the peers that are not done are about.
+    /// Describes the peers that are not done.
     pub(super) fn waiting_peers(&self) -> String {
         let waiting = self.actors.iter().enumerate().filter(|(_, actor)| !actor.is_done);
-        let words: Vec<_> = waiting
+        let peers: Vec<_> = waiting
             .filter_map(|(at, actor)| {
                 Some(format!("peer {at} ({})", actor.peer.as_ref()?.waits_for()))
             })
             .collect();
-        if words.is_empty() { "nobody; who stops it?".to_owned() } else { words.join(", ") }
+        if peers.is_empty() { "no peer".to_owned() } else { peers.join(", ") }
     }
 
-    /// Lets time pass until something happens, at most until `until`.
-    pub(in crate::sim) fn pass(&mut self, until: Option<Duration>) -> Passed {
+    /// Advances the clock to the next event or to `until`, whichever is earlier.
+    pub(in crate::sim) fn advance_clock(&mut self, until: Option<Duration>) -> WaitOutcome {
         let next = self.events.peek().map(|Reverse((at, ..))| *at);
         match (next, until) {
             (Some(at), until) if until.is_none_or(|until| at <= until) => {
                 self.now = self.now.max(at);
-                self.happen();
-                Passed::Event
+                self.run_due_events();
+                WaitOutcome::Event
             }
             (_, Some(until)) => {
                 self.now = self.now.max(until);
-                if self.now > Self::LONG {
+                if self.now > Self::MAX_TIME {
                     let waiting = self.waiting_peers();
-                    self.fail(format!("a day has passed, and these still wait: {waiting}"));
+                    self.fail(format!("a day has passed; still waiting: {waiting}"));
                 }
-                Passed::Over
+                WaitOutcome::TimedOut
             }
-            _ => Passed::Nothing,
+            _ => WaitOutcome::Deadlock,
         }
     }
 
-    /// Has everything happen that is due.
-    pub(super) fn happen(&mut self) {
+    /// Performs the events that are due.
+    pub(super) fn run_due_events(&mut self) {
         while let Some(Reverse((at, _, event))) = self.events.peek() {
             if *at > self.now {
                 return;
@@ -194,42 +194,42 @@ impl SimState {
         }
     }
 
-    /// Begins a system call that lets others go on: a little time passes, a few of them act.
+    /// Begins a system call: a little time passes, and a few peers run.
     pub(in crate::sim) fn enter(&mut self) {
         self.calls += 1;
         if self.calls > Self::MAX_IDLE_CALLS {
             let waiting = self.waiting_peers();
-            self.fail(format!("the program makes calls to no end; waiting: {waiting}"));
+            self.fail(format!("the program makes calls without progress; waiting: {waiting}"));
         }
         self.check_freed();
         self.now += Duration::from_micros(self.rng.below(20) as u64);
-        self.happen();
+        self.run_due_events();
         for _ in 0..self.rng.below(4) {
             self.tick();
         }
         self.check_wakers();
     }
 
-    /// Fails if memory was freed that the kernel holds; then nothing may look at it again.
+    /// Fails the run if memory held by the kernel was freed; the kernel must not read it again.
     pub(in crate::sim) fn check_freed(&mut self) {
-        if let Some((start, len)) = memory::freed() {
+        if let Some((start, len)) = memory::take_freed() {
             self.fail(format!("{len} bytes at {start:#x} were freed while the kernel held them"));
         }
     }
 
-    /// Lets others go on, or time pass, for a program that waits.
-    pub(in crate::sim) fn wait(&mut self, until: Option<Duration>) -> Passed {
+    /// Waits for an event: runs a peer, or advances the clock.
+    pub(in crate::sim) fn wait(&mut self, until: Option<Duration>) -> WaitOutcome {
         if self.failure.is_some() {
-            return Passed::Nothing;
+            return WaitOutcome::Deadlock;
         }
-        // What the kernel has put off comes first.
+        // Work that the kernel has deferred comes first.
         let busy = !self.changed_fds.is_empty() || self.tick();
-        let passed = if busy { Passed::Event } else { self.pass(until) };
-        if passed == Passed::Nothing && self.failure.is_none() {
+        let outcome = if busy { WaitOutcome::Event } else { self.advance_clock(until) };
+        if outcome == WaitOutcome::Deadlock && self.failure.is_none() {
             let waiting = self.waiting_peers();
-            self.fail(format!("the program waits for ever; so do: {waiting}"));
+            self.fail(format!("the program waits forever; also waiting: {waiting}"));
         }
         self.check_wakers();
-        passed
+        outcome
     }
 }

@@ -1,4 +1,4 @@
-//! Processors: who runs where, and for how long.
+//! CPU affinity and CPU time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,12 @@ use std::time::Instant;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Where servers under test run.
+/// The core of the server under test.
 pub(crate) const SERVER_CORE: usize = 0;
-/// Where the load comes from.
+/// The core of the load generator.
 pub(crate) const CLIENT_CORE: usize = 1;
 
-/// Keeps this thread, and those it will start, on some cores; on the first where there is but one.
+/// Pins this thread and its future children to some cores, modulo the number of cores.
 pub(crate) fn pin(cores: &[usize]) -> io::Result<()> {
     let all = available_parallelism()?;
     let mut set = CpuSet::new();
@@ -22,14 +22,15 @@ pub(crate) fn pin(cores: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The processor time of each thread of some processes in nanoseconds, kernel workers included.
+/// The CPU time of each thread of some processes, in nanoseconds, including kernel workers.
 ///
-/// From schedstat(5), which is exact for a thread that sleeps; measure while the server is idle.
+/// From `/proc/PID/task/TID/schedstat`, which is exact while a thread sleeps; read it while the
+/// server is idle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CpuTime(BTreeMap<u32, u64>);
 
 impl CpuTime {
-    /// Reads it for the processes `ids`.
+    /// Reads the CPU time of the processes `ids`.
     pub(crate) fn of(ids: &[u32]) -> io::Result<Self> {
         let mut threads = BTreeMap::new();
         for id in ids {
@@ -46,7 +47,7 @@ impl CpuTime {
         Ok(CpuTime(threads))
     }
 
-    /// How much was spent since `before`. What threads spent that have ended is lost.
+    /// Returns the CPU time since `before`, without that of threads that have ended.
     pub(crate) fn since(&self, before: &CpuTime) -> u64 {
         let spent = |(thread, now): (&u32, &u64)| {
             now.saturating_sub(before.0.get(thread).copied().unwrap_or(0))
@@ -55,7 +56,7 @@ impl CpuTime {
     }
 }
 
-/// How often threads have left a core to wait, and how often others took it from them.
+/// Context switches of threads: voluntary, to wait, and involuntary, by preemption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Switches {
     pub(crate) voluntary: u64,
@@ -63,7 +64,7 @@ pub(crate) struct Switches {
 }
 
 impl Switches {
-    /// Those of all threads of the processes `ids`, from proc_pid_status(5).
+    /// Reads those of all threads of the processes `ids`, from proc_pid_status(5).
     pub(crate) fn of(ids: &[u32]) -> io::Result<Self> {
         let mut all = Switches::default();
         for id in ids {
@@ -83,7 +84,7 @@ fn field(status: &str, name: &str) -> u64 {
     line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// A process and its children.
+/// Returns the identifiers of a process and its children.
 pub(crate) fn family(id: u32) -> io::Result<Vec<u32>> {
     let mut family = vec![id];
     for entry in fs::read_dir("/proc")? {
@@ -100,56 +101,56 @@ pub(crate) fn family(id: u32) -> io::Result<Vec<u32>> {
     Ok(family)
 }
 
-/// Watches how much of the processors others use meanwhile, as that spoils a measurement.
+/// The CPU time that other programs use during a measurement, which distorts it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Others {
+pub(crate) struct OtherPrograms {
     since: Instant,
-    /// Time for which processors were idle, and for which they worked for our processes, in ticks.
+    /// Idle time of all cores, and CPU time of our processes, in ticks.
     idle: u64,
     ours: u64,
     cores: usize,
 }
 
-impl Others {
-    /// Begins to watch.
+impl OtherPrograms {
+    /// Starts to measure.
     pub(crate) fn watch() -> io::Result<Self> {
         let machine = fs::read_to_string("/proc/stat")?;
         let this = fs::read_to_string("/proc/self/stat")?;
         let ((idle, cores), ours) = (idle_ticks(&machine), own_ticks(&this));
-        Ok(Others { since: Instant::now(), idle, ours, cores })
+        Ok(OtherPrograms { since: Instant::now(), idle, ours, cores })
     }
 
-    /// Which part of one core others have used since. Of our children only those count as ours
-    /// that have ended.
+    /// Returns the share of one core that other programs have used since. Children count as ours only
+    /// after they have ended.
     fn share(&self) -> io::Result<f64> {
-        let now = Others::watch()?;
+        let now = OtherPrograms::watch()?;
         let ticks = now.idle.saturating_sub(self.idle) + (now.ours - self.ours);
         let seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
         let elapsed = (now.since - self.since).as_secs_f64();
         Ok((self.cores as f64 - seconds / elapsed).max(0.0))
     }
 
-    /// A sentence for whoever reads the numbers, if others used much.
+    /// Returns a note if other programs used more than 5 % of a core.
     pub(crate) fn note(&self) -> io::Result<Option<String>> {
         let percent = self.share()? * 100.0;
         Ok((percent > 5.0).then(|| {
             format!(
-                "While this was measured, other programs used {percent:.0} % of a core; measure \
-                 again on an idle machine."
+                "During the measurement, other programs used {percent:.0} % of a core; repeat it on \
+                                 an idle machine."
             )
         }))
     }
 }
 
-/// The processor time in seconds that this process and those of its children have used that have
-/// ended.
+/// Returns the CPU time of this process and its ended children, in seconds.
 pub(crate) fn own_seconds() -> io::Result<f64> {
     let ticks = own_ticks(&fs::read_to_string("/proc/self/stat")?);
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// From `cpu user nice system idle iowait ...` in proc_stat(5), and how many processors there are. The times
-/// before these are samples, which can be in step with the periods of a control group's share.
+/// Returns idle and iowait time from the line `cpu user nice system idle iowait ...` in proc_stat(5),
+/// and the number of cores. The other times are samples, which can be in phase with the periods of a
+/// control group's quota.
 fn idle_ticks(machine: &str) -> (u64, usize) {
     let mut lines = machine.lines();
     let words = lines.next().unwrap_or("").split_ascii_whitespace();
@@ -157,14 +158,14 @@ fn idle_ticks(machine: &str) -> (u64, usize) {
     (idle, lines.take_while(|line| line.starts_with("cpu")).count())
 }
 
-/// `utime`, `stime`, `cutime` and `cstime` in proc_pid_stat(5), fields 14 to 17.
+/// Returns the sum of `utime`, `stime`, `cutime` and `cstime` in proc_pid_stat(5), fields 14 to 17.
 fn own_ticks(this: &str) -> u64 {
     fields(this).skip(11).take(4).filter_map(|w| w.parse::<u64>().ok()).sum()
 }
 
-/// The fields of proc_pid_stat(5) from the third on, the state.
+/// Returns the fields of proc_pid_stat(5) from the third, the state, on.
 fn fields(stat: &str) -> impl Iterator<Item = &str> {
-    // The name of the program, in brackets, may hold spaces.
+    // The program name, in brackets, may contain spaces.
     stat.rsplit(')').next().unwrap_or("").split_ascii_whitespace()
 }
 
@@ -172,10 +173,10 @@ fn first_field(schedstat: &str) -> Option<u64> {
     schedstat.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Lets this process, and what it becomes, have as many descriptors as it may.
+/// Raises the descriptor limit of this process and its children to the maximum.
 pub(crate) fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
-    // Where it can't be raised, what there is has to do.
+    // On failure the old limit remains.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -184,23 +185,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_summed_over_threads_old_and_new() {
+    fn cpu_time_is_summed_over_old_and_new_threads() {
         let before = CpuTime([(1, 100), (2, 50)].into());
         let after = CpuTime([(1, 175), (3, 20)].into());
         assert_eq!(after.since(&before), 95);
     }
 
     #[test]
-    fn the_time_of_others_is_read_from_two_files() {
+    fn time_of_other_programs_is_parsed_from_two_files() {
         let machine = "cpu  10 20 30 4000 500 1 2 3 0 0\ncpu0 1 1\ncpu1 1 1\nintr 5";
         assert_eq!(idle_ticks(machine), (4500, 2));
         let this = "7 (a (b) c) S 1 7 7 0 -1 4194304 100 0 0 0 5 6 70 80 20 0 1 0";
         assert_eq!(own_ticks(this), 161);
-        assert!(Others::watch().unwrap().share().is_ok());
+        assert!(OtherPrograms::watch().unwrap().share().is_ok());
     }
 
     #[test]
-    fn switches_are_counted() {
+    fn voluntary_switches_are_counted() {
         let before = Switches::of(&[std::process::id()]).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(1));
         let after = Switches::of(&[std::process::id()]).unwrap();
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn work_takes_time() {
+    fn a_computation_uses_cpu_time() {
         let before = CpuTime::of(&[std::process::id()]).unwrap();
         let mut x = 1u64;
         for i in 1..40_000_000u64 {

@@ -1,0 +1,230 @@
+//! The mechanisms, each a feature by its name, and the choice among them.
+
+#[cfg(feature = "devpoll")]
+mod devpoll;
+#[cfg(feature = "epoll")]
+mod epoll;
+#[cfg(feature = "epoll-edge")]
+mod epoll_edge;
+#[cfg(feature = "interest")]
+mod interest;
+#[cfg(feature = "poll")]
+mod poll;
+#[cfg(feature = "rtsig")]
+mod rtsig;
+#[cfg(feature = "select")]
+mod select;
+#[cfg(feature = "send")]
+mod send;
+#[cfg(feature = "send-ps1")]
+mod send_ps1;
+#[cfg(feature = "send-ps2")]
+mod send_ps2;
+#[cfg(feature = "tokio")]
+mod tokio;
+#[cfg(feature = "uring")]
+mod uring;
+
+use std::net::SocketAddr;
+
+#[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
+use send_core::{Delivery, SendKernel};
+use shared_ring::poller::Poller;
+use shared_ring::{Engine, KernelError, Mode, UringKernel};
+
+use crate::{
+    Application, Config, Family, MechanismLoop, Multiplexer, RemoteHandle, StartError, Stats,
+    Unavailable,
+};
+
+/// The mechanisms that [`auto`] prefers, best first.
+const PREFERRED: [&str; 2] = ["uring", "epoll"];
+
+/// A mechanism that is compiled in.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Backend {
+    /// Its name.
+    pub name: &'static str,
+    /// How it reports events.
+    pub family: Family,
+    /// A description of a few words.
+    pub summary: &'static str,
+    /// Whether it can run on this machine, or the reason why not.
+    pub available: Result<(), Unavailable>,
+}
+
+impl Backend {
+    fn probe<M: Multiplexer>() -> Self {
+        Backend { name: M::NAME, family: M::FAMILY, summary: M::SUMMARY, available: M::available() }
+    }
+}
+
+/// Probes every mechanism that is compiled in.
+pub fn backends() -> Vec<Backend> {
+    PROBES.iter().map(|(_, probe)| probe()).collect()
+}
+
+/// The choice of [`auto`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AutoChoice {
+    /// The name of the mechanism.
+    pub name: &'static str,
+    /// Preferred mechanisms that cannot run on this machine, and the reasons.
+    pub passed_over: Vec<(&'static str, Unavailable)>,
+}
+
+/// Chooses the fastest mechanism that can run on this machine: `uring`, then `epoll`, then any other.
+/// Probes none beyond the chosen one.
+///
+/// # Errors
+/// If no mechanism that is compiled in can run.
+pub fn auto() -> Result<AutoChoice, Unavailable> {
+    let preferred =
+        PREFERRED.iter().filter_map(|name| PROBES.iter().find(|probe| probe.0 == *name));
+    let others = PROBES.iter().filter(|(name, _)| !PREFERRED.contains(name));
+    let mut passed_over = Vec::new();
+    for (name, probe) in preferred.chain(others) {
+        match probe().available {
+            Ok(()) => return Ok(AutoChoice { name, passed_over }),
+            Err(reason) => passed_over.push((*name, reason)),
+        }
+    }
+    Err(Unavailable("none of the mechanisms that are compiled in can run here".into()))
+}
+
+macro_rules! mechanisms {
+    ($($feature:literal => $module:ident::$name:ident, $multiplexer:ty;)*) => {
+        #[cfg(not(any($(feature = $feature),*)))]
+        compile_error!("choose at least one mechanism, such as --features epoll");
+
+        $(
+            #[cfg(feature = $feature)]
+            pub use $module::$name;
+        )*
+
+        /// The names of the mechanisms that are compiled in.
+        pub const NAMES: &[&str] = &[$(
+            #[cfg(feature = $feature)]
+            $feature,
+        )*];
+
+        type Probe = fn() -> Backend;
+
+        /// By name, what probes the mechanism.
+        const PROBES: &[(&str, Probe)] = &[$(
+            #[cfg(feature = $feature)]
+            ($feature, Backend::probe::<$multiplexer>),
+        )*];
+
+        /// A mechanism that was chosen by name. Each variant runs its own loop, without dynamic dispatch.
+        pub enum AnyMechanism {
+            $(
+                #[doc = concat!("The mechanism `", $feature, "`.")]
+                #[cfg(feature = $feature)]
+                $name($multiplexer),
+            )*
+        }
+
+        impl AnyMechanism {
+            /// Sets up the mechanism called `name`; for `auto`, the one that [`auto`] chooses.
+            ///
+            /// # Errors
+            /// Those of [`Multiplexer::new`], and [`StartError::Unknown`].
+            pub fn new(name: &str, config: &Config) -> Result<Self, StartError> {
+                let name = if name == "auto" { auto()?.name } else { name };
+                match name {
+                    $(
+                        #[cfg(feature = $feature)]
+                        $feature => Multiplexer::new(config).map(AnyMechanism::$name),
+                    )*
+                    _ => Err(StartError::Unknown(name.to_owned())),
+                }
+            }
+
+            /// Returns the mechanism's name.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(
+                        #[cfg(feature = $feature)]
+                        AnyMechanism::$name(_) => $feature,
+                    )*
+                }
+            }
+
+            /// See [`Multiplexer::addresses`].
+            pub fn addresses(&self) -> &[SocketAddr] {
+                match self {
+                    $(
+                        #[cfg(feature = $feature)]
+                        AnyMechanism::$name(mechanism) => mechanism.addresses(),
+                    )*
+                }
+            }
+
+            /// See [`Multiplexer::remote`].
+            pub fn remote(&self) -> RemoteHandle {
+                match self {
+                    $(
+                        #[cfg(feature = $feature)]
+                        AnyMechanism::$name(mechanism) => mechanism.remote(),
+                    )*
+                }
+            }
+
+            /// See [`Multiplexer::run`].
+            ///
+            /// # Errors
+            /// Those of [`Multiplexer::run`].
+            pub fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
+                match self {
+                    $(
+                        #[cfg(feature = $feature)]
+                        AnyMechanism::$name(mechanism) => mechanism.run(app),
+                    )*
+                }
+            }
+        }
+    };
+}
+mechanisms! {
+    "devpoll" => devpoll::Devpoll, MechanismLoop<Devpoll>;
+    "epoll" => epoll::Epoll, MechanismLoop<Epoll>;
+    "epoll-edge" => epoll_edge::EpollEdge, MechanismLoop<EpollEdge>;
+    "interest" => interest::Interest, MechanismLoop<Interest>;
+    "poll" => poll::Poll, MechanismLoop<Poll>;
+    "rtsig" => rtsig::Rtsig, MechanismLoop<Rtsig>;
+    "select" => select::Select, MechanismLoop<Select>;
+    "send" => send::Send, MechanismLoop<Send>;
+    "send-ps1" => send_ps1::SendPs1, MechanismLoop<SendPs1>;
+    "send-ps2" => send_ps2::SendPs2, MechanismLoop<SendPs2>;
+    "tokio" => tokio::Tokio, Tokio;
+    "uring" => uring::Uring, MechanismLoop<Uring>;
+}
+
+/// Sets up non-blocking system calls over a poller.
+fn engine<P: Poller>(poller: P, config: &Config) -> Result<Engine<P>, StartError> {
+    Engine::new(poller, &config.engine_config()?)
+        .map_err(|error| StartError::System("cannot set up the event loop", error))
+}
+
+/// Sets up io_uring.
+fn uring(mode: Mode, config: &Config) -> Result<UringKernel, StartError> {
+    Ok(UringKernel::new(&config.uring_config(mode)?).map_err(unavailable)?)
+}
+
+/// Sets up io_uring whose completions are delivered as events.
+#[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
+fn send_kernel(delivery: Delivery, config: &Config) -> Result<SendKernel, StartError> {
+    Ok(SendKernel::new(&config.uring_config(delivery.mode())?, delivery).map_err(unavailable)?)
+}
+
+/// Returns whether io_uring can run here in that mode.
+fn uring_available(mode: Mode) -> Result<(), Unavailable> {
+    UringKernel::probe(mode).map_err(unavailable)
+}
+
+fn unavailable(reason: impl std::fmt::Display) -> Unavailable {
+    Unavailable(reason.to_string())
+}

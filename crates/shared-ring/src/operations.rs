@@ -1,0 +1,336 @@
+//! Operations on non-blocking sockets, for kernels based on readiness.
+//!
+//! An operation is attempted when it is submitted, and again whenever its socket is ready. The kernel
+//! waits for readiness: [`Engine`](crate::Engine) with a poller, the mechanism `tokio` of the crate
+//! `evring` with tasks.
+
+use std::mem;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+
+use crate::inflight::{Entry, InFlightTable};
+use crate::nonblocking::{
+    self, Blocking, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
+};
+use crate::{
+    BufferPool, Completion, Counters, Fd, FileJob, Op, OpKind, Outcome, Socket, SubmitError,
+    SubmitErrorKind, Submitted, System, Table, Token,
+};
+
+/// Operations on non-blocking sockets, and a kernel's state `N` for each socket.
+pub struct Operations<S: System, N> {
+    /// The machine.
+    pub system: S,
+    /// The receive buffers.
+    pub pool: Rc<BufferPool>,
+    /// Counters since the start.
+    pub counters: Counters,
+    in_flight: InFlightTable<Pending>,
+    sockets: Table<SocketState<N>>,
+    need: Option<Need>,
+}
+
+/// The event that an operation in flight waits for.
+enum Pending {
+    Socket,
+    Thread { cancelled: bool },
+}
+
+/// The operations that wait for a socket.
+#[derive(Default)]
+pub struct SocketState<N> {
+    /// The accept or the receive.
+    pub reader: Option<Token>,
+    /// The send or the connect.
+    pub writer: Option<Token>,
+    /// The kernel's state of the socket.
+    pub notes: N,
+}
+
+/// The action that an operation in flight needs from its kernel.
+#[derive(Debug)]
+pub enum Need {
+    /// Calls [`read`](Operations::read) or [`write`](Operations::write) when this socket is ready.
+    Ready(Fd),
+    /// Runs this job in another thread, then calls [`offloaded`](Operations::offloaded).
+    Thread(FileJob),
+}
+
+/// The result of one attempt to receive or to accept.
+pub enum Read {
+    /// A completion.
+    Completed(Completion),
+    /// The socket has nothing to read.
+    Empty,
+    /// No receive buffer is free.
+    NoBuffer,
+    /// The connection was aborted before it was accepted. The queue may hold others.
+    Aborted,
+}
+
+impl<S: System, N: Default> Operations<S, N> {
+    /// Creates a table of at most `operations` operations in flight.
+    pub fn new(system: S, operations: u32, pool: Rc<BufferPool>) -> Self {
+        Operations {
+            system,
+            pool,
+            counters: Counters::default(),
+            in_flight: InFlightTable::new(operations),
+            sockets: Table::default(),
+            need: None,
+        }
+    }
+
+    /// Returns the state of a socket.
+    #[inline]
+    pub fn socket(&mut self, fd: Fd) -> &mut SocketState<N> {
+        self.sockets.at(fd.index())
+    }
+
+    /// Iterates over the kernel's state of every socket.
+    pub fn notes(&mut self) -> impl Iterator<Item = &mut N> {
+        self.sockets.iter_mut().map(|socket| &mut socket.notes)
+    }
+
+    /// Takes the need of the operation that has just begun to wait.
+    pub fn take_need(&mut self) -> Option<Need> {
+        self.need.take()
+    }
+
+    /// Submits an operation other than a close. If it is then in flight, it has a
+    /// [need](Operations::take_need).
+    ///
+    /// # Errors
+    /// Those of [`Submit::submit`](crate::Submit::submit).
+    #[inline(always)]
+    pub fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        if self.in_flight.get(token).is_some() {
+            return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
+        }
+        match op {
+            Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.wait(fd, token, op),
+            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
+                self.send(fd, token, op, Blocking::NoBlock)
+            }
+            Op::Connect { fd, to } => {
+                self.counters.system_calls += 1;
+                match self.system.connect(fd, to) {
+                    Ok(()) => Ok(Submitted::Done(Outcome::Connected)),
+                    Err(Errno::INPROGRESS) => self.wait(fd, token, op),
+                    Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
+                }
+            }
+            Op::List { .. } => self.offload(token, op),
+            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
+            Op::Close { .. } => unreachable!("kernels close sockets themselves"),
+        }
+    }
+
+    /// Closes a socket without operations in flight, and resets its state.
+    pub fn close(&mut self, socket: Socket) {
+        self.counters.system_calls += 1;
+        *self.socket(socket.number()) = SocketState::default();
+        self.system.close_unused(socket);
+    }
+
+    fn wait(&mut self, fd: Fd, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        let reads = match op {
+            Op::Accept { .. } => token.kind() == OpKind::Accept,
+            Op::Receive { .. } => token.kind() == OpKind::Receive,
+            _ => false,
+        };
+        self.in_flight.insert(token, op, Pending::Socket)?;
+        let socket = self.socket(fd);
+        *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
+        self.need = Some(Need::Ready(fd));
+        Ok(Submitted::InFlight)
+    }
+
+    #[inline(always)]
+    fn send(
+        &mut self,
+        fd: Fd,
+        token: Token,
+        op: Op,
+        disk: Blocking,
+    ) -> Result<Submitted, SubmitError> {
+        self.counters.system_calls += 1;
+        match nonblocking::try_to_send(&mut self.system, op, disk) {
+            SendAttempt::Full(op) => self.wait(fd, token, op),
+            SendAttempt::Cold(op) => {
+                self.counters.cold_file_reads += 1;
+                self.offload(token, op)
+            }
+            SendAttempt::Done(outcome) => {
+                self.counters.note_send(&outcome);
+                Ok(Submitted::Done(outcome))
+            }
+        }
+    }
+
+    fn offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        // SAFETY: the operation stays in the table until `offloaded` or `end_offloaded`, or is leaked.
+        let job = unsafe { FileJob::of(&op) };
+        self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
+        self.counters.offloaded_file_ops += 1;
+        self.need = Some(Need::Thread(job));
+        Ok(Submitted::InFlight)
+    }
+
+    /// Does a file operation at once if its data is cached, else offloads it.
+    fn file_work(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        self.counters.system_calls += 1;
+        // SAFETY: the operation lives until the call returns.
+        let job = unsafe { FileJob::of(&op) };
+        match self.system.file_work(&job) {
+            Ok(outcome) => Ok(Submitted::Done(outcome)),
+            Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
+            Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
+        }
+    }
+
+    /// Continues an operation whose job another thread has run. Returns `None` if it has ended.
+    ///
+    /// # Safety
+    /// No thread uses the job any more.
+    pub unsafe fn offloaded(&mut self, token: Token, outcome: Outcome) -> Option<Submitted> {
+        let Entry { op, state, .. } = self.in_flight.remove(token)?;
+        Some(match op {
+            _ if matches!(state, Pending::Thread { cancelled: true }) => {
+                Submitted::Done(Outcome::Failed(Errno::CANCELED, None))
+            }
+            Op::SendFile { fd, .. } => self.resume(fd, token, op, Blocking::MayBlock),
+            _ => Submitted::Done(outcome),
+        })
+    }
+
+    fn resume(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Submitted {
+        self.send(fd, token, op, disk).expect("its table entry was just freed")
+    }
+
+    /// Attempts the accept or receive of a socket once.
+    #[inline(always)]
+    pub fn read(&mut self, fd: Fd, token: Token) -> Read {
+        self.counters.system_calls += 1;
+        match token.kind() {
+            OpKind::Accept => self.accept(fd, token),
+            _ => self.receive(fd, token),
+        }
+    }
+
+    fn accept(&mut self, fd: Fd, token: Token) -> Read {
+        match nonblocking::accept(&mut self.system, fd) {
+            Ok(peer) => Read::Completed(Completion::more(token, Outcome::Accepted(peer))),
+            Err(Errno::AGAIN) => Read::Empty,
+            Err(errno) if is_aborted_accept(errno) => {
+                self.counters.accepts_aborted += 1;
+                Read::Aborted
+            }
+            Err(errno) => {
+                self.counters.fd_limit_hits += u64::from(is_fd_limit(errno));
+                Read::Completed(self.fail(fd, token, errno))
+            }
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, fd: Fd, token: Token) -> Read {
+        match nonblocking::receive(&mut self.system, fd, &self.pool) {
+            Ok(bytes) => Read::Completed(Completion::more(token, Outcome::Received(bytes))),
+            Err(ReceiveError::End) => Read::Completed(self.end(fd, token, Outcome::Eof)),
+            Err(ReceiveError::Failed(Errno::AGAIN)) => Read::Empty,
+            Err(ReceiveError::Failed(errno)) => Read::Completed(self.fail(fd, token, errno)),
+            Err(ReceiveError::NoBuffer) => {
+                self.counters.system_calls -= 1;
+                self.counters.buffer_shortages += 1;
+                Read::NoBuffer
+            }
+        }
+    }
+
+    /// Returns the maximum number of connections that an accept takes in a turn, if it has one.
+    pub fn accepts_per_turn(&mut self, token: Token) -> Option<u16> {
+        match self.in_flight.get(token)?.op {
+            Op::Accept { per_turn, .. } => per_turn.map(Into::into),
+            _ => None,
+        }
+    }
+
+    /// Continues the send or connect of a socket. Returns `None` if it has ended.
+    pub fn write(&mut self, fd: Fd, token: Token) -> Option<Submitted> {
+        let entry = self.in_flight.remove(token)?;
+        self.remove_waiter(fd, token);
+        if let Op::Connect { .. } = entry.op {
+            self.counters.system_calls += 1;
+            return Some(Submitted::Done(match self.system.connected(fd) {
+                Ok(()) => Outcome::Connected,
+                Err(errno) => Outcome::Failed(errno, None),
+            }));
+        }
+        Some(self.resume(fd, token, entry.op, Blocking::NoBlock))
+    }
+
+    /// Fails an operation that waits for its socket; the completion returns its unsent data.
+    pub fn fail(&mut self, fd: Fd, token: Token, errno: Errno) -> Completion {
+        let data = match self.in_flight.get(token) {
+            Some(Entry { op: Op::Send { data, .. }, .. }) => Some(mem::take(data)),
+            _ => None,
+        };
+        self.end(fd, token, Outcome::Failed(errno, data))
+    }
+
+    fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) -> Completion {
+        self.in_flight.remove(token);
+        self.remove_waiter(fd, token);
+        Completion::last(token, outcome)
+    }
+
+    fn remove_waiter(&mut self, fd: Fd, token: Token) {
+        let socket = self.socket(fd);
+        for waiter in [&mut socket.reader, &mut socket.writer] {
+            if *waiter == Some(token) {
+                *waiter = None;
+            }
+        }
+    }
+
+    /// Cancels an operation and returns its completion. Returns `None` if it is not in flight, or if
+    /// another thread runs its job; then it completes when the job is done.
+    pub fn cancel(&mut self, token: Token) -> Option<Completion> {
+        let Entry { op, state, .. } = self.in_flight.get(token)?;
+        self.counters.cancels += 1;
+        if let Pending::Thread { cancelled } = state {
+            *cancelled = true;
+            return None;
+        }
+        let fd = match *op {
+            Op::Accept { listener: fd, .. }
+            | Op::Receive { fd }
+            | Op::Send { fd, .. }
+            | Op::SendFile { fd, .. }
+            | Op::Connect { fd, .. } => fd,
+            _ => unreachable!("it does not wait for a socket: {op:?}"),
+        };
+        Some(self.fail(fd, token, Errno::CANCELED))
+    }
+
+    /// Removes the operations with offloaded jobs.
+    ///
+    /// # Safety
+    /// No thread uses a job any more.
+    pub unsafe fn end_offloaded(&mut self) {
+        self.in_flight.retain(|entry| matches!(entry.state, Pending::Socket));
+    }
+}
+
+impl<S: System, N> Drop for Operations<S, N> {
+    /// Leaks operations whose jobs other threads may still run, as they use the files' numbers.
+    fn drop(&mut self) {
+        for entry in self.in_flight.drain() {
+            if let Pending::Thread { .. } = entry.state {
+                mem::forget(entry.op);
+            }
+        }
+    }
+}
