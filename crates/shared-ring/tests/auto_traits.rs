@@ -1,4 +1,4 @@
-//! What may go to another thread, and what threads may share. It is looked at as this is built.
+//! Checks at compile time which types are `Send`, `Sync` and `Clone`.
 
 use shared_ring::poller::{Epoll, RtSig};
 use shared_ring::{
@@ -15,7 +15,7 @@ macro_rules! is {
     };
 }
 
-/// Where a type has the trait, there are two functions to choose from, and the choice is refused.
+/// If a type has the trait, two functions match, and the ambiguous call does not compile.
 macro_rules! is_not {
     ($($type:ty: $trait:ident),* $(,)?) => {
         $(const _: fn() = || {
@@ -23,7 +23,7 @@ macro_rules! is_not {
                 fn which() {}
             }
             impl<T: ?Sized> Which<()> for T {}
-            #[allow(dead_code, reason = "it is one to choose from")]
+            #[allow(dead_code, reason = "it makes the call ambiguous")]
             struct Has;
             impl<T: ?Sized + $trait> Which<Has> for T {}
             <$type as Which<_>>::which();
@@ -32,24 +32,24 @@ macro_rules! is_not {
 }
 
 is! {
-    // Numbers, which the machine's calls take from any thread.
+    // Numbers, which system calls accept from any thread.
     Fd: Send, Fd: Sync, Socket: Send, Socket: Sync, Linux: Send, Linux: Sync,
-    // What other threads wake by, and do.
+    // Used by other threads to wake the kernel and to run file jobs.
     Waker: Send, Waker: Sync, FileJob: Send, OffloadThreads: Send,
-    // One thread at a time has the queues; which one, the kernel checks.
+    // One thread at a time uses the queues; the kernel checks which one.
     LinuxRing: Send,
 }
 
 is_not! {
-    // Its queues are read by plain loads.
+    // Its queues are accessed by plain loads.
     LinuxRing: Sync,
-    // They count references, and lend buffers, without atomic numbers.
+    // They count references and lent buffers without atomics.
     BufferPool: Send, BufferPool: Sync, RxBuf: Send, RxBuf: Sync, File: Send, File: Sync,
-    // What they hold may be a receive buffer.
+    // They may hold a receive buffer.
     GatherList: Send, GatherList: Sync, Op: Send, Op: Sync, Outcome: Send, Outcome: Sync,
     UringKernel: Send, UringKernel: Sync, Engine<Epoll>: Send, Engine<Epoll>: Sync,
-    // Its signals come to one thread.
+    // Its signals are sent to one thread.
     RtSig: Send, RtSig: Sync,
-    // There is one of each.
+    // Each has one owner.
     Socket: Clone, Socket: Copy,
 }

@@ -1,4 +1,4 @@
-//! Each system call is counted once, by the poller or by the engine that makes it.
+//! Each system call is counted once, by the poller or the engine that makes it.
 
 mod number;
 
@@ -16,40 +16,40 @@ use shared_ring::{
     Socket, Submit, Submitted, Token, UringConfig, UringKernel,
 };
 
-/// What a poller has counted when it was told of a descriptor, and when it has said that it is ready.
-fn counted(mut poller: impl Poller) -> [u64; 2] {
+/// Returns a poller's count after registering a descriptor, and after reporting it as ready.
+fn counts(mut poller: impl Poller) -> [u64; 2] {
     let (one, other) = UnixDatagram::pair().unwrap();
     one.send(b"1").unwrap();
     let socket = Socket::from(OwnedFd::from(other));
     let fd = number(&socket);
     poller.set(fd, Readiness::READ).unwrap();
-    let told = poller.system_calls();
+    let registered = poller.system_calls();
     let mut ready = Vec::new();
     poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
-    assert!(ready.iter().any(|(of, what)| *of == fd && what.contains(Readiness::READ)));
+    assert!(ready.iter().any(|(at, ready)| *at == fd && ready.contains(Readiness::READ)));
     assert_eq!(poller.overflows(), 0);
-    let counts = [told, poller.system_calls()];
+    let counts = [registered, poller.system_calls()];
     poller.forget(fd);
     Linux::default().close_unused(socket);
     counts
 }
 
 #[test]
-fn a_poller_counts_its_calls() {
-    // Of epoll: epoll_ctl and epoll_wait.
-    assert_eq!(counted(Epoll::new().unwrap()), [1, 2]);
-    assert_eq!(counted(EpollEdge::new().unwrap()), [1, 2]);
-    assert_eq!(counted(Poll::default()), [0, 1]);
-    assert_eq!(counted(Select::default()), [0, 1]);
-    // Of these two: epoll_ctl, and then epoll_wait for hints and poll for what is true of them.
-    assert_eq!(counted(DevPoll::new().unwrap()), [1, 3]);
-    assert_eq!(counted(InterestPoller::new().unwrap()), [1, 3]);
-    // F_SETSIG, F_SETOWN_EX, FIOASYNC, and poll for what no signal tells; then sigtimedwait.
-    assert_eq!(counted(RtSig::new().unwrap()), [4, 5]);
+fn poller_counts_its_system_calls() {
+    // epoll_ctl and epoll_wait.
+    assert_eq!(counts(Epoll::new().unwrap()), [1, 2]);
+    assert_eq!(counts(EpollEdge::new().unwrap()), [1, 2]);
+    assert_eq!(counts(Poll::default()), [0, 1]);
+    assert_eq!(counts(Select::default()), [0, 1]);
+    // epoll_ctl; then epoll_wait for hints and poll for their state.
+    assert_eq!(counts(DevPoll::new().unwrap()), [1, 3]);
+    assert_eq!(counts(InterestPoller::new().unwrap()), [1, 3]);
+    // F_SETSIG, F_SETOWN_EX, FIOASYNC, and poll for the current state; then sigtimedwait.
+    assert_eq!(counts(RtSig::new().unwrap()), [4, 5]);
 }
 
-/// What a poller does to be told of less, and then of more again.
-fn changed(mut poller: impl Poller) -> [u64; 2] {
+/// Returns the number of calls that a poller makes to reduce and to extend interest.
+fn calls_to_change(mut poller: impl Poller) -> [u64; 2] {
     let (_one, other) = UnixDatagram::pair().unwrap();
     let socket = Socket::from(OwnedFd::from(other));
     let fd = number(&socket);
@@ -66,18 +66,18 @@ fn changed(mut poller: impl Poller) -> [u64; 2] {
 }
 
 #[test]
-fn only_epoll_and_signals_take_calls_to_be_told_of_less() {
-    assert_eq!(changed(Epoll::new().unwrap()), [1, 1]);
-    assert_eq!(changed(EpollEdge::new().unwrap()), [1, 1]);
-    assert_eq!(changed(Poll::default()), [0, 0]);
-    assert_eq!(changed(Select::default()), [0, 0]);
-    assert_eq!(changed(DevPoll::new().unwrap()), [0, 0]);
-    assert_eq!(changed(InterestPoller::new().unwrap()), [0, 1]);
-    assert_eq!(changed(RtSig::new().unwrap()), [1, 1]);
+fn only_epoll_and_rtsig_make_calls_to_reduce_interest() {
+    assert_eq!(calls_to_change(Epoll::new().unwrap()), [1, 1]);
+    assert_eq!(calls_to_change(EpollEdge::new().unwrap()), [1, 1]);
+    assert_eq!(calls_to_change(Poll::default()), [0, 0]);
+    assert_eq!(calls_to_change(Select::default()), [0, 0]);
+    assert_eq!(calls_to_change(DevPoll::new().unwrap()), [0, 0]);
+    assert_eq!(calls_to_change(InterestPoller::new().unwrap()), [0, 1]);
+    assert_eq!(calls_to_change(RtSig::new().unwrap()), [1, 1]);
 }
 
 #[test]
-fn an_engine_counts_its_calls_and_its_pollers() {
+fn engine_counts_its_own_and_its_pollers_calls() {
     let (one, other) = UnixDatagram::pair().unwrap();
     other.set_nonblocking(true).unwrap();
     let config = EngineConfig { operations: 8, buffers: 2, buffer_size: 64 };
@@ -112,7 +112,7 @@ fn an_engine_counts_its_calls_and_its_pollers() {
 }
 
 #[test]
-fn a_ring_submits_more_than_its_queue_holds_in_one_turn() {
+fn ring_submits_more_than_its_queue_holds_in_one_turn() {
     const CLOSES: u32 = 600;
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
         let config = UringConfig { mode, operations: CLOSES, buffers: 1, buffer_size: 64 };
@@ -135,9 +135,9 @@ fn a_ring_submits_more_than_its_queue_holds_in_one_turn() {
     }
 }
 
-/// No thread is asked, as there is nothing to wait for.
+/// The offload threads are not used, as the file is cached.
 #[test]
-fn a_file_in_memory_is_sent_at_once() {
+fn cached_file_is_sent_at_once() {
     let (one, other) = UnixStream::pair().unwrap();
     other.set_nonblocking(true).unwrap();
     let config = EngineConfig { operations: 8, buffers: 2, buffer_size: 64 };

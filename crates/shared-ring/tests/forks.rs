@@ -1,6 +1,5 @@
-//! A child of fork(2) has copies of its parent's kernels and pollers. What it does with them, it does to
-//! nothing that its parent uses. This program has one thread at each fork, so that a child may go on as any
-//! program does.
+//! A child of fork(2) has copies of its parent's kernels and pollers. Using them does not affect the
+//! parent. This program has one thread at each fork, so that a child may call any function.
 
 mod number;
 
@@ -17,7 +16,7 @@ use shared_ring::{
     PortableKernel, Socket, Submit, SymlinkPolicy, Token, UringConfig, UringKernel, poller::Epoll,
 };
 
-/// Runs a child, which ends by itself within ten seconds; its status, in wait(2)'s format.
+/// Runs `child` in a forked process of at most ten seconds. Returns its status in wait(2)'s format.
 fn fork(child: impl FnOnce()) -> i32 {
     // SAFETY: the process has one thread now, or threads that hold no lock.
     let pid = unsafe { libc::fork() };
@@ -26,7 +25,7 @@ fn fork(child: impl FnOnce()) -> i32 {
         // SAFETY: passes a number.
         unsafe { libc::alarm(10) };
         child();
-        // SAFETY: it ends the process without what its parent has registered to be done.
+        // SAFETY: it ends the process without the parent's exit handlers.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
@@ -47,7 +46,7 @@ fn ring(mode: Mode) -> Option<UringKernel> {
 
 const RECEIVE: Token = Token::new(OpKind::Receive, 0, 0);
 
-/// A kernel that receives from a socket, which lives as long as the other is returned.
+/// Starts to receive from a socket. Returns a duplicate, which keeps it open, and its peer.
 fn receiving(kernel: &mut impl Kernel) -> (OwnedFd, UnixStream) {
     let (ours, theirs) = pair();
     let ours = OwnedFd::from(ours);
@@ -63,22 +62,22 @@ fn next(kernel: &mut impl Kernel) -> Completion {
         if let Some(completion) = kernel.next() {
             return completion;
         }
-        assert!(Instant::now() < until, "nothing came");
+        assert!(Instant::now() < until, "no completion");
         kernel.turn(Some(until)).unwrap();
     }
 }
 
-fn receives(kernel: &mut impl Kernel, theirs: &mut UnixStream, what: &[u8]) {
-    theirs.write_all(what).unwrap();
+fn receives(kernel: &mut impl Kernel, theirs: &mut UnixStream, bytes: &[u8]) {
+    theirs.write_all(bytes).unwrap();
     match next(kernel) {
-        Completion { token: RECEIVE, outcome: Outcome::Received(bytes), .. } => {
-            assert_eq!(&*bytes, what)
+        Completion { token: RECEIVE, outcome: Outcome::Received(received), .. } => {
+            assert_eq!(&*received, bytes)
         }
         other => panic!("{other:?}"),
     }
 }
 
-fn a_child_that_dropped_a_ring_cancelled_its_parents_operations() {
+fn dropping_a_ring_in_a_child_cancelled_the_parents_operations() {
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
         let Some(mut kernel) = ring(mode) else { continue };
         let (_ours, mut theirs) = receiving(&mut kernel);
@@ -88,8 +87,8 @@ fn a_child_that_dropped_a_ring_cancelled_its_parents_operations() {
     }
 }
 
-fn a_child_that_dropped_a_ring_reaped_its_parents_completions() {
-    // What lands at once lies in the queue that both see.
+fn dropping_a_ring_in_a_child_reaped_the_parents_completions() {
+    // In this mode completions land at once, in the queue that both processes share.
     let Some(mut kernel) = ring(Mode::Immediate) else { return };
     let (_ours, mut theirs) = receiving(&mut kernel);
     theirs.write_all(b"landed").unwrap();
@@ -102,20 +101,20 @@ fn a_child_that_dropped_a_ring_reaped_its_parents_completions() {
     assert_eq!(&*bytes, b"landed");
 }
 
-fn a_child_that_used_a_ring_used_its_parents() {
+fn using_a_ring_in_a_child_affected_the_parent() {
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
         let Some(mut kernel) = ring(mode) else { continue };
         let (_ours, mut theirs) = receiving(&mut kernel);
         theirs.write_all(b"before").unwrap();
         let mut child = || {
-            // What it posts goes nowhere, a turn says so, and what its parent is told is not taken.
+            // Its operations are not submitted, a turn fails, and it takes no completions of its parent.
             let (ours, _theirs) = pair();
             let socket = Socket::from(OwnedFd::from(ours));
             let posted = Token::new(OpKind::Receive, 1, 0);
             kernel.submit(posted, Op::Receive { fd: number(&socket) }).unwrap();
             kernel.cancel(RECEIVE);
-            let fault = kernel.turn(Some(Instant::now())).unwrap_err();
-            assert!(fault.context.contains("fork"), "{}", fault.context);
+            let error = kernel.turn(Some(Instant::now())).unwrap_err();
+            assert!(error.context.contains("fork"), "{}", error.context);
             kernel.reap();
             assert!(kernel.next().is_none() && kernel.next_raw().is_none());
             assert!(!kernel.begin(Token::new(OpKind::Watch, 2, 0), number(&socket)));
@@ -128,31 +127,31 @@ fn a_child_that_used_a_ring_used_its_parents() {
     }
 }
 
-fn a_child_can_set_up_a_ring_of_its_own() {
+fn child_can_create_its_own_ring() {
     let Some(kernel) = ring(Mode::Deferred) else { return };
     let child = || {
         let mut own = ring(Mode::Deferred).unwrap();
         let (_ours, mut theirs) = receiving(&mut own);
-        receives(&mut own, &mut theirs, b"of its own");
+        receives(&mut own, &mut theirs, b"own ring");
     };
     assert_eq!(fork(child), 0);
     drop(kernel);
 }
 
-fn a_child_that_dropped_a_kernel_waited_for_threads_that_it_did_not_have() {
+fn dropping_a_kernel_in_a_child_waited_for_missing_threads() {
     let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
     let mut kernel: PortableKernel = Engine::new(Epoll::new().unwrap(), &config).unwrap();
     let root = kernel.host_mut().open_directory(Path::new("/")).unwrap();
     let list = Op::List { root, path: c"proc".into(), symlinks: SymlinkPolicy::Beneath };
     kernel.submit(Token::new(OpKind::File, 0, 0), list).unwrap();
-    assert!(matches!(next_of_files(&mut kernel).outcome, Outcome::Listed(_)));
+    assert!(matches!(next_file_completion(&mut kernel).outcome, Outcome::Listed(_)));
     let mut kernel = Some(kernel);
     let status = fork(|| drop(kernel.take()));
     assert_eq!(status, 0, "{}", libc::WTERMSIG(status));
 }
 
-/// Behind the wake that tells of it.
-fn next_of_files(kernel: &mut impl Kernel) -> Completion {
+/// Returns the next completion of a file operation, after the wake that announces it.
+fn next_file_completion(kernel: &mut impl Kernel) -> Completion {
     loop {
         let completion = next(kernel);
         if completion.token.kind() == OpKind::File {
@@ -161,7 +160,7 @@ fn next_of_files(kernel: &mut impl Kernel) -> Completion {
     }
 }
 
-fn a_child_that_took_a_turn_took_its_parents_events() {
+fn turn_in_a_child_consumed_the_parents_events() {
     let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
     let poller = shared_ring::poller::EpollEdge::new().unwrap();
     let mut kernel = Engine::new(poller, &config).unwrap();
@@ -169,22 +168,22 @@ fn a_child_that_took_a_turn_took_its_parents_events() {
     theirs.write_all(b"an edge").unwrap();
     let child = || {
         assert!(kernel.turn(Some(Instant::now())).is_err());
-        // Nor does it change what its parent waits for.
+        // It does not change its parent's interest set either.
         let (ours, _theirs) = pair();
         let socket = Socket::from(OwnedFd::from(ours));
         kernel
             .submit(Token::new(OpKind::Receive, 1, 0), Op::Receive { fd: number(&socket) })
             .unwrap();
         kernel.reap();
-        let refused = kernel.next().map(|completion| completion.outcome);
-        assert!(matches!(refused, Some(Outcome::Failed(Errno::PERM, None))), "{refused:?}");
+        let outcome = kernel.next().map(|completion| completion.outcome);
+        assert!(matches!(outcome, Some(Outcome::Failed(Errno::PERM, None))), "{outcome:?}");
     };
     assert_eq!(fork(child), 0);
     let Outcome::Received(bytes) = next(&mut kernel).outcome else { panic!() };
     assert_eq!(&*bytes, b"an edge");
 }
 
-fn a_child_that_dropped_signals_took_them_from_its_parent() {
+fn dropping_rtsig_in_a_child_disabled_the_parents_signals() {
     let mut poller = RtSig::new().unwrap();
     let (ours, mut theirs) = pair();
     let socket = Socket::from(OwnedFd::from(ours));
@@ -192,16 +191,16 @@ fn a_child_that_dropped_signals_took_them_from_its_parent() {
     poller.set(fd, Readiness::READ).unwrap();
     let mut poller = Some(poller);
     assert_eq!(fork(|| drop(poller.take())), 0);
-    // SAFETY: asks for numbers.
+    // SAFETY: returns a number.
     let flags = unsafe { libc::fcntl(fd.raw(), libc::F_GETFL) };
     assert_ne!(flags & libc::O_ASYNC, 0);
     theirs.write_all(b"x").unwrap();
     let mut out = Vec::new();
     poller.as_mut().unwrap().wait(Some(Duration::from_secs(10)), &mut out).unwrap();
-    assert!(out.iter().any(|(told, _)| *told == fd), "{out:?}");
+    assert!(out.iter().any(|(ready, _)| *ready == fd), "{out:?}");
 }
 
-fn a_child_could_not_take_signals_of_its_own() {
+fn child_could_not_create_its_own_rtsig() {
     let poller = RtSig::new().unwrap();
     let mut poller = Some(poller);
     let child = || {
@@ -210,17 +209,17 @@ fn a_child_could_not_take_signals_of_its_own() {
         let socket = Socket::from(OwnedFd::from(ours));
         let fd = number(&socket);
         own.set(fd, Readiness::READ).unwrap();
-        // The other one goes first, and leaves the signals of this blocked.
+        // Dropping the parent's copy first must leave the signals of this one blocked.
         drop(poller.take());
         theirs.write_all(b"x").unwrap();
         let mut out = Vec::new();
         own.wait(Some(Duration::from_secs(10)), &mut out).unwrap();
-        assert!(out.iter().any(|(told, _)| *told == fd), "{out:?}");
+        assert!(out.iter().any(|(ready, _)| *ready == fd), "{out:?}");
     };
     assert_eq!(fork(child), 0);
 }
 
-fn a_child_that_heard_a_wake_kept_it_from_its_parent() {
+fn drain_in_a_child_consumed_the_parents_wake() {
     let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
     let mut kernel: PortableKernel = Engine::new(Epoll::new().unwrap(), &config).unwrap();
     let waker = kernel.waker();
@@ -232,36 +231,36 @@ fn a_child_that_heard_a_wake_kept_it_from_its_parent() {
 fn main() {
     let all: [(&str, fn()); 9] = [
         (
-            "a_child_that_dropped_a_ring_cancelled_its_parents_operations",
-            a_child_that_dropped_a_ring_cancelled_its_parents_operations,
+            "dropping_a_ring_in_a_child_cancelled_the_parents_operations",
+            dropping_a_ring_in_a_child_cancelled_the_parents_operations,
         ),
         (
-            "a_child_that_dropped_a_ring_reaped_its_parents_completions",
-            a_child_that_dropped_a_ring_reaped_its_parents_completions,
-        ),
-        ("a_child_that_used_a_ring_used_its_parents", a_child_that_used_a_ring_used_its_parents),
-        ("a_child_can_set_up_a_ring_of_its_own", a_child_can_set_up_a_ring_of_its_own),
-        (
-            "a_child_that_dropped_a_kernel_waited_for_threads_that_it_did_not_have",
-            a_child_that_dropped_a_kernel_waited_for_threads_that_it_did_not_have,
+            "dropping_a_ring_in_a_child_reaped_the_parents_completions",
+            dropping_a_ring_in_a_child_reaped_the_parents_completions,
         ),
         (
-            "a_child_that_took_a_turn_took_its_parents_events",
-            a_child_that_took_a_turn_took_its_parents_events,
+            "using_a_ring_in_a_child_affected_the_parent",
+            using_a_ring_in_a_child_affected_the_parent,
+        ),
+        ("child_can_create_its_own_ring", child_can_create_its_own_ring),
+        (
+            "dropping_a_kernel_in_a_child_waited_for_missing_threads",
+            dropping_a_kernel_in_a_child_waited_for_missing_threads,
         ),
         (
-            "a_child_that_dropped_signals_took_them_from_its_parent",
-            a_child_that_dropped_signals_took_them_from_its_parent,
+            "turn_in_a_child_consumed_the_parents_events",
+            turn_in_a_child_consumed_the_parents_events,
         ),
-        ("a_child_could_not_take_signals_of_its_own", a_child_could_not_take_signals_of_its_own),
         (
-            "a_child_that_heard_a_wake_kept_it_from_its_parent",
-            a_child_that_heard_a_wake_kept_it_from_its_parent,
+            "dropping_rtsig_in_a_child_disabled_the_parents_signals",
+            dropping_rtsig_in_a_child_disabled_the_parents_signals,
         ),
+        ("child_could_not_create_its_own_rtsig", child_could_not_create_its_own_rtsig),
+        ("drain_in_a_child_consumed_the_parents_wake", drain_in_a_child_consumed_the_parents_wake),
     ];
-    // A child that fails must not run what its parent runs.
+    // A child that panics must not run its parent's panic hook.
     std::panic::set_hook(Box::new(|info| eprintln!("{info}")));
-    // What cargo passes on for its own tests is of no interest.
+    // Ignore the flags that cargo passes to test harnesses.
     let only = std::env::args().nth(1).filter(|only| !only.starts_with('-'));
     for (name, test) in all {
         if only.as_ref().is_none_or(|only| name.contains(only.as_str())) {

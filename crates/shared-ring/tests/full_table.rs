@@ -1,4 +1,4 @@
-//! A process without a free descriptor, which has to have a process of its own.
+//! Accepts without a free descriptor. The limit is the process's, so this test has its own process.
 
 mod number;
 
@@ -17,11 +17,11 @@ use shared_ring::{
 
 const ACCEPT: Token = Token::new(OpKind::Accept, 0, 0);
 
-/// The next thing that is said of the accept.
+/// Returns the next completion of the accept.
 fn next(name: &str, kernel: &mut impl Kernel, batch: &mut Batch) -> Completion {
     let until = Instant::now() + Duration::from_secs(10);
     while batch.is_empty() {
-        assert!(Instant::now() < until, "{name}: nothing comes of the accept");
+        assert!(Instant::now() < until, "{name}: the accept does not complete");
         kernel.turn_into(Some(until), batch).unwrap();
     }
     let completion = batch.pop_front().unwrap();
@@ -43,7 +43,7 @@ fn fill() -> Vec<File> {
     }
 }
 
-fn an_accept_ends_for_want_of_a_descriptor(
+fn accept_fails_without_a_descriptor(
     name: &str,
     mut kernel: impl Kernel,
     per_turn: Option<NonZeroU16>,
@@ -60,13 +60,13 @@ fn an_accept_ends_for_want_of_a_descriptor(
     if let Err(errno) = Linux::default().connect(number(&peer), to) {
         assert_eq!(errno, Errno::INPROGRESS);
     }
-    let refused = next(name, &mut kernel, &mut batch);
-    let full = matches!(refused.outcome, Outcome::Failed(Errno::MFILE, None));
-    assert!(full && refused.last, "{name}: {refused:?}");
-    assert!(batch.is_empty(), "{name}: there is more after the last: {batch:?}");
+    let failed = next(name, &mut kernel, &mut batch);
+    let full = matches!(failed.outcome, Outcome::Failed(Errno::MFILE, None));
+    assert!(full && failed.last, "{name}: {failed:?}");
+    assert!(batch.is_empty(), "{name}: completions after the last: {batch:?}");
     assert!(kernel.counters().fd_limit_hits > 0, "{name}");
 
-    // The connection waits for the next accept.
+    // The next accept takes the connection.
     drop(files);
     kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn }).unwrap();
     let accepted = next(name, &mut kernel, &mut batch);
@@ -81,8 +81,8 @@ fn an_accept_ends_for_want_of_a_descriptor(
 }
 
 #[test]
-fn an_accept_without_a_descriptor_ended_as_if_cancelled() {
-    // A few above those that are open now, so that the table is quickly full.
+fn accept_without_a_descriptor_ended_as_cancelled() {
+    // Slightly above the number of open descriptors, so that the table is full quickly.
     let lowest = File::open("/dev/null").map(|file| file.as_raw_fd()).unwrap();
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(lowest as u64 + 64), maximum }).unwrap();
@@ -92,20 +92,20 @@ fn an_accept_without_a_descriptor_ended_as_if_cancelled() {
     for per_turn in [NonZeroU16::new(4), None] {
         let name = "engine over epoll";
         let kernel = Engine::new(Epoll::new().unwrap(), &engine).unwrap();
-        an_accept_ends_for_want_of_a_descriptor(name, kernel, per_turn);
+        accept_fails_without_a_descriptor(name, kernel, per_turn);
         let name = "engine over edge-triggered epoll";
         let kernel = Engine::new(EpollEdge::new().unwrap(), &engine).unwrap();
-        an_accept_ends_for_want_of_a_descriptor(name, kernel, per_turn);
+        accept_fails_without_a_descriptor(name, kernel, per_turn);
         let name = "engine over poll";
         let kernel = Engine::new(Poll::default(), &engine).unwrap();
-        an_accept_ends_for_want_of_a_descriptor(name, kernel, per_turn);
+        accept_fails_without_a_descriptor(name, kernel, per_turn);
         let name = "engine over select";
         let kernel = Engine::new(Select::default(), &engine).unwrap();
-        an_accept_ends_for_want_of_a_descriptor(name, kernel, per_turn);
+        accept_fails_without_a_descriptor(name, kernel, per_turn);
         for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
             let name = format!("ring, {mode:?}");
             match UringKernel::new(&UringConfig { mode, operations, buffers, buffer_size }) {
-                Ok(kernel) => an_accept_ends_for_want_of_a_descriptor(&name, kernel, per_turn),
+                Ok(kernel) => accept_fails_without_a_descriptor(&name, kernel, per_turn),
                 Err(missing) => println!("{name}: {missing}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Banga, Mogul and Druschel's interface, rule by rule, on the real kernel.
+//! Banga, Mogul and Druschel's interface, one test for each rule, on the real kernel.
 
 use std::error::Error as _;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use shared_ring::interest::{
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// A socket of ours, and the other end.
+/// Creates a non-blocking socket and its peer.
 fn pair() -> (UnixStream, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
@@ -28,7 +28,7 @@ fn pairs(n: usize) -> Vec<(UnixStream, UnixStream)> {
     (0..n).map(|_| pair()).collect()
 }
 
-/// The events that are there, at most `room` in one call.
+/// Returns the available events, at most `room`, in one call.
 fn events(interests: &mut Interests, room: usize) -> Vec<(RawFd, Mask)> {
     let mut array = vec![Event::default(); room];
     let n = interests.get_next_event(&mut array, NOW).unwrap();
@@ -44,7 +44,7 @@ fn declare(interests: &mut Interests, fd: impl AsFd, mask: Mask) {
 }
 
 #[test]
-fn events_come_in_the_order_in_which_they_happened() {
+fn events_are_reported_in_order() {
     let mut interests = Interests::new().unwrap();
     let mut pairs = pairs(5);
     for (ours, _) in &pairs {
@@ -57,11 +57,11 @@ fn events_come_in_the_order_in_which_they_happened() {
     let expected = order.map(|at| pairs[at].0.as_raw_fd());
     assert_eq!(numbers(&mut interests, 2), expected[..2]);
     assert_eq!(numbers(&mut interests, 64), expected[2..], "and it does not wait for more");
-    assert_eq!(numbers(&mut interests, 64), [], "an event is told once");
+    assert_eq!(numbers(&mut interests, 64), [], "an event is reported once");
 }
 
 #[test]
-fn many_happenings_of_one_descriptor_are_one_event() {
+fn events_of_one_descriptor_are_coalesced() {
     let mut interests = Interests::new().unwrap();
     let (ours, mut theirs) = pair();
     declare(&mut interests, &ours, Mask::READ);
@@ -73,21 +73,21 @@ fn many_happenings_of_one_descriptor_are_one_event() {
 }
 
 #[test]
-fn a_mask_is_the_state_at_the_call_and_what_is_no_longer_true_is_not_reported() {
+fn mask_is_the_current_state_and_stale_events_are_dropped() {
     let mut interests = Interests::new().unwrap();
     let (mut ours, mut theirs) = pair();
-    let (other, mut its) = pair();
+    let (other, mut peer) = pair();
     declare(&mut interests, &ours, Mask::READ);
     declare(&mut interests, &other, Mask::READ | Mask::WRITE);
     theirs.write_all(b"x").unwrap();
-    its.write_all(b"x").unwrap();
+    peer.write_all(b"x").unwrap();
     ours.read_exact(&mut [0]).unwrap();
     let both = Mask::READ | Mask::WRITE;
     assert_eq!(events(&mut interests, 64), [(other.as_raw_fd(), both)]);
 }
 
 #[test]
-fn the_state_at_declaration_is_that_before_any_event() {
+fn declaration_returns_the_state_before_any_event() {
     let mut interests = Interests::new().unwrap();
     let (ours, mut theirs) = pair();
     let mut state = Mask::empty();
@@ -97,13 +97,13 @@ fn the_state_at_declaration_is_that_before_any_event() {
     interests.declare_interest(&ours, Mask::READ | Mask::WRITE, Some(&mut state)).unwrap();
     assert_eq!(state, Mask::READ | Mask::WRITE);
     interests.declare_interest(&ours, Mask::READ, Some(&mut state)).unwrap();
-    assert_eq!(state, Mask::READ, "it tells of what is declared");
+    assert_eq!(state, Mask::READ, "limited to the declared states");
     interests.declare_interest(&ours, Mask::empty(), Some(&mut state)).unwrap();
-    assert_eq!(state, Mask::READ | Mask::WRITE, "and of everything when nothing is");
+    assert_eq!(state, Mask::READ | Mask::WRITE, "all states with an empty mask");
 }
 
 #[test]
-fn revoked_interest_is_silent_until_it_is_declared_again() {
+fn revoked_interest_causes_no_events_until_declared_again() {
     let mut interests = Interests::new().unwrap();
     let (ours, mut theirs) = pair();
     declare(&mut interests, &ours, Mask::READ);
@@ -128,7 +128,7 @@ fn exceptions_are_urgent_data() {
 }
 
 #[test]
-fn of_what_is_broken_everything_declared_is_true() {
+fn broken_connection_reports_all_declared_states() {
     let mut interests = Interests::new().unwrap();
     let all = pairs(3);
     let masks = [Mask::READ, Mask::WRITE, Mask::READ | Mask::WRITE];
@@ -143,37 +143,37 @@ fn of_what_is_broken_everything_declared_is_true() {
 }
 
 #[test]
-fn closing_ends_the_interest_also_when_the_number_is_used_again() {
+fn closing_ends_the_interest_even_if_the_number_is_reused() {
     let mut interests = Interests::new().unwrap();
     let (ours, mut theirs) = pair();
     declare(&mut interests, &ours, Mask::READ);
     theirs.write_all(b"x").unwrap();
-    // Another file takes the place, and nobody is interested in it.
-    let (next, mut its) = pair();
-    its.write_all(b"x").unwrap();
+    // Another file, without interest, gets the number.
+    let (next, mut peer) = pair();
+    peer.write_all(b"x").unwrap();
     let mut number = OwnedFd::from(ours);
     rustix::io::dup2(&next, &mut number).unwrap();
     assert_eq!(events(&mut interests, 64), []);
-    // It is declared as any other.
+    // It can be declared like any other.
     declare(&mut interests, &number, Mask::READ);
     assert_eq!(events(&mut interests, 64), [(number.as_raw_fd(), Mask::READ)]);
 }
 
 #[test]
-fn a_scan_after_an_overflow_leaves_out_what_was_closed() {
+fn scan_after_an_overflow_skips_closed_descriptors() {
     let mut interests = Interests::with_hints(1).unwrap();
     let mut all = pairs(3);
     for (ours, theirs) in &mut all {
         declare(&mut interests, &*ours, Mask::READ);
         theirs.write_all(b"x").unwrap();
     }
-    let (first, _its_other_end) = all.remove(0);
-    // The number stands for another file now.
-    let (next, mut its) = pair();
-    its.write_all(b"x").unwrap();
+    let (first, _first_peer) = all.remove(0);
+    // The number is reused for another file.
+    let (next, mut peer) = pair();
+    peer.write_all(b"x").unwrap();
     let mut number = OwnedFd::from(first);
     rustix::io::dup2(&next, &mut number).unwrap();
-    // Scanned by number, which other tests' files may have put out of order.
+    // Scans go by number, which other tests' files may have put out of order.
     let mut expected: Vec<_> = all.iter().map(|(ours, _)| ours.as_raw_fd()).collect();
     expected.sort_unstable();
     assert_eq!(numbers(&mut interests, 64), expected);
@@ -181,7 +181,7 @@ fn a_scan_after_an_overflow_leaves_out_what_was_closed() {
 }
 
 #[test]
-fn an_overflow_is_followed_by_all_that_is_true_in_the_order_of_descriptors() {
+fn overflow_is_followed_by_a_scan_in_descriptor_order() {
     let mut interests = Interests::with_hints(4).unwrap();
     let mut all = pairs(10);
     for (ours, _) in &all {
@@ -194,7 +194,7 @@ fn an_overflow_is_followed_by_all_that_is_true_in_the_order_of_descriptors() {
     expected.sort_unstable();
     assert_eq!(numbers(&mut interests, 64), expected);
     assert_eq!(interests.overflows(), 1);
-    // And hints serve again.
+    // Hints work again.
     all[7].0.read_exact(&mut [0]).unwrap();
     all[7].1.write_all(b"x").unwrap();
     assert_eq!(numbers(&mut interests, 4), [all[7].0.as_raw_fd()]);
@@ -202,8 +202,8 @@ fn an_overflow_is_followed_by_all_that_is_true_in_the_order_of_descriptors() {
 }
 
 #[test]
-fn after_an_overflow_none_has_a_second_turn_before_all_had_their_first() {
-    // Two at a time, of which one hint is kept: each call that asks the kernel overflows.
+fn scan_after_an_overflow_visits_all_before_any_twice() {
+    // Two events per call, but room for one hint: each call that takes hints from the kernel overflows.
     let mut interests = Interests::with_hints(1).unwrap();
     let mut all = pairs(7);
     for (ours, theirs) in &mut all {
@@ -221,7 +221,7 @@ fn after_an_overflow_none_has_a_second_turn_before_all_had_their_first() {
 }
 
 #[test]
-fn a_call_waits_for_the_first_event_or_until_its_time_is_over() {
+fn call_waits_for_the_first_event_or_the_timeout() {
     let mut interests = Interests::new().unwrap();
     let (ours, mut theirs) = pair();
     declare(&mut interests, &ours, Mask::READ);
@@ -234,7 +234,7 @@ fn a_call_waits_for_the_first_event_or_until_its_time_is_over() {
 }
 
 #[test]
-fn each_interested_thread_is_told() {
+fn each_interested_thread_is_notified() {
     let (ours, mut theirs) = pair();
     let ready = Barrier::new(3);
     thread::scope(|scope| {
@@ -256,25 +256,25 @@ fn each_interested_thread_is_told() {
     });
 }
 
-/// Two threads wait for the same descriptor; each event wakes one of them, who uses it up.
-fn one_is_told(prepare: impl Fn(&UnixStream) -> Interests + Sync) {
+/// Two threads wait for the same descriptor; each event wakes one of them, which consumes it.
+fn one_thread_is_notified(prepare: impl Fn(&UnixStream) -> Interests + Sync) {
     const EVENTS: usize = 50;
     let (ours, mut theirs) = pair();
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..2 {
-            let (told, ours, prepare) = (told.clone(), &ours, &prepare);
+            let (sender, ours, prepare) = (sender.clone(), &ours, &prepare);
             scope.spawn(move || {
                 let mut interests = prepare(ours);
                 let mut array = [Event::default(); 4];
                 loop {
                     let n = interests.get_next_event(&mut array, None).unwrap();
                     assert_eq!(n, 1);
-                    // The other may have been quicker.
+                    // The other thread may have read first.
                     let mut bytes = [0; 8];
                     match (&*ours).read(&mut bytes) {
                         Ok(0) => return,
-                        Ok(n) => told.send(n).unwrap(),
+                        Ok(n) => sender.send(n).unwrap(),
                         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
                     }
                 }
@@ -282,17 +282,17 @@ fn one_is_told(prepare: impl Fn(&UnixStream) -> Interests + Sync) {
         }
         for _ in 0..EVENTS {
             theirs.write_all(b"x").unwrap();
-            assert_eq!(hears.recv(), Ok(1), "no event is lost, and none is used twice");
+            assert_eq!(receiver.recv(), Ok(1), "each event is consumed once");
         }
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        // Both come to know of the end: what one was woken for is still true for the other.
+        // Both observe the end, as it is still true for the second one.
         drop(theirs);
     });
 }
 
 #[test]
 fn with_wake_one_no_event_is_lost() {
-    one_is_told(|ours| {
+    one_thread_is_notified(|ours| {
         let mut interests = Interests::new().unwrap();
         declare(&mut interests, ours, Mask::READ | Mask::WAKE_ONE);
         interests
@@ -300,7 +300,7 @@ fn with_wake_one_no_event_is_lost() {
 }
 
 #[test]
-fn a_processwide_interest_is_that_of_threads_before_and_after() {
+fn processwide_interest_holds_for_earlier_and_later_threads() {
     let process = Arc::new(ProcessWide::new().unwrap());
     let mut before = process.join(64).unwrap();
     let (ours, mut theirs) = pair();
@@ -311,7 +311,7 @@ fn a_processwide_interest_is_that_of_threads_before_and_after() {
     theirs.write_all(b"x").unwrap();
     let event = (ours.as_raw_fd(), Mask::READ);
     assert_eq!(events(&mut before, 4), [event]);
-    assert_eq!(events(&mut after, 4), [event], "nobody has read it yet");
+    assert_eq!(events(&mut after, 4), [event], "it was not read yet");
     process.declare_interest(&ours, Mask::empty(), None).unwrap();
     theirs.write_all(b"x").unwrap();
     assert_eq!((events(&mut before, 4), events(&mut after, 4)), (vec![], vec![]));
@@ -320,7 +320,7 @@ fn a_processwide_interest_is_that_of_threads_before_and_after() {
 }
 
 #[test]
-fn a_thread_could_not_join_while_a_descriptor_was_closed() {
+fn thread_could_not_join_while_a_descriptor_was_closed() {
     let process = Arc::new(ProcessWide::new().unwrap());
     for _ in 0..20 {
         let declared: Vec<_> = (0..200)
@@ -332,74 +332,74 @@ fn a_thread_could_not_join_while_a_descriptor_was_closed() {
             .collect();
         let closing = thread::spawn(move || drop(declared));
         while !closing.is_finished() {
-            process.join(64).expect("what is closed is no hindrance");
+            process.join(64).expect("closed descriptors are skipped");
         }
         closing.join().unwrap();
     }
 }
 
 #[test]
-fn a_processwide_event_is_for_one_thread() {
+fn processwide_event_goes_to_one_thread() {
     let process = Arc::new(ProcessWide::new().unwrap());
-    one_is_told(|ours| {
+    one_thread_is_notified(|ours| {
         process.declare_interest(ours, Mask::READ, None).unwrap();
         process.join(64).unwrap()
     });
 }
 
 #[test]
-fn a_processwide_interest_ends_when_its_number_is_used_again() {
+fn processwide_interest_ends_when_its_number_is_reused() {
     let process = Arc::new(ProcessWide::new().unwrap());
     let (ours, _theirs) = pair();
     process.declare_interest(&ours, Mask::READ, None).unwrap();
-    let (next, mut its) = pair();
-    its.write_all(b"x").unwrap();
+    let (next, mut peer) = pair();
+    peer.write_all(b"x").unwrap();
     let mut number = OwnedFd::from(ours);
     rustix::io::dup2(&next, &mut number).unwrap();
     let mut thread = process.join(64).unwrap();
     assert_eq!(events(&mut thread, 4), []);
-    // A thread's own interest in the new file is its own.
+    // A thread's own interest in the new file does not include it.
     declare(&mut thread, &number, Mask::WRITE);
     assert_eq!(events(&mut thread, 4), [(number.as_raw_fd(), Mask::WRITE)]);
 }
 
-/// The file that was declared lives on under another number, and its hints name the old one.
+/// The declared file stays open under another number, and its hints name the old one.
 #[test]
-fn a_scan_ends_a_processwide_interest_whose_number_is_used_again() {
+fn scan_ends_a_processwide_interest_of_a_reused_number() {
     let process = Arc::new(ProcessWide::new().unwrap());
     let mut thread = process.join(1).unwrap();
-    let [(first, mut its), (second, mut others)] = [pair(), pair()];
+    let [(first, mut first_peer), (second, mut second_peer)] = [pair(), pair()];
     for ours in [&first, &second] {
         process.declare_interest(ours, Mask::READ, None).unwrap();
     }
-    its.write_all(b"x").unwrap();
-    others.write_all(b"x").unwrap();
-    let _lives_on = first.try_clone().unwrap();
+    first_peer.write_all(b"x").unwrap();
+    second_peer.write_all(b"x").unwrap();
+    let _duplicate = first.try_clone().unwrap();
     let (next, mut theirs) = pair();
     theirs.write_all(b"x").unwrap();
     let mut number = OwnedFd::from(first);
     rustix::io::dup2(&next, &mut number).unwrap();
     assert_eq!(events(&mut thread, 4), [(second.as_raw_fd(), Mask::READ)]);
-    assert_eq!(thread.overflows(), 1, "all were looked at");
-    its.write_all(b"x").unwrap();
-    assert_eq!(events(&mut thread, 4), [], "nobody has declared the next");
+    assert_eq!(thread.overflows(), 1, "all were scanned");
+    first_peer.write_all(b"x").unwrap();
+    assert_eq!(events(&mut thread, 4), [], "the new file was not declared");
 }
 
 #[test]
-fn a_threads_own_interest_came_back_with_a_processwide_one_in_the_next_file_of_its_number() {
+fn own_interest_returned_with_a_processwide_one_in_a_reused_number() {
     let process = Arc::new(ProcessWide::new().unwrap());
     let mut thread = process.join(64).unwrap();
     let (ours, _theirs) = pair();
     declare(&mut thread, &ours, Mask::WRITE);
     assert_eq!(events(&mut thread, 4), [(ours.as_raw_fd(), Mask::WRITE)]);
-    let (next, mut its) = pair();
+    let (next, mut peer) = pair();
     let mut number = OwnedFd::from(ours);
     rustix::io::dup2(&next, &mut number).unwrap();
     process.declare_interest(&number, Mask::READ, None).unwrap();
-    assert_eq!(events(&mut thread, 4), [], "it can be written to, which nobody wants to know");
-    its.write_all(b"x").unwrap();
+    assert_eq!(events(&mut thread, 4), [], "it is writable, but has no such interest");
+    peer.write_all(b"x").unwrap();
     assert_eq!(events(&mut thread, 4), [(number.as_raw_fd(), Mask::READ)]);
-    // What it declares of the new file goes on.
+    // Its own interest in the new file stays.
     declare(&mut thread, &number, Mask::WRITE);
     process.declare_interest(&number, Mask::READ, None).unwrap();
     let both = Mask::READ | Mask::WRITE;
@@ -407,7 +407,7 @@ fn a_threads_own_interest_came_back_with_a_processwide_one_in_the_next_file_of_i
 }
 
 #[test]
-fn an_interest_of_its_own_and_a_processwide_one_that_are_declared_at_once_both_hold() {
+fn concurrent_own_and_processwide_interests_both_hold() {
     for _ in 0..100 {
         let process = Arc::new(ProcessWide::new().unwrap());
         let mut own = process.join(256).unwrap();
@@ -431,28 +431,28 @@ fn an_interest_of_its_own_and_a_processwide_one_that_are_declared_at_once_both_h
                 declare(&mut own, ours, Mask::WRITE);
             }
         });
-        let mut told = |mask: Mask| {
-            let mut told = events(&mut own, 256);
-            told.sort_by_key(|(fd, _)| *fd);
+        let mut check = |mask: Mask| {
+            let mut events = events(&mut own, 256);
+            events.sort_by_key(|(fd, _)| *fd);
             let mut expected: Vec<_> =
                 pairs.iter().map(|(ours, _)| (ours.as_raw_fd(), mask)).collect();
             expected.sort_by_key(|(fd, _)| *fd);
-            assert_eq!(told, expected);
+            assert_eq!(events, expected);
         };
-        told(Mask::WRITE);
+        check(Mask::WRITE);
         pairs.iter().for_each(|(_, theirs)| (&*theirs).write_all(b"x").unwrap());
-        told(Mask::READ | Mask::WRITE);
+        check(Mask::READ | Mask::WRITE);
     }
 }
 
 #[test]
-fn an_interest_of_its_own_with_wake_one_ended_when_all_declared_another() {
+fn own_wake_one_interest_ended_with_a_processwide_declaration() {
     let process = Arc::new(ProcessWide::new().unwrap());
     let mut own = process.join(64).unwrap();
     let (ours, mut theirs) = pair();
     declare(&mut own, &ours, Mask::WRITE | Mask::WAKE_ONE);
     process.declare_interest(&ours, Mask::READ, None).unwrap();
-    // Full, and no more.
+    // Fill the send buffer.
     let mut sent = 0;
     while let Ok(n) = (&ours).write(&[0; 4096]) {
         sent += n;
@@ -463,22 +463,21 @@ fn an_interest_of_its_own_with_wake_one_ended_when_all_declared_another() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_calls_are_rejected() {
     let mut interests = Interests::new().unwrap();
-    let refused = interests.get_next_event(&mut [], NOW).unwrap_err();
-    assert!(matches!(refused, Error::EmptyArray), "{refused}");
+    let error = interests.get_next_event(&mut [], NOW).unwrap_err();
+    assert!(matches!(error, Error::EmptyArray), "{error}");
     let (ours, _theirs) = pair();
-    let refused =
-        interests.declare_interest(&ours, Mask::EXCEPT | Mask::WAKE_ONE, None).unwrap_err();
-    assert!(matches!(refused, Error::ExceptWithWakeOne), "{refused}");
+    let error = interests.declare_interest(&ours, Mask::EXCEPT | Mask::WAKE_ONE, None).unwrap_err();
+    assert!(matches!(error, Error::ExceptWithWakeOne), "{error}");
     let process = ProcessWide::new().unwrap();
-    let refused = process.declare_interest(&ours, Mask::EXCEPT, None).unwrap_err();
-    assert!(matches!(refused, Error::ExceptWithWakeOne), "{refused}");
+    let error = process.declare_interest(&ours, Mask::EXCEPT, None).unwrap_err();
+    assert!(matches!(error, Error::ExceptWithWakeOne), "{error}");
     let file = tempfile::tempfile().unwrap();
-    let refused = interests.declare_interest(&file, Mask::READ, None).unwrap_err();
-    assert!(refused.to_string().starts_with("epoll_ctl: "), "{refused}");
-    let reason = refused.source().and_then(|error| error.downcast_ref::<io::Error>()).unwrap();
+    let error = interests.declare_interest(&file, Mask::READ, None).unwrap_err();
+    assert!(error.to_string().starts_with("epoll_ctl: "), "{error}");
+    let reason = error.source().and_then(|error| error.downcast_ref::<io::Error>()).unwrap();
     assert_eq!(reason.raw_os_error(), Some(libc::EPERM));
-    assert!(Error::EmptyArray.source().is_none(), "it has no other reason");
-    assert_eq!(events(&mut interests, 4), [], "and the process goes on");
+    assert!(Error::EmptyArray.source().is_none(), "it has no cause");
+    assert_eq!(events(&mut interests, 4), [], "and the interests stay usable");
 }

@@ -1,8 +1,8 @@
-//! One behaviour suite for all kernels: the ring in each mode, and the engine over each poller, on
-//! this machine and, with the feature `sim`, on a simulated one.
+//! One test suite for all kernels: the ring in each mode, and the engine over each poller, on this
+//! machine and, with the feature `sim`, on a simulated one.
 //!
-//! Where they may differ: a simulated disk has no symbolic links, and a simulated listener's queue
-//! never makes a client wait.
+//! Differences: a simulated disk has no symbolic links, and a simulated connect never waits for room in
+//! the listen backlog.
 
 mod far;
 mod number;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use far::{Far, Here, Stream};
+use far::{Far, LocalMachine, Stream};
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
@@ -26,41 +26,41 @@ use shared_ring::{
 };
 
 #[cfg(feature = "sim")]
-use far::simulated::There;
+use far::simulated::SimulatedMachine;
 #[cfg(feature = "sim")]
 use shared_ring::sim::{CheckedKernel, SimDevPoll, SimInterest, SimKernel, SimPoller, SimRtSig};
 
-/// Memory that is freed while a simulated kernel holds it fails a test.
+/// Freeing memory that a simulated kernel holds fails a test.
 #[cfg(feature = "sim")]
 #[global_allocator]
 static ALLOCATOR: shared_ring::sim::WatchingAllocator<std::alloc::System> =
     shared_ring::sim::WatchingAllocator(std::alloc::System);
 
-/// What a test wants of its kernel.
+/// Capacity of the kernel under test.
 #[derive(Clone, Copy)]
-struct Room {
+struct Capacity {
     operations: u32,
     buffers: u16,
     buffer_size: u32,
 }
 
-const ROOM: Room = Room { operations: 64, buffers: 8, buffer_size: 512 };
+const CAPACITY: Capacity = Capacity { operations: 64, buffers: 8, buffer_size: 512 };
 
-/// Runs a test on every kernel that can run here, and says so of the others.
+/// Runs a test on every available kernel, and prints which ones are unavailable.
 macro_rules! on_every_kernel {
     ($test:ident) => {
-        on_every_kernel!($test, ROOM);
+        on_every_kernel!($test, CAPACITY);
     };
-    ($test:ident, $room:expr) => {
+    ($test:ident, $capacity:expr) => {
         #[test]
         fn $test() {
-            let Room { operations, buffers, buffer_size } = $room;
+            let Capacity { operations, buffers, buffer_size } = $capacity;
             let engine = EngineConfig { operations, buffers, buffer_size };
             macro_rules! over {
                 ($name:literal, $poller:expr) => {
                     println!("engine over {}", $name);
                     let kernel = Engine::new($poller, &engine).unwrap();
-                    cases::$test(Tested::new(kernel), &Here::new());
+                    cases::$test(Tested::new(kernel), &LocalMachine::new());
                 };
             }
             over!("epoll", Epoll::new().unwrap());
@@ -75,7 +75,7 @@ macro_rules! on_every_kernel {
                 match UringKernel::new(&ring) {
                     Ok(kernel) => {
                         println!("ring, {mode:?}");
-                        cases::$test(Tested::new(kernel), &Here::new());
+                        cases::$test(Tested::new(kernel), &LocalMachine::new());
                     }
                     Err(missing) => println!("ring, {mode:?}: {missing}"),
                 }
@@ -84,7 +84,7 @@ macro_rules! on_every_kernel {
             for seed in 0..SEEDS {
                 for mode in MODES {
                     println!("simulated ring, {mode:?}, seed {seed}");
-                    let far = There::new(seed);
+                    let far = SimulatedMachine::new(seed);
                     let ring = UringConfig { mode, operations, buffers, buffer_size };
                     let kernel = SimKernel::new(&far.machine, &ring).unwrap();
                     cases::$test(Tested::new(kernel), &far);
@@ -93,7 +93,7 @@ macro_rules! on_every_kernel {
                 macro_rules! over {
                     ($name:literal, $poller:expr) => {
                         println!("simulated engine over {}, seed {seed}", $name);
-                        let far = There::new(seed);
+                        let far = SimulatedMachine::new(seed);
                         let kernel =
                             CheckedKernel::polling(&far.machine, $poller(&far.machine), &engine);
                         cases::$test(Tested::new(kernel.unwrap()), &far);
@@ -112,39 +112,39 @@ macro_rules! on_every_kernel {
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 
-/// How often each test is run on each simulated kernel.
+/// Number of runs of each test on each simulated kernel.
 #[cfg(feature = "sim")]
 const SEEDS: u64 = 4;
 
-on_every_kernel!(a_connection_lives_and_ends);
-on_every_kernel!(a_receive_goes_on_until_it_is_cancelled);
-on_every_kernel!(a_cancelled_name_can_be_used_again);
-on_every_kernel!(a_cancel_does_not_reach_the_next_of_its_name);
-on_every_kernel!(what_was_said_of_a_closed_socket_does_not_reach_the_next);
-on_every_kernel!(connections_share_few_buffers, Room { buffers: 2, ..ROOM });
-on_every_kernel!(a_starved_receive_can_be_cancelled, Room { buffers: 1, ..ROOM });
-on_every_kernel!(a_long_list_arrives_in_order);
-on_every_kernel!(a_send_to_a_full_socket_can_be_cancelled);
+on_every_kernel!(connection_receives_sends_and_ends);
+on_every_kernel!(receive_continues_until_cancelled);
+on_every_kernel!(cancelled_token_can_be_reused);
+on_every_kernel!(cancel_does_not_reach_the_next_operation_of_its_token);
+on_every_kernel!(event_of_a_closed_socket_does_not_reach_the_next);
+on_every_kernel!(connections_share_few_buffers, Capacity { buffers: 2, ..CAPACITY });
+on_every_kernel!(starved_receive_can_be_cancelled, Capacity { buffers: 1, ..CAPACITY });
+on_every_kernel!(long_list_arrives_in_order);
+on_every_kernel!(send_to_a_full_socket_can_be_cancelled);
 on_every_kernel!(connecting_succeeds_and_fails);
-on_every_kernel!(files_are_opened_looked_at_and_read);
+on_every_kernel!(files_are_opened_queried_and_read);
 on_every_kernel!(no_path_leads_out_of_its_root);
 on_every_kernel!(directories_are_listed);
-on_every_kernel!(a_listing_in_flight_is_cancelled_or_left_behind);
-on_every_kernel!(a_file_is_sent_and_its_end_shows);
-on_every_kernel!(another_thread_ends_a_wait);
-on_every_kernel!(a_wait_ends_at_its_deadline);
-on_every_kernel!(no_turn_waits_while_a_completion_is_left);
-on_every_kernel!(a_full_table_refuses, Room { operations: 2, ..ROOM });
-on_every_kernel!(a_name_in_use_is_refused);
-on_every_kernel!(accepts_are_bounded_in_each_turn);
+on_every_kernel!(listing_in_flight_is_cancelled_or_dropped);
+on_every_kernel!(file_is_sent_up_to_its_end);
+on_every_kernel!(wake_from_another_thread_ends_a_wait);
+on_every_kernel!(wait_ends_at_its_deadline);
+on_every_kernel!(turn_does_not_wait_while_completions_remain);
+on_every_kernel!(full_table_rejects_operations, Capacity { operations: 2, ..CAPACITY });
+on_every_kernel!(token_in_use_is_rejected);
+on_every_kernel!(accepts_per_turn_are_bounded);
 on_every_kernel!(
-    more_operations_than_the_queue_holds,
-    Room { operations: 2000, buffers: 1024, ..ROOM }
+    more_operations_than_the_queue_holds_complete,
+    Capacity { operations: 2000, buffers: 1024, ..CAPACITY }
 );
-on_every_kernel!(a_dropped_kernel_leaves_nothing_in_flight);
-on_every_kernel!(a_dropped_kernel_closes_what_it_was_told_to, Room { operations: 2000, ..ROOM });
+on_every_kernel!(dropped_kernel_leaves_nothing_in_flight);
+on_every_kernel!(dropped_kernel_completes_closes, Capacity { operations: 2000, ..CAPACITY });
 
-/// A kernel that delivers what is done at once with everything else.
+/// A kernel that returns operations done at once as completions, too.
 struct Tested<K> {
     kernel: K,
     early: Batch,
@@ -156,7 +156,7 @@ impl<K: Kernel> Tested<K> {
     }
 }
 
-// SAFETY: it hands on what its kernel says.
+// SAFETY: it forwards to its kernel.
 unsafe impl<K: Kernel> Submit for Tested<K> {
     type Host = K::Host;
 
@@ -228,24 +228,24 @@ const FILE: Token = Token::new(OpKind::File, 0, 0);
 
 const SMALL: BufferSizes = BufferSizes { send: Some(4096), receive: None };
 
-/// A time at which a test that still waits has failed.
+/// Returns the deadline of a wait in a test.
 fn later(kernel: &impl Kernel) -> Instant {
     kernel.now() + Duration::from_secs(10)
 }
 
-/// Turns the kernel until it has something to say of `token`; the rest waits in `batch`.
+/// Runs turns until a completion of `token`; others stay in `batch`.
 fn next(kernel: &mut impl Kernel, batch: &mut Batch, token: Token) -> Completion {
     let until = later(kernel);
     loop {
         if let Some(at) = batch.iter().position(|c| c.token == token) {
             return batch.remove(at).unwrap();
         }
-        assert!(kernel.now() < until, "nothing comes of {token:?}; got {batch:?}");
+        assert!(kernel.now() < until, "{token:?} does not complete; got {batch:?}");
         kernel.turn_into(Some(until), batch).unwrap();
     }
 }
 
-/// Turns the kernel, and waits no longer than for what happens on its own.
+/// Runs two turns, the second of at most 50 ms.
 fn soon(kernel: &mut impl Kernel, batch: &mut Batch) {
     kernel.turn_into(Some(kernel.now()), batch).unwrap();
     let until = kernel.now() + Duration::from_millis(50);
@@ -266,7 +266,7 @@ fn listen(kernel: &mut impl Kernel) -> (Socket, SocketAddr) {
     kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap()
 }
 
-/// A connection: our end as the kernel's, theirs as a plain stream.
+/// Returns a connection: a socket of the kernel, and the far end as a stream.
 fn connection<F: Far>(
     kernel: &mut impl Kernel,
     far: &F,
@@ -304,7 +304,7 @@ fn path(text: &str) -> Arc<CStr> {
     CString::new(text).unwrap().into()
 }
 
-/// What comes in until the end or `n` bytes.
+/// Receives until the end or `n` bytes.
 fn collect(kernel: &mut impl Kernel, batch: &mut Batch, token: Token, n: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < n {
@@ -317,7 +317,7 @@ fn collect(kernel: &mut impl Kernel, batch: &mut Batch, token: Token, n: usize) 
     bytes
 }
 
-/// What becomes of a send, while the other side takes what arrives.
+/// Returns the outcome of a send, while the peer reads.
 fn next_while_reading(
     kernel: &mut impl Kernel,
     batch: &mut Batch,
@@ -329,14 +329,14 @@ fn next_while_reading(
         if let Some(at) = batch.iter().position(|c| c.token == send(0)) {
             return batch.remove(at).unwrap().outcome;
         }
-        assert!(kernel.now() < until, "nothing comes of it");
+        assert!(kernel.now() < until, "the send does not complete");
         peer.read_some(got);
         let soon = kernel.now() + Duration::from_millis(1);
         kernel.turn_into(Some(soon), batch).unwrap();
     }
 }
 
-/// Cancels an operation and sees it end, once.
+/// Cancels an operation and checks its last completion.
 fn cancel(kernel: &mut impl Kernel, batch: &mut Batch, token: Token) {
     kernel.cancel(token);
     assert_eq!(failure(next(kernel, batch, token)), Errno::CANCELED);
@@ -345,7 +345,7 @@ fn cancel(kernel: &mut impl Kernel, batch: &mut Batch, token: Token) {
 mod cases {
     use super::*;
 
-    pub(super) fn a_connection_lives_and_ends(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn connection_receives_sends_and_ends(mut kernel: impl Kernel, far: &impl Far) {
         let (listener, address) = listen(&mut kernel);
         kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
         let mut batch = Batch::new();
@@ -370,13 +370,13 @@ mod cases {
         let end = next(&mut kernel, &mut batch, receive(0));
         assert!(matches!(end.outcome, Outcome::Eof) && end.last);
         close(&mut kernel, socket);
-        assert!(!peer.read_some(&mut Vec::new()), "the end");
+        assert!(!peer.read_some(&mut Vec::new()), "the stream has ended");
         cancel(&mut kernel, &mut batch, ACCEPT);
         assert!(batch.is_empty(), "{batch:?}");
         kernel.host_mut().close_unused(listener);
     }
 
-    pub(super) fn a_receive_goes_on_until_it_is_cancelled(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn receive_continues_until_cancelled(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, mut peer) = plain(&mut kernel, far);
         let fd = number(&socket);
         let mut batch = Batch::new();
@@ -391,7 +391,7 @@ mod cases {
         assert!(batch.is_empty(), "one last completion and no more: {batch:?}");
     }
 
-    pub(super) fn a_cancelled_name_can_be_used_again(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn cancelled_token_can_be_reused(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, mut peer) = plain(&mut kernel, far);
         let fd = number(&socket);
         let mut batch = Batch::new();
@@ -408,7 +408,7 @@ mod cases {
         assert!(batch.is_empty(), "{batch:?}");
     }
 
-    pub(super) fn a_cancel_does_not_reach_the_next_of_its_name(
+    pub(super) fn cancel_does_not_reach_the_next_operation_of_its_token(
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
@@ -418,7 +418,7 @@ mod cases {
         kernel.turn(Some(kernel.now())).unwrap();
         one.finish();
         kernel.turn(Some(later(&kernel))).unwrap();
-        // Its end has landed, but was not looked at yet.
+        // Its last completion has landed, but was not processed yet.
         kernel.cancel(receive(0));
         let mut end = kernel.next();
         while end.is_none() {
@@ -433,46 +433,46 @@ mod cases {
         assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"x");
     }
 
-    pub(super) fn what_was_said_of_a_closed_socket_does_not_reach_the_next(
+    pub(super) fn event_of_a_closed_socket_does_not_reach_the_next(
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
-        if !far.makes_wait() {
+        if !far.connect_waits_for_backlog() {
             return;
         }
         let options =
             ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
         let (listener, to) =
             kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
-        // It fills the queue, so that the next has to wait.
+        // It fills the backlog, so that the next connect waits.
         let _queued = far.connect(to);
         let (socket, mut peer) = connection(&mut kernel, far, SMALL);
         let fd = number(&socket);
         let mut batch = Batch::new();
         let data = gather(&[&[b'x'; 8 << 20]]);
         kernel.submit(send(0), Op::Send { fd, data }).unwrap();
-        let mut rest = match next(&mut kernel, &mut batch, send(0)).outcome {
-            Outcome::Sent(rest, _) => Some(rest),
+        let mut unsent = match next(&mut kernel, &mut batch, send(0)).outcome {
+            Outcome::Sent(list, _) => Some(list),
             other => panic!("{other:?}"),
         };
         let mut waits = false;
         while !waits {
-            let data = rest.take().expect("what was sent comes back");
+            let data = unsent.take().expect("a send returns its list");
             kernel.submit(send(0), Op::Send { fd, data }).unwrap();
             kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
             match batch.pop_front() {
-                Some(Completion { outcome: Outcome::Sent(list, _), .. }) => rest = Some(list),
+                Some(Completion { outcome: Outcome::Sent(list, _), .. }) => unsent = Some(list),
                 None => waits = true,
                 other => panic!("{other:?}"),
             }
         }
         kernel.cancel(send(0));
-        // Now there is room, which a poller reports along with the end of the send.
+        // Now the socket is writable, which a poller reports along with the end of the send.
         peer.read_some(&mut Vec::new());
         kernel.turn(Some(later(&kernel))).unwrap();
         while !kernel.next().expect("the send ends").last {}
         kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket }).unwrap();
-        // Where the close is done already, one of these gets the number.
+        // If the close is already done, one of these gets the number.
         let mut sockets: Vec<Socket> = Vec::new();
         while sockets.len() < 64 && sockets.last().map(number) != Some(fd) {
             sockets.push(kernel.host_mut().socket(to, None, BufferSizes::default()).unwrap());
@@ -494,26 +494,26 @@ mod cases {
         for (slot, (socket, _)) in connections.iter().enumerate() {
             kernel.submit(receive(slot as u32), Op::Receive { fd: number(socket) }).unwrap();
         }
-        // 2 buffers of 512 bytes for 10 times 5,000 bytes, all there at once.
+        // 2 buffers of 512 bytes for 10 times 5,000 bytes, which arrive at once.
         for (slot, (_, peer)) in connections.iter_mut().enumerate() {
             peer.write_all(&[slot as u8; 5000]);
         }
         let until = later(&kernel);
-        let mut seen = [0; 10];
-        while seen != [5000; 10] {
-            assert!(kernel.now() < until, "stuck at {seen:?}");
+        let mut received = [0; 10];
+        while received != [5000; 10] {
+            assert!(kernel.now() < until, "stuck at {received:?}");
             kernel.turn_into(Some(until), &mut batch).unwrap();
             for completion in batch.drain(..) {
                 let slot = completion.token.slot() as usize;
                 let Outcome::Received(bytes) = completion.outcome else { panic!("{completion:?}") };
                 assert!(!completion.last && bytes.iter().all(|b| *b == slot as u8));
-                seen[slot] += bytes.len();
+                received[slot] += bytes.len();
             }
         }
         assert!(kernel.counters().buffer_shortages > 0);
     }
 
-    pub(super) fn a_starved_receive_can_be_cancelled(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn starved_receive_can_be_cancelled(mut kernel: impl Kernel, far: &impl Far) {
         let mut batch = Batch::new();
         let (first, mut one) = plain(&mut kernel, far);
         let (second, mut two) = plain(&mut kernel, far);
@@ -531,7 +531,7 @@ mod cases {
         assert_eq!(collect(&mut kernel, &mut batch, receive(1), 1), b"y");
     }
 
-    pub(super) fn a_long_list_arrives_in_order(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn long_list_arrives_in_order(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, mut peer) = connection(&mut kernel, far, SMALL);
         let fd = number(&socket);
         let pieces: Vec<Vec<u8>> = (0..60u8).map(|i| vec![i; 20_000]).collect();
@@ -542,26 +542,23 @@ mod cases {
             let before = list.len();
             kernel.submit(send(0), Op::Send { fd, data: list }).unwrap();
             let sent = next_while_reading(&mut kernel, &mut batch, &mut peer, &mut got);
-            let Outcome::Sent(rest, n) = sent else { panic!("not sent") };
-            assert!(n > 0 && n <= GatherList::MAX_BYTES && rest.len() == before - n);
-            list = rest;
+            let Outcome::Sent(unsent, n) = sent else { panic!("not sent") };
+            assert!(n > 0 && n <= GatherList::MAX_BYTES && unsent.len() == before - n);
+            list = unsent;
         }
         while got.len() < expected.len() && peer.read_some(&mut got) {}
         assert!(got == expected);
         assert!(kernel.counters().short_sends > 0);
     }
 
-    pub(super) fn a_send_to_a_full_socket_can_be_cancelled(
-        mut kernel: impl Kernel,
-        far: &impl Far,
-    ) {
+    pub(super) fn send_to_a_full_socket_can_be_cancelled(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, _peer) = connection(&mut kernel, far, SMALL);
         let fd = number(&socket);
         let mut batch = Batch::new();
         let block = vec![0; 250_000];
-        // Fill it until a send stays in flight.
+        // Send until an operation stays in flight.
         for round in 0.. {
-            assert!(round < 1000, "the socket takes everything");
+            assert!(round < 1000, "the socket never fills");
             kernel.submit(send(0), Op::Send { fd, data: gather(&[&block]) }).unwrap();
             soon(&mut kernel, &mut batch);
             if batch.pop_front().is_none() {
@@ -573,7 +570,7 @@ mod cases {
         assert!(done.last);
         match done.outcome {
             Outcome::Failed(Errno::CANCELED, Some(list)) => assert!(!list.is_empty()),
-            // The ring tells how much went out before.
+            // The ring reports the bytes sent before.
             Outcome::Sent(list, n) => assert_eq!(list.len() + n, block.len()),
             other => panic!("{other:?}"),
         }
@@ -584,10 +581,10 @@ mod cases {
     pub(super) fn connecting_succeeds_and_fails(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, _peer) = plain(&mut kernel, far);
         close(&mut kernel, socket);
-        let gone = far.nobody();
-        let socket = kernel.host_mut().socket(gone, None, BufferSizes::default()).unwrap();
+        let closed = far.closed_address();
+        let socket = kernel.host_mut().socket(closed, None, BufferSizes::default()).unwrap();
         let token = Token::new(OpKind::Connect, 0, 0);
-        kernel.submit(token, Op::Connect { fd: number(&socket), to: gone }).unwrap();
+        kernel.submit(token, Op::Connect { fd: number(&socket), to: closed }).unwrap();
         let done = next(&mut kernel, &mut Batch::new(), token);
         assert_eq!(failure(done), Errno::CONNREFUSED);
         close(&mut kernel, socket);
@@ -611,12 +608,12 @@ mod cases {
         done.outcome
     }
 
-    pub(super) fn files_are_opened_looked_at_and_read(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn files_are_opened_queried_and_read(mut kernel: impl Kernel, far: &impl Far) {
         let root = folder(&mut kernel, far);
         let Outcome::Opened(opened) = open(&mut kernel, &root, "file") else { panic!() };
         let (file, meta) = *opened;
         assert_eq!((meta.kind, meta.len), (FileKind::Regular, 10));
-        if far.has_links() {
+        if far.has_symlinks() {
             let expected = std::fs::metadata(far.root().join("file")).unwrap().modified().unwrap();
             assert_eq!(meta.modified(), expected);
         }
@@ -643,7 +640,7 @@ mod cases {
     pub(super) fn no_path_leads_out_of_its_root(mut kernel: impl Kernel, far: &impl Far) {
         let root = folder(&mut kernel, far);
         let mut names = vec!["../file", "/etc/hostname", "inner/../../file"];
-        if far.has_links() {
+        if far.has_symlinks() {
             symlink("/etc/hostname", far.root().join("far")).unwrap();
             symlink("../inner/../file", far.root().join("inner/near")).unwrap();
             names.push("far");
@@ -659,7 +656,7 @@ mod cases {
 
     pub(super) fn directories_are_listed(mut kernel: impl Kernel, far: &impl Far) {
         let root = folder(&mut kernel, far);
-        if far.has_links() {
+        if far.has_symlinks() {
             symlink("/etc/hostname", far.root().join("far")).unwrap();
             symlink("../file", far.root().join("inner/near")).unwrap();
         }
@@ -684,7 +681,7 @@ mod cases {
         let (file, inner) = (entry("file", FileKind::Regular), entry("inner", FileKind::Directory));
         assert_eq!(names(".", SymlinkPolicy::Beneath), Ok(vec![file.clone(), inner.clone()]));
         let other = entry("other", FileKind::Regular);
-        if far.has_links() {
+        if far.has_symlinks() {
             let distant = entry("far", FileKind::Regular);
             assert_eq!(names(".", SymlinkPolicy::Anywhere), Ok(vec![distant, file, inner]));
             let near = entry("near", FileKind::Regular);
@@ -697,7 +694,7 @@ mod cases {
         assert_eq!(names("..", SymlinkPolicy::Beneath), Err(Errno::XDEV));
     }
 
-    pub(super) fn a_listing_in_flight_is_cancelled_or_left_behind(
+    pub(super) fn listing_in_flight_is_cancelled_or_dropped(
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
@@ -711,7 +708,7 @@ mod cases {
         // Dropped now.
     }
 
-    pub(super) fn a_file_is_sent_and_its_end_shows(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn file_is_sent_up_to_its_end(mut kernel: impl Kernel, far: &impl Far) {
         let root = folder(&mut kernel, far);
         let contents: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
         far.add_file("big", &contents);
@@ -734,7 +731,7 @@ mod cases {
         assert!(got == contents);
     }
 
-    pub(super) fn no_turn_waits_while_a_completion_is_left(
+    pub(super) fn turn_does_not_wait_while_completions_remain(
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
@@ -749,7 +746,7 @@ mod cases {
         for _ in &connections {
             let completion = loop {
                 kernel.turn(Some(until)).unwrap();
-                assert!(kernel.now() < until, "it has waited for more");
+                assert!(kernel.now() < until, "it waited for more");
                 if let Some(completion) = kernel.next() {
                     break completion;
                 }
@@ -759,7 +756,7 @@ mod cases {
         connections.into_iter().for_each(|(socket, _)| kernel.host_mut().close_unused(socket));
     }
 
-    pub(super) fn another_thread_ends_a_wait(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn wake_from_another_thread_ends_a_wait(mut kernel: impl Kernel, far: &impl Far) {
         let waker = kernel.waker();
         let token = Token::new(OpKind::Wake, 0, 0);
         for _ in 0..20 {
@@ -769,7 +766,7 @@ mod cases {
         }
     }
 
-    pub(super) fn a_wait_ends_at_its_deadline(mut kernel: impl Kernel, _far: &impl Far) {
+    pub(super) fn wait_ends_at_its_deadline(mut kernel: impl Kernel, _far: &impl Far) {
         kernel.turn(Some(kernel.now())).unwrap();
         let until = kernel.now() + Duration::from_millis(30);
         let mut batch = Batch::new();
@@ -781,33 +778,33 @@ mod cases {
         assert!(batch.is_empty() && turns < 10, "{turns} turns");
     }
 
-    pub(super) fn a_full_table_refuses(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn full_table_rejects_operations(mut kernel: impl Kernel, far: &impl Far) {
         let connections: Vec<_> = (0..3).map(|_| plain(&mut kernel, far)).collect();
         let [fd, other, third] = [0, 1, 2].map(|i| number(&connections[i].0));
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
         kernel.submit(receive(1), Op::Receive { fd: other }).unwrap();
-        let refused = kernel.submit(receive(2), Op::Receive { fd: third }).unwrap_err();
-        assert_eq!(refused.kind, SubmitErrorKind::Full);
-        assert!(matches!(refused.op, Op::Receive { fd } if fd == third));
-        // A cancel finds room all the same.
+        let error = kernel.submit(receive(2), Op::Receive { fd: third }).unwrap_err();
+        assert_eq!(error.kind, SubmitErrorKind::Full);
+        assert!(matches!(error.op, Op::Receive { fd } if fd == third));
+        // A cancellation needs no entry in the table.
         cancel(&mut kernel, &mut Batch::new(), receive(0));
         kernel.submit(receive(2), Op::Receive { fd: third }).unwrap();
     }
 
-    pub(super) fn a_name_in_use_is_refused(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn token_in_use_is_rejected(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, _peer) = plain(&mut kernel, far);
         let fd = number(&socket);
         let successor = Token::new(OpKind::Receive, 0, 8);
         kernel.submit(receive(0), Op::Receive { fd }).unwrap();
-        for name in [receive(0), successor] {
-            let refused = kernel.submit(name, Op::Receive { fd }).unwrap_err();
-            assert_eq!(refused.kind, SubmitErrorKind::TokenInUse);
+        for token in [receive(0), successor] {
+            let error = kernel.submit(token, Op::Receive { fd }).unwrap_err();
+            assert_eq!(error.kind, SubmitErrorKind::TokenInUse);
         }
         kernel.cancel(successor);
         cancel(&mut kernel, &mut Batch::new(), receive(0));
     }
 
-    pub(super) fn accepts_are_bounded_in_each_turn(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn accepts_per_turn_are_bounded(mut kernel: impl Kernel, far: &impl Far) {
         let (listener, address) = listen(&mut kernel);
         let _peers: Vec<_> = (0..10).map(|_| far.connect(address)).collect();
         let per_turn = NonZeroU16::new(3);
@@ -828,10 +825,13 @@ mod cases {
         kernel.host_mut().close_unused(listener);
     }
 
-    pub(super) fn more_operations_than_the_queue_holds(mut kernel: impl Kernel, far: &impl Far) {
+    pub(super) fn more_operations_than_the_queue_holds_complete(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
         let mut batch = Batch::new();
         let mut connections: Vec<_> = (0..700).map(|_| plain(&mut kernel, far)).collect();
-        // Nothing turns the kernel between these.
+        // No turn between these.
         for (slot, (socket, _)) in connections.iter().enumerate() {
             let slot = slot as u32;
             kernel.submit(receive(slot), Op::Receive { fd: number(socket) }).unwrap();
@@ -855,10 +855,7 @@ mod cases {
         }
     }
 
-    pub(super) fn a_dropped_kernel_leaves_nothing_in_flight(
-        mut kernel: impl Kernel,
-        far: &impl Far,
-    ) {
+    pub(super) fn dropped_kernel_leaves_nothing_in_flight(mut kernel: impl Kernel, far: &impl Far) {
         let (listener, address) = listen(&mut kernel);
         kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
         let (socket, mut peer) = connection(&mut kernel, far, SMALL);
@@ -876,18 +873,15 @@ mod cases {
         let started = Instant::now();
         let _unaccepted = far.connect(address);
         drop(kernel);
-        assert!(started.elapsed() < Duration::from_secs(4), "it waited for what does not come");
+        assert!(started.elapsed() < Duration::from_secs(4), "the drop ran into its timeout");
         batch.clear();
-        assert!(shared.is_unique(), "the send's memory was let go");
-        assert_eq!(&*kept, b"kept", "what was lent stays");
+        assert!(shared.is_unique(), "the send's memory was released");
+        assert_eq!(&*kept, b"kept", "the lent buffer stays valid");
     }
 
-    pub(super) fn a_dropped_kernel_closes_what_it_was_told_to(
-        mut kernel: impl Kernel,
-        far: &impl Far,
-    ) {
+    pub(super) fn dropped_kernel_completes_closes(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, mut peer) = connection(&mut kernel, far, SMALL);
-        // Behind more than the queue holds.
+        // Queued behind more operations than the submission queue holds.
         let root = folder(&mut kernel, far);
         for slot in 0..1500 {
             let (root, symlinks) = (root.clone(), SymlinkPolicy::Beneath);

@@ -1,5 +1,5 @@
-//! A kernel that is dropped gives back what it holds: the memory of its operations, its receive buffers, and
-//! what files keep.
+//! A dropped kernel releases the memory of its operations, its receive buffers, and values attached to
+//! files.
 
 mod held;
 mod number;
@@ -21,7 +21,7 @@ use shared_ring::{
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 const ENGINE: EngineConfig = EngineConfig { operations: 8, buffers: 4, buffer_size: 4096 };
 
-/// A socket of ours that takes no more, and the other end.
+/// Creates a socket with a full send buffer, and its peer.
 fn full() -> (Socket, UnixStream) {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
@@ -34,11 +34,11 @@ fn full() -> (Socket, UnixStream) {
     (Socket::from(OwnedFd::from(ours)), theirs)
 }
 
-/// Drops a kernel with operations of each kind in flight, and then what it has lent.
-fn drop_in_the_middle(mut kernel: impl Kernel) {
+/// Drops a kernel with operations of several kinds in flight, and then a buffer that it has lent.
+fn drop_with_operations_in_flight(mut kernel: impl Kernel) {
     let (socket, mut theirs) = full();
     let fd = number(&socket);
-    let (other, _its) = full();
+    let (other, _peer) = full();
     let token = |kind, slot| Token::new(kind, slot, 0);
 
     kernel.submit(token(OpKind::Receive, 0), Op::Receive { fd }).unwrap();
@@ -65,14 +65,14 @@ fn drop_in_the_middle(mut kernel: impl Kernel) {
     kernel.turn(Some(Instant::now())).unwrap();
     assert_eq!(Rc::strong_count(&kept), 2, "the file is in use");
     drop(kernel);
-    assert_eq!(Rc::strong_count(&kept), 1, "nobody uses the file any more");
-    assert_eq!(&*bytes, b"received", "what was lent stays");
+    assert_eq!(Rc::strong_count(&kept), 1, "the file is no longer in use");
+    assert_eq!(&*bytes, b"received", "the lent buffer stays valid");
     Linux::default().close_unused(socket);
     Linux::default().close_unused(other);
 }
 
-/// Drops a kernel while a thread lists a directory, or has done so and nobody has asked.
-fn lets_go_of_a_directory(name: &str, mut kernel: impl Kernel) {
+/// Drops a kernel while an offload thread lists a directory, or before the listing was taken.
+fn releases_directory(name: &str, mut kernel: impl Kernel) {
     let kept = Rc::new(());
     let directory = std::fs::File::open("/proc/self").unwrap();
     let root = File::from(OwnedFd::from(directory)).with(Rc::clone(&kept));
@@ -81,16 +81,16 @@ fn lets_go_of_a_directory(name: &str, mut kernel: impl Kernel) {
     assert!(matches!(posted, Submitted::InFlight), "{name}: {posted:?}");
     assert_eq!(Rc::strong_count(&kept), 2, "{name}: the directory is in use");
     drop(kernel);
-    assert_eq!(Rc::strong_count(&kept), 1, "{name}: nobody uses the directory any more");
+    assert_eq!(Rc::strong_count(&kept), 1, "{name}: the directory is no longer in use");
 }
 
-/// Bytes of the address space of this process (proc(5), `/proc/pid/statm`).
+/// Returns the size of this process's address space in bytes (proc(5), `/proc/pid/statm`).
 fn mapped() -> usize {
     let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
     sizes.split(' ').next().unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
 }
 
-/// The ring of buffers that the kernel maps is no memory of the allocator.
+/// Checks that dropped kernels unmap their buffer rings, which the allocator does not count.
 fn unmaps(mode: Mode) {
     const ROUNDS: usize = 8;
     const RING: usize = 16 << 15;
@@ -100,32 +100,34 @@ fn unmaps(mode: Mode) {
     let before = mapped();
     rounds();
     let grown = mapped().saturating_sub(before);
-    assert!(grown < ROUNDS * RING / 2, "{mode:?}: {grown} bytes that are left");
+    assert!(grown < ROUNDS * RING / 2, "{mode:?}: {grown} bytes leaked");
 }
 
-fn gives_back<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
+fn releases_memory<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
     println!("{name}");
-    // What a process makes once, it makes now.
-    drop_in_the_middle(kernel());
+    // Allocations that a process makes once happen in the first run.
+    drop_with_operations_in_flight(kernel());
     let before = held();
-    drop_in_the_middle(kernel());
-    assert_eq!(held() - before, 0, "{name}: bytes that are left");
-    lets_go_of_a_directory(name, kernel());
+    drop_with_operations_in_flight(kernel());
+    assert_eq!(held() - before, 0, "{name}: bytes leaked");
+    releases_directory(name, kernel());
 }
 
 #[test]
-fn a_dropped_kernel_gives_back_all_memory() {
-    gives_back("engine over epoll", || Engine::new(Epoll::new().unwrap(), &ENGINE).unwrap());
-    gives_back("engine over edge-triggered epoll", || {
+fn dropped_kernel_releases_all_memory() {
+    releases_memory("engine over epoll", || Engine::new(Epoll::new().unwrap(), &ENGINE).unwrap());
+    releases_memory("engine over edge-triggered epoll", || {
         Engine::new(EpollEdge::new().unwrap(), &ENGINE).unwrap()
     });
-    gives_back("engine over poll", || Engine::new(Poll::default(), &ENGINE).unwrap());
-    gives_back("engine over select", || Engine::new(Select::default(), &ENGINE).unwrap());
-    gives_back("engine over /dev/poll", || Engine::new(DevPoll::new().unwrap(), &ENGINE).unwrap());
-    gives_back("engine over declared interests", || {
+    releases_memory("engine over poll", || Engine::new(Poll::default(), &ENGINE).unwrap());
+    releases_memory("engine over select", || Engine::new(Select::default(), &ENGINE).unwrap());
+    releases_memory("engine over /dev/poll", || {
+        Engine::new(DevPoll::new().unwrap(), &ENGINE).unwrap()
+    });
+    releases_memory("engine over declared interests", || {
         Engine::new(InterestPoller::new().unwrap(), &ENGINE).unwrap()
     });
-    gives_back("engine over real-time signals", || {
+    releases_memory("engine over real-time signals", || {
         Engine::new(RtSig::new().unwrap(), &ENGINE).unwrap()
     });
     for mode in MODES {
@@ -133,7 +135,7 @@ fn a_dropped_kernel_gives_back_all_memory() {
         let config = UringConfig { mode, operations, buffers, buffer_size };
         match UringKernel::probe(mode) {
             Ok(()) => {
-                gives_back(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap());
+                releases_memory(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap());
                 unmaps(mode);
             }
             Err(missing) => println!("ring, {mode:?}: {missing}"),

@@ -1,4 +1,4 @@
-//! What a ring's kernel may lack, simulated: each leads to the next best way or to a sentence.
+//! Simulated kernels that lack a feature of io_uring: each leads to a fallback or to an error message.
 
 mod number;
 
@@ -20,8 +20,8 @@ fn try_without(what: Unsupported, mode: Mode) -> (Machine, Result<SimKernel, Set
 }
 
 #[test]
-fn what_it_can_not_do_without_is_named() {
-    let refused = [
+fn setup_error_names_the_missing_feature() {
+    let required = [
         (Unsupported::Uring, "no io_uring"),
         (Unsupported::Permission, "io_uring"),
         (Unsupported::Memory, "locked memory"),
@@ -34,35 +34,32 @@ fn what_it_can_not_do_without_is_named() {
         (Unsupported::WorkerBound, "worker threads"),
     ];
     for mode in MODES {
-        for (what, word) in refused {
+        for (what, word) in required {
             let (machine, kernel) = try_without(what, mode);
-            let Err(missing) = kernel else { panic!("{what:?} is not missed in {mode:?}") };
-            let sentence = missing.to_string();
-            assert!(
-                sentence.contains(word) && sentence.contains("io_uring"),
-                "{what:?}: {sentence}"
-            );
+            let Err(error) = kernel else { panic!("no error without {what:?} in {mode:?}") };
+            let message = error.to_string();
+            assert!(message.contains(word) && message.contains("io_uring"), "{what:?}: {message}");
             assert_eq!(machine.verdict().failure, None, "{what:?}");
         }
     }
 }
 
 #[test]
-fn so_is_each_operation() {
+fn setup_error_names_each_missing_operation() {
     let mut named = Vec::new();
     for code in 0..=60 {
         let (_, kernel) = try_without(Unsupported::Operation(code), Mode::Deferred);
-        if let Err(missing) = kernel {
-            assert!(missing.to_string().contains("io_uring lacks"), "{missing}");
-            named.push(missing.to_string());
+        if let Err(error) = kernel {
+            assert!(error.to_string().contains("io_uring lacks"), "{error}");
+            named.push(error.to_string());
         }
     }
     assert_eq!(named.len(), 10, "{named:?}");
 }
 
-/// Kernels before 6.0 know no receive that goes on.
+/// Linux before 6.0 has no multishot receive.
 #[test]
-fn without_multishot_it_accepts_and_receives_one_at_a_time() {
+fn without_multishot_accepts_and_receives_are_single_shot() {
     for mode in MODES {
         let (machine, kernel) = try_without(Unsupported::Multishot, mode);
         let mut kernel = kernel.unwrap();
@@ -74,7 +71,7 @@ fn without_multishot_it_accepts_and_receives_one_at_a_time() {
         kernel.submit(accept, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
         let manual_peer = machine.manual_peer();
         for slot in 0..3 {
-            let line = manual_peer.with(|net| net.connect(to)).unwrap();
+            let conn = manual_peer.with(|net| net.connect(to)).unwrap();
             let socket = loop {
                 kernel.turn(None).unwrap();
                 match kernel.next().map(|completion| completion.outcome) {
@@ -85,21 +82,21 @@ fn without_multishot_it_accepts_and_receives_one_at_a_time() {
             };
             let receive = Token::new(OpKind::Receive, slot, 0);
             kernel.submit(receive, Op::Receive { fd: number(&socket) }).unwrap();
-            let mut got = Vec::new();
+            let mut received = Vec::new();
             for text in [b"one", b"two"] {
-                manual_peer.with(|net| net.send(&line, text));
-                let before = got.len();
-                while got.len() < before + 3 {
+                manual_peer.with(|net| net.send(&conn, text));
+                let before = received.len();
+                while received.len() < before + 3 {
                     kernel.turn(None).unwrap();
                     while let Some(completion) = kernel.next() {
                         assert!(!completion.last, "{completion:?}");
                         if let Outcome::Received(bytes) = completion.outcome {
-                            got.extend_from_slice(&bytes);
+                            received.extend_from_slice(&bytes);
                         }
                     }
                 }
             }
-            assert_eq!(got, b"onetwo");
+            assert_eq!(received, b"onetwo");
             kernel.cancel(receive);
             while !matches!(kernel.next(), Some(end) if end.token == receive && end.last) {
                 kernel.turn(None).unwrap();

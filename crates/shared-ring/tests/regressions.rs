@@ -1,4 +1,4 @@
-//! What went wrong once, on every kernel, poller or list that it concerns.
+//! Regression tests, each for all affected kernels, pollers or lists.
 
 mod held;
 mod number;
@@ -20,16 +20,16 @@ use shared_ring::{
     PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
 };
 
-/// More than the submission queue holds, and more than its rest holds once it was emptied.
+/// More than the submission queue holds.
 const RECEIVES: u32 = 600;
 
-/// As many descriptors as the process may ever have.
+/// Raises the limit of descriptors to its maximum.
 fn raise_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
 
-fn a_wake_is_heard(name: &str, mut kernel: impl Kernel) {
+fn wake_ends_a_wait(name: &str, mut kernel: impl Kernel) {
     println!("{name}");
     let sockets: Vec<_> = (0..RECEIVES)
         .map(|slot| {
@@ -56,45 +56,45 @@ fn a_wake_is_heard(name: &str, mut kernel: impl Kernel) {
         }
     };
     let took = begin.elapsed();
-    assert!(woken && took < Duration::from_secs(2), "{name}: heard {woken}, after {took:?}");
+    assert!(woken && took < Duration::from_secs(2), "{name}: woken {woken}, after {took:?}");
     wakes.join().unwrap();
     drop(kernel);
     sockets.into_iter().for_each(|socket| Linux::default().close_unused(socket));
 }
 
 #[test]
-fn a_wake_was_lost_behind_a_full_submission_queue() {
+fn wake_was_lost_if_the_submission_queue_was_full() {
     raise_limit();
     let (operations, buffers, buffer_size) = (1024, 16, 512);
     let engine = EngineConfig { operations, buffers, buffer_size };
-    a_wake_is_heard("engine over epoll", Engine::new(Epoll::new().unwrap(), &engine).unwrap());
-    a_wake_is_heard(
+    wake_ends_a_wait("engine over epoll", Engine::new(Epoll::new().unwrap(), &engine).unwrap());
+    wake_ends_a_wait(
         "engine over edge-triggered epoll",
         Engine::new(EpollEdge::new().unwrap(), &engine).unwrap(),
     );
-    a_wake_is_heard("engine over poll", Engine::new(Poll::default(), &engine).unwrap());
-    a_wake_is_heard("engine over select", Engine::new(Select::default(), &engine).unwrap());
+    wake_ends_a_wait("engine over poll", Engine::new(Poll::default(), &engine).unwrap());
+    wake_ends_a_wait("engine over select", Engine::new(Select::default(), &engine).unwrap());
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
         match UringKernel::new(&UringConfig { mode, operations, buffers, buffer_size }) {
-            Ok(kernel) => a_wake_is_heard(&format!("ring, {mode:?}"), kernel),
+            Ok(kernel) => wake_ends_a_wait(&format!("ring, {mode:?}"), kernel),
             Err(missing) => println!("ring, {mode:?}: {missing}"),
         }
     }
 }
 
-/// Asks for a file, which epoll does not take, then for a socket that gets the file's number.
-fn a_refusal_is_forgotten(mut poller: impl Poller) {
+/// Registers a file, which epoll rejects, then a socket that gets the file's number.
+fn rejected_descriptor_is_not_registered(mut poller: impl Poller) {
     let file = Socket::from(OwnedFd::from(File::open("/proc/self/exe").unwrap()));
     let fd = number(&file);
     for time in ["first", "second"] {
-        let refused = poller.set(fd, Readiness::READ).map_err(|error| error.kind());
-        assert_eq!(refused, Err(std::io::ErrorKind::PermissionDenied), "the {time} time");
+        let result = poller.set(fd, Readiness::READ).map_err(|error| error.kind());
+        assert_eq!(result, Err(std::io::ErrorKind::PermissionDenied), "the {time} time");
     }
-    poller.set(fd, Readiness::empty()).expect("there is nothing to take out");
-    // Puts a socket where the file was.
+    poller.set(fd, Readiness::empty()).expect("there is nothing to remove");
+    // Gives the file's number to a socket.
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     theirs.send(b"x").unwrap();
-    // SAFETY: the number is open and nobody else uses it while it changes hands.
+    // SAFETY: the number is open and has no other owner.
     let mut place: OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(file.as_raw_fd()) };
     rustix::io::dup2(&ours, &mut place).unwrap();
     let socket = Socket::from(place);
@@ -108,18 +108,18 @@ fn a_refusal_is_forgotten(mut poller: impl Poller) {
 }
 
 #[test]
-fn epoll_took_a_descriptor_that_it_had_refused_for_set() {
-    a_refusal_is_forgotten(Epoll::new().unwrap());
-    a_refusal_is_forgotten(EpollEdge::new().unwrap());
+fn epoll_treated_a_rejected_descriptor_as_registered() {
+    rejected_descriptor_is_not_registered(Epoll::new().unwrap());
+    rejected_descriptor_is_not_registered(EpollEdge::new().unwrap());
 }
 
 #[test]
-fn a_list_that_was_never_empty_grew_without_bound() {
+fn list_that_was_never_empty_grew_without_bound() {
     const ROUNDS: usize = 100;
     let piece = vec![1; GatherList::MAX_BYTES];
     let mut queue = VecDeque::from([GatherList::default()]);
     let append = |queue: &mut VecDeque<GatherList>, bytes: &[u8]| {
-        // What is added to a list partly sent goes to a new one.
+        // Bytes after a partly sent list go to a new one.
         if queue.back().is_none_or(GatherList::is_started) {
             queue.push_back(GatherList::default());
         }
@@ -129,7 +129,7 @@ fn a_list_that_was_never_empty_grew_without_bound() {
     append(&mut queue, &piece);
     let before = held();
     for _ in 0..ROUNDS {
-        // There is always something left to be sent.
+        // The queue is never empty.
         let front = queue.front_mut().unwrap();
         let n = front.len().min(GatherList::MAX_BYTES);
         front.advance(n);
@@ -138,21 +138,21 @@ fn a_list_that_was_never_empty_grew_without_bound() {
         }
         append(&mut queue, &piece[..n]);
     }
-    let left: usize = queue.iter().map(GatherList::len).sum();
-    assert_eq!(left, GatherList::MAX_BYTES + 4096);
+    let queued: usize = queue.iter().map(GatherList::len).sum();
+    assert_eq!(queued, GatherList::MAX_BYTES + 4096);
     let grown = held() - before;
-    assert!(grown < 4 * GatherList::MAX_BYTES as isize, "{grown} bytes more for as much to send");
+    assert!(grown < 4 * GatherList::MAX_BYTES as isize, "{grown} bytes more for the same queue");
 }
 
 #[test]
-fn a_list_is_started_from_its_first_byte_sent_to_its_last() {
+fn list_is_started_while_partly_sent() {
     let mut list = GatherList::default();
     list.copy(b"to and fro");
     assert!(!list.is_started());
     list.advance(3);
     assert!(list.is_started());
     list.advance(7);
-    assert!(!list.is_started() && list.is_empty(), "it is as good as new");
+    assert!(!list.is_started() && list.is_empty(), "all was sent");
     list.copy(b"x");
     list.copy(b"y");
     list.advance(1);
@@ -161,7 +161,7 @@ fn a_list_is_started_from_its_first_byte_sent_to_its_last() {
     assert!(!list.is_started());
 }
 
-/// The simulated disk reads a part at a time.
+/// The simulated disk makes short reads.
 #[cfg(feature = "sim")]
 #[test]
 fn a_short_read_was_taken_for_the_end_of_the_file() {
@@ -201,7 +201,7 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
     assert!(short > 0, "no read was short");
 }
 
-/// Both are submitted before the kernel has said that it knows no accept that goes on.
+/// Both accepts are submitted before the kernel has reported that it lacks multishot accepts.
 #[cfg(feature = "sim")]
 #[test]
 fn without_multishot_a_second_listener_failed() {
@@ -223,7 +223,7 @@ fn without_multishot_a_second_listener_failed() {
     });
     let manual_peer = machine.manual_peer();
     for (slot, (_, address)) in listeners.iter().enumerate() {
-        let _line = manual_peer.with(|net| net.connect(*address)).unwrap();
+        let _conn = manual_peer.with(|net| net.connect(*address)).unwrap();
         let completion = loop {
             kernel.turn(None).unwrap();
             if let Some(completion) = kernel.next() {
@@ -236,9 +236,9 @@ fn without_multishot_a_second_listener_failed() {
     }
 }
 
-/// A descriptor was closed, and its number became somebody else's, who has signals of another kind.
+/// The number of a closed descriptor was reused for a file with its own signals.
 #[test]
-fn rtsig_changed_the_flags_of_a_strangers_descriptor_at_its_end() {
+fn dropped_rtsig_changed_the_flags_of_a_reused_descriptor() {
     use std::os::fd::AsFd;
 
     let is_async = |fd: &OwnedFd| {
@@ -248,31 +248,31 @@ fn rtsig_changed_the_flags_of_a_strangers_descriptor_at_its_end() {
     let mut poller = RtSig::new().unwrap();
     let (ours, other) = UnixDatagram::pair().unwrap();
     let (mut closed, kept) = (OwnedFd::from(ours), OwnedFd::from(other));
-    let stranger = OwnedFd::from(UnixDatagram::unbound().unwrap());
+    let unrelated = OwnedFd::from(UnixDatagram::unbound().unwrap());
     for fd in [&closed, &kept] {
-        // SAFETY: the number stays open. What it stands for does not, as the test is about that.
+        // SAFETY: the number stays open, although its file is replaced, which this test is about.
         poller.set(unsafe { shared_ring::Fd::lent(fd.as_fd()) }, Readiness::READ).unwrap();
     }
     let flags = rustix::fs::OFlags::from_bits_retain(libc::O_ASYNC as u32);
-    rustix::fs::fcntl_setfl(&stranger, flags).unwrap();
-    rustix::io::dup2(&stranger, &mut closed).unwrap();
+    rustix::fs::fcntl_setfl(&unrelated, flags).unwrap();
+    rustix::io::dup2(&unrelated, &mut closed).unwrap();
     drop(poller);
-    assert!(is_async(&closed), "it is not the poller's");
-    assert!(!is_async(&kept), "a signal that is no longer blocked would end the process");
+    assert!(is_async(&closed), "it does not belong to the poller");
+    assert!(!is_async(&kept), "an unblocked signal would terminate the process");
 }
 
 #[test]
-fn file_work_that_hangs_kept_a_kernel_from_ending() {
+fn hanging_file_job_blocked_the_drop_of_a_kernel() {
     let (read, write) = rustix::pipe::pipe().unwrap();
     let number = read.as_raw_fd();
     let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
     let file = shared_ring::File::from(read);
-    // At this offset a pipe is read where it stands (preadv2(2)): the thread waits for the writer.
+    // With this offset preadv2(2) reads a pipe, so the thread waits for the writer.
     let op = Op::Read { file, offset: u64::MAX, len: 1 };
     let token = Token::new(OpKind::File, 0, 0);
     assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
-    // Once work that was posted later is done, a thread has begun with it.
+    // Once a job that was posted later is done, a thread has begun this one.
     let root = kernel.host_mut().open_directory("/proc/self".as_ref()).unwrap();
     let op = Op::List { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
     kernel.submit(Token::new(OpKind::File, 1, 0), op).unwrap();
@@ -281,20 +281,20 @@ fn file_work_that_hangs_kept_a_kernel_from_ending() {
         kernel.turn_into(None, &mut batch).unwrap();
     }
     drop(kernel);
-    // The thread reads by the number still, so it was not closed.
-    // SAFETY: it only asks for the flags of a descriptor.
+    // The thread still uses the number, so it was not closed.
+    // SAFETY: returns the flags of a descriptor.
     assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
     drop(write);
 }
 
-/// With edges, the kernel reads a socket that may have more once in each turn, also when the application
-/// closes another that waits for the same.
+/// With edges, the engine reads a socket that may have more only once in each turn, even if the
+/// application closes another such socket.
 #[test]
-fn a_socket_that_is_closed_leaves_its_turn_to_nobody() {
+fn closed_socket_left_its_read_to_another() {
     let config = EngineConfig { operations: 8, buffers: 4, buffer_size: 16 };
     let mut engine = Engine::new(EpollEdge::new().unwrap(), &config).unwrap();
     let receive = |slot| Token::new(OpKind::Receive, slot, 0);
-    let [(first, _far), (second, _other)] = [0, 1].map(|slot| {
+    let [(first, _first_peer), (second, _second_peer)] = [0, 1].map(|slot| {
         let (near, mut far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         far.write_all(&[7; 1_000]).unwrap();
@@ -304,7 +304,7 @@ fn a_socket_that_is_closed_leaves_its_turn_to_nobody() {
     });
     let mut batch = Batch::new();
     engine.turn_into(None, &mut batch).unwrap();
-    assert_eq!(batch.drain(..).count(), 2, "each has filled a buffer, and may have more");
+    assert_eq!(batch.drain(..).count(), 2, "each has filled a buffer and may have more");
 
     engine.cancel(receive(0));
     engine.turn(None).unwrap();

@@ -1,5 +1,5 @@
-//! Real-time signals as a poller: a queue that overflows. Its bound is the process's, so this test has one of
-//! its own.
+//! Real-time signals as a poller: overflow of the queue. Its limit is the process's, so this test has its
+//! own process.
 
 mod pairs;
 
@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Poller, Readiness, RtSig};
 
 #[test]
-fn an_overflow_is_made_up_for_and_signals_go_on() {
+fn signals_continue_after_an_overflow() {
     let maximum = getrlimit(Resource::Sigpending).maximum;
     setrlimit(Resource::Sigpending, Rlimit { current: Some(0), maximum }).unwrap();
     let mut poller = RtSig::new().unwrap();
@@ -20,9 +20,9 @@ fn an_overflow_is_made_up_for_and_signals_go_on() {
         theirs.write_all(b"x").unwrap();
     }
     let expected: Vec<_> = pairs.iter().map(|(fd, _)| *fd).collect();
-    assert_eq!(all(&mut poller), expected, "as poll tells");
+    assert_eq!(all(&mut poller), expected, "reported by poll");
     assert_eq!(poller.overflows(), 1);
-    // There is room again.
+    // The queue has room again.
     setrlimit(Resource::Sigpending, Rlimit { current: maximum, maximum }).unwrap();
     pairs[3].1.write_all(b"x").unwrap();
     assert_eq!(all(&mut poller), [pairs[3].0]);

@@ -1,5 +1,5 @@
-//! Real-time signals as a poller: what was queued and no longer holds. Nothing here makes another process,
-//! in which a socket that was closed here would live on for a moment, and signal.
+//! Real-time signals as a poller: stale signals. These tests start no other process, as a closed socket
+//! would stay open in it for a moment, and signal.
 
 mod pairs;
 
@@ -12,7 +12,7 @@ use pairs::{all, close, owned, pair};
 use shared_ring::Fd;
 use shared_ring::poller::{Poller, Readiness, RtSig};
 
-/// Closes a socket; the other has its number then.
+/// Closes a socket and gives its number to another one.
 fn replace(poller: &mut RtSig, fd: Fd, by: UnixStream) {
     poller.forget(fd);
     let mut number = OwnedFd::from(owned(fd));
@@ -21,7 +21,7 @@ fn replace(poller: &mut RtSig, fd: Fd, by: UnixStream) {
 }
 
 #[test]
-fn who_waits_takes_one_signal_at_a_time() {
+fn blocking_wait_takes_one_signal() {
     let mut poller = RtSig::new().unwrap();
     let mut pairs: Vec<_> = (0..3).map(|_| pair()).collect();
     for (fd, theirs) in &mut pairs {
@@ -38,7 +38,7 @@ fn who_waits_takes_one_signal_at_a_time() {
 }
 
 #[test]
-fn what_was_there_before_is_told_though_no_signal_does() {
+fn readiness_before_registration_is_reported() {
     let mut poller = RtSig::new().unwrap();
     let (fd, mut theirs) = pair();
     theirs.write_all(b"x").unwrap();
@@ -48,17 +48,17 @@ fn what_was_there_before_is_told_though_no_signal_does() {
 }
 
 #[test]
-fn a_stale_signal_does_not_reach_the_next_of_its_number() {
+fn stale_signal_is_not_reported_for_a_reused_number() {
     let mut poller = RtSig::new().unwrap();
     let (fd, mut theirs) = pair();
-    // More often than there are marks, so that they have to be used again.
+    // More rounds than marks, so that marks are reused.
     for round in 1..=10 {
         poller.set(fd, Readiness::READ).unwrap();
         theirs.write_all(b"x").unwrap();
-        // Its signal waits; meanwhile the number becomes another file's.
-        let (ours, its) = UnixStream::pair().unwrap();
+        // While its signal is queued, the number becomes that of another file.
+        let (ours, peer) = UnixStream::pair().unwrap();
         replace(&mut poller, fd, ours);
-        theirs = its;
+        theirs = peer;
         poller.set(fd, Readiness::READ).unwrap();
         assert_eq!(all(&mut poller), [], "round {round}");
         assert_eq!(poller.stale(), round);
@@ -67,15 +67,15 @@ fn a_stale_signal_does_not_reach_the_next_of_its_number() {
 }
 
 #[test]
-fn stale_signals_of_many_lives_are_known_though_none_was_taken() {
+fn queued_stale_signals_are_detected_after_many_reuses() {
     let mut poller = RtSig::new().unwrap();
     let (fd, mut theirs) = pair();
     for _ in 0..10 {
         poller.set(fd, Readiness::READ).unwrap();
         theirs.write_all(b"x").unwrap();
-        let (ours, its) = UnixStream::pair().unwrap();
+        let (ours, peer) = UnixStream::pair().unwrap();
         replace(&mut poller, fd, ours);
-        theirs = its;
+        theirs = peer;
     }
     poller.set(fd, Readiness::READ).unwrap();
     assert_eq!(all(&mut poller), []);
@@ -84,9 +84,9 @@ fn stale_signals_of_many_lives_are_known_though_none_was_taken() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_of_all_whatever_their_marks() {
+fn nonblocking_wait_takes_signals_of_all_marks() {
     let mut poller = RtSig::new().unwrap();
-    // Its number is used for the second time, and its signals come after those of all others.
+    // Its number is reused, so its signals are delivered after those of the others.
     let (late, _theirs) = pair();
     poller.set(late, Readiness::READ).unwrap();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -107,11 +107,11 @@ fn who_does_not_wait_is_told_of_all_whatever_their_marks() {
 }
 
 #[test]
-fn a_thread_has_one_queue_and_gets_its_signals_back_when_it_goes() {
+fn thread_has_one_queue_and_drop_unblocks_its_signals() {
     let blocked = || {
         // SAFETY: zero bytes are a valid signal set, and the call writes one.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: as above; with no set to change, nothing changes.
+        // SAFETY: as above; with a null set, the mask does not change.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set) };
         // SAFETY: the set was just written.
         unsafe { libc::sigismember(&set, libc::SIGIO) == 1 }
@@ -125,7 +125,7 @@ fn a_thread_has_one_queue_and_gets_its_signals_back_when_it_goes() {
     theirs.write_all(b"x").unwrap();
     drop(poller);
     assert!(!blocked());
-    theirs.write_all(b"a signal that came now would end the process").unwrap();
+    theirs.write_all(b"a signal would terminate the process now").unwrap();
     RtSig::probe().unwrap();
     drop(owned(fd));
 }

@@ -1,4 +1,4 @@
-//! The other side of the network, and the disk: this machine's, or a simulated one's.
+//! The far end of connections, and the disk: of this machine or of a simulated one.
 
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;
@@ -11,40 +11,40 @@ use std::thread;
 use shared_ring::Waker;
 use tempfile::TempDir;
 
-/// What a test needs beside the kernel under test.
+/// The environment of the kernel under test.
 pub(crate) trait Far {
     type Stream: Stream;
     type Listener;
 
-    /// Whether the directory can be looked at otherwise, and have symbolic links.
-    fn has_links(&self) -> bool;
+    /// Returns whether the test can access the directory and create symbolic links in it.
+    fn has_symlinks(&self) -> bool;
 
-    /// Whether a client waits while a listener's queue is full.
-    fn makes_wait(&self) -> bool;
+    /// Returns whether a connect waits while the listen backlog is full.
+    fn connect_waits_for_backlog(&self) -> bool;
 
-    /// Connects to a listener of the kernel's.
+    /// Connects to a listener of the kernel.
     fn connect(&self, to: SocketAddr) -> Self::Stream;
 
-    /// Listens for the kernel.
+    /// Opens a listener to which the kernel can connect.
     fn listen(&self) -> (Self::Listener, SocketAddr);
 
-    /// Accepts what the kernel has connected.
+    /// Accepts a connection of the kernel.
     fn accept(&self, listener: &Self::Listener) -> Self::Stream;
 
-    /// An address at which nobody listens.
-    fn nobody(&self) -> SocketAddr;
+    /// Returns an address without a listener.
+    fn closed_address(&self) -> SocketAddr;
 
-    /// A directory that is empty at first.
+    /// Returns a directory that is initially empty.
     fn root(&self) -> PathBuf;
 
-    /// Puts a file into it, and the directories that its path names.
+    /// Adds a file to it, and the directories of its path.
     fn add_file(&self, path: &str, bytes: &[u8]);
 
     /// Wakes a kernel that is about to wait.
     fn wake(&self, waker: Waker);
 
-    /// Sees to it that no rule was broken.
-    #[allow(dead_code, reason = "the tests of some programs have no use for it")]
+    /// Checks that no rule of the simulation was broken.
+    #[allow(dead_code, reason = "only some test programs use it")]
     fn check(&self) {}
 }
 
@@ -52,37 +52,37 @@ pub(crate) trait Far {
 pub(crate) trait Stream {
     fn address(&self) -> SocketAddr;
 
-    /// Sends what the connection has room for; a test sends no more.
+    /// Sends bytes, for which the connection must have room.
     fn write_all(&mut self, bytes: &[u8]);
 
-    /// Receives exactly as much, which has been sent.
+    /// Receives exactly the length of `into`, which must have been sent.
     fn read_exact(&mut self, into: &mut [u8]);
 
-    /// Appends what has arrived; false when the stream has ended.
+    /// Appends the bytes that have arrived. Returns false if the stream has ended.
     fn read_some(&mut self, into: &mut Vec<u8>) -> bool;
 
-    /// Sends no more.
+    /// Shuts down the sending side.
     fn finish(&mut self);
 }
 
 /// This machine.
-pub(crate) struct Here(TempDir);
+pub(crate) struct LocalMachine(TempDir);
 
-impl Here {
+impl LocalMachine {
     pub(crate) fn new() -> Self {
-        Here(tempfile::tempdir().unwrap())
+        LocalMachine(tempfile::tempdir().unwrap())
     }
 }
 
-impl Far for Here {
+impl Far for LocalMachine {
     type Stream = TcpStream;
     type Listener = TcpListener;
 
-    fn has_links(&self) -> bool {
+    fn has_symlinks(&self) -> bool {
         true
     }
 
-    fn makes_wait(&self) -> bool {
+    fn connect_waits_for_backlog(&self) -> bool {
         true
     }
 
@@ -100,7 +100,7 @@ impl Far for Here {
         listener.accept().unwrap().0
     }
 
-    fn nobody(&self) -> SocketAddr {
+    fn closed_address(&self) -> SocketAddr {
         self.listen().1
     }
 

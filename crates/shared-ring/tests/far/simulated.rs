@@ -1,4 +1,4 @@
-//! A simulated machine as the other side.
+//! A simulated machine as the environment.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,51 +8,51 @@ use shared_ring::sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, Recei
 
 use super::{Far, Stream};
 
-/// A simulated machine; what is left to chance is who goes on and when. With odd seeds there are
-/// also the faults that a user of a kernel never sees.
-pub(crate) struct There {
+/// A simulated machine with random scheduling. Odd seeds add faults that a kernel hides from its
+/// user.
+pub(crate) struct SimulatedMachine {
     pub(crate) machine: Machine,
     manual_peer: ManualPeer,
 }
 
-impl There {
+impl SimulatedMachine {
     pub(crate) fn new(seed: u64) -> Self {
-        let unseen = [Fault::MultishotEnds, Fault::Interrupted, Fault::Busy, Fault::TakesFew];
-        let unseen = unseen.into_iter().fold(Faults::NONE, Faults::with);
+        let hidden = [Fault::MultishotEnds, Fault::Interrupted, Fault::Busy, Fault::TakesFew];
+        let hidden = hidden.into_iter().fold(Faults::NONE, Faults::with);
         let plan = Plan {
             seed,
-            faults: if seed.is_multiple_of(2) { Faults::NONE } else { unseen },
+            faults: if seed.is_multiple_of(2) { Faults::NONE } else { hidden },
             descriptors: 10_000,
             room: Some(70_000),
             ..Plan::default()
         };
         let machine = Machine::new(&plan);
         let manual_peer = machine.manual_peer();
-        There { machine, manual_peer }
+        SimulatedMachine { machine, manual_peer }
     }
 }
 
 /// An end of a simulated connection.
-pub(crate) struct Wire {
+pub(crate) struct SimulatedStream {
     manual_peer: ManualPeer,
-    line: PeerConn,
+    conn: PeerConn,
 }
 
-impl Far for There {
-    type Stream = Wire;
+impl Far for SimulatedMachine {
+    type Stream = SimulatedStream;
     type Listener = ManualPeer;
 
-    fn has_links(&self) -> bool {
+    fn has_symlinks(&self) -> bool {
         false
     }
 
-    fn makes_wait(&self) -> bool {
+    fn connect_waits_for_backlog(&self) -> bool {
         false
     }
 
-    fn connect(&self, to: SocketAddr) -> Wire {
-        let line = self.manual_peer.with(|net| net.connect(to)).expect("somebody listens");
-        Wire { manual_peer: self.manual_peer.clone(), line }
+    fn connect(&self, to: SocketAddr) -> SimulatedStream {
+        let conn = self.manual_peer.with(|net| net.connect(to)).expect("there is a listener");
+        SimulatedStream { manual_peer: self.manual_peer.clone(), conn }
     }
 
     fn listen(&self) -> (ManualPeer, SocketAddr) {
@@ -61,12 +61,12 @@ impl Far for There {
         (manual_peer, address)
     }
 
-    fn accept(&self, listener: &ManualPeer) -> Wire {
-        let line = listener.with(|net| net.accept()).expect("a connection waits");
-        Wire { manual_peer: listener.clone(), line }
+    fn accept(&self, listener: &ManualPeer) -> SimulatedStream {
+        let conn = listener.with(|net| net.accept()).expect("a connection is queued");
+        SimulatedStream { manual_peer: listener.clone(), conn }
     }
 
-    fn nobody(&self) -> SocketAddr {
+    fn closed_address(&self) -> SocketAddr {
         "10.0.0.3:9".parse().unwrap()
     }
 
@@ -87,29 +87,29 @@ impl Far for There {
     }
 }
 
-impl Stream for Wire {
+impl Stream for SimulatedStream {
     fn address(&self) -> SocketAddr {
-        self.manual_peer.with(|net| net.address(&self.line))
+        self.manual_peer.with(|net| net.address(&self.conn))
     }
 
     fn write_all(&mut self, bytes: &[u8]) {
-        let sent = self.manual_peer.with(|net| net.send(&self.line, bytes));
-        assert_eq!(sent, bytes.len(), "a test sends what there is room for");
+        let sent = self.manual_peer.with(|net| net.send(&self.conn, bytes));
+        assert_eq!(sent, bytes.len(), "the connection has room");
     }
 
     fn read_exact(&mut self, into: &mut [u8]) {
         let mut bytes = Vec::new();
-        let got = self.manual_peer.with(|net| net.receive(&self.line, into.len(), &mut bytes));
-        assert_eq!(got, ReceiveResult::Bytes(into.len()));
+        let received = self.manual_peer.with(|net| net.receive(&self.conn, into.len(), &mut bytes));
+        assert_eq!(received, ReceiveResult::Bytes(into.len()));
         into.copy_from_slice(&bytes);
     }
 
     fn read_some(&mut self, into: &mut Vec<u8>) -> bool {
-        let got = self.manual_peer.with(|net| net.receive(&self.line, usize::MAX, into));
-        !matches!(got, ReceiveResult::End | ReceiveResult::Reset)
+        let received = self.manual_peer.with(|net| net.receive(&self.conn, usize::MAX, into));
+        !matches!(received, ReceiveResult::End | ReceiveResult::Reset)
     }
 
     fn finish(&mut self) {
-        self.manual_peer.with(|net| net.finish(&self.line));
+        self.manual_peer.with(|net| net.finish(&self.conn));
     }
 }

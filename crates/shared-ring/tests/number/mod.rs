@@ -1,10 +1,10 @@
-//! The numbers by which tests name sockets in operations.
+//! Numbers of sockets, for use in operations.
 
 use shared_ring::{Fd, Socket};
 
-/// The number of a socket.
+/// Returns the number of a socket.
 pub(crate) fn number(socket: &Socket) -> Fd {
-    // SAFETY: these tests close a socket when its operations have ended or their kernel is dropped, and do
-    // not name it after that.
+    // SAFETY: the tests close a socket after its operations have ended or their kernel was dropped, and do
+    // not use the number after that.
     unsafe { socket.fd() }
 }

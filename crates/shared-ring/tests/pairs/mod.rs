@@ -1,4 +1,4 @@
-//! Sockets that signal.
+//! Socket pairs for tests of signals.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -7,28 +7,28 @@ use std::time::Duration;
 use shared_ring::poller::{Poller, RtSig};
 use shared_ring::{Fd, Socket};
 
-/// A socket of ours, and the other end.
+/// Creates a non-blocking socket and its peer.
 pub(crate) fn pair() -> (Fd, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let ours = Socket::from(OwnedFd::from(ours));
-    // SAFETY: it is open until `owned` has its number, which is not used after that.
+    // SAFETY: it is open until `owned` takes its number, which is not used after that.
     (unsafe { ours.fd() }, theirs)
 }
 
-/// Takes a socket back.
+/// Takes ownership of a socket.
 pub(crate) fn owned(fd: Fd) -> UnixStream {
-    // SAFETY: the number was given up by a pair of these tests, and is given up once.
+    // SAFETY: `pair` has released the number, and each test takes it once.
     unsafe { UnixStream::from_raw_fd(fd.raw()) }
 }
 
-/// Closes a socket. The next descriptor that is made by this process may have its number.
+/// Closes a socket. The next descriptor of this process may have its number.
 pub(crate) fn close(poller: &mut RtSig, fd: Fd) {
     poller.forget(fd);
     drop(owned(fd));
 }
 
-/// All that the poller says, until no signal is left.
+/// Returns all reported descriptors, until no signal is queued.
 pub(crate) fn all(poller: &mut RtSig) -> Vec<Fd> {
     let mut all = Vec::new();
     loop {
