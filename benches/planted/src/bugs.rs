@@ -359,4 +359,42 @@ bugs! {
     SectionHoldsNothingOff on Send, "crates/send-core/src/gate.rs":
         "self.critical.store(depth + 1, Ordering::Relaxed);" =>
         "self.critical.store(depth + u32::from(!PLANTED), Ordering::Relaxed);";
+
+    /// The place of an address is not given back at the end of a connection.
+    ShareKept, "crates/evring/src/driver/io.rs":
+        "let from = self.connections[slot as usize].from;
+        self.give_back_share(from);" =>
+        "let from = self.connections[slot as usize].from;
+        if !PLANTED {
+            self.give_back_share(from);
+        }";
+
+    /// An address has one connection more than its share.
+    ShareExceeded, "crates/evring/src/driver/shares.rs":
+        "if *taken.get() >= self.most =>" =>
+        "if *taken.get() >= self.most + u32::from(PLANTED) =>";
+
+    /// A stop waits for file work that hangs.
+    HungWorkWaitedFor, "crates/evring/src/driver/mod.rs":
+        "self.io.kernel.now() >= at + FILE_OP_GRACE" =>
+        "self.io.kernel.now() >= at + FILE_OP_GRACE && !PLANTED";
+
+    /// The application is not told of connections that a stop leaves.
+    AbandonedUntold, "crates/evring/src/driver/mod.rs":
+        "call!(self, slot, closed, reason);
+            self.io.stats.closed += 1;" =>
+        "if !PLANTED {
+                call!(self, slot, closed, reason);
+            }
+            self.io.stats.closed += 1;";
+
+    /// A file is closed while a thread hangs in its work.
+    HungFileClosed, "crates/shared-ring/src/engine.rs":
+        "if !self.offload.stop() {" =>
+        "if !self.offload.stop() && !PLANTED {";
+
+    /// The memory of a ring is freed though operations hang.
+    HungMemoryFreed, "crates/shared-ring/src/uring/mod.rs":
+        "if is_parents || self.finished == Some(true) {" =>
+        "if is_parents || self.finished == Some(true) || PLANTED {";
 }

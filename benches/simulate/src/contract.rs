@@ -58,6 +58,17 @@ impl<A> Contract<A> {
     }
 }
 
+impl<A> Drop for Contract<A> {
+    /// An application hears of the end of each connection, however the server ends.
+    fn drop(&mut self) {
+        if !std::thread::panicking()
+            && let Some(id) = self.book.entries.iter().find_map(|entry| entry.id)
+        {
+            self.book.fail(id, "was not told that it is closed");
+        }
+    }
+}
+
 impl Book {
     fn fail(&self, id: ConnId, what: &str) {
         self.machine.fail(format!("the application was promised otherwise: {id:?} {what}"));

@@ -165,11 +165,8 @@ impl Dialogue for Browsing {
         Some(format!("{} replies, first {status} with {len} bytes", self.expected.len()))
     }
 
-    fn depends_on(&self) -> &'static [Fault] {
-        match self.expected.iter().any(|expected| expected.file) {
-            true => &[Fault::DiskError, Fault::FileChanges],
-            false => &[],
-        }
+    fn needs_disk(&self) -> bool {
+        self.expected.iter().any(|expected| expected.file)
     }
 
     fn may_end(&self) -> bool {
@@ -202,7 +199,9 @@ impl Browsing {
             return Err("a reply to nothing that was asked".to_owned());
         };
         let status = reply.code.unwrap_or(0);
-        let failed = [Fault::DiskError, Fault::TableFull].iter().any(|f| net.has_happened(*f));
+        let failed = [Fault::DiskError, Fault::TableFull, Fault::SlowDisk, Fault::DiskHangs]
+            .iter()
+            .any(|f| net.has_happened(*f));
         let excused = expected.file && failed && (500..600).contains(&status);
         let too_slow = status == 408 && net.has_stalled(line);
         let changed = expected.part.is_some() && net.has_happened(Fault::FileChanges);

@@ -50,6 +50,9 @@ const fn address(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), port)
 }
 
+/// How many places of connections hung work may keep for good: as many as it has threads or workers.
+const HUNG: usize = 4;
+
 /// Runs a case to its end.
 pub fn run(case: &Case) -> Report {
     let machine = Machine::new(&case.plan);
@@ -58,6 +61,8 @@ pub fn run(case: &Case) -> Report {
     let config = configuration(&mut random, case);
     let room = config.max_connections as usize;
     shared.crowded.set(case.program == Program::Httpd && room < case.clients);
+    shared.bounded.set(config.max_per_address.is_some_and(|most| most < bounds::MANY));
+    shared.tight.set(room < case.clients + HUNG || case.plan.descriptors < 100);
     let clients = |remote: RemoteHandle| add_clients(case, &machine, &shared, remote);
     let stage = Stage { case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch(|| match case.program {
@@ -154,8 +159,7 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         // Who has no room for connections of its own drops its clients.
         max_connections: if connects { 1_000 } else { most },
         max_queued_bytes: wild::MAX_QUEUED_BYTES,
-        // All clients have one address, and take a refusal for a failure.
-        max_per_address: [None, Some(1_000)][random.usize(..2)],
+        max_per_address: [None, Some(1_000), Some(1), Some(3)][random.usize(..4)],
         backlog,
         buffers: of(random, [1, 4, 16, 64]) as u16,
         buffer_size: of(random, [16, 64, 512, 2_048]),
@@ -264,11 +268,14 @@ impl Stage<'_> {
     ) -> Result<Stats, Ended> {
         let Stage { case, machine, config, clients } = *self;
         let mut server = EventLoop::new(kernel, config).map_err(Ended::Start)?;
-        server.inspect(bounds::watch(machine, config, case.mechanism.rings()));
+        let stopped = bounds::Stopped::default();
+        server.inspect(bounds::watch(machine, config, case.mechanism.rings(), &stopped));
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
-        server.run(Contract::new(app, machine)).map_err(Ended::KernelError)
+        let stats = server.run(Contract::new(app, machine)).map_err(Ended::KernelError)?;
+        bounds::watch_end(machine, config, &stopped, &stats);
+        Ok(stats)
     }
 }
 

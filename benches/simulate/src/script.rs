@@ -147,9 +147,8 @@ impl Talk {
 
     /// The connection is over: was all said that was owed?
     fn ended(&mut self, net: &mut Net<'_>, got: ReceiveResult, shared: &Shared) {
-        let happened = self.dialogue.depends_on().iter().any(|fault| net.has_happened(*fault));
         let made_room = shared.crowded.get() && self.heard.is_empty();
-        let excused = happened || made_room || shared.stopping.get();
+        let excused = self.dialogue.is_excused(net) || made_room || shared.stopping.get();
         if !self.sound || excused || net.is_disrupted(&self.line) {
             return;
         }

@@ -30,7 +30,24 @@ pub(super) trait Dialogue {
     fn depends_on(&self) -> &'static [Fault] {
         &[]
     }
+
+    /// Whether what is owed needs the disk.
+    fn needs_disk(&self) -> bool {
+        false
+    }
+
+    /// Whether something has happened that may cost it the connection.
+    fn is_excused(&self, net: &Net<'_>) -> bool {
+        let disk = if self.needs_disk() { DISK } else { &[] };
+        self.depends_on().iter().chain(disk).any(|fault| net.has_happened(*fault))
+    }
 }
+
+/// What may cost a connection what it is owed from the disk.
+const DISK: &[Fault] = &[Fault::DiskError, Fault::FileChanges, Fault::SlowDisk, Fault::DiskHangs];
+
+/// So long a client waits for a disk that hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What all clients of a run know.
 #[derive(Clone, Default)]
@@ -40,6 +57,10 @@ pub(super) struct Shared {
     /// There is not room for all clients: the server ends idle connections, though a request may be on
     /// its way on them.
     pub(super) crowded: Rc<Cell<bool>>,
+    /// Hung work may keep what all clients need: places of connections, or descriptors.
+    pub(super) tight: Rc<Cell<bool>>,
+    /// An address may have so few connections that a client may be refused one.
+    pub(super) bounded: Rc<Cell<bool>>,
     /// Requests that clients have made.
     pub(super) requests: Rc<Cell<u64>>,
 }
@@ -60,6 +81,10 @@ pub(super) struct Talker<D> {
     /// Requests that this connection may still make.
     requests: usize,
     ending: Ending,
+    /// Something has arrived on this connection.
+    is_heard: bool,
+    /// When something was last sent or received.
+    moved: Duration,
 }
 
 /// What a client does when it has asked everything.
@@ -85,6 +110,8 @@ impl<D: Dialogue> Talker<D> {
             heard: Vec::new(),
             requests: 0,
             ending: Ending::Close,
+            is_heard: false,
+            moved: Duration::ZERO,
         }
     }
 
@@ -97,6 +124,8 @@ impl<D: Dialogue> Talker<D> {
         };
         self.line = Some(line);
         self.finished = false;
+        self.is_heard = false;
+        self.moved = net.now();
         self.dialogue.begin();
         self.out.clear();
         self.heard.clear();
@@ -111,13 +140,27 @@ impl<D: Dialogue> Talker<D> {
 
     /// Whether the connection may have ended by other means than the dialogue.
     fn is_excused(&self, net: &mut Net<'_>, line: &PeerConn) -> bool {
-        let happened = self.dialogue.depends_on().iter().any(|fault| net.has_happened(*fault));
         let made_room = self.shared.crowded.get() && self.heard.is_empty();
-        happened || made_room || self.shared.stopping.get() || net.is_disrupted(line)
+        self.dialogue.is_excused(net)
+            || made_room
+            || self.shared.stopping.get()
+            || net.is_disrupted(line)
+    }
+
+    /// Whether the disk may keep it from being served for ever: it waits for the disk, or may wait for one
+    /// that does. Whoever does not is served, so it goes on waiting.
+    fn hangs(&self, net: &Net<'_>) -> bool {
+        net.has_happened(Fault::DiskHangs)
+            && (self.dialogue.needs_disk() || self.shared.tight.get())
     }
 
     /// The server, or a fault, has ended the connection.
     fn ended(&mut self, net: &mut Net<'_>, line: PeerConn, got: ReceiveResult) -> Next {
+        if !self.is_heard && self.shared.bounded.get() && net.is_broken(&line) {
+            // Its address has its share of connections.
+            net.close(line);
+            return Next::After(Duration::from_millis(1 + net.below(20) as u64));
+        }
         let heard_out = self.dialogue.owed().is_none() && self.heard.is_empty();
         let asked_to =
             self.finished && self.out.is_empty() && heard_out && got == ReceiveResult::End;
@@ -156,6 +199,7 @@ impl<D: Dialogue> Talker<D> {
             ReceiveResult::Bytes(_) => match self.dialogue.hear(net, &line, &self.heard) {
                 Ok(n) => {
                     self.heard.drain(..n);
+                    self.is_heard = true;
                     moved = true;
                 }
                 Err(what) => net.fail(what),
@@ -173,10 +217,19 @@ impl<D: Dialogue> Talker<D> {
                 return Next::Ready;
             }
         }
+        if moved {
+            self.moved = net.now();
+        } else if self.hangs(net) && net.now() > self.moved + PATIENCE {
+            net.note(|| "does not wait for the disk any longer".to_owned());
+            net.close(line);
+            return Next::Ready;
+        }
+        let hangs = self.hangs(net);
         self.line = Some(line);
         match moved || self.requests > 0 && self.out.len() < MOST {
             true => Next::Ready,
             false if self.ending == Ending::Reset => Next::After(Duration::from_millis(1)),
+            false if hangs => Next::After(PATIENCE / 2),
             false => Next::Wait,
         }
     }

@@ -386,15 +386,15 @@ impl Dialogue for Asking {
     }
 
     fn depends_on(&self) -> &'static [Fault] {
-        const DISK: &[Fault] = &[Fault::DiskError, Fault::TableFull, Fault::FileChanges];
-        const BOTH: &[Fault] =
-            &[BEHIND[0], BEHIND[1], BEHIND[2], BEHIND[3], DISK[0], DISK[1], DISK[2]];
         match (self.of_disk, self.of_others) {
-            (true, true) => BOTH,
-            (true, false) => DISK,
-            (false, true) => BEHIND,
+            (_, true) => BEHIND,
+            (true, false) => &[Fault::TableFull],
             (false, false) => &[],
         }
+    }
+
+    fn needs_disk(&self) -> bool {
+        self.of_disk
     }
 
     fn may_end(&self) -> bool {

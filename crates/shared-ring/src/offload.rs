@@ -161,10 +161,10 @@ impl Shared {
 
 impl OffloadThreads {
     /// Enough to keep a disk busy; more would only queue there.
-    const MAX_THREADS: usize = 4;
+    pub(crate) const MAX_THREADS: usize = 4;
 
     /// How long [`stop`](Offload::stop) waits for work that hangs.
-    const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+    pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(waker: Waker) -> Self {
         let queues = Mutex::default();

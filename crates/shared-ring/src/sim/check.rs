@@ -25,6 +25,8 @@ pub struct CheckedKernel<K> {
 #[derive(Clone, Copy, Debug)]
 struct PostedOp {
     fd: Option<Fd>,
+    /// The file that it may need a disk for.
+    file: Option<Fd>,
     /// It may have completions before the last.
     is_multishot: bool,
     cancelled: bool,
@@ -41,8 +43,15 @@ impl PostedOp {
             Op::Close { socket } => Some(socket.number()),
             Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,
         };
+        let file = match op {
+            Op::Open { root: file, .. }
+            | Op::Stat { root: file, .. }
+            | Op::List { root: file, .. } => Some(file.fd()),
+            Op::Read { file, .. } | Op::SendFile { file, .. } => Some(file.fd()),
+            _ => None,
+        };
         let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
-        PostedOp { fd, is_multishot, cancelled: false }
+        PostedOp { fd, file, is_multishot, cancelled: false }
     }
 }
 
@@ -64,6 +73,15 @@ impl<K> CheckedKernel<K> {
         }
     }
 
+    /// While file work hangs, what has to do with files is left as it is: it hangs, or waits behind it.
+    fn leave_stuck(&mut self) {
+        let mut state = self.machine.state();
+        if !state.stuck.is_empty() {
+            let files = self.in_flight.extract_if(|_, posting| posting.file.is_some());
+            state.left.extend(files.filter_map(|(_, posting)| posting.file));
+        }
+    }
+
     /// The machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
@@ -72,7 +90,9 @@ impl<K> CheckedKernel<K> {
 
 impl<K> Drop for CheckedKernel<K> {
     fn drop(&mut self) {
+        self.leave_stuck();
         let mut state = self.machine.state();
+        state.usage.ending = true;
         state.unfinished.extend(self.in_flight.keys().map(|token| format!("{token:?}")));
     }
 }
@@ -124,7 +144,10 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
     }
 
     fn finish(&mut self) {
+        self.leave_stuck();
+        self.machine.state().usage.ending = true;
         self.kernel.finish();
+        self.machine.state().usage.ending = false;
     }
 
     fn host(&self) -> &K::Host {

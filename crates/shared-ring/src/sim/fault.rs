@@ -70,6 +70,10 @@ faults! {
     Signal "signal" 6000,
     /// A file is cut, grows or is written to while it is read or sent.
     FileChanges "file-changes" 1000,
+    /// Work on a file ends many seconds late.
+    SlowDisk "slow-disk" 300,
+    /// Work on a file never ends.
+    DiskHangs "disk-hangs" 150,
 }
 
 /// A set of kinds of faults.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::disk::TOP;
 use super::fault::Fault;
+use super::memory::MemoryHold;
 use super::peer::{Net, Next, Peer};
 use super::plan::{Plan, Unsupported};
 use super::state::{DescriptorKind, SimState};
@@ -163,10 +164,14 @@ impl Machine {
         state.failure().map(str::to_owned)
     }
 
-    /// Ends a run: the program is over, and everything it had must be closed and at its end.
+    /// Ends a run: the program is over, and everything it had must be closed and at its end, but for file work
+    /// that hangs, what waits behind it, and their files.
     pub fn verdict(&self) -> RunReport {
         let mut state = self.state();
         state.check_freed();
+        if state.failure().is_none() && !state.kept.iter().all(MemoryHold::is_untouched) {
+            state.fail("memory that hung work was given was written to by the program");
+        }
         let open = state.open_descriptors();
         if !open.is_empty() {
             state.fail(format!("descriptors are left open: {}", open.join(", ")));
@@ -175,12 +180,16 @@ impl Machine {
             let unfinished = state.unfinished.join(", ");
             state.fail(format!("operations have not come to their ends: {unfinished}"));
         }
-        RunReport {
+        let verdict = RunReport {
             failure: state.failure().map(str::to_owned),
             steps: state.steps(),
             faults: state.rng.counts(),
             trace: state.trace.take(),
+        };
+        if !state.left.is_empty() {
+            state.let_go();
         }
+        verdict
     }
 
     /// `n`, or less.

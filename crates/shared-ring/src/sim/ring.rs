@@ -81,6 +81,8 @@ struct RingOp {
     user_data: u64,
     fd: Fd,
     task: Task,
+    /// A worker has begun with it.
+    begun: bool,
 }
 
 /// A simulated ring.
@@ -96,8 +98,14 @@ pub struct SimRing {
     overflowed: bool,
     in_flight: Vec<RingOp>,
     serial: u64,
+    /// File work that no worker has begun.
+    waiting: VecDeque<u64>,
+    most_workers: usize,
     buffers: Option<Buffers>,
 }
+
+/// File work that is not begun usually takes less than so many microseconds.
+const USUAL: usize = 5_000;
 
 impl SimRing {
     fn fail(&self, what: impl Into<String>) {
@@ -179,16 +187,37 @@ impl SimRing {
         let (serial, fd) = (self.serial, Fd::from_raw(sqe.fd));
         let timed = task.is_timed();
         let inline = matches!(task, Task::Send { .. } | Task::Poll);
-        self.in_flight.push(RingOp { serial, user_data: sqe.user_data, fd, task });
+        let begun = false;
+        self.in_flight.push(RingOp { serial, user_data: sqe.user_data, fd, task, begun });
         if timed {
             let mut state = self.machine.state();
-            let cold = state.rng.fault(Fault::Cold);
-            let time = if cold { state.rng.below(5_000) } else { 0 };
-            state.after(Duration::from_micros(time as u64), Event::Operation(serial));
+            if state.rng.fault(Fault::Cold) {
+                drop(state);
+                self.waiting.push_back(serial);
+                self.begin_waiting();
+            } else {
+                state.after(Duration::ZERO, Event::Operation(serial));
+            }
         } else if inline && !self.machine.state().rng.once_in(8) {
             self.go_on(serial);
         } else {
             self.machine.state().mark_changed(fd.raw() as u32);
+        }
+    }
+
+    /// Has workers that have nothing to do begin file work that waits.
+    fn begin_waiting(&mut self) {
+        while !self.waiting.is_empty()
+            && self.in_flight.iter().filter(|op| op.begun).count() < self.most_workers
+            && let Some(serial) = self.waiting.pop_front()
+        {
+            // It may have been cancelled.
+            let op = self.in_flight.iter_mut().find(|op| op.serial == serial);
+            if let Some(op) = op {
+                op.begun = true;
+                let end = Event::Operation(serial);
+                let _ = self.machine.state().begin_file_work(op.fd, USUAL, end);
+            }
         }
     }
 
@@ -209,14 +238,17 @@ impl SimRing {
         let mut found = 0;
         let mut errno = Errno::NOENT;
         for serial in serials {
-            if self.machine.state().rng.fault(Fault::CancelLoses) {
+            let waits = self.waiting.contains(&serial);
+            let stuck = self.machine.state().is_stuck(Event::Operation(serial));
+            if !waits && !stuck && self.machine.state().rng.fault(Fault::CancelLoses) {
                 self.due(serial);
                 self.go_on(serial);
             }
             let Some(op) = self.in_flight.iter().find(|op| op.serial == serial) else { continue };
             found += 1;
             // What a worker has begun goes on to its end.
-            if op.task.is_timed() && self.machine.state().rng.once_in(2) {
+            let goes_on = !waits && op.task.is_timed() && self.machine.state().rng.once_in(2);
+            if stuck || goes_on {
                 errno = Errno::ALREADY;
             } else {
                 self.end(serial, Err(Errno::CANCELED), 0);
@@ -259,6 +291,10 @@ impl SimRing {
         if !op.task.is_untouched() {
             let token = Token::from_bits(op.user_data);
             self.fail(format!("{token:?}: the memory that it was given was written to"));
+        }
+        if op.begun {
+            self.machine.state().end_file_work(Event::Operation(serial));
+            self.begin_waiting();
         }
         self.post(op.user_data, result, flags);
     }
@@ -492,6 +528,8 @@ impl Ring for SimRing {
             overflowed: false,
             in_flight: Vec::new(),
             serial: 0,
+            waiting: VecDeque::new(),
+            most_workers: usize::MAX,
             buffers: None,
         })
     }
@@ -528,10 +566,12 @@ impl Ring for SimRing {
         self.buffers = None;
     }
 
-    fn limit_workers(&mut self, _most: [u32; 2]) -> io::Result<()> {
+    fn limit_workers(&mut self, timeout: [u32; 2]) -> io::Result<()> {
         if self.machine.unsupported(Unsupported::WorkerBound) {
             return Err(Errno::INVAL.into());
         }
+        // Of files that wait for a disk.
+        self.most_workers = timeout[0] as usize;
         Ok(())
     }
 
@@ -631,7 +671,16 @@ impl Ring for SimRing {
 impl Drop for SimRing {
     fn drop(&mut self) {
         if self.machine.state().failure().is_none() {
-            for op in &self.in_flight {
+            for op in std::mem::take(&mut self.in_flight) {
+                if self.machine.state().is_stuck(Event::Operation(op.serial)) {
+                    // It writes to its memory still, if it ever ends.
+                    let (Task::Open { path: hold } | Task::Read { into: hold, .. }) = op.task
+                    else {
+                        unreachable!("nothing else hangs")
+                    };
+                    self.machine.state().kept.push(hold);
+                    continue;
+                }
                 let token = Token::from_bits(op.user_data);
                 self.fail(format!("{token:?} is in flight still when the ring is closed"));
             }

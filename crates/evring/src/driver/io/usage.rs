@@ -12,6 +12,8 @@ use crate::driver::connection::{Connection, Phase, SendItem};
 /// What a server uses between two callbacks: sums, and of some things the most that any connection has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// Whether the server is stopping.
+    pub stopping: bool,
     /// Connections, those that are opened or closed included.
     pub connections: usize,
     /// Connections that were accepted and are not let in.
@@ -34,6 +36,8 @@ pub struct Usage {
     pub queue_memory: usize,
     /// Bytes by which the memory that is counted for all connections differs from what they hold.
     pub miscounted: usize,
+    /// Connections that were reset as their address had its share.
+    pub refused_addresses: u64,
     /// Places taken by all addresses together, the most of one, and those of the connections that there are;
     /// see [`Config::max_per_address`](crate::Config::max_per_address).
     pub shares: usize,
@@ -77,6 +81,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
 impl<K: Submit> Io<K> {
     fn usage(&self) -> Usage {
         let mut usage = Usage {
+            stopping: self.stopping,
+            refused_addresses: self.stats.refused_addresses,
             connections: self.open as usize,
             deferred: self.deferred.len(),
             sockets: self.deferred.len(),

@@ -104,10 +104,16 @@ impl SimState {
         };
         let resets = descriptor.resets;
         let what = descriptor.what.take();
+        if self.is_used_by_stuck(fd) {
+            self.fail(format!("{fd:?} is closed while file work that hangs uses it"));
+        }
         self.note(|| format!("close {fd:?}"));
         self.usage.told(fd);
         match what {
-            Some(DescriptorKind::Connected(end)) => self.close_end(end, resets),
+            Some(DescriptorKind::Connected(end)) => {
+                self.usage.last_closed = Some(self.of(end).address[usize::from(end.other().side)]);
+                self.close_end(end, resets);
+            }
             Some(DescriptorKind::Listener(listener)) => self.close_listener(listener),
             Some(DescriptorKind::Event(_)) => {
                 self.wakers.retain(|(at, _)| *at != fd.raw() as u32);
@@ -132,11 +138,28 @@ impl SimState {
         self.descriptors.iter().filter_map(|descriptor| descriptor.what.as_ref())
     }
 
-    /// Descriptors that are open, in words.
+    /// Connections that came to the program, and their descriptors.
+    pub(in crate::sim) fn accepted(&self) -> impl Iterator<Item = (Fd, End)> {
+        let open = self.descriptors.iter().enumerate();
+        open.filter_map(|(at, descriptor)| match descriptor.what {
+            Some(DescriptorKind::Connected(end)) if end.side == 1 => {
+                Some((Fd::from_raw((FIRST + at as u32) as i32), end))
+            }
+            _ => None,
+        })
+    }
+
+    /// Descriptors that are open, in words; without the files of what hung work has kept from ending.
     pub(in crate::sim) fn open_descriptors(&self) -> Vec<String> {
         let open = self.descriptors.iter().enumerate();
         open.filter_map(|(at, d)| Some((at, d.what.as_ref()?)))
-            .filter(|(_, what)| !matches!(what, DescriptorKind::Event(_)))
+            .filter(|(at, what)| match what {
+                DescriptorKind::Event(_) => false,
+                DescriptorKind::File(_) => {
+                    !self.left.contains(&Fd::from_raw((FIRST + *at as u32) as i32))
+                }
+                _ => true,
+            })
             .map(|(at, what)| format!("fd {} ({what:?})", FIRST + at as u32))
             .collect()
     }

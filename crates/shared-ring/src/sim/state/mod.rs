@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use crate::Waker;
 use crate::sim::disk::FileTree;
+use crate::sim::memory::MemoryHold;
 use crate::sim::plan::Plan;
 use crate::sim::rng::SimRng;
 use crate::sim::signals::Signalling;
 use crate::sim::stream::{Connection, End};
 use crate::sim::trace::Trace;
 use crate::sim::usage::UsageTracker;
+use crate::{Fd, Waker};
 use descriptors::Descriptor;
 use listeners::Listener;
 use time::Actor;
@@ -49,11 +50,19 @@ pub(in crate::sim) struct SimState {
     /// Operations and file work that are due.
     pub(in crate::sim) due: Vec<u64>,
     pub(in crate::sim) due_work: Vec<u64>,
+    /// File work that is late or hangs: its end, and the descriptor that it uses.
+    pub(in crate::sim) stuck: Vec<(Event, Fd)>,
+    /// Memory that such work was given in a ring that is closed.
+    pub(in crate::sim) kept: Vec<MemoryHold>,
+    /// Files of operations that such work has kept from ending.
+    pub(in crate::sim) left: Vec<Fd>,
     /// The wakers' counters.
     wakers: Vec<(u32, Arc<AtomicU64>)>,
     /// Is woken when file work is done.
     worker: Option<Waker>,
     ports: u16,
+    /// How many clients the peers' connections are of, as far as addresses tell.
+    clients: usize,
     steps: u64,
     most_steps: u64,
     /// System calls since something else has happened.
@@ -70,8 +79,10 @@ pub(in crate::sim) struct SimState {
 
 impl SimState {
     pub(in crate::sim) fn new(plan: &Plan) -> Self {
+        let mut rng = SimRng::new(plan.seed, plan.faults, plan.max_faults);
+        let clients = [1, 2, 5, 20][rng.below(4)];
         SimState {
-            rng: SimRng::new(plan.seed, plan.faults, plan.max_faults),
+            rng,
             disk: FileTree::new(),
             trace: Trace::new(plan.trace_steps),
             start: Instant::now(),
@@ -89,9 +100,13 @@ impl SimState {
             changed_fds: Vec::new(),
             due: Vec::new(),
             due_work: Vec::new(),
+            stuck: Vec::new(),
+            kept: Vec::new(),
+            left: Vec::new(),
             wakers: Vec::new(),
             worker: None,
             ports: 10_000,
+            clients,
             steps: 0,
             most_steps: plan.steps,
             calls: 0,
@@ -144,6 +159,16 @@ impl SimState {
     /// Whether the peers should come to an end.
     pub(in crate::sim) fn is_late(&self) -> bool {
         self.steps >= self.most_steps
+    }
+
+    /// Lets go of what takes most memory, once a run is over: what hung work was given is leaked, and keeps
+    /// the machine.
+    pub(in crate::sim) fn let_go(&mut self) {
+        self.kept.clear();
+        self.disk = FileTree::new();
+        self.connections.clear();
+        self.actors.clear();
+        self.events.clear();
     }
 
     pub(in crate::sim) fn set_on_end(&mut self, on_end: Box<dyn FnOnce()>) {

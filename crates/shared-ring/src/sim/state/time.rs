@@ -58,6 +58,11 @@ impl SimState {
         at
     }
 
+    /// How many peers there are.
+    pub(in crate::sim) fn peers(&self) -> u32 {
+        self.actors.len() as u32
+    }
+
     /// Has a peer act.
     pub(in crate::sim) fn schedule_peer(&mut self, peer: u32) {
         let actor = &mut self.actors[peer as usize];
@@ -82,7 +87,7 @@ impl SimState {
         self.steps += 1;
         if self.steps == self.most_steps {
             self.rng.stop_faults();
-            (0..self.actors.len() as u32).for_each(|peer| self.schedule_peer(peer));
+            (0..self.peers()).for_each(|peer| self.schedule_peer(peer));
         }
         if self.steps == self.most_steps + Self::GRACE {
             self.fail("the peers never come to an end");
