@@ -365,4 +365,42 @@ bugs! {
     CriticalSectionIgnored on Send, "crates/send-core/src/gate.rs":
         "self.critical.store(depth + 1, Ordering::Relaxed);" =>
         "self.critical.store(depth + u32::from(!PLANTED), Ordering::Relaxed);";
+
+    /// A closed connection still counts for its address.
+    AddressCountKept, "crates/evring/src/driver/io.rs":
+        "let from = self.connections[slot as usize].from;
+        self.give_back_share(from);" =>
+        "let from = self.connections[slot as usize].from;
+        if !PLANTED {
+            self.give_back_share(from);
+        }";
+
+    /// An address may have one connection more than the maximum.
+    AddressLimitExceeded, "crates/evring/src/driver/shares.rs":
+        "if *count.get() >= self.max =>" =>
+        "if *count.get() >= self.max + u32::from(PLANTED) =>";
+
+    /// A stop waits for file operations that hang.
+    StopWaitsForHungFileOps, "crates/evring/src/driver/mod.rs":
+        "self.io.kernel.now() >= at + FILE_OP_GRACE" =>
+        "self.io.kernel.now() >= at + FILE_OP_GRACE && !PLANTED";
+
+    /// The application is not notified of connections that a stop abandons.
+    AbandonedNotReported, "crates/evring/src/driver/mod.rs":
+        "call!(self, slot, closed, reason);
+            self.io.stats.closed += 1;" =>
+        "if !PLANTED {
+                call!(self, slot, closed, reason);
+            }
+            self.io.stats.closed += 1;";
+
+    /// A file is closed while a thread hangs in its job.
+    HungFileClosed, "crates/shared-ring/src/engine.rs":
+        "if self.offload.stop() {" =>
+        "if self.offload.stop() || PLANTED {";
+
+    /// The memory of a ring is freed although operations hang.
+    HungMemoryFreed, "crates/shared-ring/src/uring/mod.rs":
+        "if is_parents || self.finished == Some(true) {" =>
+        "if is_parents || self.finished == Some(true) || PLANTED {";
 }

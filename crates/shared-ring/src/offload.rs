@@ -163,10 +163,10 @@ impl Shared {
 
 impl OffloadThreads {
     /// Maximum number of threads. These keep a disk busy; more would only queue there.
-    const MAX_THREADS: usize = 4;
+    pub(crate) const MAX_THREADS: usize = 4;
 
     /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
-    const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+    pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(waker: Waker) -> Self {
         let queues = Mutex::default();
