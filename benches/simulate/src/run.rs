@@ -201,7 +201,7 @@ fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHa
         }
     }
     let stops = case.plan.seed.is_multiple_of(4);
-    machine.add_peer(Stopper::new(remote, shared, stops));
+    machine.add_peer(Stopper::new(remote, SERVER, shared, stops));
 }
 
 /// The parameters of a run, before its server is chosen.

@@ -205,6 +205,15 @@ impl Offload for OffloadThreads {
         self.shared.posted.notify_one();
     }
 
+    fn withdraw(&mut self, token: Token) -> bool {
+        if !self.process.is_current() {
+            return false;
+        }
+        let todo = &mut self.shared.queues().todo;
+        let at = todo.iter().position(|(queued, _)| *queued == token);
+        at.and_then(|at| todo.remove(at)).is_some()
+    }
+
     fn take(&mut self) -> Option<(Token, Outcome)> {
         if !self.process.is_current() {
             return None;
@@ -304,6 +313,23 @@ mod models {
             }
             done.sort_unstable();
             assert_eq!(done, [0, 1]);
+        });
+    }
+
+    /// A job is withdrawn or done, never both.
+    #[test]
+    fn withdrawn_job_does_not_run() {
+        loom::model(|| {
+            let waker = Waker::for_model();
+            let mut threads = OffloadThreads::new(waker.clone());
+            let token = Token::new(OpKind::File, 0, 0);
+            threads.post(token, FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            let withdrawn = threads.withdraw(token);
+            while !withdrawn && threads.take().is_none() {
+                waker.drain();
+            }
+            assert!(threads.stop());
+            assert!(threads.take().is_none());
         });
     }
 

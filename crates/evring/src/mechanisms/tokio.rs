@@ -295,7 +295,7 @@ unsafe impl Submit for TokioSubmit {
     }
 
     fn cancel(&mut self, token: Token) {
-        let cancelled = self.operations.cancel(token);
+        let cancelled = self.operations.cancel(token, || false);
         self.done.extend(cancelled);
     }
 

@@ -75,6 +75,11 @@ impl Offload for SimOffload {
         self.start_queued();
     }
 
+    fn withdraw(&mut self, token: Token) -> bool {
+        let at = self.queued.iter().position(|(queued, _)| *queued == token);
+        at.and_then(|at| self.queued.remove(at)).is_some()
+    }
+
     fn take(&mut self) -> Option<(Token, Outcome)> {
         let due = std::mem::take(&mut self.machine.state().due_work);
         for serial in due {
