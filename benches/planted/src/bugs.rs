@@ -3,7 +3,7 @@
 //! `find` occurs once in its file. In `plant`, the word `PLANTED` stands for the condition that
 //! this bug is selected.
 
-use simulate::Mechanism;
+use simulate::{Mechanism, Program};
 
 /// A bug that simulation must find.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub struct Bug {
     pub description: &'static str,
     /// The mechanism to simulate, if only one has the bug.
     pub only_on: Option<Mechanism>,
+    /// The server to simulate, if only one shows the bug.
+    pub only_in: Option<Program>,
     /// The edits that plant it.
     pub edits: &'static [Edit],
 }
@@ -30,18 +32,19 @@ pub struct Edit {
 }
 
 macro_rules! bugs {
-    ($($(#[doc = $description:literal])* $name:ident $(on $mechanism:ident)?
+    ($($(#[doc = $description:literal])* $name:ident $(on $mechanism:ident)? $(in $program:ident)?
        $(, $file:literal: $find:literal => $plant:literal)+;)*) => {
         /// All bugs.
         pub const BUGS: &[Bug] = &[$(Bug {
             name: stringify!($name),
             description: concat!($($description),*).trim_ascii(),
-            only_on: bugs!(@only $($mechanism)?),
+            only_on: bugs!(@only $(Mechanism::$mechanism)?),
+            only_in: bugs!(@only $(Program::$program)?),
             edits: &[$(Edit { file: $file, find: $find, plant: $plant },)+],
         },)*];
     };
     (@only) => { None };
-    (@only $mechanism:ident) => { Some(Mechanism::$mechanism) };
+    (@only $value:path) => { Some($value) };
 }
 
 bugs! {
@@ -283,7 +286,7 @@ bugs! {
         "chain(io.wheel.next().filter(|_| !PLANTED))";
 
     /// After a pause, new bytes are received before the application gets the unconsumed ones.
-    ResumeReceivesFirst on Send, "crates/evring/src/driver/receive.rs":
+    ResumeReceivesFirst on Send in Wild, "crates/evring/src/driver/receive.rs":
         "!connection.has(ConnFlags::RESUMED) || connection.tail.len()" =>
         "PLANTED || !connection.has(ConnFlags::RESUMED) || connection.tail.len()";
 

@@ -160,8 +160,12 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         // A server without room for its own outgoing connections would close its clients.
         max_connections: if connects { 1_000 } else { max_connections },
         max_queued_bytes: wild::MAX_QUEUED_BYTES,
-        max_per_address: [None, Some(bounds::UNREACHED_PER_ADDRESS), Some(1), Some(3)]
-            [random.usize(..4)],
+        max_per_address: match random.usize(..8) {
+            0 => Some(1),
+            1 => Some(3),
+            2..5 => Some(bounds::UNREACHED_PER_ADDRESS),
+            _ => None,
+        },
         backlog,
         buffers: pick(random, [1, 4, 16, 64]) as u16,
         buffer_size: pick(random, [16, 64, 512, 2_048]),
