@@ -378,6 +378,19 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_bodies_adds_up_until_they_are_dropped() {
+        let total = Rc::default();
+        let (mut first, mut second) = (BodyMemory::new(&total), BodyMemory::new(&total));
+        assert_eq!(first.set(5), 5);
+        assert_eq!(second.set(7), 12);
+        assert_eq!(first.set(2), 9);
+        drop(second);
+        assert_eq!(first.set(3), 3);
+        drop(first);
+        assert_eq!(total.get(), 0);
+    }
+
+    #[test]
     fn chunk_framing_is_bounded() {
         let small = "1|x|".repeat(100_000) + "0||";
         assert!(chunked(&small).is_ok_and(|whole| whole.is_some()));

@@ -114,6 +114,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn removed_coding_is_the_only_one_removed() {
+        for removed in Coding::ALL {
+            let mut codings = Codings::default();
+            Coding::ALL.into_iter().for_each(|coding| codings.add(coding));
+            codings.remove(removed);
+            for coding in Coding::ALL {
+                assert_eq!(
+                    codings.has(coding),
+                    coding != removed,
+                    "{coding:?} without {removed:?}"
+                );
+            }
+            codings.remove(removed);
+            assert!(!codings.has(removed), "{removed:?} removed twice");
+        }
+    }
+
+    #[test]
     fn best_available_and_accepted_coding_is_chosen() {
         use Coding::{Brotli, Gzip, Zstd};
         let set = |codings: &[Coding]| {
