@@ -139,7 +139,7 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
         .limits(limits)
         .files(options.root()?)
         .workers(options.cores.len() as u16)
-        .lab()
+        .lab_routes()
         .route("/hello", |_: evring_httpd::Request| HELLO)
         .start();
     let ended = |e| Failure::new(&options.mechanism, e);

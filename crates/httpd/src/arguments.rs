@@ -280,7 +280,7 @@ impl Arguments {
         };
         let mut server = Server::builder().backend(backend).workers(budget.workers).config(config);
         server = server.limits(limits).precompressed(!self.no_precompressed);
-        server = server.listing(self.autoindex).max_age(self.max_age);
+        server = server.autoindex(self.autoindex).max_age(self.max_age);
         for addresses in &self.listen {
             server = server.listen(&addresses[..]);
         }
@@ -294,6 +294,6 @@ impl Arguments {
             let path = (path.as_os_str() != "-").then(|| path.clone());
             server = server.access_log(AccessLog { path, reopen: Arc::clone(reopen) });
         }
-        if self.lab { server.lab() } else { server }
+        if self.lab { server.lab_routes() } else { server }
     }
 }

@@ -40,7 +40,7 @@ impl fmt::Display for TooFewDescriptors {
         let TooFewDescriptors { limit, needed } = self;
         write!(
             f,
-            "can't serve with {limit} descriptors, the hard limit of this process (ulimit \
+            "cannot serve with {limit} descriptors, the hard limit of this process (ulimit \
              -Hn): one worker needs {needed}; raise the limit"
         )
     }
@@ -113,8 +113,9 @@ impl DescriptorDemand {
         }
         if budget.workers < self.workers {
             let (n, requested) = (budget.workers, self.workers);
+            let plural = if n == 1 { "" } else { "s" };
             warn!(
-                "{n} workers instead of {requested}: the process is limited to {limit} descriptors \
+                "{n} worker{plural} instead of {requested}: the process is limited to {limit} descriptors \
                  (ulimit -Hn); raise the limit"
             );
         }

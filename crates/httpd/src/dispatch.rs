@@ -61,7 +61,7 @@ impl Site {
             match x.io.lateness(x.id) {
                 Lateness::InTime => {}
                 Lateness::Late => {
-                    self.metrics.own().refused_late.add(1);
+                    self.metrics.own().rejected_late.add(1);
                     return self.send_error(x, Status::BUSY, options);
                 }
                 Lateness::Abandoned => {
@@ -122,7 +122,7 @@ impl Site {
                 return true;
             }
             Ok((None, _)) => {
-                self.metrics.own().refused_bodies.add(1);
+                self.metrics.own().rejected_bodies.add(1);
                 Err(Status::BUSY)
             }
             Ok((Some(response), _)) => Ok(response),

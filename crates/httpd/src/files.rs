@@ -29,7 +29,7 @@ pub(crate) struct FileOptions {
     /// Whether to look for compressed files next to a file.
     pub(crate) precompressed: bool,
     /// Whether a directory without an index is listed.
-    pub(crate) listing: bool,
+    pub(crate) autoindex: bool,
     /// Value of `Cache-Control: max-age` in seconds; `None` omits the field.
     pub(crate) max_age: Option<u32>,
 }
@@ -45,7 +45,7 @@ impl Drop for OpenFileSlot {
 
 impl Default for FileOptions {
     fn default() -> Self {
-        FileOptions { precompressed: true, listing: false, max_age: None }
+        FileOptions { precompressed: true, autoindex: false, max_age: None }
     }
 }
 
@@ -318,7 +318,7 @@ impl Site {
                         return self.answer_revalidated(x, file, request);
                     }
                     let Some(from) = self.reserve_slot(from) else {
-                        self.metrics.own().refused_files.add(1);
+                        self.metrics.own().rejected_files.add(1);
                         return LookupResult::Answered(self.send_error(
                             x,
                             Status::BUSY,
@@ -366,7 +366,7 @@ impl Site {
                 let status = Status::of(&error);
                 let is_directory = file.name().ends_with(b"/");
                 let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
-                if self.file_options.listing && has_no_index {
+                if self.file_options.autoindex && has_no_index {
                     file.step = LookupStep::List;
                     return LookupResult::NextStep;
                 }

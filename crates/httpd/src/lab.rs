@@ -17,7 +17,7 @@ impl Builder {
     /// Adds handlers for experiments: `/spin?us=N` uses N microseconds of CPU time (at most ten
     /// seconds), `/bytes?n=N` sends N bytes (at most 1 GiB), and `/echo` returns the request's
     /// body, or its head if it has no body. Do not expose them to the public.
-    pub fn lab(self) -> Self {
+    pub fn lab_routes(self) -> Self {
         self.route("/spin", shed_if_late(spin)).route("/bytes", bytes).route("/echo", echo)
     }
 }

@@ -80,8 +80,11 @@ fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::erro
 /// Returns the message that connections are accepted.
 fn ready_line(server: &Server, workers: u16) -> String {
     let addresses: Vec<_> = server.addresses().iter().map(|at| format!("http://{at}")).collect();
-    let backend = server.backend();
-    format!("listening on {} (backend {backend}, {workers} workers)", addresses.join(" and "))
+    let (backend, plural) = (server.backend(), if workers == 1 { "" } else { "s" });
+    format!(
+        "listening on {} (backend {backend}, {workers} worker{plural})",
+        addresses.join(" and ")
+    )
 }
 
 /// Registers the signals that stop the server; the second one exits the process.

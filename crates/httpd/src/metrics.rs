@@ -47,33 +47,33 @@ macro_rules! counts {
 
 counts! {
     /// Responses, by class of status.
-    replies_2xx,
-    replies_3xx,
-    replies_4xx,
-    replies_5xx,
+    responses_2xx,
+    responses_3xx,
+    responses_4xx,
+    responses_5xx,
     /// Bytes of response bodies.
     body_bytes,
     /// Connections accepted and closed.
     connections_accepted,
     connections_closed,
     /// Limits exceeded: responses 408, 413, 414 and 431, and resets of slow clients.
-    refused_slow,
-    refused_body,
-    refused_line,
-    refused_head,
+    rejected_slow,
+    rejected_body,
+    rejected_line,
+    rejected_head,
     reset_slow,
     /// Requests answered with 503: the memory for bodies, or the number of open files, was at
     /// its limit.
-    refused_bodies,
-    refused_files,
+    rejected_bodies,
+    rejected_files,
     /// Expensive requests shed after queueing too long: answered with 503, and reset because the
     /// client had given up.
-    refused_late,
+    rejected_late,
     reset_late,
     /// Connections reset before they were served, as they had queued too long.
     connections_lost,
     /// Connections reset as their address was at its limit.
-    refused_addresses,
+    rejected_addresses,
     /// Connections in the listen queue that were reset at shutdown, as there was no room.
     reset_at_stop,
     /// Total length of the workers' listen queues, and connections that they can serve per second,
@@ -86,7 +86,7 @@ counts! {
     overruns,
     /// Event loop iterations, CPU time of the threads, and events of the kernel interface.
     turns,
-    processor_us,
+    cpu_us,
     system_calls,
     buffer_shortages,
     completion_overflows,
@@ -98,10 +98,10 @@ impl WorkerMetrics {
     #[inline]
     pub(crate) fn count_response(&self, status: u16, body: u64) {
         let class = match status {
-            ..300 => &self.replies_2xx,
-            300..400 => &self.replies_3xx,
-            400..500 => &self.replies_4xx,
-            500.. => &self.replies_5xx,
+            ..300 => &self.responses_2xx,
+            300..400 => &self.responses_3xx,
+            400..500 => &self.responses_4xx,
+            500.. => &self.responses_5xx,
         };
         class.add(1);
         self.body_bytes.add(body);
@@ -113,10 +113,10 @@ impl WorkerMetrics {
     #[cold]
     fn count_limit(&self, status: u16) {
         let counter = match status {
-            _ if status == Status::TIMEOUT.0 => &self.refused_slow,
-            _ if status == Status::BODY.0 => &self.refused_body,
-            _ if status == Status::LINE.0 => &self.refused_line,
-            _ if status == Status::HEAD.0 => &self.refused_head,
+            _ if status == Status::TIMEOUT.0 => &self.rejected_slow,
+            _ if status == Status::BODY.0 => &self.rejected_body,
+            _ if status == Status::LINE.0 => &self.rejected_line,
+            _ if status == Status::HEAD.0 => &self.rejected_head,
             _ => return,
         };
         counter.add(1);
@@ -136,12 +136,12 @@ impl WorkerMetrics {
         }
         self.accept_pauses.set(accept_pauses);
         self.connections_lost.set(stats.abandoned);
-        self.refused_addresses.set(stats.refused_addresses);
+        self.rejected_addresses.set(stats.rejected_addresses);
         self.reset_at_stop.set(stats.reset_at_stop);
         self.backlog.set(stats.backlog.into());
         self.service_rate.set(stats.service_rate.into());
         self.overruns.set(overruns);
-        self.processor_us.set(cpu_time.as_micros() as u64);
+        self.cpu_us.set(cpu_time.as_micros() as u64);
         self.turns.set(kernel.turns);
         self.system_calls.set(kernel.system_calls);
         self.buffer_shortages.set(kernel.buffer_shortages);

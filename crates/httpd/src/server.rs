@@ -86,9 +86,9 @@ impl Builder {
         Builder { file_options: FileOptions { precompressed: on, ..self.file_options }, ..self }
     }
 
-    /// See [`Site::listing`].
-    pub fn listing(self, on: bool) -> Self {
-        Builder { file_options: FileOptions { listing: on, ..self.file_options }, ..self }
+    /// See [`Site::autoindex`].
+    pub fn autoindex(self, on: bool) -> Self {
+        Builder { file_options: FileOptions { autoindex: on, ..self.file_options }, ..self }
     }
 
     /// See [`Site::max_age`].
@@ -131,8 +131,8 @@ impl Builder {
         let Builder { config, limits, workers, .. } = self;
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
         info!(
-            "memory at full load: at most {} MiB in addition to the program itself; each of {workers} workers \
-             has {} connections, {} MiB buffered, {} MiB of bodies and {} MiB of cached files",
+            "memory at full load: at most {} MiB in addition to the program itself; workers: {workers}, each with \
+             {} connections, {} MiB buffered, {} MiB of bodies and {} MiB of cached files",
             mib(self.memory_at_full_load()),
             config.max_connections,
             mib(config.max_buffered_bytes),

@@ -123,8 +123,8 @@ impl Site {
 
     /// Enables listings of directories without an `index.html`. Disabled by default.
     #[must_use]
-    pub fn listing(self, on: bool) -> Self {
-        Site { file_options: FileOptions { listing: on, ..self.file_options }, ..self }
+    pub fn autoindex(self, on: bool) -> Self {
+        Site { file_options: FileOptions { autoindex: on, ..self.file_options }, ..self }
     }
 
     /// Sets `Cache-Control: max-age` of files, in seconds. The default is no field, which leaves

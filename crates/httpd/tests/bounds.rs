@@ -445,7 +445,7 @@ fn connections_beyond_the_limit_per_address_are_reset() {
             }
         }
         assert_eq!(connect_from(3, serving).get("/none").status, 404, "{name}");
-        assert_eq!(count(serving, "refused_addresses"), 17, "{name}");
+        assert_eq!(count(serving, "rejected_addresses"), 17, "{name}");
     });
 }
 

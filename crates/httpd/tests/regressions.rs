@@ -142,7 +142,7 @@ proptest! {
 #[test]
 fn directory_path_ending_in_dots_was_not_found() {
     let root = site(&[("sub/a", b""), ("sub/inner/b", b"")]);
-    let mut stage = Stage::with(Site::new(Some(Root(0))).listing(true), root.path());
+    let mut stage = Stage::with(Site::new(Some(Root(0))).autoindex(true), root.path());
     let page = |stage: &mut Stage, target: &str| {
         let response = get(stage, target);
         assert_eq!(response.status, 200, "{target}");
@@ -224,7 +224,7 @@ fn body_memory_was_bounded_per_connection_only() {
         };
         let response = rejected.response(true);
         assert_eq!((response.status, response.field("Retry-After")), (503, Some("1")), "{backend}");
-        assert_eq!(counts(&mut connect())["refused_bodies"], 1, "{backend}");
+        assert_eq!(counts(&mut connect())["rejected_bodies"], 1, "{backend}");
         for client in &mut clients {
             client.send(b"x");
             let response = client.response(true);
@@ -391,7 +391,7 @@ fn low_descriptor_limit_left_one_connection() {
                 }
             }
             let counts = counts(&mut clients[0]);
-            assert_eq!(counts["replies_5xx"], 0, "{backend} {limit}");
+            assert_eq!(counts["responses_5xx"], 0, "{backend} {limit}");
             assert_eq!(counts["connections_accepted"], connections, "{backend} {limit}");
         }
     }
@@ -403,13 +403,13 @@ fn server_started_with_too_few_descriptors() {
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.starts_with("httpd: can't serve with 16 descriptors"), "{text}");
+    assert!(text.starts_with("httpd: cannot serve with 16 descriptors"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
     // If they suffice for one worker, there is one.
     let arguments = ["--listen", "127.0.0.1:0", "--workers", "8"];
     let serving = Serving::of(limited("ulimit -n 40", &arguments));
-    assert!(serving.before.contains(" 1 workers instead of 8"), "{}", serving.before);
-    assert!(serving.line.contains(", 1 workers)"), "{}", serving.line);
+    assert!(serving.before.contains(" 1 worker instead of 8"), "{}", serving.before);
+    assert!(serving.line.contains(", 1 worker)"), "{}", serving.line);
     assert_eq!(serving.connect().get("/").status, 200);
 }
 
@@ -470,7 +470,7 @@ fn slow_readers_of_equivalent_paths_used_all_descriptors() {
         assert!(served >= 100 && rejected > 0 && served + rejected == 140, "{backend} {served}");
         let mut another = serving.connect();
         assert_eq!(another.get("/small").body, b"small", "{backend}");
-        assert_eq!(counts(&mut another)["refused_files"], rejected, "{backend}");
+        assert_eq!(counts(&mut another)["rejected_files"], rejected, "{backend}");
         // When the clients have closed, there is room again.
         drop(clients);
         while another.get("/other").status != 200 {}
