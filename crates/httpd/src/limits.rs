@@ -51,17 +51,24 @@ impl Limits {
     /// Maximum of [`Limits::max_headers`].
     pub const MAX_HEADERS: usize = 64;
 
+    /// Memory of the positions of a field in a head that waits, in bytes.
+    pub(crate) const FIELD_BYTES: usize = 16;
+
     /// Maximum overhead of a request's field or of a cached file, in bytes.
     const OVERHEAD: usize = 1024;
 
     /// Returns the maximum bytes that a site holds for `connections`, without the memory of the
     /// mechanism, of handlers and of directory listings.
     pub(crate) fn memory(&self, connections: u32) -> usize {
-        let head = self.max_head_bytes.min(Self::MAX_HEAD_BYTES);
+        let (max_head, max_headers) = (
+            self.max_head_bytes.min(Self::MAX_HEAD_BYTES),
+            self.max_headers.min(Self::MAX_HEADERS),
+        );
+        let head = max_head + max_headers * Self::FIELD_BYTES;
         // A request that waits for a file holds its head, its target, and the file's path in each coding.
         // One that receives its body holds its head twice: as bytes and as header fields.
-        let file = head + 5 * self.max_request_line_bytes.min(head);
-        let body = 2 * head + self.max_headers.min(Self::MAX_HEADERS) * Self::OVERHEAD / 4;
+        let file = head + 5 * self.max_request_line_bytes.min(max_head);
+        let body = head + max_head + max_headers * Self::OVERHEAD / 4;
         // A file evicted from the cache stays in memory until the responses with it are sent.
         let responses =
             HIGH_WATER + self.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES) as usize;
