@@ -15,6 +15,9 @@
 //! ranges and precompressed files. Malformed requests are rejected. It does not support TLS.
 
 mod decision;
+mod file_options;
+#[cfg(feature = "cli")]
+mod flags;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod limits;
@@ -26,8 +29,10 @@ mod site;
 pub use bytes;
 pub use evring;
 pub use evring::{AnyMechanism, Config, Root};
+pub use file_options::FileOptions;
 pub use http;
 pub use limits::Limits;
+pub use server::options::{Addresses, ConnectionLimits, Options};
 pub use server::{Error, Server};
 pub use site::Site;
 pub use site::handler::{

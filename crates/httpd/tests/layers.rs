@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, lowest first, by the names of their modules.
-const LAYERS: [&str; 6] = ["limits", "message", "decision", "response", "site", "server"];
+const LAYERS: [&str; 8] =
+    ["flags", "limits", "file_options", "message", "decision", "response", "site", "server"];
 
 /// Modules by name, such as `site::cache`, with the modules that they import.
 type Imports = BTreeMap<String, BTreeSet<String>>;

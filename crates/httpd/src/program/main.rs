@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 /// Serves until a signal arrives.
 fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = exit_at_second_signal()?;
-    let (backend, note) = backends::choose(&arguments.backend)?;
+    let (backend, note) = backends::choose(&arguments.options.backend)?;
     let reopen = Arc::default();
     for signal in [SIGHUP, SIGUSR1] {
         signal_hook::flag::register(signal, Arc::clone(&reopen))?;

@@ -2,6 +2,7 @@
 //! share only handlers and metrics.
 
 mod lab;
+pub(crate) mod options;
 
 use std::fmt;
 use std::io;
@@ -15,9 +16,10 @@ use std::time::{Duration, Instant};
 use evring::{AnyMechanism, Config, KernelError, RemoteHandle, Root, StartError, Stats};
 use tracing::info;
 
+use crate::file_options::FileOptions;
 use crate::limits::Limits;
+use crate::server::options::Options;
 use crate::site::Site;
-use crate::site::files::FileOptions;
 use crate::site::handler::Handler;
 use crate::site::log::{AccessLog, LogSender, LogWriter};
 use crate::site::metrics::Metrics;
@@ -44,6 +46,25 @@ pub struct Builder {
     status: Option<bool>,
     log: Option<AccessLog>,
     config: Config,
+}
+
+impl From<Options> for Builder {
+    fn from(options: Options) -> Self {
+        let config = Config::from(&options);
+        let Options { listen, backend, workers, files, limits, .. } = options;
+        let builder = Builder {
+            listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
+            backend,
+            workers,
+            routes: Routes::default(),
+            limits,
+            file_options: files,
+            status: options.status.then_some(true),
+            log: options.access_log.map(AccessLog::from),
+            config,
+        };
+        if options.lab_routes { builder.lab_routes() } else { builder }
+    }
 }
 
 impl Builder {
@@ -150,7 +171,7 @@ impl Builder {
     /// If an address, the mechanism, the access log or a thread cannot be set up.
     pub fn start(mut self) -> Result<Server, Error> {
         if self.listen.is_empty() && self.config.listen.is_empty() {
-            self = self.listen(SocketAddr::from(([127, 0, 0, 1], 8080)));
+            self.listen = Builder::from(Options::default()).listen;
         }
         for addresses in std::mem::take(&mut self.listen) {
             self.config.listen.extend(addresses.map_err(Error::Address)?);
@@ -329,17 +350,7 @@ impl Drop for StopOnDrop {
 impl Server {
     /// Creates a builder with default settings.
     pub fn builder() -> Builder {
-        Builder {
-            listen: Vec::new(),
-            backend: "auto".to_owned(),
-            workers: 1,
-            routes: Routes::default(),
-            limits: Limits::default(),
-            file_options: FileOptions::default(),
-            status: None,
-            log: None,
-            config: Config::default(),
-        }
+        Builder { listen: Vec::new(), ..Builder::from(Options::default()) }
     }
 
     /// Returns the addresses that the server listens on.

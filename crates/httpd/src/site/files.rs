@@ -12,6 +12,7 @@ use crate::decision::coding::{Coding, Codings, choose};
 use crate::decision::conditions::Validators;
 use crate::decision::options::ResponseOptions;
 use crate::decision::representation::RepresentationHeaders;
+use crate::file_options::FileOptions;
 use crate::limits::Limits;
 use crate::message::request::{KeptHead, Request};
 use crate::message::status::Status;
@@ -23,28 +24,12 @@ use crate::site::log::LoggedRequest;
 use crate::site::lookup::{FileLookup, LookupStep};
 use crate::site::state::{PendingWork, State};
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FileOptions {
-    /// Whether to look for compressed files next to a file.
-    pub(crate) precompressed: bool,
-    /// Whether a directory without an index is listed.
-    pub(crate) autoindex: bool,
-    /// Value of `Cache-Control: max-age` in seconds; `None` omits the field.
-    pub(crate) max_age: Option<u32>,
-}
-
 /// A slot for an open file, released on drop.
 struct OpenFileSlot(Rc<Cell<usize>>);
 
 impl Drop for OpenFileSlot {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
-    }
-}
-
-impl Default for FileOptions {
-    fn default() -> Self {
-        FileOptions { precompressed: true, autoindex: false, max_age: None }
     }
 }
 

@@ -132,6 +132,13 @@ pub struct AccessLog {
     pub reopen: Arc<AtomicBool>,
 }
 
+impl From<PathBuf> for AccessLog {
+    /// Selects standard output for `-`.
+    fn from(path: PathBuf) -> Self {
+        AccessLog { path: (path.as_os_str() != "-").then_some(path), ..AccessLog::default() }
+    }
+}
+
 impl LogWriter {
     /// Capacity of each worker's buffer. Lines beyond it are lost and counted.
     pub(crate) const BUFFER_BYTES: usize = 1 << 20;
