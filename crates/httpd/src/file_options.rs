@@ -2,6 +2,7 @@
 
 /// Settings for files.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 pub struct FileOptions {
     /// Serve precompressed files: `a.css.br`, `a.css.zst` or `a.css.gz` instead of `a.css`, to clients

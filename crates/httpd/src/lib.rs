@@ -23,17 +23,17 @@ pub mod fuzzing;
 mod limits;
 mod message;
 mod response;
-pub mod server;
+mod server;
 mod site;
 
 pub use bytes;
 pub use evring;
-pub use evring::{AnyMechanism, Config, Root};
+pub use evring::{Config, Root};
 pub use file_options::FileOptions;
 pub use http;
 pub use limits::Limits;
 pub use server::options::{Addresses, ConnectionLimits, Options};
-pub use server::{Error, Server};
+pub use server::{Builder, Error, Handle, Server};
 pub use site::Site;
 pub use site::handler::{
     Answer, Body, BodySink, Handler, IntoResponse, Request, Response, shed_if_late,

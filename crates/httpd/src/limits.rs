@@ -8,7 +8,14 @@ use evring::{FileOp, HIGH_WATER};
 use crate::flags;
 
 /// Limits per client and for the server's memory. Every resource is bounded.
+///
+/// ```
+/// let mut limits = evring_httpd::Limits::default();
+/// limits.max_body_bytes = 8 << 20;
+/// let server = evring_httpd::Server::builder().limits(limits);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Limits"))]
 pub struct Limits {
     /// Maximum bytes of a request line, including the URI, up to 16384; longer ones get 414

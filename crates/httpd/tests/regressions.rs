@@ -121,7 +121,11 @@ proptest! {
         fields in 1..4usize,
     ) {
         let bytes = [start.as_bytes(), &pieces.concat()].concat();
-        let limits = Limits { max_request_line_bytes: line, max_head_bytes: head, max_headers: fields, max_body_bytes: 5, ..Limits::default() };
+        let mut limits = Limits::default();
+limits.max_request_line_bytes = line;
+limits.max_head_bytes = head;
+limits.max_headers = fields;
+limits.max_body_bytes = 5;
         let site = Site::new(None).limits(limits).route("/", |request: Request| request.into_body());
         let mut stage = Stage::with(site, "/nowhere".as_ref());
         let mut outcome = |pieces: &mut dyn Iterator<Item = &[u8]>| {
@@ -179,7 +183,8 @@ fn slow_readers_of_files_used_all_descriptors() {
     for n in 0..6 {
         fs::write(root.path().join(n.to_string()), vec![n; 100_000]).unwrap();
     }
-    let limits = Limits { max_open_files: 4, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_open_files = 4;
     let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
     // Files that are not being sent are closed to make room.
     for n in 0..6 {
@@ -203,7 +208,8 @@ fn slow_readers_of_files_used_all_descriptors() {
 #[test]
 fn body_memory_was_bounded_per_connection_only() {
     // Three bodies of 40,000 bytes hold 64 KiB each.
-    let limits = Limits { max_body_memory: 200_000, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_body_memory = 200_000;
     on_every_backend(|backend| {
         let handler = |request: Request| request.body().len().to_string();
         let server =
@@ -251,7 +257,8 @@ fn change_unseen(backend: &'static str, name: &str) {
     let path = root.path().join(name);
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
-    let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.cache_ttl = Duration::ZERO;
     let server = Server::start(backend, config, limits);
     let mut client = server.connect();
     let mut get = |fields: &str| {
@@ -307,7 +314,8 @@ fn contents_with_equal_modification_times_had_the_same_tag() {
 fn writes_within_one_clock_tick_had_the_same_tag() {
     let root = site(&[]);
     let path = root.path().join("file");
-    let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.cache_ttl = Duration::ZERO;
     for len in [10, 70_000] {
         for round in 0..100u8 {
             let site = Site::new(Some(Root(0))).limits(limits.clone());

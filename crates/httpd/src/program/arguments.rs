@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
-use evring_httpd::server::Builder;
-use evring_httpd::{AccessLog, Config, Options};
+use evring_httpd::{AccessLog, Builder, Config, Options};
 use tracing::level_filters::LevelFilter;
 
 use crate::descriptors::{DescriptorBudget, DescriptorDemand};
@@ -63,7 +62,10 @@ impl Arguments {
         let config = Config { max_file_ops: budget.max_file_ops, ..Config::from(&options) };
         let server = Builder::from(options).backend(backend).config(config);
         match log {
-            Some(log) => server.access_log(AccessLog { reopen: Arc::clone(reopen), ..log }),
+            Some(mut log) => {
+                log.reopen = Arc::clone(reopen);
+                server.access_log(log)
+            }
             None => server,
         }
     }

@@ -12,7 +12,7 @@ use crate::response::head::{begin_head, end_head, put, put_length, put_validator
 use crate::response::prepared::PreparedResponse;
 use crate::response::sent::Sent;
 
-/// Sends responses to a connection, the last parameters but one of its methods.
+/// Sends responses to a connection, which is the first parameter of its methods.
 #[derive(Debug)]
 pub(crate) struct Responder {
     pub(crate) clock: Clock,
@@ -28,8 +28,8 @@ impl Responder {
     /// Answers a request with a prepared response, or the part that it requests.
     pub(crate) fn send_planned(
         &mut self,
-        prepared: &mut PreparedResponse,
         (io, to): (&mut impl Commands, ConnId),
+        prepared: &mut PreparedResponse,
         request: &Request<'_>,
         options: ResponseOptions,
     ) -> Sent {
@@ -38,7 +38,7 @@ impl Responder {
         let (queued, len) = match plan {
             Plan::Whole => return prepared.send(io, to, &self.clock, options),
             Plan::NotModified => {
-                return self.send_not_modified(&prepared.representation, (io, to), options);
+                return self.send_not_modified((io, to), &prepared.representation, options);
             }
             Plan::PreconditionFailed => {
                 return self.send_status((io, to), Status::PRECONDITION, b"", options);
@@ -55,8 +55,8 @@ impl Responder {
 
     fn send_not_modified(
         &mut self,
-        representation: &RepresentationHeaders,
         (io, to): (&mut impl Commands, ConnId),
+        representation: &RepresentationHeaders,
         options: ResponseOptions,
     ) -> Sent {
         let out = &mut self.scratch;

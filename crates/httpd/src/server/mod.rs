@@ -55,7 +55,7 @@ impl From<Options> for Builder {
         let builder = Builder {
             listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
             backend,
-            workers,
+            workers: workers.max(1),
             routes: Routes::default(),
             limits,
             file_options: files,
@@ -392,6 +392,7 @@ impl Drop for Server {
 }
 
 /// The error that prevented a server from starting or terminated it.
+#[non_exhaustive]
 pub enum Error {
     /// An address is invalid, or its name cannot be resolved.
     Address(io::Error),

@@ -14,7 +14,7 @@ use crate::file_options::FileOptions;
 use crate::flags;
 use crate::limits::Limits;
 
-/// The settings of a server, from which a [`Builder`](crate::server::Builder) can be made.
+/// The settings of a server, from which a [`Builder`](crate::Builder) can be made.
 ///
 /// With the feature `cli`, they are flags of a program that uses `clap`.
 #[derive(Clone, Debug)]

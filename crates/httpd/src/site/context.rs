@@ -7,7 +7,9 @@ use tracing::debug;
 
 use crate::decision::options::ResponseOptions;
 use crate::limits::Limits;
+use crate::message::request::Request;
 use crate::message::status::Status;
+use crate::response::prepared::PreparedResponse;
 use crate::response::responder::Responder;
 use crate::site::log::{Entry, LogSender, LoggedRequest};
 use crate::site::metrics::Metrics;
@@ -37,6 +39,19 @@ impl Context {
         options: ResponseOptions,
     ) -> bool {
         let sent = self.responder.send_error((x.io, x.id), status, options);
+        x.state.record(sent)
+    }
+
+    /// Answers a request with a prepared response, or the part that it requests. Returns whether the
+    /// next request may be processed.
+    pub(crate) fn send_planned(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        prepared: &mut PreparedResponse,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> bool {
+        let sent = self.responder.send_planned((x.io, x.id), prepared, request, options);
         x.state.record(sent)
     }
 

@@ -118,8 +118,7 @@ impl Files {
         };
         match found {
             CacheLookup::Fresh(prepared, _) => {
-                let to = (&mut *x.io, x.id);
-                Some(x.state.record(context.responder.send_planned(prepared, to, request, options)))
+                Some(context.send_planned(x, prepared, request, options))
             }
             CacheLookup::Stale(target, paths) => {
                 let mut lookup = FileLookup::revalidate(target, paths, coding, options);
@@ -396,9 +395,7 @@ impl Files {
         };
         match choose_unless_coded(file, request, codings) {
             None => {
-                let to = (&mut *x.io, x.id);
-                let sent = context.responder.send_planned(prepared, to, request, file.options);
-                LookupResult::Answered(x.state.record(sent))
+                LookupResult::Answered(context.send_planned(x, prepared, request, file.options))
             }
             Some(coding) => {
                 file.codings = codings;
@@ -419,9 +416,8 @@ impl Files {
         file.coding = Some(coding);
         file.put_key(&mut self.key);
         if let CacheLookup::Fresh(prepared, _) = self.cache.find(&self.key, x.io.now()) {
-            let to = (&mut *x.io, x.id);
-            let sent = context.responder.send_planned(prepared, to, request, file.options);
-            return LookupResult::Answered(x.state.record(sent));
+            let proceed = context.send_planned(x, prepared, request, file.options);
+            return LookupResult::Answered(proceed);
         }
         file.step = LookupStep::Open;
         LookupResult::NextStep
@@ -453,10 +449,8 @@ impl Files {
             }
         };
         let chosen = choose_unless_coded(file, request, file.codings);
-        let proceed = chosen.is_none() && {
-            let to = (&mut *x.io, x.id);
-            x.state.record(context.responder.send_planned(&mut prepared, to, request, file.options))
-        };
+        let proceed =
+            chosen.is_none() && context.send_planned(x, &mut prepared, request, file.options);
         if is_complete && is_stable {
             let codings = file.codings_beside();
             file.put_key(&mut self.key);

@@ -123,8 +123,9 @@ pub(crate) struct LogWriter {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Destination of the access log.
+/// Destination of the access log; the default is standard output.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct AccessLog {
     /// File to append to; `None` selects standard output.
     pub path: Option<PathBuf>,

@@ -231,11 +231,11 @@ impl Site {
             .replace("{backend}", &self.backend)
             .replace("{version}", env!("CARGO_PKG_VERSION"));
         let representation = RepresentationHeaders::plain("text/html; charset=utf-8");
-        let responder = &mut self.context.responder;
-        let mut prepared = PreparedResponse::new(representation, page.as_bytes(), &responder.clock);
-        let sent = responder.send_planned(&mut prepared, (x.io, x.id), request, options);
+        let clock = &self.context.responder.clock;
+        let mut prepared = PreparedResponse::new(representation, page.as_bytes(), clock);
+        let proceed = self.context.send_planned(x, &mut prepared, request, options);
         self.files.cache.insert(b"/", prepared, None, x.io.now());
-        x.state.record(sent)
+        proceed
     }
 
     fn show_status(
