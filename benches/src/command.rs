@@ -18,6 +18,13 @@ of the requests, the figures are unreliable, and a warning is printed.
 Exit status: 0 if the load ran to its end and at least one reply was good, 2 for invalid options, 1 \
 otherwise; partial results are printed.";
 
+/// Help text after the options of `lab run`.
+const GOALS: &str = "\
+A ratio is the median of its rounds, with its 95 % bootstrap interval. A goal is met if the whole \
+interval keeps the limit, open if the limit lies in it or the rounds are fewer than five, else missed.
+
+Exit status: 0 if no goal was missed, 3 if one was, 2 for invalid options, 1 if the experiment failed.";
+
 /// Measures the mechanisms on this machine
 #[derive(Parser)]
 #[command(name = "lab", version)]
@@ -31,6 +38,7 @@ pub(crate) enum Command {
     /// List the experiments
     List(List),
     /// Run an experiment
+    #[command(after_help = GOALS)]
     Run(Run),
     /// Write the last runs to one HTML file with plots and tables
     Report(Report),

@@ -11,6 +11,8 @@ pub(crate) enum Failure {
     Request(String),
     /// The command failed; exit code 1.
     Run(String),
+    /// The experiment ran, and missed goals; exit code 3.
+    Missed(String),
 }
 
 impl Failure {
@@ -23,13 +25,14 @@ impl Failure {
         match self {
             Failure::Request(_) => ExitCode::from(2),
             Failure::Run(_) => ExitCode::FAILURE,
+            Failure::Missed(_) => ExitCode::from(3),
         }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Failure::Request(text) | Failure::Run(text)) = self;
+        let (Failure::Request(text) | Failure::Run(text) | Failure::Missed(text)) = self;
         f.write_str(text)
     }
 }

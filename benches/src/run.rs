@@ -12,8 +12,10 @@ use signal_hook::iterator::Signals;
 use crate::command::{List, Run, Simulation};
 use crate::experiments::{self, Context};
 use crate::failure::Failure;
+use crate::goals;
 use crate::measure::{enter_own_network, remove_all};
 use crate::outcome::{self, Outcome};
+use crate::ratio::{Met, Ratio};
 use crate::say::say;
 
 /// Lists the experiments.
@@ -31,6 +33,9 @@ pub(crate) fn list(options: &List) -> Result<(), Failure> {
 }
 
 /// Runs an experiment.
+///
+/// # Errors
+/// Also if it missed a goal, after its outcome was saved.
 pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     let experiment = experiments::named(&options.id)?;
     let Simulation { seed, steps, trace } = &options.simulation;
@@ -70,6 +75,10 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     if trace.is_some() {
         return Ok(());
     }
+    let unmeasured = goals::unmeasured(&outcome);
+    let unmeasured =
+        unmeasured.into_iter().map(|name| format!("Not measured, with a goal: {name}."));
+    outcome.notes.extend(unmeasured);
     outcome.quick = quick;
     outcome.date = fmt_http_date(SystemTime::now());
     let path = outcome::directory()?.join(format!("{}.json", experiment.id));
@@ -77,7 +86,28 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     let saved = options.json.as_deref().map_or(Ok(()), |path| outcome.save(path));
     say(summary(&outcome))?;
     say(format_args!("saved to {}; `lab report` draws it", path.display()))?;
-    saved
+    saved?;
+    missed(&outcome).map_or(Ok(()), Err)
+}
+
+/// Returns the failure that names the missed goals, if there are any.
+fn missed(outcome: &Outcome) -> Option<Failure> {
+    let missed = outcome.ratios.iter().filter(|(_, ratio)| ratio.met == Some(Met::No));
+    let lines: Vec<_> =
+        missed.map(|(name, ratio)| format!("{name}: {}", describe(ratio))).collect();
+    (!lines.is_empty()).then(|| Failure::Missed(format!("goals missed:\n  {}", lines.join("\n  "))))
+}
+
+/// Formats a ratio with its interval, its rounds and its goal.
+fn describe(ratio: &Ratio) -> String {
+    let mut text = number(ratio.value);
+    if ratio.low != ratio.high {
+        text += &format!(" ({}, {} rounds)", ratio.interval(), ratio.per_round.len());
+    }
+    if let Some((goal, met)) = ratio.goal.zip(ratio.met) {
+        text += &format!("; goal: {goal}; met: {met}");
+    }
+    text
 }
 
 /// Removes control groups and temporary files when a signal ends this process. Servers end with
@@ -126,7 +156,7 @@ fn summary(outcome: &Outcome) -> String {
     lines.extend(outcome.notes.iter().map(|note| format!("note: {note}")));
     lines.push("ratios".to_owned());
     let ratios = outcome.ratios.iter();
-    lines.extend(ratios.map(|(name, value)| format!("  {name:40} {}", number(*value))));
+    lines.extend(ratios.map(|(name, ratio)| format!("  {name:40} {}", describe(ratio))));
     lines.extend(outcome.shows.iter().cloned());
     lines.join("\n")
 }
@@ -143,7 +173,23 @@ pub(crate) fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::*;
+
+    #[test]
+    fn missed_goals_are_a_failure_of_their_own() {
+        let mut outcome = Outcome::new("preempt");
+        outcome.ratio("wait_mode_over_send", "send", vec![11.0, 12.0, 9.0, 13.0, 12.5]);
+        outcome.ratio("uring_over_send", "send", vec![1.0; 5]);
+        assert!(missed(&outcome).is_none());
+        outcome.ratio(
+            "kernel_entries_per_event_loaded",
+            "send",
+            vec![0.06, 0.07, 0.06, 0.07, 0.06],
+        );
+        let Some(Failure::Missed(text)) = missed(&outcome) else { panic!("a goal was missed") };
+        assert!(text.contains("kernel_entries_per_event_loaded: 0.060 (0.060 to 0.070, 5 rounds); goal: at most 0.05"), "{text}");
+        assert!(!text.contains("wait_mode"), "{text}");
+    }
 
     #[test]
     fn numbers_have_few_digits() {

@@ -1,6 +1,12 @@
 //! Medians and ratios of repeated measurements.
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
+
+/// Resamples of a bootstrap interval.
+const RESAMPLES: usize = 2_000;
+/// Seed of the resamples: equal values have equal intervals.
+const SEED: u64 = 1979;
 
 /// A median with the range of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +23,20 @@ pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
     let (low, high) = (*sorted.first()?, *sorted.last()?);
     let (upper, lower) = (sorted[sorted.len() / 2], sorted[(sorted.len() - 1) / 2]);
     Some(Spread { median: (upper + lower) / 2.0, low, high })
+}
+
+/// Returns the 95 % interval of the median by the percentile bootstrap, or `None` without values.
+pub(crate) fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
+    let mut random = Rng::with_seed(SEED);
+    let mut resampled = |_| {
+        let drawn: Vec<_> =
+            (0..values.len()).filter_map(|_| random.choice(values)).copied().collect();
+        spread(&drawn).map(|drawn| drawn.median)
+    };
+    let mut medians = (0..RESAMPLES).map(&mut resampled).collect::<Option<Vec<_>>>()?;
+    medians.sort_by(f64::total_cmp);
+    let outside = RESAMPLES / 40;
+    Some((medians[outside], medians[RESAMPLES - 1 - outside]))
 }
 
 /// Returns the ratios of values measured in the same rounds. Rounds with a zero denominator are
@@ -57,6 +77,17 @@ mod tests {
         assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
         assert_eq!(spread(&[7.0]).unwrap(), Spread { median: 7.0, low: 7.0, high: 7.0 });
         assert_eq!(spread(&[]), None);
+    }
+
+    #[test]
+    fn interval_contains_the_median_and_is_repeatable() {
+        let values: Vec<_> = (1..=15).map(f64::from).collect();
+        let (low, high) = median_interval(&values).unwrap();
+        // The binomial interval of a median of 15 is from the 4th to the 12th.
+        assert!((4.0..=5.0).contains(&low) && (11.0..=12.0).contains(&high), "{low} to {high}");
+        assert_eq!(median_interval(&values), Some((low, high)));
+        assert_eq!(median_interval(&[2.0; 7]), Some((2.0, 2.0)));
+        assert_eq!(median_interval(&[]), None);
     }
 
     #[test]

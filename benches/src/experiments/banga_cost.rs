@@ -297,9 +297,7 @@ impl Arrays {
             }
         }
         let [one, .., all] = &self.costs;
-        if let Some(y) = spread(&ratios(all, one)) {
-            outcome.ratios.insert("array_10_over_1".to_owned(), y.median);
-        }
+        outcome.ratio("array_10_over_1", "interest", ratios(all, one));
     }
 }
 
@@ -363,21 +361,15 @@ fn goals(subjects: &[MechanismCost], outcome: &mut Outcome) {
     };
     for mechanism in MECHANISMS {
         let each = ratios(of(mechanism, MAX_COLD), of(mechanism, 0));
-        let Some(y) = spread(&each) else { continue };
-        outcome.point("Ratios", "", "10,000 over 0 idle", X::Name(mechanism.to_owned()), y);
-        outcome.ratios.insert(format!("{mechanism}_cold_10000_over_0"), y.median);
-        if mechanism == "interest" {
-            outcome.ratios.insert("cold_10000_over_0".to_owned(), y.median);
-        }
+        outcome.ratio(format!("{mechanism}_cold_10000_over_0"), mechanism, each);
     }
-    if let Some(y) = spread(&ratios(of("select", 2_000), of("interest", 2_000))) {
-        outcome.ratios.insert("select_over_interest_2000".to_owned(), y.median);
-    }
+    let each = ratios(of("select", 2_000), of("interest", 2_000));
+    outcome.ratio("select_over_interest_2000", "interest", each);
 }
 
 fn findings(outcome: &mut Outcome) {
     let times = MECHANISMS.iter().filter_map(|mechanism| {
-        let ratio = outcome.ratios.get(&format!("{mechanism}_cold_10000_over_0"))?;
+        let ratio = outcome.median(&format!("{mechanism}_cold_10000_over_0"))?;
         Some(format!("{mechanism} {ratio:.2}"))
     });
     let times: Vec<_> = times.collect();

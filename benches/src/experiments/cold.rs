@@ -154,13 +154,11 @@ fn figure_8(server: &ServerRuns, numbers: &[u32], outcome: &mut Outcome) {
 fn goals(servers: &[ServerRuns], rounds: usize, outcome: &mut Outcome) {
     let select = servers.iter().find(|server| server.mechanism == "select");
     let mut add = |ratio: String, above: (&ServerRuns, u32), below: (&ServerRuns, u32)| {
+        let mechanism = above.0.mechanism;
         let goodput = |(server, cold): (&ServerRuns, u32), round| server.goodput(round, cold);
         let pairs = (0..rounds).filter_map(|r| goodput(above, r).zip(goodput(below, r)));
         let (above, below): (Vec<_>, Vec<_>) = pairs.unzip();
-        if let Some(y) = spread(&ratios(&above, &below)) {
-            outcome.point("Ratios", "", &ratio, X::Name("throughput".to_owned()), y);
-            outcome.ratios.insert(ratio, y.median);
-        }
+        outcome.ratio(ratio, mechanism, ratios(&above, &below));
     };
     for server in servers {
         let name = server.mechanism.replace('-', "_");
@@ -175,7 +173,7 @@ fn goals(servers: &[ServerRuns], rounds: usize, outcome: &mut Outcome) {
 
 fn findings(outcome: &mut Outcome) {
     let (all, some) = (outcome.percentages("_18000_over_0"), outcome.percentages("_2000_over_0"));
-    let over = outcome.ratios.get("epoll_over_select_2000").map_or(String::new(), |ratio| {
+    let over = outcome.median("epoll_over_select_2000").map_or(String::new(), |ratio| {
         format!(" At 2,000, epoll has {ratio:.2} times the throughput of select.")
     });
     outcome.shows.push(format!(

@@ -118,8 +118,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         add("idle", 100.0 - busy);
         add("event notification", events);
         add("other", busy - events);
-        outcome.ratios.insert(format!("{mechanism}_event_percent"), events);
-        outcome.ratios.insert(format!("{mechanism}_idle_percent"), 100.0 - busy);
+        outcome.ratio(format!("{mechanism}_event_percent"), mechanism, vec![events]);
+        outcome.ratio(format!("{mechanism}_idle_percent"), mechanism, vec![100.0 - busy]);
         let functions = shares.iter().take(MAX_FUNCTIONS);
         let functions =
             functions.map(|s| format!("{} {:.2} %", s.function, s.percent * busy / 100.0));
@@ -139,7 +139,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 /// Adds the results and the paper's table.
 fn paper(outcome: &mut Outcome) {
     let spent = outcome.ratios.iter().filter_map(|(name, percent)| {
-        Some(format!("{} {percent:.2} %", name.strip_suffix("_event_percent")?))
+        Some(format!("{} {:.2} %", name.strip_suffix("_event_percent")?, percent.value))
     });
     let spent: Vec<_> = spent.collect();
     outcome.shows.push(format!(

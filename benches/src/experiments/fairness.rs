@@ -64,7 +64,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 fn findings(outcome: &mut Outcome) {
     let suffix = "_p99_over_p50_at_15";
     let all = outcome.ratios.iter();
-    let ratios = all.filter_map(|(name, r)| Some(format!("{} {r:.2}", name.strip_suffix(suffix)?)));
+    let ratios =
+        all.filter_map(|(name, r)| Some(format!("{} {:.2}", name.strip_suffix(suffix)?, r.value)));
     let ratios: Vec<_> = ratios.collect();
     outcome.shows.push(format!(
         "99th percentile over median of the response times at 1.5 times saturation: {}. Unanswered \
@@ -116,7 +117,7 @@ fn measure(
         let of = &trial.observed.response_us;
         if multiple > 1.0 && of.p50 > 0.0 {
             let name = format!("{}_p99_over_p50_at_15", peer.short_name());
-            outcome.ratios.insert(name, of.p99 / of.p50);
+            outcome.ratio(name, &peer.to_string(), vec![of.p99 / of.p50]);
         }
         cx.progress.inc(1);
     }

@@ -113,12 +113,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         ("hello_rate_over_h2load", ratios(&hello.ours.rate, &hello.h2load.rate)),
     ];
     for (name, ratios) in goals {
-        if let Some(ratio) = spread(&ratios) {
-            outcome.point("Ratios", "", name, X::Name("lab load".to_owned()), ratio);
-            outcome.ratios.insert(name.to_owned(), ratio.median);
-        }
+        outcome.ratio(name, "lab load", ratios);
     }
-    let ratio = |name| outcome.ratios.get(name).map_or("?".to_owned(), |r| format!("{r:.3}"));
+    let ratio = |name| outcome.median(name).map_or("?".to_owned(), |r| format!("{r:.3}"));
     outcome.shows.push(format!(
         "Where the server is the limit, `lab load` measures {} of the rate that h2load measures and {} \
          of the median latency that wrk measures. From one core it opens {} times as many connections per \

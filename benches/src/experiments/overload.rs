@@ -188,9 +188,7 @@ fn of<'a, 'b>(all: &'a [Sweep<'b>], name: &'static str, mark: &str) -> Option<&'
 fn response_times(all: &[Sweep<'_>], outcome: &mut Outcome) {
     let Some(send) = of(all, SEND, "") else { return };
     let ratio = ratios(&send.p99_ms(2.0), &send.p99_ms(0.9));
-    if let Some(ratio) = spread(&ratio) {
-        outcome.ratios.insert("served_p99_over_09c".to_owned(), ratio.median);
-    }
+    outcome.ratio("served_p99_over_09c", SEND, ratio);
 }
 
 /// Adds the thesis' comparisons, without admission control (figures 4.3, 4.4, 4.12 and 4.13).
@@ -198,10 +196,7 @@ fn thesis_ratios(all: &[Sweep<'_>], outcome: &mut Outcome) {
     let of = |name: &'static str| of(all, name, UNBOUNDED_MARK);
     let beyond = |sweep: &Sweep<'_>| [sweep.goodput(2.0), sweep.goodput(3.0)].concat();
     let mut add_ratio = |name: &str, above: Vec<f64>, below: Vec<f64>| {
-        if let Some(ratio) = spread(&ratios(&above, &below)) {
-            outcome.point("Ratios", "", name, X::Name(UNBOUNDED_MARK.to_owned()), ratio);
-            outcome.ratios.insert(name.to_owned(), ratio.median);
-        }
+        outcome.ratio(name, UNBOUNDED_MARK, ratios(&above, &below));
     };
     for (name, above, below) in [
         ("send_over_devpoll_past_saturation", SEND, "devpoll"),

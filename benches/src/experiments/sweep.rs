@@ -218,11 +218,8 @@ impl<'a> Sweep<'a> {
             outcome.notes.push(format!("{} failed: {failure}", self.name()));
         }
         for (multiple, name) in [(2.0, "r2"), (3.0, "r3")] {
-            if let Some(ratio) = spread(&self.over_peak(multiple)) {
-                let name = format!("{}_{name}", self.short_name());
-                outcome.point("Ratios", "", &name, X::Name("over the peak".to_owned()), ratio);
-                outcome.ratios.insert(name, ratio.median);
-            }
+            let name = format!("{}_{name}", self.short_name());
+            outcome.ratio(name, &self.name(), self.over_peak(multiple));
         }
     }
 }

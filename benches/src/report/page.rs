@@ -111,8 +111,8 @@ pub(super) fn figures(run: &Outcome) -> Vec<&str> {
 
 fn ratios(page: &mut String, run: &Outcome) {
     *page += "<h3>Ratios</h3>\n<table>\n";
-    for (name, value) in &run.ratios {
-        *page += &format!("<tr><td>{}<td>{}\n", escape(name), number(*value));
+    for (name, ratio) in &run.ratios {
+        *page += &format!("<tr><td>{}<td>{}\n", escape(name), number(ratio.value));
     }
     *page += "</table>\n";
 }

@@ -52,7 +52,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         report(case, &mut outcome);
     }
     if let Some(bytes) = idle {
-        outcome.ratios.insert("idle_connection_bytes".to_owned(), bytes);
+        outcome.count("idle_connection_bytes", "uring", bytes);
     }
     overall(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
@@ -160,16 +160,15 @@ fn report(case: &Case, outcome: &mut Outcome) {
     if let Some(ratio) = spread(&case.ratios()) {
         let x = X::Name(case.mechanism.to_owned());
         outcome.point("CPU over that of the floor", "ratio", case.work.name(), x, ratio);
-        outcome.ratios.insert(format!("{prefix}{name}_vs_floor_cpu"), ratio.median);
     }
-    if let Some(calls) = spread(&case.app_runs.system_calls) {
-        let name = format!("{prefix}syscalls_per_request_{name}");
-        outcome.ratios.insert(name, calls.median);
-    }
+    outcome.ratio(format!("{prefix}{name}_vs_floor_cpu"), case.mechanism, case.ratios());
+    let calls = case.app_runs.system_calls.clone();
+    outcome.ratio(format!("{prefix}syscalls_per_request_{name}"), case.mechanism, calls);
     if let Some(allocations) = spread(&case.app_runs.of(|s| s.allocations())) {
         // The maximum over both workloads.
-        let max = outcome.ratios.entry(format!("allocations_per_request_{name}")).or_default();
-        *max = max.max(allocations.high);
+        let name = format!("allocations_per_request_{name}");
+        let max = outcome.median(&name).unwrap_or(0.0).max(allocations.high);
+        outcome.count(name, case.mechanism, max);
     }
 }
 
@@ -194,7 +193,7 @@ fn figures(case: &Case, what: ServerKind, runs: &Measured, outcome: &mut Outcome
 /// Adds the maximum over all mechanisms.
 fn overall(outcome: &mut Outcome) {
     let each = outcome.ratios.iter().filter(|(n, _)| n.starts_with("allocations_per_request_"));
-    if let Some(max) = each.map(|(_, v)| *v).reduce(f64::max) {
-        outcome.ratios.insert("allocations_per_request".to_owned(), max);
+    if let Some(max) = each.map(|(_, ratio)| ratio.value).reduce(f64::max) {
+        outcome.count("allocations_per_request", "every mechanism", max);
     }
 }

@@ -50,13 +50,10 @@ pub(super) fn run(
         if round == 0 {
             figure(&trial.observed.series, burst_end, outcome);
         }
-        times.extend(recovered(&trial.observed.series, burst_end));
+        // A round without a recovery counts.
+        times.push(recovered(&trial.observed.series, burst_end).unwrap_or(f64::INFINITY));
     }
-    if let Some(times) = spread(&times) {
-        outcome.ratios.insert("recovery_s".to_owned(), times.median);
-    } else {
-        outcome.notes.push("send did not recover after the burst.".to_owned());
-    }
+    outcome.ratio("recovery_s", SEND, times);
     Ok(())
 }
 

@@ -124,11 +124,7 @@ fn goals(comparisons: &[Comparison], outcome: &mut Outcome) {
     for comparison in comparisons {
         let name = comparison.work.name;
         let mut add = |ratio: String, above: &Entry, below: &Entry, figure: fn(&Run) -> f64| {
-            let ratios = ratios(above, below, figure);
-            let Some(y) = spread(&ratios) else { return };
-            let x = X::Name(format!("{} over {}", above.peer, below.peer));
-            outcome.point("Ratios", "", &ratio, x, y);
-            outcome.ratios.insert(ratio, y.median);
+            outcome.ratio(ratio, &above.peer.to_string(), ratios(above, below, figure));
         };
         let entry = |peer| comparison.entry(peer);
         if name == "hello" {

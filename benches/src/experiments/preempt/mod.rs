@@ -294,9 +294,10 @@ fn compare(measured: &[Measured], outcome: &mut Outcome) {
         background.map_or(Vec::new(), |runs| runs.of(|observed| observed.p50_us))
     };
     for (k, one) in measured.iter().enumerate().filter(|(k, _)| *k != SEND) {
-        if let Some(ratio) = spread(&ratios(&times(k), &times(SEND))) {
+        let each = ratios(&times(k), &times(SEND));
+        if let Some(ratio) = spread(&each) {
             let name = if k == WAIT { "wait_mode" } else { one.subject.name };
-            outcome.ratios.insert(format!("{}_over_send", name.replace('-', "_")), ratio.median);
+            outcome.ratio(format!("{}_over_send", name.replace('-', "_")), "send", each);
             outcome.point(
                 OVER_SEND,
                 "times",
@@ -308,11 +309,13 @@ fn compare(measured: &[Measured], outcome: &mut Outcome) {
     }
     let entries = |load| {
         let runs = measured[SEND].at(Duty::PerConnection, load);
-        spread(&runs.map_or(Vec::new(), |runs| runs.of(|observed| observed.entries)))
+        runs.map_or(Vec::new(), |runs| runs.of(|observed| observed.entries))
     };
-    let Some((light, loaded)) = entries(LIGHT).zip(entries(TWICE)) else { return };
-    outcome.ratios.insert("kernel_entries_per_event_light".to_owned(), light.median);
-    outcome.ratios.insert("kernel_entries_per_event_loaded".to_owned(), loaded.median);
+    outcome.ratio("kernel_entries_per_event_light", "send", entries(LIGHT));
+    outcome.ratio("kernel_entries_per_event_loaded", "send", entries(TWICE));
+    let Some((light, loaded)) = spread(&entries(LIGHT)).zip(spread(&entries(TWICE))) else {
+        return;
+    };
     let Some((send, wait)) = spread(&times(SEND)).zip(spread(&times(WAIT))) else { return };
     outcome.shows.push(format!(
         "A program that computes for 1 ms at a time has a connection {:.0} us after the start of its \

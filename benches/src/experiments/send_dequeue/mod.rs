@@ -166,12 +166,12 @@ fn compare(measured: &[Measured], outcome: &mut Outcome) {
     let last = EVENTS.len() - 1;
     let mut findings = Vec::new();
     for other in others {
-        let dequeue = spread(&ratios(&other.dequeue[last], &send.dequeue[last]));
-        let whole = spread(&ratios(&other.whole[last], &send.whole[last]));
-        let Some((dequeue, whole)) = dequeue.zip(whole) else { continue };
+        let of_dequeue = ratios(&other.dequeue[last], &send.dequeue[last]);
+        let of_whole = ratios(&other.whole[last], &send.whole[last]);
+        let Some((dequeue, whole)) = spread(&of_dequeue).zip(spread(&of_whole)) else { continue };
         let name = ratio_name(other.name);
-        outcome.ratios.insert(format!("{name}_over_send"), dequeue.median);
-        outcome.ratios.insert(format!("{name}_over_send_with_queueing"), whole.median);
+        outcome.ratio(format!("{name}_over_send"), send.name, of_dequeue);
+        outcome.ratio(format!("{name}_over_send_with_queueing"), send.name, of_whole);
         let x = || X::Name(other.name.to_owned());
         outcome.point(OVER_SEND, "times", "measured", x(), dequeue);
         outcome.point(OVER_SEND, "times", "measured, queueing included", x(), whole);
