@@ -17,6 +17,7 @@ mod run;
 mod say;
 mod serve;
 mod statistics;
+mod tables;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::List(options) => run::list(&options),
         Command::Run(options) => run::run(&options),
         Command::Report(options) => report::write(&options),
+        Command::Tables(options) => tables::tables(&options),
         Command::Load(options) => load::load(&options),
         Command::Serve(options) => serve::serve(&options),
         Command::Client(options) => client::client(&options),

@@ -24,6 +24,9 @@ pub(crate) struct Outcome {
     #[serde(default)]
     pub(crate) date: String,
     pub(crate) machine: Machine,
+    /// The seed of the order of contestants and of the load; `lab run ID --seed` repeats both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
     pub(crate) series: Vec<Series>,
     /// The ratios by name, with their goals.
     pub(crate) ratios: BTreeMap<String, Ratio>,
@@ -71,6 +74,7 @@ impl Outcome {
             quick: false,
             date: String::new(),
             machine: Machine::with_tools(),
+            seed: None,
             series: Vec::new(),
             ratios: BTreeMap::new(),
             shows: Vec::new(),
@@ -165,8 +169,13 @@ pub(crate) fn directory() -> Result<PathBuf, Failure> {
 /// Returns the target directory of the workspace that contains a directory, or one inside the
 /// directory itself if there is no workspace.
 fn target(current: &Path) -> PathBuf {
-    let workspace = current.ancestors().find(|directory| directory.join("Cargo.lock").exists());
-    workspace.unwrap_or(current).join("target")
+    workspace(current).join("target")
+}
+
+/// Returns the workspace that contains a directory, or the directory itself if there is none.
+pub(crate) fn workspace(current: &Path) -> &Path {
+    let mut ancestors = current.ancestors();
+    ancestors.find(|directory| directory.join("Cargo.lock").exists()).unwrap_or(current)
 }
 
 impl std::fmt::Display for X {

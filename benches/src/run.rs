@@ -39,8 +39,8 @@ pub(crate) fn list(options: &List) -> Result<(), Failure> {
 pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     let experiment = experiments::named(&options.id)?;
     let Simulation { seed, steps, trace } = &options.simulation;
-    if options.id != "simulate" && (seed.is_some() || steps.is_some() || trace.is_some()) {
-        let what = "--seed, --steps and --trace require the experiment `simulate`";
+    if options.id != "simulate" && (steps.is_some() || trace.is_some()) {
+        let what = "--steps and --trace require the experiment `simulate`";
         return Err(Failure::Request(what.to_owned()));
     }
     if trace.is_some() && (options.json.is_some() || options.quick) {
@@ -65,21 +65,23 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
             .expect("the template is well-formed"),
     );
     // A full run may end earlier than this.
-    let seconds = if options.quick { 42 } else { 870 };
+    let seconds = if options.quick { 42 } else { 1_770 };
+    let seed = seed.unwrap_or_else(|| fastrand::u32(..).into());
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let (quick, simulation) = (options.quick, options.simulation.clone());
-    let cx = Context { quick, deadline, progress, simulation };
+    let cx = Context { quick, deadline, seed, progress, simulation };
     let mut outcome = (experiment.run)(&cx)?;
     cx.progress.finish_and_clear();
 
     if trace.is_some() {
         return Ok(());
     }
-    let unmeasured = goals::unmeasured(&outcome);
-    let unmeasured =
-        unmeasured.into_iter().map(|name| format!("Not measured, with a goal: {name}."));
-    outcome.notes.extend(unmeasured);
+    let unmeasured = goals::unmeasured(experiment.id, Some(&outcome));
+    let note = |(name, goal)| format!("Not measured, with a goal: {name}, {goal}.");
+    let notes: Vec<_> = unmeasured.map(note).collect();
+    outcome.notes.extend(notes);
     outcome.quick = quick;
+    outcome.seed = (experiment.id != "simulate").then_some(seed);
     outcome.date = fmt_http_date(SystemTime::now());
     let path = outcome::directory()?.join(format!("{}.json", experiment.id));
     outcome.save(&path)?;

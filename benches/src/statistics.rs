@@ -39,36 +39,19 @@ pub(crate) fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
     Some((medians[outside], medians[RESAMPLES - 1 - outside]))
 }
 
-/// Returns the ratios of values measured in the same rounds. Rounds with a zero denominator are
-/// skipped.
+/// Returns the ratios of values measured in the same rounds.
 pub(crate) fn ratios(above: &[f64], below: &[f64]) -> Vec<f64> {
-    above.iter().zip(below).filter(|(_, b)| **b != 0.0).map(|(a, b)| a / b).collect()
+    above.iter().zip(below).map(|(above, below)| ratio(*above, *below)).collect()
 }
 
-/// Returns the ratios of the last row to the highest row. The highest row has the highest median of
-/// ratios to the first row. A row has one value per round; values are compared within rounds.
-pub(crate) fn over_highest(rows: &[Vec<f64>]) -> Vec<f64> {
-    let [first, .., last] = rows else { return Vec::new() };
-    let height = |row: &&Vec<f64>| spread(&ratios(row, first)).map_or(0.0, |ratio| ratio.median);
-    let highest = rows.iter().max_by(|a, b| height(a).total_cmp(&height(b)));
-    highest.map_or(Vec::new(), |highest| ratios(last, highest))
+/// Returns the ratio of two values: 1 if they are equal, zero or infinity included.
+pub(crate) fn ratio(above: f64, below: f64) -> f64 {
+    if above == below { 1.0 } else { above / below }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn over_highest_compares_within_rounds() {
-        // The second and the third round were slow.
-        let closed = vec![10.0, 5.0, 4.0];
-        let (best, last) = (vec![20.0, 10.0, 8.0], vec![18.0, 10.0, 4.0]);
-        assert_eq!(over_highest(&[closed.clone(), best, last.clone()]), [0.9, 1.0, 0.5]);
-        assert_eq!(over_highest(&[closed.clone(), last.clone()]), [1.0; 3]);
-        assert_eq!(over_highest(&[last, closed]), [10.0 / 18.0, 0.5, 1.0]);
-        // Of an incomplete last round only the rows present count.
-        assert_eq!(over_highest(&[vec![2.0, 2.0], vec![4.0, 4.0], vec![3.0]]), [0.75]);
-    }
 
     #[test]
     fn median_is_the_middle_value_or_the_mean_of_two() {
@@ -94,5 +77,7 @@ mod tests {
     fn ratios_are_taken_within_rounds() {
         // The machine was twice as slow in the second round; the ratios are unaffected.
         assert_eq!(ratios(&[11.0, 22.0], &[10.0, 20.0]), [1.1, 1.1]);
+        // No round is dropped.
+        assert_eq!(ratios(&[3.0, 0.0], &[0.0, 0.0]), [f64::INFINITY, 1.0]);
     }
 }

@@ -74,6 +74,42 @@ fn send_dequeue_compares_send_with_every_method() {
     assert_eq!(series.iter().filter(whole).count(), 3 * 6);
 }
 
+/// Runs `lab tables` in a directory.
+fn tables(directory: &std::path::Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));
+    command.arg("tables").args(arguments).current_dir(directory).output().expect("the lab runs")
+}
+
+#[test]
+fn tables_of_the_pages_are_those_of_the_results() {
+    let output = tables(std::path::Path::new(env!("CARGO_MANIFEST_DIR")), &["--check"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn changed_results_are_noticed_and_written() {
+    let checkout = tempfile::tempdir().unwrap();
+    let file = |name: &str| checkout.path().join(name);
+    std::fs::create_dir_all(file("docs/results")).unwrap();
+    let page = "<!-- table: goals -->\n<!-- end of table -->\n";
+    for (name, text) in [("Cargo.lock", ""), ("README.md", page), ("BENCHMARKS.md", page)] {
+        std::fs::write(file(name), text).unwrap();
+    }
+    // A file written before ratios had rounds.
+    let old = r#"{"id": "preempt", "machine": {"cpu": "", "cores": 2, "kernel": "6.18", "versions": {}},
+        "series": [], "ratios": {"wait_mode_over_send": 11.5}, "notes": []}"#;
+    std::fs::write(file("docs/results/preempt.json"), old).unwrap();
+    let output = tables(checkout.path(), &["--check"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("README.md and BENCHMARKS.md differ from docs/results"), "{text}");
+    assert!(tables(checkout.path(), &[]).status.success());
+    assert!(tables(checkout.path(), &["--check"]).status.success());
+    let table = std::fs::read_to_string(file("README.md")).unwrap();
+    let row = "| `preempt` | `wait_mode_over_send` | 11.500 | unknown | at least 10 | open |";
+    assert!(table.contains(row), "{table}");
+}
+
 #[test]
 fn simulate_with_a_seed_makes_one_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -114,7 +150,7 @@ fn invalid_simulate_options_are_reported() {
         (&["simulate", "--trace", &nonsense], "is not a trace: the first line is not a case", 2),
         (&["simulate", "--trace", &steps], "steps must be between 1 and", 2),
         (&["simulate", "--trace", &steps, "--quick"], "--trace repeats one run", 2),
-        (&["floors", "--seed", "1"], "--seed, --steps and --trace require the experiment", 2),
+        (&["floors", "--steps", "1"], "--steps and --trace require the experiment", 2),
     ];
     for (arguments, message, code) in cases {
         let output = lab(&[&["run"], arguments].concat());

@@ -55,8 +55,8 @@ const NOTES: [&str; 3] = [
      after the call they are drained. Only the call counts, in CPU time of the thread \
      (clock_gettime(2)), minus the cost of reading the clock. Idle descriptors are UDP sockets without \
      traffic. select, poll, devpoll and epoll are the pollers of the mechanisms of these names.",
-    "A round covers all mechanisms and numbers, and takes the median of several calls; ratios are \
-     taken within a round.",
+    "A round covers all mechanisms and numbers in a shuffled order, and takes the median of several \
+     calls; ratios are taken within a round.",
     "An event of declare_interest starts the registration of a descriptor (epoll_ctl(2)). Revoking \
      interest makes no system call; the registration remains until the descriptor is closed.",
 ];
@@ -170,14 +170,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut declarations = Declarations::new(&idle)?;
     let (clock, rounds) = (clock(), if cx.quick { QUICK_ROUNDS } else { ROUNDS });
     cx.progress.set_length((rounds * subjects.len()) as u64);
-    for round in 0..rounds {
-        if round > 0 && cx.is_late() {
-            outcome
-                .notes
-                .push(format!("The time limit was reached after {round} of {rounds} rounds."));
-            break;
-        }
-        for subject in &mut subjects {
+    for mut round in cx.rounds(rounds) {
+        for i in round.order(subjects.len()) {
+            let subject = &mut subjects[i];
             cx.progress.set_message(format!("{}: {} idle", subject.mechanism, subject.cold));
             subject.round(clock)?;
             cx.progress.inc(1);

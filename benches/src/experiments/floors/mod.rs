@@ -63,8 +63,8 @@ const NOTES: [&str; 5] = [
     "Server on core 0, client on core 1, loopback, 64 connections with one request each at a time. CPU \
      time is the sum over all threads of the server, including kernel workers.",
     "In each round both programs are new processes, loaded alternately, 1,000 requests at a time: \
-     floor, app, app, floor, and so on. Ratios are taken within a round; reported are the median, the \
-     minimum and the maximum.",
+     floor, app, app, floor, and so on. The order of the mechanisms is shuffled for each round. Ratios \
+     are taken within a round.",
     "System calls are counted by the programs themselves, from start to end, including accepts but \
      excluding tokio's own waits.",
     "Instructions are counted outside the kernel, under valgrind, where batches are larger.",
@@ -108,14 +108,14 @@ fn site(outcome: &mut Outcome) -> Result<Site, Failure> {
 /// Each round covers all cases, so they have equal numbers of rounds after an early end.
 fn measure(cx: &Context, extent: &Extent, site: &Site, cases: &mut [Case]) {
     cx.progress.set_length((extent.rounds * cases.len()) as u64);
-    for round in 0..extent.rounds {
-        for case in cases.iter_mut().filter(|c| c.failed.is_none()) {
-            // The first round is never skipped.
-            if round > 0 && cx.is_late() {
-                return;
+    for mut round in cx.rounds(extent.rounds) {
+        for i in round.order(cases.len()) {
+            let case = &mut cases[i];
+            if case.failed.is_some() {
+                continue;
             }
             cx.progress.set_message(case.to_string());
-            if let Err(failure) = case.round(site, round, extent.slices, extent.warm_up) {
+            if let Err(failure) = case.round(site, round.number, extent.slices, extent.warm_up) {
                 case.failed = Some(failure.to_string());
             }
             cx.progress.inc(1);
