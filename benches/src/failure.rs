@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::process::ExitCode;
 
 /// An error message for the user, by exit code.
 #[derive(Debug)]
@@ -21,11 +20,12 @@ impl Failure {
         Failure::Run(format!("{what}: {error}"))
     }
 
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    /// Returns the exit code of the program.
+    pub(crate) fn code(&self) -> u8 {
         match self {
-            Failure::Request(_) => ExitCode::from(2),
-            Failure::Run(_) => ExitCode::FAILURE,
-            Failure::Missed(_) => ExitCode::from(3),
+            Failure::Request(_) => 2,
+            Failure::Run(_) => 1,
+            Failure::Missed(_) => 3,
         }
     }
 }

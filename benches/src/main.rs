@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("lab: {failure}");
-            failure.exit_code()
+            ExitCode::from(failure.code())
         }
     }
 }

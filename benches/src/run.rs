@@ -188,7 +188,9 @@ mod tests {
             "send",
             vec![0.06, 0.07, 0.06, 0.07, 0.06],
         );
-        let Some(Failure::Missed(text)) = missed(&outcome) else { panic!("a goal was missed") };
+        let failure = missed(&outcome).expect("a goal was missed");
+        assert_eq!(failure.code(), 3);
+        let text = failure.to_string();
         assert!(text.contains("kernel_entries_per_event_loaded: 0.060 (0.060 to 0.070, 5 rounds); goal: at most 0.05"), "{text}");
         assert!(!text.contains("wait_mode"), "{text}");
     }
