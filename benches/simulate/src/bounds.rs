@@ -55,10 +55,10 @@ pub(super) fn check(
     move |usage| {
         let used = machine.in_use();
         if let Some(max) = per_address {
-            let refuses = usage.refused_addresses > refused;
+            let refuses = usage.rejected_addresses > refused;
             check_addresses(&machine, usage, max as usize, refuses);
         }
-        refused = usage.refused_addresses;
+        refused = usage.rejected_addresses;
         if let Some((subject, value, max)) = exceeded(usage, &used, &config, landed) {
             machine.fail(format!("bound exceeded: {subject}: {value}, at most {max}"));
         }
@@ -99,7 +99,7 @@ fn check_stop(machine: &Machine, config: &Config, stop_time: &StopTime) {
 /// Fails the run if a server ended late, or did not count each accepted connection once.
 pub(super) fn check_end(machine: &Machine, config: &Config, stop_time: &StopTime, stats: &Stats) {
     let accepted = machine.accepted();
-    let counted = stats.accepted + stats.refused_addresses + stats.abandoned + stats.reset_at_stop;
+    let counted = stats.accepted + stats.rejected_addresses + stats.abandoned + stats.reset_at_stop;
     if accepted != counted {
         machine.fail(format!("of {accepted} connections, the server has counted {counted}"));
     }

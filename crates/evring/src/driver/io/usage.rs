@@ -37,7 +37,7 @@ pub struct Usage {
     /// Difference between the memory counted for all connections and the memory that they hold.
     pub miscounted: usize,
     /// Connections that were reset because their address had its maximum.
-    pub refused_addresses: u64,
+    pub rejected_addresses: u64,
     /// Connections counted for all addresses together and for the largest, and the connections that should
     /// be counted; see [`Config::max_per_address`](crate::Config::max_per_address).
     pub shares: usize,
@@ -82,7 +82,7 @@ impl<K: Submit> Io<K> {
     fn usage(&self) -> Usage {
         let mut usage = Usage {
             stopping: self.stopping,
-            refused_addresses: self.stats.refused_addresses,
+            rejected_addresses: self.stats.rejected_addresses,
             connections: self.open as usize,
             deferred: self.deferred.len(),
             sockets: self.deferred.len(),
