@@ -222,16 +222,26 @@ pub(crate) fn parse<'a>(
         Err(Classified::LaterMinor(digit)) => {
             copy.extend_from_slice(bytes);
             copy[digit] = b'1';
-            parse_version_1(copy, copy_fields, limits).map_err(|error| match error {
-                Classified::NoRequest(reason) => reason,
-                Classified::LaterMinor(_) => NoRequest::Rejected(Status::BAD_REQUEST),
-            })
+            parse_changed(copy, copy_fields, limits)
         }
     }
 }
 
-/// Parses the head of a request of HTTP/1.1 or 1.0.
-#[inline]
+/// Parses a head whose minor version was changed.
+#[cold]
+fn parse_changed<'a>(
+    copy: &'a [u8],
+    memory: &'a mut FieldMemory<'a>,
+    limits: &Limits,
+) -> Result<Request<'a>, NoRequest> {
+    parse_version_1(copy, memory, limits).map_err(|error| match error {
+        Classified::NoRequest(reason) => reason,
+        Classified::LaterMinor(_) => NoRequest::Rejected(Status::BAD_REQUEST),
+    })
+}
+
+/// Parses the head of a request of HTTP/1.1 or 1.0. Inlined, as the result is large.
+#[inline(always)]
 fn parse_version_1<'a>(
     bytes: &'a [u8],
     memory: &'a mut FieldMemory<'a>,
