@@ -66,7 +66,7 @@ impl Files {
 
     /// Answers a GET or HEAD if its target is a key of the cache. Returns whether the next request may
     /// be processed, or `None` if it is no key.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn answer(
         &mut self,
         context: &mut Context,

@@ -17,9 +17,9 @@ pub(crate) mod stream;
 use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use evring::{Application, Close, Commands, Cx, FileOp, FileOutcome, Listener, Root, Rx};
+use evring::{Application, Close, Commands, Cx, FileOutcome, Listener, Root, Rx};
 use tracing::debug;
 
 use crate::decision::options::ResponseOptions;
@@ -29,7 +29,9 @@ use crate::limits::Limits;
 use crate::message::body::{Body, BodyPiece};
 use crate::message::head_errors::{NoRequest, start_of_line};
 use crate::message::path;
-use crate::message::request::{Expects, HeadMemory, Method, Request, is_still_partial, parse};
+use crate::message::request::{
+    Expects, HeadMemory, KeptHead, Method, Request, is_still_partial, parse,
+};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
 use crate::site::cache::Cache;
@@ -79,18 +81,7 @@ impl Site {
     /// Sets the limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
-        let clamp = |time: Duration| time.min(Limits::MAX_TIMEOUT);
-        let limits = Limits {
-            header_timeout: clamp(limits.header_timeout),
-            keep_alive_timeout: clamp(limits.keep_alive_timeout),
-            progress_interval: clamp(limits.progress_interval),
-            cache_ttl: clamp(limits.cache_ttl),
-            max_head_bytes: limits.max_head_bytes.min(Limits::MAX_HEAD_BYTES),
-            max_headers: limits.max_headers.min(Limits::MAX_HEADERS),
-            max_cached_file_bytes: limits.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES),
-            min_rate: limits.min_rate.max(1),
-            ..limits
-        };
+        let limits = limits.clamped();
         self.files.cache = Cache::new(&limits);
         self.context.limits = limits;
         self
@@ -170,7 +161,7 @@ impl Site {
     }
 
     /// Answers a GET or HEAD.
-    #[inline]
+    #[inline(always)]
     fn answer_for_file(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -288,7 +279,8 @@ impl Site {
         if request.expects == Expects::Continue {
             return Ok(self.answer_without_body(x, request, options.ending()));
         }
-        self.handlers.receive_body(x, request, (body, options), AfterBody::Answer);
+        let then = AfterBody::Answer(KeptHead::new(request, None));
+        self.handlers.receive_body(x, (body, options), then);
         Ok(true)
     }
 
@@ -340,18 +332,21 @@ impl Site {
             return true;
         };
         // The body's memory stays counted until the handler has returned.
-        let BodyReceipt { mut options, head, then, held: _held, .. } = receipt;
+        let BodyReceipt { mut options, then, held: _held, .. } = receipt;
         if x.io.is_stopping() {
             options = options.ending();
         }
-        let request = head.request();
-        let proceed = match then {
-            AfterBody::BodySink(sink) => {
-                self.handlers.end(&mut self.context, x, sink, bytes, options)
+        let (head, proceed) = match then {
+            AfterBody::BodySink(sink, head) => {
+                (head, self.handlers.end(&mut self.context, x, sink, bytes, options))
             }
-            AfterBody::Answer => self.answer_without_body(x, &request, options),
+            AfterBody::Answer(head) => {
+                let proceed = self.answer_without_body(x, &head.request(), options);
+                (Some(head), proceed)
+            }
         };
-        self.context.count(x.state, LoggedRequest::Request(&request));
+        let request = head.as_ref().map(KeptHead::request);
+        self.context.count(x.state, LoggedRequest::new(request.as_ref(), b""));
         proceed
     }
 
@@ -428,12 +423,11 @@ impl Site {
     ) {
         let work = x.state.work.take();
         self.context.send_error(x, status, options);
-        match work.as_deref() {
-            Some(PendingWork::Body(receipt)) => {
-                self.context.count(x.state, LoggedRequest::Request(&receipt.head.request()));
-            }
-            _ => self.context.count(x.state, LoggedRequest::Bytes(bytes)),
-        }
+        let (request, bytes) = match work.as_deref() {
+            Some(PendingWork::Body(receipt)) => (receipt.then.request(), &b""[..]),
+            _ => (None, bytes),
+        };
+        self.context.count(x.state, LoggedRequest::new(request.as_ref(), bytes));
     }
 
     /// Sets the deadline for the next step of a connection; one store for a plain request.
