@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evring::{
-    AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, File, FileOp,
-    FileOutcome, FilePath, HIGH_WATER, Listener, Root, Rx,
+    AcceptPolicy, Access, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, File,
+    FileOp, FileOutcome, FilePath, HIGH_WATER, Listener, Root, Rx,
 };
 use shared_ring::sim::{Fault, Net, PeerConn};
 
@@ -66,15 +66,15 @@ impl Wild {
                 let (file, start, len) = (number(), number() as u64, number() as u64);
                 let read = command == "read";
                 *x.state = Waiting::File { range: start..start + len, read };
-                x.io.file_op(x.id, 1, FileOp::Open(Root(0), path(file)));
+                x.io.file_op(x.id, 1, FileOp::Open((Root(0), path(file)), Access::Read));
             }
             "stats" => {
                 let n = number();
                 *x.state = Waiting::Stats(n);
                 for at in 0..n {
                     let op = match at % 3 {
-                        0 => FileOp::List(Root(0), FilePath::new(".")),
-                        _ => FileOp::Stat(Root(0), path(at)),
+                        0 => FileOp::List((Root(0), FilePath::new("."))),
+                        _ => FileOp::Stat((Root(0), path(at))),
                     };
                     x.io.file_op(x.id, 2, op);
                 }
@@ -219,10 +219,16 @@ impl Application for Wild {
         }
     }
 
-    fn file(&mut self, mut x: Cx<'_, impl Commands, Waiting>, tag: u32, done: FileOutcome) {
+    fn file(
+        &mut self,
+        mut x: Cx<'_, impl Commands, Waiting>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
         match (tag, done) {
-            (1, FileOutcome::Opened(opened)) => Self::opened(&mut x, opened.map(|(file, _)| file)),
-            (3, FileOutcome::Read(Ok(bytes))) => {
+            (1, Ok(FileOutcome::Opened(opened))) => Self::opened(&mut x, Ok(opened.0)),
+            (1, Err(error)) => Self::opened(&mut x, Err(error)),
+            (3, Ok(FileOutcome::Read(bytes))) => {
                 // The file may have been truncated.
                 let whole = matches!(&x.state, Waiting::File { range, .. }
                     if range.end - range.start == bytes.len() as u64);
@@ -232,7 +238,7 @@ impl Application for Wild {
                 }
                 Self::resume(&mut x);
             }
-            (2, FileOutcome::Stat(_) | FileOutcome::Listed(_)) => {
+            (2, Ok(FileOutcome::Stat(_) | FileOutcome::Listed(_)) | Err(_)) => {
                 if let Waiting::Stats(remaining) = x.state {
                     *remaining -= 1;
                     if *remaining == 0 {

@@ -1,12 +1,12 @@
 //! Requests for files: lookup, revalidation and responses.
 
 use std::cell::Cell;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evring::{Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata};
+use evring::{Access, Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata};
 use tracing::error;
 
 use crate::body::Body;
@@ -51,6 +51,14 @@ impl Default for FileOptions {
 
 /// The path of the server's metrics.
 pub(crate) const STATUS: &str = "/.httpd/status.json";
+
+/// Returns the metadata that a stat has found.
+fn metadata(outcome: &io::Result<FileOutcome>) -> Option<Metadata> {
+    match outcome {
+        Ok(FileOutcome::Stat(meta)) => Some(*meta),
+        _ => None,
+    }
+}
 
 impl Site {
     /// Maximum number of boxes kept for reuse.
@@ -210,13 +218,13 @@ impl Site {
     fn submit(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<PendingWork>) {
         let (Some(root), PendingWork::File(file)) = (self.root, &*work) else { return };
         let op = match file.step {
-            LookupStep::Revalidate => FileOp::Stat(root, file.paths.of(file.coding)),
+            LookupStep::Revalidate => FileOp::Stat((root, file.paths.of(file.coding))),
             LookupStep::Sibling { at, .. } => {
-                FileOp::Stat(root, file.paths.of(Some(Coding::ALL[at])))
+                FileOp::Stat((root, file.paths.of(Some(Coding::ALL[at]))))
             }
-            LookupStep::List => FileOp::List(root, file.directory()),
+            LookupStep::List => FileOp::List((root, file.directory())),
             LookupStep::Open | LookupStep::Read(..) => {
-                FileOp::Open(root, file.paths.of(file.coding))
+                FileOp::Open((root, file.paths.of(file.coding)), Access::Read)
             }
         };
         x.io.file_op(x.id, 0, op);
@@ -227,7 +235,7 @@ impl Site {
     pub(crate) fn file_completed(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        outcome: FileOutcome,
+        outcome: io::Result<FileOutcome>,
     ) {
         let Some(mut work) = x.state.work.take() else { return };
         let PendingWork::File(file) = &mut *work else {
@@ -275,11 +283,12 @@ impl Site {
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
         request: Option<&Request<'_, '_>>,
-        outcome: FileOutcome,
+        outcome: io::Result<FileOutcome>,
     ) -> LookupResult {
         match (std::mem::take(&mut file.step), outcome) {
-            (LookupStep::Revalidate, FileOutcome::Stat(result)) => {
-                let same = |source: &Source| source.is_dated && Some(source.meta) == result.ok();
+            (LookupStep::Revalidate, outcome) => {
+                let meta = metadata(&outcome);
+                let same = |source: &Source| source.is_dated && Some(source.meta) == meta;
                 file.put_key(&mut self.key);
                 let is_same = self.cache.revalidate(&self.key, same, x.io.now());
                 let check_siblings = self.file_options.precompressed && file.coding.is_none();
@@ -291,8 +300,8 @@ impl Site {
                 };
                 LookupResult::NextStep
             }
-            (LookupStep::Sibling { at, revalidates }, FileOutcome::Stat(result)) => {
-                if result.is_ok_and(|meta| meta.kind == FileKind::Regular) {
+            (LookupStep::Sibling { at, revalidates }, outcome) => {
+                if metadata(&outcome).is_some_and(|meta| meta.kind == FileKind::Regular) {
                     file.codings.add(Coding::ALL[at]);
                 }
                 if at + 1 < Coding::ALL.len() {
@@ -307,8 +316,9 @@ impl Site {
                 file.step = LookupStep::Open;
                 LookupResult::NextStep
             }
-            (LookupStep::Open, FileOutcome::Opened(Ok((from, meta)))) => match meta.kind {
+            (LookupStep::Open, Ok(FileOutcome::Opened(opened))) => match opened.1.kind {
                 FileKind::Regular => {
+                    let (from, meta) = *opened;
                     let validators = Validators::of(&meta, file.coding, x.io.wall_time());
                     if meta.len <= u64::from(self.limits.max_cached_file_bytes) {
                         file.step = LookupStep::Read(meta, validators);
@@ -343,9 +353,9 @@ impl Site {
                 }
                 _ => LookupResult::Answered(self.send_error(x, Status::NOT_FOUND, file.options)),
             },
-            (LookupStep::Read(meta, validators), FileOutcome::Read(Ok(bytes))) => self
+            (LookupStep::Read(meta, validators), Ok(FileOutcome::Read(bytes))) => self
                 .answer_with_file(x, file, request, (meta, validators), FileContent::Bytes(&bytes)),
-            (LookupStep::List, FileOutcome::Listed(Ok(listing))) => {
+            (LookupStep::List, Ok(FileOutcome::Listed(listing))) => {
                 let representation = RepresentationHeaders {
                     caching: Caching::NoStore,
                     ..RepresentationHeaders::plain("text/html; charset=utf-8")
@@ -354,11 +364,11 @@ impl Site {
                 let mut prepared = PreparedResponse::uncached(representation, &page, &self.clock);
                 LookupResult::Answered(send_prepared(&mut prepared, x, &self.clock, file.options))
             }
-            (LookupStep::List, FileOutcome::Listed(Err(error))) => {
+            (LookupStep::List, Err(error)) => {
                 let status = Status::of(&error);
                 LookupResult::Answered(self.send_error(x, status, file.options))
             }
-            (_, FileOutcome::Opened(Err(error)) | FileOutcome::Read(Err(error))) => {
+            (_, Err(error)) => {
                 if file.coding.is_some() {
                     file.fall_back();
                     return LookupResult::NextStep;

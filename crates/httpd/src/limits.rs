@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evring::{FileOp, HIGH_WATER};
+use evring::{HIGH_WATER, MAX_READ_BYTES};
 
 /// Limits per client and for the server's memory. Every resource is bounded.
 #[derive(Clone, Debug)]
@@ -63,8 +63,7 @@ impl Limits {
         let file = head + 5 * self.max_request_line_bytes.min(head);
         let body = 2 * head + self.max_headers.min(Self::MAX_HEADERS) * Self::OVERHEAD / 4;
         // A file evicted from the cache stays in memory until the responses with it are sent.
-        let responses =
-            HIGH_WATER + self.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES) as usize;
+        let responses = HIGH_WATER + self.max_cached_file_bytes.min(MAX_READ_BYTES) as usize;
         let each = file.max(body) + responses + Self::OVERHEAD;
         let cache =
             self.cache_files.saturating_mul(Self::OVERHEAD).saturating_add(self.cache_bytes);

@@ -1,12 +1,13 @@
 //! The site: the application that answers HTTP requests.
 
 use std::cell::Cell;
+use std::io;
 use std::mem::take;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use evring::{Application, Close, Commands, Cx, FileOp, FileOutcome, Listener, Root, Rx};
+use evring::{Application, Close, Commands, Cx, FileOutcome, Listener, MAX_READ_BYTES, Root, Rx};
 use tracing::{Level, debug, enabled};
 
 use crate::Limits;
@@ -101,7 +102,7 @@ impl Site {
             cache_ttl: clamp(limits.cache_ttl),
             max_head_bytes: limits.max_head_bytes.min(Limits::MAX_HEAD_BYTES),
             max_headers: limits.max_headers.min(Limits::MAX_HEADERS),
-            max_cached_file_bytes: limits.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES),
+            max_cached_file_bytes: limits.max_cached_file_bytes.min(MAX_READ_BYTES),
             min_rate: limits.min_rate.max(1),
             ..limits
         };
@@ -566,7 +567,12 @@ impl Application for Site {
         }
     }
 
-    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, outcome: FileOutcome) {
+    fn file(
+        &mut self,
+        mut x: Cx<'_, impl Commands, State>,
+        _: u32,
+        outcome: io::Result<FileOutcome>,
+    ) {
         self.clock.tick(x.io.now(), x.io);
         self.file_completed(&mut x, outcome);
     }

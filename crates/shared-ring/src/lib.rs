@@ -22,6 +22,7 @@ mod buffer;
 mod descriptor;
 mod engine;
 mod file;
+mod file_op;
 mod gather;
 mod inflight;
 pub mod interest;
@@ -43,11 +44,12 @@ mod token;
 mod uring;
 mod waker;
 
-pub use beneath::{PathAt, SymlinkPolicy};
+pub use beneath::SymlinkPolicy;
 pub use buffer::{BufferPool, RxBuf};
 pub use descriptor::{Fd, Socket};
 pub use engine::{Engine, EngineConfig, PortableKernel};
 pub use file::{File, FileKind, Listing, Metadata};
+pub use file_op::{Access, FileOp, FileOutcome, FileWrite, PathAt, WriteAt};
 pub use gather::GatherList;
 pub use kernel::{Batch, BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
 pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted};
@@ -59,9 +61,11 @@ pub use waker::Waker;
 
 // The parts of the kernels, which the simulation replaces; subject to change.
 #[doc(hidden)]
-pub use linux::{Linux, file_outcome};
+pub use file_op::{FileJob, FileJobOutcome};
 #[doc(hidden)]
-pub use offload::{FileJob, FileResult, OffloadThreads};
+pub use linux::Linux;
+#[doc(hidden)]
+pub use offload::OffloadThreads;
 #[doc(hidden)]
 pub use operations::{Need, Operations, Read, SocketState};
 #[doc(hidden)]

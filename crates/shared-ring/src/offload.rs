@@ -1,106 +1,16 @@
 //! Threads for file operations that would block on the disk.
 
 use std::collections::VecDeque;
-use std::ffi::CStr;
 use std::mem;
-use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::linux::file_outcome;
-use crate::nonblocking::{self, Blocking};
+use crate::nonblocking::Blocking;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
-use crate::{
-    Fd, Listing, Metadata, Offload, Op, Outcome, PathAt, Process, SymlinkPolicy, Token, Waker,
-};
-
-/// A path as operations hold it.
-type Path = std::sync::Arc<CStr>;
-
-/// A job for an offload thread. The caller keeps the descriptors open until it is done.
-#[derive(Debug)]
-pub enum FileJob {
-    /// Open a path relative to a directory.
-    Open(Fd, Path, SymlinkPolicy),
-    /// Query the metadata of a path relative to a directory.
-    Stat(Fd, Path, SymlinkPolicy),
-    /// List the directory at a path.
-    List(Fd, Path, SymlinkPolicy),
-    /// Read from a file: offset and number of bytes.
-    Read(Fd, u64, u32),
-}
-
-/// Result of a [`FileJob`].
-#[derive(Debug)]
-pub enum FileResult {
-    /// Result of [`FileJob::Open`].
-    Opened(OwnedFd, Metadata),
-    /// Result of [`FileJob::Stat`].
-    Stat(Metadata),
-    /// Result of [`FileJob::List`].
-    Listed(Listing),
-    /// Result of [`FileJob::Read`].
-    Read(Vec<u8>),
-}
-
-impl FileJob {
-    /// Returns the file job of an operation. For a send of a file, the job reads the part to send.
-    ///
-    /// # Safety
-    /// The operation owns the file, which the job names by number. It stays until the job is done.
-    ///
-    /// # Panics
-    /// For an operation without a file.
-    pub unsafe fn of(op: &Op) -> Self {
-        match op {
-            Op::Open { root, path, symlinks } => FileJob::Open(root.fd(), path.clone(), *symlinks),
-            Op::Stat { root, path, symlinks } => FileJob::Stat(root.fd(), path.clone(), *symlinks),
-            Op::List { root, path, symlinks } => FileJob::List(root.fd(), path.clone(), *symlinks),
-            Op::Read { file, offset, len } | Op::SendFile { file, offset, len, .. } => {
-                FileJob::Read(file.fd(), *offset, *len)
-            }
-            op => unreachable!("not a file operation: {op:?}"),
-        }
-    }
-
-    /// Runs the job in the calling thread.
-    ///
-    /// # Errors
-    /// Those of the system call. With [`Blocking::NoBlock`], also those for which
-    /// [`FileJob::would_block`] returns true.
-    pub fn run(&self, disk: Blocking) -> Result<FileResult, Errno> {
-        match self {
-            FileJob::Open(root, path, symlinks) => {
-                nonblocking::open(path_at(*root, path, *symlinks), disk)
-                    .map(|(fd, meta)| FileResult::Opened(fd, meta))
-            }
-            FileJob::Stat(root, path, symlinks) => {
-                nonblocking::stat(path_at(*root, path, *symlinks), disk).map(FileResult::Stat)
-            }
-            // getdents(2) has no non-blocking mode.
-            FileJob::List(..) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
-            FileJob::List(root, path, symlinks) => {
-                nonblocking::list(path_at(*root, path, *symlinks)).map(FileResult::Listed)
-            }
-            FileJob::Read(file, offset, len) => {
-                nonblocking::read(*file, *offset, *len, disk).map(FileResult::Read)
-            }
-        }
-    }
-
-    /// Returns whether an error with [`Blocking::NoBlock`] means that the job may block.
-    pub fn would_block(error: Errno) -> bool {
-        // Not cached; unknown whether cached; kernel without RWF_NOWAIT or RESOLVE_CACHED.
-        matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
-    }
-}
-
-fn path_at(root: Fd, path: &CStr, symlinks: SymlinkPolicy) -> PathAt<'_> {
-    PathAt { root, path, symlinks }
-}
+use crate::{FileJob, FileJobOutcome, Offload, Outcome, Process, Token, Waker};
 
 /// Up to four threads, started on demand, which share one queue.
 ///
@@ -128,7 +38,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queues {
     todo: VecDeque<(Token, FileJob)>,
-    done: VecDeque<(Token, Result<FileResult, Errno>)>,
+    done: VecDeque<(Token, Result<FileJobOutcome, Errno>)>,
     idle: usize,
     /// Number of threads that have not ended.
     running: usize,
@@ -210,7 +120,7 @@ impl Offload for OffloadThreads {
             return None;
         }
         let (token, result) = self.shared.queues().done.pop_front()?;
-        Some((token, file_outcome(result)))
+        Some((token, result.into()))
     }
 
     /// Stops the threads. Abandons those that hang in a file system after two seconds.
@@ -253,7 +163,7 @@ impl Drop for OffloadThreads {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::OpKind;
+    use crate::{Fd, OpKind};
 
     /// No descriptor has this number, so jobs on it fail at once.
     const NOT_OPEN: i32 = i32::MAX;
@@ -262,7 +172,7 @@ mod tests {
     fn at_most_four_threads_do_all_jobs() {
         let mut threads = OffloadThreads::new(Waker::new().unwrap());
         for slot in 0..100 {
-            let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+            let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1);
             threads.post(Token::new(OpKind::File, slot, 0), job);
             assert!((1..=OffloadThreads::MAX_THREADS).contains(&threads.threads.len()));
         }
@@ -279,7 +189,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::OpKind;
+    use crate::{Fd, OpKind};
 
     /// No descriptor has this number, so jobs on it fail at once.
     const NOT_OPEN: i32 = i32::MAX;
@@ -291,7 +201,7 @@ mod models {
             let waker = Waker::for_model();
             let mut threads = OffloadThreads::new(waker.clone());
             for slot in 0..2 {
-                let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+                let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1);
                 threads.post(Token::new(OpKind::File, slot, 0), job);
             }
             let mut done = Vec::new();
@@ -313,7 +223,7 @@ mod models {
         loom::model(|| {
             let mut threads = OffloadThreads::new(Waker::for_model());
             threads
-                .post(Token::new(OpKind::File, 0, 0), FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+                .post(Token::new(OpKind::File, 0, 0), FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
             drop(threads);
         });
     }

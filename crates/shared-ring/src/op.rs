@@ -1,14 +1,12 @@
 //! Operations and their outcomes.
 
-use std::ffi::CStr;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::{Fd, File, GatherList, Listing, Metadata, RxBuf, Socket, SymlinkPolicy, Token};
+use crate::{Fd, File, FileOp, FileOutcome, GatherList, RxBuf, Socket, Token};
 
 /// An operation. It owns all memory that the kernel will access.
 #[derive(Debug)]
@@ -55,42 +53,8 @@ pub enum Op {
         /// The socket; no other operation for it is in flight.
         socket: Socket,
     },
-    /// Opens a file for reading.
-    Open {
-        /// A directory.
-        root: File,
-        /// A relative path.
-        path: Arc<CStr>,
-        /// Where symbolic links of the path may lead.
-        symlinks: SymlinkPolicy,
-    },
-    /// Queries the metadata of a path (stat).
-    Stat {
-        /// A directory.
-        root: File,
-        /// A relative path.
-        path: Arc<CStr>,
-        /// Where symbolic links of the path may lead.
-        symlinks: SymlinkPolicy,
-    },
-    /// Lists a directory.
-    List {
-        /// A directory.
-        root: File,
-        /// A relative path.
-        path: Arc<CStr>,
-        /// Where symbolic links of the path and in the directory may lead.
-        symlinks: SymlinkPolicy,
-    },
-    /// Reads `len` bytes of a file, fewer only at its end.
-    Read {
-        /// A regular file.
-        file: File,
-        /// Offset of the first byte.
-        offset: u64,
-        /// Maximum number of bytes.
-        len: u32,
-    },
+    /// Operates on a file.
+    File(FileOp),
 }
 
 /// Result of an operation.
@@ -110,18 +74,18 @@ pub enum Outcome {
     Connected,
     /// The socket is closed.
     Closed,
-    /// The file is open. (Boxed, as the frequent outcomes are smaller.)
-    Opened(Box<(File, Metadata)>),
-    /// Metadata of the path.
-    Stat(Metadata),
-    /// Entries of the directory.
-    Listed(Listing),
-    /// Bytes that were read; empty at the end of the file.
-    Read(RxBuf),
+    /// The file operation is done.
+    File(FileOutcome),
     /// Another thread called [`Waker::wake`](crate::Waker::wake).
     Woken,
     /// The operation failed, or was cancelled (`ECANCELED`). Returns the unsent list of a send.
     Failed(Errno, Option<Box<GatherList>>),
+}
+
+impl<T: Into<FileOutcome>> From<Result<T, Errno>> for Outcome {
+    fn from(result: Result<T, Errno>) -> Self {
+        result.map_or_else(|errno| Outcome::Failed(errno, None), |done| Outcome::File(done.into()))
+    }
 }
 
 /// A completion of an operation.
@@ -190,8 +154,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_are_small() {
+    fn operations_and_completions_are_small() {
         assert!(size_of::<Completion>() <= 56, "{} bytes", size_of::<Completion>());
-        assert!(size_of::<Op>() <= 48, "{} bytes", size_of::<Op>());
+        assert!(size_of::<Op>() <= 40, "{} bytes", size_of::<Op>());
+        assert!(size_of::<Submitted>() <= 40, "{} bytes", size_of::<Submitted>());
     }
 }

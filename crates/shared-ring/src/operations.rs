@@ -13,8 +13,8 @@ use crate::nonblocking::{
     self, Blocking, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
 };
 use crate::{
-    BufferPool, Completion, Counters, Fd, FileJob, Op, OpKind, Outcome, Socket, SubmitError,
-    SubmitErrorKind, Submitted, System, Table, Token,
+    BufferPool, Completion, Counters, Fd, FileJob, FileOp, Op, OpKind, Outcome, Socket,
+    SubmitError, SubmitErrorKind, Submitted, System, Table, Token,
 };
 
 /// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.
@@ -120,8 +120,7 @@ impl<S: System, N: Default> Operations<S, N> {
                     Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
                 }
             }
-            Op::List { .. } => self.offload(token, op),
-            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
+            Op::File(op) => self.file_work(token, op),
             Op::Close { .. } => unreachable!("kernels close sockets themselves"),
         }
     }
@@ -157,9 +156,10 @@ impl<S: System, N: Default> Operations<S, N> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.system, op, disk) {
             SendAttempt::Full(op) => self.wait(fd, token, op),
-            SendAttempt::Cold(op) => {
+            SendAttempt::Cold(op, part) => {
                 self.counters.cold_file_reads += 1;
-                self.offload(token, op)
+                // The operation stays in the table, as that of file work.
+                self.offload(token, op, FileJob::Read(part.file, part.range()))
             }
             SendAttempt::Done(outcome) => {
                 self.counters.note_send(&outcome);
@@ -168,25 +168,25 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    fn offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+    /// Runs a file operation if everything is in memory; otherwise another thread has to.
+    fn file_work(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
         // SAFETY: the operation stays in the table until `offloaded` or `end_offloaded`, or is leaked.
-        let job = unsafe { FileJob::of(&op) };
+        let job = unsafe { op.job() };
+        if job.may_always_block() {
+            return self.offload(token, Op::File(op), job);
+        }
+        self.counters.system_calls += 1;
+        match self.system.file_work(&job) {
+            Err(errno) if FileJob::would_block(errno) => self.offload(token, Op::File(op), job),
+            result => Ok(Submitted::Done(result.into())),
+        }
+    }
+
+    fn offload(&mut self, token: Token, op: Op, job: FileJob) -> Result<Submitted, SubmitError> {
         self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
         self.counters.offloaded_file_ops += 1;
         self.need = Some(Need::Thread(job));
         Ok(Submitted::InFlight)
-    }
-
-    /// Runs file work if everything is in memory; otherwise another thread has to.
-    fn file_work(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        self.counters.system_calls += 1;
-        // SAFETY: the operation lives until the call returns.
-        let job = unsafe { FileJob::of(&op) };
-        match self.system.file_work(&job) {
-            Ok(outcome) => Ok(Submitted::Done(outcome)),
-            Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
-            Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
-        }
     }
 
     /// Continues an operation whose job another thread has run. Returns `None` if it is not in flight.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rustix::io::Errno;
 
 use crate::nonblocking::FileRange;
-use crate::{Fd, File, FileJob, Host, Metadata, Outcome, Socket, Token, Waker};
+use crate::{Fd, File, FileJob, FileOutcome, Host, Metadata, Outcome, Socket, Token, Waker};
 
 /// A machine's system calls, one attempt each. None waits for a peer or for the disk.
 ///
@@ -67,7 +67,7 @@ pub trait System: Host {
     ///
     /// # Errors
     /// Those of [`FileJob::run`] with [`Blocking::NoBlock`](crate::nonblocking::Blocking::NoBlock).
-    fn file_work(&mut self, job: &FileJob) -> Result<Outcome, Errno>;
+    fn file_work(&mut self, job: &FileJob) -> Result<FileOutcome, Errno>;
 
     /// Makes the kernel send SIGIO to the calling thread when a connection arrives or the state of a
     /// socket changes otherwise. Safe to call in a signal handler.

@@ -19,10 +19,10 @@ use far::{Far, LocalMachine, Stream};
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, File, FileKind,
-    GatherList, Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, Socket,
-    Submit, SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig,
-    UringKernel, Waker,
+    Access, Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, File, FileKind,
+    FileOp, FileOutcome, GatherList, Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind,
+    Outcome, PathAt, Socket, Submit, SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token,
+    UringConfig, UringKernel, Waker, WriteAt,
 };
 
 #[cfg(feature = "sim")]
@@ -127,6 +127,9 @@ on_every_kernel!(long_list_arrives_in_order);
 on_every_kernel!(send_to_a_full_socket_can_be_cancelled);
 on_every_kernel!(connecting_succeeds_and_fails);
 on_every_kernel!(files_are_opened_queried_and_read);
+on_every_kernel!(files_are_created_and_written);
+on_every_kernel!(file_opened_for_reading_cannot_be_written);
+on_every_kernel!(write_in_flight_is_cancelled_or_done);
 on_every_kernel!(no_path_leads_out_of_its_root);
 on_every_kernel!(directories_are_listed);
 on_every_kernel!(listing_in_flight_is_cancelled_or_dropped);
@@ -596,11 +599,15 @@ mod cases {
         kernel.host_mut().open_directory(&far.root()).unwrap()
     }
 
+    fn at(root: &File, name: &str, symlinks: SymlinkPolicy) -> PathAt {
+        PathAt { root: root.clone(), path: path(name), symlinks }
+    }
+
     fn open(kernel: &mut impl Kernel, root: &File, name: &str) -> Outcome {
         kernel
             .submit(
                 FILE,
-                Op::Open { root: root.clone(), path: path(name), symlinks: SymlinkPolicy::Beneath },
+                Op::File(FileOp::Open(at(root, name, SymlinkPolicy::Beneath), Access::Read)),
             )
             .unwrap();
         let done = next(kernel, &mut Batch::new(), FILE);
@@ -610,7 +617,9 @@ mod cases {
 
     pub(super) fn files_are_opened_queried_and_read(mut kernel: impl Kernel, far: &impl Far) {
         let root = folder(&mut kernel, far);
-        let Outcome::Opened(opened) = open(&mut kernel, &root, "file") else { panic!() };
+        let Outcome::File(FileOutcome::Opened(opened)) = open(&mut kernel, &root, "file") else {
+            panic!()
+        };
         let (file, meta) = *opened;
         assert_eq!((meta.kind, meta.len), (FileKind::Regular, 10));
         if far.has_symlinks() {
@@ -618,23 +627,114 @@ mod cases {
             assert_eq!(meta.modified(), expected);
         }
         let mut batch = Batch::new();
-        for (offset, len, expected) in
-            [(0, 10, "0123456789"), (3, 4, "3456"), (8, 100, "89"), (10, 1, ""), (99, 1, "")]
+        for (range, expected) in
+            [(0..10, "0123456789"), (3..7, "3456"), (8..108, "89"), (10..11, ""), (99..100, "")]
         {
-            kernel.submit(FILE, Op::Read { file: file.clone(), offset, len }).unwrap();
-            let Outcome::Read(bytes) = next(&mut kernel, &mut batch, FILE).outcome else {
-                panic!()
-            };
+            kernel.submit(FILE, Op::File(FileOp::Read(file.clone(), range))).unwrap();
+            let done = next(&mut kernel, &mut batch, FILE).outcome;
+            let Outcome::File(FileOutcome::Read(bytes)) = done else { panic!("{done:?}") };
             assert_eq!(&*bytes, expected.as_bytes());
         }
         for (name, expected) in [("file", meta.kind), ("inner", FileKind::Directory)] {
-            let (root, symlinks) = (root.clone(), SymlinkPolicy::Beneath);
-            kernel.submit(FILE, Op::Stat { root, path: path(name), symlinks }).unwrap();
-            let Outcome::Stat(meta) = next(&mut kernel, &mut batch, FILE).outcome else { panic!() };
+            let stat = FileOp::Stat(at(&root, name, SymlinkPolicy::Beneath));
+            kernel.submit(FILE, Op::File(stat)).unwrap();
+            let done = next(&mut kernel, &mut batch, FILE).outcome;
+            let Outcome::File(FileOutcome::Stat(meta)) = done else { panic!("{done:?}") };
             assert_eq!(meta.kind, expected);
         }
         let Outcome::Failed(errno, None) = open(&mut kernel, &root, "absent") else { panic!() };
         assert_eq!(errno, Errno::NOENT);
+    }
+
+    /// Submits a file operation and returns its result.
+    fn run(kernel: &mut impl Kernel, op: FileOp) -> Result<FileOutcome, Errno> {
+        let outcome = match kernel.submit(FILE, Op::File(op)).unwrap() {
+            Submitted::Done(outcome) => outcome,
+            Submitted::InFlight => {
+                let done = next(kernel, &mut Batch::new(), FILE);
+                assert!(done.last);
+                done.outcome
+            }
+        };
+        match outcome {
+            Outcome::File(done) => Ok(done),
+            Outcome::Failed(errno, None) => Err(errno),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn opened(done: Result<FileOutcome, Errno>) -> File {
+        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
+        opened.0
+    }
+
+    fn content(kernel: &mut impl Kernel, file: &File) -> Vec<u8> {
+        let done = run(kernel, FileOp::Read(file.clone(), 0..1 << 20));
+        let Ok(FileOutcome::Read(bytes)) = done else { panic!("{done:?}") };
+        bytes.to_vec()
+    }
+
+    pub(super) fn files_are_created_and_written(mut kernel: impl Kernel, far: &impl Far) {
+        let root = folder(&mut kernel, far);
+        let path = |name: &str| at(&root, name, SymlinkPolicy::Beneath);
+        let absent = run(&mut kernel, FileOp::Open(path("new"), Access::Write));
+        assert_eq!(absent.unwrap_err(), Errno::NOENT);
+        let file = opened(run(&mut kernel, FileOp::Open(path("inner/new"), Access::Create)));
+        let big: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
+        let mut expected = b"start, ".to_vec();
+        expected.extend_from_slice(&big);
+        for bytes in [b"start, ".to_vec(), big] {
+            let done = run(&mut kernel, FileOp::write(file.clone(), WriteAt::End, bytes));
+            assert!(matches!(done, Ok(FileOutcome::Written)), "{done:?}");
+        }
+        for (offset, bytes) in [(1, "TART"), (expected.len() as u64 + 3, "end"), (5, "")] {
+            let write = FileOp::write(file.clone(), WriteAt::Offset(offset), bytes);
+            assert!(matches!(run(&mut kernel, write), Ok(FileOutcome::Written)));
+        }
+        expected[1..5].copy_from_slice(b"TART");
+        expected.extend_from_slice(b"\0\0\0end");
+        assert!(content(&mut kernel, &file) == expected);
+        let again = opened(run(&mut kernel, FileOp::Open(path("inner/new"), Access::Write)));
+        assert!(content(&mut kernel, &again) == expected, "it is not truncated");
+        let empty = opened(run(&mut kernel, FileOp::Open(path("inner/new"), Access::Replace)));
+        assert!(content(&mut kernel, &empty).is_empty());
+        for access in [Access::Write, Access::Create, Access::Replace] {
+            let directory = run(&mut kernel, FileOp::Open(path("inner"), access));
+            assert_eq!(directory.unwrap_err(), Errno::ISDIR);
+            let outside = run(&mut kernel, FileOp::Open(path("../new"), access));
+            assert_eq!(outside.unwrap_err(), Errno::XDEV);
+        }
+    }
+
+    pub(super) fn file_opened_for_reading_cannot_be_written(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let root = folder(&mut kernel, far);
+        let path = at(&root, "file", SymlinkPolicy::Beneath);
+        let file = opened(run(&mut kernel, FileOp::Open(path, Access::Read)));
+        for at in [WriteAt::End, WriteAt::Offset(0)] {
+            let written = run(&mut kernel, FileOp::write(file.clone(), at, "x"));
+            assert_eq!(written.unwrap_err(), Errno::BADF);
+        }
+        assert_eq!(content(&mut kernel, &file), b"0123456789");
+    }
+
+    pub(super) fn write_in_flight_is_cancelled_or_done(mut kernel: impl Kernel, far: &impl Far) {
+        let root = folder(&mut kernel, far);
+        let path = at(&root, "file", SymlinkPolicy::Beneath);
+        let file = opened(run(&mut kernel, FileOp::Open(path, Access::Write)));
+        let shared = Bytes::from(vec![b'x'; 100_000]);
+        let write = FileOp::write(file.clone(), WriteAt::Offset(0), shared.clone());
+        kernel.submit(FILE, Op::File(write)).unwrap();
+        kernel.cancel(FILE);
+        match next(&mut kernel, &mut Batch::new(), FILE).outcome {
+            Outcome::File(FileOutcome::Written) | Outcome::Failed(Errno::CANCELED, None) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(shared.is_unique(), "no thread uses the bytes any more");
+        let written = content(&mut kernel, &file);
+        assert!(written.iter().all(|byte| *byte == b'x' || byte.is_ascii_digit()));
     }
 
     pub(super) fn no_path_leads_out_of_its_root(mut kernel: impl Kernel, far: &impl Far) {
@@ -644,7 +744,8 @@ mod cases {
             symlink("/etc/hostname", far.root().join("far")).unwrap();
             symlink("../inner/../file", far.root().join("inner/near")).unwrap();
             names.push("far");
-            assert!(matches!(open(&mut kernel, &root, "inner/near"), Outcome::Opened(..)));
+            let opened = open(&mut kernel, &root, "inner/near");
+            assert!(matches!(opened, Outcome::File(FileOutcome::Opened(_))));
         }
         for name in names {
             match open(&mut kernel, &root, name) {
@@ -661,10 +762,10 @@ mod cases {
             symlink("../file", far.root().join("inner/near")).unwrap();
         }
         let mut names = |name: &str, symlinks| {
-            let op = Op::List { root: root.clone(), path: path(name), symlinks };
+            let op = Op::File(FileOp::List(at(&root, name, symlinks)));
             kernel.submit(FILE, op).unwrap();
             match next(&mut kernel, &mut Batch::new(), FILE).outcome {
-                Outcome::Listed(listing) => {
+                Outcome::File(FileOutcome::Listed(listing)) => {
                     assert!(listing.is_complete);
                     let entries = listing.entries.into_iter();
                     let mut names: Vec<_> = entries
@@ -699,8 +800,7 @@ mod cases {
         far: &impl Far,
     ) {
         let root = folder(&mut kernel, far);
-        let list =
-            || Op::List { root: root.clone(), path: path("."), symlinks: SymlinkPolicy::Beneath };
+        let list = || Op::File(FileOp::List(at(&root, ".", SymlinkPolicy::Beneath)));
         kernel.submit(FILE, list()).unwrap();
         kernel.cancel(FILE);
         assert_eq!(failure(next(&mut kernel, &mut Batch::new(), FILE)), Errno::CANCELED);
@@ -712,7 +812,9 @@ mod cases {
         let root = folder(&mut kernel, far);
         let contents: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
         far.add_file("big", &contents);
-        let Outcome::Opened(opened) = open(&mut kernel, &root, "big") else { panic!() };
+        let Outcome::File(FileOutcome::Opened(opened)) = open(&mut kernel, &root, "big") else {
+            panic!()
+        };
         let file = opened.0;
         let (socket, mut peer) = plain(&mut kernel, far);
         let fd = number(&socket);
@@ -884,8 +986,7 @@ mod cases {
         // Queued behind more operations than the submission queue holds.
         let root = folder(&mut kernel, far);
         for slot in 0..1500 {
-            let (root, symlinks) = (root.clone(), SymlinkPolicy::Beneath);
-            let stat = Op::Stat { root, path: path("file"), symlinks };
+            let stat = Op::File(FileOp::Stat(at(&root, "file", SymlinkPolicy::Beneath)));
             kernel.submit(Token::new(OpKind::File, slot, 0), stat).unwrap();
         }
         kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket }).unwrap();

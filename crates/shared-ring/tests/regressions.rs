@@ -16,8 +16,9 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Batch, Engine, EngineConfig, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
-    PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
+    Access, Batch, Engine, EngineConfig, FileOp, FileOutcome, GatherList, Host, Kernel, Linux,
+    Mode, Op, OpKind, Outcome, PathAt, PortableKernel, Socket, Submit, Submitted, SymlinkPolicy,
+    Token, UringConfig, UringKernel, WriteAt,
 };
 
 /// More than the submission queue holds.
@@ -188,10 +189,11 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
                 }
             }
         };
-        let open = Op::Open { root, path: c"file".into(), symlinks: SymlinkPolicy::Beneath };
-        let Outcome::Opened(opened) = next(open) else { panic!("not opened") };
-        let read = Op::Read { file: opened.0.clone(), offset: 10, len: 6_000 };
-        let Outcome::Read(bytes) = next(read) else { panic!("not read") };
+        let path = PathAt { root, path: c"file".into(), symlinks: SymlinkPolicy::Beneath };
+        let open = Op::File(FileOp::Open(path, Access::Read));
+        let Outcome::File(FileOutcome::Opened(opened)) = next(open) else { panic!("not opened") };
+        let read = Op::File(FileOp::Read(opened.0.clone(), 10..6_010));
+        let Outcome::File(FileOutcome::Read(bytes)) = next(read) else { panic!("not read") };
         assert!(*bytes == contents[10..], "{} bytes", bytes.len());
         drop((bytes, opened, kernel));
         let verdict = machine.verdict();
@@ -264,27 +266,28 @@ fn dropped_rtsig_changed_the_flags_of_a_reused_descriptor() {
 #[test]
 fn hanging_file_job_blocked_the_drop_of_a_kernel() {
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let number = read.as_raw_fd();
+    let number = write.as_raw_fd();
+    rustix::io::write(&write, &[0; 64 * 1024]).unwrap();
     let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
-    let file = shared_ring::File::from(read);
-    // With this offset preadv2(2) reads a pipe, so the thread waits for the writer.
-    let op = Op::Read { file, offset: u64::MAX, len: 1 };
+    // The pipe is full, so the thread waits for its reader.
+    let op = Op::File(FileOp::write(shared_ring::File::from(write), WriteAt::End, "x"));
     let token = Token::new(OpKind::File, 0, 0);
     assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
     // Once a job that was posted later is done, a thread has begun this one.
     let root = kernel.host_mut().open_directory("/proc/self".as_ref()).unwrap();
-    let op = Op::List { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let path = PathAt { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let op = Op::File(FileOp::List(path));
     kernel.submit(Token::new(OpKind::File, 1, 0), op).unwrap();
     let mut batch = Batch::new();
-    while !batch.iter().any(|c| matches!(c.outcome, Outcome::Listed(_))) {
+    while !batch.iter().any(|c| matches!(c.outcome, Outcome::File(FileOutcome::Listed(_)))) {
         kernel.turn_into(None, &mut batch).unwrap();
     }
     drop(kernel);
     // The thread still uses the number, so it was not closed.
     // SAFETY: returns the flags of a descriptor.
     assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
-    drop(write);
+    drop(read);
 }
 
 /// With edges, the engine reads a socket that may have more only once in each turn, even if the

@@ -18,9 +18,9 @@ use std::time::Instant;
 
 use shared_ring::nonblocking::Blocking;
 use shared_ring::{
-    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, FileJob, FileResult, Host, Linux,
-    Need, Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Submit, SubmitError,
-    Submitted, Token, Waker, file_outcome,
+    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, FileJob, FileJobOutcome, Host,
+    Linux, Need, Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Submit, SubmitError,
+    Submitted, Token, Waker,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -205,9 +205,9 @@ impl TokioSubmit {
     ///
     /// # Safety
     /// No thread uses the job any more.
-    unsafe fn offloaded(&mut self, token: Token, result: Result<FileResult, Errno>) {
+    unsafe fn offloaded(&mut self, token: Token, result: Result<FileJobOutcome, Errno>) {
         // SAFETY: as above.
-        match unsafe { self.operations.offloaded(token, file_outcome(result)) } {
+        match unsafe { self.operations.offloaded(token, result.into()) } {
             Some(Submitted::Done(outcome)) => self.complete(token, outcome),
             Some(Submitted::InFlight) => self.provide(token),
             None => {}
@@ -583,7 +583,7 @@ mod tests {
     use shared_ring::{File, RxBuf, nonblocking};
 
     use super::*;
-    use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx};
+    use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx, WriteAt};
 
     /// Holds all receive buffers and releases them some time after a connection was accepted.
     struct HoldsAllBuffers(Vec<RxBuf>);
@@ -656,10 +656,15 @@ mod tests {
         const MAX_UNCONSUMED: usize = 64;
 
         fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
-            x.io.file_op(x.id, 0, FileOp::List(Root(0), FilePath::new("task")));
+            x.io.file_op(x.id, 0, FileOp::List((Root(0), FilePath::new("task"))));
         }
 
-        fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, _done: FileOutcome) {
+        fn file(
+            &mut self,
+            x: Cx<'_, impl Commands, ()>,
+            _tag: u32,
+            _done: std::io::Result<FileOutcome>,
+        ) {
             let now = x.io.now();
             x.io.set_deadline(x.id, Some(now));
         }
@@ -673,16 +678,16 @@ mod tests {
 
     #[test]
     fn panic_of_the_main_task_waited_for_hung_file_work() {
-        let (read, write) = std::io::pipe().unwrap();
+        let (read, mut write) = std::io::pipe().unwrap();
+        write.write_all(&[0; 64 * 1024]).unwrap();
         let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let config = Config { listen, roots: vec!["/proc/self".into()], ..Config::default() };
             let mut server = Tokio::new(&config).unwrap();
-            let file = File::from(OwnedFd::from(read));
-            // At this offset preadv2(2) reads a pipe at its current position: the thread blocks until the
-            // pipe is closed.
-            let op = Op::Read { file, offset: u64::MAX, len: 1 };
+            let file = File::from(OwnedFd::from(write));
+            // The pipe is full, so the thread waits for its reader.
+            let op = Op::File(shared_ring::FileOp::write(file, WriteAt::End, "x"));
             let token = Token::new(OpKind::File, 200, 0);
             assert!(matches!(server.io.kernel.submit(token, op), Ok(Submitted::InFlight)));
             sender.send(server.addresses()[0]).unwrap();
@@ -692,7 +697,7 @@ mod tests {
         });
         let _client = TcpStream::connect(receiver.recv().unwrap()).unwrap();
         let ended = receiver.recv_timeout(Duration::from_secs(10));
-        drop(write);
+        drop(read);
         assert!(ended.is_ok(), "the server waits for the thread");
         assert_eq!(server.join().unwrap_err().downcast_ref(), Some(&"on purpose"));
     }

@@ -40,7 +40,7 @@ impl PostedOp {
             | Op::SendFile { fd, .. }
             | Op::Connect { fd, .. } => Some(*fd),
             Op::Close { socket } => Some(socket.number()),
-            Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,
+            Op::File(_) => None,
         };
         let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
         PostedOp { fd, is_multishot, cancelled: false }

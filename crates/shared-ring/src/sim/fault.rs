@@ -70,6 +70,8 @@ faults! {
     Signal "signal" 6000,
     /// A file is truncated, extended or overwritten while it is read or sent.
     FileChanges "file-changes" 1000,
+    /// A write to a file writes less than requested.
+    ShortWrite "short-write" 3000,
 }
 
 /// A set of faults.

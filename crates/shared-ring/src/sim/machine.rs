@@ -18,10 +18,11 @@ use super::plan::{Plan, Unsupported};
 use super::state::{DescriptorKind, SimState};
 use super::stream::Owner;
 use super::work::SimOffload;
+use crate::file_op;
 use crate::nonblocking::FileRange;
 use crate::{
-    BufferSizes, Fd, File, FileJob, Host, ListenOptions, Metadata, Outcome, Socket, System,
-    WakeSignal, Waker,
+    Access, BufferSizes, Fd, File, FileJob, FileOp, FileOutcome, Host, ListenOptions, Metadata,
+    PathAt, Socket, System, WakeSignal, Waker, WriteAt,
 };
 
 /// A simulated machine; clones share it.
@@ -239,13 +240,15 @@ impl Machine {
         Ok(sent)
     }
 
-    pub(super) fn open(&self, root: Fd, path: &[u8]) -> Result<Fd, Errno> {
+    pub(super) fn open(&self, root: Fd, path: &[u8], access: Access) -> Result<Fd, Errno> {
         let mut state = self.state();
         let root = state.file(root, "open")?;
-        let failed = state.rng.fault(Fault::DiskError);
-        let node = if failed { Err(Errno::IO) } else { state.disk.find(root, path) };
+        let node = match state.rng.fault(Fault::DiskError) {
+            true => Err(Errno::IO),
+            false => state.disk.open(root, path, access),
+        };
         state.note(|| format!("open {}: {node:?}", path.escape_ascii()));
-        state.open(DescriptorKind::File(node?))
+        state.open(DescriptorKind::File(node?, access != Access::Read))
     }
 
     pub(super) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
@@ -265,38 +268,62 @@ impl Machine {
         Ok(bytes)
     }
 
+    /// Writes bytes to a file, or only the first ones if a fault happens. Returns their number.
+    pub(super) fn write(&self, file: Fd, at: WriteAt, bytes: &[u8]) -> Result<usize, Errno> {
+        let n = self.shorten(bytes.len(), Fault::ShortWrite);
+        let mut state = self.state();
+        let node = state.writable_file(file)?;
+        if state.rng.fault(Fault::DiskError) {
+            return Err(Errno::IO);
+        }
+        let wall = state.wall();
+        state.disk.write(node, at, &bytes[..n], wall).map(|()| n)
+    }
+
     /// Performs file work at once.
-    pub(super) fn do_work(&self, work: &FileJob) -> Result<Outcome, Errno> {
+    pub(super) fn do_work(&self, work: &FileJob) -> Result<FileOutcome, Errno> {
+        let open = |at: &PathAt<Fd>, access| {
+            let fd = self.open(at.root, at.path.to_bytes(), access)?;
+            Ok(self.file(Socket::of(fd)))
+        };
         match work {
-            FileJob::Open(root, path, _) => {
-                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
+            FileOp::Open(at, access) => {
+                let file = open(at, *access)?;
                 let meta = self.meta(file.fd())?;
-                Ok(Outcome::Opened(Box::new((file, meta))))
+                Ok(FileOutcome::Opened(Box::new((file, meta))))
             }
-            FileJob::Stat(root, path, _) => {
-                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
-                self.meta(file.fd()).map(Outcome::Stat)
-            }
-            FileJob::List(root, path, _) => {
-                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
+            FileOp::Stat(at) => self.meta(open(at, Access::Read)?.fd()).map(FileOutcome::Stat),
+            FileOp::List(at) => {
+                let file = open(at, Access::Read)?;
                 let mut state = self.state();
                 let node = state.file(file.fd(), "list")?;
                 let listing = state.disk.list(node);
                 drop(state);
-                listing.map(Outcome::Listed)
+                listing.map(FileOutcome::Listed)
             }
-            FileJob::Read(file, offset, len) => {
-                let mut bytes = Vec::new();
-                while bytes.len() < *len as usize {
-                    let offset = offset + bytes.len() as u64;
-                    let len = len - bytes.len() as u32;
+            FileOp::Read(file, range) => {
+                let (mut bytes, whole) = (Vec::new(), file_op::len(range));
+                while bytes.len() < whole as usize {
+                    let offset = range.start + bytes.len() as u64;
+                    let len = whole - bytes.len() as u32;
                     let more = self.read(FileRange { file: *file, offset, len })?;
                     if more.is_empty() {
                         break;
                     }
                     bytes.extend_from_slice(&more);
                 }
-                Ok(Outcome::Read(bytes.into()))
+                Ok(FileOutcome::Read(bytes.into()))
+            }
+            FileOp::Write(write) => {
+                let mut written = 0;
+                while written < write.bytes.len() {
+                    let at = match write.at {
+                        WriteAt::End => WriteAt::End,
+                        WriteAt::Offset(start) => WriteAt::Offset(start + written as u64),
+                    };
+                    written += self.write(write.file, at, &write.bytes[written..])?;
+                }
+                Ok(FileOutcome::Written)
             }
         }
     }
@@ -397,7 +424,7 @@ impl Host for Machine {
             b"/" => ROOT,
             path => state.disk.find(ROOT, path.strip_prefix(b"/").unwrap_or(path))?,
         };
-        let fd = state.open(DescriptorKind::File(node))?;
+        let fd = state.open(DescriptorKind::File(node, false))?;
         drop(state);
         Ok(self.file(Socket::of(fd)))
     }
@@ -483,9 +510,9 @@ impl System for Machine {
         }
     }
 
-    fn file_work(&mut self, work: &FileJob) -> Result<Outcome, Errno> {
+    fn file_work(&mut self, work: &FileJob) -> Result<FileOutcome, Errno> {
         self.may_be_signalled(true);
-        if matches!(work, FileJob::List(..)) || self.state().rng.fault(Fault::Cold) {
+        if work.may_always_block() || self.state().rng.fault(Fault::Cold) {
             return Err(Errno::AGAIN);
         }
         self.do_work(work)

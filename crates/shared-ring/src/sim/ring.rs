@@ -16,11 +16,11 @@ use super::provided::Buffers;
 use super::state::{DescriptorKind, Event, WaitOutcome};
 use super::submission::{
     ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_BUFFER, CQE_MORE, RECV_MULTISHOT,
-    SKIP_SUCCESS, Submission, socket_address,
+    SKIP_SUCCESS, Submission, open_access, socket_address,
 };
 use crate::nonblocking::FileRange;
 use crate::uring::{Cqe, Entries, Feature, Mode, Ring};
-use crate::{Fd, System, Token};
+use crate::{Access, Fd, System, Token, WriteAt};
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -43,21 +43,27 @@ enum Task {
     Counter {
         into: MemoryHold,
     },
-    /// An open, completed by a is_timed event.
+    /// An open, completed by a timed event.
     Open {
         path: MemoryHold,
+        access: Access,
     },
-    /// A read of a file, completed by a is_timed event.
+    /// A read of a file, completed by a timed event.
     Read {
         into: MemoryHold,
         part: FileRange,
     },
+    /// A write to a file, completed by a timed event.
+    Write {
+        from: MemoryHold,
+        at: WriteAt,
+    },
 }
 
 impl Task {
-    /// Returns whether a worker performs it and a is_timed event completes it.
+    /// Returns whether a worker performs it and a timed event completes it.
     fn is_timed(&self) -> bool {
-        matches!(self, Task::Open { .. } | Task::Read { .. })
+        matches!(self, Task::Open { .. } | Task::Read { .. } | Task::Write { .. })
     }
 
     /// Returns whether only the kernel has written to the memory waited to it.
@@ -68,7 +74,9 @@ impl Task {
                 pieces.iter().chain(header).all(MemoryHold::is_untouched)
             }
             Task::Connect { address: hold } | Task::Counter { into: hold } => hold.is_untouched(),
-            Task::Open { path: hold } | Task::Read { into: hold, .. } => hold.is_untouched(),
+            Task::Open { path: hold, .. }
+            | Task::Read { into: hold, .. }
+            | Task::Write { from: hold, .. } => hold.is_untouched(),
         }
     }
 }
@@ -154,8 +162,13 @@ impl SimRing {
             }
             opcode::Close::CODE => return self.close(sqe),
             opcode::PollAdd::CODE => Task::Poll,
-            opcode::OpenAt2::CODE => Task::Open { path: holds.remove(0) },
+            opcode::OpenAt2::CODE => {
+                let how = holds.pop().expect("an open has a path and its arguments");
+                let access = open_access(how.bytes());
+                Task::Open { path: holds.remove(0), access }
+            }
             opcode::Read::CODE => self.read(sqe, holds.remove(0)),
+            opcode::Write::CODE => Task::Write { from: holds.remove(0), at: sqe.write_at() },
             opcode::AsyncCancel::CODE => return self.cancel(sqe),
             other => return self.fail(format!("unknown operation code {other}")),
         };
@@ -298,7 +311,7 @@ impl SimRing {
                 }
             }
             Task::Counter { .. } => self.read_counter(at),
-            Task::Open { .. } | Task::Read { .. } => {}
+            Task::Open { .. } | Task::Read { .. } | Task::Write { .. } => {}
         }
     }
 
@@ -397,9 +410,9 @@ impl SimRing {
         let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
         let (fd, user_data) = (self.in_flight[at].fd, self.in_flight[at].user_data);
         match &mut self.in_flight[at].task {
-            Task::Open { path } => {
+            Task::Open { path, access } => {
                 let path = path.bytes().strip_suffix(b"\0").unwrap_or_default();
-                let opened = self.machine.open(fd, path);
+                let opened = self.machine.open(fd, path, *access);
                 self.end(serial, opened.map(|fd| fd.raw() as u32), 0);
             }
             Task::Read { into, part } => {
@@ -413,6 +426,10 @@ impl SimRing {
                     into.fill(bytes);
                 }
                 self.end(serial, read.map(|bytes| bytes.len() as u32), 0);
+            }
+            Task::Write { from, at } => {
+                let written = self.machine.write(fd, *at, from.bytes());
+                self.end(serial, written.map(|n| n as u32), 0);
             }
             _ => {}
         }

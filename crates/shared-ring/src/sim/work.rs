@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::machine::Machine;
 use super::state::Event;
-use crate::{Errno, FileJob, Offload, Outcome, Token};
+use crate::{FileJob, Offload, Outcome, Token};
 
 /// File work in progress on a simulated machine.
 pub struct SimOffload {
@@ -38,9 +38,7 @@ impl Offload for SimOffload {
                 continue;
             };
             let (_, token, work) = self.in_progress.swap_remove(at);
-            let outcome = self.machine.do_work(&work);
-            let failed = |errno: Errno| Outcome::Failed(errno, None);
-            self.done.push_back((token, outcome.unwrap_or_else(failed)));
+            self.done.push_back((token, self.machine.do_work(&work).into()));
         }
         self.done.pop_front()
     }

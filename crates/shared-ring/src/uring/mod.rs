@@ -26,9 +26,9 @@ use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{self, Blocking, FileRange, SendFileError};
 use crate::process::error_in_child;
 use crate::{
-    Batch, BufferPool, Completion, Counters, FileJob, Host, Kernel, KernelError, Linux, Offload,
-    Op, OpKind, Outcome, Submit, SubmitError, SubmitErrorKind, Submitted, System, Token,
-    WakeSignal, Waker,
+    Batch, BufferPool, Completion, Counters, FileOp, Host, Kernel, KernelError, Linux, Offload, Op,
+    OpKind, Outcome, Submit, SubmitError, SubmitErrorKind, Submitted, System, Token, WakeSignal,
+    Waker,
 };
 use provided::{BufferRing, GROUP};
 use sqe::{Memory, OpState};
@@ -351,7 +351,7 @@ impl<R: Ring> UringKernel<R> {
         let stopped = self.offload.stop();
         for token in self.owned.inflight.tokens() {
             match self.owned.inflight.get(token).map(|entry| &entry.op) {
-                Some(Op::List { .. }) => {
+                Some(Op::File(FileOp::List(_))) => {
                     let entry = self.owned.inflight.remove(token);
                     if !stopped {
                         // A thread hangs in it, and still uses the descriptor.
@@ -407,8 +407,11 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
-        // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
-        let work = matches!(op, Op::List { .. }).then(|| unsafe { FileJob::of(&op) });
+        let work = match &op {
+            // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
+            Op::File(op @ FileOp::List(_)) => Some(unsafe { op.job() }),
+            _ => None,
+        };
         // It must queue behind older receives.
         let must_queue = matches!(op, Op::Receive { .. }) && !self.starved.is_empty();
         let entry = self.owned.inflight.insert(token, op, OpState::default())?;
