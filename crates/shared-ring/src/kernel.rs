@@ -28,7 +28,8 @@ pub unsafe trait Submit {
 
     /// Posts an operation. If it can't be done at once, its completions carry `token`. The token's
     /// kind is [`OpKind::Accept`](crate::OpKind::Accept) for an accept,
-    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive, and another one for the rest.
+    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive,
+    /// [`OpKind::Call`](crate::OpKind::Call) for a system call, and another one for the rest.
     ///
     /// # Errors
     /// Hands the operation back if the table of operations is full, or if an operation with `token`
@@ -237,6 +238,8 @@ counters! {
     cold_file_reads,
     /// Number of file operations posted to offload threads.
     offloaded_file_ops,
+    /// Number of system calls posted to offload threads.
+    offloaded_calls,
     /// Number of signals that interrupted the program to notify it of events.
     interruptions,
 }

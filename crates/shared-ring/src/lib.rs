@@ -19,6 +19,7 @@
 
 mod beneath;
 mod buffer;
+mod call;
 mod descriptor;
 mod engine;
 mod file;
@@ -26,6 +27,7 @@ mod file_op;
 mod gather;
 mod inflight;
 pub mod interest;
+mod job;
 mod kernel;
 mod linux;
 pub mod nonblocking;
@@ -46,6 +48,7 @@ mod waker;
 
 pub use beneath::SymlinkPolicy;
 pub use buffer::{BufferPool, RxBuf};
+pub use call::{Arg, Call, Executor};
 pub use descriptor::{Fd, Socket};
 pub use engine::{Engine, EngineConfig, PortableKernel};
 pub use file::{File, FileKind, Listing, Metadata};
@@ -61,7 +64,11 @@ pub use waker::Waker;
 
 // The parts of the kernels, which the simulation replaces; subject to change.
 #[doc(hidden)]
+pub use call::CallJob;
+#[doc(hidden)]
 pub use file_op::{FileJob, FileJobOutcome};
+#[doc(hidden)]
+pub use job::{Job, JobOutcome};
 #[doc(hidden)]
 pub use linux::Linux;
 #[doc(hidden)]

@@ -14,8 +14,8 @@ use rustix::thread::gettid;
 use crate::nonblocking::{self, Blocking, FileRange};
 use crate::offload::OffloadThreads;
 use crate::{
-    BufferSizes, Fd, File, FileJob, FileOutcome, Host, ListenOptions, Metadata, Socket, System,
-    WakeSignal, Waker,
+    BufferSizes, CallJob, Fd, File, FileJob, FileOutcome, Host, ListenOptions, Metadata, Socket,
+    System, WakeSignal, Waker,
 };
 
 /// This machine.
@@ -257,6 +257,10 @@ impl System for Linux {
 
     fn file_work(&mut self, job: &FileJob) -> Result<FileOutcome, Errno> {
         job.run(Blocking::NoBlock).map(FileOutcome::from)
+    }
+
+    fn call(&mut self, job: &CallJob) -> Result<usize, Errno> {
+        job.run()
     }
 
     fn enable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {

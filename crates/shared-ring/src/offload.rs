@@ -1,4 +1,4 @@
-//! Threads for file operations that would block on the disk.
+//! Threads for file operations that would block on the disk, and for system calls.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -7,17 +7,26 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::nonblocking::Blocking;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
-use crate::{FileJob, FileJobOutcome, Offload, Outcome, Process, Token, Waker};
+use crate::{FileJobOutcome, Job, JobOutcome, Offload, Process, Token, Waker};
+
+/// Threads for file operations, and others for system calls, which may wait for ever.
+#[derive(Debug)]
+pub struct OffloadThreads {
+    files: ThreadPool,
+    calls: ThreadPool,
+}
 
 /// Up to four threads, started on demand, which share one queue.
 ///
 /// The queue is bounded by the number of operations in flight.
 #[derive(Debug)]
-pub struct OffloadThreads {
+struct ThreadPool {
     shared: Arc<Shared>,
+    name: &'static str,
+    /// A job was posted.
+    is_used: bool,
     threads: Vec<JoinHandle<()>>,
     /// Some threads hang, and are no longer waited for.
     abandoned: bool,
@@ -37,8 +46,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queues {
-    todo: VecDeque<(Token, FileJob)>,
-    done: VecDeque<(Token, Result<FileJobOutcome, Errno>)>,
+    todo: VecDeque<(Token, Job)>,
+    done: VecDeque<(Token, Result<JobOutcome<FileJobOutcome>, Errno>)>,
     idle: usize,
     /// Number of threads that have not ended.
     running: usize,
@@ -61,7 +70,7 @@ impl Shared {
                 continue;
             };
             drop(queues);
-            let result = job.run(Blocking::MayBlock);
+            let result = job.run();
             queues = self.queues();
             queues.done.push_back((token, result));
             self.waker.wake();
@@ -72,42 +81,76 @@ impl Shared {
 }
 
 impl OffloadThreads {
-    /// Maximum number of threads. These keep a disk busy; more would only queue there.
-    const MAX_THREADS: usize = 4;
-
     /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
     const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(waker: Waker) -> Self {
+        let files = ThreadPool::new("file work", waker.clone());
+        OffloadThreads { files, calls: ThreadPool::new("system calls", waker) }
+    }
+}
+
+impl Offload for OffloadThreads {
+    fn post(&mut self, token: Token, job: Job) {
+        match job {
+            Job::File(_) => self.files.post(token, job),
+            Job::Call(_) => self.calls.post(token, job),
+        }
+    }
+
+    fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {
+        self.files.take().or_else(|| self.calls.take())
+    }
+
+    /// Stops the threads. Abandons those that hang after two seconds.
+    fn stop(&mut self) -> bool {
+        let deadline = Instant::now() + Self::STOP_TIMEOUT;
+        let files = self.files.stop(deadline);
+        self.calls.stop(deadline) && files
+    }
+}
+
+impl Drop for OffloadThreads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl ThreadPool {
+    /// Maximum number of threads. These keep a disk busy; more would only queue there.
+    const MAX_THREADS: usize = 4;
+
+    fn new(name: &'static str, waker: Waker) -> Self {
         let queues = Mutex::default();
         let (posted, ended) = (Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { queues, posted, ended, waker });
-        OffloadThreads {
+        ThreadPool {
             shared,
+            name,
+            is_used: false,
             threads: Vec::new(),
             abandoned: false,
             process: Process::current(),
         }
     }
-}
 
-impl Offload for OffloadThreads {
     /// Queues a job. If no thread can be started, runs it in the calling thread.
-    fn post(&mut self, token: Token, job: FileJob) {
+    fn post(&mut self, token: Token, job: Job) {
+        self.is_used = true;
         if !self.process.is_current() {
             return;
         }
         let mut queues = self.shared.queues();
         if queues.idle <= queues.todo.len() && self.threads.len() < Self::MAX_THREADS {
             let shared = Arc::clone(&self.shared);
-            let name = "file work".to_owned();
-            if let Ok(thread) = thread::Builder::new().name(name).spawn(move || shared.serve()) {
+            let name = thread::Builder::new().name(self.name.to_owned());
+            if let Ok(thread) = name.spawn(move || shared.serve()) {
                 self.threads.push(thread);
                 queues.running += 1;
             }
         }
         if self.threads.is_empty() {
-            queues.done.push_back((token, job.run(Blocking::MayBlock)));
+            queues.done.push_back((token, job.run()));
             self.shared.waker.wake();
             return;
         }
@@ -115,16 +158,16 @@ impl Offload for OffloadThreads {
         self.shared.posted.notify_one();
     }
 
-    fn take(&mut self) -> Option<(Token, Outcome)> {
-        if !self.process.is_current() {
+    fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {
+        if !self.is_used || !self.process.is_current() {
             return None;
         }
         let (token, result) = self.shared.queues().done.pop_front()?;
-        Some((token, result.into()))
+        Some((token, result.map(JobOutcome::from)))
     }
 
-    /// Stops the threads. Abandons those that hang in a file system after two seconds.
-    fn stop(&mut self) -> bool {
+    /// Stops the threads. Abandons those that hang after the deadline.
+    fn stop(&mut self, deadline: Instant) -> bool {
         if !self.process.is_current() {
             mem::forget(mem::take(&mut self.threads));
             return true;
@@ -135,7 +178,6 @@ impl Offload for OffloadThreads {
         let mut queues = self.shared.queues();
         queues.stop = true;
         self.shared.posted.notify_all();
-        let deadline = Instant::now() + Self::STOP_TIMEOUT;
         while queues.running > 0 {
             let remaining = deadline.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
@@ -154,16 +196,10 @@ impl Offload for OffloadThreads {
     }
 }
 
-impl Drop for OffloadThreads {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{Fd, OpKind};
+    use crate::{Fd, FileJob, OpKind};
 
     /// No descriptor has this number, so jobs on it fail at once.
     const NOT_OPEN: i32 = i32::MAX;
@@ -172,9 +208,9 @@ mod tests {
     fn at_most_four_threads_do_all_jobs() {
         let mut threads = OffloadThreads::new(Waker::new().unwrap());
         for slot in 0..100 {
-            let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1);
+            let job = Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
             threads.post(Token::new(OpKind::File, slot, 0), job);
-            assert!((1..=OffloadThreads::MAX_THREADS).contains(&threads.threads.len()));
+            assert!((1..=ThreadPool::MAX_THREADS).contains(&threads.files.threads.len()));
         }
         let mut done = Vec::new();
         while done.len() < 100 {
@@ -189,7 +225,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::{Fd, OpKind};
+    use crate::{Fd, FileJob, OpKind};
 
     /// No descriptor has this number, so jobs on it fail at once.
     const NOT_OPEN: i32 = i32::MAX;
@@ -201,14 +237,14 @@ mod models {
             let waker = Waker::for_model();
             let mut threads = OffloadThreads::new(waker.clone());
             for slot in 0..2 {
-                let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1);
+                let job = Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
                 threads.post(Token::new(OpKind::File, slot, 0), job);
             }
             let mut done = Vec::new();
             while done.len() < 2 {
                 waker.drain();
-                while let Some((token, outcome)) = threads.take() {
-                    assert!(matches!(outcome, Outcome::Failed(Errno::BADF, None)));
+                while let Some((token, result)) = threads.take() {
+                    assert!(matches!(result, Err(Errno::BADF)));
                     done.push(token.slot());
                 }
             }
@@ -222,8 +258,8 @@ mod models {
     fn threads_end_with_a_job_queued() {
         loom::model(|| {
             let mut threads = OffloadThreads::new(Waker::for_model());
-            threads
-                .post(Token::new(OpKind::File, 0, 0), FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
+            let job = Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
+            threads.post(Token::new(OpKind::File, 0, 0), job);
             drop(threads);
         });
     }

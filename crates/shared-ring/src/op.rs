@@ -6,7 +6,9 @@ use std::num::NonZeroU16;
 
 use rustix::io::Errno;
 
-use crate::{Fd, File, FileOp, FileOutcome, GatherList, RxBuf, Socket, Token};
+use crate::{
+    Call, Executor, Fd, File, FileOp, FileOutcome, GatherList, JobOutcome, RxBuf, Socket, Token,
+};
 
 /// An operation. It owns all memory that the kernel will access.
 #[derive(Debug)]
@@ -55,6 +57,28 @@ pub enum Op {
     },
     /// Operates on a file.
     File(FileOp),
+    /// Makes a system call.
+    Call(Box<Call>, Executor),
+}
+
+impl Op {
+    /// Returns the outcome of an operation that has failed.
+    pub(crate) fn fail(self, errno: Errno) -> Outcome {
+        match self {
+            Op::Send { data, .. } => Outcome::Failed(errno, Some(data)),
+            Op::Call(call, _) => Outcome::Called(call, Err(errno)),
+            _ => Outcome::Failed(errno, None),
+        }
+    }
+
+    /// Returns the outcome of an operation that another thread has executed.
+    pub(crate) fn executed(self, result: Result<JobOutcome, Errno>) -> Outcome {
+        match (self, result) {
+            (Op::Call(call, _), Ok(JobOutcome::Call(value))) => Outcome::Called(call, Ok(value)),
+            (_, Ok(JobOutcome::File(done))) => Outcome::File(done),
+            (op, result) => op.fail(result.err().unwrap_or(Errno::IO)),
+        }
+    }
 }
 
 /// Result of an operation.
@@ -76,6 +100,8 @@ pub enum Outcome {
     Closed,
     /// The file operation is done.
     File(FileOutcome),
+    /// The system call has returned this value or error; `ECANCELED` if it was cancelled.
+    Called(Box<Call>, Result<usize, Errno>),
     /// Another thread called [`Waker::wake`](crate::Waker::wake).
     Woken,
     /// The operation failed, or was cancelled (`ECANCELED`). Returns the unsent list of a send.

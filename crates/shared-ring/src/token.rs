@@ -26,11 +26,13 @@ pub enum OpKind {
     Watch = 8,
     /// Receives bytes, delivered only as raw completions.
     Stream = 9,
+    /// A system call.
+    Call = 10,
 }
 
 impl OpKind {
     /// Number of kinds.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
     const ALL: [OpKind; OpKind::COUNT] = [
         OpKind::Accept,
         OpKind::Receive,
@@ -42,6 +44,7 @@ impl OpKind {
         OpKind::Cancel,
         OpKind::Watch,
         OpKind::Stream,
+        OpKind::Call,
     ];
 
     /// Returns whether operations of this kind are in the kernel's table.

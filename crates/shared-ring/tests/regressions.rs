@@ -6,7 +6,7 @@ mod number;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Access, Batch, Engine, EngineConfig, FileOp, FileOutcome, GatherList, Host, Kernel, Linux,
-    Mode, Op, OpKind, Outcome, PathAt, PortableKernel, Socket, Submit, Submitted, SymlinkPolicy,
-    Token, UringConfig, UringKernel, WriteAt,
+    Access, Batch, Call, Engine, EngineConfig, Executor, Fd, FileOp, FileOutcome, GatherList, Host,
+    Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt, PortableKernel, Socket, Submit, Submitted,
+    SymlinkPolicy, Token, UringConfig, UringKernel, WriteAt,
 };
 
 /// More than the submission queue holds.
@@ -327,4 +327,36 @@ fn closed_socket_left_its_read_to_another() {
     }
     assert_eq!(received, 1);
     Linux::default().close_unused(second);
+}
+
+/// Calls that never end occupy their threads, and not those of file operations.
+#[test]
+fn calls_that_wait_leave_file_operations_alone() {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let config = EngineConfig { operations: 16, buffers: 1, buffer_size: 64 };
+    let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
+    for slot in 0..8 {
+        // SAFETY: the pipe is open until the calls have ended.
+        let fd = unsafe { Fd::lent(read.as_fd()) };
+        let op = Op::Call(Box::new(Call::read(fd, 1)), Executor::Thread);
+        assert!(matches!(
+            kernel.submit(Token::new(OpKind::Call, slot, 0), op),
+            Ok(Submitted::InFlight)
+        ));
+    }
+    let root = kernel.host_mut().open_directory("/proc/self".as_ref()).unwrap();
+    let path = PathAt { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    kernel.submit(Token::new(OpKind::File, 0, 0), Op::File(FileOp::List(path))).unwrap();
+    let mut batch = Batch::new();
+    while !batch.iter().any(|c| matches!(c.outcome, Outcome::File(FileOutcome::Listed(_)))) {
+        kernel.turn_into(None, &mut batch).unwrap();
+    }
+    assert_eq!(kernel.counters().offloaded_calls, 8);
+    drop(write);
+    let ended = |batch: &Batch| {
+        batch.iter().filter(|c| matches!(c.outcome, Outcome::Called(_, Ok(0)))).count()
+    };
+    while ended(&batch) < 8 {
+        kernel.turn_into(None, &mut batch).unwrap();
+    }
 }

@@ -16,11 +16,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Instant;
 
-use shared_ring::nonblocking::Blocking;
 use shared_ring::{
-    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, FileJob, FileJobOutcome, Host,
-    Linux, Need, Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Submit, SubmitError,
-    Submitted, Token, Waker,
+    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, FileJobOutcome, Host, Job,
+    JobOutcome, Linux, Need, Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Submit,
+    SubmitError, Submitted, Token, Waker,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -157,7 +156,7 @@ enum AfterRead {
 /// A task to be spawned.
 enum SpawnRequest {
     Socket(Fd),
-    File(Token, FileJob),
+    Job(Token, Job),
 }
 
 impl TokioSubmit {
@@ -186,7 +185,7 @@ impl TokioSubmit {
     fn provide(&mut self, token: Token) {
         match self.operations.take_need() {
             Some(Need::Ready(fd)) => self.notify_task(fd),
-            Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+            Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::Job(token, job)),
             None => {}
         }
     }
@@ -205,9 +204,13 @@ impl TokioSubmit {
     ///
     /// # Safety
     /// No thread uses the job any more.
-    unsafe fn offloaded(&mut self, token: Token, result: Result<FileJobOutcome, Errno>) {
+    unsafe fn offloaded(
+        &mut self,
+        token: Token,
+        result: Result<JobOutcome<FileJobOutcome>, Errno>,
+    ) {
         // SAFETY: as above.
-        match unsafe { self.operations.offloaded(token, result.into()) } {
+        match unsafe { self.operations.offloaded(token, result.map(JobOutcome::from)) } {
             Some(Submitted::Done(outcome)) => self.complete(token, outcome),
             Some(Submitted::InFlight) => self.provide(token),
             None => {}
@@ -260,7 +263,7 @@ impl TokioSubmit {
             Some(Submitted::InFlight) => match self.operations.take_need() {
                 // The task waits for it anyway.
                 Some(Need::Ready(_)) => return false,
-                Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+                Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::Job(token, job)),
                 None => {}
             },
             None => {}
@@ -418,7 +421,7 @@ impl<A: Application + 'static> Server<A> {
         for request in spawn_requests {
             match request {
                 SpawnRequest::Socket(fd) => self.spawn(Rc::clone(self).socket(fd)),
-                SpawnRequest::File(token, job) => self.spawn(Rc::clone(self).file(token, job)),
+                SpawnRequest::Job(token, job) => self.spawn(Rc::clone(self).job(token, job)),
             }
         }
         result
@@ -538,8 +541,8 @@ impl<A: Application + 'static> Server<A> {
     }
 
     /// Waits for a job on another thread.
-    async fn file(self: Rc<Self>, token: Token, job: FileJob) {
-        let result = spawn_blocking(move || job.run(Blocking::MayBlock)).await;
+    async fn job(self: Rc<Self>, token: Token, job: Job) {
+        let result = spawn_blocking(move || job.run()).await;
         let result = result.unwrap_or(Err(Errno::IO));
         // SAFETY: the thread has ended the job. If this task is dropped before, the operation stays in the table.
         self.with(|driver| unsafe { driver.io.kernel.offloaded(token, result) });

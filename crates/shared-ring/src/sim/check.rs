@@ -7,8 +7,8 @@ use foldhash::fast::FixedState;
 
 use super::machine::Machine;
 use crate::{
-    Completion, Counters, Errno, Fd, GatherList, Kernel, KernelError, Op, OpKind, Outcome, Submit,
-    SubmitError, Submitted, Token, Waker,
+    Completion, Counters, Errno, Executor, Fd, GatherList, Kernel, KernelError, Op, OpKind,
+    Outcome, Submit, SubmitError, Submitted, Token, Waker,
 };
 
 /// A wrapper that checks the operations and completions of a kernel on a simulated machine.
@@ -40,7 +40,8 @@ impl PostedOp {
             | Op::SendFile { fd, .. }
             | Op::Connect { fd, .. } => Some(*fd),
             Op::Close { socket } => Some(socket.number()),
-            Op::File(_) => None,
+            Op::Call(call, Executor::WhenReadable | Executor::WhenWritable) => call.fd(),
+            Op::File(_) | Op::Call(..) => None,
         };
         let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
         PostedOp { fd, is_multishot, cancelled: false }
@@ -172,7 +173,10 @@ impl<K: Kernel> Kernel for CheckedKernel<K> {
                 self.machine.fail(format!("a single-shot operation continues: {completion:?}"));
             }
             Some(PostedOp { cancelled: false, .. })
-                if matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, _)) =>
+                if matches!(
+                    completion.outcome,
+                    Outcome::Failed(Errno::CANCELED, _) | Outcome::Called(_, Err(Errno::CANCELED))
+                ) =>
             {
                 self.machine.fail(format!("{token:?} ended as cancelled without a cancel"));
             }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
@@ -21,8 +21,8 @@ use super::work::SimOffload;
 use crate::file_op;
 use crate::nonblocking::FileRange;
 use crate::{
-    Access, BufferSizes, Fd, File, FileJob, FileOp, FileOutcome, Host, ListenOptions, Metadata,
-    PathAt, Socket, System, WakeSignal, Waker, WriteAt,
+    Access, BufferSizes, CallJob, Fd, File, FileJob, FileOp, FileOutcome, Host, ListenOptions,
+    Metadata, PathAt, Socket, System, WakeSignal, Waker, WriteAt,
 };
 
 /// A simulated machine; clones share it.
@@ -329,6 +329,67 @@ impl Machine {
     }
 }
 
+/// System calls.
+impl Machine {
+    /// Creates a counter, as eventfd(2) does, and a function that adds to it. A read in the event loop
+    /// does not wait for it, others do.
+    ///
+    /// # Errors
+    /// `EMFILE` at the maximum number of descriptors.
+    pub fn event(&self) -> Result<(Socket, impl Fn(u64) + use<>), Errno> {
+        let mut state = self.state();
+        let counter = Arc::new(AtomicU64::new(0));
+        let fd = state.open(DescriptorKind::Event(Arc::clone(&counter)))?;
+        state.add_waker(fd, Arc::clone(&counter));
+        let add = move |n| {
+            counter.fetch_add(n, Ordering::AcqRel);
+        };
+        Ok((Socket::of(fd), add))
+    }
+
+    /// Makes one of the few system calls that the machine has: getrandom, read and pread64.
+    pub(super) fn do_call(&self, job: &CallJob) -> Result<usize, Errno> {
+        let [a, b, c, d, ..] = job.args;
+        // SAFETY: by the promises of `Call::new` and `Call::job`, the memory at `start` has `len` bytes,
+        // which are not accessed otherwise.
+        let memory =
+            |start: usize, len| unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
+        let fd = Fd::from_raw(a as i32);
+        match i64::from(job.number) {
+            libc::SYS_getrandom => {
+                let mut state = self.state();
+                memory(a, b).fill_with(|| state.rng.number() as u8);
+                Ok(b)
+            }
+            libc::SYS_read => {
+                let mut state = self.state();
+                match state.kind(fd, "read")? {
+                    DescriptorKind::Event(counter) => match counter.swap(0, Ordering::AcqRel) {
+                        _ if c < 8 => Err(Errno::INVAL),
+                        0 => Err(Errno::AGAIN),
+                        count => {
+                            memory(b, 8).copy_from_slice(&count.to_ne_bytes());
+                            Ok(8)
+                        }
+                    },
+                    DescriptorKind::Connected(_) => {
+                        drop(state);
+                        self.receive(fd, memory(b, c))
+                    }
+                    _ => Err(Errno::INVAL),
+                }
+            }
+            libc::SYS_pread64 => {
+                let part = FileRange { file: fd, offset: d as u64, len: c as u32 };
+                let bytes = self.read(part)?;
+                memory(b, bytes.len()).copy_from_slice(&bytes);
+                Ok(bytes.len())
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+}
+
 impl Host for Machine {
     fn listen(
         &mut self,
@@ -516,6 +577,11 @@ impl System for Machine {
             return Err(Errno::AGAIN);
         }
         self.do_work(work)
+    }
+
+    fn call(&mut self, job: &CallJob) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
+        self.do_call(job)
     }
 
     fn enable_sigio(&mut self, _: Fd) -> Result<(), Errno> {

@@ -39,7 +39,9 @@ enum Task {
     Connect {
         address: MemoryHold,
     },
-    Poll,
+    Poll {
+        events: u32,
+    },
     Counter {
         into: MemoryHold,
     },
@@ -69,7 +71,7 @@ impl Task {
     /// Returns whether only the kernel has written to the memory waited to it.
     fn is_untouched(&self) -> bool {
         match self {
-            Task::Accept { .. } | Task::Receive { .. } | Task::Poll => true,
+            Task::Accept { .. } | Task::Receive { .. } | Task::Poll { .. } => true,
             Task::Send { pieces, header } => {
                 pieces.iter().chain(header).all(MemoryHold::is_untouched)
             }
@@ -161,7 +163,7 @@ impl SimRing {
                 Task::Connect { address }
             }
             opcode::Close::CODE => return self.close(sqe),
-            opcode::PollAdd::CODE => Task::Poll,
+            opcode::PollAdd::CODE => Task::Poll { events: sqe.op_flags },
             opcode::OpenAt2::CODE => {
                 let how = holds.pop().expect("an open has a path and its arguments");
                 let access = open_access(how.bytes());
@@ -189,7 +191,7 @@ impl SimRing {
         self.serial += 1;
         let (serial, fd) = (self.serial, Fd::from_raw(sqe.fd));
         let is_timed = task.is_timed();
-        let is_inline = matches!(task, Task::Send { .. } | Task::Poll);
+        let is_inline = matches!(task, Task::Send { .. } | Task::Poll { .. });
         self.in_flight.push(RingOp { serial, user_data: sqe.user_data, fd, task });
         if is_timed {
             let mut state = self.machine.state();
@@ -300,14 +302,22 @@ impl SimRing {
                     self.end(serial, outcome.map(|()| 0), 0);
                 }
             }
-            Task::Poll => {
+            Task::Poll { events } => {
+                let reads = events & libc::POLLIN as u32 != 0;
                 let mut state = self.machine.state();
                 let Ok(end) = state.connected(fd, "poll") else { return };
-                let ready = state.connection_of(end).is_writable(end.side);
-                state.connection_of(end).arm_writable(end.side);
+                let connection = state.connection_of(end);
+                let ready = if reads {
+                    connection.is_readable(end.side)
+                } else {
+                    let ready = connection.is_writable(end.side);
+                    connection.arm_writable(end.side);
+                    ready
+                };
+                let events = *events;
                 drop(state);
                 if ready {
-                    self.end(serial, Ok(libc::POLLOUT as u32), 0);
+                    self.end(serial, Ok(events), 0);
                 }
             }
             Task::Counter { .. } => self.read_counter(at),
@@ -398,7 +408,7 @@ impl SimRing {
         }
         if let Task::Counter { into } = &mut self.in_flight[at].task {
             if !into.is_untouched() {
-                self.machine.state().fail("the program has written to the counter of a waker");
+                self.machine.state().fail("the program has written to the memory for a counter");
             }
             into.fill(&count.to_ne_bytes());
         }
@@ -475,6 +485,21 @@ impl SimRing {
     }
 }
 
+/// The operations of the simulated ring.
+const OPERATIONS: [u8; 11] = [
+    opcode::Accept::CODE,
+    opcode::Recv::CODE,
+    opcode::Send::CODE,
+    opcode::SendMsg::CODE,
+    opcode::Connect::CODE,
+    opcode::Close::CODE,
+    opcode::PollAdd::CODE,
+    opcode::OpenAt2::CODE,
+    opcode::Read::CODE,
+    opcode::Write::CODE,
+    opcode::AsyncCancel::CODE,
+];
+
 impl Ring for SimRing {
     type System = Machine;
 
@@ -521,8 +546,9 @@ impl Ring for SimRing {
         operations: &[(u8, &'static str)],
     ) -> io::Result<Option<&'static str>> {
         let mut operations = operations.iter();
-        let unsupported =
-            operations.find(|(code, _)| self.machine.unsupported(Unsupported::Operation(*code)));
+        let unsupported = operations.find(|(code, _)| {
+            !OPERATIONS.contains(code) || self.machine.unsupported(Unsupported::Operation(*code))
+        });
         Ok(unsupported.map(|(_, name)| *name))
     }
 

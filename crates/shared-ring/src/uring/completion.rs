@@ -9,8 +9,8 @@ use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::nonblocking::{Blocking, is_aborted_accept, is_fd_limit};
 use crate::{
-    Completion, Fd, FileOp, FileOutcome, Host, Offload, Op, OpKind, Outcome, RxBuf, Socket, Submit,
-    Submitted, System, Token, WriteAt,
+    Completion, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op, OpKind, Outcome, RxBuf,
+    Socket, Submit, Submitted, System, Token, WriteAt,
 };
 
 impl<R: Ring> UringKernel<R> {
@@ -105,6 +105,7 @@ impl<R: Ring> UringKernel<R> {
                 self.read_done(token, len, result)
             }
             Op::File(FileOp::Write(_)) => self.write_done(token, result),
+            Op::Call(_, by) if by != Executor::Ring => self.resume_call(token, result),
             _ => self.finished_op(token, result),
         }
     }
@@ -115,12 +116,13 @@ impl<R: Ring> UringKernel<R> {
             return None;
         }
         self.waker.acknowledge();
-        while let Some((token, outcome)) = self.offload.take() {
-            let ended =
-                self.owned.inflight.remove(token).map(|entry| match entry.state.cancelled {
-                    true => Outcome::Failed(Errno::CANCELED, None),
-                    false => outcome,
-                });
+        while let Some((token, result)) = self.offload.take() {
+            let ended = self.owned.inflight.remove(token).map(|entry| match entry.op {
+                // A call may have had an effect, so its result counts.
+                op @ Op::Call(..) => op.executed(result),
+                op if entry.state.cancelled => op.fail(Errno::CANCELED),
+                op => op.executed(result),
+            });
             self.done.extend(ended.map(|outcome| Completion::last(token, outcome)));
         }
         Some(Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken))
@@ -247,6 +249,20 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
+    /// Continues a system call whose descriptor is ready.
+    fn resume_call(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
+        match result {
+            _ if self.owned.inflight.get(token)?.state.cancelled => {
+                Some(self.fail(token, Errno::CANCELED))
+            }
+            Err(errno) => Some(self.fail(token, errno)),
+            Ok(_) => match self.try_call(token) {
+                Submitted::Done(outcome) => Some(Completion::last(token, outcome)),
+                Submitted::InFlight => None,
+            },
+        }
+    }
+
     /// Handles a read of part of a file. Continues until all is read, or the file ends.
     fn read_done(
         &mut self,
@@ -302,9 +318,9 @@ impl<R: Ring> UringKernel<R> {
                 self.counters.short_sends += u64::from(!data.is_empty());
                 Outcome::Sent(data, n as usize)
             }
-            (Op::Send { data, .. }, Err(errno)) => Outcome::Failed(errno, Some(data)),
             (Op::Close { .. }, _) => Outcome::Closed,
-            (_, Err(errno)) => Outcome::Failed(errno, None),
+            (op, Err(errno)) => op.fail(errno),
+            (Op::Call(call, _), Ok(n)) => Outcome::Called(call, Ok(n as usize)),
             (Op::Connect { .. }, Ok(_)) => Outcome::Connected,
             (Op::File(op), Ok(fd)) => self.opened(&op, Socket::of(Fd::from_raw(fd as i32))).into(),
             (op, Ok(_)) => unreachable!("it has many completions: {op:?}"),

@@ -9,11 +9,15 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 
+use super::calls;
 use super::provided::GROUP;
 use crate::beneath::{STAT_FLAGS, mode};
 use crate::file_op;
 use crate::nonblocking::CURRENT;
-use crate::{Access, Fd, FileOp, GatherList, Op, OpKind, PathAt, SymlinkPolicy, Token, WriteAt};
+use crate::{
+    Access, Call, Executor, Fd, FileOp, GatherList, Op, OpKind, PathAt, SymlinkPolicy, Token,
+    WriteAt,
+};
 
 /// State of an operation in flight: memory at a stable address, and its progress.
 #[derive(Default)]
@@ -26,6 +30,8 @@ pub(super) struct OpState {
     /// The last submission was multishot, if its operation supports that.
     pub(super) multishot: bool,
     pub(super) cancelled: bool,
+    /// A thread executes it.
+    pub(super) on_thread: bool,
     /// The error that ended an accept with several submissions, while the others are being cancelled.
     pub(super) errno: Option<Errno>,
 }
@@ -90,6 +96,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         }
         Op::Close { socket } => opcode::Close::new(raw(socket.number())).build(),
         Op::File(op) => file(op, state),
+        Op::Call(call, by) => call_or_poll(call, *by),
     };
     sqe.user_data(token.bits())
 }
@@ -131,6 +138,20 @@ fn file(op: &FileOp, state: &mut OpState) -> Sqe {
                 WriteAt::End => sqe.offset(CURRENT).rw_flags(libc::RWF_APPEND).build(),
                 WriteAt::Offset(at) => sqe.offset(at).build(),
             }
+        }
+    }
+}
+
+/// Returns the submission that makes a system call, or waits for its descriptor.
+fn call_or_poll(call: &mut Call, by: Executor) -> Sqe {
+    let fd = call.fd().map_or(Raw(-1), raw);
+    match by {
+        Executor::WhenReadable => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+        Executor::WhenWritable => opcode::PollAdd::new(fd, libc::POLLOUT as u32).build(),
+        _ => {
+            // SAFETY: the call stays in the table until the completion of the submission.
+            let job = unsafe { call.job() };
+            calls::sqe(&job).expect("other calls are executed by a thread")
         }
     }
 }

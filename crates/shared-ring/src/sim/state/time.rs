@@ -28,7 +28,7 @@ pub(in crate::sim) enum Event {
     /// An operation in flight completes.
     Operation(u64),
     /// File work completes.
-    FileJob(u64),
+    Job(u64),
 }
 
 /// The result of a wait.
@@ -184,7 +184,7 @@ impl SimState {
                 Event::Peer(peer) => self.schedule_peer(peer),
                 Event::Connect(fd, serial) => self.end_connect(fd, serial),
                 Event::Operation(id) => self.due.push(id),
-                Event::FileJob(id) => {
+                Event::Job(id) => {
                     self.due_work.push(id);
                     if let Some(worker) = &self.worker {
                         worker.wake();
