@@ -150,7 +150,7 @@ pub trait Host {
     /// has been reset or is closed on both sides.
     fn idle_time(&self, socket: &Socket) -> Option<Duration>;
 
-    /// Opens a directory for [`Op::Open`], [`Op::Stat`] and [`Op::List`].
+    /// Opens a directory, the root of paths of file operations.
     ///
     /// # Errors
     /// Those of open(2).
