@@ -12,7 +12,7 @@ use evring::{
 use evring_httpd::{Root, Site};
 use examples::{Echo, Proxy, Timeouts};
 use kv::{Database, Kv, Limits};
-use send_core::{Capacity, Delivery, SendKernel};
+use send_core::kernel::{Capacity, Delivery, SendKernel};
 use shared_ring::sim::{
     CheckedKernel, Machine, RunReport, SimDevPoll, SimEngine, SimInterest, SimKernel, SimRtSig,
 };
@@ -226,7 +226,7 @@ impl Setup<'_> {
             let ring =
                 UringKernel::simulated(machine, &config).map_err(|e| unavailable(e.to_string()))?;
             let sizes = Capacity { events: 3, queued: 5 };
-            SendKernel::over(ring, delivery, sizes)
+            SendKernel::with_kernel(ring, delivery, sizes)
                 .map(|kernel| CheckedKernel::over(kernel, machine))
                 .map_err(|e| unavailable(e.to_string()))
         };

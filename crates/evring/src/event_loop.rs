@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use shared_ring::{EngineConfig, Kernel, KernelError, Mode, UringConfig};
+use shared_ring::{EngineConfig, Kernel, KernelError};
+#[cfg(feature = "io-uring")]
+use shared_ring::{Mode, UringConfig};
 
 use crate::driver::{Io, drive, open_listeners, open_roots, operations};
 use crate::{
@@ -129,6 +131,7 @@ impl Config {
     ///
     /// # Errors
     /// Fails if the configuration is invalid.
+    #[cfg(feature = "io-uring")]
     pub fn uring_config(&self, mode: Mode) -> Result<UringConfig, StartError> {
         self.check()?;
         Ok(UringConfig {

@@ -62,6 +62,8 @@ pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
 pub use rx::Rx;
+#[cfg(feature = "io-uring")]
+pub use shared_ring::Mode;
 #[cfg(feature = "interest")]
 pub use shared_ring::interest;
 /// A simulated machine for tests: a seed determines which faults occur, and when.
@@ -152,7 +154,7 @@ pub use shared_ring::interest;
 pub use shared_ring::sim;
 pub use shared_ring::{
     Access, BufferSizes, Counters, File, FileKind, FileOutcome, FileWrite, KernelError, Listing,
-    Metadata, Mode, RxBuf, SymlinkPolicy, WriteAt,
+    Metadata, RxBuf, SymlinkPolicy, WriteAt,
 };
 pub use tail::Tail;
 pub use wheel::TimerWheel;

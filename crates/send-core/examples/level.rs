@@ -9,7 +9,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use send_core::{ControlBlock, Error, EventType, Events, Group, Groups, Handler, Trigger};
+use send_core::control_block::{ControlBlock, Events, Group, Groups, Handler, Trigger};
+use send_core::{Error, EventType};
 
 /// Takes one event at a time.
 struct OneByOne(Arc<AtomicU64>);

@@ -8,7 +8,8 @@
 use std::time::Duration;
 use std::{env, process, thread};
 
-use send_core::{Action, Actions, ControlBlock, Error, EventType, Group, Groups, Trigger};
+use send_core::control_block::{Actions, ControlBlock, Group, Groups, Trigger};
+use send_core::{Action, Error, EventType};
 
 fn main() -> Result<(), Error> {
     let lines = env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(u64::MAX);

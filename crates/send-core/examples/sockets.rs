@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, error};
 
-use send_core::{
-    ControlBlock, EventType, Group, Groups, SetFlag, SocketConfig, SocketId, Sockets, Trigger,
-};
+use send_core::EventType;
+use send_core::control_block::{ControlBlock, Group, Groups, SetFlag, Trigger};
+use send_core::sockets::{SocketConfig, SocketId, Sockets};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     let mut remaining = env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(u64::MAX);

@@ -1,4 +1,29 @@
 //! Control block operations: those of evtctl(), the system call of the thesis (SEND 3.2).
+//!
+//! ```
+//! use send_core::control_block::{Actions, ControlBlock, Group, Groups, Trigger};
+//! use send_core::{Action, EventType};
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! let mut send = ControlBlock::define(100)?;
+//! let count = Arc::new(AtomicU64::new(0));
+//! let handler = Actions::new().on(EventType::USER, Action::Count(count.clone()));
+//! send.set_handler(handler, Trigger::Level);
+//! send.set_group(EventType::USER, Some(Group::FIRST))?;
+//! send.set_notify(Groups::ALL)?;
+//! // From now on an event posted by another thread interrupts this one.
+//! let poster = send.poster();
+//! std::thread::spawn(move || poster.post(7)).join().unwrap()?;
+//! assert_eq!(count.load(Ordering::Relaxed), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use crate::block::EventControl;
+pub use crate::gate::Counts;
+pub use crate::group::{Group, Groups};
+pub use crate::handler::{Actions, Events, Handler, SetFlag, Trigger};
+pub use crate::source::{EventSink, NoSource, Source};
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -12,18 +37,21 @@ use std::time::{Duration, Instant};
 use rustix::thread::gettid;
 
 use crate::block::Deliverer;
-use crate::gate::{self, Counts, Gate, Hooks, SIGNAL_COUNT};
+use crate::gate::{self, Gate, Hooks, SIGNAL_COUNT};
 use crate::group::Assignment;
 use crate::posts::PostQueue;
 use crate::queue::{EventQueue, HolderId};
 use crate::signals;
-use crate::source::{EventSink, NoSource, Origins};
+use crate::source::Origins;
 use crate::stack::Stack;
 use crate::timer::Timer;
-use crate::{
-    Error, Event, EventControl, EventType, Events, Group, Groups, Handler, Poster, Source, Trigger,
-    code, context,
-};
+use crate::{Error, Event, EventType, Poster, code, context};
+
+/// Maximum number of events in a buffer.
+pub const MAX_EVENTS: u32 = 1 << 24;
+
+/// Maximum number of sockets of a block.
+pub const MAX_SOCKETS: u32 = 1 << 20;
 
 /// Types whose events interrupt by the notification signal. Signals interrupt by themselves.
 const SIGNALLED: [EventType; 5] =
@@ -85,7 +113,7 @@ impl<S: Source> ControlBlock<S> {
     /// # Errors
     /// As [`ControlBlock::define`].
     pub fn with_source(events: u32, source: S) -> Result<Self, Error> {
-        if events == 0 || events > crate::MAX_EVENTS {
+        if events == 0 || events > MAX_EVENTS {
             return Err(Error::BufferSize(events));
         }
         if Gate::is_installed() {
@@ -203,7 +231,7 @@ impl<S: Source> ControlBlock<S> {
     /// Returns an error if the period is zero, if a system call fails, or in a child of fork(2).
     pub fn set_timer(&mut self, period: Option<Duration>) -> Result<(), Error> {
         if period.is_some_and(|period| period.is_zero()) {
-            return Err(Error::NoPeriod);
+            return Err(Error::ZeroPeriod);
         }
         self.check_process()?;
         let thread = gettid().as_raw_nonzero().get();
@@ -226,7 +254,7 @@ impl<S: Source> ControlBlock<S> {
             return Err(Error::EmptySection);
         }
         if !context::IS_SUPPORTED {
-            return Err(Error::NoRanges);
+            return Err(Error::RangesUnsupported);
         }
         if !code::contains(&code)? {
             return Err(Error::OutsideProgram(code.start, code.end));
@@ -241,6 +269,7 @@ impl<S: Source> ControlBlock<S> {
     }
 
     /// Changes the events that the source reports, and polls for those that are already ready.
+    #[cfg(feature = "ring")]
     pub(crate) fn configure<R>(&mut self, f: impl FnOnce(&mut S, &mut EventSink<'_>) -> R) -> R {
         self.with_gate_closed(|gate, state| {
             let State { queue, groups, source, origins, .. } = state;
@@ -252,6 +281,7 @@ impl<S: Source> ControlBlock<S> {
     }
 
     /// Calls `f` with the source.
+    #[cfg(feature = "ring")]
     pub(crate) fn query<R>(&self, f: impl FnOnce(&S) -> R) -> R {
         self.with_gate_closed(|_, state| f(&state.source))
     }
@@ -269,6 +299,7 @@ impl<S: Source> ControlBlock<S> {
     /// Runs a turn of the source, which sleeps until `until` if no event is queued. Then delivers
     /// the events that `mask` permits and calls the handler. Calls `is_busy` when the handler can
     /// no longer interrupt.
+    #[cfg(feature = "ring")]
     pub(crate) fn turn(
         &mut self,
         mask: Groups,
@@ -305,10 +336,9 @@ impl<S: Source> ControlBlock<S> {
     /// Sets `notify`: the groups whose events interrupt, and are delivered regardless of `deliver`.
     /// Raising it makes a system call if an event arrived while it was lowered. After the first
     /// such event, one call in 64 makes another one.
-    /// happened one in 64 times.
     ///
+    /// # Errors
     /// Returns [`Error::NoHandler`] if no handler is set.
-    /// [`Error::NoHandler`] when there is nothing to call.
     pub fn set_notify(&self, groups: Groups) -> Result<(), Error> {
         if !groups.is_empty() && !self.block().has_handler() {
             return Err(Error::NoHandler);

@@ -5,6 +5,7 @@ use std::io;
 
 /// The reason why an operation was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
     /// The calling thread has a control block already.
     AlreadyDefined,
@@ -23,7 +24,7 @@ pub enum Error {
     /// The critical section is not in the program's code: start and end address.
     OutsideProgram(usize, usize),
     /// This processor does not support critical sections by address.
-    NoRanges,
+    RangesUnsupported,
     /// Notification requires a handler.
     NoHandler,
     /// The number of sockets is not between 1 and 2^20.
@@ -43,7 +44,7 @@ pub enum Error {
     /// The ring accepts no operation at the moment.
     Busy,
     /// The period of a timer is zero.
-    NoPeriod,
+    ZeroPeriod,
     /// Another part of the program handles this signal, or it is another thread's event.
     SignalInUse(i32),
     /// A system call failed: the operation, and the errno.
@@ -84,7 +85,7 @@ impl fmt::Display for Error {
             Error::OutsideProgram(from, to) => {
                 write!(f, "the critical section {from:#x} to {to:#x} is not in the program's code")
             }
-            Error::NoRanges => f.write_str(
+            Error::RangesUnsupported => f.write_str(
                 "this processor does not support critical sections by address; use the flag",
             ),
             Error::NoHandler => f.write_str("notification requires a handler; set one first"),
@@ -92,7 +93,7 @@ impl fmt::Display for Error {
                 write!(
                     f,
                     "the number of sockets must be between 1 and {}, not {count}",
-                    crate::MAX_SOCKETS
+                    crate::control_block::MAX_SOCKETS
                 )
             }
             Error::ReceiveBuffers(count, size) => write!(
@@ -110,7 +111,7 @@ impl fmt::Display for Error {
             Error::NotListening(fd) => write!(f, "descriptor {fd} is not a listening socket"),
             Error::NotAStream(fd) => write!(f, "descriptor {fd} is not a stream socket"),
             Error::Busy => f.write_str("the ring accepts no operation at the moment; try again"),
-            Error::NoPeriod => f.write_str("the period of a timer must be greater than zero"),
+            Error::ZeroPeriod => f.write_str("the period of a timer must be greater than zero"),
             Error::SignalInUse(number) => {
                 write!(f, "signal {number} is already handled elsewhere in the program")
             }
@@ -125,18 +126,19 @@ impl std::error::Error for Error {}
 
 /// An event that was not posted, with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PostError {
     /// The maximum number of posted events is queued.
     Full(u64),
     /// The block was dropped, its thread has ended, or the block belongs to the parent process.
-    Ended(u64),
+    Closed(u64),
 }
 
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             PostError::Full(_) => "the queue of posted events is full",
-            PostError::Ended(_) => "the control block was dropped, or its thread has ended",
+            PostError::Closed(_) => "the control block was dropped, or its thread has ended",
         })
     }
 }

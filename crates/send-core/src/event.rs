@@ -94,7 +94,7 @@ pub struct Event {
     pub group: u8,
     /// Number of coalesced events of the same type and origin; at least 1, saturating.
     pub count: u16,
-    /// For a socket's event, its descriptor ([`SocketId`](crate::SocketId)). For a completion, its
+    /// For a socket's event, its descriptor ([`SocketId`](crate::sockets::SocketId)). For a completion, its
     /// result, such as a new connection's descriptor. Otherwise -1.
     pub fd: i32,
     /// For a socket's event, its state in the format of poll(2). For a completion, the CQE flags.

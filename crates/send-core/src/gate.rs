@@ -406,7 +406,7 @@ impl Gate {
     }
 
     /// Returns the address of the instruction that the current handler interrupted.
-    pub(crate) fn interrupted_at(&self) -> Option<usize> {
+    pub(crate) fn instruction_pointer(&self) -> Option<usize> {
         let regs = self.block.regs();
         // SAFETY: it is set only while the signal handler that got this context runs.
         (!regs.is_null()).then(|| unsafe { Context::from_raw(regs) }.instruction())?

@@ -21,7 +21,7 @@ use crate::{Event, EventType, Groups};
 /// Application code does not meet these rules, and this crate does not accept it:
 ///
 /// ```compile_fail
-/// use send_core::{Events, ControlBlock, Trigger};
+/// use send_core::control_block::{Events, ControlBlock, Trigger};
 /// let mut send = ControlBlock::define(8)?;
 /// // A closure is not a handler.
 /// send.set_handler(|events: &mut Events<'_>| println!("{events:?}"), Trigger::Level);
@@ -72,8 +72,8 @@ impl<'a> Events<'a> {
 
     /// Returns the address of the interrupted instruction, or `None` if raising a mask or leaving a
     /// critical section called the handler.
-    pub fn interrupted_at(&self) -> Option<usize> {
-        self.gate.interrupted_at()
+    pub fn instruction_pointer(&self) -> Option<usize> {
+        self.gate.instruction_pointer()
     }
 }
 

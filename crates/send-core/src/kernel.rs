@@ -5,21 +5,20 @@
 //! at a time, as serving them is cheapest while they are in the cache. There are no batches: an
 //! event delivered meanwhile is processed in the next step.
 
-use std::fmt;
+pub use crate::ring::SendSetupError;
+
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use shared_ring::{
     Completion, Counters, Fd, Host, Kernel, KernelError, LinuxRing, Mode, Op, OpKind, Outcome,
-    Ring, SetupError, Submit, SubmitError, Submitted, System, Token, UringConfig, UringKernel,
-    Waker,
+    Ring, Submit, SubmitError, Submitted, System, Token, UringConfig, UringKernel, Waker,
 };
 
+use crate::control_block::{Counts, Events, Handler};
 use crate::ring::{RingSource, raw};
-use crate::{
-    ControlBlock, Counts, Error, Event, EventType, Events, Group, Groups, Handler, Trigger,
-};
+use crate::{ControlBlock, Event, EventType, Group, Groups, Trigger};
 
 /// Delivery of events and notification of the application (figure 4.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +117,7 @@ impl SendKernel<LinuxRing> {
     /// Returns an error if the ring or the control block cannot be created.
     pub fn new(config: &UringConfig, delivery: Delivery) -> Result<Self, SendSetupError> {
         let config = UringConfig { mode: delivery.mode(), ..*config };
-        SendKernel::over(UringKernel::new(&config)?, delivery, Capacity::default())
+        SendKernel::with_kernel(UringKernel::new(&config)?, delivery, Capacity::default())
     }
 }
 
@@ -133,44 +132,12 @@ impl Delivery {
     }
 }
 
-/// The error of creating a [`SendKernel`] or [`Sockets`](crate::Sockets).
-#[derive(Debug)]
-pub enum SendSetupError {
-    /// The ring cannot be created.
-    Ring(SetupError),
-    /// The control block cannot be created, or the configuration is invalid.
-    Block(Error),
-}
-
-impl fmt::Display for SendSetupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SendSetupError::Ring(error) => error.fmt(f),
-            SendSetupError::Block(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for SendSetupError {}
-
-impl From<SetupError> for SendSetupError {
-    fn from(error: SetupError) -> Self {
-        SendSetupError::Ring(error)
-    }
-}
-
-impl From<Error> for SendSetupError {
-    fn from(error: Error) -> Self {
-        SendSetupError::Block(error)
-    }
-}
-
 impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
     /// Delivers the completions of a ring that runs in the mode of `delivery`.
     ///
     /// # Errors
     /// Returns an error if the thread has a control block, or if `SIGIO` is in use.
-    pub fn over(
+    pub fn with_kernel(
         kernel: UringKernel<R>,
         delivery: Delivery,
         capacity: Capacity,

@@ -6,27 +6,26 @@
 //! control block* enables each step, for each of 32 groups of event types, without a system call.
 //! So events may be delivered while the application computes, with or without interrupting it.
 //!
-//! ```
-//! use send_core::{Action, Actions, EventType, ControlBlock, Group, Groups, Trigger};
-//! use std::sync::Arc;
-//! use std::sync::atomic::{AtomicU64, Ordering};
+//! A [`Notifier`] runs actions for signals, timers and posts of other threads, as they arrive:
 //!
-//! let mut send = ControlBlock::define(100)?;
-//! let count = Arc::new(AtomicU64::new(0));
-//! let handler = Actions::new().on(EventType::USER, Action::Count(count.clone()));
-//! send.set_handler(handler, Trigger::Level);
-//! send.set_group(EventType::USER, Some(Group::FIRST))?;
-//! send.set_notify(Groups::ALL)?;
-//! // From now on an event posted by another thread interrupts this one.
-//! let poster = send.poster();
-//! std::thread::spawn(move || poster.post(7)).join().unwrap()?;
-//! assert_eq!(count.load(Ordering::Relaxed), 1);
+//! ```
+//! use send_core::{Action, EventType, Notifier};
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicBool, Ordering};
+//!
+//! let stop = Arc::new(AtomicBool::new(false));
+//! let mut notifier = Notifier::new()?;
+//! notifier.on(EventType::signal(libc::SIGTERM)?, Action::Raise(stop.clone()))?;
+//! # unsafe { libc::raise(libc::SIGTERM) };
+//! while !stop.load(Ordering::Acquire) {
+//!     // compute
+//! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Use [`Notifier`] for common cases, [`Sockets`] for your own sockets and [`SendKernel`] for
-//! servers; the crate `evring` runs applications on it. All of them are built on [`ControlBlock`],
-//! which has the operations of evtctl() in the thesis.
+//! It is built on the module [`control_block`], which has the operations of evtctl() in the thesis.
+//! With the feature `ring` (on by default), `sockets` delivers events of sockets, and `kernel` runs
+//! servers; the crate `evring` runs applications on it.
 //!
 //! # Concepts and differences
 //!
@@ -41,7 +40,7 @@
 //! | event types and groups | 3.2.1 | [`EventType`], [`Group`] | faults (`SIGSEGV` and others) are not events, as they cannot be deferred |
 //! | `deliver`, `notify` | 3.2 | [`ControlBlock::set_deliver`], [`ControlBlock::set_notify`] | raising `notify` costs a system call if an event arrived while it was lowered and the signal was blocked. The handler is called if the buffer holds an event of a raised group; it receives all events in the buffer |
 //! | no notification is lost | 3.3, 3.4 | [`ControlBlock::poll_pending`] | raising a mask, leaving a critical section and returning from the handler poll again |
-//! | handler, stack, registers | 3.2, 3.3 | [`Handler`], [`Events::interrupted_at`] | the kernel saves and restores the registers (sigreturn(2)), at the cost of one more kernel entry; the alternate stack is shared with other signal handlers |
+//! | handler, stack, registers | 3.2, 3.3 | [`Handler`], [`Events::instruction_pointer`] | the kernel saves and restores the registers (sigreturn(2)), at the cost of one more kernel entry; the alternate stack is shared with other signal handlers |
 //! | edge and level | 3.4, figure 3.4 | [`Trigger`] | the loop of figure 3.4 is around the handler, not in it |
 //! | critical section | 3.4 | [`ControlBlock::set_critical_section`], [`ControlBlock::with_notifications_blocked`] | by address for leaf code, which must call `poll_pending` at its end; by a flag for other code, as calls leave an address range |
 //! | `EVT_OVERFLOW` | 3.1 | [`EventType::OVERFLOW`] | |
@@ -99,54 +98,53 @@
 //! actions back: at once (pthread_atfork(3)) or, in a child of a bare clone(2), when one arrives or
 //! the child defines its own block. On its copy of the parent's block the child may read events
 //! from the buffer and drop the block, without effect on the parent. Operations with an effect
-//! return [`Error::InChild`], a poster returns [`PostError::Ended`], and a turn of [`SendKernel`]
+//! return [`Error::InChild`], a poster returns [`PostError::Closed`], and a turn of [`SendKernel`]
 //! returns a fault. The stack of the copy stays mapped.
 //!
 //! **Threads without a block** may receive any of these signals. The handler uses no thread-local
 //! storage, because a thread may lack it if the crate is in a library loaded by dlopen(3).
 //!
 //! Not provided: running applications in a handler, and futures.
+//!
+//! [`Delivery`]: kernel::Delivery
+//! [`Events::instruction_pointer`]: control_block::Events::instruction_pointer
+//! [`Handler`]: control_block::Handler
+//! [`SendKernel`]: kernel::SendKernel
+//! [`Sockets`]: sockets::Sockets
+//! [`Source::revalidate`]: control_block::Source::revalidate
 
 mod block;
 mod code;
 mod context;
-mod control_block;
+pub mod control_block;
 mod error;
 mod event;
 mod gate;
 mod group;
 mod handler;
-mod kernel;
+#[cfg(feature = "ring")]
+pub mod kernel;
 mod notifier;
 mod per_thread;
 mod posts;
 mod queue;
+#[cfg(feature = "ring")]
 mod ring;
 mod signals;
-mod sockets;
+#[cfg(feature = "ring")]
+pub mod sockets;
 mod source;
 mod stack;
 mod sync;
 mod timer;
 
-pub use block::EventControl;
-pub use control_block::ControlBlock;
 pub use error::{Error, PostError};
 pub use event::{Event, EventType};
-pub use gate::Counts;
-pub use group::{Group, Groups};
-pub use handler::{Action, Actions, Events, Handler, SetFlag, Trigger};
-pub use kernel::{Capacity, Delivery, SendKernel, SendSetupError};
+pub use handler::Action;
 pub use notifier::Notifier;
 pub use posts::Poster;
-pub use sockets::{Received, SocketConfig, SocketId, Sockets};
-pub use source::{EventSink, NoSource, Source};
 
-/// Maximum number of events in a buffer.
-pub const MAX_EVENTS: u32 = 1 << 24;
-
-/// Maximum number of sockets of a block.
-pub const MAX_SOCKETS: u32 = 1 << 20;
+use control_block::{Actions, ControlBlock, EventControl, Group, Groups, MAX_EVENTS, Trigger};
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

@@ -140,7 +140,7 @@ impl PostQueue {
     fn post(&self, value: u64) -> Result<(), PostError> {
         // In a child of fork(2) this is a copy without a consumer.
         if self.closed.load(Ordering::Acquire) || !self.process.is_current() {
-            return Err(PostError::Ended(value));
+            return Err(PostError::Closed(value));
         }
         self.values.push(value).map_err(PostError::Full)?;
         let state = self.state.fetch_or(NOTIFIED, Ordering::SeqCst);

@@ -1,12 +1,15 @@
 //! A ring as a source of events: its completions are delivered undecoded.
 
+use std::fmt;
 use std::time::Instant;
 
 use shared_ring::{
-    Kernel, KernelError, LinuxRing, OpKind, RawCompletion, Ring, Submit, UringKernel, Waker,
+    Kernel, KernelError, LinuxRing, OpKind, RawCompletion, Ring, SetupError, Submit, UringKernel,
+    Waker,
 };
 
-use crate::{Error, Event, EventSink, EventType, Source};
+use crate::control_block::{EventSink, Source};
+use crate::{Error, Event, EventType};
 
 /// A ring's kernel as a source.
 pub(crate) struct RingSource<R: Ring + 'static = LinuxRing> {
@@ -67,5 +70,37 @@ unsafe impl<R: Ring + 'static> Source for RingSource<R> {
             self.fault = Some(fault);
             error
         })
+    }
+}
+
+/// The error of creating a [`SendKernel`](crate::kernel::SendKernel) or [`Sockets`](crate::sockets::Sockets).
+#[derive(Debug)]
+pub enum SendSetupError {
+    /// The ring cannot be created.
+    Ring(SetupError),
+    /// The control block cannot be created, or the configuration is invalid.
+    Block(Error),
+}
+
+impl fmt::Display for SendSetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SendSetupError::Ring(error) => error.fmt(f),
+            SendSetupError::Block(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SendSetupError {}
+
+impl From<SetupError> for SendSetupError {
+    fn from(error: SetupError) -> Self {
+        SendSetupError::Ring(error)
+    }
+}
+
+impl From<Error> for SendSetupError {
+    fn from(error: Error) -> Self {
+        SendSetupError::Block(error)
     }
 }

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{panic, thread};
 
-use send_core::{ControlBlock, EventType, Events, Group, Groups, Handler, Trigger};
+use send_core::EventType;
+use send_core::control_block::{ControlBlock, Events, Group, Groups, Handler, Trigger};
 
 struct Panics;
 

@@ -7,7 +7,8 @@ use std::arch::global_asm;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use send_core::{Action, Actions, ControlBlock, EventType, Group, Groups, Trigger};
+use send_core::control_block::{Actions, ControlBlock, Group, Groups, Trigger};
+use send_core::{Action, EventType};
 
 // Calls tgkill(2), on whose return the signal is pending, and then returns the count.
 global_asm!(

@@ -5,9 +5,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use send_core::{
-    ControlBlock, EventType, Group, Groups, SendSetupError, SocketConfig, SocketId, Sockets,
-};
+use send_core::EventType;
+use send_core::control_block::{ControlBlock, Group, Groups};
+use send_core::sockets::{SendSetupError, SocketConfig, SocketId, Sockets};
 
 const CONFIG: SocketConfig = SocketConfig { sockets: 64, buffers: 4, buffer_size: 64 };
 

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{hint, mem, ptr, thread};
 
-use send_core::{
-    Action, Actions, ControlBlock, Delivery, EventType, Group, Groups, SendKernel, SetFlag,
-    SocketConfig, SocketId, Sockets, Trigger,
-};
+use send_core::control_block::{Actions, ControlBlock, Group, Groups, SetFlag, Trigger};
+use send_core::kernel::{Delivery, SendKernel};
+use send_core::sockets::{SocketConfig, SocketId, Sockets};
+use send_core::{Action, EventType};
 use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
 
 /// Number of instructions after which the event arrives, and number executed.

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, mem, ptr};
 
-use send_core::ControlBlock;
+use send_core::control_block::ControlBlock;
 
 /// Calls of the former handler, and the signals blocked during the last one.
 static CALLS: AtomicU32 = AtomicU32::new(0);

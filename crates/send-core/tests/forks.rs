@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use send_core::{
-    Action, Actions, ControlBlock, Delivery, Error, EventType, Group, Groups, PostError,
-    SendKernel, SocketConfig, SocketId, Sockets, Trigger,
-};
+use send_core::control_block::{Actions, ControlBlock, Group, Groups, Trigger};
+use send_core::kernel::{Delivery, SendKernel};
+use send_core::sockets::{SocketConfig, SocketId, Sockets};
+use send_core::{Action, Error, EventType, PostError};
 use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
 
 /// Runs a child for at most ten seconds. Returns its status in the format of wait(2).
@@ -182,7 +182,7 @@ fn child_used_the_block_of_its_parent() {
         assert_eq!(send.set_group(term, Some(Group::FIRST)), Err(Error::InChild));
         assert_eq!(send.set_timer(Some(Duration::from_secs(1))), Err(Error::InChild));
         assert_eq!(send.wait(Groups::ALL, None), Err(Error::InChild));
-        assert_eq!(poster.post(3), Err(PostError::Ended(3)));
+        assert_eq!(poster.post(3), Err(PostError::Closed(3)));
         send.poll_pending();
         send.handle_events();
         assert_eq!(send.next_event(), None);

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::time::Instant;
 
-use send_core::{Delivery, SendKernel};
+use send_core::kernel::{Delivery, SendKernel};
 use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
 
 /// Notification is lowered while more new connections than this are queued.

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use send_core::{
-    Action, Actions, ControlBlock, EventType, Events, Group, Groups, Handler, Poster, Trigger,
-};
+use send_core::control_block::{Actions, ControlBlock, Events, Group, Groups, Handler, Trigger};
+use send_core::{Action, EventType, Poster};
 
 const USER: EventType = EventType::USER;
 

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{mem, ptr, thread};
 
-use send_core::{
-    ControlBlock, Delivery, EventType, Events, Group, Groups, Handler, Poster, SendKernel, SetFlag,
-    Trigger,
-};
+use send_core::control_block::{ControlBlock, Events, Group, Groups, Handler, SetFlag, Trigger};
+use send_core::kernel::{Delivery, SendKernel};
+use send_core::{EventType, Poster};
 use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Submit, Token, UringConfig};
 
 const USER: EventType = EventType::USER;

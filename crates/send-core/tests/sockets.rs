@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use send_core::{
-    Action, Actions, ControlBlock, Error, Event, EventType, Group, Groups, MAX_SOCKETS, Received,
-    SendSetupError, SetFlag, SocketConfig, SocketId, Sockets, Trigger,
+use send_core::control_block::{
+    Actions, ControlBlock, Group, Groups, MAX_SOCKETS, SetFlag, Trigger,
 };
+use send_core::sockets::{Received, SendSetupError, SocketConfig, SocketId, Sockets};
+use send_core::{Action, Error, Event, EventType};
 
 type Send = ControlBlock<Sockets>;
 
@@ -344,7 +345,7 @@ fn received_bytes_are_returned_in_order() {
     let Some(mut send) = block() else { return };
     let (server, mut client) = pair();
     let socket = send.receive(server, OTHER).unwrap();
-    assert!(matches!(send.received(socket), Ok(Received::Nothing)));
+    assert!(matches!(send.received(socket), Ok(Received::WouldBlock)));
     let sent: Vec<u8> = (0..10_000_u32).flat_map(u32::to_le_bytes).collect();
     let writing = thread::spawn({
         let sent = sent.clone();
@@ -357,7 +358,7 @@ fn received_bytes_are_returned_in_order() {
         loop {
             match send.received(socket).unwrap() {
                 Received::Bytes(bytes) => received.extend_from_slice(&bytes),
-                Received::Nothing => break,
+                Received::WouldBlock => break,
                 Received::End => break 'all,
             }
         }
@@ -394,7 +395,7 @@ fn socket_without_buffer_resumes_when_one_is_free() {
     second.write_all(b"hello").unwrap();
     // All buffers are full, and the second socket has none.
     enter(&mut send);
-    assert!(matches!(send.received(small), Ok(Received::Nothing)));
+    assert!(matches!(send.received(small), Ok(Received::WouldBlock)));
     let mut received = 0;
     while received < 1000 {
         match send.received(large).unwrap() {

@@ -3,9 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use send_core::{
-    Actions, ControlBlock, Error, EventType, Group, Groups, MAX_EVENTS, PostError, Trigger,
-};
+use send_core::control_block::{Actions, ControlBlock, Group, Groups, MAX_EVENTS, Trigger};
+use send_core::{Error, EventType, PostError};
 
 #[test]
 fn second_block_of_a_thread_is_rejected() {
@@ -35,7 +34,7 @@ fn notification_requires_a_handler() {
 #[test]
 fn timer_with_zero_period_is_rejected() {
     let mut send = ControlBlock::define(4).unwrap();
-    assert_eq!(send.set_timer(Some(Duration::ZERO)), Err(Error::NoPeriod));
+    assert_eq!(send.set_timer(Some(Duration::ZERO)), Err(Error::ZeroPeriod));
 }
 
 #[test]
@@ -72,7 +71,7 @@ fn signal_of_another_thread_is_rejected() {
 #[test]
 fn post_to_a_dropped_block_fails() {
     let poster = thread::spawn(|| ControlBlock::define(4).unwrap().poster()).join().unwrap();
-    assert_eq!(poster.post(7), Err(PostError::Ended(7)));
+    assert_eq!(poster.post(7), Err(PostError::Closed(7)));
 }
 
 #[test]
@@ -98,9 +97,9 @@ fn every_error_has_a_message() {
         Error::NoSuchSignal(9),
         Error::EmptySection,
         Error::OutsideProgram(1, 2),
-        Error::NoRanges,
+        Error::RangesUnsupported,
         Error::NoHandler,
-        Error::NoPeriod,
+        Error::ZeroPeriod,
         Error::SignalInUse(2),
         Error::SocketCount(0),
         Error::ReceiveBuffers(3, 64),

@@ -5,7 +5,7 @@
 //! kernel may access, until its last completion. A [`Token`] identifies the operation by kind,
 //! slot and generation. There are two kernels:
 //!
-//! - [`UringKernel`] uses io_uring. One system call per turn submits, waits and reaps.
+//! - [`UringKernel`] uses io_uring (feature `uring`, on by default). One system call per turn submits, waits and reaps.
 //! - [`Engine`] uses non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll or
 //!   select. Offload threads do file operations that would block. [`PortableKernel`] is the engine
 //!   over epoll, for machines without io_uring.
@@ -16,6 +16,9 @@
 //!
 //! This crate does not handle connections, protocols or deadlines; the crate `evring` builds
 //! servers on it. It has no futures, and threads do not share a ring.
+
+// Parts of what the kernels share are used by io_uring only.
+#![cfg_attr(not(feature = "uring"), allow(dead_code))]
 
 mod beneath;
 mod buffer;
@@ -43,6 +46,7 @@ pub mod sync;
 mod system;
 mod table;
 mod token;
+#[cfg(feature = "uring")]
 mod uring;
 mod waker;
 
@@ -59,6 +63,7 @@ pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted};
 pub use rustix::io::Errno;
 pub use table::Table;
 pub use token::{OpKind, Token};
+#[cfg(feature = "uring")]
 pub use uring::{Mode, RawCompletion, SetupError, UringConfig, UringKernel};
 pub use waker::Waker;
 
@@ -79,5 +84,6 @@ pub use operations::{Need, Operations, Read, SocketState};
 pub use process::Process;
 #[doc(hidden)]
 pub use system::{Offload, System, WakeSignal};
+#[cfg(feature = "uring")]
 #[doc(hidden)]
 pub use uring::{Cqe, Entries, Feature, LinuxRing, Ring};

@@ -224,6 +224,20 @@ fn child_could_not_create_its_own_rtsig() {
     assert_eq!(fork(child), 0);
 }
 
+fn closed_descriptor_signalled_while_a_child_had_a_copy() {
+    let mut poller = RtSig::new().unwrap();
+    let (ours, theirs) = pair();
+    // As in a child between fork(2) and execve(2), a copy keeps the file open.
+    let copy = ours.try_clone().unwrap();
+    let socket = Socket::from(OwnedFd::from(ours));
+    poller.set(number(&socket), Readiness::READ).unwrap();
+    poller.forget(number(&socket));
+    drop((socket, poller));
+    // Once the poller has unblocked its signals, one more would terminate the process.
+    (&theirs).write_all(b"x").unwrap();
+    drop(copy);
+}
+
 fn drain_in_a_child_consumed_the_parents_wake() {
     let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
     let mut kernel: PortableKernel = Engine::new(Epoll::new().unwrap(), &config).unwrap();
@@ -234,7 +248,7 @@ fn drain_in_a_child_consumed_the_parents_wake() {
 }
 
 fn main() {
-    let all: [(&str, fn()); 9] = [
+    let all: [(&str, fn()); 10] = [
         (
             "dropping_a_ring_in_a_child_cancelled_the_parents_operations",
             dropping_a_ring_in_a_child_cancelled_the_parents_operations,
@@ -261,6 +275,10 @@ fn main() {
             dropping_rtsig_in_a_child_disabled_the_parents_signals,
         ),
         ("child_could_not_create_its_own_rtsig", child_could_not_create_its_own_rtsig),
+        (
+            "closed_descriptor_signalled_while_a_child_had_a_copy",
+            closed_descriptor_signalled_while_a_child_had_a_copy,
+        ),
         ("drain_in_a_child_consumed_the_parents_wake", drain_in_a_child_consumed_the_parents_wake),
     ];
     // A child that panics must not run its parent's panic hook.

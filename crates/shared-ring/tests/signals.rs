@@ -1,5 +1,4 @@
-//! Real-time signals as a poller: stale signals. These tests start no other process, as a closed socket
-//! would stay open in it for a moment, and signal.
+//! Real-time signals as a poller: stale signals.
 
 mod pairs;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
-use send_core::{Delivery, SendKernel};
+use send_core::kernel::{Delivery, SendKernel};
 use shared_ring::poller::Epoll;
 use shared_ring::{EngineConfig, Kernel, Mode, PortableKernel, UringConfig, UringKernel};
 

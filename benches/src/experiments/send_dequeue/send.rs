@@ -5,7 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use send_core::{Action, Actions, ControlBlock, Error, EventType, Group, Groups, Poster, Trigger};
+use send_core::control_block::{Actions, ControlBlock, Group, Groups, Trigger};
+use send_core::{Action, Error, EventType, Poster};
 
 use super::method::Method;
 use crate::failure::Failure;

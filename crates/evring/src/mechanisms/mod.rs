@@ -28,9 +28,11 @@ mod uring;
 use std::net::SocketAddr;
 
 #[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
-use send_core::{Delivery, SendKernel};
+use send_core::kernel::{Delivery, SendKernel};
 use shared_ring::poller::Poller;
-use shared_ring::{Engine, KernelError, Mode, UringKernel};
+use shared_ring::{Engine, KernelError};
+#[cfg(feature = "io-uring")]
+use shared_ring::{Mode, UringKernel};
 
 use crate::{
     Application, Config, Family, MechanismLoop, Multiplexer, RemoteHandle, StartError, Stats,
@@ -210,6 +212,7 @@ fn engine<P: Poller>(poller: P, config: &Config) -> Result<Engine<P>, StartError
 }
 
 /// Sets up io_uring.
+#[cfg(feature = "io-uring")]
 fn uring(mode: Mode, config: &Config) -> Result<UringKernel, StartError> {
     Ok(UringKernel::new(&config.uring_config(mode)?).map_err(unavailable)?)
 }
@@ -221,6 +224,7 @@ fn send_kernel(delivery: Delivery, config: &Config) -> Result<SendKernel, StartE
 }
 
 /// Returns whether io_uring can run here in that mode.
+#[cfg(feature = "io-uring")]
 fn uring_available(mode: Mode) -> Result<(), Unavailable> {
     UringKernel::probe(mode).map_err(unavailable)
 }

@@ -3,7 +3,7 @@
 //! The kernel accepts a connection as it arrives. The handler that interrupts the application puts it into
 //! the queue of new connections, which come first (SEND 4.3, figure 4.2).
 
-use send_core::{Delivery, SendKernel};
+use send_core::kernel::{Delivery, SendKernel};
 
 use super::{send_kernel, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};

@@ -2,7 +2,7 @@
 //!
 //! The kernel accepts connections only then. This is Banga's interface, built from SEND.
 
-use send_core::{Delivery, SendKernel};
+use send_core::kernel::{Delivery, SendKernel};
 
 use super::{send_kernel, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};

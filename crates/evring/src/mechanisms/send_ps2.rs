@@ -3,7 +3,7 @@
 //!
 //! The kernel accepts a connection as it arrives; the application is notified later.
 
-use send_core::{Delivery, SendKernel};
+use send_core::kernel::{Delivery, SendKernel};
 
 use super::{send_kernel, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};

@@ -10,6 +10,7 @@ mod reports;
 mod source;
 mod table;
 
+pub use crate::ring::SendSetupError;
 pub use source::Sockets;
 pub use table::SocketId;
 
@@ -21,7 +22,8 @@ use rustix::io::ioctl_fionbio;
 use rustix::net::{self, RecvFlags, SendFlags, SocketType, sockopt};
 use shared_ring::{Errno, RxBuf};
 
-use crate::{ControlBlock, Error, Group, Groups, MAX_SOCKETS};
+use crate::control_block::MAX_SOCKETS;
+use crate::{ControlBlock, Error, Group, Groups};
 use table::Role;
 
 /// Capacities for sockets and receive buffers.
@@ -65,7 +67,7 @@ pub enum Received {
     /// Received bytes. Until dropped, they occupy a receive buffer shared by all sockets.
     Bytes(RxBuf),
     /// No data at present.
-    Nothing,
+    WouldBlock,
     /// The end of the stream.
     End,
 }

@@ -16,8 +16,9 @@ use shared_ring::{
 
 use super::reports::{ReportList, Reports};
 use super::table::{Role, SocketEntry, SocketTable};
-use super::{Received, SocketConfig, SocketId};
-use crate::{Error, Event, EventSink, EventType, Group, Groups, SendSetupError, Source};
+use super::{Received, SendSetupError, SocketConfig, SocketId};
+use crate::control_block::{EventSink, Source};
+use crate::{Error, Event, EventType, Group, Groups};
 
 const IN: u32 = libc::POLLIN as u32;
 const ERR: u32 = libc::POLLERR as u32;
@@ -28,7 +29,9 @@ const RDHUP: u32 = libc::POLLRDHUP as u32;
 /// Its sockets are used by methods of [`ControlBlock`](crate::ControlBlock).
 ///
 /// ```
-/// use send_core::{EventType, ControlBlock, Group, Groups, SocketId, SocketConfig, Sockets};
+/// use send_core::control_block::{ControlBlock, Group, Groups};
+/// use send_core::sockets::{SocketId, SocketConfig, Sockets};
+/// use send_core::EventType;
 /// use std::net::{TcpListener, TcpStream};
 ///
 /// # if Sockets::new(&SocketConfig::default()).is_err() { return Ok(()) }
@@ -297,11 +300,11 @@ impl Sockets {
             }
             // SAFETY: `received` got it from this kernel, for a stream, and stored it there once.
             let bytes = unsafe { self.kernel.bytes(report) };
-            return Ok(bytes.map_or(Received::Nothing, Received::Bytes));
+            return Ok(bytes.map_or(Received::WouldBlock, Received::Bytes));
         }
         entry.unreported = 0;
         match entry.end {
-            None => Ok(Received::Nothing),
+            None => Ok(Received::WouldBlock),
             Some(0) => Ok(Received::End),
             Some(errno) => Err(Error::System("receiving", errno)),
         }

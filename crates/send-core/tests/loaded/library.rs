@@ -4,7 +4,8 @@ use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use send_core::{Action, Actions, ControlBlock, Error, EventType, Group, Groups, Trigger};
+use send_core::control_block::{Actions, ControlBlock, Group, Groups, Trigger};
+use send_core::{Action, Error, EventType};
 
 static COUNT: OnceLock<Arc<AtomicU64>> = OnceLock::new();
 

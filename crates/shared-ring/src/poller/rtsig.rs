@@ -65,7 +65,9 @@ impl RtSig {
         let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         queue.watch(Fd::from_raw(reads.as_raw_fd()), 0)?;
         rustix::io::write(&writes, b"x")?;
-        match queue.take(Some(Duration::ZERO))? {
+        let signal = queue.take(Some(Duration::ZERO));
+        queue.forget(Fd::from_raw(reads.as_raw_fd()));
+        match signal? {
             Some(_) => Ok(()),
             None => Err(io::Error::new(io::ErrorKind::Unsupported, "descriptors send no signals")),
         }
@@ -198,8 +200,10 @@ unsafe impl<S: SignalSource, A: PollNow> Poller for RtSig<S, A> {
     }
 
     fn forget(&mut self, fd: Fd) {
-        self.signals.forget(fd);
         let watched = self.watched.at(fd.index());
+        if watched.signals {
+            self.signals.forget(fd);
+        }
         *watched = Watched { mark: watched.mark, closed: self.emptied, ..Watched::default() };
     }
 

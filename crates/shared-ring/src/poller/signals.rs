@@ -30,7 +30,8 @@ pub trait SignalSource {
     /// stay queued.
     fn ignore(&mut self, fd: Fd);
 
-    /// The same for a descriptor that is about to be closed, which stops its signals.
+    /// The same for a descriptor that is about to be closed. A child of fork(2) may keep a copy of
+    /// it open, which would signal on.
     fn forget(&mut self, fd: Fd);
 
     /// Takes the next signal. Waits for it, without limit with `None`. Returns `None` after the
@@ -165,12 +166,18 @@ impl SignalSource for SignalQueue {
 
     fn ignore(&mut self, fd: Fd) {
         if self.is_watched(fd) {
-            // It was watched, so this can't fail.
+            // It was watched, so this cannot fail.
             let _ = self.set_async(fd, false);
         }
     }
 
-    fn forget(&mut self, _fd: Fd) {}
+    fn forget(&mut self, fd: Fd) {
+        // In a child of fork(2), the descriptor is a copy of one that signals the parent.
+        if self.process.is_current() {
+            // It was watched, so this cannot fail.
+            let _ = self.set_async(fd, false);
+        }
+    }
 
     fn take(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>> {
         let timeout = timeout.map(timespec);

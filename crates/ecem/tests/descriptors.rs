@@ -1,0 +1,71 @@
+//! The paper's functions on descriptors, with valid and invalid ones.
+
+use std::error::Error as _;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use ecem::{AddError, Correlations, Error, Event, EventKind, Flags, Readiness};
+
+#[test]
+fn pairs_are_found_from_either_side() {
+    let file = tempfile::tempfile().unwrap();
+    let (a, b) = UnixStream::pair().unwrap();
+    let mut table = Correlations::new(8);
+    table.add(&file, &a, Flags::DED | Flags::DNS).unwrap();
+    table.add(&file, &b, Flags::DNS).unwrap();
+    assert_eq!(table.table().len(), 3);
+    for socket in [&a, &b] {
+        assert_eq!(table.correlated_disk(socket.as_raw_fd()), Some(file.as_raw_fd()));
+    }
+    let mut networks: Vec<_> = table.correlated_networks(file.as_raw_fd()).collect();
+    networks.sort_unstable();
+    assert_eq!(networks, [a.as_raw_fd(), a.as_raw_fd(), b.as_raw_fd()]);
+    assert!(table.del(file.as_raw_fd(), a.as_raw_fd(), Flags::DNS));
+    assert!(!table.del(file.as_raw_fd(), a.as_raw_fd(), Flags::DNS));
+    assert_eq!(table.correlated_disk(a.as_raw_fd()), Some(file.as_raw_fd()));
+    assert_eq!(table.close(a.as_raw_fd()), 1);
+    assert_eq!(table.correlated_disk(a.as_raw_fd()), None);
+    assert_eq!(table.close(file.as_raw_fd()), 1);
+    assert!(table.table().is_empty());
+}
+
+#[test]
+fn pair_is_in_rw_state_while_data_is_there_and_the_send_buffer_is_full() {
+    let file = tempfile::tempfile().unwrap();
+    let (socket, _peer) = UnixStream::pair().unwrap();
+    let (disk, net) = (file.as_raw_fd(), socket.as_raw_fd());
+    let mut table = Correlations::new(1);
+    table.add(&file, &socket, Flags::DED).unwrap();
+    assert!(!table.is_in_rw_state(net, disk));
+    let read = Event::new(disk, EventKind::DiskReadResponse);
+    table.set(read, Readiness::Ready, |_, _, _| {});
+    assert!(table.is_in_rw_state(net, disk));
+    let write = Event::new(net, EventKind::NetworkWriteRequest);
+    table.set(write, Readiness::Ready, |_, _, _| {});
+    assert!(!table.is_in_rw_state(net, disk));
+}
+
+#[test]
+fn wrong_descriptors_and_repeated_pairs_are_errors() {
+    let file = tempfile::tempfile().unwrap();
+    let (socket, _peer) = UnixStream::pair().unwrap();
+    let mut table = Correlations::new(3);
+    let (disk, net) = (file.as_raw_fd(), socket.as_raw_fd());
+    // SAFETY: no descriptor has this number, and fstat(2) reports that.
+    let closed = unsafe { BorrowedFd::borrow_raw(i32::MAX) };
+    assert_eq!(table.add(closed, &socket, Flags::DED), Err(Error::Closed(i32::MAX)));
+    assert_eq!(table.add(&file, closed, Flags::DED), Err(Error::Closed(i32::MAX)));
+    assert_eq!(table.add(&socket, &socket, Flags::DED), Err(Error::NotAFile(net)));
+    assert_eq!(table.add(&file, &file, Flags::DED), Err(Error::NotASocket(disk)));
+    assert_eq!(table.add(&file, &socket, Flags::empty()), Err(Error::NoFlags));
+    table.add(&file, &socket, Flags::DNS).unwrap();
+    // The first pair is taken back if the second one fails.
+    let error = table.add(&file, &socket, Flags::DED | Flags::DNS).unwrap_err();
+    assert!(matches!(error, Error::Add(AddError::Exists(_))));
+    assert!(error.source().is_some());
+    assert_eq!(table.table().len(), 1);
+    for error in [Error::Closed(3), Error::NotAFile(3), Error::NotASocket(3), Error::NoFlags, error]
+    {
+        assert!(!error.to_string().is_empty());
+    }
+}
