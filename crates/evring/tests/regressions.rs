@@ -15,10 +15,11 @@ use evring::{
     Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, Listener, Root,
     Rx, StartError,
 };
+use shared_ring::author::System;
 use shared_ring::poller::Epoll;
 use shared_ring::{
     Completion, Counters, Host, Kernel, KernelError, Linux, Mode, Op, Outcome, PortableKernel,
-    Submit, SubmitError, Submitted, System, Token, UringKernel, Waker,
+    Submit, SubmitError, Submitted, Token, UringKernel, Waker,
 };
 
 use listener::{full_listener, into_owned_fd};

@@ -84,7 +84,8 @@ impl OffloadThreads {
     /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
     const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-    pub(crate) fn new(waker: Waker) -> Self {
+    /// Creates the pool, which wakes when a job is done. Threads start with the first jobs.
+    pub fn new(waker: Waker) -> Self {
         let files = ThreadPool::new("file work", waker.clone());
         OffloadThreads { files, calls: ThreadPool::new("system calls", waker) }
     }

@@ -62,8 +62,9 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns the outcome of an operation that has failed.
-    pub(crate) fn fail(self, errno: Errno) -> Outcome {
+    /// Returns the outcome of the operation, which has failed. It returns the operation's memory.
+    #[must_use]
+    pub fn fail(self, errno: Errno) -> Outcome {
         match self {
             Op::Send { data, .. } => Outcome::Failed(errno, Some(data)),
             Op::Call(call, _) => Outcome::Called(call, Err(errno)),
@@ -71,8 +72,9 @@ impl Op {
         }
     }
 
-    /// Returns the outcome of an operation that another thread has executed.
-    pub(crate) fn executed(self, result: Result<JobOutcome, Errno>) -> Outcome {
+    /// Returns the outcome of an operation whose [`Job`](crate::author::Job) was executed.
+    #[must_use]
+    pub fn executed(self, result: Result<JobOutcome, Errno>) -> Outcome {
         match (self, result) {
             (Op::Call(call, _), Ok(JobOutcome::Call(value))) => Outcome::Called(call, Ok(value)),
             (_, Ok(JobOutcome::File(done))) => Outcome::File(done),
@@ -126,11 +128,13 @@ pub struct Completion {
 }
 
 impl Completion {
-    pub(crate) fn last(token: Token, outcome: Outcome) -> Self {
+    /// Creates the last completion of an operation.
+    pub fn last(token: Token, outcome: Outcome) -> Self {
         Completion { token, outcome, last: true }
     }
 
-    pub(crate) fn more(token: Token, outcome: Outcome) -> Self {
+    /// Creates a completion that others follow.
+    pub fn more(token: Token, outcome: Outcome) -> Self {
         Completion { token, outcome, last: false }
     }
 }

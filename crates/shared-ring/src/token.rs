@@ -88,11 +88,13 @@ impl Token {
         (self.0 >> 32) as u32 % Self::GENERATIONS
     }
 
-    pub(crate) const fn bits(self) -> u64 {
+    /// Returns the token as a number, such as the user data of a submission.
+    pub const fn bits(self) -> u64 {
         self.0
     }
 
-    pub(crate) const fn from_bits(bits: u64) -> Self {
+    /// Returns the token that [`bits`](Token::bits) has converted.
+    pub const fn from_bits(bits: u64) -> Self {
         Token(bits)
     }
 }

@@ -3,10 +3,11 @@
 mod number;
 
 use number::number;
+use shared_ring::author::Feature;
 use shared_ring::sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use shared_ring::{
-    BufferSizes, Feature, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError,
-    Submit, Token, UringConfig,
+    BufferSizes, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError, Submit, Token,
+    UringConfig,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];

@@ -16,10 +16,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Instant;
 
+use shared_ring::author::{FileJobOutcome, Job, JobOutcome, Need, Operations, Read, SocketState};
 use shared_ring::{
-    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, FileJobOutcome, Host, Job,
-    JobOutcome, Linux, Need, Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Submit,
-    SubmitError, Submitted, Token, Waker,
+    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Host, Linux, Op, OpKind, Outcome,
+    Socket, Submit, SubmitError, Submitted, Token, Waker,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -583,7 +583,8 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use shared_ring::{File, RxBuf, nonblocking};
+    use shared_ring::nonblocking;
+    use shared_ring::{File, RxBuf};
 
     use super::*;
     use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx, WriteAt};

@@ -431,7 +431,7 @@ impl<R: Ring> UringKernel<R> {
             self.cancels.push_back(Token::new(OpKind::Cancel, 0, 0));
         }
         self.close_late_arrivals();
-        while self.owned.inflight.len() > 0 || self.wake_in_flight || self.streams > 0 {
+        while !self.owned.inflight.is_empty() || self.wake_in_flight || self.streams > 0 {
             // Not `turn`, which would arm the waker again.
             let now = self.system.clock();
             let turned = self.fill().and_then(|()| self.enter(1, Some(Duration::from_millis(100))));
