@@ -99,6 +99,10 @@ impl Offload for OffloadThreads {
         }
     }
 
+    fn withdraw(&mut self, token: Token) -> bool {
+        self.files.withdraw(token) || self.calls.withdraw(token)
+    }
+
     fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {
         self.files.take().or_else(|| self.calls.take())
     }
@@ -157,6 +161,15 @@ impl ThreadPool {
         }
         queues.todo.push_back((token, job));
         self.shared.posted.notify_one();
+    }
+
+    fn withdraw(&mut self, token: Token) -> bool {
+        if !self.is_used || !self.process.is_current() {
+            return false;
+        }
+        let todo = &mut self.shared.queues().todo;
+        let found = todo.iter().position(|(other, _)| *other == token);
+        found.is_some_and(|at| todo.remove(at).is_some())
     }
 
     fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {

@@ -381,6 +381,12 @@ impl<S: System, N: Default> Operations<S, N> {
         Some(self.fail(fd, token, Errno::CANCELED))
     }
 
+    /// Returns whether the operation is a job for another thread.
+    pub fn is_offloaded(&mut self, token: Token) -> bool {
+        let entry = self.in_flight.get(token);
+        entry.is_some_and(|entry| matches!(entry.state, Pending::Thread { .. }))
+    }
+
     /// Drops the operations whose jobs were offloaded.
     ///
     /// # Safety

@@ -120,6 +120,9 @@ pub trait Offload {
     /// Posts a job. The waker wakes the kernel when a job is done.
     fn post(&mut self, token: Token, job: Job);
 
+    /// Withdraws a job. Returns false if a thread has begun it, or it is unknown.
+    fn withdraw(&mut self, token: Token) -> bool;
+
     /// Takes the result of a job that is done.
     fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)>;
 

@@ -16,9 +16,9 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Access, Batch, Call, Engine, EngineConfig, Executor, Fd, FileOp, FileOutcome, GatherList, Host,
-    Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt, PortableKernel, Socket, Submit, Submitted,
-    SymlinkPolicy, Token, UringConfig, UringKernel, WriteAt,
+    Access, Batch, Call, Engine, EngineConfig, Errno, Executor, Fd, FileOp, FileOutcome,
+    GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt, PortableKernel, Socket,
+    Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, WriteAt,
 };
 
 /// More than the submission queue holds.
@@ -358,5 +358,41 @@ fn calls_that_wait_leave_file_operations_alone() {
     };
     while ended(&batch) < 8 {
         kernel.turn_into(None, &mut batch).unwrap();
+    }
+}
+
+/// A cancelled call ends although the calls before it wait for ever.
+#[test]
+fn cancelled_call_waited_for_a_thread() {
+    let config = EngineConfig { operations: 16, buffers: 1, buffer_size: 64 };
+    let engine = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
+    call_is_cancelled_behind_others(engine);
+    let config = UringConfig { mode: Mode::Deferred, operations: 16, buffers: 1, buffer_size: 64 };
+    if let Ok(ring) = UringKernel::new(&config) {
+        call_is_cancelled_behind_others(ring);
+    }
+}
+
+fn call_is_cancelled_behind_others(mut kernel: impl Kernel) {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let token = |slot| Token::new(OpKind::Call, slot, 0);
+    for slot in 0..5 {
+        // SAFETY: the pipe is open until the calls have ended.
+        let fd = unsafe { Fd::lent(read.as_fd()) };
+        let op = Op::Call(Box::new(Call::read(fd, 1)), Executor::Thread);
+        assert!(matches!(kernel.submit(token(slot), op), Ok(Submitted::InFlight)));
+    }
+    kernel.cancel(token(4));
+    let mut batch = Batch::new();
+    kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
+    let done = batch.pop_front().expect("the call has ended");
+    assert_eq!((done.token, done.last), (token(4), true));
+    assert!(matches!(done.outcome, Outcome::Called(_, Err(Errno::CANCELED))));
+    drop(write);
+    let mut ended = 0;
+    while ended < 4 {
+        kernel.turn_into(None, &mut batch).unwrap();
+        let calls = batch.drain(..).filter(|c| matches!(c.outcome, Outcome::Called(_, Ok(0))));
+        ended += calls.count();
     }
 }

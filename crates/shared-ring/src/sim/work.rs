@@ -31,6 +31,17 @@ impl Offload for SimOffload {
         state.after(delay, Event::Job(self.serial));
     }
 
+    fn withdraw(&mut self, token: Token) -> bool {
+        let Some(at) = self.in_progress.iter().position(|(_, other, _)| *other == token) else {
+            return false;
+        };
+        let begun = self.machine.state().rng.once_in(2);
+        if !begun {
+            self.in_progress.swap_remove(at);
+        }
+        !begun
+    }
+
     fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {
         let due = std::mem::take(&mut self.machine.state().due_work);
         for id in due {

@@ -505,6 +505,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         if std::mem::replace(&mut entry.state.cancelled, true) {
             return;
         }
+        let on_thread = entry.state.on_thread;
         self.counters.cancels += 1;
         if entry.state.in_ring > 0 {
             self.cancels.push_back(token);
@@ -512,8 +513,11 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             self.starved.remove(at);
             let failed = self.fail(token, Errno::CANCELED);
             self.later.push_back(failed);
+        } else if on_thread && self.offload.withdraw(token) {
+            let failed = self.fail(token, Errno::CANCELED);
+            self.later.push_back(failed);
         }
-        // Else it is deferred, or an offload thread has it; it ends when that is done.
+        // Else it is deferred, or a thread has begun it; it ends when that is done.
     }
 
     fn finish(&mut self) {
