@@ -57,7 +57,8 @@ pub enum Op {
     },
     /// Operates on a file.
     File(FileOp),
-    /// Makes a system call.
+    /// Makes a system call. A descriptor that it opens belongs to the submitter, so it stays open if its
+    /// completion is discarded.
     Call(Box<Call>, Executor),
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use shared_ring::poller::Epoll;
 use shared_ring::{
     Arg, Batch, Call, Engine, EngineConfig, Errno, Executor, Kernel, Mode, Op, OpKind, Outcome,
-    Submitted, Token, UringConfig, UringKernel,
+    Submit, Submitted, Token, UringConfig, UringKernel,
 };
 
 const EXECUTORS: [Executor; 3] = [Executor::InPlace, Executor::Ring, Executor::Thread];
@@ -211,4 +211,16 @@ fn negative_offsets_are_errors() {
         assert_eq!(make(call(libc::SYS_pread64, read)).1, Err(Errno::INVAL));
         assert_eq!(make(call(libc::SYS_ftruncate, [fd(&file), value(-1)])).1, Err(Errno::INVAL));
     });
+}
+
+#[test]
+fn ring_says_which_calls_it_makes() {
+    let config = UringConfig { mode: Mode::Deferred, operations: 8, buffers: 1, buffer_size: 64 };
+    let Ok(mut ring) = UringKernel::new(&config) else { return };
+    let file = fs::File::open("/proc/self/exe").unwrap();
+    assert!(ring.has_operation(&mut call(libc::SYS_fsync, [fd(&file)])));
+    assert!(!ring.has_operation(&mut call(libc::SYS_getpid, [])));
+    let (read, result) = make(&mut ring, call(libc::SYS_getpid, []), Executor::Ring);
+    assert_eq!((read.number(), result), (libc::SYS_getpid as u32, Ok(std::process::id() as usize)));
+    assert_eq!(ring.counters().offloaded_calls, 1);
 }

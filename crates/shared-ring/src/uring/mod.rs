@@ -384,7 +384,13 @@ impl<R: Ring> UringKernel<R> {
         Submitted::Done(entry.op.executed(result.map(JobOutcome::Call)))
     }
 
-    /// Returns whether the ring has an operation for a call.
+    /// Returns whether the ring has an operation for a call, so that [`Executor::Ring`] needs no thread.
+    pub fn has_operation(&mut self, call: &mut Call) -> bool {
+        // SAFETY: the job is not used after this.
+        let job = unsafe { call.job() };
+        self.can_make(&job)
+    }
+
     fn can_make(&mut self, job: &CallJob) -> bool {
         let Some(sqe) = calls::sqe(job) else { return false };
         let code = sqe.get_opcode() as u8;
