@@ -133,7 +133,7 @@ unsafe impl Submit for PollKernel {
     }
 
     fn cancel(&mut self, token: Token) {
-        let cancelled = self.operations.cancel(token);
+        let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
         self.done.extend(cancelled);
     }
 

@@ -356,14 +356,8 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     }
 
     fn cancel(&mut self, token: Token) {
-        let cancelled = self.operations.cancel(token);
+        let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
         self.later.extend(cancelled);
-        if self.operations.is_offloaded(token) && self.offload.withdraw(token) {
-            // SAFETY: no thread has begun the job.
-            let ended = unsafe { self.operations.offloaded(token, Err(Errno::CANCELED)) };
-            let ended = ended.and_then(|submitted| self.resume(token, submitted));
-            self.later.extend(ended);
-        }
     }
 
     fn finish(&mut self) {

@@ -81,8 +81,11 @@ impl Shared {
 }
 
 impl OffloadThreads {
+    /// Maximum number of threads of each kind. These keep a disk busy; more would only queue there.
+    pub(crate) const MAX_THREADS: usize = 4;
+
     /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
-    const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+    pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Creates the pool, which wakes when a job is done. Threads start with the first jobs.
     pub fn new(waker: Waker) -> Self {
@@ -122,9 +125,6 @@ impl Drop for OffloadThreads {
 }
 
 impl ThreadPool {
-    /// Maximum number of threads. These keep a disk busy; more would only queue there.
-    const MAX_THREADS: usize = 4;
-
     fn new(name: &'static str, waker: Waker) -> Self {
         let queues = Mutex::default();
         let (posted, ended) = (Condvar::new(), Condvar::new());
@@ -146,7 +146,7 @@ impl ThreadPool {
             return;
         }
         let mut queues = self.shared.queues();
-        if queues.idle <= queues.todo.len() && self.threads.len() < Self::MAX_THREADS {
+        if queues.idle <= queues.todo.len() && self.threads.len() < OffloadThreads::MAX_THREADS {
             let shared = Arc::clone(&self.shared);
             let name = thread::Builder::new().name(self.name.to_owned());
             if let Ok(thread) = name.spawn(move || shared.serve()) {
@@ -224,7 +224,7 @@ mod tests {
         for slot in 0..100 {
             let job = Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
             threads.post(Token::new(OpKind::File, slot, 0), job);
-            assert!((1..=ThreadPool::MAX_THREADS).contains(&threads.files.threads.len()));
+            assert!((1..=OffloadThreads::MAX_THREADS).contains(&threads.files.threads.len()));
         }
         let mut done = Vec::new();
         while done.len() < 100 {
@@ -264,6 +264,23 @@ mod models {
             }
             done.sort_unstable();
             assert_eq!(done, [0, 1]);
+        });
+    }
+
+    /// A job is withdrawn or done, never both.
+    #[test]
+    fn withdrawn_job_does_not_run() {
+        loom::model(|| {
+            let waker = Waker::for_model();
+            let mut threads = OffloadThreads::new(waker.clone());
+            let token = Token::new(OpKind::File, 0, 0);
+            threads.post(token, FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            let withdrawn = threads.withdraw(token);
+            while !withdrawn && threads.take().is_none() {
+                waker.drain();
+            }
+            assert!(threads.stop());
+            assert!(threads.take().is_none());
         });
     }
 

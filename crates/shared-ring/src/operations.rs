@@ -361,13 +361,17 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     /// Cancels an operation. Returns its completion, unless it is not in flight, or another thread runs its
-    /// job, whose end is its completion.
-    pub fn cancel(&mut self, token: Token) -> Option<Completion> {
+    /// job, whose end is its completion. If it has a job, `withdraw` returns whether no thread will run it.
+    pub fn cancel(&mut self, token: Token, withdraw: impl FnOnce() -> bool) -> Option<Completion> {
         let Entry { op, state, .. } = self.in_flight.get(token)?;
         self.counters.cancels += 1;
         if let Pending::Thread { cancelled } = state {
-            *cancelled = true;
-            return None;
+            if !withdraw() {
+                *cancelled = true;
+                return None;
+            }
+            let entry = self.in_flight.remove(token)?;
+            return Some(Completion::last(token, entry.op.fail(Errno::CANCELED)));
         }
         let fd = match *op {
             Op::Call(ref call, _) => call.fd()?,
@@ -379,12 +383,6 @@ impl<S: System, N: Default> Operations<S, N> {
             _ => unreachable!("it does not wait for a socket: {op:?}"),
         };
         Some(self.fail(fd, token, Errno::CANCELED))
-    }
-
-    /// Returns whether the operation is a job for another thread.
-    pub fn is_offloaded(&mut self, token: Token) -> bool {
-        let entry = self.in_flight.get(token);
-        entry.is_some_and(|entry| matches!(entry.state, Pending::Thread { .. }))
     }
 
     /// Drops the operations whose jobs were offloaded.

@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 
 use super::machine::Machine;
 use crate::{
-    Completion, Counters, Errno, Executor, Fd, GatherList, Kernel, KernelError, Op, OpKind,
+    Completion, Counters, Errno, Executor, Fd, FileOp, GatherList, Kernel, KernelError, Op, OpKind,
     Outcome, Submit, SubmitError, Submitted, Token, Waker,
 };
 
@@ -26,6 +26,8 @@ pub struct CheckedKernel<K> {
 #[derive(Clone, Copy, Debug)]
 struct PostedOp {
     fd: Option<Fd>,
+    /// The file or directory that it accesses.
+    file: Option<Fd>,
     /// Several completions are possible.
     is_multishot: bool,
     cancelled: bool,
@@ -43,8 +45,16 @@ impl PostedOp {
             Op::Call(call, Executor::WhenReadable | Executor::WhenWritable) => call.fd(),
             Op::File(_) | Op::Call(..) => None,
         };
+        let file = match op {
+            Op::File(FileOp::Open(at, _) | FileOp::Stat(at) | FileOp::List(at)) => {
+                Some(at.root.fd())
+            }
+            Op::File(FileOp::Write(write)) => Some(write.file.fd()),
+            Op::File(FileOp::Read(file, _)) | Op::SendFile { file, .. } => Some(file.fd()),
+            _ => None,
+        };
         let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
-        PostedOp { fd, is_multishot, cancelled: false }
+        PostedOp { fd, file, is_multishot, cancelled: false }
     }
 }
 
@@ -66,6 +76,15 @@ impl<K> CheckedKernel<K> {
         }
     }
 
+    /// Abandons the file operations if one hangs: any of them may hang, or be queued behind it.
+    fn abandon_file_ops(&mut self) {
+        let mut state = self.machine.state();
+        if !state.blocked.is_empty() {
+            let file_ops = self.in_flight.extract_if(|_, posting| posting.file.is_some());
+            state.abandoned_files.extend(file_ops.filter_map(|(_, posting)| posting.file));
+        }
+    }
+
     /// Returns the machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
@@ -74,7 +93,9 @@ impl<K> CheckedKernel<K> {
 
 impl<K> Drop for CheckedKernel<K> {
     fn drop(&mut self) {
+        self.abandon_file_ops();
         let mut state = self.machine.state();
+        state.usage.is_finishing = true;
         state.unfinished.extend(self.in_flight.keys().map(|token| format!("{token:?}")));
     }
 }
@@ -125,7 +146,10 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
     }
 
     fn finish(&mut self) {
+        self.abandon_file_ops();
+        self.machine.state().usage.is_finishing = true;
         self.kernel.finish();
+        self.machine.state().usage.is_finishing = false;
     }
 
     fn host(&self) -> &K::Host {

@@ -73,6 +73,10 @@ faults! {
     Signal "signal" 6000,
     /// A file is truncated, extended or overwritten while it is read or sent.
     FileChanges "file-changes" 1000,
+    /// A file operation takes many seconds.
+    SlowDisk "slow-disk" 300,
+    /// A file operation never ends.
+    DiskHangs "disk-hangs" 150,
     /// A write to a file writes less than requested.
     ShortWrite "short-write" 3000,
 }

@@ -1,60 +1,118 @@
-//! File work that takes time, simulated without threads.
+//! Offload threads, simulated.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::machine::Machine;
 use super::state::Event;
-use crate::{Errno, Job, JobOutcome, Offload, Token};
+use crate::offload::OffloadThreads;
+use crate::{Errno, Fd, FileJob, FileOp, Job, JobOutcome, Offload, Token};
 
-/// Work of other threads in progress on a simulated machine.
+/// Usual maximum time of a job, in microseconds.
+const MAX_JOB_MICROS: usize = 2_000;
+
+/// Jobs on a simulated machine, run by as many threads as on a real one.
 pub struct SimOffload {
     machine: Machine,
     serial: u64,
-    in_progress: Vec<(u64, Token, Job)>,
+    /// Jobs that no thread has started.
+    queued: VecDeque<(Token, Job)>,
+    started: Vec<StartedJob>,
     done: VecDeque<(Token, Result<JobOutcome, Errno>)>,
+    /// Some threads hang, and are no longer waited for.
+    abandoned: bool,
+}
+
+/// A job that a thread has started.
+struct StartedJob {
+    serial: u64,
+    token: Token,
+    job: Job,
+    /// `None` if it never ends.
+    ends: Option<Duration>,
 }
 
 impl SimOffload {
     pub(super) fn new(machine: Machine) -> Self {
-        SimOffload { machine, serial: 0, in_progress: Vec::new(), done: VecDeque::new() }
+        SimOffload {
+            machine,
+            serial: 0,
+            queued: VecDeque::new(),
+            started: Vec::new(),
+            done: VecDeque::new(),
+            abandoned: false,
+        }
+    }
+
+    /// Starts queued jobs on idle threads.
+    fn start_queued(&mut self) {
+        let started = |jobs: &[StartedJob], calls| {
+            jobs.iter().filter(|started| matches!(started.job, Job::Call(_)) == calls).count()
+        };
+        while let Some(at) = self.queued.iter().position(|(_, job)| {
+            let calls = matches!(job, Job::Call(_));
+            started(&self.started, calls) < OffloadThreads::MAX_THREADS
+        }) {
+            let (token, job) = self.queued.remove(at).expect("it was just found");
+            self.start(token, job);
+        }
+    }
+
+    fn start(&mut self, token: Token, job: Job) {
+        self.serial += 1;
+        let serial = self.serial;
+        let mut state = self.machine.state();
+        state.note(|| format!("a thread starts the job of {token:?}"));
+        let event = Event::FileJob(serial);
+        let ends = match &job {
+            Job::File(job) => state.start_file_op(used_fd(job), MAX_JOB_MICROS, event),
+            Job::Call(_) => {
+                let time = Duration::from_micros(state.rng.below(MAX_JOB_MICROS) as u64);
+                state.after(time, event);
+                Some(state.now + time)
+            }
+        };
+        drop(state);
+        self.started.push(StartedJob { serial, token, job, ends });
+    }
+}
+
+/// Returns the descriptor that a job uses.
+fn used_fd(job: &FileJob) -> Fd {
+    match job {
+        FileOp::Open(at, _) | FileOp::Stat(at) | FileOp::List(at) => at.root,
+        FileOp::Read(fd, _) => *fd,
+        FileOp::Write(write) => write.file,
     }
 }
 
 impl Offload for SimOffload {
-    fn post(&mut self, token: Token, work: Job) {
-        self.serial += 1;
-        self.in_progress.push((self.serial, token, work));
-        let mut state = self.machine.state();
-        let delay = Duration::from_micros(state.rng.below(2_000) as u64);
-        state.note(|| format!("work {token:?} will take {delay:?}"));
-        state.after(delay, Event::Job(self.serial));
+    fn post(&mut self, token: Token, job: Job) {
+        self.queued.push_back((token, job));
+        self.start_queued();
     }
 
     fn withdraw(&mut self, token: Token) -> bool {
-        let Some(at) = self.in_progress.iter().position(|(_, other, _)| *other == token) else {
-            return false;
-        };
-        let begun = self.machine.state().rng.once_in(2);
-        if !begun {
-            self.in_progress.swap_remove(at);
-        }
-        !begun
+        let at = self.queued.iter().position(|(queued, _)| *queued == token);
+        at.and_then(|at| self.queued.remove(at)).is_some()
     }
 
     fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {
         let due = std::mem::take(&mut self.machine.state().due_work);
-        for id in due {
-            let Some(at) = self.in_progress.iter().position(|(other, ..)| *other == id) else {
+        for serial in due {
+            let Some(at) = self.started.iter().position(|started| started.serial == serial) else {
                 continue;
             };
-            let (_, token, work) = self.in_progress.swap_remove(at);
-            let result = match &work {
-                Job::File(job) => self.machine.do_work(job).map(JobOutcome::File),
-                Job::Call(job) => match self.machine.do_call(job) {
+            let StartedJob { token, job, .. } = self.started.swap_remove(at);
+            let result = match &job {
+                Job::File(job) => {
+                    self.machine.state().end_file_op(Event::FileJob(serial));
+                    self.machine.do_work(job).map(JobOutcome::File)
+                }
+                Job::Call(call) => match self.machine.do_call(call) {
                     // The thread waits.
                     Err(Errno::AGAIN) => {
-                        self.post(token, work);
+                        self.start(token, job);
                         continue;
                     }
                     result => result.map(JobOutcome::Call),
@@ -62,11 +120,28 @@ impl Offload for SimOffload {
             };
             self.done.push_back((token, result));
         }
+        self.start_queued();
         self.done.pop_front()
     }
 
     fn stop(&mut self) -> bool {
-        self.in_progress.clear();
-        true
+        if self.abandoned {
+            return false;
+        }
+        self.queued.clear();
+        let mut state = self.machine.state();
+        let deadline = state.now + OffloadThreads::STOP_TIMEOUT;
+        let ends = self.started.iter().map(|started| started.ends.unwrap_or(Duration::MAX));
+        let last = ends.max().unwrap_or_default();
+        state.now = state.now.max(last.min(deadline));
+        self.abandoned = last > deadline;
+        if !self.abandoned {
+            for StartedJob { serial, job, .. } in self.started.drain(..) {
+                if let Job::File(_) = job {
+                    state.end_file_op(Event::FileJob(serial));
+                }
+            }
+        }
+        !self.abandoned
     }
 }

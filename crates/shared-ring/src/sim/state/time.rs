@@ -28,7 +28,7 @@ pub(in crate::sim) enum Event {
     /// An operation in flight completes.
     Operation(u64),
     /// File work completes.
-    Job(u64),
+    FileJob(u64),
 }
 
 /// The result of a wait.
@@ -58,6 +58,10 @@ impl SimState {
         at
     }
 
+    pub(in crate::sim) fn num_peers(&self) -> u32 {
+        self.actors.len() as u32
+    }
+
     pub(in crate::sim) fn schedule_peer(&mut self, peer: u32) {
         let actor = &mut self.actors[peer as usize];
         if !actor.is_runnable && !actor.is_done {
@@ -82,7 +86,7 @@ impl SimState {
         self.steps += 1;
         if self.steps == self.max_steps {
             self.rng.stop_faults();
-            (0..self.actors.len() as u32).for_each(|peer| self.schedule_peer(peer));
+            (0..self.num_peers()).for_each(|peer| self.schedule_peer(peer));
         }
         if self.steps == self.max_steps + Self::GRACE {
             self.fail("the peers do not finish");
@@ -184,7 +188,7 @@ impl SimState {
                 Event::Peer(peer) => self.schedule_peer(peer),
                 Event::Connect(fd, serial) => self.end_connect(fd, serial),
                 Event::Operation(id) => self.due.push(id),
-                Event::Job(id) => {
+                Event::FileJob(id) => {
                     self.due_work.push(id);
                     if let Some(worker) = &self.worker {
                         worker.wake();
