@@ -168,10 +168,19 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         }
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
+    fn file(
+        &mut self,
+        x: Cx<'_, impl Commands, A::State>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
         match (self.sessions.get(x.id), done) {
-            (Some(session), FileOutcome::Read(result)) if tag == READ_TAG => {
-                session.read(x.io, result);
+            (Some(session), done) if tag == READ_TAG => {
+                let bytes = done.map(|done| match done {
+                    FileOutcome::Read(bytes) => bytes,
+                    other => unreachable!("not a read: {other:?}"),
+                });
+                session.read(x.io, bytes);
                 self.notify_drained(x);
             }
             (_, done) => {

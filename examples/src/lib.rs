@@ -7,10 +7,12 @@
 //! |---|---|
 //! | [`Echo`] | replies from the receive buffer; back-pressure |
 //! | [`Proxy`] | two dependent connections; half-close |
+//! | [`OwnPoll`] | not an application: a mechanism over a kernel of one's own |
 //! | [`Layer`] | an application around an application: [`Tls`], [`Xor`] |
 
 mod echo;
 mod layer;
+mod poll_kernel;
 mod proxy;
 #[cfg(feature = "programs")]
 mod serve;
@@ -20,6 +22,7 @@ mod xor;
 
 pub use echo::Echo;
 pub use layer::{Layer, Transform};
+pub use poll_kernel::{OwnPoll, PollKernel};
 pub use proxy::{Proxy, Timeouts};
 #[cfg(feature = "programs")]
 pub use serve::Listen;

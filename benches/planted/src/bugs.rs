@@ -122,6 +122,13 @@ bugs! {
         "if n > 0 && bytes.len() < len as usize {" =>
         "if n > 0 && bytes.len() < len as usize && !PLANTED {";
 
+    /// A short write to a file is taken for a complete one.
+    ShortFileWriteIsWhole, "crates/shared-ring/src/uring/completion.rs":
+        "if !write.bytes.is_empty() {
+            return self.rearm(token);" =>
+        "if !write.bytes.is_empty() && !PLANTED {
+            return self.rearm(token);";
+
     /// The remainder of a short send is dropped.
     ShortWriteIsWhole, "crates/evring/src/driver/send.rs":
         "if connection.phase == Phase::Ending || list.is_empty() {" =>

@@ -228,7 +228,12 @@ impl<A: Application> Application for Contract<A> {
         self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state }));
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
+    fn file(
+        &mut self,
+        x: Cx<'_, impl Commands, A::State>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
         self.records.file(x.id, x.io.now(), tag);
         self.call(x.io, |app, io| app.file(Cx { io, id: x.id, state: x.state }, tag, done));
     }

@@ -157,6 +157,7 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     Config {
         listen: vec![SERVER],
         roots: if has_files { vec!["/site".into()] } else { Vec::new() },
+        writable_roots: vec![Root(0)],
         // A server without room for its own outgoing connections would close its clients.
         max_connections: if connects { 1_000 } else { max_connections },
         max_queued_bytes: wild::MAX_QUEUED_BYTES,

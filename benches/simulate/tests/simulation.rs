@@ -37,7 +37,9 @@ fn every_server_on_every_mechanism_holds() {
         };
         let all = Counters::default();
         let never = all.each().map(|(name, _)| name).filter(|name| !counted.contains(name));
-        assert_eq!(never.collect::<Vec<_>>(), unsupported, "{mechanism:?}");
+        // No server makes system calls by number.
+        let never: Vec<_> = never.filter(|name| *name != "offloaded_calls").collect();
+        assert_eq!(never, unsupported, "{mechanism:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shared_ring::{File, Listing, Metadata, RxBuf};
+use shared_ring::{File, FileOutcome, RxBuf};
 
 use crate::{Commands, Rx};
 
@@ -106,37 +106,11 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
     }
 }
 
-/// A file operation. It never blocks other connections.
-#[derive(Debug)]
-pub enum FileOp {
-    /// Opens a file for reading. The path cannot leave its root through `..`, nor through symbolic links
-    /// unless [`Config::symlinks`](crate::Config::symlinks) permits it.
-    Open(Root, FilePath),
-    /// Queries the metadata of a path (stat), restricted like `Open`.
-    Stat(Root, FilePath),
-    /// Lists a directory, up to [`Listing::MAX_ENTRIES`] entries.
-    List(Root, FilePath),
-    /// Reads a range of a file, up to [`FileOp::MAX_READ_BYTES`] bytes.
-    Read(File, Range<u64>),
-}
-
-impl FileOp {
-    /// Maximum number of bytes that one [`FileOp::Read`] returns.
-    pub const MAX_READ_BYTES: u32 = 64 * 1024;
-}
-
-/// Result of a [`FileOp`].
-#[derive(Debug)]
-pub enum FileOutcome {
-    /// Result of `Open`.
-    Opened(io::Result<(File, Metadata)>),
-    /// Result of `Stat`.
-    Stat(io::Result<Metadata>),
-    /// Result of `List`.
-    Listed(io::Result<Listing>),
-    /// Result of `Read`; no bytes at the end of the file.
-    Read(io::Result<RxBuf>),
-}
+/// A file operation. It never blocks other connections. One read returns at most
+/// [`MAX_READ_BYTES`](crate::MAX_READ_BYTES); one write has at most
+/// [`MAX_WRITE_BYTES`](crate::MAX_WRITE_BYTES), else it fails with `EMSGSIZE`. Opening a file for writing fails
+/// with `EROFS` under a root that is not in [`Config::writable_roots`](crate::Config::writable_roots).
+pub type FileOp = shared_ring::FileOp<(Root, FilePath)>;
 
 /// Ways to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,7 +189,13 @@ pub trait Application: Sized {
     fn drained(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
     /// The file operation `tag` has completed. After `close`, called only for [`Close::Half`].
-    fn file(&mut self, x: Cx<'_, impl Commands, Self::State>, tag: u32, done: FileOutcome) {}
+    fn file(
+        &mut self,
+        x: Cx<'_, impl Commands, Self::State>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
+    }
 
     /// The connection's deadline has passed, and is now cleared.
     fn expired(&mut self, x: Cx<'_, impl Commands, Self::State>) {}

@@ -12,6 +12,12 @@ pub const HIGH_WATER: usize = 64 * 1024;
 /// Maximum number of queued bytes after which a queue counts as drained.
 pub const LOW_WATER: usize = 16 * 1024;
 
+/// Maximum number of bytes that one [`FileOp::Read`] returns.
+pub const MAX_READ_BYTES: u32 = 64 * 1024;
+
+/// Maximum number of bytes of one [`FileOp::Write`].
+pub const MAX_WRITE_BYTES: usize = 64 * 1024;
+
 /// Commands of an application, for any connection at any time.
 ///
 /// Commands never call back before they return, and report failures in a later callback. `send`,

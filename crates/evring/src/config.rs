@@ -9,7 +9,7 @@ use std::time::Duration;
 use shared_ring::{BufferSizes, GatherList, Listing, SymlinkPolicy};
 
 use crate::driver::{Connection, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, spare_memory};
-use crate::{Admission, Application, FileOp, NAMES};
+use crate::{Admission, Application, MAX_READ_BYTES, NAMES, Root};
 
 /// Fixed memory of a mechanism: the event queue, its rings and batches, and the like.
 const FIXED_BYTES: usize = 4 << 20;
@@ -29,6 +29,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Root directories for file operations, indexed by [`Root`](crate::Root).
     pub roots: Vec<PathBuf>,
+    /// The roots under which the application may open files for writing; none by default.
+    pub writable_roots: Vec<Root>,
     /// Policy for symbolic links below the roots.
     pub symlinks: SymlinkPolicy,
     /// Maximum number of open connections. Others wait in the listen backlog.
@@ -76,6 +78,7 @@ impl Default for Config {
         Config {
             listen: Vec::new(),
             roots: Vec::new(),
+            writable_roots: Vec::new(),
             symlinks: SymlinkPolicy::Beneath,
             max_connections: 10_000,
             max_per_address: None,
@@ -101,7 +104,7 @@ impl Config {
     /// reached at once.
     ///
     /// Not included are the kernel's socket buffers, allocator overhead, and memory of the application
-    /// besides its connection states, such as shared bytes in send queues.
+    /// besides its connection states, such as shared bytes in send queues and in writes to files.
     pub fn memory_at_full_load<A: Application>(&self) -> usize {
         // While a table or a byte vector grows, the old and the new memory exist together.
         let connection = 2 * (size_of::<Connection>() + size_of::<A::State>());
@@ -116,8 +119,7 @@ impl Config {
         let held = self
             .max_buffered_bytes
             .saturating_add(self.max_queued_bytes.min(self.max_buffered_bytes));
-        let files =
-            self.max_file_ops.clamp(1, MAX_FILE_OPS) as usize * FileOp::MAX_READ_BYTES as usize;
+        let files = self.max_file_ops.clamp(1, MAX_FILE_OPS) as usize * MAX_READ_BYTES as usize;
         let lists = MAX_LISTS * Listing::MAX_BYTES;
         [
             connections,

@@ -51,10 +51,10 @@ mod wheel;
 
 pub use admission::{Admission, Lateness, Order};
 pub use application::{
-    AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FileOutcome,
-    FilePath, Listener, Root,
+    AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FilePath, Listener,
+    Root,
 };
-pub use commands::{Commands, HIGH_WATER, LOW_WATER};
+pub use commands::{Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES};
 pub use config::{Config, StartError, Unavailable};
 #[cfg(feature = "sim")]
 pub use driver::Usage;
@@ -153,7 +153,8 @@ pub use shared_ring::interest;
 #[cfg(feature = "sim")]
 pub use shared_ring::sim;
 pub use shared_ring::{
-    BufferSizes, Counters, File, FileKind, KernelError, Listing, Metadata, RxBuf, SymlinkPolicy,
+    Access, BufferSizes, Counters, File, FileKind, FileOutcome, FileWrite, KernelError, Listing,
+    Metadata, RxBuf, SymlinkPolicy, WriteAt,
 };
 pub use tail::Tail;
 pub use wheel::TimerWheel;

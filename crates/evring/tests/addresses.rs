@@ -10,7 +10,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use evring::{
     Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, Cx, Rx, Stats,
 };
-use shared_ring::{Fd, Host, Linux, System};
+use shared_ring::author::System;
+use shared_ring::{Fd, Host, Linux};
 
 use server::{Server, TIMEOUT, side_by_side};
 

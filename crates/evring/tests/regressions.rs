@@ -4,21 +4,22 @@
 mod listener;
 mod server;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use evring::{
-    AcceptPolicy, AnyMechanism, Application, BufferSizes, Chunk, Close, CloseReason, Commands,
-    Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, Listener, Root, Rx,
-    StartError,
+    AcceptPolicy, Access, AnyMechanism, Application, BufferSizes, Chunk, Close, CloseReason,
+    Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, Listener, Root,
+    Rx, StartError,
 };
+use shared_ring::author::System;
 use shared_ring::poller::Epoll;
 use shared_ring::{
     Completion, Counters, Host, Kernel, KernelError, Linux, Mode, Op, Outcome, PortableKernel,
-    Submit, SubmitError, Submitted, System, Token, UringKernel, Waker,
+    Submit, SubmitError, Submitted, Token, UringKernel, Waker,
 };
 
 use listener::{full_listener, into_owned_fd};
@@ -258,11 +259,11 @@ struct FilePathOf(Root, &'static str);
 
 impl FilePathOf {
     fn stat(self) -> FileOp {
-        FileOp::Stat(self.0, FilePath::new(self.1))
+        FileOp::Stat((self.0, FilePath::new(self.1)))
     }
 
     fn open(self) -> FileOp {
-        FileOp::Open(self.0, FilePath::new(self.1))
+        FileOp::Open((self.0, FilePath::new(self.1)), Access::Read)
     }
 }
 
@@ -312,17 +313,12 @@ impl Application for FileOps {
         rx.take();
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileOutcome) {
-        let succeeded = match done {
-            FileOutcome::Opened(opened) => {
-                self.file = Some(opened.unwrap().0);
-                return self.begin(x.io);
-            }
-            FileOutcome::Stat(stat) => stat.is_ok(),
-            FileOutcome::Listed(listing) => listing.is_ok(),
-            FileOutcome::Read(read) => read.is_ok(),
-        };
-        let _ = self.ended.send(succeeded);
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        if let Ok(FileOutcome::Opened(opened)) = done {
+            self.file = Some(opened.0);
+            return self.begin(x.io);
+        }
+        let _ = self.ended.send(done.is_ok());
     }
 }
 
@@ -383,9 +379,8 @@ impl Application for StartsFileOps {
         rx.take();
     }
 
-    fn file(&mut self, _x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileOutcome) {
-        let FileOutcome::Stat(stat) = done else { panic!("{done:?}") };
-        let _ = self.ended.send(stat.map(drop).map_err(|error| error.kind()));
+    fn file(&mut self, _x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        let _ = self.ended.send(done.map(drop).map_err(|error| error.kind()));
     }
 }
 
@@ -700,12 +695,15 @@ impl Application for Queues {
                     x.io.send(x.id, Chunk::Static(&[7; 100]));
                 }
             }
-            Queued::Files => x.io.file_op(x.id, 0, FileOp::Open(Root(0), FilePath::new("file"))),
+            Queued::Files => {
+                x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read))
+            }
         }
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileOutcome) {
-        let FileOutcome::Opened(Ok((file, _))) = done else { panic!("{done:?}") };
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
+        let file = opened.0;
         for at in 0..1_000 {
             x.io.send(x.id, Chunk::File(file.clone(), at..at + 1));
         }

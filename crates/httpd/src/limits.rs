@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evring::{FileOp, HIGH_WATER};
+use evring::{HIGH_WATER, MAX_READ_BYTES};
 
 #[cfg(feature = "cli")]
 use crate::flags;
@@ -93,7 +93,7 @@ impl Limits {
             cache_ttl: clamp(self.cache_ttl),
             max_head_bytes: self.max_head_bytes.min(Self::MAX_HEAD_BYTES),
             max_headers: self.max_headers.min(Self::MAX_HEADERS),
-            max_cached_file_bytes: self.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES),
+            max_cached_file_bytes: self.max_cached_file_bytes.min(MAX_READ_BYTES),
             min_rate: self.min_rate.max(1),
             ..self
         }

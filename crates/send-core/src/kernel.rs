@@ -11,9 +11,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
 use rtrb::{Consumer, Producer, RingBuffer};
+use shared_ring::author::{LinuxRing, Ring, System};
 use shared_ring::{
-    Completion, Counters, Fd, Host, Kernel, KernelError, LinuxRing, Mode, Op, OpKind, Outcome,
-    Ring, Submit, SubmitError, Submitted, System, Token, UringConfig, UringKernel, Waker,
+    Completion, Counters, Fd, Host, Kernel, KernelError, Mode, Op, OpKind, Outcome, Submit,
+    SubmitError, Submitted, Token, UringConfig, UringKernel, Waker,
 };
 
 use crate::control_block::{Counts, Events, Handler};

@@ -266,9 +266,9 @@ impl<P: Poller, S: System> Engine<P, S> {
     fn on_wake(&mut self) -> Completion {
         self.operations.counters.system_calls += 1;
         self.waker.drain();
-        while let Some((token, outcome)) = self.offload.take() {
+        while let Some((token, result)) = self.offload.take() {
             // SAFETY: the thread has run the job.
-            let submitted = unsafe { self.operations.offloaded(token, outcome) };
+            let submitted = unsafe { self.operations.offloaded(token, result) };
             let ended = submitted.and_then(|submitted| self.resume(token, submitted));
             self.done.extend(ended);
         }

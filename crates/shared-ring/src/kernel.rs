@@ -28,7 +28,8 @@ pub unsafe trait Submit {
 
     /// Posts an operation. If it can't be done at once, its completions carry `token`. The token's
     /// kind is [`OpKind::Accept`](crate::OpKind::Accept) for an accept,
-    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive, and another one for the rest.
+    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive,
+    /// [`OpKind::Call`](crate::OpKind::Call) for a system call, and another one for the rest.
     ///
     /// # Errors
     /// Hands the operation back if the table of operations is full, or if an operation with `token`
@@ -149,7 +150,7 @@ pub trait Host {
     /// has been reset or is closed on both sides.
     fn idle_time(&self, socket: &Socket) -> Option<Duration>;
 
-    /// Opens a directory for [`Op::Open`], [`Op::Stat`] and [`Op::List`].
+    /// Opens a directory, the root of paths of file operations.
     ///
     /// # Errors
     /// Those of open(2).
@@ -237,6 +238,8 @@ counters! {
     cold_file_reads,
     /// Number of file operations posted to offload threads.
     offloaded_file_ops,
+    /// Number of system calls posted to offload threads.
+    offloaded_calls,
     /// Number of signals that interrupted the program to notify it of events.
     interruptions,
 }

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use number::number;
 use shared_ring::poller::{Poller, Readiness, RtSig};
 use shared_ring::{
-    Completion, Engine, EngineConfig, Errno, Host, Kernel, Mode, Op, OpKind, Outcome,
-    PortableKernel, Socket, Submit, SymlinkPolicy, Token, UringConfig, UringKernel, poller::Epoll,
+    Completion, Engine, EngineConfig, Errno, FileOp, FileOutcome, Host, Kernel, Mode, Op, OpKind,
+    Outcome, PathAt, PortableKernel, Socket, Submit, SymlinkPolicy, Token, UringConfig,
+    UringKernel, poller::Epoll,
 };
 
 /// Runs `child` in a forked process of at most ten seconds. Returns its status in wait(2)'s format.
@@ -142,9 +143,13 @@ fn dropping_a_kernel_in_a_child_waited_for_missing_threads() {
     let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
     let mut kernel: PortableKernel = Engine::new(Epoll::new().unwrap(), &config).unwrap();
     let root = kernel.host_mut().open_directory(Path::new("/")).unwrap();
-    let list = Op::List { root, path: c"proc".into(), symlinks: SymlinkPolicy::Beneath };
+    let path = PathAt { root, path: c"proc".into(), symlinks: SymlinkPolicy::Beneath };
+    let list = Op::File(FileOp::List(path));
     kernel.submit(Token::new(OpKind::File, 0, 0), list).unwrap();
-    assert!(matches!(next_file_completion(&mut kernel).outcome, Outcome::Listed(_)));
+    assert!(matches!(
+        next_file_completion(&mut kernel).outcome,
+        Outcome::File(FileOutcome::Listed(_))
+    ));
     let mut kernel = Some(kernel);
     let status = fork(|| drop(kernel.take()));
     assert_eq!(status, 0, "{}", libc::WTERMSIG(status));

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shared_ring::author::System;
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
 use shared_ring::{
     Batch, BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Linux,
-    ListenOptions, Mode, Op, OpKind, Outcome, System, Token, UringConfig, UringKernel,
+    ListenOptions, Mode, Op, OpKind, Outcome, Token, UringConfig, UringKernel,
 };
 
 const ACCEPT: Token = Token::new(OpKind::Accept, 0, 0);

@@ -14,8 +14,8 @@ use held::held;
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, Socket,
-    Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
+    Engine, EngineConfig, File, FileOp, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
+    PathAt, Socket, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
@@ -76,7 +76,8 @@ fn releases_directory(name: &str, mut kernel: impl Kernel) {
     let kept = Rc::new(());
     let directory = std::fs::File::open("/proc/self").unwrap();
     let root = File::from(OwnedFd::from(directory)).with(Rc::clone(&kept));
-    let list = Op::List { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let path = PathAt { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let list = Op::File(FileOp::List(path));
     let posted = kernel.submit(Token::new(OpKind::File, 0, 0), list).unwrap();
     assert!(matches!(posted, Submitted::InFlight), "{name}: {posted:?}");
     assert_eq!(Rc::strong_count(&kept), 2, "{name}: the directory is in use");

@@ -14,6 +14,7 @@ pub(crate) mod routes;
 pub(crate) mod state;
 pub(crate) mod stream;
 
+use std::io;
 use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
@@ -517,7 +518,12 @@ impl Application for Site {
         }
     }
 
-    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, outcome: FileOutcome) {
+    fn file(
+        &mut self,
+        mut x: Cx<'_, impl Commands, State>,
+        _: u32,
+        outcome: io::Result<FileOutcome>,
+    ) {
         self.context.responder.clock.tick(x.io.now(), x.io);
         self.files.completed(&mut self.context, &mut x, outcome);
     }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use evring_httpd::evring::{
-    AcceptPolicy, Application, Chunk, Close, Commands, ConnId, Cx, File, FileKind, FileOp,
-    FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, Metadata, Root, Rx, RxBuf,
-    Stats,
+    AcceptPolicy, Access, Application, Chunk, Close, Commands, ConnId, Cx, File, FileKind, FileOp,
+    FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, MAX_READ_BYTES, Metadata,
+    Root, Rx, RxBuf, Stats,
 };
 use evring_httpd::{Site, State};
 
@@ -237,27 +237,29 @@ impl Io {
         self.queue.iter().map(load).sum()
     }
 
-    fn execute(&mut self, op: FileOp) -> FileOutcome {
+    fn execute(&mut self, op: FileOp) -> io::Result<FileOutcome> {
         match op {
-            FileOp::Open(_, path) => {
+            FileOp::Open((_, path), Access::Read) => {
                 self.file_ops.0 += 1;
                 let tick_ns = self.tick_ns;
-                FileOutcome::Opened(open(self.locate(path.as_path()), tick_ns))
+                let opened = open(self.locate(path.as_path()), tick_ns)?;
+                Ok(FileOutcome::Opened(Box::new(opened)))
             }
-            FileOp::Stat(_, path) => {
+            FileOp::Stat((_, path)) => {
                 self.file_ops.1 += 1;
-                let meta = fs::metadata(self.locate(path.as_path()));
-                FileOutcome::Stat(meta.map(|meta| describe(&meta, self.tick_ns)))
+                let meta = fs::metadata(self.locate(path.as_path()))?;
+                Ok(FileOutcome::Stat(describe(&meta, self.tick_ns)))
             }
-            FileOp::List(_, path) => {
+            FileOp::List((_, path)) => {
                 self.file_ops.1 += 1;
-                FileOutcome::Listed(list(self.locate(path.as_path())))
+                list(self.locate(path.as_path())).map(FileOutcome::Listed)
             }
             FileOp::Read(file, range) => {
                 self.file_ops.2 += 1;
-                let max = (range.end - range.start).min(FileOp::MAX_READ_BYTES.into());
-                FileOutcome::Read(read(&file, range.start, max).map(RxBuf::from))
+                let max = (range.end - range.start).min(MAX_READ_BYTES.into());
+                Ok(FileOutcome::Read(RxBuf::from(read(&file, range.start, max)?)))
             }
+            op => panic!("the site does not write: {op:?}"),
         }
     }
 }

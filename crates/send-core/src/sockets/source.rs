@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, SocketFlags};
+use shared_ring::author::{RawCompletion, System};
 use shared_ring::nonblocking::{is_aborted_accept, is_fd_limit};
 use shared_ring::{
-    Errno, Fd, Kernel, KernelError, Mode, OpKind, RawCompletion, Submit, System, UringConfig,
-    UringKernel, Waker,
+    Errno, Fd, Kernel, KernelError, Mode, OpKind, Submit, UringConfig, UringKernel, Waker,
 };
 
 use super::reports::{ReportList, Reports};

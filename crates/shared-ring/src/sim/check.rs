@@ -7,8 +7,8 @@ use foldhash::fast::FixedState;
 
 use super::machine::Machine;
 use crate::{
-    Completion, Counters, Errno, Fd, GatherList, Kernel, KernelError, Op, OpKind, Outcome, Submit,
-    SubmitError, Submitted, Token, Waker,
+    Completion, Counters, Errno, Executor, Fd, FileOp, GatherList, Kernel, KernelError, Op, OpKind,
+    Outcome, Submit, SubmitError, Submitted, Token, Waker,
 };
 
 /// A wrapper that checks the operations and completions of a kernel on a simulated machine.
@@ -42,13 +42,15 @@ impl PostedOp {
             | Op::SendFile { fd, .. }
             | Op::Connect { fd, .. } => Some(*fd),
             Op::Close { socket } => Some(socket.number()),
-            Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,
+            Op::Call(call, Executor::WhenReadable | Executor::WhenWritable) => call.fd(),
+            Op::File(_) | Op::Call(..) => None,
         };
         let file = match op {
-            Op::Open { root: file, .. }
-            | Op::Stat { root: file, .. }
-            | Op::List { root: file, .. } => Some(file.fd()),
-            Op::Read { file, .. } | Op::SendFile { file, .. } => Some(file.fd()),
+            Op::File(FileOp::Open(at, _) | FileOp::Stat(at) | FileOp::List(at)) => {
+                Some(at.root.fd())
+            }
+            Op::File(FileOp::Write(write)) => Some(write.file.fd()),
+            Op::File(FileOp::Read(file, _)) | Op::SendFile { file, .. } => Some(file.fd()),
             _ => None,
         };
         let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
@@ -195,7 +197,10 @@ impl<K: Kernel> Kernel for CheckedKernel<K> {
                 self.machine.fail(format!("a single-shot operation continues: {completion:?}"));
             }
             Some(PostedOp { cancelled: false, .. })
-                if matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, _)) =>
+                if matches!(
+                    completion.outcome,
+                    Outcome::Failed(Errno::CANCELED, _) | Outcome::Called(_, Err(Errno::CANCELED))
+                ) =>
             {
                 self.machine.fail(format!("{token:?} ended as cancelled without a cancel"));
             }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::rng::SimRng;
 
-use crate::{FileKind, Listing, Metadata};
+use crate::{Access, FileKind, Listing, Metadata, WriteAt};
 
 #[derive(Debug)]
 enum Node {
@@ -35,8 +35,16 @@ const WRITTEN: u8 = 0x55;
 /// A file of this length does not grow further.
 const MAX_FILE_BYTES: usize = 200_000;
 
+/// A program's writes do not make a file longer than this.
+const MAX_WRITTEN_BYTES: usize = 16 << 20;
+
 /// Resolution of file modification times.
 const TICK: Duration = Duration::from_millis(4);
+
+/// Returns the time of the last tick.
+fn tick(wall: Duration) -> Duration {
+    wall - Duration::from_nanos(wall.as_nanos() as u64 % TICK.as_nanos() as u64)
+}
 
 /// Returns whether a file with initial content `original` may have `byte` at offset `at`, after any
 /// number of [changes](super::Fault::FileChanges).
@@ -60,20 +68,20 @@ impl FileTree {
         let mut at = ROOT;
         let (directories, name) = path.rsplit_once('/').unwrap_or(("", path));
         for directory in directories.split('/').filter(|part| !part.is_empty()) {
-            at = self.insert(at, directory, Node::Directory(BTreeMap::new()));
+            at = self.insert(at, directory.as_bytes(), Node::Directory(BTreeMap::new()));
         }
-        let original = bytes.clone();
-        self.insert(
-            at,
-            name,
-            Node::File { bytes, original, modified: Duration::from_secs(1_000_000_000) },
-        );
+        self.insert_bytes(at, name.as_bytes(), bytes);
     }
 
-    fn insert(&mut self, at: u32, name: &str, new: Node) -> u32 {
+    fn insert_bytes(&mut self, at: u32, name: &[u8], bytes: Vec<u8>) -> u32 {
+        let (original, modified) = (bytes.clone(), Duration::from_secs(1_000_000_000));
+        self.insert(at, name, Node::File { bytes, original, modified })
+    }
+
+    fn insert(&mut self, at: u32, name: &[u8], new: Node) -> u32 {
         let next = self.nodes.len() as u32;
         let Node::Directory(entries) = &mut self.nodes[at as usize] else {
-            panic!("the parent of `{name}` is a file");
+            panic!("the parent of `{}` is a file", name.escape_ascii());
         };
         let node = *entries.entry(name.into()).or_insert(next);
         if node == next {
@@ -103,6 +111,59 @@ impl FileTree {
             }
         }
         parents.last().copied().ok_or(Errno::XDEV)
+    }
+
+    /// Resolves a path as open(2) does.
+    pub(super) fn open(&mut self, root: u32, path: &[u8], access: Access) -> Result<u32, Errno> {
+        let node = match self.find(root, path) {
+            Err(Errno::NOENT) if matches!(access, Access::Create | Access::Replace) => {
+                let (directory, name) = match path.iter().rposition(|byte| *byte == b'/') {
+                    Some(slash) => (self.find(root, &path[..slash])?, &path[slash + 1..]),
+                    None => (root, path),
+                };
+                // The parent may be missing.
+                if name.is_empty() {
+                    return Err(Errno::NOENT);
+                }
+                return Ok(self.insert_bytes(directory, name, Vec::new()));
+            }
+            found => found?,
+        };
+        match &mut self.nodes[node as usize] {
+            Node::Directory(_) if access != Access::Read => Err(Errno::ISDIR),
+            Node::File { bytes, .. } if access == Access::Replace => {
+                bytes.clear();
+                Ok(node)
+            }
+            _ => Ok(node),
+        }
+    }
+
+    /// Writes to a file; `wall` is the time of day.
+    pub(super) fn write(
+        &mut self,
+        node: u32,
+        at: WriteAt,
+        new: &[u8],
+        wall: Duration,
+    ) -> Result<(), Errno> {
+        let Node::File { bytes, modified, .. } = &mut self.nodes[node as usize] else {
+            return Err(Errno::ISDIR);
+        };
+        let start = match at {
+            WriteAt::End => bytes.len(),
+            WriteAt::Offset(offset) => usize::try_from(offset).unwrap_or(usize::MAX),
+        };
+        let end = start.saturating_add(new.len());
+        if end > MAX_WRITTEN_BYTES {
+            return Err(Errno::FBIG);
+        }
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[start..end].copy_from_slice(new);
+        *modified = tick(wall);
+        Ok(())
     }
 
     pub(super) fn meta(&self, node: u32) -> Metadata {
@@ -140,7 +201,7 @@ impl FileTree {
             }
             _ => bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = new(at)),
         }
-        *modified = wall - Duration::from_nanos(wall.as_nanos() as u64 % TICK.as_nanos() as u64);
+        *modified = tick(wall);
     }
 
     pub(super) fn list(&self, node: u32) -> Result<Listing, Errno> {
@@ -177,5 +238,25 @@ mod tests {
         let directory = disk.find(ROOT, b"a").unwrap();
         assert_eq!(disk.list(directory).unwrap().entries.len(), 2);
         assert_eq!(disk.list(file), Err(Errno::NOTDIR));
+    }
+
+    #[test]
+    fn files_are_created_replaced_and_extended() {
+        let mut disk = FileTree::new();
+        disk.add("a/file", b"0123456789".to_vec());
+        assert_eq!(disk.open(ROOT, b"a/new", Access::Write), Err(Errno::NOENT));
+        assert_eq!(disk.open(ROOT, b"none/new", Access::Create), Err(Errno::NOENT));
+        assert_eq!(disk.open(ROOT, b"a", Access::Write), Err(Errno::ISDIR));
+        let new = disk.open(ROOT, b"a/new", Access::Create).unwrap();
+        disk.write(new, WriteAt::End, b"ab", Duration::ZERO).unwrap();
+        disk.write(new, WriteAt::End, b"cd", Duration::ZERO).unwrap();
+        disk.write(new, WriteAt::Offset(1), b"x", Duration::ZERO).unwrap();
+        disk.write(new, WriteAt::Offset(6), b"y", Duration::ZERO).unwrap();
+        assert_eq!(disk.read(new, 0, 10), Ok(&b"axcd\0\0y"[..]));
+        let far = WriteAt::Offset(u64::MAX);
+        assert_eq!(disk.write(new, far, b"z", Duration::ZERO), Err(Errno::FBIG));
+        assert_eq!(disk.open(ROOT, b"a/new", Access::Create), Ok(new));
+        let file = disk.open(ROOT, b"a/file", Access::Replace).unwrap();
+        assert_eq!(disk.meta(file).len, 0);
     }
 }

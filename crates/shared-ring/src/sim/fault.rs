@@ -77,6 +77,8 @@ faults! {
     SlowDisk "slow-disk" 300,
     /// A file operation never ends.
     DiskHangs "disk-hangs" 150,
+    /// A write to a file writes less than requested.
+    ShortWrite "short-write" 3000,
 }
 
 /// A set of faults.

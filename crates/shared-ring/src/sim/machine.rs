@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
@@ -19,10 +19,11 @@ use super::plan::{Plan, Unsupported};
 use super::state::{DescriptorKind, SimState};
 use super::stream::Owner;
 use super::work::SimOffload;
+use crate::file_op;
 use crate::nonblocking::FileRange;
 use crate::{
-    BufferSizes, Fd, File, FileJob, Host, ListenOptions, Metadata, Outcome, Socket, System,
-    WakeSignal, Waker,
+    Access, BufferSizes, CallJob, Fd, File, FileJob, FileOp, FileOutcome, Host, ListenOptions,
+    Metadata, PathAt, Socket, System, WakeSignal, Waker, WriteAt,
 };
 
 /// A simulated machine; clones share it.
@@ -249,13 +250,15 @@ impl Machine {
         Ok(sent)
     }
 
-    pub(super) fn open(&self, root: Fd, path: &[u8]) -> Result<Fd, Errno> {
+    pub(super) fn open(&self, root: Fd, path: &[u8], access: Access) -> Result<Fd, Errno> {
         let mut state = self.state();
         let root = state.file(root, "open")?;
-        let failed = state.rng.fault(Fault::DiskError);
-        let node = if failed { Err(Errno::IO) } else { state.disk.find(root, path) };
+        let node = match state.rng.fault(Fault::DiskError) {
+            true => Err(Errno::IO),
+            false => state.disk.open(root, path, access),
+        };
         state.note(|| format!("open {}: {node:?}", path.escape_ascii()));
-        state.open(DescriptorKind::File(node?))
+        state.open(DescriptorKind::File(node?, access != Access::Read))
     }
 
     pub(super) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
@@ -275,39 +278,124 @@ impl Machine {
         Ok(bytes)
     }
 
+    /// Writes bytes to a file, or only the first ones if a fault happens. Returns their number.
+    pub(super) fn write(&self, file: Fd, at: WriteAt, bytes: &[u8]) -> Result<usize, Errno> {
+        let n = self.shorten(bytes.len(), Fault::ShortWrite);
+        let mut state = self.state();
+        let node = state.writable_file(file)?;
+        if state.rng.fault(Fault::DiskError) {
+            return Err(Errno::IO);
+        }
+        let wall = state.wall();
+        state.disk.write(node, at, &bytes[..n], wall).map(|()| n)
+    }
+
     /// Performs file work at once.
-    pub(super) fn do_work(&self, work: &FileJob) -> Result<Outcome, Errno> {
+    pub(super) fn do_work(&self, work: &FileJob) -> Result<FileOutcome, Errno> {
+        let open = |at: &PathAt<Fd>, access| {
+            let fd = self.open(at.root, at.path.to_bytes(), access)?;
+            Ok(self.file(Socket::of(fd)))
+        };
         match work {
-            FileJob::Open(root, path, _) => {
-                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
+            FileOp::Open(at, access) => {
+                let file = open(at, *access)?;
                 let meta = self.meta(file.fd())?;
-                Ok(Outcome::Opened(Box::new((file, meta))))
+                Ok(FileOutcome::Opened(Box::new((file, meta))))
             }
-            FileJob::Stat(root, path, _) => {
-                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
-                self.meta(file.fd()).map(Outcome::Stat)
-            }
-            FileJob::List(root, path, _) => {
-                let file = self.file(Socket::of(self.open(*root, path.to_bytes())?));
+            FileOp::Stat(at) => self.meta(open(at, Access::Read)?.fd()).map(FileOutcome::Stat),
+            FileOp::List(at) => {
+                let file = open(at, Access::Read)?;
                 let mut state = self.state();
                 let node = state.file(file.fd(), "list")?;
                 let listing = state.disk.list(node);
                 drop(state);
-                listing.map(Outcome::Listed)
+                listing.map(FileOutcome::Listed)
             }
-            FileJob::Read(file, offset, len) => {
-                let mut bytes = Vec::new();
-                while bytes.len() < *len as usize {
-                    let offset = offset + bytes.len() as u64;
-                    let len = len - bytes.len() as u32;
+            FileOp::Read(file, range) => {
+                let (mut bytes, whole) = (Vec::new(), file_op::len(range));
+                while bytes.len() < whole as usize {
+                    let offset = range.start + bytes.len() as u64;
+                    let len = whole - bytes.len() as u32;
                     let more = self.read(FileRange { file: *file, offset, len })?;
                     if more.is_empty() {
                         break;
                     }
                     bytes.extend_from_slice(&more);
                 }
-                Ok(Outcome::Read(bytes.into()))
+                Ok(FileOutcome::Read(bytes.into()))
             }
+            FileOp::Write(write) => {
+                let mut written = 0;
+                while written < write.bytes.len() {
+                    let at = match write.at {
+                        WriteAt::End => WriteAt::End,
+                        WriteAt::Offset(start) => WriteAt::Offset(start + written as u64),
+                    };
+                    written += self.write(write.file, at, &write.bytes[written..])?;
+                }
+                Ok(FileOutcome::Written)
+            }
+        }
+    }
+}
+
+/// System calls.
+impl Machine {
+    /// Creates a counter, as eventfd(2) does, and a function that adds to it. A read in the event loop
+    /// does not wait for it, others do.
+    ///
+    /// # Errors
+    /// `EMFILE` at the maximum number of descriptors.
+    pub fn event(&self) -> Result<(Socket, impl Fn(u64) + use<>), Errno> {
+        let mut state = self.state();
+        let counter = Arc::new(AtomicU64::new(0));
+        let fd = state.open(DescriptorKind::Event(Arc::clone(&counter)))?;
+        state.add_waker(fd, Arc::clone(&counter));
+        let add = move |n| {
+            counter.fetch_add(n, Ordering::AcqRel);
+        };
+        Ok((Socket::of(fd), add))
+    }
+
+    /// Makes one of the few system calls that the machine has: getrandom, read and pread64.
+    pub(super) fn do_call(&self, job: &CallJob) -> Result<usize, Errno> {
+        let [a, b, c, d, ..] = job.args;
+        // SAFETY: by the promises of `Call::new` and `Call::job`, the memory at `start` has `len` bytes,
+        // which are not accessed otherwise.
+        let memory =
+            |start: usize, len| unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
+        let fd = Fd::from_raw(a as i32);
+        match i64::from(job.number) {
+            libc::SYS_getrandom => {
+                let mut state = self.state();
+                memory(a, b).fill_with(|| state.rng.number() as u8);
+                Ok(b)
+            }
+            libc::SYS_read => {
+                let mut state = self.state();
+                match state.kind(fd, "read")? {
+                    DescriptorKind::Event(counter) => match counter.swap(0, Ordering::AcqRel) {
+                        _ if c < 8 => Err(Errno::INVAL),
+                        0 => Err(Errno::AGAIN),
+                        count => {
+                            memory(b, 8).copy_from_slice(&count.to_ne_bytes());
+                            Ok(8)
+                        }
+                    },
+                    DescriptorKind::Connected(_) => {
+                        drop(state);
+                        self.receive(fd, memory(b, c))
+                    }
+                    _ => Err(Errno::INVAL),
+                }
+            }
+            libc::SYS_pread64 => {
+                let part = FileRange { file: fd, offset: d as u64, len: c as u32 };
+                let bytes = self.read(part)?;
+                memory(b, bytes.len()).copy_from_slice(&bytes);
+                Ok(bytes.len())
+            }
+            _ => Err(Errno::NOSYS),
         }
     }
 }
@@ -407,7 +495,7 @@ impl Host for Machine {
             b"/" => ROOT,
             path => state.disk.find(ROOT, path.strip_prefix(b"/").unwrap_or(path))?,
         };
-        let fd = state.open(DescriptorKind::File(node))?;
+        let fd = state.open(DescriptorKind::File(node, false))?;
         drop(state);
         Ok(self.file(Socket::of(fd)))
     }
@@ -493,12 +581,17 @@ impl System for Machine {
         }
     }
 
-    fn file_work(&mut self, work: &FileJob) -> Result<Outcome, Errno> {
+    fn file_work(&mut self, work: &FileJob) -> Result<FileOutcome, Errno> {
         self.may_be_signalled(true);
-        if matches!(work, FileJob::List(..)) || self.state().rng.fault(Fault::Cold) {
+        if work.may_always_block() || self.state().rng.fault(Fault::Cold) {
             return Err(Errno::AGAIN);
         }
         self.do_work(work)
+    }
+
+    fn call(&mut self, job: &CallJob) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
+        self.do_call(job)
     }
 
     fn enable_sigio(&mut self, _: Fd) -> Result<(), Errno> {

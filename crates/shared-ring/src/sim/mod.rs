@@ -1,7 +1,7 @@
 //! A simulated machine: it runs a whole server in one thread, and one seed decides every event.
 //!
 //! The code above the system calls is the real one: [`UringKernel`] with its tables, queues and
-//! buffers over a simulated [`Ring`](crate::Ring), and [`Engine`] over a simulated [`Poller`]. The
+//! buffers over a simulated [`Ring`](crate::author::Ring), and [`Engine`] over a simulated [`Poller`]. The
 //! [`Machine`] below has descriptors, bounded streams, files in memory and virtual time. [`Peer`]s
 //! are the other side of the network. Each system call of the program runs peers and the network in
 //! random order and injects faults. The same [`Plan`] repeats a run exactly.

@@ -1,7 +1,7 @@
 //! The parameters of a run.
 
 use super::fault::Faults;
-use crate::Feature;
+use crate::uring::Feature;
 
 /// The parameters of a run, apart from the program and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]

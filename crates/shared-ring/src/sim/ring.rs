@@ -16,11 +16,11 @@ use super::provided::Buffers;
 use super::state::{DescriptorKind, Event, WaitOutcome};
 use super::submission::{
     ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_BUFFER, CQE_MORE, RECV_MULTISHOT,
-    SKIP_SUCCESS, Submission, socket_address,
+    SKIP_SUCCESS, Submission, open_access, socket_address,
 };
 use crate::nonblocking::FileRange;
 use crate::uring::{Cqe, Entries, Feature, Mode, Ring};
-use crate::{Fd, System, Token};
+use crate::{Access, Fd, System, Token, WriteAt};
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -39,36 +39,46 @@ enum Task {
     Connect {
         address: MemoryHold,
     },
-    Poll,
+    Poll {
+        events: u32,
+    },
     Counter {
         into: MemoryHold,
     },
     /// An open, completed by a timed event.
     Open {
         path: MemoryHold,
+        access: Access,
     },
     /// A read of a file, completed by a timed event.
     Read {
         into: MemoryHold,
         part: FileRange,
     },
+    /// A write to a file, completed by a timed event.
+    Write {
+        from: MemoryHold,
+        at: WriteAt,
+    },
 }
 
 impl Task {
     /// Returns whether a worker performs it and a timed event completes it.
     fn is_timed(&self) -> bool {
-        matches!(self, Task::Open { .. } | Task::Read { .. })
+        matches!(self, Task::Open { .. } | Task::Read { .. } | Task::Write { .. })
     }
 
     /// Returns whether only the kernel has written to its memory.
     fn is_untouched(&self) -> bool {
         match self {
-            Task::Accept { .. } | Task::Receive { .. } | Task::Poll => true,
+            Task::Accept { .. } | Task::Receive { .. } | Task::Poll { .. } => true,
             Task::Send { pieces, header } => {
                 pieces.iter().chain(header).all(MemoryHold::is_untouched)
             }
             Task::Connect { address: hold } | Task::Counter { into: hold } => hold.is_untouched(),
-            Task::Open { path: hold } | Task::Read { into: hold, .. } => hold.is_untouched(),
+            Task::Open { path: hold, .. }
+            | Task::Read { into: hold, .. }
+            | Task::Write { from: hold, .. } => hold.is_untouched(),
         }
     }
 }
@@ -161,9 +171,14 @@ impl SimRing {
                 Task::Connect { address }
             }
             opcode::Close::CODE => return self.close(sqe),
-            opcode::PollAdd::CODE => Task::Poll,
-            opcode::OpenAt2::CODE => Task::Open { path: holds.remove(0) },
+            opcode::PollAdd::CODE => Task::Poll { events: sqe.op_flags },
+            opcode::OpenAt2::CODE => {
+                let how = holds.pop().expect("an open has a path and its arguments");
+                let access = open_access(how.bytes());
+                Task::Open { path: holds.remove(0), access }
+            }
             opcode::Read::CODE => self.read(sqe, holds.remove(0)),
+            opcode::Write::CODE => Task::Write { from: holds.remove(0), at: sqe.write_at() },
             opcode::AsyncCancel::CODE => return self.cancel(sqe),
             other => return self.fail(format!("unknown operation code {other}")),
         };
@@ -184,7 +199,7 @@ impl SimRing {
         self.serial += 1;
         let (serial, fd) = (self.serial, Fd::from_raw(sqe.fd));
         let is_timed = task.is_timed();
-        let is_inline = matches!(task, Task::Send { .. } | Task::Poll);
+        let is_inline = matches!(task, Task::Send { .. } | Task::Poll { .. });
         let user_data = sqe.user_data;
         self.in_flight.push(RingOp { serial, user_data, fd, task, started: false });
         if is_timed {
@@ -323,18 +338,26 @@ impl SimRing {
                     self.end(serial, outcome.map(|()| 0), 0);
                 }
             }
-            Task::Poll => {
+            Task::Poll { events } => {
+                let reads = events & libc::POLLIN as u32 != 0;
                 let mut state = self.machine.state();
                 let Ok(end) = state.connected(fd, "poll") else { return };
-                let ready = state.connection_of(end).is_writable(end.side);
-                state.connection_of(end).arm_writable(end.side);
+                let connection = state.connection_of(end);
+                let ready = if reads {
+                    connection.is_readable(end.side)
+                } else {
+                    let ready = connection.is_writable(end.side);
+                    connection.arm_writable(end.side);
+                    ready
+                };
+                let events = *events;
                 drop(state);
                 if ready {
-                    self.end(serial, Ok(libc::POLLOUT as u32), 0);
+                    self.end(serial, Ok(events), 0);
                 }
             }
             Task::Counter { .. } => self.read_counter(at),
-            Task::Open { .. } | Task::Read { .. } => {}
+            Task::Open { .. } | Task::Read { .. } | Task::Write { .. } => {}
         }
     }
 
@@ -421,7 +444,7 @@ impl SimRing {
         }
         if let Task::Counter { into } = &mut self.in_flight[at].task {
             if !into.is_untouched() {
-                self.machine.state().fail("the program has written to the counter of a waker");
+                self.machine.state().fail("the program has written to the memory for a counter");
             }
             into.fill(&count.to_ne_bytes());
         }
@@ -433,9 +456,9 @@ impl SimRing {
         let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
         let (fd, user_data) = (self.in_flight[at].fd, self.in_flight[at].user_data);
         match &mut self.in_flight[at].task {
-            Task::Open { path } => {
+            Task::Open { path, access } => {
                 let path = path.bytes().strip_suffix(b"\0").unwrap_or_default();
-                let opened = self.machine.open(fd, path);
+                let opened = self.machine.open(fd, path, *access);
                 self.end(serial, opened.map(|fd| fd.raw() as u32), 0);
             }
             Task::Read { into, part } => {
@@ -449,6 +472,10 @@ impl SimRing {
                     into.fill(bytes);
                 }
                 self.end(serial, read.map(|bytes| bytes.len() as u32), 0);
+            }
+            Task::Write { from, at } => {
+                let written = self.machine.write(fd, *at, from.bytes());
+                self.end(serial, written.map(|n| n as u32), 0);
             }
             _ => {}
         }
@@ -493,6 +520,21 @@ impl SimRing {
         self.overflowed = !self.overflow.is_empty();
     }
 }
+
+/// The operations of the simulated ring.
+const OPERATIONS: [u8; 11] = [
+    opcode::Accept::CODE,
+    opcode::Recv::CODE,
+    opcode::Send::CODE,
+    opcode::SendMsg::CODE,
+    opcode::Connect::CODE,
+    opcode::Close::CODE,
+    opcode::PollAdd::CODE,
+    opcode::OpenAt2::CODE,
+    opcode::Read::CODE,
+    opcode::Write::CODE,
+    opcode::AsyncCancel::CODE,
+];
 
 impl Ring for SimRing {
     type System = Machine;
@@ -542,8 +584,9 @@ impl Ring for SimRing {
         operations: &[(u8, &'static str)],
     ) -> io::Result<Option<&'static str>> {
         let mut operations = operations.iter();
-        let unsupported =
-            operations.find(|(code, _)| self.machine.unsupported(Unsupported::Operation(*code)));
+        let unsupported = operations.find(|(code, _)| {
+            !OPERATIONS.contains(code) || self.machine.unsupported(Unsupported::Operation(*code))
+        });
         Ok(unsupported.map(|(_, name)| *name))
     }
 
@@ -673,7 +716,9 @@ impl Drop for SimRing {
             for op in std::mem::take(&mut self.in_flight) {
                 if self.machine.state().is_blocked(Event::Operation(op.serial)) {
                     // If it ever ends, it writes to its memory.
-                    let (Task::Open { path: hold } | Task::Read { into: hold, .. }) = op.task
+                    let (Task::Open { path: hold, .. }
+                    | Task::Read { into: hold, .. }
+                    | Task::Write { from: hold, .. }) = op.task
                     else {
                         unreachable!("only file operations hang")
                     };

@@ -7,6 +7,7 @@ use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
 
 use super::memory::MemoryHold;
+use crate::{Access, WriteAt};
 
 /// A submission as io_uring_enter(2) reads it.
 #[repr(C)]
@@ -38,6 +39,14 @@ pub(super) const CQE_BUFFER: u32 = 1;
 pub(super) const CQE_MORE: u32 = 2;
 
 impl Submission {
+    /// Returns where a write begins.
+    pub(super) fn write_at(&self) -> WriteAt {
+        match self.op_flags & libc::RWF_APPEND as u32 {
+            0 => WriteAt::Offset(self.offset),
+            _ => WriteAt::End,
+        }
+    }
+
     pub(super) fn read(sqe: &Sqe) -> Self {
         // SAFETY: both are 64 bytes in the kernel's layout, and any bytes are a valid `Submission`.
         unsafe { std::mem::transmute_copy(sqe) }
@@ -70,12 +79,26 @@ impl Submission {
                 opcode::Connect::CODE => vec![MemoryHold::to_read(address, self.offset as usize)],
                 opcode::OpenAt2::CODE => {
                     let path = std::ffi::CStr::from_ptr(address as *const _);
-                    vec![MemoryHold::to_read(address, path.to_bytes_with_nul().len())]
+                    let path = MemoryHold::to_read(address, path.to_bytes_with_nul().len());
+                    vec![path, MemoryHold::to_read(self.offset, len)]
                 }
+                opcode::Write::CODE => vec![MemoryHold::to_read(address, len)],
                 opcode::Read::CODE => vec![MemoryHold::to_write(address, len)],
                 _ => Vec::new(),
             }
         }
+    }
+}
+
+/// Reads the flags of a `struct open_how`.
+pub(super) fn open_access(how: &[u8]) -> Access {
+    let flags = u64::from_ne_bytes(how[..8].try_into().expect("the slice has eight bytes"));
+    let has = |flag: libc::c_int| flags & flag as u64 != 0;
+    match (has(libc::O_RDWR), has(libc::O_CREAT), has(libc::O_TRUNC)) {
+        (false, ..) => Access::Read,
+        (_, false, _) => Access::Write,
+        (_, _, false) => Access::Create,
+        _ => Access::Replace,
     }
 }
 

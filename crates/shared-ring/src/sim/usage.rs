@@ -129,7 +129,7 @@ impl SimState {
         };
         for kind in self.all_open() {
             match kind {
-                DescriptorKind::File(_) => used.files += 1,
+                DescriptorKind::File(..) => used.files += 1,
                 DescriptorKind::Event(_) => {}
                 _ => used.sockets += 1,
             }

@@ -67,7 +67,7 @@ impl fmt::Display for SetupError {
 impl std::error::Error for SetupError {}
 
 /// Every operation of the ring in use.
-const OPERATIONS: [(u8, &str); 10] = [
+const OPERATIONS: [(u8, &str); 11] = [
     (opcode::Accept::CODE, "accept"),
     (opcode::Recv::CODE, "receive"),
     (opcode::Send::CODE, "send"),
@@ -77,6 +77,7 @@ const OPERATIONS: [(u8, &str); 10] = [
     (opcode::PollAdd::CODE, "poll"),
     (opcode::OpenAt2::CODE, "openat2"),
     (opcode::Read::CODE, "read"),
+    (opcode::Write::CODE, "write"),
     (opcode::AsyncCancel::CODE, "cancel"),
 ];
 

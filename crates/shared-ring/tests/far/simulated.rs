@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use shared_ring::Waker;
 use shared_ring::sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult};
+use shared_ring::{Socket, Waker};
 
 use super::{Far, Stream};
 
@@ -76,6 +76,11 @@ impl Far for SimulatedMachine {
 
     fn add_file(&self, path: &str, bytes: &[u8]) {
         self.machine.add_file(path, bytes);
+    }
+
+    fn event(&self, _blocks: bool) -> (Socket, Box<dyn Fn()>) {
+        let (event, add) = self.machine.event().unwrap();
+        (event, Box::new(move || add(1)))
     }
 
     fn wake(&self, waker: Waker) {

@@ -179,14 +179,19 @@ mod tests {
         const MAX_UNCONSUMED: usize = 64;
 
         fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
-            x.io.file_op(x.id, 1, FileOp::List(Root(0), "src".into()));
+            x.io.file_op(x.id, 1, FileOp::List((Root(0), "src".into())));
         }
 
         fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
             rx.take();
         }
 
-        fn file(&mut self, _x: Cx<'_, impl Commands, ()>, _tag: u32, _done: FileOutcome) {
+        fn file(
+            &mut self,
+            _x: Cx<'_, impl Commands, ()>,
+            _tag: u32,
+            _done: std::io::Result<FileOutcome>,
+        ) {
             self.0.stop();
         }
     }

@@ -30,7 +30,8 @@ pub(in crate::sim) enum DescriptorKind {
     /// A socket whose connect failed; the error was not reported yet.
     Refused(Errno),
     Connected(End),
-    File(u32),
+    /// A file, and whether it may be written to.
+    File(u32, bool),
     Event(Arc<AtomicU64>),
 }
 
@@ -93,12 +94,20 @@ impl SimState {
 
     pub(in crate::sim) fn file(&mut self, fd: Fd, call: &str) -> Result<u32, Errno> {
         match self.kind(fd, call)? {
-            DescriptorKind::File(node) => Ok(*node),
+            DescriptorKind::File(node, _) => Ok(*node),
             other => {
                 let message = format!("{call}: {fd:?} is {other:?}");
                 self.fail(message);
                 Err(Errno::BADF)
             }
+        }
+    }
+
+    /// Returns the file of a descriptor that was opened for writing.
+    pub(in crate::sim) fn writable_file(&mut self, fd: Fd) -> Result<u32, Errno> {
+        match self.kind(fd, "write")? {
+            DescriptorKind::File(node, true) => Ok(*node),
+            _ => Err(Errno::BADF),
         }
     }
 
@@ -157,7 +166,7 @@ impl SimState {
         open.filter_map(|(at, d)| Some((at, d.kind.as_ref()?)))
             .filter(|(at, kind)| match kind {
                 DescriptorKind::Event(_) => false,
-                DescriptorKind::File(_) => !self.abandoned_files.contains(&fd_at(*at)),
+                DescriptorKind::File(..) => !self.abandoned_files.contains(&fd_at(*at)),
                 _ => true,
             })
             .map(|(at, kind)| format!("fd {} ({kind:?})", FIRST + at as u32))
