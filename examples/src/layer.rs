@@ -201,6 +201,10 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     fn woken(&mut self, io: &mut impl Commands, tag: u64) {
         self.call(io, |app, io| app.woken(io, tag));
     }
+
+    fn timer(&mut self, io: &mut impl Commands, timer: u32) {
+        self.call(io, |app, io| app.timer(io, timer));
+    }
 }
 
 /// Writes the bytes of a [`Transform`] to a connection.

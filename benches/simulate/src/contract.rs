@@ -2,11 +2,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use evring::{
-    AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp,
-    FileOutcome, HIGH_WATER, Lateness, Listener, Rx, Stats,
+    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp, FileOutcome, Forward,
+    HIGH_WATER, Listener, Rx,
 };
 use shared_ring::sim::Machine;
 
@@ -256,19 +256,21 @@ impl<A: Application> Application for Contract<A> {
     fn woken(&mut self, io: &mut impl Commands, tag: u64) {
         self.call(io, |app, io| app.woken(io, tag));
     }
+
+    fn timer(&mut self, io: &mut impl Commands, timer: u32) {
+        self.call(io, |app, io| app.timer(io, timer));
+    }
 }
 
-impl<C: Commands> Commands for Recorder<'_, C> {
-    fn now(&self) -> Instant {
-        self.io.now()
+impl<C: Commands> Forward for Recorder<'_, C> {
+    type Inner = C;
+
+    fn inner(&self) -> &C {
+        self.io
     }
 
-    fn wall_time(&self) -> SystemTime {
-        self.io.wall_time()
-    }
-
-    fn random(&mut self) -> u64 {
-        self.io.random()
+    fn inner_mut(&mut self) -> &mut C {
+        self.io
     }
 
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
@@ -325,33 +327,5 @@ impl<C: Commands> Commands for Recorder<'_, C> {
             }
         }
         self.io.close(id, how);
-    }
-
-    fn unsent_bytes(&self, id: ConnId) -> u64 {
-        self.io.unsent_bytes(id)
-    }
-
-    fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.io.peer_addr(id)
-    }
-
-    fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {
-        self.io.set_accept_policy(at, how);
-    }
-
-    fn lateness(&self, id: ConnId) -> Lateness {
-        self.io.lateness(id)
-    }
-
-    fn stats(&self) -> Stats {
-        self.io.stats()
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.io.is_stopping()
-    }
-
-    fn has_pending(&self) -> bool {
-        self.io.has_pending()
     }
 }

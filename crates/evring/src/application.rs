@@ -238,4 +238,7 @@ pub trait Application: Sized {
 
     /// Another thread called [`RemoteHandle::wake`](crate::RemoteHandle::wake) with `tag`.
     fn woken(&mut self, io: &mut impl Commands, tag: u64) {}
+
+    /// A timer that [`Commands::set_timer`] set has expired, and is now cleared.
+    fn timer(&mut self, io: &mut impl Commands, timer: u32) {}
 }

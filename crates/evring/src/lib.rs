@@ -43,6 +43,8 @@ mod commands;
 mod config;
 mod driver;
 mod event_loop;
+mod forward;
+mod mailbox;
 mod mechanisms;
 mod multiplexer;
 mod rx;
@@ -54,11 +56,13 @@ pub use application::{
     AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FileOutcome,
     FilePath, Listener, Root,
 };
-pub use commands::{Commands, HIGH_WATER, LOW_WATER};
+pub use commands::{Commands, HIGH_WATER, LOW_WATER, NoTimer};
 pub use config::{Config, StartError, Unavailable};
 #[cfg(feature = "sim")]
 pub use driver::Usage;
 pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
+pub use forward::Forward;
+pub use mailbox::{Mailbox, SendError, Sender};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
 pub use rx::Rx;

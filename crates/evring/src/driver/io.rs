@@ -15,10 +15,11 @@ use shared_ring::{
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::listener::ListenerState;
 use super::shares::{Shares, Source};
+use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::{
     AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, FileOutcome,
-    FilePath, Lateness, Listener, Root, Stats, Tail, TimerWheel,
+    FilePath, Lateness, Listener, NoTimer, Root, Stats, Tail,
 };
 
 /// State of a server, except the application and its connection states.
@@ -30,7 +31,7 @@ pub(crate) struct Io<K: Submit> {
     /// Number of connections in use.
     pub(crate) open: u32,
     pub(crate) listeners: Vec<ListenerState>,
-    pub(crate) wheel: TimerWheel,
+    pub(crate) wheel: Timers,
     roots: Vec<File>,
     file_ops: Table<Option<FileRequest>>,
     free_file_ops: Vec<u32>,
@@ -182,7 +183,7 @@ impl<K: Submit> Io<K> {
             vacant: Vec::new(),
             open: 0,
             listeners,
-            wheel: TimerWheel::new(now),
+            wheel: Timers::new(now, config.max_timers),
             roots,
             file_ops: Table::default(),
             free_file_ops: (0..MAX_FILE_OPS).rev().collect(),
@@ -635,6 +636,11 @@ impl<K: Submit> Commands for Io<K> {
             Some(at) => self.wheel.set(id.slot(), at),
             None => self.wheel.clear(id.slot()),
         }
+    }
+
+    fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer> {
+        let max_timers = self.config.max_timers;
+        self.wheel.set_own(timer, at).then_some(()).ok_or(NoTimer { timer, max_timers })
     }
 
     fn close(&mut self, id: ConnId, how: Close) {

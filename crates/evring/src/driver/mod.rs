@@ -21,6 +21,7 @@ mod receive;
 mod run;
 mod send;
 mod shares;
+mod timers;
 
 pub(crate) use connection::Connection;
 #[cfg(feature = "sim")]
@@ -37,6 +38,7 @@ use shared_ring::{
 use crate::{Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle};
 use connection::{ConnFlags, Phase};
 use shares::Source;
+use timers::Expired;
 
 /// A server: the application, the states of its connections, and the remaining state.
 pub(crate) struct Driver<K: Submit, A: Application> {
@@ -258,10 +260,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// connections and listeners.
     pub(crate) fn end_turn(&mut self) {
         let now = self.io.kernel.now();
-        // Bounded by the number of connections: a deadline set in the past waits for the next turn.
-        for _ in 0..self.io.connections.len() {
-            let Some(slot) = self.io.wheel.expired(now) else { break };
-            self.expired(slot);
+        // Bounded by the number of timers: a deadline set in the past waits for the next turn.
+        for _ in 0..self.io.connections.len() + self.io.config.max_timers as usize {
+            match self.io.wheel.expired(now) {
+                Some(Expired::Connection(slot)) => self.expired(slot),
+                Some(Expired::Own(timer)) => self.app.timer(&mut self.io, timer),
+                None => break,
+            }
             self.flush();
         }
         for _ in 0..self.io.finished_file_ops.len() {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use evring_httpd::evring::{
     AcceptPolicy, Application, Chunk, Close, Commands, ConnId, Cx, File, FileKind, FileOp,
-    FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, Metadata, Root, Rx, RxBuf,
-    Stats,
+    FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, Metadata, NoTimer, Root, Rx,
+    RxBuf, Stats,
 };
 use evring_httpd::{Site, State};
 
@@ -358,6 +358,10 @@ impl Commands for Io {
 
     fn set_deadline(&mut self, _: ConnId, at: Option<Instant>) {
         self.deadline = at;
+    }
+
+    fn set_timer(&mut self, _: u32, _: Option<Instant>) -> Result<(), NoTimer> {
+        unreachable!("a site has no timers of its own")
     }
 
     fn close(&mut self, _: ConnId, how: Close) {
