@@ -20,7 +20,7 @@ mod xor;
 
 pub use echo::Echo;
 pub use layer::{Layer, Transform};
-pub use proxy::{Proxy, Timeouts};
+pub use proxy::{Proxy, ProxyHalf, ProxyState, Timeouts};
 #[cfg(feature = "programs")]
 pub use serve::Listen;
 #[cfg(feature = "tls")]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use evring::{
     Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp, FileOutcome, Forward,
-    HIGH_WATER, Listener, Rx,
+    HIGH_WATER, Listener, Others, Rx,
 };
 use shared_ring::sim::Machine;
 
@@ -201,7 +201,9 @@ impl<A: Application> Application for Contract<A> {
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {
         self.records.begin(x.id, true);
-        self.call(x.io, |app, io| app.accepted(Cx { io, id: x.id, state: x.state }, at));
+        self.call(x.io, |app, io| {
+            app.accepted(Cx { io, id: x.id, state: x.state, others: x.others }, at)
+        });
     }
 
     fn connected(&mut self, x: Cx<'_, impl Commands, A::State>, result: io::Result<()>) {
@@ -211,12 +213,16 @@ impl<A: Application> Application for Contract<A> {
         } else {
             entry.open = result.is_ok();
         }
-        self.call(x.io, |app, io| app.connected(Cx { io, id: x.id, state: x.state }, result));
+        self.call(x.io, |app, io| {
+            app.connected(Cx { io, id: x.id, state: x.state, others: x.others }, result)
+        });
     }
 
     fn received(&mut self, x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {
         self.records.received(x.id, x.io.now(), rx);
-        self.call(x.io, |app, io| app.received(Cx { io, id: x.id, state: x.state }, rx));
+        self.call(x.io, |app, io| {
+            app.received(Cx { io, id: x.id, state: x.state, others: x.others }, rx)
+        });
         self.records.note_unconsumed(x.id, rx);
     }
 
@@ -225,40 +231,50 @@ impl<A: Application> Application for Contract<A> {
         if !std::mem::take(&mut entry.above_high_water) {
             self.records.fail(x.id, "has drained but was not above the high-water mark");
         }
-        self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state }));
+        self.call(x.io, |app, io| {
+            app.drained(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
     }
 
     fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
         self.records.file(x.id, x.io.now(), tag);
-        self.call(x.io, |app, io| app.file(Cx { io, id: x.id, state: x.state }, tag, done));
+        self.call(x.io, |app, io| {
+            app.file(Cx { io, id: x.id, state: x.state, others: x.others }, tag, done)
+        });
     }
 
     fn expired(&mut self, x: Cx<'_, impl Commands, A::State>) {
         self.records.expired(x.id, x.io.now());
-        self.call(x.io, |app, io| app.expired(Cx { io, id: x.id, state: x.state }));
+        self.call(x.io, |app, io| {
+            app.expired(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
     }
 
     fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, reason: CloseReason) {
         let entry = self.records.callback_entry(x.id, x.io.now());
         (entry.id, entry.deadline) = (None, None);
-        self.call(x.io, |app, io| app.closed(Cx { io, id: x.id, state: x.state }, reason));
+        self.call(x.io, |app, io| {
+            app.closed(Cx { io, id: x.id, state: x.state, others: x.others }, reason)
+        });
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
         self.records.callback_entry(x.id, x.io.now());
-        self.call(x.io, |app, io| app.stopping(Cx { io, id: x.id, state: x.state }));
+        self.call(x.io, |app, io| {
+            app.stopping(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
     }
 
     fn is_idle(&self, state: &A::State) -> bool {
         self.inner.is_idle(state)
     }
 
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {
-        self.call(io, |app, io| app.woken(io, tag));
+    fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
+        self.call(io, |app, io| app.woken(io, all, tag));
     }
 
-    fn timer(&mut self, io: &mut impl Commands, timer: u32) {
-        self.call(io, |app, io| app.timer(io, timer));
+    fn timer(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, timer: u32) {
+        self.call(io, |app, io| app.timer(io, all, timer));
     }
 }
 

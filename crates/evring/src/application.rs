@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shared_ring::{File, Listing, Metadata, RxBuf};
 
-use crate::{Commands, Rx};
+use crate::{Commands, Others, Rx};
 
 /// Identifies a connection: a slot and the slot's generation.
 ///
@@ -62,6 +62,8 @@ pub struct Cx<'a, C, S> {
     pub id: ConnId,
     /// The connection's state.
     pub state: &'a mut S,
+    /// The states of the other connections.
+    pub others: Others<'a, S>,
 }
 
 /// Bytes to send, by ownership.
@@ -237,8 +239,8 @@ pub trait Application: Sized {
     }
 
     /// Another thread called [`RemoteHandle::wake`](crate::RemoteHandle::wake) with `tag`.
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {}
+    fn woken(&mut self, io: &mut impl Commands, all: Others<'_, Self::State>, tag: u64) {}
 
     /// A timer that [`Commands::set_timer`] set has expired, and is now cleared.
-    fn timer(&mut self, io: &mut impl Commands, timer: u32) {}
+    fn timer(&mut self, io: &mut impl Commands, all: Others<'_, Self::State>, timer: u32) {}
 }

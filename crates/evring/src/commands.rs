@@ -70,6 +70,12 @@ pub trait Commands {
     /// system call.
     fn unsent_bytes(&self, id: ConnId) -> u64;
 
+    /// Returns whether the connection is open or being opened.
+    fn is_open(&self, id: ConnId) -> bool;
+
+    /// Returns the first open connection in `slot` or after it.
+    fn next_open(&self, slot: u32) -> Option<ConnId>;
+
     /// Returns the address of the peer while the connection is open.
     fn peer_addr(&self, id: ConnId) -> Option<SocketAddr>;
 

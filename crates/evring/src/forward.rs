@@ -86,6 +86,8 @@ forward! {
         fn now() -> Instant;
         fn wall_time() -> SystemTime;
         fn unsent_bytes(id: ConnId) -> u64;
+        fn is_open(id: ConnId) -> bool;
+        fn next_open(slot: u32) -> Option<ConnId>;
         fn peer_addr(id: ConnId) -> Option<SocketAddr>;
         fn lateness(id: ConnId) -> Lateness;
         fn stats() -> Stats;

@@ -47,6 +47,7 @@ mod forward;
 mod mailbox;
 mod mechanisms;
 mod multiplexer;
+mod others;
 mod rx;
 mod tail;
 mod wheel;
@@ -65,6 +66,7 @@ pub use forward::Forward;
 pub use mailbox::{Mailbox, SendError, Sender};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
+pub use others::Others;
 pub use rx::Rx;
 #[cfg(feature = "io-uring")]
 pub use shared_ring::Mode;

@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use evring::{
-    AnyMechanism, Application, Chunk, Commands, Config, Cx, Mailbox, NoTimer, RemoteHandle, Rx,
-    SendError, Sender, Stats, backends,
+    AnyMechanism, Application, Chunk, Commands, Config, Cx, Mailbox, NoTimer, Others, RemoteHandle,
+    Rx, SendError, Sender, Stats, backends,
 };
 
 /// Longer than any step takes on a busy machine.
@@ -54,7 +54,7 @@ impl Application for Reporter {
         panic!("no connection has a deadline");
     }
 
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, Self::State>, tag: u64) {
         if tag == MAIL {
             self.reports.send(Report::Mail(self.mailbox.drain().collect())).unwrap();
             return;
@@ -67,7 +67,7 @@ impl Application for Reporter {
         self.set(io, 2, None);
     }
 
-    fn timer(&mut self, io: &mut impl Commands, timer: u32) {
+    fn timer(&mut self, io: &mut impl Commands, _: Others<'_, Self::State>, timer: u32) {
         let due = self.due[timer as usize].take().expect("it is set");
         assert!(due <= io.now(), "timer {timer} is early");
         self.reports.send(Report::Timer(timer)).unwrap();

@@ -660,6 +660,16 @@ impl<K: Submit> Commands for Io<K> {
         sent + connection.queued as u64 + connection.queue.file_bytes()
     }
 
+    fn is_open(&self, id: ConnId) -> bool {
+        self.connections.get(id.slot() as usize).is_some_and(|connection| connection.is(id))
+    }
+
+    fn next_open(&self, slot: u32) -> Option<ConnId> {
+        let mut ids = (slot..self.connections.len() as u32)
+            .map(|slot| ConnId::new(slot, self.connections[slot as usize].generation));
+        ids.find(|id| self.is_open(*id))
+    }
+
     fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {
         let connection =
             self.connections.get(id.slot() as usize).filter(|connection| connection.is(id))?;
