@@ -218,6 +218,10 @@ impl<A: Application> Application for Contract<A> {
         });
     }
 
+    fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        self.call(io, |app, io| app.intercept(io, id, rx));
+    }
+
     fn received(&mut self, x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {
         self.records.received(x.id, x.io.now(), rx);
         self.call(x.io, |app, io| {

@@ -208,6 +208,10 @@ pub trait Application: Sized {
     /// A connect completed or failed.
     fn connected(&mut self, x: Cx<'_, impl Commands, Self::State>, result: io::Result<()>) {}
 
+    /// Bytes arrived, as one receive returned them. What this consumes, [`received`](Self::received) does not
+    /// get. Not called while there are unconsumed bytes. [`Hooked`](crate::Hooked) uses this.
+    fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {}
+
     /// Bytes arrived, the peer shut down its sending side ([`Rx::eof`]), or receiving was resumed.
     /// Unconsumed bytes are passed again, together with new ones; after a resume there may be none. Not
     /// called while paused. After `close`, called only for [`Close::Half`].
