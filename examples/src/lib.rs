@@ -6,9 +6,11 @@
 //! | application | what it exercises |
 //! |---|---|
 //! | [`Echo`] | replies from the receive buffer; back-pressure |
+//! | [`Chat`] | the states of other connections, timers, values from other workers |
 //! | [`Proxy`] | two dependent connections; half-close |
 //! | [`Layer`] | an application around an application: [`Tls`], [`Xor`] |
 
+mod chat;
 mod echo;
 mod layer;
 mod proxy;
@@ -18,6 +20,7 @@ mod serve;
 mod tls;
 mod xor;
 
+pub use chat::{Chat, Joined};
 pub use echo::Echo;
 pub use layer::{Layer, Transform};
 pub use proxy::{Proxy, ProxyHalf, ProxyState, Timeouts};
