@@ -147,7 +147,12 @@ mod simulated {
                 // Two pieces, split at any byte.
                 let end =
                     if self.sent == 0 { 1 + self.received.capacity() % 20 } else { QUESTION.len() };
-                self.sent += net.send(line, &QUESTION[self.sent..end]);
+                let sent = net.send(line, &QUESTION[self.sent..end]);
+                self.sent += sent;
+                if sent == 0 && net.is_disrupted(line) {
+                    net.close(self.line.take().expect("just used"));
+                    return Next::Done;
+                }
                 if self.sent == QUESTION.len() {
                     net.finish(line);
                 }
