@@ -6,10 +6,12 @@
 //! | application | what it exercises |
 //! |---|---|
 //! | [`Echo`] | replies from the receive buffer; back-pressure |
+//! | [`Chat`] | the states of other connections, timers, values from other workers |
 //! | [`Proxy`] | two dependent connections; half-close |
 //! | [`OwnPoll`] | not an application: a mechanism over a kernel of one's own |
 //! | [`Layer`] | an application around an application: [`Tls`], [`Xor`] |
 
+mod chat;
 mod echo;
 mod layer;
 mod poll_kernel;
@@ -20,10 +22,11 @@ mod serve;
 mod tls;
 mod xor;
 
+pub use chat::{Chat, Joined};
 pub use echo::Echo;
 pub use layer::{Layer, Transform};
 pub use poll_kernel::{OwnPoll, PollKernel};
-pub use proxy::{Proxy, Timeouts};
+pub use proxy::{Proxy, ProxyHalf, ProxyState, Timeouts};
 #[cfg(feature = "programs")]
 pub use serve::Listen;
 #[cfg(feature = "tls")]

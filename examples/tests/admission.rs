@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use evring::{
     AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener,
-    Multiplexer as _, RemoteHandle, Rx, Tokio,
+    Multiplexer as _, Others, RemoteHandle, Rx, Tokio,
 };
 use examples::Echo;
 use support::client::{Client, End};
@@ -247,7 +247,7 @@ impl Application for ReportsListeners {
         Echo.received(x, rx);
     }
 
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, Self::State>, tag: u64) {
         let how = if tag & 1 == 1 { AcceptPolicy::All } else { AcceptPolicy::Off };
         io.set_accept_policy(Listener((tag >> 1) as u16), how);
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
-use evring::{Application, Commands, Config, Cx, Rx};
+use evring::{Application, Commands, Config, Cx, Others, Rx};
 use examples::Echo;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -98,7 +98,7 @@ impl Application for Woken {
         Echo.drained(x);
     }
 
-    fn woken(&mut self, _: &mut impl Commands, tag: u64) {
+    fn woken(&mut self, _: &mut impl Commands, _: Others<'_, Self::State>, tag: u64) {
         self.0.send(tag).expect("the test waits for it");
     }
 }

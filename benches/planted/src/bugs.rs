@@ -251,9 +251,9 @@ bugs! {
 
     /// A connection's state is not reset for the next one in its slot.
     StateKept, "crates/evring/src/driver/close.rs":
-        "*self.states.at(slot as usize) = A::State::default();" =>
+        "*self.states.at(slot) = A::State::default();" =>
         "if !PLANTED {
-            *self.states.at(slot as usize) = A::State::default();
+            *self.states.at(slot) = A::State::default();
         }";
 
     /// Queued data is dropped by a close that must flush it first.

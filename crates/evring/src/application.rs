@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use shared_ring::{File, FileOutcome, RxBuf};
 
-use crate::{Commands, Rx};
+use crate::{Commands, Others, Rx};
 
 /// Identifies a connection: a slot and the slot's generation.
 ///
@@ -62,6 +62,8 @@ pub struct Cx<'a, C, S> {
     pub id: ConnId,
     /// The connection's state.
     pub state: &'a mut S,
+    /// The states of the other connections.
+    pub others: Others<'a, S>,
 }
 
 /// Bytes to send, by ownership.
@@ -180,6 +182,10 @@ pub trait Application: Sized {
     /// A connect completed or failed.
     fn connected(&mut self, x: Cx<'_, impl Commands, Self::State>, result: io::Result<()>) {}
 
+    /// Bytes arrived, as one receive returned them. What this consumes, [`received`](Self::received) does not
+    /// get. Not called while there are unconsumed bytes. [`Hooked`](crate::Hooked) uses this.
+    fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {}
+
     /// Bytes arrived, the peer shut down its sending side ([`Rx::eof`]), or receiving was resumed.
     /// Unconsumed bytes are passed again, together with new ones; after a resume there may be none. Not
     /// called while paused. After `close`, called only for [`Close::Half`].
@@ -217,5 +223,8 @@ pub trait Application: Sized {
     }
 
     /// Another thread called [`RemoteHandle::wake`](crate::RemoteHandle::wake) with `tag`.
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {}
+    fn woken(&mut self, io: &mut impl Commands, all: Others<'_, Self::State>, tag: u64) {}
+
+    /// A timer that [`Commands::set_timer`] set has expired, and is now cleared.
+    fn timer(&mut self, io: &mut impl Commands, all: Others<'_, Self::State>, timer: u32) {}
 }

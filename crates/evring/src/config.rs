@@ -18,6 +18,9 @@ const FIXED_BYTES: usize = 4 << 20;
 /// operations, sockets and addresses, and a task under `tokio`.
 const CONNECTION_BYTES: usize = 3 * 1024;
 
+/// Memory of a timer, while its table grows.
+const TIMER_BYTES: usize = 64;
+
 /// Lists per connection: one in flight, one queued, and one behind a file. An application that queues more
 /// files at a time uses more.
 const LISTS_PER_CONNECTION: usize = 3;
@@ -62,6 +65,9 @@ pub struct Config {
     /// Maximum number of file operations in flight, from 1 to 256; others are deferred. Each may hold one
     /// open file; listing a directory may briefly hold a second one.
     pub max_file_ops: u32,
+    /// Number of timers of the application's own, at most 65,536; see
+    /// [`Commands::set_timer`](crate::Commands::set_timer).
+    pub max_timers: u32,
     /// Maximum time that [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger_timeout: Duration,
     /// Interval at which the progress of a closing connection is checked, after the first 100 ms.
@@ -91,6 +97,7 @@ impl Default for Config {
             max_queued_bytes: 16 << 20,
             max_buffered_bytes: 256 << 20,
             max_file_ops: 256,
+            max_timers: 16,
             linger_timeout: Duration::from_secs(2),
             progress_interval: Duration::from_secs(30),
             min_rate: 4 * 1024,
@@ -127,6 +134,7 @@ impl Config {
             held.saturating_mul(2),
             files,
             lists,
+            (self.max_timers as usize).saturating_mul(TIMER_BYTES),
             spare_memory(self),
             FIXED_BYTES,
         ]
@@ -147,6 +155,8 @@ impl Config {
             "max_connections must be between 1 and 4194304"
         } else if self.max_per_address == Some(0) {
             "max_per_address must be at least 1, or None for no limit"
+        } else if self.max_timers > 1 << 16 {
+            "max_timers must be at most 65536"
         } else if !self.buffers.is_power_of_two() || self.buffers > 1 << 15 {
             "the number of receive buffers must be a power of two up to 32768"
         } else if self.buffer_size == 0 || self.buffer_size > 1 << 24 {

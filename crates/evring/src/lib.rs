@@ -43,8 +43,12 @@ mod commands;
 mod config;
 mod driver;
 mod event_loop;
+mod forward;
+mod hook;
+mod mailbox;
 mod mechanisms;
 mod multiplexer;
+mod others;
 mod rx;
 mod tail;
 mod wheel;
@@ -54,13 +58,17 @@ pub use application::{
     AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FilePath, Listener,
     Root,
 };
-pub use commands::{Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES};
+pub use commands::{Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer};
 pub use config::{Config, StartError, Unavailable};
 #[cfg(feature = "sim")]
 pub use driver::Usage;
 pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
+pub use forward::Forward;
+pub use hook::{Hooked, ReceiveHook};
+pub use mailbox::{Mailbox, SendError, Sender};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
+pub use others::Others;
 pub use rx::Rx;
 #[cfg(feature = "io-uring")]
 pub use shared_ring::Mode;

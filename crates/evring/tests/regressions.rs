@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use evring::{
     AcceptPolicy, Access, AnyMechanism, Application, BufferSizes, Chunk, Close, CloseReason,
-    Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, Listener, Root,
-    Rx, StartError,
+    Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, Listener, Others,
+    Root, Rx, StartError,
 };
 use shared_ring::author::System;
 use shared_ring::poller::Epoll;
@@ -1001,7 +1001,7 @@ impl Application for LeavesBytes {
         }
     }
 
-    fn woken(&mut self, io: &mut impl Commands, _tag: u64) {
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, Self::State>, _tag: u64) {
         self.woken = true;
         io.set_receiving(self.paused.unwrap(), true);
     }

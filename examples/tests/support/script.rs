@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use evring::{Application, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Rx};
+use evring::{Application, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Others, Rx};
 
 use super::TIMEOUT;
 
@@ -195,7 +195,7 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
         self.plain(x, Event::Closed(Ended::from(&reason)));
     }
 
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, Self::State>, tag: u64) {
         self.report(Turn { io, id: None, event: Event::Woken(tag), rx: None, file: None });
     }
 }

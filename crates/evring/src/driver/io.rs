@@ -16,10 +16,12 @@ use shared_ring::{
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::listener::ListenerState;
 use super::shares::{Shares, Source};
+use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::{
-    AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, Lateness, Listener,
-    MAX_READ_BYTES, MAX_WRITE_BYTES, Stats, Tail, TimerWheel,
+    AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, FileOutcome,
+    FilePath, Lateness, Listener, MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer, Root, Stats, Tail,
+    TimerWheel,
 };
 
 /// State of a server, except the application and its connection states.
@@ -31,7 +33,7 @@ pub(crate) struct Io<K: Submit> {
     /// Number of connections in use.
     pub(crate) open: u32,
     pub(crate) listeners: Vec<ListenerState>,
-    pub(crate) wheel: TimerWheel,
+    pub(crate) wheel: Timers,
     roots: Vec<File>,
     /// Number of bytes of all writes to files that are in flight or wait.
     write_bytes: usize,
@@ -165,7 +167,7 @@ impl<K: Submit> Io<K> {
             vacant: Vec::new(),
             open: 0,
             listeners,
-            wheel: TimerWheel::new(now),
+            wheel: Timers::new(now, config.max_timers),
             roots,
             write_bytes: 0,
             file_ops: Table::default(),
@@ -640,6 +642,11 @@ impl<K: Submit> Commands for Io<K> {
         }
     }
 
+    fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer> {
+        let max_timers = self.config.max_timers;
+        self.wheel.set_own(timer, at).then_some(()).ok_or(NoTimer { timer, max_timers })
+    }
+
     fn close(&mut self, id: ConnId, how: Close) {
         let Some(connection) = self.alive(id) else { return };
         if connection.close.is_none_or(|before| abruptness(how) > abruptness(before)) {
@@ -655,6 +662,16 @@ impl<K: Submit> Commands for Io<K> {
         let socket = connection.socket.as_ref();
         let sent = socket.map_or(0, |socket| self.kernel.host().unacked_bytes(socket));
         sent + connection.queued as u64 + connection.queue.file_bytes()
+    }
+
+    fn is_open(&self, id: ConnId) -> bool {
+        self.connections.get(id.slot() as usize).is_some_and(|connection| connection.is(id))
+    }
+
+    fn next_open(&self, slot: u32) -> Option<ConnId> {
+        let mut ids = (slot..self.connections.len() as u32)
+            .map(|slot| ConnId::new(slot, self.connections[slot as usize].generation));
+        ids.find(|id| self.is_open(*id))
     }
 
     fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use evring_httpd::evring::{
     AcceptPolicy, Access, Application, Chunk, Close, Commands, ConnId, Cx, File, FileKind, FileOp,
     FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, MAX_READ_BYTES, Metadata,
-    Root, Rx, RxBuf, Stats,
+    NoTimer, Others, Root, Rx, RxBuf, Stats,
 };
 use evring_httpd::{Site, State};
 
@@ -110,7 +110,7 @@ impl Stage {
             (None, false, false, false);
         self.io.queue.clear();
         let Stage { app, io, state, .. } = self;
-        app.accepted(Cx { io, id: ID, state }, Listener(0));
+        app.accepted(Cx { io, id: ID, state, others: Others::none() }, Listener(0));
     }
 
     /// The client sends bytes; processes all consequences.
@@ -139,7 +139,7 @@ impl Stage {
         while self.io.deadline.is_some_and(|at| at <= self.io.now) {
             self.io.deadline = None;
             let Stage { app, io, state, .. } = self;
-            app.expired(Cx { io, id: ID, state });
+            app.expired(Cx { io, id: ID, state, others: Others::none() });
             self.run();
         }
     }
@@ -159,7 +159,7 @@ impl Stage {
     pub(crate) fn stop(&mut self) {
         self.io.stopping = true;
         let Stage { app, io, state, .. } = self;
-        app.stopping(Cx { io, id: ID, state });
+        app.stopping(Cx { io, id: ID, state, others: Others::none() });
         self.run();
     }
 
@@ -171,7 +171,7 @@ impl Stage {
         let Stage { app, io, state, tail, eof } = self;
         let len = tail.len();
         let mut rx = Rx::borrowed(tail, *eof);
-        app.received(Cx { io, id: ID, state }, &mut rx);
+        app.received(Cx { io, id: ID, state, others: Others::none() }, &mut rx);
         let remaining = rx.bytes().len();
         tail.drain(..len - remaining);
         let holds = io.paused || io.close.is_some() || remaining < Site::MAX_UNCONSUMED;
@@ -188,14 +188,14 @@ impl Stage {
                 self.io.high = false;
                 if self.io.close.is_none() {
                     let Stage { app, io, state, .. } = self;
-                    app.drained(Cx { io, id: ID, state });
+                    app.drained(Cx { io, id: ID, state, others: Others::none() });
                 }
             }
             if let Some((tag, op)) = self.io.waiting.pop_front() {
                 let outcome = self.io.execute(op);
                 if self.io.close.is_none() {
                     let Stage { app, io, state, .. } = self;
-                    app.file(Cx { io, id: ID, state }, tag, outcome);
+                    app.file(Cx { io, id: ID, state, others: Others::none() }, tag, outcome);
                 }
             } else if std::mem::take(&mut self.io.resumed) {
                 self.deliver();
@@ -362,6 +362,10 @@ impl Commands for Io {
         self.deadline = at;
     }
 
+    fn set_timer(&mut self, _: u32, _: Option<Instant>) -> Result<(), NoTimer> {
+        unreachable!("a site has no timers of its own")
+    }
+
     fn close(&mut self, _: ConnId, how: Close) {
         let is_first = self.close.is_none();
         if is_first || how == Close::Reset {
@@ -371,6 +375,14 @@ impl Commands for Io {
 
     fn unsent_bytes(&self, _: ConnId) -> u64 {
         self.queue.iter().map(|(Item::Memory(remaining) | Item::File(remaining))| remaining).sum()
+    }
+
+    fn is_open(&self, id: ConnId) -> bool {
+        id == ID
+    }
+
+    fn next_open(&self, slot: u32) -> Option<ConnId> {
+        (slot == 0).then_some(ID)
     }
 
     fn peer_addr(&self, _: ConnId) -> Option<SocketAddr> {
