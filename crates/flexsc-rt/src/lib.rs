@@ -5,6 +5,9 @@
 //! to do it waits; then the calls are executed in one batch. Any system call can be posted.
 //!
 //! - [`Pages`] are the entries: post, wait, take completions, cancel. For authors of libraries.
+//! - [`operations`] are typed system calls that own their memory.
+//! - [`EventLoop`] is the paper's libflexsc: each call has a callback.
+//! - [`Runtime`] makes each call a future, under any executor.
 //!
 //! # Executors
 //!
@@ -41,7 +44,9 @@
 //! | cancel | the executor | the result |
 //! | done | the owner | the owner takes the result |
 //!
-//! The kernel uses the memory of a call until its completion was taken.
+//! The kernel uses the memory of a call until its completion was taken. Typed operations own it; an
+//! [`EventLoop`] or [`Runtime`] that is dropped cancels what is in flight, waits two seconds, and
+//! then leaks memory that the kernel may still use.
 //!
 //! # The paper, and this crate
 //!
@@ -57,29 +62,41 @@
 //! | linear scan | 7 | `completions.rs` | the "outgoing queue" that section 7 proposes: a completion costs the same whatever is outstanding |
 //! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others |
 //! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
+//! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
 //! | no completion notification | 4 | | the same: completions are found by polling, after the callbacks |
 //!
 //! # Decisions
 //!
-//! - **Full pages**: [`Busy`], or a wait, as the caller chooses.
+//! - **Full pages**: [`Busy`]; [`EventLoop::post_or_delay`] delays the call, futures wait.
+//! - **A panic in a callback** passes through [`EventLoop::run`], which can be called again.
 //! - **fork(2)**: in a child, the parent's pages execute nothing and return [`Error::InChild`].
-//! - **A closed descriptor**: see [`Pages::post`].
+//! - **A closed descriptor**: a [`Descriptor`] stays open until the calls on it have ended. For a
+//!   raw call, see [`Pages::post`].
 //! - **A syscall thread that dies**, by seccomp(2) or a posted exit(2): its call has the error
 //!   `EOWNERDEAD`; another thread takes over the other calls.
 //! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, so
 //!   handlers run in the program's own threads.
 //!
-//! Not provided yet: typed calls, callbacks and futures, an executor over a ring, core specialisation, and green threads.
+//! Not provided yet: an executor over a ring, core specialisation, and green threads.
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("flexsc-rt passes offsets in registers of 64 bits, and needs Linux");
 
 mod bell;
 mod call;
 mod choice;
 mod completions;
+mod descriptor;
 mod entry;
 mod error;
+mod event_loop;
+mod future;
 mod interrupt;
 #[cfg(all(test, loom))]
 mod models;
+mod notifier;
+mod operation;
+pub mod operations;
 mod page;
 mod pages;
 mod raw;
@@ -89,7 +106,11 @@ mod sync;
 mod threads;
 
 pub use call::{Call, Direction, Executor, Kind, Waits};
+pub use descriptor::Descriptor;
 pub use error::{Busy, Error};
+pub use event_loop::{EventLoop, Refused};
+pub use future::{CallFuture, Runtime};
+pub use operation::Operation;
 pub use pages::{Completion, Config, Counters, EntryId, Pages, Scratch};
 
 /// Tests the examples of the README.

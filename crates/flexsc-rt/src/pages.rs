@@ -18,6 +18,7 @@ use crate::choice::{Choices, Depth, Key};
 use crate::entry::Status;
 use crate::error::{Busy, Error};
 use crate::interrupt;
+use crate::operation::Operation;
 use crate::page::ENTRIES;
 use crate::raw::{self, INTERRUPTED};
 use crate::readiness::Readiness;
@@ -151,8 +152,9 @@ struct Slot {
     uncancellable: bool,
     waits: Waits,
     key: Key,
-    /// A call on a thread whose time is to be reported: its depth, and when it was submitted.
-    measured: Option<(Depth, Instant)>,
+    /// A call on a thread whose time is to be reported: the calls of its batch, and when it was
+    /// submitted.
+    measured: Option<(u32, Instant)>,
 }
 
 /// Syscall pages, registered by one thread, their owner.
@@ -318,14 +320,8 @@ impl Pages {
     ///
     /// Its content is what the last call of the entry left.
     #[inline]
-    pub fn scratch(&self, index: usize) -> *mut Scratch {
+    pub(crate) fn scratch(&self, index: usize) -> *mut Scratch {
         self.scratch.as_ref().map_or(std::ptr::null_mut(), |scratch| scratch[index].get())
-    }
-
-    /// Returns the index of the entry that the next post will use, if one is free.
-    #[inline]
-    pub fn next_free(&self) -> Option<usize> {
-        self.free.last().map(|index| *index as usize)
     }
 
     /// Submits the posted calls: executes calls in place, and hands others to threads.
@@ -382,7 +378,7 @@ impl Pages {
                 if choice.executor == Executor::InPlace {
                     return Some(choice.measured);
                 }
-                slot.measured = Some((depth, Instant::now()));
+                slot.measured = Some((self.batch.len() as u32, Instant::now()));
                 Executor::Threads
             }
             (_, waits) => match (slot.pinned, waits) {
@@ -401,7 +397,7 @@ impl Pages {
         if executor == Executor::InPlace || self.threads.is_none() {
             return Some(false);
         }
-        self.to_thread(index);
+        self.assign_thread(index);
         None
     }
 
@@ -457,18 +453,18 @@ impl Pages {
         }
     }
 
-    /// Goes on with a call for whose descriptor nobody can wait.
+    /// Goes on with a call whose descriptor cannot be waited for.
     fn not_armed(&mut self, index: u32, errno: Errno) {
         // A file is always ready.
         if errno == Errno::PERM && self.threads.is_some() {
-            self.to_thread(index);
+            self.assign_thread(index);
         } else {
             self.finish(index, -(errno.raw_os_error() as isize));
         }
     }
 
     /// Notes an entry for the threads.
-    fn to_thread(&mut self, index: u32) {
+    fn assign_thread(&mut self, index: u32) {
         self.slots[index as usize].place = Place::Thread;
         let page = index as usize / ENTRIES;
         if self.masks[page] == 0 {
@@ -496,7 +492,7 @@ impl Pages {
         self.submit()?;
         if self.has_completion() {
             self.busy_turns = self.busy_turns.wrapping_add(1);
-            if self.busy_turns % READINESS_EVERY == 0 && self.readiness.waiting() > 0 {
+            if self.busy_turns.is_multiple_of(READINESS_EVERY) && self.readiness.waiting() > 0 {
                 self.look_for_readiness(Some(Duration::ZERO))?;
             }
             return Ok(true);
@@ -574,7 +570,7 @@ impl Pages {
                 && self.threads.is_some()
             {
                 // It may be ready for one call only.
-                self.to_thread(index);
+                self.assign_thread(index);
                 return;
             }
             self.counters.in_place += 1;
@@ -605,37 +601,39 @@ impl Pages {
     )]
     #[inline]
     pub fn next(&mut self) -> Option<Completion> {
-        loop {
-            if let Some(index) = self.done.pop_front() {
-                return Some(self.take(index));
-            }
-            if !self.process.is_current() {
-                return None;
-            }
-            let index = self.shared.completions.pop(&mut self.head)?;
-            if let Some(completion) = self.take_from_thread(index) {
-                return Some(completion);
-            }
-        }
-    }
-
-    /// Takes a completion of a thread, unless its call has to wait again.
-    fn take_from_thread(&mut self, index: u32) -> Option<Completion> {
-        let slot = &mut self.slots[index as usize];
-        if let Some((depth, submitted)) = slot.measured.take() {
-            let time_ns = submitted.elapsed().as_nanos() as u64;
-            self.choices.report(slot.key, depth, Executor::Threads, time_ns);
-        }
-        // SAFETY: the completion says that the entry is done.
-        let result = unsafe { self.shared.entry(index).peek() };
-        if is_not_ready(result) && self.waits_again(index) {
-            return None;
-        }
+        let index = self.next_done()?;
         Some(self.take(index))
     }
 
+    /// Returns the next entry that is done. [`Pages::take`] has to follow, at any time.
     #[inline]
-    fn take(&mut self, index: u32) -> Completion {
+    pub(crate) fn next_done(&mut self) -> Option<u32> {
+        if let Some(index) = self.done.pop_front() {
+            return Some(index);
+        }
+        if !self.process.is_current() {
+            return None;
+        }
+        loop {
+            let index = self.shared.completions.pop(&mut self.head)?;
+            let slot = &mut self.slots[index as usize];
+            if let Some((calls, submitted)) = slot.measured.take() {
+                let time_ns = submitted.elapsed().as_nanos() as u64 / u64::from(calls);
+                let depth = Depth::of(calls as usize);
+                self.choices.report(slot.key, depth, Executor::Threads, time_ns);
+            }
+            // SAFETY: the completion says that the entry is done.
+            let result = unsafe { self.shared.entry(index).peek() };
+            if !(is_not_ready(result) && self.waits_again(index)) {
+                self.slots[index as usize].place = Place::Done;
+                return Some(index);
+            }
+        }
+    }
+
+    /// Frees an entry that [`Pages::next_done`] has returned.
+    #[inline]
+    pub(crate) fn take(&mut self, index: u32) -> Completion {
         // SAFETY: the entry is done, and this is its owner.
         let result = unsafe { self.shared.entry(index).take() };
         let slot = &mut self.slots[index as usize];
@@ -698,18 +696,26 @@ impl Pages {
     /// Cancels all calls, and waits two seconds at most until they have ended. Returns whether they
     /// have. If not, the kernel may still use their memory.
     pub fn shut_down(&mut self) -> bool {
+        self.shut_down_with(|_, _| {})
+    }
+
+    /// The same; `ended` gets each completion with its scratch memory.
+    pub(crate) fn shut_down_with(&mut self, mut ended: impl FnMut(Completion, &Scratch)) -> bool {
         if !self.process.is_current() {
             // The parent's threads do not exist here.
             return true;
         }
         let deadline = Instant::now() + STOP_TIMEOUT;
-        self.publish();
         for index in 0..self.slots.len() as u32 {
             let generation = self.slots[index as usize].generation;
             self.cancel(EntryId { index, generation });
         }
         while self.outstanding() > 0 {
-            while self.next().is_some() {}
+            while let Some(completion) = self.next() {
+                // SAFETY: the call has ended, and nothing is posted meanwhile.
+                let scratch = unsafe { &*self.scratch(completion.id.index()) };
+                ended(completion, scratch);
+            }
             let remaining = deadline.saturating_duration_since(Instant::now());
             if self.outstanding() == 0 {
                 break;
@@ -719,6 +725,29 @@ impl Pages {
             }
         }
         true
+    }
+
+    /// Prepares an operation and posts it.
+    ///
+    /// # Errors
+    /// As [`Pages::post`]; the operation stays with the caller.
+    ///
+    /// # Safety
+    /// The operation is not dropped before [`Operation::finish`] was called after its completion,
+    /// or [`Pages::shut_down`] has returned true.
+    #[inline]
+    pub(crate) unsafe fn post_operation(
+        &mut self,
+        operation: &mut impl Operation,
+    ) -> Result<EntryId, Busy> {
+        let Some(index) = self.free.last() else {
+            self.counters.throttled += 1;
+            return Err(Busy);
+        };
+        // SAFETY: the entry is free, so nothing else uses its scratch memory.
+        let call = operation.prepare(unsafe { &mut *self.scratch(*index as usize) });
+        // SAFETY: `Operation` and the caller promise it.
+        unsafe { self.post(&call) }
     }
 }
 
