@@ -80,7 +80,7 @@ impl Call {
     /// Describes a call that may wait for anything. An unknown number gives `ENOSYS`.
     ///
     /// Calls that act on the calling thread are executed in place, whatever they wait for; see
-    /// [`is_about_the_calling_thread`].
+    /// [`Call::acts_on_the_calling_thread`].
     pub fn new(number: libc::c_long, args: [usize; 6]) -> Self {
         // The kernel knows no number beyond 32 bits, and has none for the highest.
         let number = u32::try_from(number).unwrap_or(u32::MAX);
@@ -104,6 +104,12 @@ impl Call {
     pub fn uncancellable(mut self) -> Self {
         self.uncancellable = true;
         self
+    }
+
+    /// Returns whether the call is on the list of those that read or change state of the calling
+    /// thread.
+    pub fn acts_on_the_calling_thread(&self) -> bool {
+        is_about_the_calling_thread(self.number)
     }
 
     /// Sets what the call may wait for.
@@ -166,6 +172,7 @@ mod tests {
     #[test]
     fn calls_about_the_thread_cannot_be_pinned_elsewhere() {
         let call = Call::new(libc::SYS_gettid, [0; 6]).pinned(Executor::Threads);
+        assert!(call.acts_on_the_calling_thread());
         assert_eq!(call.pinned, Some(Executor::InPlace));
         let call = Call::bounded(libc::SYS_getpid, [0; 6]);
         assert_eq!(call.pinned, None);
