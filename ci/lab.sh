@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the servers that the lab compares: each serves the same files and greeting, closes a
-# connection on request, and causes no failures in the load generator.
+# connection on request, and causes no failures in the load generator. Before that, checks the tables
+# of measurements in the pages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +19,8 @@ for library in hyper may-minihttp; do
     cargo build --quiet --release --locked --manifest-path "$manifest" --target-dir target/lab/peers
 done
 lab=$PWD/target/debug/lab
+# The tables of the pages are those of the committed results.
+"$lab" tables --check
 work=$(mktemp -d)
 pid=
 trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
@@ -26,7 +29,7 @@ echo "Hello world" >"$work/hello.txt"
 head -c 1024 /dev/urandom >"$work/1k.txt"
 head -c 8192 /dev/urandom >"$work/8k.txt"
 
-for server in "httpd epoll" "nginx copy-cached" "nginx sendfile-cached" "nginx shipped" \
+for server in "httpd epoll" "nginx tuned" "nginx shipped" \
     "lighttpd select" "lighttpd poll" "lighttpd epoll" "haproxy epoll" "h2o epoll" \
     "hyper tokio" "may-minihttp may"; do
     read -r what mechanism <<<"$server"

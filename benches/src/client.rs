@@ -4,7 +4,7 @@
 //! server finds several at once.
 
 use std::io::{self, BufRead, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -44,9 +44,13 @@ pub(crate) fn client(options: &Options) -> Result<(), Failure> {
 
 struct Client {
     queue: OwnedFd,
+    to: SocketAddr,
     connections: Vec<Connection>,
-    request: &'static [u8],
-    reply_bytes: usize,
+    /// A batch of requests.
+    request: Vec<u8>,
+    batch: u64,
+    /// The length of the reply, if the connection stays open after it.
+    reply_bytes: Option<usize>,
     buffer: Vec<u8>,
 }
 
@@ -58,28 +62,25 @@ struct Connection {
 
 impl Client {
     fn connect(options: &Options) -> Result<Self, Failure> {
-        let refused =
-            |e: io::Error| Failure::new(format_args!("cannot connect to {}", options.connect), e);
         let queue = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         let mut connections = Vec::with_capacity(options.connections);
         for i in 0..options.connections {
-            let timeout = Duration::from_secs(REPLY_TIMEOUT.tv_sec as u64);
-            let stream = TcpStream::connect_timeout(&options.connect, timeout).map_err(refused)?;
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-            // A reset leaves no TIME_WAIT, which would exhaust the ports.
-            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))
-                .and_then(|()| {
-                    epoll::add(&queue, &stream, EventData::new_u64(i as u64), EventFlags::IN)
-                })
-                .map_err(io::Error::from)?;
-            connections.push(Connection { stream, remaining: 0 });
+            connections.push(connect(options.connect, &queue, i)?);
         }
-        let (request, reply_bytes) = (options.work.request(), options.reply_bytes);
-        Ok(Client { queue, connections, request, reply_bytes, buffer: vec![0; 64 * 1024] })
+        let request = options.work.request(&options.path, options.close).repeat(options.batch);
+        Ok(Client {
+            queue,
+            to: options.connect,
+            connections,
+            request,
+            batch: options.batch as u64,
+            reply_bytes: (!options.close).then_some(options.reply_bytes),
+            buffer: vec![0; 64 * 1024],
+        })
     }
 
-    /// Makes `count` requests, spread over the connections, and waits for their replies.
+    /// Makes `count` requests in whole batches, spread over the connections, and waits for their
+    /// replies.
     fn requests(&mut self, count: u64) -> Result<Window, Failure> {
         let (start, cpu) = (Instant::now(), cpu_ns());
         let mut events = Vec::with_capacity(self.connections.len());
@@ -90,7 +91,7 @@ impl Client {
                 && let Some(i) = idle.pop()
             {
                 self.send_request(i)?;
-                sent += 1;
+                sent += self.batch;
             }
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
@@ -102,7 +103,7 @@ impl Client {
             for event in &events {
                 let i = { event.data }.u64() as usize;
                 if self.receive(i)? {
-                    answered += 1;
+                    answered += self.batch;
                     idle.push(i);
                 }
             }
@@ -111,13 +112,13 @@ impl Client {
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        Ok(Window { requests: count, seconds, cpu_ns: cpu_ns() - cpu })
+        Ok(Window { requests: answered, seconds, cpu_ns: cpu_ns() - cpu })
     }
 
     fn send_request(&mut self, i: usize) -> Result<(), Failure> {
         let connection = &mut self.connections[i];
-        connection.remaining = self.reply_bytes;
-        match send(&connection.stream, self.request, SendFlags::NOSIGNAL) {
+        connection.remaining = self.reply_bytes.unwrap_or(usize::MAX);
+        match send(&connection.stream, &self.request, SendFlags::NOSIGNAL) {
             Ok(n) if n == self.request.len() => Ok(()),
             Ok(_) => Err(Failure::Run("a request was sent only partly".to_owned())),
             Err(error) => Err(Failure::new("cannot send a request", error)),
@@ -128,6 +129,10 @@ impl Client {
     fn receive(&mut self, i: usize) -> Result<bool, Failure> {
         let connection = &mut self.connections[i];
         let n = match recv(&connection.stream, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) if self.reply_bytes.is_none() => {
+                self.connections[i] = connect(self.to, &self.queue, i)?;
+                return Ok(true);
+            }
             Ok((0, _)) => return Err(Failure::Run("the server closed a connection".to_owned())),
             Ok((n, _)) => n,
             Err(Errno::AGAIN) => return Ok(false),
@@ -141,6 +146,20 @@ impl Client {
         }
         Ok(connection.remaining == 0)
     }
+}
+
+/// Opens connection `i`.
+fn connect(to: SocketAddr, queue: &OwnedFd, i: usize) -> Result<Connection, Failure> {
+    let timeout = Duration::from_secs(REPLY_TIMEOUT.tv_sec as u64);
+    let stream = TcpStream::connect_timeout(&to, timeout)
+        .map_err(|e| Failure::new(format_args!("cannot connect to {to}"), e))?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    // A reset leaves no TIME_WAIT, which would exhaust the ports.
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))
+        .and_then(|()| epoll::add(queue, &stream, EventData::new_u64(i as u64), EventFlags::IN))
+        .map_err(io::Error::from)?;
+    Ok(Connection { stream, remaining: 0 })
 }
 
 fn cpu_ns() -> u64 {

@@ -18,6 +18,13 @@ of the requests, the figures are unreliable, and a warning is printed.
 Exit status: 0 if the load ran to its end and at least one reply was good, 2 for invalid options, 1 \
 otherwise; partial results are printed.";
 
+/// Help text after the options of `lab run`.
+const GOALS: &str = "\
+A ratio is the median of its rounds, with its 95 % bootstrap interval. A goal is met if the whole \
+interval keeps the limit, open if the limit lies in it or the rounds are fewer than five, else missed.
+
+Exit status: 0 if no goal was missed, 3 if one was, 2 for invalid options, 1 if the experiment failed.";
+
 /// Measures the mechanisms on this machine
 #[derive(Parser)]
 #[command(name = "lab", version)]
@@ -31,9 +38,12 @@ pub(crate) enum Command {
     /// List the experiments
     List(List),
     /// Run an experiment
+    #[command(after_help = GOALS)]
     Run(Run),
     /// Write the last runs to one HTML file with plots and tables
     Report(Report),
+    /// Write the tables of README.md and BENCHMARKS.md from the results in docs/results
+    Tables(Tables),
     /// Load a web server and report its performance
     #[command(after_help = TIMES)]
     Load(Box<Load>),
@@ -60,7 +70,7 @@ pub(crate) struct Run {
     /// End within a minute, with less precision
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Also write the outcome to this file
+    /// Also write the outcome to this file; docs/results/ID.json is the place of published results
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     #[command(flatten)]
@@ -70,7 +80,8 @@ pub(crate) struct Run {
 /// Options of the experiment `simulate`.
 #[derive(Args, Clone, Default)]
 pub(crate) struct Simulation {
-    /// For `simulate`: run only this seed
+    /// Seed of the load and of the order of servers, as recorded in an outcome [default: random]; for
+    /// `simulate`: run only this seed
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// For `simulate`: the length of each run, in steps of peers and network [default: 2000]
@@ -83,15 +94,22 @@ pub(crate) struct Simulation {
 
 #[derive(Args)]
 pub(crate) struct Report {
-    /// The output file [default: lab/report.html in cargo's target directory]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
+    /// The output file
+    #[arg(long, value_name = "FILE", default_value = "lab-report.html")]
+    pub(crate) output: PathBuf,
     /// Also write each figure as a separate SVG file to this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) figures: Option<PathBuf>,
     /// Draw only these series
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "figures")]
     pub(crate) series: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Tables {
+    /// Only compare; exit status 1 if a table differs
+    #[arg(long)]
+    pub(crate) check: bool,
 }
 
 #[derive(Args)]
@@ -136,9 +154,18 @@ pub(crate) struct Client {
     pub(crate) work: Workload,
     #[arg(long)]
     pub(crate) connections: usize,
-    /// The length of each reply
+    /// The length of the reply to each batch
     #[arg(long)]
     pub(crate) reply_bytes: usize,
+    /// The path of the file to request
+    #[arg(long, default_value = Workload::PATH)]
+    pub(crate) path: String,
+    /// Requests in a batch, which is sent at once
+    #[arg(long, default_value_t = 1)]
+    pub(crate) batch: usize,
+    /// Request that the server close the connection, and open a new one for the next batch
+    #[arg(long)]
+    pub(crate) close: bool,
 }
 
 /// A kind of server.
@@ -187,11 +214,17 @@ impl Workload {
         }
     }
 
-    /// Returns a request.
-    pub(crate) fn request(self) -> &'static [u8] {
+    /// The bytes to echo.
+    pub(crate) const ECHO: [u8; 64] = [b'e'; 64];
+
+    /// Returns a request, for `path` if it is one for a file.
+    pub(crate) fn request(self, path: &str, close: bool) -> Vec<u8> {
+        let field = if close { "Connection: close\r\n" } else { "" };
         match self {
-            Workload::Echo => &[b'e'; 64],
-            Workload::File => b"GET /hello.txt HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            Workload::Echo => Workload::ECHO.to_vec(),
+            Workload::File => {
+                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n").into_bytes()
+            }
         }
     }
 }

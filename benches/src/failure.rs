@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::process::ExitCode;
 
 /// An error message for the user, by exit code.
 #[derive(Debug)]
@@ -11,6 +10,8 @@ pub(crate) enum Failure {
     Request(String),
     /// The command failed; exit code 1.
     Run(String),
+    /// The experiment ran, and missed goals; exit code 3.
+    Missed(String),
 }
 
 impl Failure {
@@ -19,17 +20,19 @@ impl Failure {
         Failure::Run(format!("{what}: {error}"))
     }
 
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    /// Returns the exit code of the program.
+    pub(crate) fn code(&self) -> u8 {
         match self {
-            Failure::Request(_) => ExitCode::from(2),
-            Failure::Run(_) => ExitCode::FAILURE,
+            Failure::Request(_) => 2,
+            Failure::Run(_) => 1,
+            Failure::Missed(_) => 3,
         }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Failure::Request(text) | Failure::Run(text)) = self;
+        let (Failure::Request(text) | Failure::Run(text) | Failure::Missed(text)) = self;
         f.write_str(text)
     }
 }

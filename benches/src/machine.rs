@@ -22,12 +22,14 @@ impl Machine {
     /// Describes this machine.
     pub(crate) fn here() -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
+        let mut versions = BTreeMap::from([("lab".to_owned(), version)]);
+        versions.extend(profile().map(|profile| ("profile".to_owned(), profile)));
         Machine {
             cpu: cpu().unwrap_or_else(unknown),
             cores: available_parallelism().map_or(1, usize::from),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             rustc: None,
-            versions: BTreeMap::from([("lab".to_owned(), version)]),
+            versions,
         }
     }
 
@@ -42,6 +44,13 @@ impl Machine {
         machine.versions.extend(valgrind.map(|v| ("valgrind".to_owned(), v)));
         machine
     }
+}
+
+/// Returns the cargo profile of this program, which names the directory that contains it.
+fn profile() -> Option<String> {
+    let program = std::env::current_exe().ok()?;
+    let directory = program.parent()?.file_name()?;
+    Some(directory.to_string_lossy().into_owned())
 }
 
 fn unknown() -> String {

@@ -6,15 +6,18 @@ mod command;
 mod experiments;
 mod failure;
 mod floors;
+mod goals;
 mod load;
 mod machine;
 mod measure;
 mod outcome;
+mod ratio;
 mod report;
 mod run;
 mod say;
 mod serve;
 mod statistics;
+mod tables;
 
 use std::process::ExitCode;
 
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Command::List(options) => run::list(&options),
         Command::Run(options) => run::run(&options),
         Command::Report(options) => report::write(&options),
+        Command::Tables(options) => tables::tables(&options),
         Command::Load(options) => load::load(&options),
         Command::Serve(options) => serve::serve(&options),
         Command::Client(options) => client::client(&options),
@@ -39,7 +43,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("lab: {failure}");
-            failure.exit_code()
+            ExitCode::from(failure.code())
         }
     }
 }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
+use crate::goals;
 use crate::machine::Machine;
+use crate::ratio::Ratio;
 use crate::statistics::Spread;
 
 /// The results of an experiment and the format of its file.
@@ -22,9 +24,12 @@ pub(crate) struct Outcome {
     #[serde(default)]
     pub(crate) date: String,
     pub(crate) machine: Machine,
+    /// The seed of the order of contestants and of the load; `lab run ID --seed` repeats both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
     pub(crate) series: Vec<Series>,
-    /// The ratios that goals refer to, by name.
-    pub(crate) ratios: BTreeMap<String, f64>,
+    /// The ratios by name, with their goals.
+    pub(crate) ratios: BTreeMap<String, Ratio>,
     /// The findings, as sentences, including those where a mechanism loses.
     #[serde(default)]
     pub(crate) shows: Vec<String>,
@@ -69,6 +74,7 @@ impl Outcome {
             quick: false,
             date: String::new(),
             machine: Machine::with_tools(),
+            seed: None,
             series: Vec::new(),
             ratios: BTreeMap::new(),
             shows: Vec::new(),
@@ -92,6 +98,27 @@ impl Outcome {
         }
     }
 
+    /// Adds a ratio of a mechanism or server, with one value per round. Without rounds there is none.
+    pub(crate) fn ratio(&mut self, name: impl Into<String>, mechanism: &str, per_round: Vec<f64>) {
+        let name = name.into();
+        let goal = goals::of(&self.id, &name);
+        if let Some(ratio) = Ratio::of_rounds(per_round, mechanism, goal) {
+            self.ratios.insert(name, ratio);
+        }
+    }
+
+    /// Adds a figure that one measurement determines, such as a count.
+    pub(crate) fn count(&mut self, name: impl Into<String>, mechanism: &str, value: f64) {
+        let name = name.into();
+        let goal = goals::of(&self.id, &name);
+        self.ratios.insert(name, Ratio::exact(value, mechanism, goal));
+    }
+
+    /// Returns the median of a ratio.
+    pub(crate) fn median(&self, name: &str) -> Option<f64> {
+        self.ratios.get(name).map(|ratio| ratio.value)
+    }
+
     /// Sets the result of a paper to show beside a figure.
     pub(crate) fn paper(&mut self, figure: &str, text: &str) {
         self.papers.insert(figure.to_owned(), text.to_owned());
@@ -100,8 +127,11 @@ impl Outcome {
     /// Lists the ratios whose names end in `suffix`, highest first: the name without the suffix and
     /// the percentage.
     pub(crate) fn percentages(&self, suffix: &str) -> String {
-        let mut all: Vec<_> =
-            self.ratios.iter().filter_map(|(n, r)| Some((n.strip_suffix(suffix)?, *r))).collect();
+        let mut all: Vec<_> = self
+            .ratios
+            .iter()
+            .filter_map(|(n, r)| Some((n.strip_suffix(suffix)?, r.value)))
+            .collect();
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         let words = all.iter().map(|(name, r)| format!("{name} {:.1} %", r * 100.0));
         words.collect::<Vec<_>>().join(", ")
@@ -139,8 +169,13 @@ pub(crate) fn directory() -> Result<PathBuf, Failure> {
 /// Returns the target directory of the workspace that contains a directory, or one inside the
 /// directory itself if there is no workspace.
 fn target(current: &Path) -> PathBuf {
-    let workspace = current.ancestors().find(|directory| directory.join("Cargo.lock").exists());
-    workspace.unwrap_or(current).join("target")
+    workspace(current).join("target")
+}
+
+/// Returns the workspace that contains a directory, or the directory itself if there is none.
+pub(crate) fn workspace(current: &Path) -> &Path {
+    let mut ancestors = current.ancestors();
+    ancestors.find(|directory| directory.join("Cargo.lock").exists()).unwrap_or(current)
 }
 
 impl std::fmt::Display for X {

@@ -12,8 +12,10 @@ use signal_hook::iterator::Signals;
 use crate::command::{List, Run, Simulation};
 use crate::experiments::{self, Context};
 use crate::failure::Failure;
+use crate::goals;
 use crate::measure::{enter_own_network, remove_all};
 use crate::outcome::{self, Outcome};
+use crate::ratio::{Met, Ratio};
 use crate::say::say;
 
 /// Lists the experiments.
@@ -31,11 +33,14 @@ pub(crate) fn list(options: &List) -> Result<(), Failure> {
 }
 
 /// Runs an experiment.
+///
+/// # Errors
+/// Also if it missed a goal, after its outcome was saved.
 pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     let experiment = experiments::named(&options.id)?;
     let Simulation { seed, steps, trace } = &options.simulation;
-    if options.id != "simulate" && (seed.is_some() || steps.is_some() || trace.is_some()) {
-        let what = "--seed, --steps and --trace require the experiment `simulate`";
+    if options.id != "simulate" && (steps.is_some() || trace.is_some()) {
+        let what = "--steps and --trace require the experiment `simulate`";
         return Err(Failure::Request(what.to_owned()));
     }
     if trace.is_some() && (options.json.is_some() || options.quick) {
@@ -60,24 +65,51 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
             .expect("the template is well-formed"),
     );
     // A full run may end earlier than this.
-    let seconds = if options.quick { 42 } else { 870 };
+    let seconds = if options.quick { 42 } else { 1_770 };
+    let seed = seed.unwrap_or_else(|| fastrand::u32(..).into());
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let (quick, simulation) = (options.quick, options.simulation.clone());
-    let cx = Context { quick, deadline, progress, simulation };
+    let cx = Context { quick, deadline, seed, progress, simulation };
     let mut outcome = (experiment.run)(&cx)?;
     cx.progress.finish_and_clear();
 
     if trace.is_some() {
         return Ok(());
     }
+    let unmeasured = goals::unmeasured(experiment.id, Some(&outcome));
+    let note = |(name, goal)| format!("Not measured, with a goal: {name}, {goal}.");
+    let notes: Vec<_> = unmeasured.map(note).collect();
+    outcome.notes.extend(notes);
     outcome.quick = quick;
+    outcome.seed = (experiment.id != "simulate").then_some(seed);
     outcome.date = fmt_http_date(SystemTime::now());
     let path = outcome::directory()?.join(format!("{}.json", experiment.id));
     outcome.save(&path)?;
     let saved = options.json.as_deref().map_or(Ok(()), |path| outcome.save(path));
     say(summary(&outcome))?;
     say(format_args!("saved to {}; `lab report` draws it", path.display()))?;
-    saved
+    saved?;
+    missed(&outcome).map_or(Ok(()), Err)
+}
+
+/// Returns the failure that names the missed goals, if there are any.
+fn missed(outcome: &Outcome) -> Option<Failure> {
+    let missed = outcome.ratios.iter().filter(|(_, ratio)| ratio.met == Some(Met::No));
+    let lines: Vec<_> =
+        missed.map(|(name, ratio)| format!("{name}: {}", describe(ratio))).collect();
+    (!lines.is_empty()).then(|| Failure::Missed(format!("goals missed:\n  {}", lines.join("\n  "))))
+}
+
+/// Formats a ratio with its interval, its rounds and its goal.
+fn describe(ratio: &Ratio) -> String {
+    let mut text = number(ratio.value);
+    if ratio.low != ratio.high {
+        text += &format!(" ({}, {} rounds)", ratio.interval(), ratio.per_round.len());
+    }
+    if let Some((goal, met)) = ratio.goal.zip(ratio.met) {
+        text += &format!("; goal: {goal}; met: {met}");
+    }
+    text
 }
 
 /// Removes control groups and temporary files when a signal ends this process. Servers end with
@@ -126,7 +158,7 @@ fn summary(outcome: &Outcome) -> String {
     lines.extend(outcome.notes.iter().map(|note| format!("note: {note}")));
     lines.push("ratios".to_owned());
     let ratios = outcome.ratios.iter();
-    lines.extend(ratios.map(|(name, value)| format!("  {name:40} {}", number(*value))));
+    lines.extend(ratios.map(|(name, ratio)| format!("  {name:40} {}", describe(ratio))));
     lines.extend(outcome.shows.iter().cloned());
     lines.join("\n")
 }
@@ -143,7 +175,25 @@ pub(crate) fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::*;
+
+    #[test]
+    fn missed_goals_are_a_failure_of_their_own() {
+        let mut outcome = Outcome::new("preempt");
+        outcome.ratio("wait_mode_over_send", "send", vec![11.0, 12.0, 9.0, 13.0, 12.5]);
+        outcome.ratio("uring_over_send", "send", vec![1.0; 5]);
+        assert!(missed(&outcome).is_none());
+        outcome.ratio(
+            "kernel_entries_per_event_loaded",
+            "send",
+            vec![0.06, 0.07, 0.06, 0.07, 0.06],
+        );
+        let failure = missed(&outcome).expect("a goal was missed");
+        assert_eq!(failure.code(), 3);
+        let text = failure.to_string();
+        assert!(text.contains("kernel_entries_per_event_loaded: 0.060 (0.060 to 0.070, 5 rounds); goal: at most 0.05"), "{text}");
+        assert!(!text.contains("wait_mode"), "{text}");
+    }
 
     #[test]
     fn numbers_have_few_digits() {

@@ -1,6 +1,12 @@
 //! Medians and ratios of repeated measurements.
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
+
+/// Resamples of a bootstrap interval.
+const RESAMPLES: usize = 2_000;
+/// Seed of the resamples: equal values have equal intervals.
+const SEED: u64 = 1979;
 
 /// A median with the range of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,36 +25,33 @@ pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
     Some(Spread { median: (upper + lower) / 2.0, low, high })
 }
 
-/// Returns the ratios of values measured in the same rounds. Rounds with a zero denominator are
-/// skipped.
-pub(crate) fn ratios(above: &[f64], below: &[f64]) -> Vec<f64> {
-    above.iter().zip(below).filter(|(_, b)| **b != 0.0).map(|(a, b)| a / b).collect()
+/// Returns the 95 % interval of the median by the percentile bootstrap, or `None` without values.
+pub(crate) fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
+    let mut random = Rng::with_seed(SEED);
+    let mut resampled = |_| {
+        let drawn: Vec<_> =
+            (0..values.len()).filter_map(|_| random.choice(values)).copied().collect();
+        spread(&drawn).map(|drawn| drawn.median)
+    };
+    let mut medians = (0..RESAMPLES).map(&mut resampled).collect::<Option<Vec<_>>>()?;
+    medians.sort_by(f64::total_cmp);
+    let outside = RESAMPLES / 40;
+    Some((medians[outside], medians[RESAMPLES - 1 - outside]))
 }
 
-/// Returns the ratios of the last row to the highest row. The highest row has the highest median of
-/// ratios to the first row. A row has one value per round; values are compared within rounds.
-pub(crate) fn over_highest(rows: &[Vec<f64>]) -> Vec<f64> {
-    let [first, .., last] = rows else { return Vec::new() };
-    let height = |row: &&Vec<f64>| spread(&ratios(row, first)).map_or(0.0, |ratio| ratio.median);
-    let highest = rows.iter().max_by(|a, b| height(a).total_cmp(&height(b)));
-    highest.map_or(Vec::new(), |highest| ratios(last, highest))
+/// Returns the ratios of values measured in the same rounds.
+pub(crate) fn ratios(above: &[f64], below: &[f64]) -> Vec<f64> {
+    above.iter().zip(below).map(|(above, below)| ratio(*above, *below)).collect()
+}
+
+/// Returns the ratio of two values: 1 if they are equal, zero or infinity included.
+pub(crate) fn ratio(above: f64, below: f64) -> f64 {
+    if above == below { 1.0 } else { above / below }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn over_highest_compares_within_rounds() {
-        // The second and the third round were slow.
-        let closed = vec![10.0, 5.0, 4.0];
-        let (best, last) = (vec![20.0, 10.0, 8.0], vec![18.0, 10.0, 4.0]);
-        assert_eq!(over_highest(&[closed.clone(), best, last.clone()]), [0.9, 1.0, 0.5]);
-        assert_eq!(over_highest(&[closed.clone(), last.clone()]), [1.0; 3]);
-        assert_eq!(over_highest(&[last, closed]), [10.0 / 18.0, 0.5, 1.0]);
-        // Of an incomplete last round only the rows present count.
-        assert_eq!(over_highest(&[vec![2.0, 2.0], vec![4.0, 4.0], vec![3.0]]), [0.75]);
-    }
 
     #[test]
     fn median_is_the_middle_value_or_the_mean_of_two() {
@@ -60,8 +63,21 @@ mod tests {
     }
 
     #[test]
+    fn interval_contains_the_median_and_is_repeatable() {
+        let values: Vec<_> = (1..=15).map(f64::from).collect();
+        let (low, high) = median_interval(&values).unwrap();
+        // The binomial interval of a median of 15 is from the 4th to the 12th.
+        assert!((4.0..=5.0).contains(&low) && (11.0..=12.0).contains(&high), "{low} to {high}");
+        assert_eq!(median_interval(&values), Some((low, high)));
+        assert_eq!(median_interval(&[2.0; 7]), Some((2.0, 2.0)));
+        assert_eq!(median_interval(&[]), None);
+    }
+
+    #[test]
     fn ratios_are_taken_within_rounds() {
         // The machine was twice as slow in the second round; the ratios are unaffected.
         assert_eq!(ratios(&[11.0, 22.0], &[10.0, 20.0]), [1.1, 1.1]);
+        // No round is dropped.
+        assert_eq!(ratios(&[3.0, 0.0], &[0.0, 0.0]), [f64::INFINITY, 1.0]);
     }
 }

@@ -77,7 +77,7 @@ fn open_loop_makes_the_given_rate() {
     let server = Server::start(root.path());
     let url = server.url("/hello");
     let args = ["--rate", "200", "--arrivals", "fixed", "-n", "2", "--json", "-"];
-    for busy in [&[][..], &["--busy"]] {
+    for busy in [&[][..], &["--busy-poll"]] {
         let output = load(&[&[url.as_str()], &args[..], busy].concat());
         assert!(output.status.success(), "{}", message(&output));
         let observation = observation(&output);
@@ -105,7 +105,7 @@ fn busy_generator_uses_more_cpu_time() {
         let output = load(&[&[url.as_str()], &args[..], more].concat());
         observation(&output)["generator_us"].as_f64().unwrap()
     };
-    let (asleep, awake) = (generator_us(&[]), generator_us(&["--busy"]));
+    let (asleep, awake) = (generator_us(&[]), generator_us(&["--busy-poll"]));
     assert!(awake > asleep * 3.0, "{asleep} and {awake}");
 }
 
@@ -139,7 +139,7 @@ fn refused_connections_fail_with_partial_results() {
     let observation = observation(&output);
     assert_eq!(observation["partial"], "the server refuses connections");
     assert!(observation["failed"]["refused"].as_u64().unwrap() > 0);
-    let output = load(&[&url, "--cold", "3"]);
+    let output = load(&[&url, "--idle-connections", "3"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(message(&output).contains("refused the connections to open"));
 }

@@ -26,14 +26,12 @@ static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
 fn new() -> Stage {
     // Small limits, so that inputs reach them.
     let (line, head, fields) = (200, 600, 12);
-    let limits = Limits {
-        max_request_line_bytes: line,
-        max_head_bytes: head,
-        max_headers: fields,
-        max_body_bytes: 300,
-        max_keep_alive_requests: 20,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.max_request_line_bytes = line;
+    limits.max_head_bytes = head;
+    limits.max_headers = fields;
+    limits.max_body_bytes = 300;
+    limits.max_keep_alive_requests = 20;
     let echo = |request: Request| request.into_body().to_vec();
     Stage::with(Site::new(Some(Root(0))).limits(limits).route("/echo", echo), &ROOT)
 }

@@ -16,7 +16,7 @@ pub(crate) enum Role {
     /// Stays open and sends requests as they become due.
     Persistent,
     /// Stays idle.
-    Cold,
+    Idle,
     /// Sends a request and receives the reply at a limited rate.
     SlowReader,
     /// Sends a request one byte at a time.

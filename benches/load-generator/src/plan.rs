@@ -24,7 +24,7 @@ pub struct Plan {
     /// Local source addresses, used round-robin. If empty, the kernel chooses.
     pub sources: Vec<IpAddr>,
     /// Number of idle connections, opened before the load starts.
-    pub cold: u32,
+    pub idle_connections: u32,
     /// Slow clients in addition to the load.
     pub slow: Option<SlowClients>,
     /// Length of the warm-up before the measurement period.
@@ -125,7 +125,7 @@ impl Default for Plan {
             close_mode: CloseMode::Server,
             timeout: Duration::from_secs(5),
             sources: Vec::new(),
-            cold: 0,
+            idle_connections: 0,
             slow: None,
             warm_up: Duration::from_secs(1),
             burst: 1.0,
@@ -180,7 +180,8 @@ impl Plan {
         }
         let slow = self.slow.unwrap_or_default();
         let slow_clients = u64::from(slow.readers) + u64::from(slow.senders);
-        let connections = u64::from(self.model.connections()) + u64::from(self.cold) + slow_clients;
+        let connections =
+            u64::from(self.model.connections()) + u64::from(self.idle_connections) + slow_clients;
         if connections > u64::from(self.max_open) {
             return invalid(format!(
                 "{connections} connections exceed the maximum of {} open connections",
@@ -276,7 +277,7 @@ mod tests {
             |p| p.model = LoadModel::Closed { connections: 10_001 },
             "10001 connections exceed",
         );
-        rejects(|p| p.cold = u32::MAX, "exceed the maximum of 10000");
+        rejects(|p| p.idle_connections = u32::MAX, "exceed the maximum of 10000");
         let slow = |p: &mut Plan| {
             p.slow = Some(SlowClients { readers: 1, senders: 0, bytes_per_second: 0 })
         };

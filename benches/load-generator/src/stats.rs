@@ -153,9 +153,9 @@ pub struct Stats {
     /// All requests, in the order in which they ended, if the plan enables the log.
     pub log: Vec<RequestRecord>,
     /// Idle connections opened.
-    pub cold: u64,
+    pub idle: u64,
     /// Idle connections closed by the server.
-    pub cold_lost: u64,
+    pub idle_lost: u64,
     /// Connections opened by slow clients.
     pub slow: u64,
     /// Replies received by slow clients.
@@ -218,8 +218,8 @@ impl Stats {
             lag: histogram(),
             intervals: Vec::new(),
             log: Vec::new(),
-            cold: 0,
-            cold_lost: 0,
+            idle: 0,
+            idle_lost: 0,
             slow: 0,
             slow_replies: 0,
             slow_lost: 0,

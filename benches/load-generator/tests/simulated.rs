@@ -467,12 +467,12 @@ fn think_time_delays_the_next_request() {
 }
 
 #[test]
-fn cold_connections_stay_open_and_idle() {
+fn idle_connections_stay_open() {
     for seed in 0..3 {
-        let plan = Plan { cold: 100, ..plan(sessions(50.0), session(1, 1)) };
+        let plan = Plan { idle_connections: 100, ..plan(sessions(50.0), session(1, 1)) };
         let result = run(seed, NONE, Some(Behavior::Reply(1)), &plan);
         check(&result, &plan);
-        assert_eq!((result.stats.cold, result.stats.cold_lost, result.stats.replies), (100, 0, 50));
+        assert_eq!((result.stats.idle, result.stats.idle_lost, result.stats.replies), (100, 0, 50));
     }
 }
 
@@ -508,7 +508,7 @@ fn unavailable_server_stops_the_run() {
                 "measured time of a partial run"
             );
         }
-        let plan = Plan { cold: 1, ..plan(sessions(50.0), session(1, 1)) };
+        let plan = Plan { idle_connections: 1, ..plan(sessions(50.0), session(1, 1)) };
         let result = run(seed, NONE, None, &plan);
         assert_eq!(result.stats.stop_reason, Some(StopReason::SetupFailed(RequestError::Refused)));
     }

@@ -3,7 +3,7 @@
 //! `find` occurs once in its file. In `plant`, the word `PLANTED` stands for the condition that
 //! this bug is selected.
 
-use simulate::Mechanism;
+use simulate::{Mechanism, Program};
 
 /// A bug that simulation must find.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub struct Bug {
     pub description: &'static str,
     /// The mechanism to simulate, if only one has the bug.
     pub only_on: Option<Mechanism>,
+    /// The server to simulate, if only one shows the bug.
+    pub only_in: Option<Program>,
     /// The edits that plant it.
     pub edits: &'static [Edit],
 }
@@ -30,18 +32,19 @@ pub struct Edit {
 }
 
 macro_rules! bugs {
-    ($($(#[doc = $description:literal])* $name:ident $(on $mechanism:ident)?
+    ($($(#[doc = $description:literal])* $name:ident $(on $mechanism:ident)? $(in $program:ident)?
        $(, $file:literal: $find:literal => $plant:literal)+;)*) => {
         /// All bugs.
         pub const BUGS: &[Bug] = &[$(Bug {
             name: stringify!($name),
             description: concat!($($description),*).trim_ascii(),
-            only_on: bugs!(@only $($mechanism)?),
+            only_on: bugs!(@only $(Mechanism::$mechanism)?),
+            only_in: bugs!(@only $(Program::$program)?),
             edits: &[$(Edit { file: $file, find: $find, plant: $plant },)+],
         },)*];
     };
     (@only) => { None };
-    (@only $mechanism:ident) => { Some(Mechanism::$mechanism) };
+    (@only $value:path) => { Some($value) };
 }
 
 bugs! {
@@ -283,7 +286,7 @@ bugs! {
         "chain(io.wheel.next().filter(|_| !PLANTED))";
 
     /// After a pause, new bytes are received before the application gets the unconsumed ones.
-    ResumeReceivesFirst on Send, "crates/evring/src/driver/receive.rs":
+    ResumeReceivesFirst on Send in Wild, "crates/evring/src/driver/receive.rs":
         "!connection.has(ConnFlags::RESUMED) || connection.tail.len()" =>
         "PLANTED || !connection.has(ConnFlags::RESUMED) || connection.tail.len()";
 
@@ -365,4 +368,42 @@ bugs! {
     CriticalSectionIgnored on Send, "crates/send-core/src/gate.rs":
         "self.critical.store(depth + 1, Ordering::Relaxed);" =>
         "self.critical.store(depth + u32::from(!PLANTED), Ordering::Relaxed);";
+
+    /// A closed connection still counts for its address.
+    AddressCountKept, "crates/evring/src/driver/io.rs":
+        "let from = self.connections[slot as usize].from;
+        self.give_back_share(from);" =>
+        "let from = self.connections[slot as usize].from;
+        if !PLANTED {
+            self.give_back_share(from);
+        }";
+
+    /// An address may have one connection more than the maximum.
+    AddressLimitExceeded, "crates/evring/src/driver/shares.rs":
+        "if *count.get() >= self.max =>" =>
+        "if *count.get() >= self.max + u32::from(PLANTED) =>";
+
+    /// A stop waits for file operations that hang.
+    StopWaitsForHungFileOps, "crates/evring/src/driver/mod.rs":
+        "self.io.kernel.now() >= at + FILE_OP_GRACE" =>
+        "self.io.kernel.now() >= at + FILE_OP_GRACE && !PLANTED";
+
+    /// The application is not notified of connections that a stop abandons.
+    AbandonedNotReported, "crates/evring/src/driver/mod.rs":
+        "call!(self, slot, closed, reason);
+            self.io.stats.closed += 1;" =>
+        "if !PLANTED {
+                call!(self, slot, closed, reason);
+            }
+            self.io.stats.closed += 1;";
+
+    /// A file is closed while a thread hangs in its job.
+    HungFileClosed, "crates/shared-ring/src/engine.rs":
+        "if self.offload.stop() {" =>
+        "if self.offload.stop() || PLANTED {";
+
+    /// The memory of a ring is freed although operations hang.
+    HungMemoryFreed, "crates/shared-ring/src/uring/mod.rs":
+        "if is_parents || self.finished == Some(true) {" =>
+        "if is_parents || self.finished == Some(true) || PLANTED {";
 }

@@ -33,6 +33,7 @@ fn search(seeds: [u64; 2], bug: &Bug, planted: Option<usize>) -> Option<(u64, St
     let mut search = Command::new(format!("{COPY}/target/debug/planted"));
     search.args(seeds.map(|seed| seed.to_string()));
     search.args(bug.only_on.map(|mechanism| mechanism.name()));
+    search.args(bug.only_in.map(|program| program.name()));
     search.env_remove(VARIABLE).envs(planted.map(|number| (VARIABLE, number.to_string())));
     let found = search.output().unwrap();
     let stderr = String::from_utf8_lossy(&found.stderr);

@@ -1,7 +1,15 @@
 //! The table of bounds in ARCHITECTURE.md, asserted after each step.
 
-use evring::{Config, Usage};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use evring::{Config, Stats, Usage};
+use shared_ring::Host;
 use shared_ring::sim::{Machine, MachineUsage};
+
+/// The time at which a server began to stop.
+pub(super) type StopTime = Rc<Cell<Option<Instant>>>;
 
 /// Maximum number of file operations in flight; of a connection, including deferred ones.
 const MAX_FILE_OPS: usize = 256;
@@ -13,6 +21,17 @@ const MAX_LISTS: usize = 4;
 /// Maximum memory of one piece kept for reuse, and overhead of a list, in bytes.
 const MAX_KEPT_BYTES: usize = 64 * 1024;
 
+/// A limit of connections per address that no run reaches.
+pub(super) const UNREACHED_PER_ADDRESS: u32 = 1_000;
+
+/// Maximum time of a stop beyond [`Config::drain_timeout`]: the time for file operations that hang,
+/// and the driver's own.
+const STOP_MARGIN: Duration = Duration::from_millis(1_100);
+
+/// Maximum time that a kernel waits, when it is dropped, for file operations that hang: in threads, in
+/// a ring, and its own.
+const DROP_MARGIN: Duration = Duration::from_millis(2_000 + 5_000 + 200);
+
 /// Maximum number of files that a server keeps open itself.
 const MAX_OPEN_FILES: usize = 256;
 
@@ -21,20 +40,74 @@ const MAX_OPEN_FILES: usize = 256;
 /// Before a pause takes effect, a connection receives at most one buffer. If `uring` is set, it
 /// receives everything that has landed by then: at most all buffers twice, as they are returned
 /// before the kernel processes the cancel.
-pub(super) fn check(machine: &Machine, config: &Config, uring: bool) -> impl FnMut(&Usage) + use<> {
+pub(super) fn check(
+    machine: &Machine,
+    config: &Config,
+    uring: bool,
+    stop_time: &StopTime,
+) -> impl FnMut(&Usage) + use<> {
     let (machine, config) = (machine.clone(), config.clone());
+    let stop_time = Rc::clone(stop_time);
     let buffers = if uring { 2 * usize::from(config.buffers) } else { 1 };
     let landed = buffers * config.buffer_size as usize;
+    let per_address = config.max_per_address.filter(|max| *max < UNREACHED_PER_ADDRESS);
+    let mut refused = 0;
     move |usage| {
         let used = machine.in_use();
+        if let Some(max) = per_address {
+            let refuses = usage.rejected_addresses > refused;
+            check_addresses(&machine, usage, max as usize, refuses);
+        }
+        refused = usage.rejected_addresses;
         if let Some((subject, value, max)) = exceeded(usage, &used, &config, landed) {
             machine.fail(format!("bound exceeded: {subject}: {value}, at most {max}"));
+        }
+        if usage.stopping {
+            check_stop(&machine, &config, &stop_time);
         }
         let (min, max) = (usage.sockets - usage.closing, usage.sockets + used.unreported);
         if !(min..=max).contains(&used.sockets) {
             let open = used.sockets;
             machine.fail(format!("{open} sockets are open, expected {min} to {max}"));
         }
+    }
+}
+
+/// Fails the run if an address has too many connections, or one is refused that has fewer.
+fn check_addresses(machine: &Machine, usage: &Usage, max: usize, refuses: bool) {
+    let [largest, of_last] = machine.connections_of_clients();
+    if largest > max {
+        machine.fail(format!("a client has {largest} connections, at most {max}"));
+    }
+    // A connection counts until it is closed. A stop may refuse several and end others in one step.
+    if refuses && !usage.stopping && of_last + usage.closing < max {
+        machine.fail(format!("a client is refused that has {of_last} of {max} connections"));
+    }
+}
+
+/// Fails the run if a stop takes too long.
+fn check_stop(machine: &Machine, config: &Config, stop_time: &StopTime) {
+    let now = machine.clock();
+    let since = stop_time.get().unwrap_or(now);
+    stop_time.set(Some(since));
+    let time = now - since;
+    if time > config.drain_timeout + STOP_MARGIN {
+        machine.fail(format!("the server has been stopping for {time:?}, and still runs"));
+    }
+}
+
+/// Fails the run if a server ended late, or did not count each accepted connection once.
+pub(super) fn check_end(machine: &Machine, config: &Config, stop_time: &StopTime, stats: &Stats) {
+    let accepted = machine.accepted();
+    let counted = stats.accepted + stats.rejected_addresses + stats.abandoned + stats.reset_at_stop;
+    if accepted != counted {
+        machine.fail(format!("of {accepted} connections, the server has counted {counted}"));
+    }
+    if let Some(since) = stop_time.get()
+        && let time = machine.clock() - since
+        && time > config.drain_timeout + STOP_MARGIN + DROP_MARGIN
+    {
+        machine.fail(format!("the server ended {time:?} after it began to stop"));
     }
 }
 

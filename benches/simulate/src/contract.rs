@@ -58,6 +58,17 @@ impl<A> Contract<A> {
     }
 }
 
+impl<A> Drop for Contract<A> {
+    /// Fails the run if the application was not notified of the end of each connection.
+    fn drop(&mut self) {
+        if !std::thread::panicking()
+            && let Some(id) = self.records.entries.iter().find_map(|entry| entry.id)
+        {
+            self.records.fail(id, "was not notified that it is closed");
+        }
+    }
+}
+
 impl Records {
     fn fail(&self, id: ConnId, violation: &str) {
         self.machine.fail(format!("contract violated: {id:?} {violation}"));

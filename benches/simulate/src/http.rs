@@ -171,11 +171,8 @@ impl ProtocolModel for HttpModel {
         Some(format!("{} replies, first {status} with {len} bytes", self.expected.len()))
     }
 
-    fn depends_on(&self) -> &'static [Fault] {
-        match self.expected.iter().any(|expected| expected.is_file) {
-            true => &[Fault::DiskError, Fault::FileChanges],
-            false => &[],
-        }
+    fn needs_disk(&self) -> bool {
+        self.expected.iter().any(|expected| expected.is_file)
     }
 
     fn may_close(&self) -> bool {
@@ -208,7 +205,9 @@ impl HttpModel {
             return Err("a reply without a request".to_owned());
         };
         let status = reply.code.unwrap_or(0);
-        let failed = [Fault::DiskError, Fault::TableFull].iter().any(|f| net.has_happened(*f));
+        let failed = [Fault::DiskError, Fault::TableFull, Fault::SlowDisk, Fault::DiskHangs]
+            .iter()
+            .any(|f| net.has_happened(*f));
         let excused = expected.is_file && failed && (500..600).contains(&status);
         let too_slow = status == 408 && net.has_stalled(conn);
         let changed = expected.part.is_some() && net.has_happened(Fault::FileChanges);

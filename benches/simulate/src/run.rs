@@ -50,6 +50,9 @@ const fn address(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)), port)
 }
 
+/// Maximum number of connections that hung file operations may keep open: one for each thread or worker.
+const MAX_HUNG: usize = 4;
+
 /// Runs a case.
 pub fn run(case: &Case) -> Report {
     let machine = Machine::new(&case.plan);
@@ -58,6 +61,9 @@ pub fn run(case: &Case) -> Report {
     let config = configuration(&mut random, case);
     let room = config.max_connections as usize;
     shared.crowded.set(case.program == Program::Httpd && room < case.clients);
+    let per_address = config.max_per_address;
+    shared.may_refuse.set(per_address.is_some_and(|max| max < bounds::UNREACHED_PER_ADDRESS));
+    shared.is_scarce.set(room < case.clients + MAX_HUNG || case.plan.descriptors < 100);
     let clients = |remote: RemoteHandle| add_clients(case, &machine, &shared, remote);
     let setup = Setup { case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch_panic(|| match case.program {
@@ -154,8 +160,12 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         // A server without room for its own outgoing connections would close its clients.
         max_connections: if connects { 1_000 } else { max_connections },
         max_queued_bytes: wild::MAX_QUEUED_BYTES,
-        // All clients have one address, and count a refused connection as a failure.
-        max_per_address: [None, Some(1_000)][random.usize(..2)],
+        max_per_address: match random.usize(..8) {
+            0 => Some(1),
+            1 => Some(3),
+            2..5 => Some(bounds::UNREACHED_PER_ADDRESS),
+            _ => None,
+        },
         backlog,
         buffers: pick(random, [1, 4, 16, 64]) as u16,
         buffer_size: pick(random, [16, 64, 512, 2_048]),
@@ -195,7 +205,7 @@ fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHa
         }
     }
     let stops = case.plan.seed.is_multiple_of(4);
-    machine.add_peer(Stopper::new(remote, shared, stops));
+    machine.add_peer(Stopper::new(remote, SERVER, shared, stops));
 }
 
 /// The parameters of a run, before its server is chosen.
@@ -265,11 +275,15 @@ impl Setup<'_> {
     ) -> Result<Stats, RunError> {
         let Setup { case, machine, config, clients } = *self;
         let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
-        server.inspect(bounds::check(machine, config, case.mechanism.is_uring()));
+        let stop_time = bounds::StopTime::default();
+        let uring = case.mechanism.is_uring();
+        server.inspect(bounds::check(machine, config, uring, &stop_time));
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
-        server.run(Contract::new(app, machine)).map_err(RunError::KernelError)
+        let stats = server.run(Contract::new(app, machine)).map_err(RunError::KernelError)?;
+        bounds::check_end(machine, config, &stop_time, &stats);
+        Ok(stats)
     }
 }
 

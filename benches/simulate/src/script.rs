@@ -152,9 +152,8 @@ impl Session {
 
     /// Fails the run if the connection ended with replies outstanding, and no fault excuses that.
     fn ended(&mut self, net: &mut Net<'_>, result: ReceiveResult, shared: &Shared) {
-        let happened = self.model.depends_on().iter().any(|fault| net.has_happened(*fault));
         let evicted = shared.crowded.get() && self.received.is_empty();
-        let excused = happened || evicted || shared.stopping.get();
+        let excused = self.model.is_excused(net) || evicted || shared.stopping.get();
         if !self.is_valid || excused || net.is_disrupted(&self.conn) {
             return;
         }

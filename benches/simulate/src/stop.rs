@@ -1,33 +1,48 @@
 //! A peer that stops the server while clients are connected.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use evring::RemoteHandle;
-use shared_ring::sim::{Net, Next, Peer};
+use shared_ring::sim::{Net, Next, Peer, PeerConn};
 
 use super::talker::Shared;
 
 /// Wakes the server from time to time, and may stop it.
 pub(super) struct Stopper {
     remote: RemoteHandle,
+    server: SocketAddr,
     shared: Shared,
     /// Stops the server instead of only waking it.
     stops: bool,
+    /// A connection opened at the moment of the stop.
+    conn: Option<PeerConn>,
 }
 
 impl Stopper {
-    pub(super) fn new(remote: RemoteHandle, shared: &Shared, stops: bool) -> Self {
-        Stopper { remote, shared: shared.clone(), stops }
+    pub(super) fn new(
+        remote: RemoteHandle,
+        server: SocketAddr,
+        shared: &Shared,
+        stops: bool,
+    ) -> Self {
+        Stopper { remote, server, shared: shared.clone(), stops, conn: None }
     }
 }
 
 impl Peer for Stopper {
     fn step(&mut self, net: &mut Net<'_>) -> Next {
         if net.is_late() || self.shared.stopping.get() {
+            if let Some(conn) = self.conn.take() {
+                net.close(conn);
+            }
             return Next::Done;
         }
         self.remote.wake(net.below(9) as u64);
         if self.stops && net.once_in(8) {
+            if net.once_in(2) {
+                self.conn = net.connect(self.server);
+            }
             net.note(|| "stops the server".to_owned());
             self.shared.stopping.set(true);
             self.remote.stop();

@@ -34,12 +34,30 @@ pub(super) trait ProtocolModel {
         false
     }
 
-    /// Returns the faults of other connections or of the disk that may end this connection, given
-    /// the outstanding replies.
+    /// Returns the faults, except those of the disk, that may end the connection, given the
+    /// outstanding replies.
     fn depends_on(&self) -> &'static [Fault] {
         &[]
     }
+
+    /// Returns whether the outstanding replies need the disk.
+    fn needs_disk(&self) -> bool {
+        false
+    }
+
+    /// Returns whether a fault may have ended the connection.
+    fn is_excused(&self, net: &Net<'_>) -> bool {
+        let disk = if self.needs_disk() { DISK_FAULTS } else { &[] };
+        self.depends_on().iter().chain(disk).any(|fault| net.has_happened(*fault))
+    }
 }
+
+/// The faults that may end a connection whose outstanding replies need the disk.
+const DISK_FAULTS: &[Fault] =
+    &[Fault::DiskError, Fault::FileChanges, Fault::SlowDisk, Fault::DiskHangs];
+
+/// Maximum time that a client waits for a disk that hangs.
+const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State shared by all clients of a run.
 #[derive(Clone, Default)]
@@ -49,6 +67,10 @@ pub(super) struct Shared {
     /// The server has no room for all clients: it closes idle connections, even if a request is in
     /// transit on one.
     pub(super) crowded: Rc<Cell<bool>>,
+    /// Hung file operations may use up what all clients need: room for connections, or descriptors.
+    pub(super) is_scarce: Rc<Cell<bool>>,
+    /// The server may refuse a connection, because connections per address are limited.
+    pub(super) may_refuse: Rc<Cell<bool>>,
     /// Number of requests so far.
     pub(super) requests: Rc<Cell<u64>>,
 }
@@ -69,6 +91,10 @@ pub(super) struct Client<D> {
     /// Remaining requests on this connection.
     requests: usize,
     ending: Ending,
+    /// The client has received a reply on this connection.
+    is_served: bool,
+    /// The time at which the client last sent or received.
+    last_progress: Duration,
 }
 
 /// The behaviour of a client after its last request.
@@ -94,6 +120,8 @@ impl<D: ProtocolModel> Client<D> {
             received: Vec::new(),
             requests: 0,
             ending: Ending::Close,
+            is_served: false,
+            last_progress: Duration::ZERO,
         }
     }
 
@@ -106,6 +134,8 @@ impl<D: ProtocolModel> Client<D> {
         };
         self.conn = Some(conn);
         self.finished = false;
+        self.is_served = false;
+        self.last_progress = net.now();
         self.model.reset();
         self.out.clear();
         self.received.clear();
@@ -120,13 +150,27 @@ impl<D: ProtocolModel> Client<D> {
 
     /// Returns whether a fault, eviction or the stop of the server may have ended the connection.
     fn is_excused(&self, net: &mut Net<'_>, conn: &PeerConn) -> bool {
-        let happened = self.model.depends_on().iter().any(|fault| net.has_happened(*fault));
         let evicted = self.shared.crowded.get() && self.received.is_empty();
-        happened || evicted || self.shared.stopping.get() || net.is_disrupted(conn)
+        self.model.is_excused(net)
+            || evicted
+            || self.shared.stopping.get()
+            || net.is_disrupted(conn)
+    }
+
+    /// Returns whether the connection may wait forever: for a disk that hangs, or for a resource that
+    /// such connections hold. All others must be served, so they wait without a timeout.
+    fn may_hang(&self, net: &Net<'_>) -> bool {
+        net.has_happened(Fault::DiskHangs)
+            && (self.model.needs_disk() || self.shared.is_scarce.get())
     }
 
     /// Handles a connection that the server or a fault has ended.
     fn ended(&mut self, net: &mut Net<'_>, conn: PeerConn, result: ReceiveResult) -> Next {
+        if !self.is_served && self.shared.may_refuse.get() && net.is_broken(&conn) {
+            // The client's address has its maximum of connections.
+            net.close(conn);
+            return Next::After(Duration::from_millis(1 + net.below(20) as u64));
+        }
         let all_received = self.model.outstanding().is_none() && self.received.is_empty();
         let is_expected =
             self.finished && self.out.is_empty() && all_received && result == ReceiveResult::End;
@@ -165,6 +209,7 @@ impl<D: ProtocolModel> Client<D> {
             ReceiveResult::Bytes(_) => match self.model.check_replies(net, &conn, &self.received) {
                 Ok(n) => {
                     self.received.drain(..n);
+                    self.is_served = true;
                     progressed = true;
                 }
                 Err(message) => net.fail(message),
@@ -184,10 +229,19 @@ impl<D: ProtocolModel> Client<D> {
                 return Next::Ready;
             }
         }
+        let may_hang = self.may_hang(net);
+        if progressed {
+            self.last_progress = net.now();
+        } else if may_hang && net.now() > self.last_progress + DISK_TIMEOUT {
+            net.note(|| "does not wait for the disk any longer".to_owned());
+            net.close(conn);
+            return Next::Ready;
+        }
         self.conn = Some(conn);
         match progressed || self.requests > 0 && self.out.len() < MAX_UNSENT_BYTES {
             true => Next::Ready,
             false if self.ending == Ending::Reset => Next::After(Duration::from_millis(1)),
+            false if may_hang => Next::After(DISK_TIMEOUT / 2),
             false => Next::Wait,
         }
     }

@@ -387,22 +387,15 @@ impl ProtocolModel for WildModel {
     }
 
     fn depends_on(&self) -> &'static [Fault] {
-        const DISK: &[Fault] = &[Fault::DiskError, Fault::TableFull, Fault::FileChanges];
-        const BOTH: &[Fault] = &[
-            ORIGIN_FAULTS[0],
-            ORIGIN_FAULTS[1],
-            ORIGIN_FAULTS[2],
-            ORIGIN_FAULTS[3],
-            DISK[0],
-            DISK[1],
-            DISK[2],
-        ];
         match (self.uses_disk, self.uses_origin) {
-            (true, true) => BOTH,
-            (true, false) => DISK,
-            (false, true) => ORIGIN_FAULTS,
+            (_, true) => ORIGIN_FAULTS,
+            (true, false) => &[Fault::TableFull],
             (false, false) => &[],
         }
+    }
+
+    fn needs_disk(&self) -> bool {
+        self.uses_disk
     }
 
     fn may_close(&self) -> bool {

@@ -55,8 +55,8 @@ const NOTES: [&str; 3] = [
      after the call they are drained. Only the call counts, in CPU time of the thread \
      (clock_gettime(2)), minus the cost of reading the clock. Idle descriptors are UDP sockets without \
      traffic. select, poll, devpoll and epoll are the pollers of the mechanisms of these names.",
-    "A round covers all mechanisms and numbers, and takes the median of several calls; ratios are \
-     taken within a round.",
+    "A round covers all mechanisms and numbers in a shuffled order, and takes the median of several \
+     calls; ratios are taken within a round.",
     "An event of declare_interest starts the registration of a descriptor (epoll_ctl(2)). Revoking \
      interest makes no system call; the registration remains until the descriptor is closed.",
 ];
@@ -170,14 +170,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut declarations = Declarations::new(&idle)?;
     let (clock, rounds) = (clock(), if cx.quick { QUICK_ROUNDS } else { ROUNDS });
     cx.progress.set_length((rounds * subjects.len()) as u64);
-    for round in 0..rounds {
-        if round > 0 && cx.is_late() {
-            outcome
-                .notes
-                .push(format!("The time limit was reached after {round} of {rounds} rounds."));
-            break;
-        }
-        for subject in &mut subjects {
+    for mut round in cx.rounds(rounds) {
+        for i in round.order(subjects.len()) {
+            let subject = &mut subjects[i];
             cx.progress.set_message(format!("{}: {} idle", subject.mechanism, subject.cold));
             subject.round(clock)?;
             cx.progress.inc(1);
@@ -297,9 +292,7 @@ impl Arrays {
             }
         }
         let [one, .., all] = &self.costs;
-        if let Some(y) = spread(&ratios(all, one)) {
-            outcome.ratios.insert("array_10_over_1".to_owned(), y.median);
-        }
+        outcome.ratio("array_10_over_1", "interest", ratios(all, one));
     }
 }
 
@@ -363,21 +356,15 @@ fn goals(subjects: &[MechanismCost], outcome: &mut Outcome) {
     };
     for mechanism in MECHANISMS {
         let each = ratios(of(mechanism, MAX_COLD), of(mechanism, 0));
-        let Some(y) = spread(&each) else { continue };
-        outcome.point("Ratios", "", "10,000 over 0 idle", X::Name(mechanism.to_owned()), y);
-        outcome.ratios.insert(format!("{mechanism}_cold_10000_over_0"), y.median);
-        if mechanism == "interest" {
-            outcome.ratios.insert("cold_10000_over_0".to_owned(), y.median);
-        }
+        outcome.ratio(format!("{mechanism}_cold_10000_over_0"), mechanism, each);
     }
-    if let Some(y) = spread(&ratios(of("select", 2_000), of("interest", 2_000))) {
-        outcome.ratios.insert("select_over_interest_2000".to_owned(), y.median);
-    }
+    let each = ratios(of("select", 2_000), of("interest", 2_000));
+    outcome.ratio("select_over_interest_2000", "interest", each);
 }
 
 fn findings(outcome: &mut Outcome) {
     let times = MECHANISMS.iter().filter_map(|mechanism| {
-        let ratio = outcome.ratios.get(&format!("{mechanism}_cold_10000_over_0"))?;
+        let ratio = outcome.median(&format!("{mechanism}_cold_10000_over_0"))?;
         Some(format!("{mechanism} {ratio:.2}"))
     });
     let times: Vec<_> = times.collect();

@@ -30,7 +30,7 @@ const MAX_SCANNED: u32 = 2_000;
 const ROUNDS: usize = 5;
 /// Time limits of figure 8.
 const QUICK_TIME: Duration = Duration::from_secs(40);
-const TIME: Duration = Duration::from_secs(660);
+const TIME: Duration = Duration::from_secs(1_200);
 /// Idle connections in figure 9.
 const COLD: &str = "750";
 /// Rates, as multiples of the goodput of the proxy on epoll in a closed loop.
@@ -43,7 +43,8 @@ const NOTES: [&str; 3] = [
      load generator. It connects to the web server after a client's request. 32 clients in a closed \
      loop, a new connection for each request, a file of 1 KB.",
     "select and poll are measured with at most 2,000 idle connections.",
-    "A round covers all mechanisms and numbers; ratios are taken within a round.",
+    "A round covers all mechanisms and numbers; for each number the order of the mechanisms is shuffled. \
+     Ratios are taken within a round.",
 ];
 
 /// A mechanism and its runs.
@@ -90,9 +91,11 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let server = |mechanism| ServerRuns { mechanism, runs: Vec::new() };
     let mut servers: Vec<_> = servers::available(names).into_iter().map(server).collect();
     cx.progress.set_length((rounds * servers.len() * numbers.len()) as u64);
-    for round in 0..rounds {
+    for mut round in cx.rounds(rounds) {
+        trials.set_seed(round.load_seed);
         for cold in numbers {
-            for server in &mut servers {
+            for i in round.order(servers.len()) {
+                let server = &mut servers[i];
                 cx.progress.inc(1);
                 let scans = ["select", "poll"].contains(&server.mechanism);
                 if scans && *cold > MAX_SCANNED {
@@ -104,7 +107,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
                 }
                 cx.progress.set_message(format!("{}: {cold} idle", server.mechanism));
                 let count = cold.to_string();
-                let args = ["--connections", "32", "--requests", "1", "--cold", &count];
+                let args = ["--connections", "32", "--requests", "1", "--idle-connections", &count];
                 let times = ["--warm-up", "1", "--duration", seconds];
                 let args = [&args[..], &times, &SOURCES].concat();
                 let trial = trials.run(Peer::Proxy(server.mechanism), &conditions, FILE, &args);
@@ -116,7 +119,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
                         continue;
                     }
                 };
-                server.runs.push(ColdRun { round, cold: *cold, trial });
+                server.runs.push(ColdRun { round: round.number, cold: *cold, trial });
             }
         }
     }
@@ -154,13 +157,11 @@ fn figure_8(server: &ServerRuns, numbers: &[u32], outcome: &mut Outcome) {
 fn goals(servers: &[ServerRuns], rounds: usize, outcome: &mut Outcome) {
     let select = servers.iter().find(|server| server.mechanism == "select");
     let mut add = |ratio: String, above: (&ServerRuns, u32), below: (&ServerRuns, u32)| {
+        let mechanism = above.0.mechanism;
         let goodput = |(server, cold): (&ServerRuns, u32), round| server.goodput(round, cold);
         let pairs = (0..rounds).filter_map(|r| goodput(above, r).zip(goodput(below, r)));
         let (above, below): (Vec<_>, Vec<_>) = pairs.unzip();
-        if let Some(y) = spread(&ratios(&above, &below)) {
-            outcome.point("Ratios", "", &ratio, X::Name("throughput".to_owned()), y);
-            outcome.ratios.insert(ratio, y.median);
-        }
+        outcome.ratio(ratio, mechanism, ratios(&above, &below));
     };
     for server in servers {
         let name = server.mechanism.replace('-', "_");
@@ -175,7 +176,7 @@ fn goals(servers: &[ServerRuns], rounds: usize, outcome: &mut Outcome) {
 
 fn findings(outcome: &mut Outcome) {
     let (all, some) = (outcome.percentages("_18000_over_0"), outcome.percentages("_2000_over_0"));
-    let over = outcome.ratios.get("epoll_over_select_2000").map_or(String::new(), |ratio| {
+    let over = outcome.median("epoll_over_select_2000").map_or(String::new(), |ratio| {
         format!(" At 2,000, epoll has {ratio:.2} times the throughput of select.")
     });
     outcome.shows.push(format!(
@@ -202,7 +203,8 @@ fn figure_9(
     trials: &mut Trials<'_>,
     outcome: &mut Outcome,
 ) {
-    let usual = ["--requests", "1", "--cold", COLD, "--deadline", "2", "--duration", "4"];
+    let usual =
+        ["--requests", "1", "--idle-connections", COLD, "--timeout", "2", "--duration", "4"];
     let usual = [&usual[..], &SOURCES].concat();
     let closed = [&usual[..], &["--connections", "32"]].concat();
     let saturation = match trials.run(Peer::Proxy("epoll"), conditions, FILE, &closed) {

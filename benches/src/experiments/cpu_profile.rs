@@ -52,6 +52,8 @@ const SCAN: &[&str] = &[
     "fput",
 ];
 
+const ROUNDS: usize = 5;
+
 const FIGURE: &str = "Share of the core at 400 requests per second, 750 idle connections";
 
 /// Maximum number of functions listed in a note.
@@ -78,55 +80,20 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let conditions = Conditions { upstream: Some(origin.address()), ..Conditions::default() };
     let others = OtherPrograms::watch()?;
     let mechanisms = servers::available(&EVENTS.map(|(name, _)| name));
-    cx.progress.set_length(mechanisms.len() as u64);
-    for mechanism in mechanisms {
-        cx.progress.set_message(mechanism);
-        let mut server =
-            Server::start_under(&Peer::Proxy(mechanism).subject(), &site, &conditions)?;
-        server.check_reply("/1k.txt", 1 << 10)?;
-        let seconds = if cx.quick { "6" } else { "30" };
-        let args = ["--rate", "400", "--connections", "50", "--cold", "750"];
-        let args = [&args[..], &["--warm-up", "1", "--duration", seconds], &SOURCES].concat();
-        let (mut recording, mut readings) = (None, Vec::new());
-        let observed = load(&format!("http://{}/1k.txt", server.address()), &args, |moment| {
-            if let RunEvent::MeasurementStart = moment {
-                recording = Some(perf.record(server.family())?);
-            }
-            readings.push((Instant::now(), server.cpu()?));
-            Ok(())
-        })?;
-        // perf takes a while to write its report.
-        let shares = recording.map_or(Ok(Vec::new()), Recording::end)?;
-        let [(begin, before), (end, after)] = &readings[..] else {
-            let reason = observed.partial.unwrap_or_else(|| "the run ended early".to_owned());
-            return Err(Failure::Run(format!("{mechanism}: {reason}")));
-        };
-        if observed.replies < observed.due {
-            outcome.notes.push(format!(
-                "{mechanism}: {} of {} requests failed.",
-                observed.due - observed.replies,
-                observed.due
-            ));
+    let rounds = if cx.quick { 1 } else { ROUNDS };
+    cx.progress.set_length((rounds * mechanisms.len()) as u64);
+    let mut runs: Vec<Vec<ProfileRun>> = mechanisms.iter().map(|_| Vec::new()).collect();
+    for mut round in cx.rounds(rounds) {
+        for i in round.order(mechanisms.len()) {
+            cx.progress.set_message(mechanisms[i]);
+            let seed = round.load_seed.to_string();
+            let run = measure(cx, &perf, mechanisms[i], &seed, &site, &conditions, &mut outcome)?;
+            runs[i].push(run);
+            cx.progress.inc(1);
         }
-        let busy = after.since(before) as f64 / 1e7 / (*end - *begin).as_secs_f64();
-        let events = events(mechanism, &shares) * busy / 100.0;
-        let mut add = |name: &str, percent: f64| {
-            if let Some(y) = spread(&[percent]) {
-                outcome.point(FIGURE, "%", mechanism, X::Name(name.to_owned()), y);
-            }
-        };
-        add("idle", 100.0 - busy);
-        add("event notification", events);
-        add("other", busy - events);
-        outcome.ratios.insert(format!("{mechanism}_event_percent"), events);
-        outcome.ratios.insert(format!("{mechanism}_idle_percent"), 100.0 - busy);
-        let functions = shares.iter().take(MAX_FUNCTIONS);
-        let functions =
-            functions.map(|s| format!("{} {:.2} %", s.function, s.percent * busy / 100.0));
-        let functions: Vec<_> = functions.collect();
-        outcome.notes.push(format!("{mechanism}, top functions: {}.", functions.join(", ")));
-        outcome.notes.extend(observed.doubts.iter().map(|doubt| format!("{mechanism}: {doubt}.")));
-        cx.progress.inc(1);
+    }
+    for (mechanism, runs) in mechanisms.iter().zip(&runs) {
+        report(mechanism, runs, &mut outcome);
     }
     paper(&mut outcome);
     // The CPU time of a child counts as ours only after it has ended.
@@ -136,10 +103,81 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
+/// Shares of the core, in percent, in one run.
+struct ProfileRun {
+    busy: f64,
+    events: f64,
+    /// The functions with the largest shares.
+    functions: String,
+}
+
+/// Runs a mechanism once.
+fn measure(
+    cx: &Context,
+    perf: &Perf,
+    mechanism: &'static str,
+    seed: &str,
+    site: &Site,
+    conditions: &Conditions<'_>,
+    outcome: &mut Outcome,
+) -> Result<ProfileRun, Failure> {
+    let mut server = Server::start_under(&Peer::Proxy(mechanism).subject(), site, conditions)?;
+    server.check_reply("/1k.txt", 1 << 10)?;
+    let seconds = if cx.quick { "6" } else { "10" };
+    let args =
+        ["--rate", "400", "--connections", "50", "--idle-connections", "750", "--seed", seed];
+    let args = [&args[..], &["--warm-up", "1", "--duration", seconds], &SOURCES].concat();
+    let (mut recording, mut readings) = (None, Vec::new());
+    let observed = load(&format!("http://{}/1k.txt", server.address()), &args, |moment| {
+        if let RunEvent::MeasurementStart = moment {
+            recording = Some(perf.record(server.family())?);
+        }
+        readings.push((Instant::now(), server.cpu()?));
+        Ok(())
+    })?;
+    // perf takes a while to write its report.
+    let shares = recording.map_or(Ok(Vec::new()), Recording::end)?;
+    let [(begin, before), (end, after)] = &readings[..] else {
+        let reason = observed.partial.unwrap_or_else(|| "the run ended early".to_owned());
+        return Err(Failure::Run(format!("{mechanism}: {reason}")));
+    };
+    if observed.replies < observed.due {
+        outcome.notes.push(format!(
+            "{mechanism}: {} of {} requests failed.",
+            observed.due - observed.replies,
+            observed.due
+        ));
+    }
+    outcome.notes.extend(observed.doubts.iter().map(|doubt| format!("{mechanism}: {doubt}.")));
+    let busy = after.since(before) as f64 / 1e7 / (*end - *begin).as_secs_f64();
+    let events = events(mechanism, &shares) * busy / 100.0;
+    let functions = shares.iter().take(MAX_FUNCTIONS);
+    let functions = functions.map(|s| format!("{} {:.2} %", s.function, s.percent * busy / 100.0));
+    let functions = functions.collect::<Vec<_>>().join(", ");
+    Ok(ProfileRun { busy, events, functions })
+}
+
+/// Adds the shares of a mechanism, and the functions of its last run.
+fn report(mechanism: &str, runs: &[ProfileRun], outcome: &mut Outcome) {
+    let of = |share: fn(&ProfileRun) -> f64| runs.iter().map(share).collect::<Vec<_>>();
+    let (idle, events) = (of(|run| 100.0 - run.busy), of(|run| run.events));
+    let other = of(|run| run.busy - run.events);
+    for (name, percent) in [("idle", &idle), ("event notification", &events), ("other", &other)] {
+        if let Some(y) = spread(percent) {
+            outcome.point(FIGURE, "%", mechanism, X::Name(name.to_owned()), y);
+        }
+    }
+    outcome.ratio(format!("{mechanism}_event_percent"), mechanism, events);
+    outcome.ratio(format!("{mechanism}_idle_percent"), mechanism, idle);
+    if let Some(run) = runs.last() {
+        outcome.notes.push(format!("{mechanism}, top functions: {}.", run.functions));
+    }
+}
+
 /// Adds the results and the paper's table.
 fn paper(outcome: &mut Outcome) {
     let spent = outcome.ratios.iter().filter_map(|(name, percent)| {
-        Some(format!("{} {percent:.2} %", name.strip_suffix("_event_percent")?))
+        Some(format!("{} {:.2} %", name.strip_suffix("_event_percent")?, percent.value))
     });
     let spent: Vec<_> = spent.collect();
     outcome.shows.push(format!(

@@ -21,6 +21,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const SHARE: u32 = 10;
 /// Rates, as multiples of the goodput in a closed loop.
 const MULTIPLES: [f64; 2] = [0.9, 1.5];
+const ROUNDS: usize = 5;
 /// Seconds of load before the measurement. At 1.5 times saturation, queueing delay reaches the
 /// clients' deadline after two seconds.
 const WARM_UP: &str = "2.5";
@@ -32,7 +33,8 @@ const NOTES: [&str; 2] = [
      up after one second. Each curve shows at most 300 of the answered connections, in order of \
      completion, at equal intervals.",
     "The ratios `NAME_p99_over_p50_at_15` are of the times of good replies at 1.5 times saturation: \
-     near 1, all served clients waited about equally long.",
+     near 1, all served clients waited about equally long. A round has all servers, in a shuffled order, \
+     with saturation measured just before; the curves are those of the first round.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
@@ -43,16 +45,28 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
     let others = OtherPrograms::watch()?;
     let peers = servers::all(cx, &mut outcome)?;
-    cx.progress.set_length((peers.len() * (1 + MULTIPLES.len())) as u64);
-    for peer in peers {
-        if cx.is_late() {
-            trials.note_skipped();
-            continue;
+    let rounds = if cx.quick { 1 } else { ROUNDS };
+    cx.progress.set_length((peers.len() * rounds) as u64);
+    let mut ratios = vec![Vec::new(); peers.len()];
+    for mut round in cx.rounds(rounds) {
+        trials.set_seed(round.load_seed);
+        for i in round.order(peers.len()) {
+            cx.progress.set_message(peers[i].to_string());
+            if cx.is_late() {
+                trials.note_skipped();
+                continue;
+            }
+            let is_first = round.number == 0;
+            match measure(cx, peers[i], is_first, &conditions, &mut trials, &mut outcome) {
+                Ok(ratio) => ratios[i].push(ratio),
+                Err(failure) => outcome.notes.push(format!("{} failed: {failure}", peers[i])),
+            }
+            cx.progress.inc(1);
         }
-        cx.progress.set_message(peer.to_string());
-        if let Err(failure) = measure(cx, peer, &conditions, &mut trials, &mut outcome) {
-            outcome.notes.push(format!("{peer} failed: {failure}"));
-        }
+    }
+    for (peer, ratios) in peers.iter().zip(ratios) {
+        let name = format!("{}_p99_over_p50_at_15", peer.short_name());
+        outcome.ratio(name, &peer.to_string(), ratios);
     }
     findings(&mut outcome);
     outcome.notes.extend(others.note()?);
@@ -64,7 +78,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 fn findings(outcome: &mut Outcome) {
     let suffix = "_p99_over_p50_at_15";
     let all = outcome.ratios.iter();
-    let ratios = all.filter_map(|(name, r)| Some(format!("{} {r:.2}", name.strip_suffix(suffix)?)));
+    let ratios =
+        all.filter_map(|(name, r)| Some(format!("{} {:.2}", name.strip_suffix(suffix)?, r.value)));
     let ratios: Vec<_> = ratios.collect();
     outcome.shows.push(format!(
         "99th percentile over median of the response times at 1.5 times saturation: {}. Unanswered \
@@ -81,21 +96,28 @@ fn findings(outcome: &mut Outcome) {
     }
 }
 
+/// Measures a server once, adds its curves in the first round, and returns the ratio of its times
+/// beyond saturation.
 fn measure(
     cx: &Context,
     peer: Peer,
+    is_first: bool,
     conditions: &Conditions<'_>,
     trials: &mut Trials<'_>,
     outcome: &mut Outcome,
-) -> Result<(), Failure> {
+) -> Result<f64, Failure> {
     let file = ("/1k.txt", 1 << 10);
     let seconds = if cx.quick { "1.5" } else { "3" };
-    let usual = ["--deadline", "1", "--requests", "1", "--duration", seconds];
+    let usual = ["--timeout", "1", "--requests", "1", "--duration", seconds];
     let usual = [&usual[..], &SOURCES].concat();
     let closed = [&usual[..], &["--connections", "256", "--warm-up", "1"]].concat();
     let saturation = trials.run(peer, conditions, file, &closed)?.goodput();
-    cx.progress.inc(1);
+    // Without a reply, the last ones waited infinitely longer than the first.
+    let mut ratio = f64::INFINITY;
     for multiple in MULTIPLES {
+        if multiple < 1.0 && !is_first {
+            continue;
+        }
         let log = outcome::directory()?.join(format!("fairness-{}.csv", std::process::id()));
         let (rate, path) = (format!("{:.0}", saturation * multiple), log.display().to_string());
         let args = [&usual[..], &["--rate", &rate, "--log", &path, "--warm-up", WARM_UP]].concat();
@@ -108,19 +130,17 @@ fn measure(
         let step = times.len().div_ceil(MAX_POINTS).max(1);
         let figure =
             format!("Response time in order of completion, at {multiple} times saturation");
-        for (i, ms) in times.iter().enumerate().step_by(step) {
+        for (i, ms) in times.iter().enumerate().step_by(step).filter(|_| is_first) {
             if let Some(y) = spread(&[*ms]) {
                 outcome.point(&figure, "ms", &peer.to_string(), X::Number(i as f64), y);
             }
         }
         let of = &trial.observed.response_us;
         if multiple > 1.0 && of.p50 > 0.0 {
-            let name = format!("{}_p99_over_p50_at_15", peer.short_name());
-            outcome.ratios.insert(name, of.p99 / of.p50);
+            ratio = of.p99 / of.p50;
         }
-        cx.progress.inc(1);
     }
-    Ok(())
+    Ok(ratio)
 }
 
 /// Returns the response times, in milliseconds, of the answered requests that were due between two

@@ -64,7 +64,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             generator: &[],
         };
         let mut sweeps = sweep::of(peers.clone(), setting);
-        sweep::all(cx, &mut trials, &mut sweeps, multiples);
+        for mut round in cx.rounds(1) {
+            sweep::all(cx, &mut trials, &mut sweeps, multiples, &mut round);
+        }
         for sweep in &sweeps {
             if let Some(failure) = &sweep.failed {
                 outcome.notes.push(format!("{}, {cores}, failed: {failure}", sweep.peer));

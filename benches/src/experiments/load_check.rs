@@ -1,5 +1,6 @@
 //! Compares `lab load` with other load generators: agreement and maximum rate.
 
+use super::rounds::Round;
 use super::{Context, Experiment};
 use crate::failure::Failure;
 use crate::measure::{
@@ -21,25 +22,56 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 };
 
 const ROUNDS: usize = 12;
+/// What the generators request.
+struct GeneratorWork {
+    peer: Peer,
+    /// A path, and the length of its body.
+    file: (&'static str, usize),
+    /// Concurrent connections.
+    clients: usize,
+    /// Whether each request has its own connection.
+    close: bool,
+}
+
 /// A workload limited by the server, on which all generators must agree.
-const WORK: (&str, usize) = ("/spin?us=100", 4);
-const CLIENTS: usize = 16;
-/// A workload that the generator may limit.
-const HELLO: (&str, usize) = ("/hello", 12);
+const SPIN: GeneratorWork = GeneratorWork {
+    peer: Peer::Ours("epoll"),
+    file: ("/spin?us=100", 4),
+    clients: 16,
+    close: false,
+};
+/// Workloads that the generator may limit.
+const HELLO: GeneratorWork =
+    GeneratorWork { peer: Peer::Ours("epoll"), file: ("/hello", 12), clients: 64, close: false };
+const CONNECTIONS: GeneratorWork =
+    GeneratorWork { peer: Peer::Floor("null"), file: ("/hello", 12), clients: 64, close: true };
+
+/// The contestants of a round.
+#[derive(Clone, Copy)]
+enum Generator {
+    Ours,
+    H2load,
+    Wrk,
+    /// Ours, which resets its connections.
+    Resetting,
+}
+
+const GENERATORS: [Generator; 4] =
+    [Generator::Ours, Generator::H2load, Generator::Wrk, Generator::Resetting];
+
 /// The reply of the `null` server.
 const REPLY: &[u8] =
     b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 12\r\n\r\nHello world\n";
-/// Number of concurrent connections.
-const CONNECTIONS: usize = 64;
 
 const NOTES: [&str; 4] = [
     "Server on core 0, generators on core 1, one thread each, in their own network namespace. Each run \
-     has a new server; a round is one run of each generator.",
+     has a new server; a round is one run of each generator, in a shuffled order. h2load makes as many \
+     requests as `lab load` made in its last run.",
     "`rate_vs_h2load` and `latency_p50_vs_wrk` are of requests that keep the server busy for 100 us \
      each, on 16 connections in a closed loop: the server is the limit, so the generators must agree. \
      Where the generator is the limit (`hello`), each measures mostly itself.",
     "`conn_rate_over_h2load`: a new connection for each request, 64 at a time, against a server that \
-     only replies and closes. Nearly all of the work is TCP in the kernel, for both. With `--ending \
+     only replies and closes. Nearly all of the work is TCP in the kernel, for both. With `--close-mode \
      reset` the client resets the connection once it has the reply.",
     "On loopback, the client's core also processes the packets that the server receives.",
 ];
@@ -56,6 +88,8 @@ struct Observation {
 /// The measurements of all generators for one workload.
 #[derive(Debug, Default)]
 struct GeneratorRuns {
+    /// Requests of our last run.
+    last_requests: Option<u64>,
     ours: Observation,
     resetting: Observation,
     h2load: Observation,
@@ -84,18 +118,15 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = OtherPrograms::watch()?;
     let rounds = if cx.quick { 3 } else { ROUNDS };
     cx.progress.set_length(rounds as u64 * 3);
-    for _ in 0..rounds {
-        for what in ["100 us of work for each request", "hello", "connections"] {
-            if cx.is_late() {
-                trials.note_skipped();
-                continue;
-            }
-            cx.progress.set_message(what);
-            match what {
-                "hello" => lab.keep_alive(&mut hello, &mut trials, HELLO, CONNECTIONS)?,
-                "connections" => lab.close(&mut connections, &mut trials)?,
-                _ => lab.keep_alive(&mut spin, &mut trials, WORK, CLIENTS)?,
-            }
+    for mut round in cx.rounds(rounds) {
+        trials.set_seed(round.load_seed);
+        for (name, work, runs) in [
+            ("100 us of work for each request", &SPIN, &mut spin),
+            ("hello", &HELLO, &mut hello),
+            ("connections", &CONNECTIONS, &mut connections),
+        ] {
+            cx.progress.set_message(name);
+            lab.round(work, runs, &mut trials, &mut round)?;
             cx.progress.inc(1);
         }
     }
@@ -113,12 +144,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         ("hello_rate_over_h2load", ratios(&hello.ours.rate, &hello.h2load.rate)),
     ];
     for (name, ratios) in goals {
-        if let Some(ratio) = spread(&ratios) {
-            outcome.point("Ratios", "", name, X::Name("lab load".to_owned()), ratio);
-            outcome.ratios.insert(name.to_owned(), ratio.median);
-        }
+        outcome.ratio(name, "lab load", ratios);
     }
-    let ratio = |name| outcome.ratios.get(name).map_or("?".to_owned(), |r| format!("{r:.3}"));
+    let ratio = |name| outcome.median(name).map_or("?".to_owned(), |r| format!("{r:.3}"));
     outcome.shows.push(format!(
         "Where the server is the limit, `lab load` measures {} of the rate that h2load measures and {} \
          of the median latency that wrk measures. From one core it opens {} times as many connections per \
@@ -136,54 +164,67 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 }
 
 impl Lab<'_> {
-    /// Runs one round on kept-alive connections.
-    fn keep_alive(
+    /// Runs one round: each generator once.
+    fn round(
         &self,
+        work: &GeneratorWork,
         runs: &mut GeneratorRuns,
         trials: &mut Trials<'_>,
-        file: (&str, usize),
-        clients: usize,
+        round: &mut Round,
     ) -> Result<(), Failure> {
-        let peer = Peer::Ours("epoll");
-        let client_count = clients.to_string();
-        let args = ["--connections", &client_count, "--warm-up", "0.2", "--duration", self.seconds];
-        let trial = trials.run(peer, &Conditions::default(), file, &args)?;
-        runs.ours.note(&trial);
-
-        let mut server = Server::start(&peer.subject(), self.site)?;
-        server.check_reply(file.0, file.1)?;
-        // A number of requests that takes about as long.
-        let requests = trial.observed.replies.max(clients as u64);
-        let url = format!("http://{}{}", server.address(), file.0);
-        runs.h2load.note_h2load(self.h2load.run(&url, clients, requests, false)?);
-
-        let mut server = Server::start(&peer.subject(), self.site)?;
-        server.check_reply(file.0, file.1)?;
-        let address = server.address();
-        let requests = Requests::KeepAlive;
-        runs.wrk.note_wrk(self.wrk.run(address, file.0, requests, clients, self.wrk_seconds)?);
+        // h2load makes a number of requests that takes about as long as our last run.
+        let requests = match runs.last_requests {
+            Some(requests) => requests,
+            None => self.ours(work, trials, "server")?.observed.replies,
+        };
+        // Without a close, there is no reset.
+        let generators = if work.close { &GENERATORS[..] } else { &GENERATORS[..3] };
+        for i in round.order(generators.len()) {
+            match generators[i] {
+                Generator::Ours => {
+                    let trial = self.ours(work, trials, "server")?;
+                    runs.last_requests = Some(trial.observed.replies);
+                    runs.ours.note(&trial);
+                }
+                Generator::Resetting => runs.resetting.note(&self.ours(work, trials, "reset")?),
+                Generator::H2load => {
+                    let server = self.server(work)?;
+                    let url = format!("http://{}{}", server.address(), work.file.0);
+                    let requests = requests.max(work.clients as u64);
+                    let run = self.h2load.run(&url, work.clients, requests, work.close)?;
+                    runs.h2load.note_h2load(run);
+                }
+                Generator::Wrk => {
+                    let kind = if work.close { Requests::Close } else { Requests::KeepAlive };
+                    let (server, path) = (self.server(work)?, work.file.0);
+                    let (clients, seconds) = (work.clients, self.wrk_seconds);
+                    let run = self.wrk.run(server.address(), path, kind, clients, seconds)?;
+                    runs.wrk.note_wrk(run);
+                }
+            }
+        }
         Ok(())
     }
 
-    /// Runs one round with a new connection for each request.
-    fn close(&self, runs: &mut GeneratorRuns, trials: &mut Trials<'_>) -> Result<(), Failure> {
-        let null = Peer::Floor("null");
-        let usual = ["--connections", "64", "--requests", "1", "--warm-up", "0.2"];
-        let mut ours = |ending| {
-            let args = [&usual[..], &["--duration", self.seconds, "--ending", ending]].concat();
-            trials.run(null, &Conditions::default(), HELLO, &args)
-        };
-        let trial = ours("server")?;
-        runs.ours.note(&trial);
-        runs.resetting.note(&ours("reset")?);
-        let server = Server::start(&null.subject(), self.site)?;
-        let url = format!("http://{}{}", server.address(), HELLO.0);
-        let requests = trial.observed.replies.max(CONNECTIONS as u64);
-        runs.h2load.note_h2load(self.h2load.run(&url, CONNECTIONS, requests, true)?);
-        let server = Server::start(&null.subject(), self.site)?;
-        let (address, close) = (server.address(), Requests::Close);
-        runs.wrk.note_wrk(self.wrk.run(address, HELLO.0, close, CONNECTIONS, self.wrk_seconds)?);
-        Ok(())
+    /// Runs our generator; a close mode applies if each request has its own connection.
+    fn ours(
+        &self,
+        work: &GeneratorWork,
+        trials: &mut Trials<'_>,
+        close_mode: &str,
+    ) -> Result<Trial, Failure> {
+        let clients = work.clients.to_string();
+        let usual = ["--connections", &clients, "--warm-up", "0.2", "--duration", self.seconds];
+        let closing = ["--requests", "1", "--close-mode", close_mode];
+        let args = [&usual[..], if work.close { &closing } else { &[] }].concat();
+        trials.run(work.peer, &Conditions::default(), work.file, &args)
+    }
+
+    /// Starts a server for another generator.
+    fn server(&self, work: &GeneratorWork) -> Result<Server, Failure> {
+        let mut server = Server::start(&work.peer.subject(), self.site)?;
+        server.check_reply(work.file.0, work.file.1)?;
+        Ok(server)
     }
 }
 

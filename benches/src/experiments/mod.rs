@@ -11,10 +11,13 @@ mod mixed;
 mod overload;
 mod peers;
 mod preempt;
+mod rounds;
 mod send_dequeue;
 mod servers;
 mod simulate;
 mod sweep;
+
+pub(crate) use servers::{DEFAULT, is_external};
 
 use std::time::Instant;
 
@@ -44,6 +47,8 @@ pub(crate) struct Context {
     pub(crate) quick: bool,
     /// Time after which no further round begins.
     pub(crate) deadline: Instant,
+    /// Seed of the order of contestants and of the load.
+    pub(crate) seed: u64,
     /// The progress bar.
     pub(crate) progress: ProgressBar,
     /// The options of `simulate`.

@@ -2,12 +2,12 @@
 
 mod recovery;
 
-use super::sweep::{self, Setting, Sweep};
+use super::sweep::{self, Measurement, Setting, Sweep};
 use super::{Context, Experiment, servers};
 use crate::failure::Failure;
 use crate::measure::{Conditions, OtherPrograms, Peer, Quota, Site, Trial, Trials, busy_option};
 use crate::outcome::{Outcome, Point, X};
-use crate::statistics::{ratios, spread};
+use crate::statistics::spread;
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -22,22 +22,24 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// CPU share of a server, in percent of a core. It is small because the generator's core also
 /// does part of the kernel's work for the server.
 const SHARE: u32 = 10;
-/// Rates, as multiples of the goodput in a closed loop.
-const FEW: [f64; 2] = [2.0, 3.0];
-const QUICK: [f64; 3] = [0.9, 2.0, 3.0];
-const FULL: [f64; 4] = [0.9, 1.25, 2.0, 3.0];
+/// Rates, as multiples of the goodput in a closed loop: of the servers that run once, of each round,
+/// and of the first round.
+const ONCE: [f64; 2] = [2.0, 3.0];
+const EACH: [f64; 3] = [0.9, 2.0, 3.0];
+const FIRST: [f64; 4] = [0.9, 1.25, 2.0, 3.0];
 /// Default length of the listen backlog.
 const BACKLOG: u32 = 4096;
 /// Name of the figure by length of the backlog.
 const BY_BACKLOG: &str = "Goodput at twice saturation over saturation, by length of the backlog";
-/// Rounds of the sweeps that goals refer to.
-const ROUNDS: usize = 11;
+/// Rounds of the servers that ratios compare.
+const ROUNDS: usize = 7;
 /// The mechanism that goals refer to.
 const SEND: &str = "send";
 /// The mark of servers without admission control.
 const UNBOUNDED_MARK: &str = "no admission";
-/// Further mechanisms measured without admission control, including those of the thesis.
-const UNBOUNDED: [&str; 5] = ["send-ps1", "send-ps2", "devpoll", "epoll", "uring"];
+/// Mechanisms measured without admission control: those of the thesis in every round, others once.
+const OF_THE_THESIS: [&str; 4] = [SEND, "send-ps1", "send-ps2", "devpoll"];
+const UNBOUNDED: [&str; 2] = ["epoll", "uring"];
 /// A path that uses 100 us of CPU time, and the length of its reply.
 const SPIN: (&str, usize) = ("/spin?us=100", "100\n".len());
 
@@ -50,10 +52,11 @@ const NOTES: [&str; 8] = [
      5 s before the measurement, so that queues have grown, and continues until all measured requests \
      have ended.",
     "Saturation is the goodput for 256 clients in a closed loop with a new connection for each request. \
-     `r2` and `r3` are goodput at twice and three times saturation, over the highest goodput of the same \
-     round at rates up to that one (by the median), including the closed loop. For send they are the \
-     median of eleven rounds at 0.9, 1.25, 2 and 3 times saturation; for the others, of a single round. \
-     Where goodput still grows they are 1.",
+     It is measured in each round, just before the other runs of the server, and all rates of the round \
+     are fixed multiples of it. `r2` and `r3` are goodput at twice and three times saturation over \
+     saturation, per round; above 1, an open loop gets more out of the server than a closed one. A round \
+     has all servers that ratios compare, in a shuffled order; the others run once and have no ratios. \
+     Each round has its own seed for the arrivals.",
     "Our servers use admission control by default; `no admission` marks those where it is disabled. The \
      listen backlog then keeps its full length.",
     "The generator never sleeps, except in the runs by number of cores: a reply that wakes its core \
@@ -62,9 +65,11 @@ const NOTES: [&str; 8] = [
      server loses a large part of its response rate beyond saturation; the SEND server keeps nearly \
      all of it with files of 1, 2 and 4 KB. With 6 and 8 KB the network was the limit. In the thesis \
      clients did not give up, which hides work for clients that have left.",
-    "nginx: one worker, `multi_accept on`, files copied from its cache. haproxy replies from memory. A \
+    "nginx: one worker; `nginx shipped` as in Debian's nginx.conf, with `multi_accept off` and 768 \
+     connections; `nginx tuned` with `multi_accept on`, 15,000 connections and files copied from open \
+     descriptors. haproxy replies from memory. A \
      listen backlog has 4,096 entries unless noted (defaults: nginx 511, ours 1,024; h2o uses the \
-     kernel's limit, 4,096 in this namespace). Maximum connections: ours, nginx and h2o 15,000, haproxy \
+     kernel's limit, 4,096 in this namespace). Maximum connections: ours, nginx tuned and h2o 15,000, haproxy \
      9,000, lighttpd 8,000, or 500 with select. The external servers shed no load; they run with these \
      defaults.",
     "The thesis' second core was for a server of one thread. Here a server on two cores has two workers \
@@ -100,11 +105,11 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     };
     for sweep in &all {
         against_rate(sweep, &mut outcome);
-        sweep.goals(&mut outcome);
+        sweep.report(cx, &mut outcome);
     }
     response_times(&all, &mut outcome);
     thesis_ratios(&all, &mut outcome);
-    recovery::run(cx, &mut trials, &usual, &all, &mut outcome)?;
+    recovery::run(cx, &mut trials, &usual, &mut outcome)?;
     if !cx.quick {
         by_backlog(cx, &few, &mut trials, usual, &all, &mut outcome);
         by_cores(cx, &few, &mut trials, usual, &mut outcome)?;
@@ -133,21 +138,19 @@ fn spinning(usual: Setting<'_>) -> Setting<'_> {
     Setting { mark: "spin", file: SPIN, ..usual }
 }
 
-/// Sweeps the servers that goals refer to, once.
+/// Sweeps a few servers, once.
 fn quick<'a>(cx: &Context, trials: &mut Trials<'_>, usual: Setting<'a>) -> Vec<Sweep<'a>> {
-    let mut sends = sweep::of(ours(&[SEND]), usual);
-    let mut others = sweep::of(ours(&[SEND]), spinning(usual));
-    others.extend(sweep::of(vec![servers::NGINX], usual));
-    others.extend(sweep::of(ours(&["epoll"]), unbounded(usual)));
-    let runs = sends.len() * (QUICK.len() + 1) + others.len() * (FEW.len() + 1) + 1;
-    cx.progress.set_length(runs as u64);
-    sweep::all(cx, trials, &mut sends, &QUICK);
-    sweep::all(cx, trials, &mut others, &FEW);
-    sends.append(&mut others);
-    sends
+    let mut all = sweep::of(ours(&[SEND]), usual);
+    all.extend(sweep::of(vec![servers::NGINX], usual));
+    all.extend(sweep::of(ours(&["epoll"]), unbounded(usual)));
+    cx.progress.set_length((all.len() * (EACH.len() + 1) + 2) as u64);
+    for mut round in cx.rounds(1) {
+        sweep::all(cx, trials, &mut all, &EACH, &mut round);
+    }
+    all
 }
 
-/// Sweeps all servers at some rates, a few at all rates, and those of the goals several times.
+/// Sweeps the servers that ratios compare in several rounds, then all others once.
 fn full<'a>(
     cx: &Context,
     few: &[Peer],
@@ -155,28 +158,27 @@ fn full<'a>(
     trials: &mut Trials<'_>,
     outcome: &mut Outcome,
 ) -> Result<Vec<Sweep<'a>>, Failure> {
-    // With admission control, queues do not grow.
-    let often = Setting { seconds: "1.5", max_warm_up: 1.0, ..usual };
-    let mut goals = sweep::of(ours(&[SEND]), often);
-    goals.extend(sweep::of(ours(&[SEND]), spinning(often)));
-    let mut few = few.to_vec();
+    let mut compared = sweep::of(few.to_vec(), usual);
+    compared.extend(sweep::of(ours(&[SEND]), spinning(usual)));
+    compared.extend(sweep::of(ours(&OF_THE_THESIS), unbounded(usual)));
     let mut others = servers::all(cx, outcome)?;
     others.retain(|peer| !few.contains(peer));
-    few.retain(|peer| *peer != Peer::Ours(SEND));
-    let mut few = sweep::of(few, usual);
-    few.extend(sweep::of(ours(&[SEND]), unbounded(usual)));
     let mut others = sweep::of(others, usual);
     others.extend(sweep::of(ours(&UNBOUNDED), unbounded(usual)));
-    let runs = (ROUNDS * goals.len() + few.len()) * (FULL.len() + 1)
-        + others.len() * (FEW.len() + 1)
-        + recovery::ROUNDS;
+    let runs = ROUNDS * compared.len() * (EACH.len() + 1)
+        + compared.len()
+        + others.len() * (ONCE.len() + 1)
+        + 2 * recovery::ROUNDS;
     cx.progress.set_length(runs as u64);
-    (0..ROUNDS).for_each(|_| sweep::all(cx, trials, &mut goals, &FULL));
-    sweep::all(cx, trials, &mut few, &FULL);
-    sweep::all(cx, trials, &mut others, &FEW);
-    goals.append(&mut few);
-    goals.append(&mut others);
-    Ok(goals)
+    for mut round in cx.rounds(ROUNDS) {
+        let multiples = if round.number == 0 { &FIRST[..] } else { &EACH };
+        sweep::all(cx, trials, &mut compared, multiples, &mut round);
+    }
+    for mut round in cx.rounds(1) {
+        sweep::all(cx, trials, &mut others, &ONCE, &mut round);
+    }
+    compared.append(&mut others);
+    Ok(compared)
 }
 
 /// Returns the sweep of our server on a mechanism, with a mark.
@@ -187,40 +189,38 @@ fn of<'a, 'b>(all: &'a [Sweep<'b>], name: &'static str, mark: &str) -> Option<&'
 /// Adds the ratio of response times beyond and below saturation.
 fn response_times(all: &[Sweep<'_>], outcome: &mut Outcome) {
     let Some(send) = of(all, SEND, "") else { return };
-    let ratio = ratios(&send.p99_ms(2.0), &send.p99_ms(0.9));
-    if let Some(ratio) = spread(&ratio) {
-        outcome.ratios.insert("served_p99_over_09c".to_owned(), ratio.median);
-    }
+    let ratio = send.each(|round| {
+        let (beyond, below) = (round.p99_ms(2.0)?, round.p99_ms(0.9)?);
+        // A server that replies to nobody below saturation has no good time beyond it.
+        Some(if below.is_finite() { beyond / below } else { f64::INFINITY })
+    });
+    outcome.ratio("served_p99_over_09c", SEND, ratio);
 }
 
 /// Adds the thesis' comparisons, without admission control (figures 4.3, 4.4, 4.12 and 4.13).
 fn thesis_ratios(all: &[Sweep<'_>], outcome: &mut Outcome) {
     let of = |name: &'static str| of(all, name, UNBOUNDED_MARK);
-    let beyond = |sweep: &Sweep<'_>| [sweep.goodput(2.0), sweep.goodput(3.0)].concat();
-    let mut add_ratio = |name: &str, above: Vec<f64>, below: Vec<f64>| {
-        if let Some(ratio) = spread(&ratios(&above, &below)) {
-            outcome.point("Ratios", "", name, X::Name(UNBOUNDED_MARK.to_owned()), ratio);
-            outcome.ratios.insert(name.to_owned(), ratio.median);
-        }
-    };
+    let beyond = |round: &Measurement<'_>| Some(round.goodput(2.0)? + round.goodput(3.0)?);
     for (name, above, below) in [
         ("send_over_devpoll_past_saturation", SEND, "devpoll"),
         ("ps1_over_devpoll", "send-ps1", "devpoll"),
         ("ps2_over_send", "send-ps2", SEND),
     ] {
-        if let (Some(above), Some(below)) = (of(above), of(below)) {
-            add_ratio(name, beyond(above), beyond(below));
+        if let Some((above, below)) = of(above).zip(of(below)) {
+            outcome.ratio(name, &above.name(), above.over(below, beyond));
         }
     }
-    if let (Some(send), Some(devpoll)) = (of(SEND), of("devpoll")) {
-        add_ratio("send_saturation_over_devpoll", send.saturation(), devpoll.saturation());
+    if let Some((send, devpoll)) = of(SEND).zip(of("devpoll")) {
+        let saturation = |round: &Measurement<'_>| Some(round.saturation());
+        let ratio = send.over(devpoll, saturation);
+        outcome.ratio("send_saturation_over_devpoll", &send.name(), ratio);
     }
 }
 
 fn findings(outcome: &mut Outcome) {
     let (twice, thrice) = (outcome.percentages("_r2"), outcome.percentages("_r3"));
     outcome.shows.push(format!(
-        "Share of the best goodput that remains at three times saturation: {thrice}; at twice: {twice}. \
+        "Goodput at three times saturation, in percent of that in a closed loop: {thrice}; at twice: {twice}. \
          The listen backlog has {BACKLOG} entries, more than a second's work; admission control shortens \
          it. A server whose goodput falls works for clients that have given up."
     ));
@@ -288,7 +288,7 @@ fn against_rate(sweep: &Sweep<'_>, outcome: &mut Outcome) {
 }
 
 /// The servers measured with larger files.
-const BY_SIZE: [Peer; 2] = [Peer::Ours(SEND), servers::NGINX];
+const BY_SIZE: [Peer; 3] = [Peer::Ours(SEND), servers::NGINX, servers::NGINX_SHIPPED];
 
 /// Adds goodput at twice saturation by file size; `measured` has the sweeps of the usual size.
 fn by_size(
@@ -316,7 +316,9 @@ fn by_size(
         let path = format!("/{kib}k.txt");
         let setting = Setting { file: (&path, kib << 10), ..usual };
         let mut sweeps = sweep::of(few.clone(), setting);
-        sweep::all(cx, trials, &mut sweeps, &[2.0]);
+        for mut round in cx.rounds(1) {
+            sweep::all(cx, trials, &mut sweeps, &[2.0], &mut round);
+        }
         sweeps.iter().for_each(|sweep| add_point(kib, sweep));
     }
 }
@@ -340,7 +342,9 @@ fn by_backlog(
     for backlog in [128, 511] {
         let conditions = Conditions { backlog: Some(backlog), unbounded: true, ..usual.conditions };
         let mut sweeps = sweep::of(few.to_vec(), Setting { conditions, ..usual });
-        sweep::all(cx, trials, &mut sweeps, &[2.0]);
+        for mut round in cx.rounds(1) {
+            sweep::all(cx, trials, &mut sweeps, &[2.0], &mut round);
+        }
         sweeps.iter().for_each(|sweep| add_point(backlog, sweep));
     }
     let is_comparable = |sweep: &&Sweep<'_>| match sweep.peer {
@@ -365,7 +369,9 @@ fn by_cores(
         // The generator shares the second core.
         let setting = Setting { conditions, generator: &[], ..usual };
         let mut sweeps = sweep::of(few.to_vec(), setting);
-        sweep::all(cx, trials, &mut sweeps, &[]);
+        for mut round in cx.rounds(1) {
+            sweep::all(cx, trials, &mut sweeps, &[], &mut round);
+        }
         for sweep in &sweeps {
             if let Some(y) = spread(&sweep.saturation()) {
                 let x = X::Name(sweep.peer.to_string());

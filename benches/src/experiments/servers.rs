@@ -7,7 +7,11 @@ use crate::failure::Failure;
 use crate::measure::Peer;
 use crate::outcome::Outcome;
 
-pub(super) const NGINX: Peer = Peer::Nginx("copy-cached");
+/// The mechanism of `--backend auto`, which is compared with other servers.
+pub(crate) const DEFAULT: &str = "uring";
+/// nginx, configured as its experts would, and as Debian ships it.
+pub(super) const NGINX: Peer = Peer::Nginx("tuned");
+pub(super) const NGINX_SHIPPED: Peer = Peer::Nginx("shipped");
 /// External servers besides nginx; included if installed.
 const EXTERNAL: [Peer; 5] = [
     Peer::Lighttpd("select"),
@@ -17,15 +21,23 @@ const EXTERNAL: [Peer; 5] = [
     Peer::H2o,
 ];
 
-/// Returns every available mechanism, nginx and the installed external servers; in a quick run, the
+/// Returns whether a server in a figure is not ours.
+pub(crate) fn is_external(name: &str) -> bool {
+    ["nginx", "lighttpd", "haproxy", "h2o", "hyper", "may_minihttp"]
+        .iter()
+        .any(|external| name.starts_with(external))
+}
+
+/// Returns every available mechanism, nginx in both configurations and the installed external servers; in a quick run, the
 /// same as [`few`]. Records versions, and notes the servers that are not installed.
 pub(super) fn all(cx: &Context, outcome: &mut Outcome) -> Result<Vec<Peer>, Failure> {
-    let mut peers = few(outcome)?;
     if cx.quick {
-        return Ok(peers);
+        return few(outcome);
     }
+    note(NGINX, false, outcome)?;
     let available = backends().into_iter().filter(|backend| backend.available.is_ok());
-    peers = available.map(|backend| Peer::Ours(backend.name)).chain([NGINX]).collect();
+    let peers = available.map(|backend| Peer::Ours(backend.name));
+    let mut peers: Vec<_> = peers.chain([NGINX, NGINX_SHIPPED]).collect();
     for peer in EXTERNAL {
         match note(peer, false, outcome) {
             Ok(()) => peers.push(peer),
@@ -35,11 +47,11 @@ pub(super) fn all(cx: &Context, outcome: &mut Outcome) -> Result<Vec<Peer>, Fail
     Ok(peers)
 }
 
-/// Returns one mechanism of each kind, and nginx.
+/// Returns one mechanism of each kind, and nginx in both configurations.
 pub(super) fn few(outcome: &mut Outcome) -> Result<Vec<Peer>, Failure> {
     note(NGINX, false, outcome)?;
     let ours = available(&["send", "epoll", "uring"]).into_iter().map(Peer::Ours);
-    Ok(ours.chain([NGINX]).collect())
+    Ok(ours.chain([NGINX, NGINX_SHIPPED]).collect())
 }
 
 /// Records the version of an external server. With `build`, a library's server is built first.

@@ -40,8 +40,8 @@ pub(crate) struct Observation {
     /// Requests that were never started because their session failed earlier.
     pub(crate) skipped: u64,
     /// Idle connections, and the number of them closed by the server.
-    pub(crate) cold: u64,
-    pub(crate) cold_lost: u64,
+    pub(crate) idle: u64,
+    pub(crate) idle_lost: u64,
     /// Connections of slow clients, the replies they received, and the connections that the server
     /// closed without a reply.
     pub(crate) slow: u64,
@@ -181,8 +181,8 @@ impl Observation {
             failed: errors_by_name(&stats.errors),
             statuses: stats.statuses.clone(),
             skipped: stats.skipped,
-            cold: stats.cold,
-            cold_lost: stats.cold_lost,
+            idle: stats.idle,
+            idle_lost: stats.idle_lost,
             slow: stats.slow,
             slow_replies: stats.slow_replies,
             slow_lost: stats.slow_lost,

@@ -42,7 +42,7 @@ pub(crate) struct Load {
 
     /// Method of closing a connection after its last request
     #[arg(long, value_name = "MODE", default_value = "server")]
-    ending: CloseKind,
+    close_mode: CloseKind,
 
     /// Maximum number of requests in flight per connection (pipelining)
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -68,7 +68,7 @@ pub(crate) struct Load {
 
     /// Request timeout, from when the request was due; on expiry its connection is reset
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
-    deadline: Duration,
+    timeout: Duration,
 
     /// Local source addresses, used round-robin, such as 127.0.0.2-127.0.0.17; each has its ports
     #[arg(long, value_name = "FIRST-LAST", value_parser = addresses)]
@@ -76,7 +76,7 @@ pub(crate) struct Load {
 
     /// Additional idle connections, opened before the load starts
     #[arg(long, value_name = "N", default_value_t = 0)]
-    cold: u32,
+    idle_connections: u32,
 
     /// Additional clients that receive their replies slowly
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -117,7 +117,7 @@ pub(crate) struct Load {
     /// Poll without sleeping; otherwise the server's replies wake the generator's core, which costs
     /// the server CPU time under low load
     #[arg(long)]
-    busy: bool,
+    busy_poll: bool,
 
     /// Pin the generator to this core
     #[arg(long, value_name = "N")]
@@ -238,14 +238,14 @@ impl Load {
             sessions: self.sessions(&target, model)?,
             model,
             pipeline_depth: self.pipeline,
-            close_mode: match self.ending {
+            close_mode: match self.close_mode {
                 CloseKind::Server => CloseMode::Server,
                 CloseKind::Client => CloseMode::Client,
                 CloseKind::Reset => CloseMode::Reset,
             },
-            timeout: self.deadline,
+            timeout: self.timeout,
             sources: self.sources.clone().map_or(Vec::new(), |addresses| addresses.0),
-            cold: self.cold,
+            idle_connections: self.idle_connections,
             slow: (self.slow_readers > 0 || self.slow_senders > 0).then_some(SlowClients {
                 readers: self.slow_readers,
                 senders: self.slow_senders,
@@ -256,7 +256,7 @@ impl Load {
             duration: self.duration,
             interval: self.interval,
             max_open: self.max_open()?,
-            busy_poll: self.busy,
+            busy_poll: self.busy_poll,
             seed: self.seed,
             log_requests: self.log.is_some(),
         };
@@ -304,8 +304,12 @@ impl Load {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let available =
             descriptors.saturating_sub(Plan::RESERVED_DESCRIPTORS.into()).clamp(1, 1 << 20) as u32;
-        let connections =
-            [self.connections.unwrap_or(0), self.cold, self.slow_readers, self.slow_senders];
+        let connections = [
+            self.connections.unwrap_or(0),
+            self.idle_connections,
+            self.slow_readers,
+            self.slow_senders,
+        ];
         let connections = connections.map(u64::from).iter().sum::<u64>();
         let connections = connections.max(self.max_open.unwrap_or(0).into());
         if connections > available.into() {

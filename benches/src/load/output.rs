@@ -45,11 +45,11 @@ pub(super) fn summary(observation: &Observation) -> String {
             observation.skipped
         ));
     }
-    if observation.cold > 0 {
-        let lost = observation.cold_lost;
+    if observation.idle > 0 {
+        let lost = observation.idle_lost;
         line(format_args!(
-            "  cold     {:>10} idle connections, {lost} closed by the server",
-            observation.cold
+            "  idle     {:>10} connections, {lost} closed by the server",
+            observation.idle
         ));
     }
     if observation.slow > 0 {

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::site::fetch;
-use super::{Conditions, Load, Server, Site, Subject};
+use super::{ClientWork, Conditions, Load, Requests, Server, Site, Subject};
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::outcome;
@@ -42,41 +43,98 @@ impl Callgrind {
         site: &Site,
         connections: usize,
     ) -> Result<f64, Failure> {
-        let few = total(subject, site, connections, FEW)?;
-        let many = total(subject, site, connections, MANY)?;
-        Ok((many as f64 - few as f64) / (MANY - FEW) as f64)
+        let work = ClientWork::new(subject.work, connections, site.reply_bytes(subject.work));
+        between(FEW, MANY, |count| total(subject, site, count, |_| Ok(work)))
+    }
+
+    /// Returns the instructions per request of a server in comparison with others.
+    pub(crate) fn count_requests(
+        &self,
+        subject: &Subject,
+        site: &Site,
+        requests: &PeerRequests<'_>,
+    ) -> Result<f64, Failure> {
+        let PeerRequests { path, kind, connections, few, many } = *requests;
+        let batch = if let Requests::Pipelined(n) = kind { n } else { 1 };
+        let work = |server: &Server| {
+            let (work, reply_bytes) = (Workload::File, fetch(server, path)?.len() * batch);
+            let close = kind == Requests::Close;
+            Ok(ClientWork { work, path, connections, batch, reply_bytes, close })
+        };
+        between(few, many, |count| total(subject, site, count, work))
     }
 }
 
-fn total(subject: &Subject, site: &Site, connections: usize, count: u64) -> Result<u64, Failure> {
-    let log = outcome::directory()?.join(format!("callgrind-{}.log", std::process::id()));
-    let option = format!("--log-file={}", log.display());
-    let args = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &option];
+/// Requests whose instructions are counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerRequests<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) kind: Requests,
+    pub(crate) connections: usize,
+    /// Two numbers of requests, multiples of a batch.
+    pub(crate) few: u64,
+    pub(crate) many: u64,
+}
+
+/// Returns the difference of two totals per request.
+fn between(
+    few: u64,
+    many: u64,
+    total: impl Fn(u64) -> Result<u64, Failure>,
+) -> Result<f64, Failure> {
+    Ok((total(many)? as f64 - total(few)? as f64) / (many - few) as f64)
+}
+
+fn total<'a>(
+    subject: &Subject,
+    site: &Site,
+    count: u64,
+    work: impl Fn(&Server) -> Result<ClientWork<'a>, Failure>,
+) -> Result<u64, Failure> {
+    // One log for each process, as nginx has several.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let prefix = format!("callgrind-{}-{number}.", std::process::id());
+    let directory = outcome::directory()?;
+    let option = format!("--log-file={}", directory.join(format!("{prefix}%p")).display());
+    let args = [
+        "valgrind",
+        "--tool=callgrind",
+        "--trace-children=yes",
+        "--callgrind-out-file=/dev/null",
+        &option,
+    ];
     let conditions = Conditions { under: &args, ..Conditions::default() };
     let server = Server::start_under(subject, site, &conditions)?;
     if subject.work == Workload::File && subject.what == ServerKind::App {
         let what = "the server does not work under valgrind";
         fetch(&server, Workload::PATH).map_err(|e| Failure::new(what, e))?;
     }
-    let reply_bytes = site.reply_bytes(subject.work);
-    let mut load = Load::start(server.address(), subject.work, connections, reply_bytes)?;
+    let mut load = Load::start(server.address(), &work(&server)?)?;
     load.requests(count)?;
     drop(load);
     server.terminate()?;
-    let text = fs::read_to_string(&log)?;
-    let _ = fs::remove_file(&log);
-    collected(&text)
-        .ok_or_else(|| Failure::Run(format!("no total in the log of callgrind:\n{text}")))
+    let mut all = String::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            all += &fs::read_to_string(entry.path())?;
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    collected(&all).ok_or_else(|| Failure::Run(format!("no total in the log of callgrind:\n{all}")))
 }
 
-/// Parses the total from a log such as `==1== Collected : 123456`.
-fn collected(log: &str) -> Option<u64> {
-    let line = log.lines().find(|l| l.contains("Collected :"))?;
-    line.rsplit(':').next()?.trim().parse().ok()
+/// Adds up the totals in logs, in lines such as `==1== Collected : 123456`.
+fn collected(logs: &str) -> Option<u64> {
+    let lines = logs.lines().filter(|line| line.contains("Collected :"));
+    let totals = lines.map(|line| line.rsplit(':').next()?.trim().parse::<u64>().ok());
+    totals.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty()).map(|all| all.iter().sum())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Peer;
     use super::*;
 
     #[test]
@@ -90,9 +148,29 @@ mod tests {
     }
 
     #[test]
+    fn instructions_are_counted_for_every_kind_of_request() {
+        let Ok(callgrind) = Callgrind::find() else { return };
+        let site = Site::bare(b"").unwrap();
+        let count = |peer: Peer, kind| {
+            let (path, connections, few, many) = ("/hello", 8, 160, 480);
+            let requests = PeerRequests { path, kind, connections, few, many };
+            callgrind.count_requests(&peer.subject(), &site, &requests).unwrap()
+        };
+        let pipelined = count(Peer::Ours("epoll"), Requests::Pipelined(16));
+        let close = count(Peer::Ours("epoll"), Requests::Close);
+        assert!(pipelined > 100.0 && pipelined < close, "{pipelined} {close}");
+        if Peer::Nginx("tuned").find(false).is_ok() {
+            // The instructions are those of the worker, a child of the process that is started.
+            assert!(count(Peer::Nginx("tuned"), Requests::KeepAlive) > 100.0);
+        }
+    }
+
+    #[test]
     fn total_is_parsed_from_the_log() {
         let log = "==7== Events    : Ir\n==7== Collected : 1234567\n==7==\n";
         assert_eq!(super::collected(log), Some(1_234_567));
+        let of_children = format!("{log}==8== Collected : 33\n");
+        assert_eq!(super::collected(&of_children), Some(1_234_600));
         assert_eq!(super::collected("==7== killed\n"), None);
     }
 }

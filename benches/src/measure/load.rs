@@ -18,6 +18,28 @@ pub(crate) struct Window {
     pub(crate) cpu_ns: u64,
 }
 
+/// The requests of a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientWork<'a> {
+    pub(crate) work: Workload,
+    pub(crate) path: &'a str,
+    pub(crate) connections: usize,
+    /// Requests sent at once.
+    pub(crate) batch: usize,
+    /// The length of the reply to a batch.
+    pub(crate) reply_bytes: usize,
+    /// Whether each batch has its own connection.
+    pub(crate) close: bool,
+}
+
+impl ClientWork<'_> {
+    /// Returns single requests of a workload on open connections.
+    pub(crate) fn new(work: Workload, connections: usize, reply_bytes: usize) -> Self {
+        let path = Workload::PATH;
+        ClientWork { work, path, connections, batch: 1, reply_bytes, close: false }
+    }
+}
+
 /// A client with open connections, terminated on drop.
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -29,16 +51,13 @@ pub(crate) struct Load {
 
 impl Load {
     /// Starts a client, which opens its connections.
-    pub(crate) fn start(
-        to: SocketAddr,
-        work: Workload,
-        connections: usize,
-        reply_bytes: usize,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn start(to: SocketAddr, of: &ClientWork<'_>) -> Result<Self, Failure> {
         let mut child = Command::new(super::server::program()?)
-            .args(["client", "--work", work.name(), "--connect", &to.to_string()])
-            .args(["--connections", &connections.to_string()])
-            .args(["--reply-bytes", &reply_bytes.to_string()])
+            .args(["client", "--work", of.work.name(), "--connect", &to.to_string()])
+            .args(["--connections", &of.connections.to_string()])
+            .args(["--reply-bytes", &of.reply_bytes.to_string()])
+            .args(["--path", of.path, "--batch", &of.batch.to_string()])
+            .args(of.close.then_some("--close"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -15,12 +15,12 @@ mod site;
 mod trial;
 mod wrk;
 
-pub(crate) use callgrind::Callgrind;
+pub(crate) use callgrind::{Callgrind, PeerRequests};
 pub(crate) use cpu::{
     CLIENT_CORE, CpuTime, OtherPrograms, SERVER_CORE, Switches, pin, raise_descriptors,
 };
 pub(crate) use h2load::{H2load, H2loadObservation};
-pub(crate) use load::{Load, Window};
+pub(crate) use load::{ClientWork, Load, Window};
 pub(crate) use namespace::enter_own_network;
 pub(crate) use network::TcpCounts;
 pub(crate) use peer::Peer;

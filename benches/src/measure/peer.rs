@@ -50,7 +50,7 @@ impl Peer {
     /// Returns its name in the names of ratios.
     pub(crate) fn short_name(self) -> String {
         match self {
-            Nginx(_) => "nginx".to_owned(),
+            Nginx("tuned") => "nginx".to_owned(),
             peer => peer.to_string().replace(['-', ' '], "_"),
         }
     }

@@ -1,6 +1,6 @@
 //! A server under load, and the cost of its requests.
 
-use super::{Load, Server, Site, Subject};
+use super::{ClientWork, Load, Server, Site, Subject};
 use crate::failure::Failure;
 
 /// The cost of a number of requests.
@@ -68,7 +68,8 @@ impl UnderLoad {
     ) -> Result<Self, Failure> {
         let server = Server::start(subject, site)?;
         let reply_bytes = site.reply_bytes(subject.work);
-        let mut load = Load::start(server.address(), subject.work, connections, reply_bytes)?;
+        let work = ClientWork::new(subject.work, connections, reply_bytes);
+        let mut load = Load::start(server.address(), &work)?;
         load.requests(warm_up)?;
         Ok(UnderLoad { load, server })
     }

@@ -85,7 +85,7 @@ impl Site {
     /// Returns the length of the reply.
     pub(crate) fn reply_bytes(&self, work: Workload) -> usize {
         match work {
-            Workload::Echo => work.request().len(),
+            Workload::Echo => Workload::ECHO.len(),
             Workload::File => self.reply_bytes,
         }
     }

@@ -77,6 +77,8 @@ impl Trial {
 #[derive(Debug)]
 pub(crate) struct Trials<'a> {
     site: &'a Site,
+    /// Seed of the load.
+    seed: u64,
     /// Maximum number of attempts at a run.
     attempts: usize,
     /// Number of discarded runs.
@@ -93,12 +95,18 @@ impl<'a> Trials<'a> {
     pub(crate) fn new(site: &'a Site, attempts: usize) -> Self {
         Trials {
             site,
+            seed: 1,
             attempts,
             discarded: 0,
             skipped: 0,
             unreliable: Vec::new(),
             lost: Vec::new(),
         }
+    }
+
+    /// Sets the seed of the load of the next runs.
+    pub(crate) fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
     }
 
     /// Runs `peer` under `lab load` with the options `args`, on a path whose body has `bytes` bytes.
@@ -110,17 +118,19 @@ impl<'a> Trials<'a> {
         args: &[&str],
     ) -> Result<Trial, Failure> {
         let mut attempt = 1;
+        let seed = self.seed.to_string();
+        let args = [args, &["--seed", &seed]].concat();
         loop {
             let mut server = Server::start_under(&peer.subject(), self.site, conditions)?;
             server.check_reply(path, bytes)?;
-            let trial = run(&server, path, args)?;
+            let trial = run(&server, path, &args)?;
             if let Some(reason) = &trial.observed.partial {
                 return Err(Failure::Run(format!("{peer}: {reason}")));
             }
-            if trial.observed.cold_lost > 0 {
-                let Observation { load, cold, cold_lost, .. } = &trial.observed;
+            if trial.observed.idle_lost > 0 {
+                let Observation { load, idle, idle_lost, .. } = &trial.observed;
                 self.lost.push(format!(
-                    "{peer}, {load}: the server closed {cold_lost} of {cold} idle connections."
+                    "{peer}, {load}: the server closed {idle_lost} of {idle} idle connections."
                 ));
             }
             let Some(doubt) = trial.observed.doubts.first() else { return Ok(trial) };
@@ -208,7 +218,7 @@ fn run(server: &Server, path: &str, args: &[&str]) -> Result<Trial, Failure> {
 /// sleeping core is expensive on a virtual machine, and more frequent at low load.
 pub(crate) fn busy_option() -> &'static [&'static str] {
     let has_core = available_parallelism().is_ok_and(|cores| cores.get() > CLIENT_CORE);
-    if has_core { &["--busy"] } else { &[] }
+    if has_core { &["--busy-poll"] } else { &[] }
 }
 
 /// Runs `lab load` on the client core. Calls `at` at the start and at the end of the measurement.

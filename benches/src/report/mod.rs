@@ -21,8 +21,8 @@ pub(crate) fn write(options: &Report) -> Result<(), Failure> {
         let text = "no runs to report; use `lab run ID` first".to_owned();
         return Err(Failure::Run(text));
     }
-    let path = options.output.clone().unwrap_or_else(|| directory.join("report.html"));
-    fs::write(&path, page::html(&runs)?)
+    let path = &options.output;
+    fs::write(path, page::html(&runs)?)
         .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))?;
     say(path.display())?;
     if let Some(directory) = &options.figures {

@@ -4,6 +4,7 @@ use super::{plot, regime};
 use crate::experiments;
 use crate::failure::Failure;
 use crate::outcome::{Outcome, Series, X};
+use crate::ratio::Ratio;
 use crate::run::number;
 
 /// Light or dark, according to the reader's system.
@@ -21,6 +22,8 @@ li { overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 .paper { opacity: .8; font-style: italic; }
 .faint { opacity: .7; font-size: .9rem; }
+.yes { color: #2a8a4a; } .no { color: #c0392b; font-weight: bold; } .open { color: #b07a10; }
+summary { cursor: pointer; }
 .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
 ";
 
@@ -90,11 +93,11 @@ fn experiment(page: &mut String, run: &Outcome) -> Result<(), Failure> {
         let series: Vec<_> = run.series.iter().filter(|s| s.figure == name).collect();
         figure(page, name, &series, run.papers.get(name))?;
     }
-    *page += "<h3>Notes</h3>\n<ul>\n";
+    *page += "<details><summary>Notes</summary>\n<ul>\n";
     for note in &run.notes {
         *page += &format!("<li>{}\n", prose(note));
     }
-    *page += "</ul>\n";
+    *page += "</ul></details>\n";
     Ok(())
 }
 
@@ -109,10 +112,38 @@ pub(super) fn figures(run: &Outcome) -> Vec<&str> {
     figures
 }
 
+/// Adds the ratios: those with goals, and folded the others.
 fn ratios(page: &mut String, run: &Outcome) {
-    *page += "<h3>Ratios</h3>\n<table>\n";
-    for (name, value) in &run.ratios {
-        *page += &format!("<tr><td>{}<td>{}\n", escape(name), number(*value));
+    let (goals, others): (Vec<_>, Vec<_>) =
+        run.ratios.iter().partition(|(_, ratio)| ratio.goal.is_some());
+    if !goals.is_empty() {
+        *page += "<h3>Goals</h3>\n";
+        ratio_table(page, &goals);
+    }
+    if !others.is_empty() {
+        *page += "<details><summary>Ratios without a goal</summary>\n";
+        ratio_table(page, &others);
+        *page += "</details>\n";
+    }
+}
+
+fn ratio_table(page: &mut String, ratios: &[(&String, &Ratio)]) {
+    *page += "<table><tr><th>ratio<th>of<th>median<th>95 % interval<th>rounds<th>goal<th>met\n";
+    for (name, ratio) in ratios {
+        let rounds = match ratio.per_round.len() {
+            0 => "unknown".to_owned(),
+            rounds => rounds.to_string(),
+        };
+        let met =
+            ratio.met.map_or(String::new(), |met| format!("<span class=\"{met}\">{met}</span>"));
+        *page += &format!(
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{rounds}<td>{}<td>{met}\n",
+            escape(name),
+            escape(ratio.mechanism.as_deref().unwrap_or("")),
+            number(ratio.value),
+            ratio.interval(),
+            ratio.goal.map_or(String::new(), |goal| goal.to_string()),
+        );
     }
     *page += "</table>\n";
 }
@@ -125,7 +156,8 @@ fn figure(
 ) -> Result<(), Failure> {
     let unit = &series[0].unit;
     let unit = if unit.is_empty() { String::new() } else { format!(" [{unit}]") };
-    *page += &format!("<h3>{}{}</h3>\n<p class=\"key\">", escape(name), escape(&unit));
+    let heading = format!("{}{}", escape(name), escape(&unit));
+    *page += &format!("<details><summary>{heading}</summary>\n<p class=\"key\">");
     for (s, colour) in series.iter().zip(plot::colours()).filter(|(s, _)| !s.name.is_empty()) {
         let key = format!("<span style=\"background:{colour}\"></span>{}", escape(&s.name));
         *page += &key;
@@ -136,6 +168,7 @@ fn figure(
         *page += &format!("<p class=\"paper\">{}</p>\n", prose(text));
     }
     table(page, series);
+    *page += "</details>\n";
     Ok(())
 }
 
@@ -207,4 +240,25 @@ pub(super) fn escape(text: &str) -> String {
         }
     }
     safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statistics::spread;
+
+    #[test]
+    fn goals_are_shown_and_the_rest_is_folded() {
+        let mut run = Outcome::new("preempt");
+        run.ratio("wait_mode_over_send", "send", vec![9.0, 11.0, 12.0, 9.5, 13.0]);
+        run.ratio("epoll_over_send", "send", vec![8.0; 5]);
+        run.point("Time", "us", "send", X::Name("here".into()), spread(&[1.0]).unwrap());
+        let page = html(&[run]).unwrap();
+        let row = page.lines().find(|line| line.contains("wait_mode_over_send")).unwrap();
+        assert!(row.contains("<td>send<td>11.000<td>9.000 to 13.000<td>5<td>at least 10"), "{row}");
+        assert!(row.ends_with("<span class=\"open\">open</span>"), "{row}");
+        let shown = page.split("<details>").next().unwrap();
+        assert!(shown.contains("wait_mode_over_send"), "{shown}");
+        assert!(!shown.contains("epoll_over_send") && !shown.contains("Time"), "{shown}");
+    }
 }

@@ -36,8 +36,13 @@ const PALETTE: [RGBColor; 16] = [
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 
-/// Width and height of a plot.
+/// Width and height of a plot, the height without labels that need more than one line.
 const SIZE: (u32, u32) = (900, 280);
+/// Mean width of a character of a label, in pixels.
+const CHARACTER: u32 = 8;
+/// Width of the labels of the vertical axis, and of the margins.
+const LEFT: u32 = 70;
+const MARGIN: u32 = 8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
@@ -50,8 +55,9 @@ pub(super) fn colours() -> impl Iterator<Item = String> {
 /// Draws the series of one figure.
 pub(super) fn svg(series: &[&Series]) -> Result<String, Failure> {
     let mut text = String::new();
-    let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
     let bars = series.iter().flat_map(|s| &s.points).any(|p| matches!(p.x, X::Name(_)));
+    let size = (SIZE.0, height(series));
+    let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
     let result = if bars { draw_bars(&area, series) } else { draw_curves(&area, series) };
     result.map_err(|e| Failure::new("cannot draw a plot", e))?;
     area.present().map_err(|e| Failure::new("cannot draw a plot", e))?;
@@ -77,7 +83,7 @@ pub(super) fn standalone(title: &str, series: &[&Series]) -> Result<String, Fail
         x += width;
     }
     let heading = y + 16;
-    let (width, height) = (SIZE.0, SIZE.1 as usize + heading);
+    let (width, height) = (SIZE.0, height(series) as usize + heading);
     let style = "svg{color:#1f2328;background:#fff}text{font:14px sans-serif;fill:currentColor}\
                  @media(prefers-color-scheme:dark){svg{color:#e6edf3;background:#0d1117}}";
     Ok(format!(
@@ -87,6 +93,44 @@ pub(super) fn standalone(title: &str, series: &[&Series]) -> Result<String, Fail
         escape(title),
         escape(unit)
     ))
+}
+
+/// Returns the height of a plot.
+fn height(series: &[&Series]) -> u32 {
+    let names = names(series);
+    SIZE.1 + if is_upright(&names) { longest(&names) } else { 0 }
+}
+
+/// Returns the names on the horizontal axis; none if it has numbers.
+fn names(series: &[&Series]) -> Vec<String> {
+    let names = positions(series).into_iter().filter(|x| matches!(x, X::Name(_)));
+    names.map(X::to_string).collect()
+}
+
+/// Returns the width of the longest label, in pixels.
+fn longest(names: &[String]) -> u32 {
+    names.iter().map(|name| name.chars().count() as u32 * CHARACTER).max().unwrap_or(0)
+}
+
+/// Returns whether the labels would overlap side by side, so that they stand upright.
+fn is_upright(names: &[String]) -> bool {
+    let room = SIZE.0 - LEFT - 2 * MARGIN;
+    (longest(names) + CHARACTER) * names.len() as u32 > room
+}
+
+/// Returns the highest value to draw. Whiskers beyond it are cut, so that one slow round does not
+/// flatten the medians.
+fn top(series: &[&Series]) -> f64 {
+    let points = || series.iter().flat_map(|s| &s.points);
+    let finite = |values: &mut dyn Iterator<Item = f64>| {
+        values.filter(|value| value.is_finite()).fold(0.0, f64::max)
+    };
+    let median = finite(&mut points().map(|p| p.y.median));
+    let high = finite(&mut points().map(|p| p.y.high));
+    match high.min(1.25 * median) {
+        top if top > 0.0 => 1.05 * top,
+        _ => 1.0,
+    }
 }
 
 type DrawResult = Result<(), Box<dyn std::error::Error>>;
@@ -100,15 +144,21 @@ fn draw_bars(area: &Area<'_>, series: &[&Series]) -> DrawResult {
         for point in &s.points {
             let at = names.iter().position(|n| **n == point.x).unwrap_or(0) as f64;
             let left = at + 0.1 + width * k as f64;
-            let bar = [(left, 0.0), (left + width * 0.92, point.y.median)];
+            let top = chart.y_range().end;
+            let bar = [(left, 0.0), (left + width * 0.92, point.y.median.min(top))];
             chart.draw_series([Rectangle::new(bar, colour.filled())])?;
             whisker(&mut chart, left + width * 0.46, point.y.low..point.y.high)?;
         }
     }
     let (_, pixels) = chart.plotting_area().get_pixel_range();
+    let is_upright = is_upright(&self::names(series));
     for (i, name) in names.iter().enumerate() {
         let (x, _) = chart.backend_coord(&(i as f64 + 0.5, 0.0));
-        let style = label().pos(Pos::new(HPos::Center, VPos::Top));
+        let style = if is_upright {
+            label().transform(FontTransform::Rotate270).pos(Pos::new(HPos::Right, VPos::Center))
+        } else {
+            label().pos(Pos::new(HPos::Center, VPos::Top))
+        };
         area.draw(&Text::new(name.to_string(), (x, pixels.end + 6), style))?;
     }
     Ok(())
@@ -139,13 +189,17 @@ fn chart<'a, 'b>(
     series: &[&Series],
     numbers: bool,
 ) -> Result<Chart<'a, 'b>, Box<dyn std::error::Error>> {
-    let top = series.iter().flat_map(|s| &s.points).map(|p| p.y.high).fold(0.0, f64::max);
+    let names = names(series);
     let label_of_x = label_of_x(&series[0].figure).filter(|_| numbers);
     let mut chart = ChartBuilder::on(area)
-        .margin(8)
-        .x_label_area_size(if label_of_x.is_some() { 48 } else { 30 })
-        .y_label_area_size(70)
-        .build_cartesian_2d(x, 0.0..if top > 0.0 { top * 1.05 } else { 1.0 })?;
+        .margin(MARGIN)
+        .x_label_area_size(match (&label_of_x, is_upright(&names)) {
+            (Some(_), _) => 48,
+            (None, true) => 30 + longest(&names),
+            (None, false) => 30,
+        })
+        .y_label_area_size(LEFT)
+        .build_cartesian_2d(x, 0.0..top(series))?;
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -182,10 +236,16 @@ fn round(value: f64) -> String {
     text
 }
 
+/// Draws a whisker, with an arrowhead where it is cut.
 fn whisker(chart: &mut Chart<'_, '_>, x: f64, range: Range<f64>) -> DrawResult {
-    if range.start < range.end {
-        let ends = vec![(x, range.start), (x, range.end)];
-        chart.draw_series([PathElement::new(ends, INK.mix(0.8))])?;
+    if range.start >= range.end {
+        return Ok(());
+    }
+    let top = chart.y_range().end;
+    let ends = vec![(x, range.start.min(top)), (x, range.end.min(top))];
+    chart.draw_series([PathElement::new(ends, INK.mix(0.8))])?;
+    if range.end > top {
+        chart.draw_series([TriangleMarker::new((x, top), 5, INK.mix(0.8).filled())])?;
     }
     Ok(())
 }
@@ -224,6 +284,33 @@ mod tests {
         let svg = standalone("a < b", &[&series]).unwrap();
         assert!(svg.contains("a &lt; b [ns]") && svg.contains(">floor</text>"));
         assert!(svg.contains("prefers-color-scheme:dark"));
+    }
+
+    #[test]
+    fn labels_that_would_overlap_stand_upright() {
+        let names = |count: usize| vec!["nginx shipped".to_owned(); count];
+        assert!(!is_upright(&names(7)) && is_upright(&names(8)));
+        let points = |count| {
+            let y = Spread { median: 2.0, low: 1.0, high: 3.0 };
+            let point = |i| Point { x: X::Name(format!("nginx shipped {i}")), y };
+            Series {
+                points: (0..count).map(point).collect(),
+                ..series([X::Number(0.0), X::Number(1.0)])
+            }
+        };
+        assert_eq!(svg(&[&points(12)]).unwrap().matches("rotate(270").count(), 12);
+        assert_eq!(svg(&[&points(2)]).unwrap().matches("rotate(270").count(), 0);
+    }
+
+    #[test]
+    fn one_slow_round_does_not_flatten_the_medians() {
+        let mut series = series([X::Number(1.0), X::Number(9.0)]);
+        series.points[1].y.high = 500.0;
+        assert_eq!(top(&[&series]), 1.05 * 2.5);
+        series.points[1].y.high = f64::INFINITY;
+        assert!(svg(&[&series]).unwrap().contains("<polygon"));
+        series.points.clear();
+        assert_eq!(top(&[&series]), 1.0);
     }
 
     #[test]

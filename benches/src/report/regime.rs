@@ -1,5 +1,6 @@
-//! The regime map: the best mechanism for each workload on this machine.
+//! The regime map: the mechanisms for each workload on this machine, the default one first.
 
+use crate::experiments::{DEFAULT, is_external};
 use crate::outcome::{Outcome, X};
 
 use super::page::escape;
@@ -130,13 +131,6 @@ impl Row {
     }
 }
 
-/// Returns whether a server is not ours.
-fn is_external(name: &str) -> bool {
-    ["nginx", "lighttpd", "haproxy", "h2o", "hyper", "may_minihttp"]
-        .iter()
-        .any(|external| name.starts_with(external))
-}
-
 /// Formats a value with enough digits to distinguish two servers.
 fn short(value: f64) -> String {
     match value {
@@ -151,35 +145,34 @@ pub(super) fn map(runs: &[Outcome]) -> String {
     let mut rows = String::new();
     for row in &ROWS {
         let ranking = row.ranking(runs);
-        let (others, ours): (Vec<_>, Vec<_>) =
-            ranking.iter().partition(|(name, _)| is_external(name));
-        let cell = |found: Option<&&(String, f64)>| {
-            found.map_or(String::new(), |(name, value)| {
-                format!("<b>{}</b> {}", escape(name), short(*value))
-            })
+        let list = |filter: fn(&str) -> bool| {
+            let some = ranking.iter().filter(|(name, _)| filter(name));
+            let some =
+                some.map(|(name, value)| format!("<b>{}</b> {}", escape(name), short(*value)));
+            some.collect::<Vec<_>>().join(", ")
         };
-        if ours.is_empty() {
+        let default = list(|name| name == DEFAULT);
+        let others = list(|name| name != DEFAULT && !is_external(name));
+        if default.is_empty() && others.is_empty() {
             continue;
         }
         rows += &format!(
-            "<tr><td><a href=\"#{}\">{}</a><td>{}<td>{}<td>{}<td>{}\n",
+            "<tr><td><a href=\"#{}\">{}</a><td>{}<td>{default}<td>{others}<td>{}\n",
             row.experiment,
             escape(row.workload),
             escape(row.unit),
-            cell(ours.first()),
-            cell(ours.get(1)),
-            cell(others.first()),
+            list(is_external),
         );
     }
     if rows.is_empty() {
         return rows;
     }
     format!(
-        "<h2 id=\"map\">The best mechanism by workload</h2>\n\
-         <p>Medians of the last runs on this machine. Differences of a few percent are noise; the \
-                  figures below show the spread.</p>\n\
-         <table class=\"map\"><tr><th>workload<th>measured in<th>best<th>second<th>best external server\n\
-         {rows}</table>\n"
+        "<h2 id=\"map\">The mechanisms by workload</h2>\n\
+         <p>Medians of the last runs on this machine, best first. Differences of a few percent are noise; \
+         the figures below show the spread.</p>\n\
+         <table class=\"map\"><tr><th>workload<th>measured in<th>{DEFAULT}, the default<th>others\
+         <th>other servers\n{rows}</table>\n"
     )
 }
 
@@ -189,16 +182,24 @@ mod tests {
     use crate::statistics::spread;
 
     #[test]
-    fn map_ranks_mechanisms_and_excludes_floors() {
+    fn map_has_the_default_first_and_excludes_floors() {
         let mut run = Outcome::new("peers");
         let figure = "Server CPU per request, a file of 1 KiB";
-        let all = [("epoll", 6.0), ("uring", 5.5), ("epoll floor", 4.0), ("nginx shipped", 12.0)];
+        let all = [
+            ("send", 7.0),
+            ("epoll", 6.0),
+            ("uring", 5.5),
+            ("epoll floor", 4.0),
+            ("nginx shipped", 12.0),
+        ];
         for (name, us) in all {
             run.point(figure, "us", "server", X::Name(name.into()), spread(&[us]).unwrap());
         }
         let map = map(&[run]);
         let row = map.lines().find(|line| line.contains("a file of 1 KiB")).unwrap();
-        assert!(row.contains("<td><b>uring</b> 5.50<td><b>epoll</b> 6.00<td><b>nginx shipped</b>"));
+        let cells =
+            "<td><b>uring</b> 5.50<td><b>epoll</b> 6.00, <b>send</b> 7.00<td><b>nginx shipped</b>";
+        assert!(row.contains(cells), "{row}");
         assert!(!map.contains("floor") && !map.contains("a file of 1 MiB"));
     }
 }

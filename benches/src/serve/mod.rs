@@ -131,7 +131,8 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
         max_connections: 15_000,
         ..Config::default()
     };
-    let limits = Limits { max_keep_alive_requests: u32::MAX, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_keep_alive_requests = u32::MAX;
     let server = evring_httpd::Server::builder()
         .listen("127.0.0.1:0")
         .backend(&options.mechanism)
@@ -139,7 +140,7 @@ fn httpd(options: &Serve) -> Result<Value, Failure> {
         .limits(limits)
         .files(options.root()?)
         .workers(options.cores.len() as u16)
-        .lab()
+        .lab_routes()
         .route("/hello", |_: evring_httpd::Request| HELLO)
         .start();
     let ended = |e| Failure::new(&options.mechanism, e);

@@ -48,6 +48,8 @@
 //! (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;
+#[cfg(feature = "sandbox")]
+pub mod sandbox;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

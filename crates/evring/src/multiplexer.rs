@@ -134,7 +134,7 @@ pub struct Stats {
     /// Connections served per second under the last overload; 0 if there was none.
     pub service_rate: u32,
     /// Connections reset because their address had reached its maximum ([`Config::max_per_address`]).
-    pub refused_addresses: u64,
+    pub rejected_addresses: u64,
     /// Connections that were reset at the stop before they were admitted.
     pub reset_at_stop: u64,
     /// Idle connections closed to make room for others.

@@ -121,7 +121,7 @@ fn connections_of_one_address_are_limited() {
         let served = (SHARE + others.len()) as u64;
         drop((clients, others));
         let stats = server.stop();
-        assert_eq!(stats.refused_addresses, 40 - SHARE as u64, "{name}");
+        assert_eq!(stats.rejected_addresses, 40 - SHARE as u64, "{name}");
         assert_eq!((stats.accepted, stats.closed), (served, served), "{name}");
     });
 }
@@ -173,7 +173,7 @@ fn closed_idle_connection_no_longer_counts_for_its_address() {
         assert!(is_served(&mut again), "{name}");
         drop((clients, again));
         let stats = server.stop();
-        assert_eq!((stats.idle_closed, stats.refused_addresses), (6, 1), "{name}");
+        assert_eq!((stats.idle_closed, stats.rejected_addresses), (6, 1), "{name}");
     });
 }
 
@@ -184,6 +184,6 @@ fn connections_of_one_address_are_unlimited_by_default() {
         let mut clients: Vec<_> = (0..40).map(|_| server.connect_from(2)).collect();
         assert!(clients.iter_mut().all(is_served), "{name}");
         drop(clients);
-        assert_eq!(server.stop().refused_addresses, 0, "{name}");
+        assert_eq!(server.stop().rejected_addresses, 0, "{name}");
     });
 }

@@ -14,48 +14,32 @@
 //! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
 //! ranges and precompressed files. Malformed requests are rejected. It does not support TLS.
 
-mod body;
-mod cache;
-mod clock;
-mod coding;
-mod conditions;
-mod conversion;
-mod dispatch;
-mod error_responses;
-mod files;
+mod decision;
+mod file_options;
+#[cfg(feature = "cli")]
+mod flags;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
-mod guard;
-mod handler;
-mod head_errors;
-mod host;
-mod lab;
 mod limits;
-mod listing;
-mod log;
-mod metrics;
-mod path;
-mod range;
-mod reply;
-mod request;
-mod respond;
-mod routes;
-pub mod server;
+mod message;
+mod response;
+mod server;
 mod site;
-mod state;
-mod status;
-mod work;
 
 pub use bytes;
 pub use evring;
-pub use evring::{AnyMechanism, Config, Root};
-pub use handler::{Answer, Body, BodySink, Handler, IntoResponse, Request, Response, shed_if_late};
+pub use evring::{Config, Root};
+pub use file_options::FileOptions;
 pub use http;
 pub use limits::Limits;
-pub use log::AccessLog;
-pub use server::{Error, Server};
+pub use server::options::{Addresses, ConnectionLimits, Options};
+pub use server::{Builder, Error, Handle, Server};
 pub use site::Site;
-pub use state::State;
+pub use site::handler::{
+    Answer, Body, BodySink, Handler, IntoResponse, Request, Response, shed_if_late,
+};
+pub use site::log::AccessLog;
+pub use site::state::State;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

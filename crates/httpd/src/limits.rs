@@ -4,42 +4,68 @@ use std::time::Duration;
 
 use evring::{FileOp, HIGH_WATER};
 
+#[cfg(feature = "cli")]
+use crate::flags;
+
 /// Limits per client and for the server's memory. Every resource is bounded.
+///
+/// ```
+/// let mut limits = evring_httpd::Limits::default();
+/// limits.max_body_bytes = 8 << 20;
+/// let server = evring_httpd::Server::builder().limits(limits);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Limits"))]
 pub struct Limits {
-    /// Maximum bytes of a request line with its line end; a longer one gets 414.
+    /// Maximum bytes of a request line, including the URI, up to 16384; longer ones get 414
+    #[cfg_attr(feature = "cli", arg(long = "max-request-line", value_name = "BYTES", default_value_t = Limits::default().max_request_line_bytes, value_parser = flags::range(64, Limits::MAX_HEAD_BYTES as u64)))]
     pub max_request_line_bytes: usize,
-    /// Maximum bytes of a request's head, up to [`Limits::MAX_HEAD_BYTES`]; a longer one gets 431.
+    /// Maximum bytes of a request's head, up to 16384; longer ones get 431
+    #[cfg_attr(feature = "cli", arg(long = "max-header-size", value_name = "BYTES", default_value_t = Limits::default().max_head_bytes, value_parser = flags::range(64, Limits::MAX_HEAD_BYTES as u64)))]
     pub max_head_bytes: usize,
-    /// Maximum header fields of a request, up to [`Limits::MAX_HEADERS`]; more get 431.
+    /// Maximum header fields of a request, up to 64; more get 431
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = Limits::default().max_headers, value_parser = flags::range(1, Limits::MAX_HEADERS as u64)))]
     pub max_headers: usize,
-    /// Maximum bytes of a request's body; a longer one gets 413.
+    /// Maximum bytes of a request's body; longer ones get 413
+    #[cfg_attr(feature = "cli", arg(long = "max-body-size", value_name = "BYTES", default_value_t = Limits::default().max_body_bytes))]
     pub max_body_bytes: u64,
-    /// Maximum bytes of memory for all request bodies that are being received. A request that
-    /// needs more gets 503.
+    /// Maximum bytes of memory per worker for request bodies that are being received; a request that
+    /// needs more gets 503
+    #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = Limits::default().max_body_memory))]
     pub max_body_memory: usize,
-    /// Maximum requests per connection.
+    /// Maximum requests per connection
+    #[cfg_attr(feature = "cli", arg(long = "keep-alive-requests", value_name = "N", default_value_t = Limits::default().max_keep_alive_requests, value_parser = clap::value_parser!(u32).range(1..)))]
     pub max_keep_alive_requests: u32,
-    /// Maximum time to receive a request's head, from its first byte or from the connect.
+    /// Maximum time to receive a request's head, from its first byte or from the connect
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(Limits::default().header_timeout), value_parser = flags::seconds))]
     pub header_timeout: Duration,
-    /// Maximum idle time between two requests.
+    /// Maximum idle time between two requests
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(Limits::default().keep_alive_timeout), value_parser = flags::seconds))]
     pub keep_alive_timeout: Duration,
-    /// Interval at which a client's progress is checked, in sending a body and in receiving
-    /// responses. Also the maximum time of a file operation.
+    /// Interval at which a client's progress in receiving a response or sending a body is checked; also the
+    /// maximum time of a file operation
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(Limits::default().progress_interval), value_parser = flags::seconds))]
     pub progress_interval: Duration,
-    /// Minimum rate, in bytes per second, averaged over `progress_interval`. A client that receives
-    /// more slowly is reset; one that sends a body more slowly gets 408.
+    /// Minimum rate of a client, in bytes per second, averaged over --progress-interval. One that receives
+    /// more slowly is reset; one that sends a body more slowly gets 408
+    #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = Limits::default().min_rate, value_parser = clap::value_parser!(u32).range(1..)))]
     pub min_rate: u32,
-    /// Maximum bytes of a file that is cached in memory, up to 64 KiB.
+    /// Maximum bytes of a file that is cached in memory, up to 64 KiB
+    #[cfg_attr(feature = "cli", arg(skip = Limits::default().max_cached_file_bytes))]
     pub max_cached_file_bytes: u32,
-    /// Maximum bytes of the cache.
+    /// Maximum bytes of the file cache per worker
+    #[cfg_attr(feature = "cli", arg(long = "cache-size", value_name = "BYTES", default_value_t = Limits::default().cache_bytes))]
     pub cache_bytes: usize,
-    /// Maximum files in the cache.
+    /// Maximum files in the cache, per worker
+    #[cfg_attr(feature = "cli", arg(skip = Limits::default().cache_files))]
     pub cache_files: usize,
-    /// Maximum open files that are too large for the cache. Files that are not being sent are
-    /// closed to make room; if all are being sent, a request for another one gets 503.
+    /// Maximum open files per worker that are too large for the cache. Files that are not being sent are
+    /// closed to make room; if all are being sent, a request for another one gets 503
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = Limits::default().max_open_files, value_parser = flags::range(1, u32::MAX.into())))]
     pub max_open_files: usize,
-    /// Time that a cached file is used without revalidation.
+    /// Time that a cached file is used without revalidation; 0 revalidates at each request
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(Limits::default().cache_ttl), value_parser = flags::seconds_or_none))]
     pub cache_ttl: Duration,
 }
 
@@ -51,17 +77,24 @@ impl Limits {
     /// Maximum of [`Limits::max_headers`].
     pub const MAX_HEADERS: usize = 64;
 
+    /// Memory of the positions of a field in a head that waits, in bytes.
+    pub(crate) const FIELD_BYTES: usize = 16;
+
     /// Maximum overhead of a request's field or of a cached file, in bytes.
     const OVERHEAD: usize = 1024;
 
     /// Returns the maximum bytes that a site holds for `connections`, without the memory of the
     /// mechanism, of handlers and of directory listings.
     pub(crate) fn memory(&self, connections: u32) -> usize {
-        let head = self.max_head_bytes.min(Self::MAX_HEAD_BYTES);
+        let (max_head, max_headers) = (
+            self.max_head_bytes.min(Self::MAX_HEAD_BYTES),
+            self.max_headers.min(Self::MAX_HEADERS),
+        );
+        let head = max_head + max_headers * Self::FIELD_BYTES;
         // A request that waits for a file holds its head, its target, and the file's path in each coding.
         // One that receives its body holds its head twice: as bytes and as header fields.
-        let file = head + 5 * self.max_request_line_bytes.min(head);
-        let body = 2 * head + self.max_headers.min(Self::MAX_HEADERS) * Self::OVERHEAD / 4;
+        let file = head + 5 * self.max_request_line_bytes.min(max_head);
+        let body = head + max_head + max_headers * Self::OVERHEAD / 4;
         // A file evicted from the cache stays in memory until the responses with it are sent.
         let responses =
             HIGH_WATER + self.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES) as usize;

@@ -61,7 +61,8 @@ fn cached_file_is_served_without_allocation_on_every_backend() {
     on_every_backend(|backend| {
         let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
         // Every request revalidates its file.
-        let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
+        let mut limits = Limits::default();
+        limits.cache_ttl = Duration::ZERO;
         let server = Server::start_with(backend, config, limits, || SERVES.set(true));
         let mut client = server.connect();
         // A new file is opened again until the second of its last change is over.

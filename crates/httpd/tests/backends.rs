@@ -199,7 +199,8 @@ fn changed_file_is_served_with_a_zero_ttl() {
     let root = site(&[12]);
     on_every_backend(|backend| {
         write(root.path(), "12.bin", b"before");
-        let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
+        let mut limits = Limits::default();
+        limits.cache_ttl = Duration::ZERO;
         let server = Server::start(backend, config(&root), limits);
         let mut client = server.connect();
         for text in ["before", "before", "after", "longer than that", "short", "again"] {
@@ -324,13 +325,11 @@ fn half_closed_connection_gets_all_responses() {
 #[test]
 fn slow_clients_are_closed_at_their_timeouts() {
     let root = site(&SIZES);
-    let limits = Limits {
-        header_timeout: Duration::from_millis(50),
-        keep_alive_timeout: Duration::from_millis(50),
-        progress_interval: Duration::from_millis(50),
-        min_rate: u32::MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.header_timeout = Duration::from_millis(50);
+    limits.keep_alive_timeout = Duration::from_millis(50);
+    limits.progress_interval = Duration::from_millis(50);
+    limits.min_rate = u32::MAX;
     on_every_backend(|backend| {
         let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
         let config = Config {
@@ -368,7 +367,9 @@ fn with_short_timeouts(
 ) -> Server {
     let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
     let keep_alive_timeout = Duration::from_millis(50);
-    let limits = Limits { keep_alive_timeout, progress_interval, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.keep_alive_timeout = keep_alive_timeout;
+    limits.progress_interval = progress_interval;
     Server::start(backend, Config { socket_buffers: sockets, ..config(root) }, limits)
 }
 
@@ -413,7 +414,9 @@ fn steady_client_was_reset_while_the_send_buffer_was_full() {
             let root = &root;
             scope.spawn(move || {
                 let progress_interval = Duration::from_millis(300);
-                let limits = Limits { progress_interval, min_rate: 100_000, ..Limits::default() };
+                let mut limits = Limits::default();
+                limits.progress_interval = progress_interval;
+                limits.min_rate = 100_000;
                 let server = Server::start(backend, config(root), limits);
                 let mut client = server.connect();
                 client.send(LARGE);

@@ -3,8 +3,11 @@
 mod serving;
 mod stage;
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use evring_httpd::evring::SymlinkPolicy;
 use evring_httpd::{Config, Limits, Root, Site};
@@ -22,8 +25,8 @@ fn tree() -> TempDir {
     root
 }
 
-fn stage(root: &Path, listing: bool) -> Stage {
-    Stage::with(Site::new(Some(Root(0))).listing(listing), root)
+fn stage(root: &Path, autoindex: bool) -> Stage {
+    Stage::with(Site::new(Some(Root(0))).autoindex(autoindex), root)
 }
 
 fn send(stage: &mut Stage, method: &str, target: &str) -> ParsedResponse {
@@ -56,6 +59,38 @@ fn directory_without_an_index_is_listed_if_enabled() {
     assert_eq!(send(&mut allowed, "GET", "/bare/none").status, 404);
     let mut forbidden = stage(root.path(), false);
     assert_eq!(send(&mut forbidden, "GET", "/bare/").status, 404);
+}
+
+#[test]
+fn names_in_listings_are_escaped_and_dotfiles_are_hidden() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("<b> c");
+    fs::create_dir_all(directory.join("a b")).unwrap();
+    for name in [&b"javascript:x"[..], b"<b>&\"", b".git", b"\xff\n"] {
+        fs::write(directory.join(OsStr::from_bytes(name)), "1234567").unwrap();
+    }
+    rustix::fs::mkfifoat(rustix::fs::CWD, directory.join("pipe"), 0o600.into()).unwrap();
+    for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+        if entry.file_name() != "pipe" {
+            let at = UNIX_EPOCH + Duration::from_secs(784_111_777);
+            File::open(entry.path()).unwrap().set_modified(at).unwrap();
+        }
+    }
+    let mut stage = stage(root.path(), true);
+    let page = String::from_utf8(send(&mut stage, "GET", "/%3cb%3e%20c/").body).unwrap();
+    assert!(page.contains("<h1>/&lt;b&gt; c/</h1>"), "{page}");
+    let rows: Vec<_> = page.lines().filter(|line| line.starts_with("<tr>")).collect();
+    let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+    let expected = [
+        "<tr><td><a href=\"../\">../</a><td><td>".to_owned(),
+        format!("<tr><td><a href=\"./a%20b/\">a b/</a><td><td>{date}"),
+        format!("<tr><td><a href=\"./%3Cb%3E%26%22\">&lt;b&gt;&amp;&quot;</a><td>7<td>{date}"),
+        format!("<tr><td><a href=\"./javascript%3Ax\">javascript:x</a><td>7<td>{date}"),
+        format!("<tr><td><a href=\"./%FF%0A\">\u{fffd}\u{fffd}</a><td>7<td>{date}"),
+    ];
+    assert_eq!(rows, expected);
+    let page = String::from_utf8(send(&mut stage, "GET", "//").body).unwrap();
+    assert!(!page.contains("../"), "the root has no parent: {page}");
 }
 
 #[test]

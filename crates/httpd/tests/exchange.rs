@@ -524,7 +524,8 @@ fn site_without_a_root_serves_one_page() {
 #[test]
 fn file_above_the_cached_size_is_not_read() {
     let root = site();
-    let limits = Limits { max_cached_file_bytes: 20, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_cached_file_bytes = 20;
     let mut stage = Stage::with(Site::new(Some(evring_httpd::Root(0))).limits(limits), root.path());
     for (target, reads) in [("/hello.txt", 1), ("/medium.bin", 1), ("/medium.bin", 1)] {
         assert_eq!(one(&mut stage, &get(target)).status, 200);

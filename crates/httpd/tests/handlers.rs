@@ -95,7 +95,8 @@ fn expect_100_continue_is_answered() {
 
 #[test]
 fn too_long_body_is_rejected_with_413() {
-    let limits = Limits { max_body_bytes: 5, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_body_bytes = 5;
     for body in ["Content-Length: 6||", "Transfer-Encoding: chunked||3|abc|3|"] {
         let mut stage = stage(site("/", |_: Request| "taken").limits(limits.clone()));
         let request = format!("POST / HTTP/1.1|Host: a|{body}");

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use evring_httpd::{Body, Config, Request, Response, Server};
+use evring_httpd::{Body, Builder, Config, Limits, Request, Response, Server};
 use serving::{Client, on_every_backend};
 
 fn client(server: &Server) -> Client {
@@ -125,8 +125,8 @@ fn large_body_is_streamed_in_both_directions() {
                 all.map(move |at| Ok(body.slice(at..body.len().min(at + 50_000)))),
             ))
         };
-        let limits =
-            evring_httpd::Limits { max_body_bytes: LEN as u64, ..evring_httpd::Limits::default() };
+        let mut limits = Limits::default();
+        limits.max_body_bytes = LEN as u64;
         let server = Server::builder().listen("127.0.0.1:0").backend(backend);
         let server = server.limits(limits).route("/", pieces).start().unwrap();
         let mut client = client(&server);
@@ -152,7 +152,7 @@ fn dropping_the_server_closes_its_listener() {
 
 #[test]
 fn start_errors_name_their_cause() {
-    let error = |builder: evring_httpd::server::Builder| builder.start().unwrap_err().to_string();
+    let error = |builder: Builder| builder.start().unwrap_err().to_string();
     assert!(error(Server::builder().listen("nowhere.invalid:80")).contains("listen address"));
     let server = Server::builder().listen("127.0.0.1:0").backend("abacus");
     assert!(error(server).contains("`abacus`"));
@@ -185,13 +185,11 @@ fn response_longer_than_the_send_queue_was_lost() {
 fn maximum_durations_are_accepted() {
     use std::time::Duration;
     let max = Duration::MAX;
-    let limits = evring_httpd::Limits {
-        header_timeout: max,
-        keep_alive_timeout: max,
-        progress_interval: max,
-        cache_ttl: max,
-        ..evring_httpd::Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.header_timeout = max;
+    limits.keep_alive_timeout = max;
+    limits.progress_interval = max;
+    limits.cache_ttl = max;
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("a.txt"), "file").unwrap();
     on_every_backend(|backend| {

@@ -56,7 +56,7 @@ fn every_backend_serves_the_page_and_stops_at_either_signal() {
         for signal in [Signal::TERM, Signal::INT] {
             let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
             let expected = format!(
-                "listening on http://{} (backend {}, 1 workers)\n",
+                "listening on http://{} (backend {}, 1 worker)\n",
                 serving.address, backend.name
             );
             assert_eq!(serving.line, expected);
@@ -400,7 +400,7 @@ fn status_json_has_the_metrics() {
         assert_eq!(response.field("Cache-Control"), Some("no-store"));
         let counts: Value = serde_json::from_slice(&response.body).unwrap();
         assert_eq!(counts["backend"], backend.name);
-        assert_eq!(counts["replies_4xx"], 1);
+        assert_eq!(counts["responses_4xx"], 1);
         assert_eq!(counts["connections_accepted"], 1);
         assert!(counts["system_calls"].as_u64().unwrap() > 0);
         let hidden = Serving::start(&arguments);

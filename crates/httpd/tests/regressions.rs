@@ -121,7 +121,11 @@ proptest! {
         fields in 1..4usize,
     ) {
         let bytes = [start.as_bytes(), &pieces.concat()].concat();
-        let limits = Limits { max_request_line_bytes: line, max_head_bytes: head, max_headers: fields, max_body_bytes: 5, ..Limits::default() };
+        let mut limits = Limits::default();
+limits.max_request_line_bytes = line;
+limits.max_head_bytes = head;
+limits.max_headers = fields;
+limits.max_body_bytes = 5;
         let site = Site::new(None).limits(limits).route("/", |request: Request| request.into_body());
         let mut stage = Stage::with(site, "/nowhere".as_ref());
         let mut outcome = |pieces: &mut dyn Iterator<Item = &[u8]>| {
@@ -142,7 +146,7 @@ proptest! {
 #[test]
 fn directory_path_ending_in_dots_was_not_found() {
     let root = site(&[("sub/a", b""), ("sub/inner/b", b"")]);
-    let mut stage = Stage::with(Site::new(Some(Root(0))).listing(true), root.path());
+    let mut stage = Stage::with(Site::new(Some(Root(0))).autoindex(true), root.path());
     let page = |stage: &mut Stage, target: &str| {
         let response = get(stage, target);
         assert_eq!(response.status, 200, "{target}");
@@ -179,7 +183,8 @@ fn slow_readers_of_files_used_all_descriptors() {
     for n in 0..6 {
         fs::write(root.path().join(n.to_string()), vec![n; 100_000]).unwrap();
     }
-    let limits = Limits { max_open_files: 4, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_open_files = 4;
     let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
     // Files that are not being sent are closed to make room.
     for n in 0..6 {
@@ -203,7 +208,8 @@ fn slow_readers_of_files_used_all_descriptors() {
 #[test]
 fn body_memory_was_bounded_per_connection_only() {
     // Three bodies of 40,000 bytes hold 64 KiB each.
-    let limits = Limits { max_body_memory: 200_000, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.max_body_memory = 200_000;
     on_every_backend(|backend| {
         let handler = |request: Request| request.body().len().to_string();
         let server =
@@ -224,7 +230,7 @@ fn body_memory_was_bounded_per_connection_only() {
         };
         let response = rejected.response(true);
         assert_eq!((response.status, response.field("Retry-After")), (503, Some("1")), "{backend}");
-        assert_eq!(counts(&mut connect())["refused_bodies"], 1, "{backend}");
+        assert_eq!(counts(&mut connect())["rejected_bodies"], 1, "{backend}");
         for client in &mut clients {
             client.send(b"x");
             let response = client.response(true);
@@ -251,7 +257,8 @@ fn change_unseen(backend: &'static str, name: &str) {
     let path = root.path().join(name);
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
-    let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.cache_ttl = Duration::ZERO;
     let server = Server::start(backend, config, limits);
     let mut client = server.connect();
     let mut get = |fields: &str| {
@@ -307,7 +314,8 @@ fn contents_with_equal_modification_times_had_the_same_tag() {
 fn writes_within_one_clock_tick_had_the_same_tag() {
     let root = site(&[]);
     let path = root.path().join("file");
-    let limits = Limits { cache_ttl: Duration::ZERO, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.cache_ttl = Duration::ZERO;
     for len in [10, 70_000] {
         for round in 0..100u8 {
             let site = Site::new(Some(Root(0))).limits(limits.clone());
@@ -391,7 +399,7 @@ fn low_descriptor_limit_left_one_connection() {
                 }
             }
             let counts = counts(&mut clients[0]);
-            assert_eq!(counts["replies_5xx"], 0, "{backend} {limit}");
+            assert_eq!(counts["responses_5xx"], 0, "{backend} {limit}");
             assert_eq!(counts["connections_accepted"], connections, "{backend} {limit}");
         }
     }
@@ -403,13 +411,13 @@ fn server_started_with_too_few_descriptors() {
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.starts_with("httpd: can't serve with 16 descriptors"), "{text}");
+    assert!(text.starts_with("httpd: cannot serve with 16 descriptors"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
     // If they suffice for one worker, there is one.
     let arguments = ["--listen", "127.0.0.1:0", "--workers", "8"];
     let serving = Serving::of(limited("ulimit -n 40", &arguments));
-    assert!(serving.before.contains(" 1 workers instead of 8"), "{}", serving.before);
-    assert!(serving.line.contains(", 1 workers)"), "{}", serving.line);
+    assert!(serving.before.contains(" 1 worker instead of 8"), "{}", serving.before);
+    assert!(serving.line.contains(", 1 worker)"), "{}", serving.line);
     assert_eq!(serving.connect().get("/").status, 200);
 }
 
@@ -470,7 +478,7 @@ fn slow_readers_of_equivalent_paths_used_all_descriptors() {
         assert!(served >= 100 && rejected > 0 && served + rejected == 140, "{backend} {served}");
         let mut another = serving.connect();
         assert_eq!(another.get("/small").body, b"small", "{backend}");
-        assert_eq!(counts(&mut another)["refused_files"], rejected, "{backend}");
+        assert_eq!(counts(&mut another)["rejected_files"], rejected, "{backend}");
         // When the clients have closed, there is room again.
         drop(clients);
         while another.get("/other").status != 200 {}

@@ -308,7 +308,8 @@ fn precompressed_files_can_be_disabled() {
 fn requests_are_answered_without_a_cache() {
     let root = site();
     write(&root, "1000.txt.gz", b"coded");
-    let limits = Limits { cache_files: 0, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.cache_files = 0;
     let mut stage = Stage::with(Site::new(Some(Root(0))).limits(limits), root.path());
     for _ in 0..2 {
         let response = get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|Range: bytes=1-2|");

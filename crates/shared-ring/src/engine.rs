@@ -356,7 +356,7 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     }
 
     fn cancel(&mut self, token: Token) {
-        let cancelled = self.operations.cancel(token);
+        let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
         self.later.extend(cancelled);
     }
 

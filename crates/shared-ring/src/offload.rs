@@ -163,10 +163,10 @@ impl Shared {
 
 impl OffloadThreads {
     /// Maximum number of threads. These keep a disk busy; more would only queue there.
-    const MAX_THREADS: usize = 4;
+    pub(crate) const MAX_THREADS: usize = 4;
 
     /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
-    const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+    pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
     pub(crate) fn new(waker: Waker) -> Self {
         let queues = Mutex::default();
@@ -203,6 +203,15 @@ impl Offload for OffloadThreads {
         }
         queues.todo.push_back((token, job));
         self.shared.posted.notify_one();
+    }
+
+    fn withdraw(&mut self, token: Token) -> bool {
+        if !self.process.is_current() {
+            return false;
+        }
+        let todo = &mut self.shared.queues().todo;
+        let at = todo.iter().position(|(queued, _)| *queued == token);
+        at.and_then(|at| todo.remove(at)).is_some()
     }
 
     fn take(&mut self) -> Option<(Token, Outcome)> {
@@ -304,6 +313,23 @@ mod models {
             }
             done.sort_unstable();
             assert_eq!(done, [0, 1]);
+        });
+    }
+
+    /// A job is withdrawn or done, never both.
+    #[test]
+    fn withdrawn_job_does_not_run() {
+        loom::model(|| {
+            let waker = Waker::for_model();
+            let mut threads = OffloadThreads::new(waker.clone());
+            let token = Token::new(OpKind::File, 0, 0);
+            threads.post(token, FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            let withdrawn = threads.withdraw(token);
+            while !withdrawn && threads.take().is_none() {
+                waker.drain();
+            }
+            assert!(threads.stop());
+            assert!(threads.take().is_none());
         });
     }
 

@@ -295,13 +295,17 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     /// Cancels an operation. Returns its completion, unless it is not in flight, or another thread runs its
-    /// job, whose end is its completion.
-    pub fn cancel(&mut self, token: Token) -> Option<Completion> {
+    /// job, whose end is its completion. If it has a job, `withdraw` returns whether no thread will run it.
+    pub fn cancel(&mut self, token: Token, withdraw: impl FnOnce() -> bool) -> Option<Completion> {
         let Entry { op, state, .. } = self.in_flight.get(token)?;
         self.counters.cancels += 1;
         if let Pending::Thread { cancelled } = state {
-            *cancelled = true;
-            return None;
+            if !withdraw() {
+                *cancelled = true;
+                return None;
+            }
+            self.in_flight.remove(token);
+            return Some(Completion::last(token, Outcome::Failed(Errno::CANCELED, None)));
         }
         let fd = match *op {
             Op::Accept { listener: fd, .. }

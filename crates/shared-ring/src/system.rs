@@ -112,6 +112,9 @@ pub trait Offload {
     /// Posts a job. The waker wakes the kernel when a job is done.
     fn post(&mut self, token: Token, job: FileJob);
 
+    /// Withdraws a job that no thread has started. Returns whether there was one; it will not run.
+    fn withdraw(&mut self, token: Token) -> bool;
+
     /// Takes the result of a job that is done.
     fn take(&mut self) -> Option<(Token, Outcome)>;
 

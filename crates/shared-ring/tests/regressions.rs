@@ -16,8 +16,9 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Batch, Engine, EngineConfig, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
-    PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
+    Batch, Completion, Engine, EngineConfig, Errno, GatherList, Host, Kernel, Linux, Mode, Op,
+    OpKind, Outcome, PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig,
+    UringKernel,
 };
 
 /// More than the submission queue holds.
@@ -285,6 +286,41 @@ fn hanging_file_job_blocked_the_drop_of_a_kernel() {
     // SAFETY: returns the flags of a descriptor.
     assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
     drop(write);
+}
+
+#[test]
+fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
+    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
+    // With this offset preadv2(2) reads a pipe, so each of the four threads waits for a writer.
+    let offset = u64::MAX;
+    let mut writers = Vec::new();
+    for slot in 0..4 {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        writers.push(write);
+        let op = Op::Read { file: read.into(), offset, len: 1 };
+        let token = Token::new(OpKind::File, slot, 0);
+        assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
+    }
+    let (near, _far) = UnixStream::pair().unwrap();
+    let socket = Socket::from(OwnedFd::from(near));
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let op = Op::SendFile { fd: number(&socket), file: read.into(), offset, len: 1 };
+    let send = Token::new(OpKind::Send, 0, 0);
+    assert!(matches!(kernel.submit(send, op), Ok(Submitted::InFlight)));
+    kernel.cancel(send);
+
+    let mut batch = Batch::new();
+    kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+    let is_cancelled = |completion: &Completion| {
+        completion.token == send
+            && completion.last
+            && matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, None))
+    };
+    assert!(batch.iter().any(is_cancelled), "{batch:?}");
+    // No job uses the file, so it was closed.
+    assert_eq!(rustix::io::write(&write, b"x"), Err(Errno::PIPE));
+    drop(writers);
 }
 
 /// With edges, the engine reads a socket that may have more only once in each turn, even if the

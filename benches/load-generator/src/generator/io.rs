@@ -96,7 +96,7 @@ impl<K: Kernel> Generator<'_, K> {
             Role::Persistent => {
                 self.idle.extend((0..self.plan.pipeline_depth).map(|_| (slot, generation)))
             }
-            Role::Cold => self.stats.cold += 1,
+            Role::Idle => self.stats.idle += 1,
             Role::SlowReader | Role::SlowSender => {
                 self.stats.slow += 1;
                 self.slow_continue(slot, generation);
@@ -119,7 +119,7 @@ impl<K: Kernel> Generator<'_, K> {
         let mut awaited = connection.pending.len().saturating_sub(connection.unsent);
         while !remaining.is_empty() {
             let connection = &mut self.connections[slot as usize];
-            if connection.role == Role::Cold || connection.phase != Phase::Open {
+            if connection.role == Role::Idle || connection.phase != Phase::Open {
                 return;
             }
             let Some(request) = connection.pending.front().filter(|_| awaited > 0) else {
@@ -325,8 +325,8 @@ impl<K: Kernel> Generator<'_, K> {
             self.stats.skipped += self.plan.sessions[session].remaining(index);
         }
         let connection = &mut self.connections[slot as usize];
-        if connection.role == Role::Cold {
-            self.stats.cold_lost += 1;
+        if connection.role == Role::Idle {
+            self.stats.idle_lost += 1;
         }
         let Some(socket) = &connection.socket else { return };
         let operations = [
@@ -364,7 +364,7 @@ impl<K: Kernel> Generator<'_, K> {
         if self.stopping {
             return;
         }
-        if role == Role::Cold {
+        if role == Role::Idle {
             return;
         }
         if role.is_slow() {

@@ -202,7 +202,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
             _ => 0,
         };
         let slow = self.plan.slow.map_or(0, |slow| slow.readers + slow.senders);
-        let total = self.plan.cold + persistent + slow;
+        let total = self.plan.idle_connections + persistent + slow;
         let timeout = self.now + SETUP_TIMEOUT.0 + SETUP_TIMEOUT.1 * total;
         while self.setup_done < total {
             while self.setup_pending < MAX_CONNECTING
@@ -232,8 +232,8 @@ impl<'a, K: Kernel> Generator<'a, K> {
     /// Returns the role of the initial connection with this number.
     fn role_of(&self, number: u32) -> Role {
         let slow = self.plan.slow.unwrap_or_default();
-        let ends = [self.plan.cold, slow.readers, slow.senders];
-        let roles = [Role::Cold, Role::SlowReader, Role::SlowSender];
+        let ends = [self.plan.idle_connections, slow.readers, slow.senders];
+        let roles = [Role::Idle, Role::SlowReader, Role::SlowSender];
         let mut end = 0;
         for (count, role) in ends.into_iter().zip(roles) {
             end += count;

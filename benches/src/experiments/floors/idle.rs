@@ -4,7 +4,7 @@ use evring::backends;
 
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
-use crate::measure::{Load, Server, Site, Subject};
+use crate::measure::{ClientWork, Load, Server, Site, Subject};
 use crate::outcome::{Outcome, X};
 use crate::statistics::Spread;
 
@@ -47,7 +47,8 @@ fn measure(mechanism: &str, site: &Site) -> Result<Bytes, Failure> {
     let mut server = Server::start(&subject, site)?;
     let (live, resident) = (server.counts()?.live, server.resident()?);
     let reply_bytes = site.reply_bytes(work);
-    let mut load = Load::start(server.address(), work, CONNECTIONS, reply_bytes)?;
+    let of_client = ClientWork::new(work, CONNECTIONS, reply_bytes);
+    let mut load = Load::start(server.address(), &of_client)?;
     // One request each ensures that all are accepted and have allocated their memory.
     load.requests(CONNECTIONS as u64)?;
     let per_connection =

@@ -52,7 +52,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         report(case, &mut outcome);
     }
     if let Some(bytes) = idle {
-        outcome.ratios.insert("idle_connection_bytes".to_owned(), bytes);
+        outcome.count("idle_connection_bytes", "uring", bytes);
     }
     overall(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
@@ -63,8 +63,8 @@ const NOTES: [&str; 5] = [
     "Server on core 0, client on core 1, loopback, 64 connections with one request each at a time. CPU \
      time is the sum over all threads of the server, including kernel workers.",
     "In each round both programs are new processes, loaded alternately, 1,000 requests at a time: \
-     floor, app, app, floor, and so on. Ratios are taken within a round; reported are the median, the \
-     minimum and the maximum.",
+     floor, app, app, floor, and so on. The order of the mechanisms is shuffled for each round. Ratios \
+     are taken within a round.",
     "System calls are counted by the programs themselves, from start to end, including accepts but \
      excluding tokio's own waits.",
     "Instructions are counted outside the kernel, under valgrind, where batches are larger.",
@@ -108,14 +108,14 @@ fn site(outcome: &mut Outcome) -> Result<Site, Failure> {
 /// Each round covers all cases, so they have equal numbers of rounds after an early end.
 fn measure(cx: &Context, extent: &Extent, site: &Site, cases: &mut [Case]) {
     cx.progress.set_length((extent.rounds * cases.len()) as u64);
-    for round in 0..extent.rounds {
-        for case in cases.iter_mut().filter(|c| c.failed.is_none()) {
-            // The first round is never skipped.
-            if round > 0 && cx.is_late() {
-                return;
+    for mut round in cx.rounds(extent.rounds) {
+        for i in round.order(cases.len()) {
+            let case = &mut cases[i];
+            if case.failed.is_some() {
+                continue;
             }
             cx.progress.set_message(case.to_string());
-            if let Err(failure) = case.round(site, round, extent.slices, extent.warm_up) {
+            if let Err(failure) = case.round(site, round.number, extent.slices, extent.warm_up) {
                 case.failed = Some(failure.to_string());
             }
             cx.progress.inc(1);
@@ -160,16 +160,15 @@ fn report(case: &Case, outcome: &mut Outcome) {
     if let Some(ratio) = spread(&case.ratios()) {
         let x = X::Name(case.mechanism.to_owned());
         outcome.point("CPU over that of the floor", "ratio", case.work.name(), x, ratio);
-        outcome.ratios.insert(format!("{prefix}{name}_vs_floor_cpu"), ratio.median);
     }
-    if let Some(calls) = spread(&case.app_runs.system_calls) {
-        let name = format!("{prefix}syscalls_per_request_{name}");
-        outcome.ratios.insert(name, calls.median);
-    }
+    outcome.ratio(format!("{prefix}{name}_vs_floor_cpu"), case.mechanism, case.ratios());
+    let calls = case.app_runs.system_calls.clone();
+    outcome.ratio(format!("{prefix}syscalls_per_request_{name}"), case.mechanism, calls);
     if let Some(allocations) = spread(&case.app_runs.of(|s| s.allocations())) {
         // The maximum over both workloads.
-        let max = outcome.ratios.entry(format!("allocations_per_request_{name}")).or_default();
-        *max = max.max(allocations.high);
+        let name = format!("allocations_per_request_{name}");
+        let max = outcome.median(&name).unwrap_or(0.0).max(allocations.high);
+        outcome.count(name, case.mechanism, max);
     }
 }
 
@@ -194,7 +193,7 @@ fn figures(case: &Case, what: ServerKind, runs: &Measured, outcome: &mut Outcome
 /// Adds the maximum over all mechanisms.
 fn overall(outcome: &mut Outcome) {
     let each = outcome.ratios.iter().filter(|(n, _)| n.starts_with("allocations_per_request_"));
-    if let Some(max) = each.map(|(_, v)| *v).reduce(f64::max) {
-        outcome.ratios.insert("allocations_per_request".to_owned(), max);
+    if let Some(max) = each.map(|(_, ratio)| ratio.value).reduce(f64::max) {
+        outcome.count("allocations_per_request", "every mechanism", max);
     }
 }

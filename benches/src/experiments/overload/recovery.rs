@@ -1,16 +1,16 @@
 //! The time until a server recovers from a burst.
 
 use super::super::Context;
-use super::super::sweep::{Setting, Sweep};
-use super::{SEND, of};
+use super::super::sweep::Setting;
+use super::SEND;
 use crate::failure::Failure;
 use crate::load::Interval;
 use crate::measure::{Peer, SOURCES, Trials};
 use crate::outcome::{Outcome, X};
-use crate::statistics::{Spread, spread};
+use crate::statistics::Spread;
 
 /// Rounds in a full run.
-pub(super) const ROUNDS: usize = 2;
+pub(super) const ROUNDS: usize = 5;
 /// Rates after the burst and during it, as multiples of saturation.
 const AFTER: f64 = 0.9;
 const BURST: f64 = 3.0;
@@ -19,44 +19,42 @@ const SHARE: f64 = 0.95;
 const INTERVALS: usize = 5;
 const INTERVAL: &str = "0.1";
 
-/// Loads the server with three times saturation for a while, then with 0.9 times saturation.
+/// In each round, measures saturation, then loads the server with three times as much for a while,
+/// then with 0.9 times.
 pub(super) fn run(
     cx: &Context,
     trials: &mut Trials<'_>,
     usual: &Setting<'_>,
-    all: &[Sweep<'_>],
     outcome: &mut Outcome,
 ) -> Result<(), Failure> {
-    let Some(saturation) = of(all, SEND, "").and_then(|sweep| spread(&sweep.saturation())) else {
-        return Ok(());
-    };
-    let rate = format!("{:.1}", saturation.median * AFTER);
     let burst = (BURST / AFTER).to_string();
     let (long, counted) = if cx.quick { ("1.5", "2") } else { ("3", "4") };
-    let args = [
-        &["--rate", &rate, "--burst", &burst, "--warm-up", long, "--duration", counted][..],
-        &["--deadline", "1", "--interval", INTERVAL],
-        &SOURCES,
-        &usual.session,
-        usual.generator,
-    ]
-    .concat();
     let mut times = Vec::new();
-    for round in 0..if cx.quick { 1 } else { ROUNDS } {
+    for round in cx.rounds(if cx.quick { 1 } else { ROUNDS }) {
+        trials.set_seed(round.load_seed);
+        cx.progress.set_message("send: saturation");
+        let saturation = usual.saturation(Peer::Ours(SEND), trials)?;
+        cx.progress.inc(1);
+        let rate = format!("{:.1}", saturation * AFTER);
+        let args = [
+            &["--rate", &rate, "--burst", &burst, "--warm-up", long, "--duration", counted][..],
+            &["--timeout", "1", "--interval", INTERVAL],
+            &SOURCES,
+            &usual.session,
+            usual.generator,
+        ]
+        .concat();
         cx.progress.set_message("send: a burst");
         let trial = trials.run(Peer::Ours(SEND), &usual.conditions, usual.file, &args)?;
         cx.progress.inc(1);
         let burst_end: f64 = long.parse().unwrap_or(0.0);
-        if round == 0 {
+        if round.number == 0 {
             figure(&trial.observed.series, burst_end, outcome);
         }
-        times.extend(recovered(&trial.observed.series, burst_end));
+        // A round without a recovery counts.
+        times.push(recovered(&trial.observed.series, burst_end).unwrap_or(f64::INFINITY));
     }
-    if let Some(times) = spread(&times) {
-        outcome.ratios.insert("recovery_s".to_owned(), times.median);
-    } else {
-        outcome.notes.push("send did not recover after the burst.".to_owned());
-    }
+    outcome.ratio("recovery_s", SEND, times);
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 use super::CONNECTIONS;
 use super::work::PeerWork;
 use crate::failure::Failure;
-use crate::measure::{Peer, Requests, Server, Site, Wrk};
-use crate::statistics::{self, spread};
+use crate::measure::{Callgrind, Peer, PeerRequests, Requests, Server, Site, Wrk};
+use crate::statistics;
 
 /// The results of one run of a server.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,8 @@ pub(super) struct Run {
 pub(super) struct Entry {
     pub(super) peer: Peer,
     pub(super) runs: Vec<Run>,
+    /// Instructions outside the kernel per request, if they were counted.
+    pub(super) instructions: Option<f64>,
     /// The error that ended its measurement.
     pub(super) failed: Option<String>,
 }
@@ -46,7 +48,8 @@ pub(super) struct Comparison {
 impl Comparison {
     /// Creates the comparison without the `missing` servers.
     pub(super) fn new(work: &'static PeerWork, missing: &[Peer]) -> Self {
-        let entry = |peer: &Peer| Entry { peer: *peer, runs: Vec::new(), failed: None };
+        let entry =
+            |peer: &Peer| Entry { peer: *peer, runs: Vec::new(), instructions: None, failed: None };
         let peers = work.peers.iter().filter(|peer| !missing.contains(peer));
         Comparison { work, entries: peers.map(entry).collect() }
     }
@@ -69,20 +72,33 @@ impl Comparison {
         }
     }
 
+    /// Counts the instructions of one server.
+    ///
+    /// # Errors
+    /// If the server does not work under valgrind.
+    pub(super) fn count_instructions(
+        &mut self,
+        i: usize,
+        site: &Site,
+        callgrind: &Callgrind,
+    ) -> Result<(), Failure> {
+        let (work, entry) = (self.work, &mut self.entries[i]);
+        let subject = entry.peer.subject();
+        let requests = PeerRequests {
+            path: work.path,
+            kind: work.requests,
+            connections: CONNECTIONS,
+            few: 1_600,
+            many: 9_600,
+        };
+        let count = callgrind.count_requests(&subject, site, &requests)?;
+        entry.instructions = Some(count);
+        Ok(())
+    }
+
     /// Returns the entry of `peer`.
     pub(super) fn entry(&self, peer: Peer) -> Option<&Entry> {
         self.entries.iter().find(|s| s.peer == peer)
-    }
-
-    /// Returns the entry with the lowest median of a figure, among those that `filter` accepts.
-    pub(super) fn lowest(
-        &self,
-        filter: fn(Peer) -> bool,
-        figure: fn(&Run) -> f64,
-    ) -> Option<&Entry> {
-        let entries = self.entries.iter().filter(|s| filter(s.peer));
-        let median = |s: &&Entry| spread(&s.of(figure)).map_or(f64::INFINITY, |s| s.median);
-        entries.min_by(|a, b| median(a).total_cmp(&median(b)))
     }
 }
 

@@ -5,10 +5,10 @@ mod work;
 
 use super::{Context, Experiment, servers};
 use crate::failure::Failure;
-use crate::measure::{OtherPrograms, Peer, Site, Wrk};
+use crate::measure::{Callgrind, OtherPrograms, Peer, Site, Wrk};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
-use comparison::{Comparison, Entry, Run, ratios};
+use comparison::{Comparison, Run, ratios};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -25,21 +25,25 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const CONNECTIONS: usize = 64;
 const ROUNDS: usize = 15;
 
-const NOTES: [&str; 5] = [
+const NOTES: [&str; 6] = [
     "One thread for each server, on core 0; wrk with one thread on core 1; loopback, 64 connections, a \
      closed loop. CPU time is the sum over all threads and children of the server, including kernel \
      workers, divided by wrk's number of requests. The kernel's work for the server in wrk's time or in \
      kernel threads is not included.",
-    "Each run has a new process and lasts one second. A round is one run of every server; the order \
-     alternates between rounds. Ratios are taken within a round; reported are the median, the minimum \
-     and the maximum.",
-    "nginx: one worker, `multi_accept on`, no limit of requests per connection, no access log, no \
-     gzip. copy-cached is `sendfile off` with `open_file_cache`, sendfile-cached is `sendfile on` with \
-     it; shipped is `sendfile on` without it, as in Debian's nginx.conf. The libraries are small programs \
+    "Each run has a new process and lasts one second. A round is one run of every server, in a shuffled \
+     order. Ratios are taken within a round. The mechanism that is compared with other servers is the \
+     default, `uring`; ratios whose names end in another mechanism are of that one. wrk has no seed: it \
+     sends the same requests in every round.",
+    "nginx: one worker, no access log. `nginx shipped` is otherwise Debian's nginx.conf: 768 connections, \
+     `multi_accept off`, `sendfile on`, 1,000 requests per connection. `nginx tuned` has 15,000 \
+     connections, `multi_accept on`, `open_file_cache`, no limit of requests, and `sendfile off` but for \
+     the file of 1 MiB, whichever is quicker for a file. The libraries are small programs \
      in `benches/peers`: one thread, a handler that answers at once; hyper on tokio with \
      `pipeline_flush`.",
     "Where neither core is fully busy, the exchange between them is the limit: wrk reads 8 KiB at a \
      time, so with large files wrk determines the rate.",
+    "Instructions are those outside the kernel, counted by callgrind in one run of each server with 64 \
+     connections; they do not depend on what else the machine does.",
     "wrk reports no latency for some pipelined requests; their bars are missing.",
 ];
 
@@ -62,10 +66,11 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = OtherPrograms::watch()?;
     measure(cx, &mut comparisons, &sites, &wrk);
     outcome.notes.extend(others.note()?);
+    count_instructions(cx, &mut comparisons, &sites, &mut outcome);
     for comparison in &comparisons {
         figures(comparison, &mut outcome);
     }
-    goals(&comparisons, &mut outcome);
+    ratios_of(&comparisons, &mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
 }
@@ -75,15 +80,9 @@ fn measure(cx: &Context, comparisons: &mut [Comparison], sites: &[Site], wrk: &W
     let rounds = if cx.quick { 1 } else { ROUNDS };
     let entries: usize = comparisons.iter().map(|c| c.entries.len()).sum();
     cx.progress.set_length((rounds * entries) as u64);
-    for round in 0..rounds {
+    for mut round in cx.rounds(rounds) {
         for (comparison, site) in comparisons.iter_mut().zip(sites) {
-            let last = comparison.entries.len() - 1;
-            for i in 0..=last {
-                // The first round is never skipped.
-                if round > 0 && cx.is_late() {
-                    return;
-                }
-                let i = if round.is_multiple_of(2) { i } else { last - i };
+            for i in round.order(comparison.entries.len()) {
                 if comparison.entries[i].failed.is_none() {
                     let (name, peer) = (comparison.work.name, comparison.entries[i].peer);
                     cx.progress.set_message(format!("{name}: {peer}"));
@@ -91,6 +90,34 @@ fn measure(cx: &Context, comparisons: &mut [Comparison], sites: &[Site], wrk: &W
                 }
                 cx.progress.inc(1);
             }
+        }
+    }
+}
+
+/// Counts the instructions of every server, where valgrind is installed.
+fn count_instructions(
+    cx: &Context,
+    comparisons: &mut [Comparison],
+    sites: &[Site],
+    outcome: &mut Outcome,
+) {
+    if cx.quick {
+        return outcome.notes.push("A quick run does not count instructions.".to_owned());
+    }
+    let callgrind = match Callgrind::find() {
+        Ok(callgrind) => callgrind,
+        Err(failure) => return outcome.notes.push(format!("{failure}.")),
+    };
+    cx.progress.set_position(0);
+    cx.progress.set_length(comparisons.iter().map(|c| c.entries.len() as u64).sum());
+    for (comparison, site) in comparisons.iter_mut().zip(sites) {
+        for i in 0..comparison.entries.len() {
+            let (name, peer) = (comparison.work.name, comparison.entries[i].peer);
+            cx.progress.set_message(format!("instructions of {peer}, {name}"));
+            if let Err(failure) = comparison.count_instructions(i, site, &callgrind) {
+                outcome.notes.push(format!("instructions of {peer}, {name}: {failure}"));
+            }
+            cx.progress.inc(1);
         }
     }
 }
@@ -108,6 +135,8 @@ fn figures(comparison: &Comparison, outcome: &mut Outcome) {
             }
         };
         add("Server CPU per request", "us", "server", &entry.of(|r| r.cpu_ns / 1e3));
+        let instructions: Vec<_> = entry.instructions.into_iter().collect();
+        add("Instructions per request", "", "server", &instructions);
         add("Requests", "per second", "rate", &entry.of(|r| r.rate));
         let known_values = |figure: fn(&Run) -> Option<f64>| {
             entry.runs.iter().filter_map(figure).collect::<Vec<_>>()
@@ -119,42 +148,45 @@ fn figures(comparison: &Comparison, outcome: &mut Outcome) {
     }
 }
 
-/// Adds the ratios that goals refer to.
-fn goals(comparisons: &[Comparison], outcome: &mut Outcome) {
+/// Adds the ratios.
+fn ratios_of(comparisons: &[Comparison], outcome: &mut Outcome) {
     for comparison in comparisons {
         let name = comparison.work.name;
-        let mut add = |ratio: String, above: &Entry, below: &Entry, figure: fn(&Run) -> f64| {
-            let ratios = ratios(above, below, figure);
-            let Some(y) = spread(&ratios) else { return };
-            let x = X::Name(format!("{} over {}", above.peer, below.peer));
-            outcome.point("Ratios", "", &ratio, x, y);
-            outcome.ratios.insert(ratio, y.median);
+        let instructions = |peer| comparison.entry(peer).and_then(|entry| entry.instructions);
+        let theirs = [servers::NGINX, servers::NGINX_SHIPPED, Peer::Hyper, Peer::MayMinihttp];
+        for other in theirs {
+            let ours = instructions(Peer::Ours(servers::DEFAULT));
+            if let Some((ours, theirs)) = ours.zip(instructions(other)) {
+                let ratio = format!("{name}_vs_{}_instructions", other.short_name());
+                outcome.count(ratio, servers::DEFAULT, ours / theirs);
+            }
+        }
+        let mut add = |ratio: String, above: Peer, below: Peer, figure: fn(&Run) -> f64| {
+            if let Some((above, below)) = comparison.entry(above).zip(comparison.entry(below)) {
+                outcome.ratio(ratio, &above.peer.to_string(), ratios(above, below, figure));
+            }
         };
-        let entry = |peer| comparison.entry(peer);
         if name == "hello" {
             for mechanism in ["epoll", "uring", "tokio"] {
-                let ours = entry(Peer::Ours(mechanism));
-                if let Some((ours, floor)) = ours.zip(entry(Peer::Floor(mechanism))) {
-                    add(format!("{mechanism}_vs_floor_cpu"), ours, floor, cpu);
-                }
+                let ratio = format!("{mechanism}_vs_floor_cpu");
+                add(ratio, Peer::Ours(mechanism), Peer::Floor(mechanism), cpu);
             }
-            if let Some((send, uring)) = entry(Peer::Ours("send")).zip(entry(Peer::Ours("uring"))) {
-                add("send_vs_uring_cpu".to_owned(), send, uring, cpu);
-            }
-            if let Some((hyper, ours)) = entry(Peer::Hyper).zip(entry(Peer::Ours("uring"))) {
-                add("hyper_vs_uring_cpu".to_owned(), hyper, ours, cpu);
-            }
+            let ours = Peer::Ours(servers::DEFAULT);
+            add("send_vs_uring_cpu".to_owned(), Peer::Ours("send"), Peer::Ours("uring"), cpu);
+            add(format!("hyper_vs_{}_cpu", servers::DEFAULT), Peer::Hyper, ours, cpu);
         }
-        for (figure, unit) in [(cpu as fn(&Run) -> f64, "cpu"), (period, "rps")] {
-            let best = comparison.lowest(is_ours, figure).zip(comparison.lowest(is_nginx, figure));
-            if let Some((ours, theirs)) = best {
-                let figure = if unit == "rps" { rate } else { figure };
-                add(format!("{name}_vs_nginx_{unit}"), ours, theirs, figure);
+        let ours = comparison.entries.iter().map(|entry| entry.peer);
+        for peer in ours.filter(|peer| matches!(peer, Peer::Ours(_))) {
+            // The default mechanism has the plain names.
+            let suffix = match peer {
+                Peer::Ours(servers::DEFAULT) => String::new(),
+                other => format!("_{}", other.short_name()),
+            };
+            for nginx in [servers::NGINX, servers::NGINX_SHIPPED] {
+                let ratio = format!("{name}_vs_{}", nginx.short_name());
+                add(format!("{ratio}_cpu{suffix}"), peer, nginx, cpu);
+                add(format!("{ratio}_rps{suffix}"), peer, nginx, rate);
             }
-        }
-        let ours = comparison.lowest(is_ours, cpu);
-        if let Some((ours, shipped)) = ours.zip(entry(Peer::Nginx("shipped"))) {
-            add(format!("{name}_vs_nginx_sendfile_cpu"), ours, shipped, cpu);
         }
     }
 }
@@ -165,17 +197,4 @@ fn cpu(run: &Run) -> f64 {
 
 fn rate(run: &Run) -> f64 {
     run.rate
-}
-
-/// Returns the inverse rate, lowest where the rate is highest.
-fn period(run: &Run) -> f64 {
-    1.0 / run.rate
-}
-
-fn is_ours(peer: Peer) -> bool {
-    matches!(peer, Peer::Ours(_))
-}
-
-fn is_nginx(peer: Peer) -> bool {
-    matches!(peer, Peer::Nginx(_))
 }

@@ -1,6 +1,7 @@
 //! The workloads and the servers measured under each.
 
-use crate::measure::Peer::{self, Floor, Hyper, MayMinihttp, Nginx, Ours};
+use super::super::servers::{NGINX, NGINX_SHIPPED};
+use crate::measure::Peer::{self, Floor, Hyper, MayMinihttp, Ours};
 use crate::measure::Requests;
 
 /// A workload.
@@ -20,21 +21,19 @@ const EPOLL: Peer = Ours("epoll");
 const URING: Peer = Ours("uring");
 const SEND: Peer = Ours("send");
 const TOKIO: Peer = Ours("tokio");
-const COPY: Peer = Nginx("copy-cached");
-const SENDFILE: Peer = Nginx("sendfile-cached");
-const SHIPPED: Peer = Nginx("shipped");
+const TUNED: Peer = NGINX;
+const SHIPPED: Peer = NGINX_SHIPPED;
 
 /// The servers measured with replies from memory.
-const HANDLERS: [Peer; 9] =
-    [EPOLL, URING, SEND, TOKIO, Floor("epoll"), Floor("uring"), COPY, Hyper, MayMinihttp];
+const HANDLERS: [Peer; 10] =
+    [EPOLL, URING, SEND, TOKIO, Floor("epoll"), Floor("uring"), TUNED, SHIPPED, Hyper, MayMinihttp];
 
 /// The servers of Rust libraries.
 pub(super) const LIBRARIES: [Peer; 2] = [Hyper, MayMinihttp];
 
 /// Every workload.
 ///
-/// Without files, nginx answers from its configuration, so one configuration suffices. Libraries
-/// serve no files. A floor answers each read with one reply, so it has only the simple workloads.
+/// Without files, nginx answers from its configuration. Libraries serve no files. A floor answers each read with one reply, so it has only the simple workloads.
 pub(super) const ALL: [PeerWork; 6] = [
     PeerWork {
         name: "hello",
@@ -50,17 +49,7 @@ pub(super) const ALL: [PeerWork; 6] = [
         path: "/1k.txt",
         bytes: 1 << 10,
         requests: Requests::KeepAlive,
-        peers: &[
-            EPOLL,
-            URING,
-            SEND,
-            TOKIO,
-            Floor("epoll"),
-            Floor("uring"),
-            COPY,
-            SENDFILE,
-            SHIPPED,
-        ],
+        peers: &[EPOLL, URING, SEND, TOKIO, Floor("epoll"), Floor("uring"), TUNED, SHIPPED],
     },
     PeerWork {
         name: "file64k",
@@ -68,7 +57,7 @@ pub(super) const ALL: [PeerWork; 6] = [
         path: "/64k.txt",
         bytes: 1 << 16,
         requests: Requests::KeepAlive,
-        peers: &[EPOLL, URING, SEND, TOKIO, COPY, SENDFILE, SHIPPED],
+        peers: &[EPOLL, URING, SEND, TOKIO, TUNED, SHIPPED],
     },
     PeerWork {
         name: "file1m",
@@ -76,7 +65,7 @@ pub(super) const ALL: [PeerWork; 6] = [
         path: "/1m.txt",
         bytes: 1 << 20,
         requests: Requests::KeepAlive,
-        peers: &[EPOLL, URING, SEND, TOKIO, COPY, SENDFILE, SHIPPED],
+        peers: &[EPOLL, URING, SEND, TOKIO, TUNED, SHIPPED],
     },
     PeerWork {
         name: "pipelined",
@@ -93,6 +82,6 @@ pub(super) const ALL: [PeerWork; 6] = [
         bytes: 12,
         requests: Requests::Close,
         // may_minihttp never closes a connection.
-        peers: &[EPOLL, URING, SEND, TOKIO, COPY, Hyper],
+        peers: &[EPOLL, URING, SEND, TOKIO, TUNED, SHIPPED, Hyper],
     },
 ];

@@ -24,6 +24,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Load {
     pub(super) rate: f64,
     pub(super) seconds: f64,
+    /// Seconds before the measurement, part of `seconds`.
+    pub(super) warm_up: f64,
     pub(super) seed: u64,
 }
 
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn due_times_match_the_rate() {
-        let all = due_times(Load { rate: 2_000.0, seconds: 10.0, seed: 5 });
+        let all = due_times(Load { rate: 2_000.0, warm_up: 0.0, seconds: 10.0, seed: 5 });
         assert!((19_000..21_000).contains(&all.len()), "{}", all.len());
         assert!(all.is_sorted() && all[all.len() - 1] < Duration::from_secs(10));
     }

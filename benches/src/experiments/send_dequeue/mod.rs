@@ -46,7 +46,7 @@ const NOTES: [&str; 6] = [
      them; it stops when the last was handled. All handlers do the same work: they increment a counter. \
      In the figure with queueing included the clock starts before the first is queued.",
     "`send`: posted events, which carry a number as queued signals do (the thesis uses SIGINT, but a \
-     stock kernel queues only one). The thread posts them itself while notification is disabled, and \
+     stock kernel queues only one). The thread posts them itself, in user space, while notification is disabled, and \
      they are handled when it enables notification, as in the idle loop of the thesis. The time includes \
      the pending signal, the delivery into the buffer and the handler. Delivery is always enabled, so \
      the first event may already be in the buffer.",
@@ -57,7 +57,7 @@ const NOTES: [&str; 6] = [
      SEND, each is reported separately, carries a number and is consumed by the report; a pipe or a \
      single eventfd would merge them. `epoll, read`: level-triggered, as in most programs, where a \
      read(2) consumes each.",
-    "Each round runs all methods at each number of events, in a varying order; a round's value is the \
+    "Each round runs all methods at each number of events, in a shuffled order; a round's value is the \
      median of its repetitions. Ratios are taken within a round.",
     "With `sigtimedwait`, `signalfd` and `epoll` the program polls. `send` and `signals, handler` \
      interrupt it.",
@@ -94,14 +94,9 @@ fn measure(cx: &Context) -> Result<Vec<Measured>, Failure> {
     let one = |name| Measured { name, dequeue: empty(), whole: empty() };
     let mut measured: Vec<_> = methods.iter().map(|method| one(method.name())).collect();
     cx.progress.set_length(rounds as u64);
-    for round in 0..rounds {
-        // The first round is never skipped.
-        if round > 0 && cx.is_late() {
-            break;
-        }
+    for mut round in cx.rounds(rounds) {
         for (i, events) in EVENTS.into_iter().enumerate() {
-            for turn in 0..methods.len() {
-                let at = (round + i + turn) % methods.len();
+            for at in round.order(methods.len()) {
                 let times = repeat(methods[at].as_mut(), events, repetitions)?;
                 measured[at].dequeue[i].push(median(&times, |time| time.dequeue));
                 measured[at].whole[i].push(median(&times, |time| time.queue + time.dequeue));
@@ -166,19 +161,20 @@ fn compare(measured: &[Measured], outcome: &mut Outcome) {
     let last = EVENTS.len() - 1;
     let mut findings = Vec::new();
     for other in others {
-        let dequeue = spread(&ratios(&other.dequeue[last], &send.dequeue[last]));
-        let whole = spread(&ratios(&other.whole[last], &send.whole[last]));
-        let Some((dequeue, whole)) = dequeue.zip(whole) else { continue };
+        let of_dequeue = ratios(&other.dequeue[last], &send.dequeue[last]);
+        let of_whole = ratios(&other.whole[last], &send.whole[last]);
+        let Some((dequeue, whole)) = spread(&of_dequeue).zip(spread(&of_whole)) else { continue };
         let name = ratio_name(other.name);
-        outcome.ratios.insert(format!("{name}_over_send"), dequeue.median);
-        outcome.ratios.insert(format!("{name}_over_send_with_queueing"), whole.median);
+        outcome.ratio(format!("{name}_over_send"), send.name, of_dequeue);
+        outcome.ratio(format!("{name}_over_send_with_queueing"), send.name, of_whole);
         let x = || X::Name(other.name.to_owned());
         outcome.point(OVER_SEND, "times", "measured", x(), dequeue);
         outcome.point(OVER_SEND, "times", "measured, queueing included", x(), whole);
         findings.push(format!("{} {:.1} times", other.name, dequeue.median));
     }
     outcome.shows.push(format!(
-        "Time to handle {MAX_EVENTS} queued events over that of SEND: {}.",
+        "Time to handle {MAX_EVENTS} queued events over that of SEND, whose events are posted in user \
+         space: {}.",
         findings.join(", ")
     ));
 }

@@ -27,6 +27,9 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// Default length of a run.
 const STEPS: u64 = 2_000;
 
+/// Rounds: equal parts of the time, each with its own rate.
+const ROUNDS: u32 = 10;
+
 /// Maximum number of runs to shrink a failing case.
 const SHRINK_RUNS: usize = 400;
 
@@ -55,6 +58,25 @@ impl Sum {
     }
 }
 
+/// The beginning of a round.
+struct Round {
+    start: Instant,
+    cpu: Duration,
+    completions: u64,
+}
+
+impl Round {
+    fn begin(sum: &Sum) -> Self {
+        Round { start: Instant::now(), cpu: cpu_time(), completions: sum.completions }
+    }
+
+    /// Returns the completions since, in millions per minute of CPU time.
+    fn rate(&self, sum: &Sum) -> f64 {
+        let minutes = (cpu_time() - self.cpu).as_secs_f64() / 60.0;
+        (sum.completions - self.completions) as f64 / 1e6 / minutes
+    }
+}
+
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     if let Some(path) = &cx.simulation.trace {
         return trace::repeat(path).map(|()| Outcome::new(EXPERIMENT.id));
@@ -64,7 +86,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Case::of(first, steps).check().map_err(Failure::Request)?;
     let coverage = cx.simulation.seed.is_none().then(Coverage::begin);
     let mut sum = Sum::default();
-    let (start, before) = (Instant::now(), cpu_time());
+    let start = Instant::now();
+    let round_length = (cx.deadline - start) / ROUNDS;
+    let (mut rates, mut round) = (Vec::new(), Round::begin(&sum));
     cx.progress.set_length((cx.deadline - start).as_secs());
     for seed in first.. {
         let case = Case::of(seed, steps);
@@ -76,14 +100,17 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         }
         cx.progress.set_position(start.elapsed().as_secs());
         cx.progress.set_message(format!("seed {seed}, {} completions", sum.completions));
-        if cx.is_late() || cx.simulation.seed.is_some() {
+        let is_over = cx.is_late() || cx.simulation.seed.is_some();
+        if is_over || round.start.elapsed() >= round_length {
+            rates.push(round.rate(&sum));
+            round = Round::begin(&sum);
+        }
+        if is_over {
             break;
         }
     }
-    let minutes = (cpu_time() - before).as_secs_f64() / 60.0;
     let mut outcome = Outcome::new(EXPERIMENT.id);
-    let rate = sum.completions as f64 / 1e6 / minutes;
-    outcome.ratios.insert("completions_per_min_millions".to_owned(), rate);
+    outcome.ratio("completions_per_min_millions", "every mechanism", rates);
     report(&sum, first, &mut outcome);
     if cx.simulation.seed.is_some() {
         outcome.notes.push(format!("the run: {}", Case::of(first, steps)));

@@ -113,7 +113,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Admits a connection or defers it. Resets it if its address has reached the maximum.
     fn accepted(&mut self, listener: Listener, socket: Socket) {
         let Ok(from) = self.io.take_share(&socket) else {
-            self.io.stats.refused_addresses += 1;
+            self.io.stats.rejected_addresses += 1;
             return self.reset(socket, None);
         };
         self.io.deferred.push_back((listener, socket, from));

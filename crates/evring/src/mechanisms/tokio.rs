@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::{pending, poll_fn};
 use std::mem;
 use std::net::SocketAddr;
@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Instant;
 
@@ -120,10 +121,32 @@ struct TokioSubmit {
     operations: Operations<Linux, TaskState>,
     done: VecDeque<Completion>,
     spawn_requests: Vec<SpawnRequest>,
+    jobs: Jobs,
     /// Sockets whose tasks wait for a receive buffer, in order.
     starved: VecDeque<Fd>,
     waker: Waker,
     now: Instant,
+}
+
+/// Jobs that no thread has started.
+#[derive(Clone, Default)]
+struct Jobs(Arc<Mutex<HashMap<Token, FileJob>>>);
+
+impl Jobs {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Token, FileJob>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a job, unless it was withdrawn.
+    fn run(&self, token: Token) -> Option<Result<FileResult, Errno>> {
+        let job = self.lock().remove(&token)?;
+        Some(job.run(Blocking::MayBlock))
+    }
+
+    /// Withdraws a job. Returns false if a thread has started it.
+    fn withdraw(&self, token: Token) -> bool {
+        self.lock().remove(&token).is_some()
+    }
 }
 
 /// The task of a socket.
@@ -157,7 +180,7 @@ enum AfterRead {
 /// A task to be spawned.
 enum SpawnRequest {
     Socket(Fd),
-    File(Token, FileJob),
+    File(Token),
 }
 
 impl TokioSubmit {
@@ -168,6 +191,7 @@ impl TokioSubmit {
             operations: Operations::new(Linux::default(), operations, pool),
             done: VecDeque::new(),
             spawn_requests: Vec::new(),
+            jobs: Jobs::default(),
             starved: VecDeque::new(),
             waker: Waker::new().map_err(system_error)?,
             now: Instant::now(),
@@ -186,9 +210,14 @@ impl TokioSubmit {
     fn provide(&mut self, token: Token) {
         match self.operations.take_need() {
             Some(Need::Ready(fd)) => self.notify_task(fd),
-            Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+            Some(Need::Thread(job)) => self.spawn_job(token, job),
             None => {}
         }
+    }
+
+    fn spawn_job(&mut self, token: Token, job: FileJob) {
+        self.jobs.lock().insert(token, job);
+        self.spawn_requests.push(SpawnRequest::File(token));
     }
 
     /// Has a socket's task look for what it has to wait for.
@@ -260,7 +289,7 @@ impl TokioSubmit {
             Some(Submitted::InFlight) => match self.operations.take_need() {
                 // The task waits for it anyway.
                 Some(Need::Ready(_)) => return false,
-                Some(Need::Thread(job)) => self.spawn_requests.push(SpawnRequest::File(token, job)),
+                Some(Need::Thread(job)) => self.spawn_job(token, job),
                 None => {}
             },
             None => {}
@@ -295,7 +324,7 @@ unsafe impl Submit for TokioSubmit {
     }
 
     fn cancel(&mut self, token: Token) {
-        let cancelled = self.operations.cancel(token);
+        let cancelled = self.operations.cancel(token, || self.jobs.withdraw(token));
         self.done.extend(cancelled);
     }
 
@@ -418,7 +447,7 @@ impl<A: Application + 'static> Server<A> {
         for request in spawn_requests {
             match request {
                 SpawnRequest::Socket(fd) => self.spawn(Rc::clone(self).socket(fd)),
-                SpawnRequest::File(token, job) => self.spawn(Rc::clone(self).file(token, job)),
+                SpawnRequest::File(token) => self.spawn(Rc::clone(self).file(token)),
             }
         }
         result
@@ -538,9 +567,10 @@ impl<A: Application + 'static> Server<A> {
     }
 
     /// Waits for a job on another thread.
-    async fn file(self: Rc<Self>, token: Token, job: FileJob) {
-        let result = spawn_blocking(move || job.run(Blocking::MayBlock)).await;
-        let result = result.unwrap_or(Err(Errno::IO));
+    async fn file(self: Rc<Self>, token: Token) {
+        let jobs = self.driver.borrow().io.kernel.jobs.clone();
+        let result = spawn_blocking(move || jobs.run(token)).await;
+        let Some(result) = result.unwrap_or(Some(Err(Errno::IO))) else { return };
         // SAFETY: the thread has ended the job. If this task is dropped before, the operation stays in the table.
         self.with(|driver| unsafe { driver.io.kernel.offloaded(token, result) });
     }
@@ -573,9 +603,10 @@ async fn sleep_until(at: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write};
+    use std::io::{ErrorKind, Read as _, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsFd, OwnedFd};
+    use std::os::unix::net::UnixStream;
     use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
@@ -646,6 +677,29 @@ mod tests {
         clients.join().unwrap();
         let shortages = stats.kernel.buffer_shortages;
         assert!((1..=2 * CLIENTS).contains(&shortages), "{shortages} attempts");
+    }
+
+    #[test]
+    fn file_send_that_waited_for_a_thread_could_not_be_cancelled() {
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let mut server = Tokio::new(&Config { listen, ..Config::default() }).unwrap();
+        let (near, _far) = UnixStream::pair().unwrap();
+        let (read, mut write) = std::io::pipe().unwrap();
+        // SAFETY: the socket is open until the test ends.
+        let fd = unsafe { Fd::lent(near.as_fd()) };
+        // At this offset preadv2(2) reads a pipe at its current position, which is not cached.
+        let file = File::from(OwnedFd::from(read));
+        let op = Op::SendFile { fd, file, offset: u64::MAX, len: 1 };
+        let token = Token::new(OpKind::Send, 200, 0);
+        let kernel = &mut server.io.kernel;
+        assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
+        kernel.cancel(token);
+        let done = kernel.done.pop_front().expect("it was cancelled");
+        assert!(done.token == token && done.last);
+        assert!(matches!(done.outcome, Outcome::Failed(Errno::CANCELED, None)));
+        // No job uses the file, so it was closed.
+        assert_eq!(write.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert!(kernel.jobs.run(token).is_none());
     }
 
     /// Lists a directory for each client, then panics in the main task.

@@ -11,8 +11,8 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use evring_httpd::evring::{RemoteHandle, Stats, backends};
-use evring_httpd::{AnyMechanism, Config, Limits, Root, Site};
+use evring_httpd::evring::{AnyMechanism, RemoteHandle, Stats, backends};
+use evring_httpd::{Config, Limits, Root, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 

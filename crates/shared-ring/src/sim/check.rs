@@ -26,6 +26,8 @@ pub struct CheckedKernel<K> {
 #[derive(Clone, Copy, Debug)]
 struct PostedOp {
     fd: Option<Fd>,
+    /// The file or directory that it accesses.
+    file: Option<Fd>,
     /// Several completions are possible.
     is_multishot: bool,
     cancelled: bool,
@@ -42,8 +44,15 @@ impl PostedOp {
             Op::Close { socket } => Some(socket.number()),
             Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,
         };
+        let file = match op {
+            Op::Open { root: file, .. }
+            | Op::Stat { root: file, .. }
+            | Op::List { root: file, .. } => Some(file.fd()),
+            Op::Read { file, .. } | Op::SendFile { file, .. } => Some(file.fd()),
+            _ => None,
+        };
         let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
-        PostedOp { fd, is_multishot, cancelled: false }
+        PostedOp { fd, file, is_multishot, cancelled: false }
     }
 }
 
@@ -65,6 +74,15 @@ impl<K> CheckedKernel<K> {
         }
     }
 
+    /// Abandons the file operations if one hangs: any of them may hang, or be queued behind it.
+    fn abandon_file_ops(&mut self) {
+        let mut state = self.machine.state();
+        if !state.blocked.is_empty() {
+            let file_ops = self.in_flight.extract_if(|_, posting| posting.file.is_some());
+            state.abandoned_files.extend(file_ops.filter_map(|(_, posting)| posting.file));
+        }
+    }
+
     /// Returns the machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
@@ -73,7 +91,9 @@ impl<K> CheckedKernel<K> {
 
 impl<K> Drop for CheckedKernel<K> {
     fn drop(&mut self) {
+        self.abandon_file_ops();
         let mut state = self.machine.state();
+        state.usage.is_finishing = true;
         state.unfinished.extend(self.in_flight.keys().map(|token| format!("{token:?}")));
     }
 }
@@ -124,7 +144,10 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
     }
 
     fn finish(&mut self) {
+        self.abandon_file_ops();
+        self.machine.state().usage.is_finishing = true;
         self.kernel.finish();
+        self.machine.state().usage.is_finishing = false;
     }
 
     fn host(&self) -> &K::Host {

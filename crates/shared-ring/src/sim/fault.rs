@@ -14,16 +14,19 @@ macro_rules! faults {
             /// Every kind.
             pub const ALL: [Fault; Fault::COUNT] = [$(Fault::$name,)*];
             /// Number of kinds.
-            pub const COUNT: usize = [$($word),*].len();
+            pub const COUNT: usize = Fault::NAMES.len();
+            // References to static arrays: LLVM takes minutes over copies of arrays on the stack.
+            const NAMES: &[&str] = &[$($word),*];
+            const RATES: &[u16] = &[$($rate),*];
 
             /// Returns its name.
             pub fn name(self) -> &'static str {
-                [$($word),*][self as usize]
+                Fault::NAMES[self as usize]
             }
 
             /// Returns its usual rate per 65,536 occasions.
             pub(super) fn rate(self) -> u16 {
-                [$($rate),*][self as usize]
+                Fault::RATES[self as usize]
             }
         }
     };
@@ -70,6 +73,10 @@ faults! {
     Signal "signal" 6000,
     /// A file is truncated, extended or overwritten while it is read or sent.
     FileChanges "file-changes" 1000,
+    /// A file operation takes many seconds.
+    SlowDisk "slow-disk" 300,
+    /// A file operation never ends.
+    DiskHangs "disk-hangs" 150,
 }
 
 /// A set of faults.
@@ -130,10 +137,9 @@ impl FromStr for Faults {
             _ => {}
         }
         text.split('+').try_fold(Faults::NONE, |set, name| {
-            let fault = Fault::ALL.into_iter().find(|fault| fault.name() == name);
-            fault.map(|fault| set.with(fault)).ok_or_else(|| {
-                let known: Vec<_> = Fault::ALL.iter().map(|fault| fault.name()).collect();
-                format!("unknown fault `{name}`; known faults: {}", known.join(", "))
+            let number = Fault::NAMES.iter().position(|known| *known == name);
+            number.map(|number| set.with(Fault::ALL[number])).ok_or_else(|| {
+                format!("unknown fault `{name}`; known faults: {}", Fault::NAMES.join(", "))
             })
         })
     }

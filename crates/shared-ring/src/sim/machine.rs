@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::disk::ROOT;
 use super::fault::Fault;
+use super::memory::MemoryHold;
 use super::peer::{Net, Next, Peer};
 use super::plan::{Plan, Unsupported};
 use super::state::{DescriptorKind, SimState};
@@ -163,10 +164,15 @@ impl Machine {
         state.failure().map(str::to_owned)
     }
 
-    /// Ends a run. It fails if the program has left descriptors open or operations in flight.
+    /// Ends a run. It fails if the program has left descriptors open or operations in flight, except
+    /// file operations that hang, those queued behind them, and their files.
     pub fn verdict(&self) -> RunReport {
         let mut state = self.state();
         state.check_freed();
+        if state.failure().is_none() && !state.abandoned_memory.iter().all(MemoryHold::is_untouched)
+        {
+            state.fail("the program has written to the memory of an abandoned operation");
+        }
         let open = state.open_descriptors();
         if !open.is_empty() {
             state.fail(format!("descriptors were left open: {}", open.join(", ")));
@@ -175,12 +181,16 @@ impl Machine {
             let unfinished = state.unfinished.join(", ");
             state.fail(format!("operations have not completed: {unfinished}"));
         }
-        RunReport {
+        let verdict = RunReport {
             failure: state.failure().map(str::to_owned),
             steps: state.steps(),
             faults: state.rng.counts(),
             trace: state.trace.take(),
+        };
+        if !state.abandoned_files.is_empty() {
+            state.clear();
         }
+        verdict
     }
 
     /// Returns `n`, or less if the fault happens.

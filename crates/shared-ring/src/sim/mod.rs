@@ -17,6 +17,7 @@
 mod check;
 mod disk;
 mod fault;
+mod hang;
 mod machine;
 mod memory;
 mod peer;

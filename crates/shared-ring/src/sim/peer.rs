@@ -87,9 +87,10 @@ impl<'a> Net<'a> {
 
     /// Opens a connection. Returns `None` if no socket listens at `to`, or its queue is full.
     pub fn connect(&mut self, to: SocketAddr) -> Option<PeerConn> {
-        let end = self.state.connect(to, Owner::Peer(self.me)).ok()?;
+        let from = self.state.client_address();
+        let end = self.state.connect(from, to, Owner::Peer(self.me)).ok()?;
         let me = self.me;
-        self.state.note(|| format!("peer {me} opens {end:?}"));
+        self.state.note(|| format!("peer {me} opens {end:?} from {from}"));
         Some(PeerConn(end))
     }
 

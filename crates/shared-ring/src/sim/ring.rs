@@ -43,11 +43,11 @@ enum Task {
     Counter {
         into: MemoryHold,
     },
-    /// An open, completed by a is_timed event.
+    /// An open, completed by a timed event.
     Open {
         path: MemoryHold,
     },
-    /// A read of a file, completed by a is_timed event.
+    /// A read of a file, completed by a timed event.
     Read {
         into: MemoryHold,
         part: FileRange,
@@ -55,12 +55,12 @@ enum Task {
 }
 
 impl Task {
-    /// Returns whether a worker performs it and a is_timed event completes it.
+    /// Returns whether a worker performs it and a timed event completes it.
     fn is_timed(&self) -> bool {
         matches!(self, Task::Open { .. } | Task::Read { .. })
     }
 
-    /// Returns whether only the kernel has written to the memory waited to it.
+    /// Returns whether only the kernel has written to its memory.
     fn is_untouched(&self) -> bool {
         match self {
             Task::Accept { .. } | Task::Receive { .. } | Task::Poll => true,
@@ -80,6 +80,8 @@ struct RingOp {
     user_data: u64,
     fd: Fd,
     task: Task,
+    /// A worker has started it.
+    started: bool,
 }
 
 /// A simulated ring.
@@ -95,8 +97,14 @@ pub struct SimRing {
     overflowed: bool,
     in_flight: Vec<RingOp>,
     serial: u64,
+    /// File operations that no worker has started.
+    unstarted: VecDeque<u64>,
+    max_workers: usize,
     buffers: Option<Buffers>,
 }
+
+/// Usual maximum time of a worker's file operation, in microseconds.
+const MAX_FILE_OP_MICROS: usize = 5_000;
 
 impl SimRing {
     fn fail(&self, message: impl Into<String>) {
@@ -177,16 +185,37 @@ impl SimRing {
         let (serial, fd) = (self.serial, Fd::from_raw(sqe.fd));
         let is_timed = task.is_timed();
         let is_inline = matches!(task, Task::Send { .. } | Task::Poll);
-        self.in_flight.push(RingOp { serial, user_data: sqe.user_data, fd, task });
+        let user_data = sqe.user_data;
+        self.in_flight.push(RingOp { serial, user_data, fd, task, started: false });
         if is_timed {
             let mut state = self.machine.state();
-            let cold = state.rng.fault(Fault::Cold);
-            let time = if cold { state.rng.below(5_000) } else { 0 };
-            state.after(Duration::from_micros(time as u64), Event::Operation(serial));
+            if state.rng.fault(Fault::Cold) {
+                drop(state);
+                self.unstarted.push_back(serial);
+                self.start_file_ops();
+            } else {
+                state.after(Duration::ZERO, Event::Operation(serial));
+            }
         } else if is_inline && !self.machine.state().rng.once_in(8) {
             self.advance(serial);
         } else {
             self.machine.state().mark_changed(fd.raw() as u32);
+        }
+    }
+
+    /// Starts file operations on idle workers.
+    fn start_file_ops(&mut self) {
+        while !self.unstarted.is_empty()
+            && self.in_flight.iter().filter(|op| op.started).count() < self.max_workers
+            && let Some(serial) = self.unstarted.pop_front()
+        {
+            // It may have been cancelled.
+            let op = self.in_flight.iter_mut().find(|op| op.serial == serial);
+            if let Some(op) = op {
+                op.started = true;
+                let completion = Event::Operation(serial);
+                self.machine.state().start_file_op(op.fd, MAX_FILE_OP_MICROS, completion);
+            }
         }
     }
 
@@ -207,14 +236,17 @@ impl SimRing {
         let mut found = 0;
         let mut errno = Errno::NOENT;
         for serial in serials {
-            if self.machine.state().rng.fault(Fault::CancelLoses) {
+            let unstarted = self.unstarted.contains(&serial);
+            let blocked = self.machine.state().is_blocked(Event::Operation(serial));
+            if !unstarted && !blocked && self.machine.state().rng.fault(Fault::CancelLoses) {
                 self.complete_due(serial);
                 self.advance(serial);
             }
             let Some(op) = self.in_flight.iter().find(|op| op.serial == serial) else { continue };
             found += 1;
-            // Work that a worker has begun is not cancelled.
-            if op.task.is_timed() && self.machine.state().rng.once_in(2) {
+            // An operation that a worker has started is not cancelled.
+            let started = !unstarted && op.task.is_timed() && self.machine.state().rng.once_in(2);
+            if blocked || started {
                 errno = Errno::ALREADY;
             } else {
                 self.end(serial, Err(Errno::CANCELED), 0);
@@ -257,6 +289,10 @@ impl SimRing {
         if !op.task.is_untouched() {
             let token = Token::from_bits(op.user_data);
             self.fail(format!("{token:?}: the program has written to its memory"));
+        }
+        if op.started {
+            self.machine.state().end_file_op(Event::Operation(serial));
+            self.start_file_ops();
         }
         self.post(op.user_data, result, flags);
     }
@@ -491,6 +527,8 @@ impl Ring for SimRing {
             overflowed: false,
             in_flight: Vec::new(),
             serial: 0,
+            unstarted: VecDeque::new(),
+            max_workers: usize::MAX,
             buffers: None,
         })
     }
@@ -527,10 +565,12 @@ impl Ring for SimRing {
         self.buffers = None;
     }
 
-    fn limit_workers(&mut self, _max: [u32; 2]) -> io::Result<()> {
+    fn limit_workers(&mut self, max: [u32; 2]) -> io::Result<()> {
         if self.machine.unsupported(Unsupported::WorkerBound) {
             return Err(Errno::INVAL.into());
         }
+        // The first number limits the workers for files.
+        self.max_workers = max[0] as usize;
         Ok(())
     }
 
@@ -630,7 +670,16 @@ impl Ring for SimRing {
 impl Drop for SimRing {
     fn drop(&mut self) {
         if self.machine.state().failure().is_none() {
-            for op in &self.in_flight {
+            for op in std::mem::take(&mut self.in_flight) {
+                if self.machine.state().is_blocked(Event::Operation(op.serial)) {
+                    // If it ever ends, it writes to its memory.
+                    let (Task::Open { path: hold } | Task::Read { into: hold, .. }) = op.task
+                    else {
+                        unreachable!("only file operations hang")
+                    };
+                    self.machine.state().abandoned_memory.push(hold);
+                    continue;
+                }
                 let token = Token::from_bits(op.user_data);
                 self.fail(format!("{token:?} is still in flight when the ring is closed"));
             }

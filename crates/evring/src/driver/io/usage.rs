@@ -12,6 +12,8 @@ use crate::driver::connection::{Connection, Phase, SendItem};
 /// Resource usage of a server between two callbacks: sums, and maxima per connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// The server is stopping.
+    pub stopping: bool,
     /// Connections, including those that are connecting or closing.
     pub connections: usize,
     /// Accepted connections that are not admitted.
@@ -34,6 +36,8 @@ pub struct Usage {
     pub queue_memory: usize,
     /// Difference between the memory counted for all connections and the memory that they hold.
     pub miscounted: usize,
+    /// Connections that were reset because their address had its maximum.
+    pub rejected_addresses: u64,
     /// Connections counted for all addresses together and for the largest, and the connections that should
     /// be counted; see [`Config::max_per_address`](crate::Config::max_per_address).
     pub shares: usize,
@@ -77,6 +81,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
 impl<K: Submit> Io<K> {
     fn usage(&self) -> Usage {
         let mut usage = Usage {
+            stopping: self.stopping,
+            rejected_addresses: self.stats.rejected_addresses,
             connections: self.open as usize,
             deferred: self.deferred.len(),
             sockets: self.deferred.len(),

@@ -1,6 +1,6 @@
 //! Connections and their data in transit.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -29,13 +29,33 @@ impl SimState {
         self.connection(connection).is_disrupted = true;
     }
 
+    /// Returns the address of a peer's next connection: one of a few clients, each with an IPv4
+    /// address, also in its IPv4-mapped form, and a /64 of IPv6 addresses.
+    pub(in crate::sim) fn client_address(&mut self) -> IpAddr {
+        let client = self.rng.below(self.num_addresses) as u8;
+        let v4 = Ipv4Addr::new(10, 0, 1, client);
+        match self.rng.below(4) {
+            0 => v4.to_ipv6_mapped().into(),
+            1 => {
+                let host = self.rng.number() as u16;
+                Ipv6Addr::new(0x2001, 0xdb8, 0, client.into(), 0, 0, 0, host).into()
+            }
+            _ => v4.into(),
+        }
+    }
+
     /// Opens a connection to a listener; its other end is queued for accept.
-    pub(in crate::sim) fn connect(&mut self, to: SocketAddr, owner: Owner) -> Result<End, Errno> {
+    pub(in crate::sim) fn connect(
+        &mut self,
+        from: IpAddr,
+        to: SocketAddr,
+        owner: Owner,
+    ) -> Result<End, Errno> {
         let listener = self.listener(to).ok_or(Errno::CONNREFUSED)?;
         if self.listeners[listener].queue.len() > self.listeners[listener].max {
             return Err(Errno::TIMEDOUT);
         }
-        let from = self.new_address(to);
+        let from = self.new_address(SocketAddr::new(from, 0));
         let mut size = || match self.room {
             Some(room) => room,
             None => [64, 700, 5_000, 70_000][self.rng.below(4)],
@@ -85,7 +105,7 @@ impl SimState {
         let outcome = if self.rng.fault(Fault::Unreachable) {
             Err(Errno::TIMEDOUT)
         } else {
-            self.connect(to, Owner::Descriptor(fd))
+            self.connect(to.ip(), to, Owner::Descriptor(fd))
         };
         self.note(|| format!("connect {descriptor:?} to {to}: {outcome:?}"));
         if let Some(descriptor) = self.at(descriptor) {

@@ -14,6 +14,11 @@ use crate::{Fd, Waker};
 /// First descriptor number; too high to be one of this process.
 const FIRST: u32 = 1024;
 
+/// Returns the descriptor of a place in the table.
+fn fd_at(at: usize) -> Fd {
+    Fd::from_raw((FIRST + at as u32) as i32)
+}
+
 /// The object behind a descriptor.
 #[derive(Debug)]
 pub(in crate::sim) enum DescriptorKind {
@@ -50,7 +55,7 @@ impl SimState {
         }
         let is_changed = self.descriptors[at].is_changed;
         self.descriptors[at] = Descriptor { kind: Some(kind), is_changed, resets: false };
-        Ok(Fd::from_raw((FIRST + at as u32) as i32))
+        Ok(fd_at(at))
     }
 
     pub(super) fn at(&mut self, fd: Fd) -> Option<&mut Descriptor> {
@@ -103,10 +108,17 @@ impl SimState {
         };
         let resets = descriptor.resets;
         let kind = descriptor.kind.take();
+        if self.is_used_by_blocked(fd) {
+            self.fail(format!("{fd:?} is closed while a file operation that hangs uses it"));
+        }
         self.note(|| format!("close {fd:?}"));
         self.usage.reported(fd);
         match kind {
-            Some(DescriptorKind::Connected(end)) => self.close_end(end, resets),
+            Some(DescriptorKind::Connected(end)) => {
+                let peer = self.connection_of(end).address[usize::from(end.other().side)];
+                self.usage.last_closed = Some(peer);
+                self.close_end(end, resets);
+            }
             Some(DescriptorKind::Listener(listener)) => self.close_listener(listener),
             Some(DescriptorKind::Event(_)) => {
                 self.wakers.retain(|(at, _)| *at != fd.raw() as u32);
@@ -130,11 +142,24 @@ impl SimState {
         self.descriptors.iter().filter_map(|descriptor| descriptor.kind.as_ref())
     }
 
-    /// Describes the open descriptors, except wakers.
+    /// Returns the accepted connections and their descriptors.
+    pub(in crate::sim) fn accepted(&self) -> impl Iterator<Item = (Fd, End)> {
+        let open = self.descriptors.iter().enumerate();
+        open.filter_map(|(at, descriptor)| match descriptor.kind {
+            Some(DescriptorKind::Connected(end)) if end.side == 1 => Some((fd_at(at), end)),
+            _ => None,
+        })
+    }
+
+    /// Describes the open descriptors, except wakers and the files of abandoned operations.
     pub(in crate::sim) fn open_descriptors(&self) -> Vec<String> {
         let open = self.descriptors.iter().enumerate();
         open.filter_map(|(at, d)| Some((at, d.kind.as_ref()?)))
-            .filter(|(_, kind)| !matches!(kind, DescriptorKind::Event(_)))
+            .filter(|(at, kind)| match kind {
+                DescriptorKind::Event(_) => false,
+                DescriptorKind::File(_) => !self.abandoned_files.contains(&fd_at(*at)),
+                _ => true,
+            })
             .map(|(at, kind)| format!("fd {} ({kind:?})", FIRST + at as u32))
             .collect()
     }

@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use crate::Waker;
 use crate::sim::disk::FileTree;
+use crate::sim::memory::MemoryHold;
 use crate::sim::plan::Plan;
 use crate::sim::rng::SimRng;
 use crate::sim::signals::Signalling;
 use crate::sim::stream::{Connection, End};
 use crate::sim::trace::Trace;
 use crate::sim::usage::UsageTracker;
+use crate::{Fd, Waker};
 use descriptors::Descriptor;
 use listeners::Listener;
 use time::Actor;
@@ -49,11 +50,19 @@ pub(in crate::sim) struct SimState {
     /// Operations and file work that are due.
     pub(in crate::sim) due: Vec<u64>,
     pub(in crate::sim) due_work: Vec<u64>,
+    /// File operations that are slow or hang: the completion, and the descriptor in use.
+    pub(in crate::sim) blocked: Vec<(Event, Fd)>,
+    /// Memory of file operations that were abandoned when their ring was closed.
+    pub(in crate::sim) abandoned_memory: Vec<MemoryHold>,
+    /// Files of operations that were abandoned because a file operation hangs.
+    pub(in crate::sim) abandoned_files: Vec<Fd>,
     /// The wakers' counters.
     wakers: Vec<(u32, Arc<AtomicU64>)>,
     /// Woken when file work is done.
     worker: Option<Waker>,
     ports: u16,
+    /// Number of client addresses that peers connect from.
+    num_addresses: usize,
     steps: u64,
     max_steps: u64,
     /// System calls since the last step.
@@ -70,8 +79,10 @@ pub(in crate::sim) struct SimState {
 
 impl SimState {
     pub(in crate::sim) fn new(plan: &Plan) -> Self {
+        let mut rng = SimRng::new(plan.seed, plan.faults, plan.max_faults);
+        let num_addresses = [1, 2, 5, 20][rng.below(4)];
         SimState {
-            rng: SimRng::new(plan.seed, plan.faults, plan.max_faults),
+            rng,
             disk: FileTree::new(),
             trace: Trace::new(plan.trace_steps),
             start: Instant::now(),
@@ -89,9 +100,13 @@ impl SimState {
             changed_fds: Vec::new(),
             due: Vec::new(),
             due_work: Vec::new(),
+            blocked: Vec::new(),
+            abandoned_memory: Vec::new(),
+            abandoned_files: Vec::new(),
             wakers: Vec::new(),
             worker: None,
             ports: 10_000,
+            num_addresses,
             steps: 0,
             max_steps: plan.steps,
             calls: 0,
@@ -144,6 +159,15 @@ impl SimState {
     /// Returns whether peers should finish.
     pub(in crate::sim) fn is_late(&self) -> bool {
         self.steps >= self.max_steps
+    }
+
+    /// Frees most memory after a run. Abandoned operations are leaked, and own the machine.
+    pub(in crate::sim) fn clear(&mut self) {
+        self.abandoned_memory.clear();
+        self.disk = FileTree::new();
+        self.connections.clear();
+        self.actors.clear();
+        self.events.clear();
     }
 
     pub(in crate::sim) fn set_on_end(&mut self, on_end: Box<dyn FnOnce()>) {

@@ -58,6 +58,10 @@ impl SimState {
         at
     }
 
+    pub(in crate::sim) fn num_peers(&self) -> u32 {
+        self.actors.len() as u32
+    }
+
     pub(in crate::sim) fn schedule_peer(&mut self, peer: u32) {
         let actor = &mut self.actors[peer as usize];
         if !actor.is_runnable && !actor.is_done {
@@ -82,7 +86,7 @@ impl SimState {
         self.steps += 1;
         if self.steps == self.max_steps {
             self.rng.stop_faults();
-            (0..self.actors.len() as u32).for_each(|peer| self.schedule_peer(peer));
+            (0..self.num_peers()).for_each(|peer| self.schedule_peer(peer));
         }
         if self.steps == self.max_steps + Self::GRACE {
             self.fail("the peers do not finish");

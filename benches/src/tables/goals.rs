@@ -1,0 +1,43 @@
+//! Every ratio that has a goal, and whether it was met.
+
+use super::{of, row, rule};
+use crate::experiments;
+use crate::goals;
+use crate::outcome::Outcome;
+use crate::ratio::Met;
+use crate::run::number;
+
+pub(super) fn table(results: &[Outcome]) -> String {
+    let mut text =
+        row(&["experiment", "ratio", "median (95 % interval)", "rounds", "goal", "met"]) + &rule(6);
+    for experiment in experiments::ALL {
+        let run = of(results, experiment.id);
+        let id = format!("`{}`", experiment.id);
+        for (name, ratio) in run.iter().flat_map(|run| &run.ratios) {
+            // Older results have no goals. Without rounds, none was met or missed.
+            let Some(goal) = ratio.goal.or_else(|| goals::of(experiment.id, name)) else {
+                continue;
+            };
+            let met = match ratio.met.unwrap_or(Met::Open) {
+                Met::No => "**no**".to_owned(),
+                met => met.to_string(),
+            };
+            let interval = match ratio.interval() {
+                interval if interval.is_empty() => interval,
+                interval => format!(" ({interval})"),
+            };
+            let rounds = match ratio.per_round.len() {
+                0 => "unknown".to_owned(),
+                rounds => rounds.to_string(),
+            };
+            let value = number(ratio.value) + &interval;
+            let name = format!("`{name}`");
+            text += &row(&[&id, &name, &value, &rounds, &goal.to_string(), &met]);
+        }
+        for (name, goal) in goals::unmeasured(experiment.id, run) {
+            let name = format!("`{name}`");
+            text += &row(&[&id, &name, "not measured", "", &goal.to_string(), ""]);
+        }
+    }
+    text
+}

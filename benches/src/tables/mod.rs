@@ -1,0 +1,195 @@
+//! `lab tables`: the tables of the Markdown pages, made from the committed results.
+//!
+//! A table stands between the lines `<!-- table: NAME -->` and `<!-- end of table -->`.
+
+mod floors;
+mod goals;
+mod overview;
+mod peers;
+
+use std::fs;
+use std::path::Path;
+
+use crate::command::Tables;
+use crate::experiments;
+use crate::failure::Failure;
+use crate::outcome::{self, Outcome, X};
+use crate::say::say;
+
+/// The pages with tables.
+const PAGES: [&str; 2] = ["README.md", "BENCHMARKS.md"];
+/// The directory of the results: the file of an experiment is `ID.json`.
+const RESULTS: &str = "docs/results";
+
+const BEGIN: &str = "<!-- table: ";
+const END: &str = "<!-- end of table -->";
+
+/// Makes a table from the results.
+type Table = fn(&[Outcome]) -> String;
+
+/// Every table, by name.
+const TABLES: [(&str, Table); 5] = [
+    ("overview", overview::table),
+    ("goals", goals::table),
+    ("floors", floors::table),
+    ("peers", peers::table),
+    ("sources", sources),
+];
+
+/// Writes the tables into the pages, or compares them.
+///
+/// # Errors
+/// If a comparison finds a difference.
+pub(crate) fn tables(options: &Tables) -> Result<(), Failure> {
+    let current = std::env::current_dir()?;
+    let root = outcome::workspace(&current);
+    let results = results(&root.join(RESULTS))?;
+    let mut outdated = Vec::new();
+    for page in PAGES {
+        let path = root.join(page);
+        let unreadable = |e| Failure::new(format_args!("cannot read {}", path.display()), e);
+        let old = fs::read_to_string(&path).map_err(unreadable)?;
+        let new = filled(&old, &results).map_err(|e| Failure::new(page, e))?;
+        if new == old {
+            continue;
+        }
+        if options.check {
+            outdated.push(page);
+            continue;
+        }
+        fs::write(&path, new)
+            .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))?;
+        say(format_args!("{} written", path.display()))?;
+    }
+    if outdated.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Run(format!(
+        "the tables of {} differ from {RESULTS}; run `cargo lab tables`",
+        outdated.join(" and ")
+    )))
+}
+
+/// Reads the committed results, in the order of the list of experiments.
+fn results(directory: &Path) -> Result<Vec<Outcome>, Failure> {
+    let files = experiments::ALL.iter().map(|e| directory.join(format!("{}.json", e.id)));
+    files.filter(|path| path.exists()).map(|path| Outcome::load(&path)).collect()
+}
+
+/// Returns a page with its tables made anew.
+fn filled(page: &str, results: &[Outcome]) -> Result<String, Failure> {
+    let mut text = String::with_capacity(page.len());
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        text += line;
+        text.push('\n');
+        let Some(name) = line.strip_prefix(BEGIN).and_then(|line| line.strip_suffix(" -->")) else {
+            continue;
+        };
+        let table = TABLES.iter().find(|(known, _)| *known == name);
+        let (_, table) =
+            table.ok_or_else(|| Failure::Run(format!("there is no table `{name}`")))?;
+        text += &format!("\n{}\n", table(results).trim_end());
+        if !lines.any(|line| line == END) {
+            return Err(Failure::Run(format!("the table `{name}` does not end")));
+        }
+        text += &format!("\n{END}\n");
+    }
+    Ok(text)
+}
+
+/// Lists the results: when and where they were measured.
+fn sources(results: &[Outcome]) -> String {
+    let mut text = row(&["experiment", "date", "commit", "machine"]) + &rule(4);
+    for run in results {
+        let m = &run.machine;
+        let commit = m.versions.get("commit").map_or("unknown", String::as_str);
+        let date = if run.date.is_empty() { "unknown" } else { &run.date };
+        let machine = format!("{}, {} cores, Linux {}", m.cpu, m.cores, m.kernel);
+        text += &row(&[&format!("`{}`", run.id), date, commit, &machine]);
+    }
+    text
+}
+
+/// Returns the results of an experiment.
+fn of<'a>(results: &'a [Outcome], id: &str) -> Option<&'a Outcome> {
+    results.iter().find(|run| run.id == id)
+}
+
+/// Returns the median of a named point.
+fn median(run: &Outcome, figure: &str, series: &str, name: &str) -> Option<f64> {
+    let series = run.series.iter().find(|s| s.figure == figure && s.name == series)?;
+    let point = series.points.iter().find(|p| p.x == X::Name(name.to_owned()))?;
+    Some(point.y.median)
+}
+
+/// Returns the names of a figure's points.
+fn names(run: &Outcome, figure: &str) -> Vec<String> {
+    let series = run.series.iter().find(|s| s.figure == figure);
+    series.map_or(Vec::new(), |s| s.points.iter().map(|p| p.x.to_string()).collect())
+}
+
+fn row(cells: &[&str]) -> String {
+    format!("| {} |\n", cells.join(" | "))
+}
+
+fn rule(columns: usize) -> String {
+    format!("|{}\n", "---|".repeat(columns))
+}
+
+/// Formats a count with three digits and its thousands: 126k, 1,204k, 4.1k.
+fn thousands(value: f64) -> String {
+    let thousands = value / 1e3;
+    if thousands < 10.0 { format!("{thousands:.1}k") } else { grouped(thousands) + "k" }
+}
+
+/// Formats a number without decimals, in groups of three digits.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Formats a number with three digits.
+fn short(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 100.0 => format!("{v:.1}"),
+        v => grouped(v),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_made_between_their_marks() {
+        let page = "before\n<!-- table: sources -->\n\nold\n\n<!-- end of table -->\nafter\n";
+        let mut run = Outcome::new("floors");
+        run.machine.versions.insert("commit".to_owned(), "abc123".to_owned());
+        let new = filled(page, &[run]).unwrap();
+        assert!(new.starts_with("before\n<!-- table: sources -->\n\n| experiment |"), "{new}");
+        assert!(new.contains("| `floors` | unknown | abc123 |") && !new.contains("old"), "{new}");
+        assert!(new.ends_with(" |\n\n<!-- end of table -->\nafter\n"), "{new}");
+    }
+
+    #[test]
+    fn wrong_marks_are_errors() {
+        let error = |page: &str| filled(page, &[]).unwrap_err().to_string();
+        assert_eq!(error("<!-- table: moon -->\n"), "there is no table `moon`");
+        assert_eq!(error("<!-- table: goals -->\n"), "the table `goals` does not end");
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        assert_eq!([4_100.0, 126_000.0, 1_204_000.0].map(thousands), ["4.1k", "126k", "1,204k"]);
+        assert_eq!([0.814, 15.72, 154.0, 12_345.6].map(short), ["0.81", "15.7", "154", "12,346"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! The five lines of the README: the default mechanism, the others beside it, other servers.
+
+use super::{median, names, of, row, rule, short};
+use crate::experiments::{DEFAULT, is_external};
+use crate::outcome::Outcome;
+
+/// A measured quantity: the name and value of each server.
+struct Line {
+    measured: &'static str,
+    values: Vec<(String, f64)>,
+    /// Whether a larger value is better.
+    is_rate: bool,
+    format: fn(f64) -> String,
+    /// What the value is compared with, if not with other servers.
+    against: &'static str,
+    command: &'static str,
+}
+
+pub(super) fn table(results: &[Outcome]) -> String {
+    let default = format!("`{DEFAULT}`, the default");
+    let columns = ["measured", &default, "other mechanisms", "compared with", "command"];
+    let mut text = row(&columns) + &rule(columns.len());
+    let empty = Vec::new;
+    let overload = of(results, "overload").map_or_else(empty, goodput);
+    let peers = of(results, "peers");
+    let figure = |figure: &str, series| peers.map_or_else(empty, |run| values(run, figure, series));
+    let floors = of(results, "floors")
+        .map_or_else(empty, |run| values(run, "CPU over that of the floor", "file"));
+    let us = |value: f64| format!("{} us", short(value));
+    for line in [
+        Line {
+            measured: "goodput at twice saturation",
+            values: overload,
+            is_rate: true,
+            format: |ratio| format!("{:.0} %", ratio * 100.0),
+            against: "",
+            command: "`cargo lab run overload` (root)",
+        },
+        Line {
+            measured: "CPU time per request, file of 1 KiB",
+            values: figure("Server CPU per request, a file of 1 KiB", "server"),
+            is_rate: false,
+            format: us,
+            against: "",
+            command: "`cargo lab run peers`",
+        },
+        Line {
+            measured: "CPU time per request, 12 bytes from a handler",
+            values: figure("Server CPU per request, 12 bytes from a handler", "server"),
+            is_rate: false,
+            format: us,
+            against: "",
+            command: "`cargo lab run peers`",
+        },
+        Line {
+            measured: "16 pipelined requests, million requests per second",
+            values: figure("Requests, 12 bytes from a handler, 16 requests at once", "rate"),
+            is_rate: true,
+            format: |rate| format!("{:.2}", rate / 1e6),
+            against: "",
+            command: "`cargo lab run peers`",
+        },
+        Line {
+            measured: "CPU time over that of a hard-coded loop with the same replies",
+            values: floors,
+            is_rate: false,
+            format: |ratio| format!("{ratio:.2}"),
+            against: "a loop without parser or connections: 1",
+            command: "`cargo lab run floors`",
+        },
+    ] {
+        text += &line.row();
+    }
+    text
+}
+
+impl Line {
+    fn row(&self) -> String {
+        let of = |name: &str| self.values.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
+        let Some(ours) = of(DEFAULT) else { return String::new() };
+        let (theirs, others): (Vec<_>, Vec<_>) = self
+            .values
+            .iter()
+            .filter(|(name, _)| name != DEFAULT)
+            .partition(|(n, _)| is_external(n));
+        let list = |all: &[&(String, f64)]| {
+            let one = |(name, value): &(String, f64)| {
+                let is_ours = !is_external(name);
+                let wins = if self.is_rate { *value > ours } else { *value < ours };
+                let name = if is_ours { format!("`{name}`") } else { name.clone() };
+                let note = if wins && !is_ours { ": we lose" } else { "" };
+                format!("{name} {}{note}", (self.format)(*value))
+            };
+            all.iter().map(|entry| one(entry)).collect::<Vec<_>>().join(", ")
+        };
+        let against = match self.against {
+            "" => list(&theirs),
+            against => against.to_owned(),
+        };
+        row(&[self.measured, &(self.format)(ours), &list(&others), &against, self.command])
+    }
+}
+
+/// Returns the servers of a figure, without the floors.
+fn values(run: &Outcome, figure: &str, series: &str) -> Vec<(String, f64)> {
+    let names = names(run, figure).into_iter().filter(|name| !name.ends_with(" floor"));
+    names.filter_map(|name| Some((name.clone(), median(run, figure, series, &name)?))).collect()
+}
+
+/// Returns the goodput at twice saturation of the usual servers, over that at saturation.
+fn goodput(run: &Outcome) -> Vec<(String, f64)> {
+    let ratio = |(name, ratio): (&String, &crate::ratio::Ratio)| {
+        let name = name.strip_suffix("_r2")?;
+        let is_usual = !name.contains("no_admission") && !name.contains("spin");
+        // Older results have no mechanism, but names that are made of it.
+        let server = ratio.mechanism.clone().unwrap_or_else(|| name.replace('_', "-"));
+        is_usual.then_some((server, ratio.value))
+    };
+    run.ratios.iter().filter_map(ratio).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::X;
+    use crate::statistics::spread;
+
+    #[test]
+    fn default_mechanism_has_its_own_column_and_losses_are_named() {
+        let mut run = Outcome::new("peers");
+        let figure = "Server CPU per request, 12 bytes from a handler";
+        for (name, us) in [
+            ("epoll", 7.2),
+            ("uring", 6.9),
+            ("epoll floor", 4.0),
+            ("hyper", 6.6),
+            ("nginx tuned", 6.95),
+        ] {
+            run.point(figure, "us", "server", X::Name(name.into()), spread(&[us]).unwrap());
+        }
+        let table = table(&[run]);
+        let line = table.lines().find(|line| line.contains("from a handler")).unwrap();
+        assert!(
+            line.contains(
+                "| 6.90 us | `epoll` 7.20 us | hyper 6.60 us: we lose, nginx tuned 6.95 us |"
+            ),
+            "{line}"
+        );
+        // What was not measured has no line.
+        assert_eq!(table.lines().count(), 3);
+    }
+}

@@ -1,0 +1,347 @@
+//! The static checks of a module, and its longest path.
+
+use std::collections::HashMap;
+
+use wasmparser::{
+    DataKind, ElementItems, ElementKind, ExternalKind, FuncValidatorAllocations, Import, Imports,
+    Name, NameSectionReader, Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
+    WasmFeatures as Features,
+};
+
+use super::call::{CALLS, Call, ENTRY, MEMORY, MODULE, Type};
+use super::{Policy, Reason, Rejection};
+
+const PAGE: u64 = 65536;
+
+/// How the run time of a module is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// No loops and no recursion: no path has more operations than this. It runs without checks.
+    Acyclic(u64),
+    /// Loops or recursion: it is stopped when it has used up its operations.
+    Cyclic,
+}
+
+/// What the sandboxer knows of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Analysis {
+    pub(crate) bound: Bound,
+    pub(crate) memory_bytes: usize,
+}
+
+/// WebAssembly's first version with what compilers emit by default; without operations on whole
+/// ranges of memory, whose time depends on the range.
+fn features(policy: &Policy) -> WasmFeatures {
+    let mut features = Features::WASM1
+        | Features::SIGN_EXTENSION
+        | Features::MULTI_VALUE
+        | Features::CALL_INDIRECT_OVERLONG
+        | Features::SATURATING_FLOAT_TO_INT
+        | Features::EXTENDED_CONST;
+    features.set(Features::FLOATS, policy.floats);
+    features
+}
+
+#[derive(Debug, Default)]
+struct Function {
+    operations: u64,
+    calls: Vec<u32>,
+    calls_by_table: u64,
+    has_loop: bool,
+}
+
+#[derive(Default)]
+struct Contents<'a> {
+    types: Vec<Option<wasmparser::FuncType>>,
+    /// Types of all functions, the imported ones first.
+    functions: Vec<u32>,
+    imported: Vec<Call>,
+    bodies: Vec<Function>,
+    in_tables: Vec<u32>,
+    memory: Option<wasmparser::MemoryType>,
+    exports: Vec<(&'a str, ExternalKind, u32)>,
+    data_end: u64,
+    data_is_unknown: bool,
+    names: HashMap<u32, String>,
+}
+
+/// Checks a module.
+///
+/// # Errors
+/// The first reason for which the policy rejects it.
+pub(crate) fn analyse(wasm: &[u8], policy: &Policy) -> Result<Analysis, Rejection> {
+    if wasm.len() > policy.max_module_bytes {
+        return Err(Reason::TooLarge(wasm.len(), policy.max_module_bytes).into());
+    }
+    let mut contents = Contents::default();
+    contents.read(wasm, policy)?;
+    let memory_bytes = contents.check_memory(policy)?;
+    contents.check_entry()?;
+    let bound = contents.longest_path(policy)?;
+    Ok(Analysis { bound, memory_bytes })
+}
+
+fn invalid(error: wasmparser::BinaryReaderError) -> Rejection {
+    Rejection::new(Reason::Invalid(error.to_string()))
+}
+
+impl<'a> Contents<'a> {
+    fn read(&mut self, wasm: &'a [u8], policy: &Policy) -> Result<(), Rejection> {
+        let mut validator = Validator::new_with_features(features(policy));
+        let mut allocations = FuncValidatorAllocations::default();
+        // Names come last, and are needed for errors before.
+        self.read_names(wasm);
+        for payload in Parser::new(0).parse_all(wasm) {
+            let payload = payload.map_err(invalid)?;
+            let function = match validator.payload(&payload).map_err(invalid)? {
+                wasmparser::ValidPayload::Func(function, body) => Some((function, body)),
+                _ => None,
+            };
+            if let Some((function, body)) = function {
+                let mut function = function.into_validator(allocations);
+                let number = function.index();
+                let result = function.validate(&body);
+                result.map_err(|error| self.in_function(number, invalid(error).reason))?;
+                allocations = function.into_allocations();
+                self.read_body(&body).map_err(invalid)?;
+                continue;
+            }
+            self.read_payload(payload, policy)?;
+        }
+        Ok(())
+    }
+
+    fn read_payload(&mut self, payload: Payload<'a>, policy: &Policy) -> Result<(), Rejection> {
+        match payload {
+            Payload::TypeSection(section) => {
+                for group in section {
+                    for ty in group.map_err(invalid)?.into_types() {
+                        self.types.push(match ty.composite_type.inner {
+                            wasmparser::CompositeInnerType::Func(ty) => Some(ty),
+                            _ => None,
+                        });
+                    }
+                }
+            }
+            Payload::ImportSection(section) => {
+                for imports in section {
+                    match imports.map_err(invalid)? {
+                        Imports::Single(_, import) => self.check_import(import)?,
+                        Imports::Compact1 { module, .. } | Imports::Compact2 { module, .. } => {
+                            return Err(Reason::Import(module.into(), "(several)".into()).into());
+                        }
+                    }
+                }
+            }
+            Payload::FunctionSection(section) => {
+                if section.count() > policy.max_functions {
+                    let (count, max) = (section.count(), policy.max_functions);
+                    return Err(Reason::TooManyFunctions(count, max).into());
+                }
+                for ty in section {
+                    self.functions.push(ty.map_err(invalid)?);
+                }
+            }
+            Payload::MemorySection(section) => {
+                for memory in section {
+                    self.memory = Some(memory.map_err(invalid)?);
+                }
+            }
+            Payload::ExportSection(section) => {
+                for export in section {
+                    let export = export.map_err(invalid)?;
+                    self.exports.push((export.name, export.kind, export.index));
+                }
+            }
+            Payload::StartSection { func, .. } => {
+                return Err(self.in_function(func, Reason::Start));
+            }
+            Payload::ElementSection(section) => {
+                for element in section {
+                    let element = element.map_err(invalid)?;
+                    if let ElementItems::Functions(functions) = element.items {
+                        for function in functions {
+                            self.in_tables.push(function.map_err(invalid)?);
+                        }
+                    } else if !matches!(element.kind, ElementKind::Declared) {
+                        self.in_tables.extend(0..self.functions.len() as u32);
+                    }
+                }
+            }
+            Payload::DataSection(section) => {
+                for data in section {
+                    let data = data.map_err(invalid)?;
+                    if let DataKind::Active { offset_expr, .. } = data.kind {
+                        let mut operators = offset_expr.get_operators_reader();
+                        match operators.read().map_err(invalid)? {
+                            Operator::I32Const { value } => {
+                                let end = u64::from(value as u32) + data.data.len() as u64;
+                                self.data_end = self.data_end.max(end);
+                            }
+                            _ => self.data_is_unknown = true,
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn read_names(&mut self, wasm: &'a [u8]) {
+        for payload in Parser::new(0).parse_all(wasm).map_while(Result::ok) {
+            let Payload::CustomSection(section) = payload else { continue };
+            if section.name() != "name" {
+                continue;
+            }
+            let reader = wasmparser::BinaryReader::new(section.data(), section.data_offset());
+            for name in NameSectionReader::new(reader).map_while(Result::ok) {
+                let Name::Function(functions) = name else { continue };
+                for naming in functions.into_iter().map_while(Result::ok) {
+                    self.names.insert(naming.index, naming.name.to_owned());
+                }
+            }
+        }
+    }
+
+    fn check_import(&mut self, import: Import<'a>) -> Result<(), Rejection> {
+        let Import { module, name, ty } = import;
+        let call = CALLS.iter().find(|call| module == MODULE && call.name == name);
+        let (Some(call), TypeRef::Func(ty)) = (call, ty) else {
+            return Err(Reason::Import(module.into(), name.into()).into());
+        };
+        let has_type = self.types.get(ty as usize).and_then(Option::as_ref).is_some_and(|ty| {
+            same(ty.params(), call.parameters) && same(ty.results(), call.result.as_slice())
+        });
+        if !has_type {
+            return Err(Reason::ImportType(name.into()).into());
+        }
+        self.functions.push(ty);
+        self.imported.push(*call);
+        Ok(())
+    }
+
+    fn read_body(&mut self, body: &wasmparser::FunctionBody<'_>) -> wasmparser::Result<()> {
+        let mut function = Function::default();
+        for operator in body.get_operators_reader()? {
+            function.operations += 1;
+            match operator? {
+                Operator::Loop { .. } => function.has_loop = true,
+                Operator::Call { function_index } => function.calls.push(function_index),
+                Operator::CallIndirect { .. } => function.calls_by_table += 1,
+                _ => {}
+            }
+        }
+        self.bodies.push(function);
+        Ok(())
+    }
+
+    fn check_memory(&self, policy: &Policy) -> Result<usize, Rejection> {
+        let exported = self
+            .exports
+            .iter()
+            .any(|(name, kind, _)| (*name, *kind) == (MEMORY, ExternalKind::Memory));
+        let Some(memory) = self.memory.filter(|_| exported) else {
+            return Err(Reason::NoMemory.into());
+        };
+        if memory.maximum != Some(memory.initial) {
+            return Err(Reason::GrowingMemory.into());
+        }
+        let bytes = memory.initial.saturating_mul(PAGE);
+        if bytes > policy.max_memory_bytes as u64 {
+            return Err(Reason::MemoryTooLarge(bytes, policy.max_memory_bytes).into());
+        }
+        if bytes == 0 {
+            return Err(Reason::NoMemory.into());
+        }
+        if self.data_is_unknown || self.data_end > bytes {
+            return Err(Reason::DataOutsideMemory.into());
+        }
+        Ok(bytes as usize)
+    }
+
+    /// Returns the number of the entry.
+    fn check_entry(&self) -> Result<u32, Rejection> {
+        let entry = self.exports.iter().find(|(name, ..)| *name == ENTRY);
+        let Some(&(_, ExternalKind::Func, number)) = entry else {
+            return Err(Reason::NoEntry.into());
+        };
+        let ty = self.functions.get(number as usize);
+        let ty = ty.and_then(|ty| self.types.get(*ty as usize)).and_then(Option::as_ref);
+        let is_entry = ty.is_some_and(|ty| {
+            same(ty.params(), &[Type::I32, Type::I32, Type::I64, Type::I32])
+                && same(ty.results(), &[Type::I32])
+        });
+        if is_entry { Ok(number) } else { Err(self.in_function(number, Reason::NoEntry)) }
+    }
+
+    /// Sums the operations of all functions that the entry reaches, for each call once. This is more
+    /// than the longest path has.
+    fn longest_path(&self, policy: &Policy) -> Result<Bound, Rejection> {
+        let mut costs = vec![Cost::Unknown; self.functions.len()];
+        let entry = self.check_entry()?;
+        match self.cost(entry, &mut costs) {
+            Some(operations) if operations > policy.max_operations => {
+                Err(self.in_function(entry, Reason::TooLong(operations, policy.max_operations)))
+            }
+            Some(operations) => Ok(Bound::Acyclic(operations)),
+            None => Ok(Bound::Cyclic),
+        }
+    }
+
+    /// Returns a function's number of operations with those that it calls; none if it is cyclic.
+    fn cost(&self, function: u32, costs: &mut Vec<Cost>) -> Option<u64> {
+        if let Some(call) = self.imported.get(function as usize) {
+            return Some(call.cost);
+        }
+        match costs[function as usize] {
+            Cost::Known(cost) => return Some(cost),
+            Cost::InProgress | Cost::Cyclic => return None,
+            Cost::Unknown => {}
+        }
+        costs[function as usize] = Cost::InProgress;
+        let cost = self.cost_of_body(function, costs);
+        costs[function as usize] = cost.map_or(Cost::Cyclic, Cost::Known);
+        cost
+    }
+
+    fn cost_of_body(&self, function: u32, costs: &mut Vec<Cost>) -> Option<u64> {
+        let body = &self.bodies[function as usize - self.imported.len()];
+        if body.has_loop {
+            return None;
+        }
+        let mut cost = body.operations;
+        for callee in &body.calls {
+            cost = cost.saturating_add(self.cost(*callee, costs)?);
+        }
+        if body.calls_by_table > 0 {
+            let mut most = 0;
+            for callee in &self.in_tables {
+                most = most.max(self.cost(*callee, costs)?);
+            }
+            cost = cost.saturating_add(most.saturating_mul(body.calls_by_table));
+        }
+        Some(cost)
+    }
+
+    fn in_function(&self, number: u32, reason: Reason) -> Rejection {
+        let name = self.names.get(&number).cloned();
+        Rejection { function: Some(name.unwrap_or_else(|| number.to_string())), reason }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Cost {
+    Unknown,
+    InProgress,
+    Known(u64),
+    Cyclic,
+}
+
+fn same(types: &[ValType], expected: &[Type]) -> bool {
+    let expected = expected.iter().map(|ty| match ty {
+        Type::I32 => ValType::I32,
+        Type::I64 => ValType::I64,
+    });
+    types.iter().copied().eq(expected)
+}

@@ -1,0 +1,150 @@
+//! Compiled modules in a directory (section 5.5: sandboxed code comes from a trusted place).
+
+use std::fmt;
+use std::fs::{self, Metadata, OpenOptions};
+use std::hash::{Hash, Hasher};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::OFlags;
+use sha2::{Digest, Sha256};
+use wasmtime::{Engine, Module};
+
+use super::Rejection;
+
+/// Why a directory cannot be a cache.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// The directory cannot be examined.
+    Directory(PathBuf, io::Error),
+    /// It is not a directory of this user, or others can write to it.
+    Untrusted(PathBuf),
+}
+
+impl fmt::Display for CacheError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CacheError::Directory(path, error) => {
+                write!(f, "cannot use {} as a cache: {error}", path.display())
+            }
+            CacheError::Untrusted(path) => write!(
+                f,
+                "cannot use {} as a cache: it must be a directory of this user that no one else can write to (chmod go-w)",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for CacheError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CacheError::Directory(_, error) => Some(error),
+            CacheError::Untrusted(_) => None,
+        }
+    }
+}
+
+/// Compiled modules, each in a file named by the hash of module and compiler.
+#[derive(Debug)]
+pub(crate) struct Cache(PathBuf);
+
+/// Maximum size of a compiled module in bytes.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Length of the hash at the start of a file.
+const HASH: usize = 32;
+
+impl Cache {
+    pub(crate) fn new(directory: &Path) -> Result<Self, CacheError> {
+        let metadata = fs::symlink_metadata(directory);
+        let metadata = metadata.map_err(|error| CacheError::Directory(directory.into(), error))?;
+        if !metadata.is_dir() || !is_trusted(&metadata) {
+            return Err(CacheError::Untrusted(directory.into()));
+        }
+        Ok(Cache(directory.into()))
+    }
+
+    /// Returns the compiled module from the cache, or compiles it and keeps it there. A file that
+    /// cannot be used is replaced.
+    pub(crate) fn get(
+        &self,
+        engine: &Engine,
+        wasm: &[u8],
+        compile: impl FnOnce() -> Result<Module, Rejection>,
+    ) -> Result<Module, Rejection> {
+        let path = self.0.join(name(engine, wasm));
+        if let Some(code) = read(&path) {
+            // SAFETY: the file is in a directory that only this user can write to, belongs to this
+            // user, and is as `write` has left it: its hash is right.
+            if let Ok(module) = unsafe { Module::deserialize(engine, code) } {
+                return Ok(module);
+            }
+        }
+        let module = compile()?;
+        if let Ok(code) = module.serialize() {
+            // Without it, the module is compiled again the next time.
+            let _ = self.write(&path, &code);
+        }
+        Ok(module)
+    }
+
+    fn write(&self, path: &Path, code: &[u8]) -> io::Result<()> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let partial = self.0.join(format!("{}-{number}.partial", process::id()));
+        let written = (|| {
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+            file.write_all(&Sha256::digest(code))?;
+            file.write_all(code)?;
+            fs::rename(&partial, path)
+        })();
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written
+    }
+}
+
+/// Returns whether only this user can write to a file or directory.
+fn is_trusted(metadata: &Metadata) -> bool {
+    metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
+}
+
+/// Returns a compiled module, if the file is trusted and complete.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let no_follow = OFlags::NOFOLLOW.bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(no_follow).open(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || !is_trusted(&metadata) || metadata.len() > MAX_BYTES {
+        return None;
+    }
+    let mut content = Vec::with_capacity(metadata.len() as usize);
+    file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
+    let (hash, code) = content.split_at_checked(HASH)?;
+    (Sha256::digest(code)[..] == *hash).then(|| code.to_vec())
+}
+
+/// Returns a name that differs between modules, compilers and their settings.
+fn name(engine: &Engine, wasm: &[u8]) -> String {
+    struct Into(Sha256);
+    impl Hasher for Into {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.update(bytes);
+        }
+
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+    let mut hasher = Into(Sha256::new());
+    engine.precompile_compatibility_hash().hash(&mut hasher);
+    hasher.write(wasm);
+    let hash: String = hasher.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    hash + ".cwasm"
+}

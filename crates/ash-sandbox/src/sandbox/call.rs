@@ -1,0 +1,69 @@
+//! The approved list of host calls (table 5-1), with their types and costs.
+
+/// Name of the module from which handlers import.
+pub(crate) const MODULE: &str = "ash";
+
+/// Name of the entry (section 5.4.1): offset and length of the message, connection, and slot.
+pub(crate) const ENTRY: &str = "ash_handle";
+
+/// Name of the memory.
+pub(crate) const MEMORY: &str = "memory";
+
+/// A type of parameters or results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    I32,
+    I64,
+}
+
+/// A host call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) name: &'static str,
+    pub(crate) parameters: &'static [Type],
+    pub(crate) result: Option<Type>,
+    /// Operations for the call itself.
+    pub(crate) cost: u64,
+}
+
+use Type::{I32, I64};
+
+macro_rules! calls {
+    ($($(#[$doc:meta])* $constant:ident = $name:literal ($($parameter:ident),*) $(-> $result:ident)?, $cost:literal;)*) => {
+        $($(#[$doc])* pub(crate) const $constant: Call = Call {
+            name: $name, parameters: &[$($parameter),*], result: calls!(@$($result)?), cost: $cost,
+        };)*
+        /// All approved calls.
+        pub(crate) const CALLS: &[Call] = &[$($constant),*];
+    };
+    (@) => { None };
+    (@$result:ident) => { Some($result) };
+}
+
+calls! {
+    /// `ae_gettick`: nanoseconds of a clock that never goes back.
+    CLOCK = "clock" () -> I64, 50;
+    /// `ae_otto_send`: sends bytes of the memory to the peer of the connection.
+    SEND = "send" (I32, I32) -> I32, 200;
+    /// `ae_pid`: the tenant's number.
+    ID = "id" () -> I64, 10;
+    /// `ae_trusted_memcpy`: copies with one check of each range.
+    COPY = "copy" (I32, I32, I32) -> I32, 30;
+    /// `ae_rapply`: applies a read-only pipe list.
+    READ_APPLY = "read_apply" (I32, I32, I32) -> I32, 50;
+    /// `ae_wapply`: applies a pipe list that writes to another place.
+    WRITE_APPLY = "write_apply" (I32, I32, I32, I32) -> I32, 50;
+    /// Reads a persistent register of a pipe list.
+    IMPORT = "import" (I32, I32) -> I64, 20;
+    /// An addition to the table: posts an event to the application.
+    POST = "post" (I64, I64) -> I32, 50;
+    /// An addition to the table: adds to a counter.
+    COUNT = "count" (I32, I64) -> I32, 10;
+    /// The `aborts` of section 5.5: ends the handler from any depth of calls.
+    ABORT = "abort" (), 10;
+}
+
+/// Operations for touching bytes in a host call, such as copying them.
+pub(crate) fn cost_of_bytes(bytes: usize) -> u64 {
+    bytes as u64 / 16
+}

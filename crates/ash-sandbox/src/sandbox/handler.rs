@@ -1,0 +1,338 @@
+//! An instance of a handler, and its invocations (section 5.4).
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wasmtime::{Instance, Store, Trap, TypedFunc};
+
+use super::call::ENTRY;
+use super::host::{COUNTERS, Host};
+use super::sandboxer::Clock;
+use super::{Bound, HandlerMemory, Loops, Policy, Reason, Rejection};
+use crate::ilp::{Ilp, PipeId, Register};
+
+/// A handler bounded by a clock ends within this number of ticks (section 4.1.2).
+pub(crate) const TICKS: u64 = 2;
+
+/// What the entry returns if it has handled the message (section 5.4.1).
+const HANDLED: i32 = 1;
+/// What it returns if the message is useless, for instance as its checksum is wrong (figure 3-1).
+const DISCARDED: i32 = 2;
+/// What it returns if the application has to handle the message.
+const PASSED: i32 = 0;
+
+/// What became of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The handler has handled it; [`Handler::sends`] are to be sent.
+    Handled,
+    /// The handler has discarded it.
+    Discarded,
+    /// The application handles it.
+    Passed(Pass),
+}
+
+/// Why a message is passed to the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pass {
+    /// The handler has chosen so.
+    ByHandler,
+    /// A voluntary abort (section 3.3.1).
+    Voluntary,
+    /// An involuntary abort (section 3.3.2).
+    Involuntary(Abort),
+    /// The handler was disabled, after too many involuntary aborts.
+    Disabled,
+    /// The application has switched the handler off.
+    Off,
+    /// The tenant has used up its operations of this second (section 2.4).
+    OverBudget,
+    /// The message is longer than the message area.
+    TooLong,
+}
+
+/// The reason of an involuntary abort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Abort {
+    /// The handler used up the operations, or the time, of one invocation.
+    TooManyOperations,
+    /// It accessed memory outside of its own, or wrote to the message area.
+    Memory,
+    /// Its stack overflowed.
+    Stack,
+    /// Any other trap, such as a division by zero.
+    Trap,
+}
+
+/// Numbers of invocations and their outcomes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Messages that the handler was invoked for.
+    pub invocations: u64,
+    /// Messages that it has handled.
+    pub handled: u64,
+    /// Messages that it has discarded.
+    pub discarded: u64,
+    /// Voluntary aborts.
+    pub voluntary_aborts: u64,
+    /// Involuntary aborts.
+    pub involuntary_aborts: u64,
+    /// Messages for which it was not invoked, as it was disabled, off, or over its budget.
+    pub skipped: u64,
+    /// Host calls.
+    pub calls: u64,
+    /// Operations that were charged to the tenant.
+    pub operations: u64,
+}
+
+/// An instance of a handler. It belongs to one thread at a time.
+pub struct Handler {
+    store: Store<Host>,
+    entry: TypedFunc<(i32, i32, i64, i32), i32>,
+    memory: Arc<HandlerMemory>,
+    policy: Arc<Policy>,
+    bound: Bound,
+    budget: Budget,
+    aborts: u32,
+    is_on: bool,
+    counters: Counters,
+    /// Interrupts the handler, if it is bounded by epochs.
+    _clock: Option<Arc<Clock>>,
+}
+
+impl fmt::Debug for Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handler")
+            .field("bound", &self.bound)
+            .field("is_on", &self.is_on)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Operations that a tenant has left. They are refilled evenly, up to those of a second.
+#[derive(Debug)]
+struct Budget {
+    left: u64,
+    per_second: u64,
+    refilled: Option<Instant>,
+}
+
+impl Budget {
+    fn refill(&mut self, now: Instant) {
+        let since = self.refilled.map_or(Duration::MAX, |then| now.saturating_duration_since(then));
+        let new = (since.as_nanos().min(1_000_000_000) as u64 as u128 * u128::from(self.per_second)
+            / 1_000_000_000) as u64;
+        // So that a short interval is not lost by rounding.
+        if new > 0 {
+            self.left = (self.left + new).min(self.per_second);
+            self.refilled = Some(now);
+        }
+    }
+}
+
+impl Handler {
+    pub(crate) fn new(
+        mut store: Store<Host>,
+        instance: Instance,
+        memory: Arc<HandlerMemory>,
+        policy: Arc<Policy>,
+        bound: Bound,
+        clock: Option<Arc<Clock>>,
+    ) -> Result<Self, Rejection> {
+        let entry = instance.get_typed_func(&mut store, ENTRY);
+        let entry = entry.map_err(|_| Rejection::new(Reason::NoEntry))?;
+        store.data_mut().set_memory(Arc::clone(&memory));
+        let budget = Budget { left: 0, per_second: policy.operations_per_second, refilled: None };
+        Ok(Handler {
+            store,
+            entry,
+            memory,
+            policy,
+            bound,
+            budget,
+            aborts: 0,
+            is_on: true,
+            counters: Counters::default(),
+            _clock: clock,
+        })
+    }
+
+    /// Returns the memory, whose message area receives messages.
+    pub fn memory(&self) -> &Arc<HandlerMemory> {
+        &self.memory
+    }
+
+    /// Lets the handler apply a pipe list, and import these registers after it. Returns the number
+    /// by which the handler names the list.
+    pub fn add_pipes(&mut self, ilp: Ilp, registers: Vec<(PipeId, Register)>) -> u32 {
+        self.store.data_mut().add_pipes(ilp, registers)
+    }
+
+    /// Switches the handler off or on. While it is off, all messages are passed to the application.
+    pub fn set_on(&mut self, is_on: bool) {
+        self.is_on = is_on;
+    }
+
+    /// Returns whether the handler was disabled by involuntary aborts.
+    pub fn is_disabled(&self) -> bool {
+        self.aborts >= self.policy.max_aborts
+    }
+
+    /// Enables the handler again, after involuntary aborts have disabled it.
+    pub fn enable(&mut self) {
+        self.aborts = 0;
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> Counters {
+        Counters { calls: self.store.data().calls, ..self.counters }
+    }
+
+    /// Returns the counters that the handler itself counts.
+    pub fn own_counters(&self) -> [u64; COUNTERS] {
+        self.store.data().counters
+    }
+
+    /// Copies a message to the message area, and handles it. For messages that were not received
+    /// into the area.
+    pub fn handle_copy(&mut self, message: &[u8], connection: u64, now: Instant) -> Outcome {
+        let area = self.memory.message_area();
+        if message.len() > area.len() {
+            return Outcome::Passed(Pass::TooLong);
+        }
+        let to = self.memory.host_pointer(area.start);
+        // SAFETY: the message fits into the area, which only this thread accesses.
+        unsafe { message.as_ptr().copy_to_nonoverlapping(to, message.len()) };
+        self.handle(area.start..area.start + message.len(), connection, 0, now)
+    }
+
+    /// Handles a message that lies in the message area, in a slot of the receive ring. Sends and
+    /// events of a handler that does not handle the message are dropped.
+    ///
+    /// # Panics
+    /// If the message is not in the message area.
+    pub fn handle(
+        &mut self,
+        message: Range<usize>,
+        connection: u64,
+        slot: u32,
+        now: Instant,
+    ) -> Outcome {
+        let area = self.memory.message_area();
+        assert!(
+            message.start >= area.start && message.start <= message.end && message.end <= area.end,
+            "a message at {message:?}, outside of the message area {area:?}"
+        );
+        self.budget.refill(now);
+        if let Some(reason) = self.reason_to_skip() {
+            self.counters.skipped += 1;
+            self.store.data_mut().discard();
+            return Outcome::Passed(reason);
+        }
+        self.counters.invocations += 1;
+        let (offset, len) = (message.start as i32, message.len() as i32);
+        let max = self.policy.max_operations;
+        self.store.data_mut().begin(message, max);
+        let clock = self.arm(max);
+        let result =
+            self.entry.call(&mut self.store, (offset, len, connection as i64, slot as i32));
+        self.charge(max, clock);
+        let outcome = self.outcome(result);
+        match &outcome {
+            Outcome::Handled => self.counters.handled += 1,
+            Outcome::Discarded => self.counters.discarded += 1,
+            Outcome::Passed(reason) => {
+                self.store.data_mut().discard();
+                match reason {
+                    Pass::Voluntary => self.counters.voluntary_aborts += 1,
+                    Pass::Involuntary(_) => {
+                        self.counters.involuntary_aborts += 1;
+                        self.aborts += 1;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Returns the ranges of the memory that the handler has sent in the last invocation, in order.
+    pub fn sends(&self) -> &[Range<usize>] {
+        &self.store.data().sends
+    }
+
+    /// Returns the events that the handler has posted in the last invocation: kind and value.
+    pub fn events(&self) -> &[(u64, u64)] {
+        &self.store.data().events
+    }
+
+    fn reason_to_skip(&self) -> Option<Pass> {
+        let least = match self.bound {
+            Bound::Acyclic(operations) => operations,
+            Bound::Cyclic => 1,
+        };
+        if !self.is_on {
+            Some(Pass::Off)
+        } else if self.is_disabled() {
+            Some(Pass::Disabled)
+        } else if self.budget.left < least {
+            Some(Pass::OverBudget)
+        } else {
+            None
+        }
+    }
+
+    /// Bounds the next invocation. Returns its start, if it is charged by time.
+    fn arm(&mut self, max: u64) -> Option<Instant> {
+        match (self.bound, self.policy.loops) {
+            (Bound::Acyclic(_), _) => None,
+            (Bound::Cyclic, Loops::Fuel) => {
+                // The engine counts fuel, so this cannot fail.
+                let _ = self.store.set_fuel(max.min(self.budget.left));
+                None
+            }
+            (Bound::Cyclic, Loops::Epoch(_)) => {
+                self.store.set_epoch_deadline(TICKS);
+                Some(Instant::now())
+            }
+        }
+    }
+
+    /// Charges the last invocation to the tenant.
+    fn charge(&mut self, max: u64, start: Option<Instant>) {
+        let by_calls = max - self.store.data().operations();
+        let used = match (self.bound, start) {
+            (Bound::Acyclic(operations), _) => operations.max(by_calls),
+            // One operation for each nanosecond.
+            (Bound::Cyclic, Some(start)) => (start.elapsed().as_nanos() as u64).max(by_calls),
+            (Bound::Cyclic, None) => {
+                let limit = max.min(self.budget.left);
+                (limit - self.store.get_fuel().unwrap_or(0).min(limit)).max(by_calls)
+            }
+        };
+        self.counters.operations += used;
+        self.budget.left = self.budget.left.saturating_sub(used);
+    }
+
+    fn outcome(&self, result: wasmtime::Result<i32>) -> Outcome {
+        match result {
+            Ok(HANDLED) => Outcome::Handled,
+            Ok(DISCARDED) => Outcome::Discarded,
+            Ok(PASSED) => Outcome::Passed(Pass::ByHandler),
+            Ok(_) => Outcome::Passed(Pass::Voluntary),
+            Err(_) if self.store.data().aborted => Outcome::Passed(Pass::Voluntary),
+            Err(error) => Outcome::Passed(Pass::Involuntary(match error.downcast_ref() {
+                Some(Trap::OutOfFuel | Trap::Interrupt) => Abort::TooManyOperations,
+                Some(Trap::MemoryOutOfBounds) => Abort::Memory,
+                Some(Trap::StackOverflow) => Abort::Stack,
+                _ => Abort::Trap,
+            })),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The host's side of the calls, and what one invocation leaves behind.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use wasmtime::{Caller, Linker};
+
+use super::call::{self, Call, MODULE};
+use super::memory::HandlerMemory;
+use crate::ilp::{Ilp, PipeId, Register, State};
+
+/// Results of host calls that do not return a number.
+pub(crate) const OK: i32 = 0;
+/// The bytes are not in the handler's memory, or may not be accessed.
+pub(crate) const FAULT: i32 = -1;
+/// The number of sends, events or operations is used up.
+pub(crate) const EXHAUSTED: i32 = -2;
+/// There is no such pipe list, or it does not accept this message.
+pub(crate) const INVALID: i32 = -3;
+
+/// Number of counters of a handler.
+pub const COUNTERS: usize = 16;
+
+/// A pipe list that a handler may apply, and the registers that it may import.
+#[derive(Debug)]
+struct Pipes {
+    ilp: Ilp,
+    state: State,
+    registers: Vec<(PipeId, Register)>,
+}
+
+/// What host calls read and write.
+#[derive(Debug)]
+pub(crate) struct Host {
+    memory: Option<Arc<HandlerMemory>>,
+    tenant: u64,
+    start: Instant,
+    has_fuel: bool,
+    /// Operations that host calls may still use in this invocation.
+    operations: u64,
+    message: Range<usize>,
+    max_sends: usize,
+    max_events: usize,
+    pub(crate) sends: Vec<Range<usize>>,
+    pub(crate) events: Vec<(u64, u64)>,
+    pub(crate) counters: [u64; COUNTERS],
+    pub(crate) calls: u64,
+    /// The handler has ended itself by `abort`.
+    pub(crate) aborted: bool,
+    pipes: Vec<Pipes>,
+}
+
+impl Host {
+    pub(crate) fn new(tenant: u64, has_fuel: bool, max_sends: usize, max_events: usize) -> Self {
+        Host {
+            memory: None,
+            tenant,
+            start: Instant::now(),
+            has_fuel,
+            operations: 0,
+            message: 0..0,
+            max_sends,
+            max_events,
+            sends: Vec::with_capacity(max_sends),
+            events: Vec::with_capacity(max_events),
+            counters: [0; COUNTERS],
+            calls: 0,
+            aborted: false,
+            pipes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn set_memory(&mut self, memory: Arc<HandlerMemory>) {
+        self.memory = Some(memory);
+    }
+
+    pub(crate) fn add_pipes(&mut self, ilp: Ilp, registers: Vec<(PipeId, Register)>) -> u32 {
+        self.pipes.push(Pipes { state: ilp.state(), ilp, registers });
+        self.pipes.len() as u32 - 1
+    }
+
+    /// Starts an invocation.
+    pub(crate) fn begin(&mut self, message: Range<usize>, operations: u64) {
+        self.message = message;
+        self.operations = operations;
+        self.aborted = false;
+        self.sends.clear();
+        self.events.clear();
+    }
+
+    /// Ends an invocation whose effects are dropped.
+    pub(crate) fn discard(&mut self) {
+        self.sends.clear();
+        self.events.clear();
+    }
+
+    /// Returns the operations that host calls have left.
+    pub(crate) fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Returns a range that the handler may read: of its own memory, or of the message.
+    fn readable(&self, offset: i32, len: i32) -> Option<(&HandlerMemory, Range<usize>)> {
+        let memory = self.memory.as_deref()?;
+        let range = memory.range(offset as u32, len as u32)?;
+        let is_own = range.end <= memory.message_area().start;
+        let is_message = range.start >= self.message.start && range.end <= self.message.end;
+        (is_own || is_message).then_some((memory, range))
+    }
+
+    /// Returns a range that the handler may write: of its own memory.
+    fn writable(&self, offset: i32, len: i32) -> Option<(&HandlerMemory, Range<usize>)> {
+        let memory = self.memory.as_deref()?;
+        let range = memory.range(offset as u32, len as u32)?;
+        (range.end <= memory.message_area().start).then_some((memory, range))
+    }
+
+    fn send(&mut self, offset: i32, len: i32) -> i32 {
+        let Some((_, range)) = self.readable(offset, len) else { return FAULT };
+        if self.sends.len() == self.max_sends {
+            return EXHAUSTED;
+        }
+        self.sends.push(range);
+        OK
+    }
+
+    fn copy(&mut self, to: i32, from: i32, len: i32) -> i32 {
+        let (Some((_, from)), Some((memory, to))) =
+            (self.readable(from, len), self.writable(to, len))
+        else {
+            return FAULT;
+        };
+        let (from, len) = (memory.host_pointer(from.start), from.len());
+        // SAFETY: both ranges are in the memory, and only this thread accesses them: the handler
+        // waits for this call, and the kernel has finished with the message.
+        unsafe { from.copy_to(memory.host_pointer(to.start), len) };
+        OK
+    }
+
+    fn apply(&mut self, pipes: i32, from: i32, to: Option<i32>, len: i32) -> i32 {
+        let Some((memory, source)) = self.readable(from, len) else { return FAULT };
+        let (source, len) = (memory.host_pointer(source.start).cast_const(), source.len());
+        let to = match to.map(|to| self.writable(to, len as i32)) {
+            Some(None) => return FAULT,
+            Some(Some((memory, to))) => Some(memory.host_pointer(to.start)),
+            None => None,
+        };
+        let Some(pipes) = self.pipes.get_mut(pipes as usize) else { return INVALID };
+        // SAFETY: the range is in the memory, and nothing changes it: see `copy`.
+        let message = unsafe { std::slice::from_raw_parts(source, len) };
+        let result = match to {
+            None => pipes.ilp.read(&mut pipes.state, message),
+            Some(to) if to.addr().abs_diff(source.addr()) < len => return FAULT,
+            Some(to) => {
+                // SAFETY: as above, and it does not overlap the message.
+                let to = unsafe { std::slice::from_raw_parts_mut(to, len) };
+                pipes.ilp.write(&mut pipes.state, message, to)
+            }
+        };
+        if result.is_ok() { OK } else { INVALID }
+    }
+
+    fn import(&self, pipes: i32, register: i32) -> i64 {
+        let pipes = self.pipes.get(pipes as usize);
+        let value = pipes.and_then(|pipes| {
+            let (pipe, register) = *pipes.registers.get(register as usize)?;
+            pipes.state.import(pipe, register).ok()
+        });
+        value.map_or(-1, |value| value as i64)
+    }
+
+    fn post(&mut self, kind: i64, value: i64) -> i32 {
+        if self.events.len() == self.max_events {
+            return EXHAUSTED;
+        }
+        self.events.push((kind as u64, value as u64));
+        OK
+    }
+
+    fn count(&mut self, counter: i32, by: i64) -> i32 {
+        let Some(counter) = self.counters.get_mut(counter as usize) else { return FAULT };
+        *counter = counter.wrapping_add(by as u64);
+        OK
+    }
+}
+
+/// Charges a call. Returns whether there were enough operations left. When they are used up, fuel is
+/// too, so that the handler ends at its next instruction, and not within the call (section 4.1.2).
+fn charge(caller: &mut Caller<'_, Host>, call: &Call, bytes: i32) -> bool {
+    let bytes = call::cost_of_bytes(bytes as u32 as usize);
+    let cost = call.cost + bytes;
+    let host = caller.data_mut();
+    host.calls += 1;
+    let left = host.operations.checked_sub(cost);
+    host.operations = left.unwrap_or(0);
+    if host.has_fuel
+        && let Ok(fuel) = caller.get_fuel()
+    {
+        let _ = caller.set_fuel(fuel.saturating_sub(cost));
+    }
+    left.is_some()
+}
+
+/// Adds the approved calls to a linker, and no others.
+pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
+    use call::{ABORT, CLOCK, COPY, COUNT, ID, IMPORT, POST, READ_APPLY, SEND, WRITE_APPLY};
+    linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
+        charge(&mut caller, &CLOCK, 0);
+        caller.data().start.elapsed().as_nanos() as i64
+    })?;
+    linker.func_wrap(MODULE, SEND.name, |mut caller: Caller<'_, Host>, offset, len| {
+        if !charge(&mut caller, &SEND, len) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().send(offset, len)
+    })?;
+    linker.func_wrap(MODULE, ID.name, |mut caller: Caller<'_, Host>| {
+        charge(&mut caller, &ID, 0);
+        caller.data().tenant as i64
+    })?;
+    linker.func_wrap(MODULE, COPY.name, |mut caller: Caller<'_, Host>, to, from, len| {
+        if !charge(&mut caller, &COPY, len) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().copy(to, from, len)
+    })?;
+    linker.func_wrap(
+        MODULE,
+        READ_APPLY.name,
+        |mut caller: Caller<'_, Host>, pipes, from, len| {
+            if !charge(&mut caller, &READ_APPLY, len) {
+                return EXHAUSTED;
+            }
+            caller.data_mut().apply(pipes, from, None, len)
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        WRITE_APPLY.name,
+        |mut caller: Caller<'_, Host>, pipes, from, to: i32, len| {
+            if !charge(&mut caller, &WRITE_APPLY, len) {
+                return EXHAUSTED;
+            }
+            caller.data_mut().apply(pipes, from, Some(to), len)
+        },
+    )?;
+    linker.func_wrap(MODULE, IMPORT.name, |mut caller: Caller<'_, Host>, pipes, register| {
+        charge(&mut caller, &IMPORT, 0);
+        caller.data().import(pipes, register)
+    })?;
+    linker.func_wrap(MODULE, POST.name, |mut caller: Caller<'_, Host>, kind, value| {
+        if !charge(&mut caller, &POST, 0) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().post(kind, value)
+    })?;
+    linker.func_wrap(MODULE, COUNT.name, |mut caller: Caller<'_, Host>, counter, by| {
+        charge(&mut caller, &COUNT, 0);
+        caller.data_mut().count(counter, by)
+    })?;
+    linker.func_wrap(
+        MODULE,
+        ABORT.name,
+        |mut caller: Caller<'_, Host>| -> wasmtime::Result<()> {
+            charge(&mut caller, &ABORT, 0);
+            caller.data_mut().aborted = true;
+            Err(wasmtime::Error::msg("the handler has aborted"))
+        },
+    )?;
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Application-specific safe handlers (ASHs) in a sandbox: WebAssembly modules that run where a
+//! message arrives, in a memory of their own, for a bounded time.
+//!
+//! ```
+//! use ash_sandbox::sandbox::{Outcome, Policy, Sandboxer};
+//! use std::time::Instant;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Answers each message with itself.
+//! # let echo = wat::parse_str(r#"
+//! #   (module
+//! #     (import "ash" "send" (func $send (param i32 i32) (result i32)))
+//! #     (memory (export "memory") 1 1)
+//! #     (func (export "ash_handle") (param $offset i32) (param $length i32) (param i64 i32) (result i32)
+//! #       (drop (call $send (local.get $offset) (local.get $length)))
+//! #       (i32.const 1)))"#)?;
+//! let sandboxer = Sandboxer::new(Policy::default())?;
+//! let ash = sandboxer.load(&echo)?;
+//! let mut handler = ash.instantiate(1)?;
+//! assert_eq!(handler.handle_copy(b"ping", 7, Instant::now()), Outcome::Handled);
+//! assert_eq!(handler.sends()[0].len(), 4);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The interface of a module
+//!
+//! A module defines a memory that cannot grow, and exports it as `memory`. Behind it lies the message
+//! area, of 256 KiB by default: messages lie there, and the handler can only read them. The module
+//! exports the entry:
+//!
+//! ```text
+//! ash_handle(offset: i32, length: i32, connection: i64, slot: i32) -> i32
+//! ```
+//!
+//! | result | meaning |
+//! |---|---|
+//! | 1 | handled: what was sent is sent |
+//! | 2 | discarded: the message is useless |
+//! | 0 | passed on: the application handles the message |
+//! | other | voluntary abort: as 0, but counted as an abort |
+//!
+//! It may import these functions from the module `ash`, and no others. Those with a status return 0,
+//! -1 if bytes are not in the memory or may not be accessed, -2 if a maximum is reached, or -3 if the
+//! message does not suit the pipe list.
+//!
+//! | function | table 5-1 | effect |
+//! |---|---|---|
+//! | `clock() -> i64` | `ae_gettick` | nanoseconds since the handler was instantiated |
+//! | `send(offset: i32, length: i32) -> i32` | `ae_otto_send` | sends bytes of the memory to the peer, if the message is handled |
+//! | `id() -> i64` | `ae_pid` | the tenant |
+//! | `copy(to: i32, from: i32, length: i32) -> i32` | `ae_trusted_memcpy` | copies, with one check of each range |
+//! | `read_apply(pipes: i32, from: i32, length: i32) -> i32` | `ae_rapply` | applies a pipe list that only reads |
+//! | `write_apply(pipes: i32, from: i32, to: i32, length: i32) -> i32` | `ae_wapply` | applies a pipe list that writes to another place |
+//! | `import(pipes: i32, register: i32) -> i64` | (3.2.2) | reads a persistent register after it |
+//! | `post(kind: i64, value: i64) -> i32` | an addition | posts an event to the application, if the message is handled |
+//! | `count(counter: i32, by: i64) -> i32` | an addition | adds to one of 16 counters |
+//! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
+//!
+//! # Bounds
+//!
+//! [`Policy`] bounds a module's size, its memory, the operations of one invocation, those of a tenant
+//! in a second, and what it sends. A handler without loops and recursion runs without any check, as
+//! its longest path is known when it is loaded ([`Bound`]). Others are stopped at the bound. That is
+//! an involuntary abort, as is a wild memory access; it never happens inside a host call. The message
+//! then goes to the application as it arrived, because the handler cannot write to the message area.
+//! A few such aborts disable the handler.
+
+mod analysis;
+mod cache;
+mod call;
+mod handler;
+mod host;
+mod memory;
+mod policy;
+mod rejection;
+mod sandboxer;
+
+pub use analysis::Bound;
+pub use cache::CacheError;
+pub use handler::{Abort, Counters, Handler, Outcome, Pass};
+pub use host::COUNTERS;
+pub use memory::HandlerMemory;
+pub use policy::{Loops, Policy};
+pub use rejection::{Reason, Rejection};
+pub use sandboxer::{Ash, Sandboxer};

@@ -1,0 +1,62 @@
+//! What a sandboxer accepts, and how far a handler may go.
+
+use std::time::Duration;
+
+/// Limits of handlers. Work is measured in operations: about one for each WebAssembly instruction,
+/// and a fixed number for each host call and for the bytes that it touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Maximum size of a module in bytes.
+    pub max_module_bytes: usize,
+    /// Maximum number of functions that a module defines.
+    pub max_functions: u32,
+    /// Maximum size of a module's memory in bytes.
+    pub max_memory_bytes: usize,
+    /// Size of the message area, behind the module's memory; a multiple of the page size. The
+    /// handler can only read it.
+    pub message_area_bytes: usize,
+    /// Whether modules may use floating point.
+    pub floats: bool,
+    /// Maximum number of operations in one invocation (section 4.1.2).
+    pub max_operations: u64,
+    /// Number of operations that a tenant may use in a second (section 2.4). Beyond it, messages
+    /// are passed to the application.
+    pub operations_per_second: u64,
+    /// Maximum number of messages that a handler sends in one invocation.
+    pub max_sends: usize,
+    /// Maximum number of events that a handler posts in one invocation.
+    pub max_events: usize,
+    /// Number of involuntary aborts after which a handler is disabled.
+    pub max_aborts: u32,
+    /// How loops are bounded.
+    pub loops: Loops,
+}
+
+/// The bound of handlers with loops or recursion. Other handlers need none: their longest path is
+/// known when they are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loops {
+    /// Count operations: exact, and slower by a tenth to a quarter.
+    Fuel,
+    /// Check a clock tick at each iteration: a handler ends within two ticks, as in section 4.1.2.
+    Epoch(Duration),
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            max_module_bytes: 1 << 20,
+            max_functions: 1000,
+            max_memory_bytes: 4 << 20,
+            message_area_bytes: 256 << 10,
+            floats: false,
+            max_operations: 100_000,
+            operations_per_second: 200_000_000,
+            max_sends: 8,
+            max_events: 8,
+            max_aborts: 3,
+            loops: Loops::Fuel,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Why a module is not loaded.
+
+use std::fmt;
+
+/// The reason why the sandboxer rejects a module, with the function in which it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Name of the function, or its number; none if the reason is not in a function.
+    pub function: Option<String>,
+    /// The reason.
+    pub reason: Reason,
+}
+
+/// What is wrong with a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The module is larger than the policy permits: its size and the maximum, in bytes.
+    TooLarge(usize, usize),
+    /// The module is no valid WebAssembly, or uses a feature that handlers do not have.
+    Invalid(String),
+    /// The module defines more functions than the policy permits: their number and the maximum.
+    TooManyFunctions(u32, u32),
+    /// An import that no handler may have: module and name.
+    Import(String, String),
+    /// An import of a host call with another type than the call has.
+    ImportType(String),
+    /// The module does not define and export a memory named `memory`.
+    NoMemory,
+    /// The memory can grow. Its minimum must be its maximum.
+    GrowingMemory,
+    /// The memory is larger than the policy permits: its size and the maximum, in bytes.
+    MemoryTooLarge(u64, usize),
+    /// A data segment does not lie in the memory, or at no constant offset.
+    DataOutsideMemory,
+    /// The module has a start function, which would run when it is loaded.
+    Start,
+    /// The module does not export the entry, or exports it with another type.
+    NoEntry,
+    /// Each path through the handler is bounded, but the longest has more operations than the policy
+    /// permits: its number of operations and the maximum.
+    TooLong(u64, u64),
+    /// The compiler or the loader failed.
+    Compiler(String),
+    /// The memory of the handler could not be set up.
+    Memory(String),
+}
+
+impl Rejection {
+    pub(crate) fn new(reason: Reason) -> Self {
+        Rejection { function: None, reason }
+    }
+}
+
+impl From<Reason> for Rejection {
+    fn from(reason: Reason) -> Self {
+        Rejection::new(reason)
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(function) = &self.function {
+            write!(f, "function {function}: ")?;
+        }
+        self.reason.fmt(f)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::TooLarge(size, max) => {
+                write!(f, "the module has {size} bytes; the policy permits {max}")
+            }
+            Reason::Invalid(reason) => {
+                write!(f, "the module is invalid, or uses what handlers do not have: {reason}")
+            }
+            Reason::TooManyFunctions(count, max) => {
+                write!(f, "the module defines {count} functions; the policy permits {max}")
+            }
+            Reason::Import(module, name) => write!(
+                f,
+                "the module imports {module}.{name}; handlers may import the calls of `ash` only"
+            ),
+            Reason::ImportType(name) => {
+                write!(f, "the module imports ash.{name} with a type that the call does not have")
+            }
+            Reason::NoMemory => {
+                f.write_str("the module must define one memory and export it as `memory`")
+            }
+            Reason::GrowingMemory => f.write_str(
+                "the memory can grow; set its maximum to its initial size (wasm-ld --initial-memory=N --max-memory=N)",
+            ),
+            Reason::MemoryTooLarge(size, max) => {
+                write!(f, "the memory has {size} bytes; the policy permits {max}")
+            }
+            Reason::DataOutsideMemory => {
+                f.write_str("a data segment must lie in the memory, at a constant offset")
+            }
+            Reason::Start => f.write_str("the module has a start function; handlers have none"),
+            Reason::NoEntry => f.write_str(
+                "the module must export `ash_handle` with parameters (i32, i32, i64, i32) and result i32",
+            ),
+            Reason::TooLong(operations, max) => write!(
+                f,
+                "the longest path has {operations} operations; the policy permits {max}"
+            ),
+            Reason::Compiler(reason) => write!(f, "the module cannot be compiled: {reason}"),
+            Reason::Memory(reason) => write!(f, "the memory cannot be set up: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Rejection {}

@@ -1,0 +1,190 @@
+//! The sandboxer (section 5.5): checks, classifies and compiles modules.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use wasmtime::{Config, Engine, Linker, Module, OptLevel, Store};
+
+use super::analysis::{Analysis, analyse};
+use super::cache::{Cache, CacheError};
+use super::handler::Handler;
+use super::host::{self, Host};
+use super::memory::{Creator, Memories};
+use super::{Bound, Loops, Policy, Reason, Rejection};
+
+/// Maximum size of a handler's stack in bytes.
+const MAX_STACK: usize = 256 << 10;
+
+/// Checks modules and compiles them to handlers.
+pub struct Sandboxer {
+    policy: Arc<Policy>,
+    memories: Arc<Memories>,
+    /// Without checks, for acyclic handlers.
+    plain: Engine,
+    /// With the checks of the policy, for cyclic ones.
+    checked: Engine,
+    cache: Option<Cache>,
+    clock: Option<Arc<Clock>>,
+}
+
+/// The ticks that bound handlers by epochs. They stop when it is dropped, so each handler has one.
+pub(crate) struct Clock(Arc<AtomicBool>);
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Sandboxer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandboxer").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+fn compiler(error: impl fmt::Display) -> Rejection {
+    Reason::Compiler(format!("{error:#}")).into()
+}
+
+impl Sandboxer {
+    /// Creates a sandboxer with a policy.
+    ///
+    /// # Errors
+    /// If code cannot be generated on this machine, or the message area is not of whole pages.
+    pub fn new(policy: Policy) -> Result<Self, Rejection> {
+        let page = rustix::param::page_size();
+        if policy.message_area_bytes == 0 || !policy.message_area_bytes.is_multiple_of(page) {
+            let bytes = policy.message_area_bytes;
+            let reason = format!("the message area of {bytes} bytes is not of pages of {page}");
+            return Err(Reason::Memory(reason).into());
+        }
+        let memories = Memories::new(policy.message_area_bytes);
+        let engine = |checks: Option<Loops>| {
+            let mut config = Config::new();
+            config
+                .cranelift_opt_level(OptLevel::Speed)
+                .wasm_backtrace_max_frames(None)
+                .wasm_simd(false)
+                .wasm_relaxed_simd(false)
+                .memory_may_move(false)
+                .max_wasm_stack(MAX_STACK)
+                .consume_fuel(checks == Some(Loops::Fuel))
+                .epoch_interruption(matches!(checks, Some(Loops::Epoch(_))))
+                .with_host_memory(Arc::new(Creator(Arc::clone(&memories))));
+            Engine::new(&config).map_err(compiler)
+        };
+        let checked = engine(Some(policy.loops))?;
+        let clock = match policy.loops {
+            Loops::Epoch(tick) => {
+                let (stop, engine) = (Arc::new(AtomicBool::new(false)), checked.weak());
+                let clock = Clock(Arc::clone(&stop));
+                let ticks = move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        thread::sleep(tick);
+                        let Some(engine) = engine.upgrade() else { return };
+                        engine.increment_epoch();
+                    }
+                };
+                let named = thread::Builder::new().name("ash-clock".into());
+                named.spawn(ticks).map_err(compiler)?;
+                Some(Arc::new(clock))
+            }
+            Loops::Fuel => None,
+        };
+        Ok(Sandboxer {
+            policy: Arc::new(policy),
+            plain: engine(None)?,
+            checked,
+            memories,
+            cache: None,
+            clock,
+        })
+    }
+
+    /// Keeps compiled modules in a directory, which only this user may write to.
+    ///
+    /// # Errors
+    /// If others can write to the directory, or it does not exist.
+    pub fn with_cache(mut self, directory: &Path) -> Result<Self, CacheError> {
+        self.cache = Some(Cache::new(directory)?);
+        Ok(self)
+    }
+
+    /// Returns the policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Checks and compiles a module.
+    ///
+    /// # Errors
+    /// The reason why the policy rejects it, and the function where it was found.
+    pub fn load(&self, wasm: &[u8]) -> Result<Ash, Rejection> {
+        let analysis = analyse(wasm, &self.policy)?;
+        let engine = match analysis.bound {
+            Bound::Acyclic(_) => &self.plain,
+            Bound::Cyclic => &self.checked,
+        };
+        let compile = || Module::new(engine, wasm).map_err(compiler);
+        let module = match &self.cache {
+            Some(cache) => cache.get(engine, wasm, compile)?,
+            None => compile()?,
+        };
+        let (policy, memories) = (Arc::clone(&self.policy), Arc::clone(&self.memories));
+        Ok(Ash { module, analysis, policy, memories, clock: self.clock.clone() })
+    }
+}
+
+/// A checked and compiled handler, from which each tenant makes its own instance.
+#[derive(Clone)]
+pub struct Ash {
+    module: Module,
+    analysis: Analysis,
+    policy: Arc<Policy>,
+    memories: Arc<Memories>,
+    clock: Option<Arc<Clock>>,
+}
+
+impl fmt::Debug for Ash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ash").field("analysis", &self.analysis).finish_non_exhaustive()
+    }
+}
+
+impl Ash {
+    /// Returns how the run time is bounded.
+    pub fn bound(&self) -> Bound {
+        self.analysis.bound
+    }
+
+    /// Creates an instance for a tenant, with a memory of its own. Several instances of a tenant on
+    /// several threads have nothing in common.
+    ///
+    /// # Errors
+    /// If the memory cannot be mapped.
+    pub fn instantiate(&self, tenant: u64) -> Result<Handler, Rejection> {
+        let policy = Arc::clone(&self.policy);
+        let is_cyclic = self.analysis.bound == Bound::Cyclic;
+        let has_fuel = is_cyclic && policy.loops == Loops::Fuel;
+        let mut linker = Linker::new(self.module.engine());
+        host::link(&mut linker).map_err(compiler)?;
+        let host = Host::new(tenant, has_fuel, policy.max_sends, policy.max_events);
+        let mut store = Store::new(self.module.engine(), host);
+        if has_fuel {
+            store.set_fuel(policy.max_operations).map_err(compiler)?;
+        }
+        if is_cyclic && !has_fuel {
+            store.set_epoch_deadline(super::handler::TICKS);
+        }
+        let instantiate = || linker.instantiate(&mut store, &self.module);
+        let (instance, memory) = self
+            .memories
+            .with(instantiate)
+            .map_err(|error| Rejection::new(Reason::Memory(format!("{error:#}"))))?;
+        let clock = self.clock.clone();
+        Handler::new(store, instance, memory, policy, self.analysis.bound, clock)
+    }
+}

@@ -1,0 +1,404 @@
+//! Handlers in the sandbox: what they can do, what they cannot, and what becomes of the message.
+
+#![cfg(feature = "sandbox")]
+
+use std::time::{Duration, Instant};
+
+use ash_sandbox::ilp::{Mode, PipeList, checksum};
+use ash_sandbox::sandbox::{
+    Abort, Ash, Bound, Handler, Loops, Outcome, Pass, Policy, Reason, Rejection, Sandboxer,
+};
+
+/// A module with a page of memory, and an entry of these instructions.
+fn module(body: &str) -> Vec<u8> {
+    module_with("", body)
+}
+
+fn module_with(fields: &str, body: &str) -> Vec<u8> {
+    let text = format!(
+        r#"(module
+            (import "ash" "send" (func $send (param i32 i32) (result i32)))
+            (import "ash" "clock" (func $clock (result i64)))
+            (import "ash" "id" (func $id (result i64)))
+            (import "ash" "copy" (func $copy (param i32 i32 i32) (result i32)))
+            (import "ash" "read_apply" (func $read_apply (param i32 i32 i32) (result i32)))
+            (import "ash" "write_apply" (func $write_apply (param i32 i32 i32 i32) (result i32)))
+            (import "ash" "import" (func $import (param i32 i32) (result i64)))
+            (import "ash" "post" (func $post (param i64 i64) (result i32)))
+            (import "ash" "count" (func $count (param i32 i64) (result i32)))
+            (import "ash" "abort" (func $abort))
+            (memory (export "memory") 1 1)
+            {fields}
+            (func $handle (export "ash_handle")
+                (param $offset i32) (param $length i32) (param $connection i64) (param $slot i32)
+                (result i32)
+                {body}))"#
+    );
+    wat::parse_str(text).unwrap()
+}
+
+fn sandboxer() -> Sandboxer {
+    Sandboxer::new(Policy::default()).unwrap()
+}
+
+fn handler_with(policy: Policy, wasm: &[u8]) -> Handler {
+    Sandboxer::new(policy).unwrap().load(wasm).unwrap().instantiate(1).unwrap()
+}
+
+fn handler(body: &str) -> Handler {
+    handler_with(Policy::default(), &module(body))
+}
+
+fn run(handler: &mut Handler, message: &[u8]) -> Outcome {
+    handler.handle_copy(message, 7, Instant::now())
+}
+
+fn bytes(handler: &Handler, range: std::ops::Range<usize>) -> Vec<u8> {
+    let memory = handler.memory();
+    // SAFETY: the range is in the memory, and no handler runs.
+    unsafe { std::slice::from_raw_parts(memory.host_pointer(range.start), range.len()) }.to_vec()
+}
+
+fn sent(handler: &Handler) -> Vec<Vec<u8>> {
+    handler.sends().iter().map(|range| bytes(handler, range.clone())).collect()
+}
+
+#[test]
+fn handler_sees_the_message_where_it_has_landed_and_sends_it_from_there() {
+    let mut handler = handler(
+        "(drop (call $send (local.get $offset) (local.get $length)))
+         (i32.store (i32.const 64) (i32.wrap_i64 (local.get $connection)))
+         (i32.store (i32.const 68) (local.get $slot))
+         (drop (call $send (i32.const 64) (i32.const 8)))
+         (i32.const 1)",
+    );
+    let area = handler.memory().message_area();
+    let at = area.start + 1000;
+    // SAFETY: the area has room for five bytes there, and no handler runs.
+    unsafe { b"hello".as_ptr().copy_to_nonoverlapping(handler.memory().host_pointer(at), 5) };
+    assert_eq!(handler.handle(at..at + 5, 77, 3, Instant::now()), Outcome::Handled);
+    assert_eq!(sent(&handler), [b"hello".to_vec(), vec![77, 0, 0, 0, 3, 0, 0, 0]]);
+    assert_eq!(handler.sends()[0], at..at + 5, "sent without a copy");
+}
+
+#[test]
+fn results_of_the_entry_decide_what_becomes_of_the_message() {
+    let mut handler = handler("(i32.load8_s (local.get $offset))");
+    for (result, outcome) in [
+        (1, Outcome::Handled),
+        (2, Outcome::Discarded),
+        (0, Outcome::Passed(Pass::ByHandler)),
+        (9, Outcome::Passed(Pass::Voluntary)),
+        (255, Outcome::Passed(Pass::Voluntary)),
+    ] {
+        assert_eq!(run(&mut handler, &[result]), outcome);
+    }
+    let counters = handler.counters();
+    assert_eq!((counters.invocations, counters.handled, counters.discarded), (5, 1, 1));
+    assert_eq!((counters.voluntary_aborts, counters.involuntary_aborts), (2, 0));
+}
+
+#[test]
+fn state_of_a_handler_persists_and_belongs_to_its_tenant() {
+    let ash = sandboxer().load(&module(
+        "(i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (i32.const 1)))
+         (i64.store (i32.const 8) (call $id))
+         (drop (call $send (i32.const 0) (i32.const 16)))
+         (i32.const 1)",
+    ));
+    let ash: Ash = ash.unwrap();
+    let (mut a, mut b) = (ash.instantiate(5).unwrap(), ash.instantiate(6).unwrap());
+    for count in 1..=3u8 {
+        assert_eq!(run(&mut a, b""), Outcome::Handled);
+        assert_eq!((sent(&a)[0][0], sent(&a)[0][8]), (count, 5));
+    }
+    assert_eq!(run(&mut b, b""), Outcome::Handled);
+    assert_eq!((sent(&b)[0][0], sent(&b)[0][8]), (1, 6));
+}
+
+#[test]
+fn message_is_passed_on_as_it_arrived_after_an_abort() {
+    for body in [
+        "(i32.store8 (local.get $offset) (i32.const 0)) (i32.const 1)",
+        "(i64.store offset=1 (local.get $offset) (i64.const 0)) (i32.const 1)",
+        "(i32.store8 (i32.const 65536) (i32.const 0)) (i32.const 1)",
+        "(i32.store8 offset=65536 (i32.const 0) (i32.const 0)) (i32.const 1)",
+        // The memory cannot grow over it.
+        "(drop (memory.grow (i32.const 1))) (i32.store8 (i32.const 65536) (i32.const 0)) (i32.const 1)",
+    ] {
+        let mut handler = handler(body);
+        let outcome = run(&mut handler, b"message");
+        assert!(matches!(outcome, Outcome::Passed(Pass::Involuntary(_))), "{outcome:?}");
+        let start = handler.memory().message_area().start;
+        assert_eq!(bytes(&handler, start..start + 7), b"message");
+    }
+    // Nor can a host call write to it.
+    let mut handler = handler("(call $copy (local.get $offset) (i32.const 0) (i32.const 1))");
+    assert_eq!(run(&mut handler, b"message"), Outcome::Passed(Pass::Voluntary));
+}
+
+#[test]
+fn sends_and_events_of_a_handler_that_aborts_are_dropped() {
+    let before = "(drop (call $send (i32.const 0) (i32.const 1)))
+                  (drop (call $post (i64.const 1) (i64.const 2)))";
+    for end in ["(i32.const 0)", "(i32.const -1)", "(call $abort) (i32.const 1)", "unreachable"] {
+        let mut handler = handler(&format!("{before} {end}"));
+        assert!(matches!(run(&mut handler, b""), Outcome::Passed(_)));
+        assert!(handler.sends().is_empty() && handler.events().is_empty(), "{end}");
+    }
+    let mut handler = handler(&format!("{before} (i32.const 1)"));
+    assert_eq!(run(&mut handler, b""), Outcome::Handled);
+    assert_eq!((handler.sends().len(), handler.events()), (1, &[(1, 2)][..]));
+}
+
+#[test]
+fn endless_loops_and_recursion_end_at_the_bound() {
+    let tick = Duration::from_millis(2);
+    for loops in [Loops::Fuel, Loops::Epoch(tick)] {
+        let policy = Policy { loops, ..Policy::default() };
+        let mut endless = handler_with(policy.clone(), &module("(loop $l (br $l)) (i32.const 1)"));
+        let abort = Outcome::Passed(Pass::Involuntary(Abort::TooManyOperations));
+        assert_eq!(run(&mut endless, b""), abort);
+        let recursion =
+            module("(call $handle (local.get 0) (local.get 1) (local.get 2) (local.get 3))");
+        let mut recursion = handler_with(policy, &recursion);
+        match run(&mut recursion, b"") {
+            Outcome::Passed(Pass::Involuntary(Abort::Stack | Abort::TooManyOperations)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn wild_accesses_and_other_traps_abort() {
+    for (body, abort) in [
+        ("(i32.load (i32.add (local.get $offset) (i32.const 262144)))", Abort::Memory),
+        ("(i32.load (i32.const -4))", Abort::Memory),
+        ("(i32.store (i32.const -1) (i32.const 0)) (i32.const 1)", Abort::Memory),
+        ("(i32.load offset=4294967295 (i32.const -1))", Abort::Memory),
+        ("(i32.div_u (i32.const 1) (i32.const 0))", Abort::Trap),
+        ("unreachable", Abort::Trap),
+    ] {
+        let mut handler = handler(body);
+        assert_eq!(run(&mut handler, b"x"), Outcome::Passed(Pass::Involuntary(abort)), "{body}");
+    }
+}
+
+#[test]
+fn handler_is_disabled_after_aborts_until_it_is_enabled() {
+    let mut handler = handler("(i32.div_u (i32.const 1) (local.get $length))");
+    for _ in 0..3 {
+        let abort = Outcome::Passed(Pass::Involuntary(Abort::Trap));
+        assert_eq!(run(&mut handler, b""), abort);
+    }
+    assert!(handler.is_disabled());
+    assert_eq!(run(&mut handler, b"x"), Outcome::Passed(Pass::Disabled));
+    handler.enable();
+    assert_eq!(run(&mut handler, b"x"), Outcome::Handled);
+    handler.set_on(false);
+    assert_eq!(run(&mut handler, b"x"), Outcome::Passed(Pass::Off));
+    handler.set_on(true);
+    assert_eq!(run(&mut handler, b"x"), Outcome::Handled);
+    assert_eq!(handler.counters().skipped, 2);
+}
+
+#[test]
+fn tenant_over_its_budget_is_passed_by_until_time_goes_on() {
+    let policy = Policy { operations_per_second: 1000, ..Policy::default() };
+    let body = "(call $count (i32.const 0) (i64.const 1)) (i32.eqz)";
+    let mut handler = handler_with(policy, &module(body));
+    let start = Instant::now();
+    let mut at = |after: u64| handler.handle_copy(b"", 1, start + Duration::from_millis(after));
+    let mut handled = 0;
+    while at(0) == Outcome::Handled {
+        handled += 1;
+    }
+    assert!((1..200).contains(&handled), "{handled} invocations");
+    assert_eq!(at(0), Outcome::Passed(Pass::OverBudget));
+    assert_eq!(at(500), Outcome::Handled);
+    let again = std::iter::repeat_with(|| at(500)).take_while(|o| *o == Outcome::Handled).count();
+    assert!(again <= handled / 2, "{again} of {handled}");
+}
+
+#[test]
+fn host_calls_check_their_ranges_and_are_charged() {
+    for body in [
+        "(call $send (i32.const 327679) (i32.const 2))",
+        "(call $send (i32.const -1) (i32.const 1))",
+        // In the message area, but not in the message.
+        "(call $send (i32.add (local.get $offset) (local.get $length)) (i32.const 1))",
+        "(call $copy (i32.const 0) (i32.const 327680) (i32.const 1))",
+        "(call $copy (i32.const 65535) (i32.const 0) (i32.const 2))",
+        "(call $read_apply (i32.const 0) (i32.const -8) (i32.const 16))",
+        "(call $count (i32.const 16) (i64.const 1))",
+    ] {
+        // FAULT
+        let mut handler = handler(&format!("(i32.add {body} (i32.const 2))"));
+        assert_eq!(run(&mut handler, b"x"), Outcome::Handled, "{body}");
+        assert!(handler.sends().is_empty());
+    }
+    let flood =
+        "(loop $l (drop (call $send (i32.const 0) (i32.const 65536))) (br $l)) (i32.const 1)";
+    let mut handler = handler(flood);
+    let abort = Outcome::Passed(Pass::Involuntary(Abort::TooManyOperations));
+    assert_eq!(run(&mut handler, b""), abort);
+    assert!(handler.counters().calls < 30, "{:?}", handler.counters());
+    assert!(handler.counters().operations >= 100_000);
+}
+
+#[test]
+fn sends_and_events_are_bounded() {
+    let nine = |call: &str| {
+        format!("(drop {call}) ").repeat(8) + &format!("(i32.add {call} (i32.const 3))")
+    };
+    let mut sends = handler(&nine("(call $send (i32.const 0) (i32.const 1))"));
+    // EXHAUSTED
+    assert_eq!(run(&mut sends, b""), Outcome::Handled);
+    assert_eq!(sends.sends().len(), 8);
+    let mut events = handler(&nine("(call $post (i64.const 0) (i64.const 1))"));
+    assert_eq!(run(&mut events, b""), Outcome::Handled);
+    assert_eq!(events.events().len(), 8);
+}
+
+#[test]
+fn handler_applies_pipes_to_the_message() {
+    let mut list = PipeList::new();
+    let pipe = list.add(checksum::pipe()).unwrap();
+    let mut handler = handler(
+        "(if (i32.ne (call $write_apply (i32.const 0) (local.get $offset) (i32.const 128)
+                (local.get $length)) (i32.const 0)) (then (return (i32.const -1))))
+         (i64.store (i32.const 64) (call $import (i32.const 0) (i32.const 0)))
+         (drop (call $send (i32.const 64) (i32.const 8)))
+         (drop (call $send (i32.const 128) (local.get $length)))
+         (i32.const 1)",
+    );
+    let ilp = list.compile(Mode::Write).unwrap();
+    let mut state = ilp.state();
+    let (message, mut copy) = (*b"sixteen bytes!!!", [0; 16]);
+    ilp.write(&mut state, &message, &mut copy).unwrap();
+    let expected = state.import(pipe, checksum::SUM).unwrap();
+    assert_eq!(handler.add_pipes(ilp, vec![(pipe, checksum::SUM)]), 0);
+    assert_eq!(run(&mut handler, &message), Outcome::Handled);
+    assert_eq!(sent(&handler), [expected.to_le_bytes().to_vec(), message.to_vec()]);
+}
+
+#[test]
+fn handlers_without_loops_run_without_checks() {
+    let bound = |wasm: &[u8]| sandboxer().load(wasm).unwrap().bound();
+    assert!(matches!(bound(&module("(i32.const 1)")), Bound::Acyclic(1..4)));
+    assert_eq!(bound(&module("(loop $l) (i32.const 1)")), Bound::Cyclic);
+    let calls = "(func $double (param i32) (result i32) (i32.shl (local.get 0) (i32.const 1)))";
+    let body = "(call $double (call $double (i32.const 1)))";
+    assert!(matches!(bound(&module_with(calls, body)), Bound::Acyclic(8..16)));
+    let indirect =
+        "(table funcref (elem $handle)) (type $t (func (param i32 i32 i64 i32) (result i32)))";
+    let body = "(call_indirect (type $t) (local.get 0) (local.get 1) (local.get 2) (local.get 3) (i32.const 0))";
+    assert_eq!(bound(&module_with(indirect, body)), Bound::Cyclic);
+}
+
+fn rejection(text: &str) -> Rejection {
+    sandboxer().load(&wat::parse_str(text).unwrap()).unwrap_err()
+}
+
+#[test]
+fn modules_that_break_a_rule_are_rejected_with_the_reason() {
+    let entry =
+        r#"(func (export "ash_handle") (param i32 i32 i64 i32) (result i32) (i32.const 1))"#;
+    let memory = r#"(memory (export "memory") 1 1)"#;
+    let reason = |fields: &str| rejection(&format!("(module {fields})")).reason;
+    assert_eq!(reason(memory), Reason::NoEntry);
+    assert_eq!(reason(&format!(r#"{memory} (func (export "ash_handle"))"#)), Reason::NoEntry);
+    assert_eq!(reason(entry), Reason::NoMemory);
+    assert_eq!(reason(&format!("{entry} (memory 1 1)")), Reason::NoMemory);
+    let memory_of = |size| reason(&format!(r#"{entry} (memory (export "memory") {size})"#));
+    assert_eq!(memory_of("1"), Reason::GrowingMemory);
+    assert_eq!(memory_of("1 2"), Reason::GrowingMemory);
+    assert_eq!(memory_of("0 0"), Reason::NoMemory);
+    assert_eq!(memory_of("65 65"), Reason::MemoryTooLarge(65 << 16, 64 << 16));
+    let with = |fields: &str| reason(&format!("{fields} {memory} {entry}"));
+    for (module, name) in [("env", "send"), ("ash", "open"), ("wasi_snapshot_preview1", "fd_write")]
+    {
+        let import = format!(r#"(import "{module}" "{name}" (func))"#);
+        assert_eq!(with(&import), Reason::Import(module.into(), name.into()));
+    }
+    let import = r#"(import "ash" "send" (func (param i64)))"#;
+    assert_eq!(with(import), Reason::ImportType("send".into()));
+    let import = r#"(import "ash" "send" (global i32))"#;
+    assert_eq!(with(import), Reason::Import("ash".into(), "send".into()));
+    assert_eq!(with(r#"(data (i32.const 65535) "xy")"#), Reason::DataOutsideMemory);
+    assert!(matches!(with("(func (result f32) (f32.const 1))"), Reason::Invalid(_)));
+    assert!(matches!(with("(memory 1)"), Reason::Invalid(_)));
+    let start = rejection(&format!("(module (func $begin) (start $begin) {memory} {entry})"));
+    assert_eq!(start.reason, Reason::Start);
+    assert_eq!(start.function.as_deref(), Some("begin"));
+    assert!(start.to_string().starts_with("function begin: "));
+    let fill = module("(memory.fill (i32.const 0) (i32.const 1) (i32.const 2)) (i32.const 1)");
+    let fill = sandboxer().load(&fill).unwrap_err();
+    assert!(matches!(fill.reason, Reason::Invalid(_)));
+    assert_eq!(fill.function.as_deref(), Some("handle"));
+    let many = "(func)".repeat(1001);
+    assert_eq!(with(&many), Reason::TooManyFunctions(1002, 1000));
+    let long = module(&("(drop (i32.const 1))".repeat(60_000) + "(i32.const 1)"));
+    let long = sandboxer().load(&long).unwrap_err();
+    assert!(matches!(long.reason, Reason::TooLong(120_002.., 100_000)));
+    assert_eq!(long.function.as_deref(), Some("handle"));
+    let size = Policy { max_module_bytes: 10, ..Policy::default() };
+    let size = Sandboxer::new(size).unwrap().load(&module("(i32.const 1)")).unwrap_err();
+    assert!(matches!(size.reason, Reason::TooLarge(_, 10)));
+    assert!(matches!(sandboxer().load(b"no module").unwrap_err().reason, Reason::Invalid(_)));
+    let area = Policy { message_area_bytes: 1000, ..Policy::default() };
+    assert!(matches!(Sandboxer::new(area).unwrap_err().reason, Reason::Memory(_)));
+}
+
+#[test]
+fn floats_are_permitted_by_the_policy() {
+    let wasm = module("(i32.trunc_f32_s (f32.const 1.5))");
+    assert!(sandboxer().load(&wasm).is_err());
+    let mut handler = handler_with(Policy { floats: true, ..Policy::default() }, &wasm);
+    assert_eq!(run(&mut handler, b""), Outcome::Handled);
+}
+
+#[test]
+fn cache_is_used_and_must_be_trusted() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let cached = || sandboxer().with_cache(directory.path());
+    let wasm = module("(i32.const 1)");
+    let files = || std::fs::read_dir(directory.path()).unwrap().map(|f| f.unwrap().path());
+    for _ in 0..2 {
+        let mut handler = cached().unwrap().load(&wasm).unwrap().instantiate(1).unwrap();
+        assert_eq!(run(&mut handler, b""), Outcome::Handled);
+        assert_eq!(files().count(), 1);
+    }
+    // A file that is not as it was written is replaced.
+    let path = files().next().unwrap();
+    let good = std::fs::read(&path).unwrap();
+    let mut bad = good.clone();
+    bad[1000] ^= 1;
+    for content in [&bad[..], b"", b"short"] {
+        std::fs::write(&path, content).unwrap();
+        let mut handler = cached().unwrap().load(&wasm).unwrap().instantiate(1).unwrap();
+        assert_eq!(run(&mut handler, b""), Outcome::Handled);
+        assert_eq!(std::fs::read(&path).unwrap(), good);
+    }
+    let mode = |mode| std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(directory.path(), mode(0o777)).unwrap();
+    let error = cached().unwrap_err().to_string();
+    assert!(error.contains("no one else can write"), "{error}");
+    std::fs::set_permissions(directory.path(), mode(0o700)).unwrap();
+    assert!(sandboxer().with_cache(&path).is_err());
+    assert!(sandboxer().with_cache(&directory.path().join("missing")).is_err());
+}
+
+#[test]
+#[should_panic(expected = "outside of the message area")]
+fn message_outside_of_the_area_is_an_error_of_the_caller() {
+    handler("(i32.const 1)").handle(0..1, 1, 0, Instant::now());
+}
+
+#[test]
+fn message_longer_than_the_area_is_passed_on() {
+    let mut handler = handler("(i32.const 1)");
+    let message = vec![0; handler.memory().message_area().len() + 1];
+    assert_eq!(run(&mut handler, &message), Outcome::Passed(Pass::TooLong));
+}

@@ -1,0 +1,7 @@
+//! Decisions: pure functions over a request, a file's metadata and the configuration.
+
+pub(crate) mod coding;
+pub(crate) mod conditions;
+pub(crate) mod options;
+pub(crate) mod plan;
+pub(crate) mod representation;

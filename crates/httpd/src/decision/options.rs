@@ -1,0 +1,61 @@
+//! How a response is sent, and whether its connection stays open.
+
+use evring::Close;
+
+use crate::message::request::{Framing, Method, Persistence, Request};
+
+/// How a response is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponseOptions {
+    /// Whether the body is sent; false for HEAD.
+    pub(crate) body: bool,
+    /// Whether the connection stays open.
+    pub(crate) persistence: Persistence,
+    /// How the connection is closed, if it is.
+    pub(crate) close: Close,
+    /// Whether the request is HTTP/1.0.
+    pub(crate) is_http10: bool,
+}
+
+impl ResponseOptions {
+    /// Returns the options for a response to `request`; `remaining` bytes have arrived after its
+    /// head. `is_last` closes the connection.
+    #[inline]
+    pub(crate) fn new(request: &Request<'_>, remaining: usize, is_last: bool) -> Self {
+        let options = ResponseOptions {
+            body: request.method != Method::Head,
+            persistence: request.persistence,
+            close: Close::Flush,
+            is_http10: request.is_http10,
+        };
+        // A reset caused by further bytes would destroy the last response, so linger.
+        let sends_more = remaining > 0 || request.framing != Framing::Length(0);
+        match request.persistence {
+            Persistence::Close if sends_more => options.ending(),
+            _ if is_last => options.ending(),
+            _ => options,
+        }
+    }
+
+    /// Returns the options for a response to an invalid or late request: the connection closes.
+    pub(crate) fn last(body: bool) -> Self {
+        ResponseOptions {
+            body,
+            persistence: Persistence::Close,
+            close: Close::Linger,
+            is_http10: false,
+        }
+    }
+
+    /// Returns the options with the connection closing afterwards. Bytes that the client still sends
+    /// are discarded first, so that a reset does not destroy the response.
+    pub(crate) fn ending(self) -> Self {
+        ResponseOptions { persistence: Persistence::Close, close: Close::Linger, ..self }
+    }
+
+    /// Returns whether the connection stays open.
+    #[inline]
+    pub(crate) fn stays_open(self) -> bool {
+        self.persistence != Persistence::Close
+    }
+}

@@ -1,0 +1,74 @@
+//! Header fields of a representation.
+
+use std::path::Path;
+
+use crate::decision::coding::{Coding, Codings};
+use crate::decision::conditions::Validators;
+
+/// Header fields that describe a representation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RepresentationHeaders {
+    pub(crate) content_type: String,
+    /// `None` if conditional requests are not supported.
+    pub(crate) validators: Option<Validators>,
+    pub(crate) coding: Option<Coding>,
+    /// Whether another client may get another coding.
+    pub(crate) varies: bool,
+    pub(crate) caching: Caching,
+}
+
+/// The Cache-Control of a response.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Caching {
+    #[default]
+    /// No Cache-Control field.
+    Unspecified,
+    /// `no-store`, for content that changes with every response.
+    NoStore,
+    /// `max-age`, in seconds.
+    MaxAge(u32),
+}
+
+impl RepresentationHeaders {
+    /// Returns the fields of a file at `path`, in a coding or plain; `codings` are the coded files
+    /// that exist.
+    pub(crate) fn of_file(
+        path: &Path,
+        validators: Validators,
+        coding: Option<Coding>,
+        codings: Codings,
+        max_age: Option<u32>,
+    ) -> Self {
+        RepresentationHeaders {
+            content_type: content_type(path),
+            validators: Some(validators),
+            coding,
+            varies: !codings.is_empty(),
+            caching: max_age.map_or(Caching::Unspecified, Caching::MaxAge),
+        }
+    }
+
+    /// Returns the fields of content that changes with every response.
+    pub(crate) fn uncached(content_type: &str) -> Self {
+        RepresentationHeaders { caching: Caching::NoStore, ..Self::plain(content_type) }
+    }
+
+    pub(crate) fn plain(content_type: &str) -> Self {
+        RepresentationHeaders {
+            content_type: content_type.to_owned(),
+            ..RepresentationHeaders::default()
+        }
+    }
+}
+
+fn content_type(path: &Path) -> String {
+    let guess = mime_guess::from_path(path);
+    let essence = match guess.first_raw().unwrap_or("application/octet-stream") {
+        // RFC 9239.
+        "application/javascript" => "text/javascript",
+        other => other,
+    };
+    let is_text = essence.starts_with("text/") || essence == "image/svg+xml";
+    let charset = if is_text { "; charset=utf-8" } else { "" };
+    format!("{essence}{charset}")
+}

@@ -1,0 +1,35 @@
+//! Settings for files.
+
+/// Settings for files.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+pub struct FileOptions {
+    /// Serve precompressed files: `a.css.br`, `a.css.zst` or `a.css.gz` instead of `a.css`, to clients
+    /// that accept the coding, even if older than the plain file
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long = "no-precompressed",
+            action = clap::ArgAction::SetFalse,
+            help = "Do not serve precompressed files: `a.css.br`, `a.css.zst` or `a.css.gz` instead of \
+                    `a.css`, to clients that accept the coding. They are served even if older than the \
+                    plain file"
+        )
+    )]
+    pub precompressed: bool,
+
+    /// List the files of a directory that has no index.html
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub autoindex: bool,
+
+    /// Send `Cache-Control: max-age` with files, so that caches use them this long without revalidation
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS"))]
+    pub max_age: Option<u32>,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        FileOptions { precompressed: true, autoindex: false, max_age: None }
+    }
+}

@@ -1,0 +1,27 @@
+//! Values of flags.
+
+use std::time::Duration;
+
+use clap::builder::RangedU64ValueParser;
+
+/// Parses numbers from `min` to `max`.
+pub(crate) fn range(min: u64, max: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(min..=max)
+}
+
+/// Parses a positive time in seconds, such as `0.5`.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let time = seconds_or_none(text).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| "expected a number of seconds above 0, such as 30 or 0.5".to_owned())
+}
+
+/// Parses a time in seconds, which may be 0.
+pub(crate) fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "expected a number of seconds, such as 30 or 0.5".to_owned())
+}
+
+/// Formats a time as [`seconds`] parses it.
+pub(crate) fn text(time: Duration) -> String {
+    time.as_secs_f64().to_string()
+}

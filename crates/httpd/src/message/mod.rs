@@ -1,0 +1,11 @@
+//! Bytes and values: parsing of requests, and what their parts mean. Nothing here knows files or
+//! connections.
+
+pub(crate) mod body;
+pub(crate) mod conversion;
+pub(crate) mod head_errors;
+pub(crate) mod host;
+pub(crate) mod path;
+pub(crate) mod range;
+pub(crate) mod request;
+pub(crate) mod status;

@@ -1,0 +1,452 @@
+//! Strict parsing of request heads.
+//!
+//! `httparse` splits a head; this module checks what `httparse` accepts too liberally. Two servers that
+//! disagree about the end of a request enable request smuggling (RFC 9112, section 11.2).
+
+use std::mem::MaybeUninit;
+
+use httparse::Header;
+
+use crate::limits::Limits;
+use crate::message::head_errors::{Classified, NoRequest, classify_head, start_of_line};
+use crate::message::host::is_host;
+use crate::message::status::Status;
+
+/// Storage for a parsed head.
+pub(crate) struct HeadMemory<'a> {
+    fields: FieldMemory<'a>,
+    /// A copy of the bytes for a later minor version of HTTP/1, and its fields. Such a request is
+    /// processed as HTTP/1.1 (RFC 9110, section 6.2).
+    copy: Vec<u8>,
+    copy_fields: FieldMemory<'a>,
+}
+
+type FieldMemory<'a> = [MaybeUninit<Header<'a>>; Limits::MAX_HEADERS];
+
+impl HeadMemory<'_> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        const EMPTY: FieldMemory<'_> = [const { MaybeUninit::uninit() }; Limits::MAX_HEADERS];
+        HeadMemory { fields: EMPTY, copy: Vec::new(), copy_fields: EMPTY }
+    }
+}
+
+/// A request's head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) method: Method,
+    /// The method's name.
+    pub(crate) name: &'a [u8],
+    /// The target as it arrived.
+    pub(crate) target: &'a [u8],
+    pub(crate) is_http10: bool,
+    pub(crate) persistence: Persistence,
+    /// How the length of the body is determined.
+    pub(crate) framing: Framing,
+    pub(crate) expects: Expects,
+    /// Whether there are preconditions or a range.
+    pub(crate) conditional: bool,
+    /// Whether there is an Accept-Encoding field.
+    pub(crate) has_accept_encoding: bool,
+    fields: Fields<'a>,
+    /// The head as it arrived.
+    pub(crate) head: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fields<'a> {
+    Parsed(&'a [Header<'a>]),
+    /// Names and values, by their positions in the head.
+    Kept(&'a [(Span, Span)]),
+}
+
+impl<'a> Request<'a> {
+    /// Returns the number of fields.
+    pub(crate) fn num_fields(&self) -> usize {
+        match self.fields {
+            Fields::Parsed(fields) => fields.len(),
+            Fields::Kept(fields) => fields.len(),
+        }
+    }
+
+    /// Iterates over the names and values of the fields.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let Request { head, fields, .. } = *self;
+        (0..self.num_fields()).map(move |at| match fields {
+            Fields::Parsed(fields) => (fields[at].name.as_bytes(), fields[at].value),
+            Fields::Kept(fields) => (fields[at].0.of(head), fields[at].1.of(head)),
+        })
+    }
+
+    pub(crate) fn all(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let is_named = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name.as_bytes());
+        self.fields().filter(is_named).map(|(_, value)| value)
+    }
+
+    /// Returns the value of a field that occurs once, else `None`.
+    pub(crate) fn one(&self, name: &'static str) -> Option<&'a [u8]> {
+        let mut all = self.all(name);
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    pub(crate) fn has(&self, name: &'static str) -> bool {
+        self.all(name).next().is_some()
+    }
+
+    fn without_parts(&self) -> Request<'static> {
+        let Request { method, is_http10, persistence, framing, expects, .. } = *self;
+        let Request { conditional, has_accept_encoding, .. } = *self;
+        Request {
+            method,
+            name: b"",
+            target: b"",
+            is_http10,
+            persistence,
+            framing,
+            expects,
+            conditional,
+            has_accept_encoding,
+            fields: Fields::Kept(&[]),
+            head: b"",
+        }
+    }
+}
+
+/// A head that outlives the bytes in which it arrived, with the positions of its parts.
+#[derive(Debug)]
+pub(crate) struct KeptHead {
+    /// The request without its parts.
+    request: Request<'static>,
+    name: Span,
+    target: Span,
+    head: Vec<u8>,
+    fields: Vec<(Span, Span)>,
+}
+
+impl KeptHead {
+    /// Keeps a head, in the memory of a previous one.
+    pub(crate) fn new(request: &Request<'_>, previous: Option<Self>) -> Self {
+        let (mut head, mut fields) =
+            previous.map(|kept| (kept.head, kept.fields)).unwrap_or_default();
+        head.clear();
+        head.extend_from_slice(request.head);
+        let span = |part| Span::new(request.head, part);
+        fields.clear();
+        fields.extend(request.fields().map(|(name, value)| (span(name), span(value))));
+        let (name, target) = (span(request.name), span(request.target));
+        KeptHead { request: request.without_parts(), name, target, head, fields }
+    }
+
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request {
+            name: self.name.of(&self.head),
+            target: self.target.of(&self.head),
+            fields: Fields::Kept(&self.fields),
+            head: &self.head,
+            ..self.request
+        }
+    }
+}
+
+/// The position of a part of a head.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    start: u32,
+    len: u32,
+}
+
+const _: () = assert!(size_of::<(Span, Span)>() == Limits::FIELD_BYTES);
+
+impl Span {
+    /// Returns the position of `part` in `head`, of which it is a slice.
+    fn new(head: &[u8], part: &[u8]) -> Self {
+        Span { start: offset(head, part) as u32, len: part.len() as u32 }
+    }
+
+    fn of(self, head: &[u8]) -> &[u8] {
+        &head[self.start as usize..][..self.len as usize]
+    }
+}
+
+/// How the length of a body is determined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// Content-Length; 0 also for no body.
+    Length(u64),
+    Chunked,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Expects {
+    #[default]
+    Nothing,
+    Continue,
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    Head,
+    Options,
+    /// Another standard method.
+    Known,
+    Unknown,
+}
+
+/// Whether a connection stays open after a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    /// It does, without a Connection field; the default of HTTP/1.1.
+    Implicit,
+    /// It does, with `Connection: keep-alive`, for HTTP/1.0.
+    Explicit,
+    /// It closes.
+    Close,
+}
+
+/// Parses the head of a request at the start of `bytes`.
+///
+/// The result does not depend on the segmentation of the bytes: if a prefix is rejected, so is every
+/// longer input, with the same status. [`classify_head`] ensures that.
+#[inline]
+pub(crate) fn parse<'a>(
+    bytes: &'a [u8],
+    memory: &'a mut HeadMemory<'a>,
+    limits: &Limits,
+) -> Result<Request<'a>, NoRequest> {
+    let HeadMemory { fields, copy, copy_fields } = memory;
+    match parse_version_1(bytes, fields, limits) {
+        Ok(request) => Ok(request),
+        Err(Classified::NoRequest(reason)) => Err(reason),
+        Err(Classified::LaterMinor(digit)) => {
+            copy.extend_from_slice(bytes);
+            copy[digit] = b'1';
+            parse_version_1(copy, copy_fields, limits).map_err(|error| match error {
+                Classified::NoRequest(reason) => reason,
+                Classified::LaterMinor(_) => NoRequest::Rejected(Status::BAD_REQUEST),
+            })
+        }
+    }
+}
+
+/// Parses the head of a request of HTTP/1.1 or 1.0.
+#[inline]
+fn parse_version_1<'a>(
+    bytes: &'a [u8],
+    memory: &'a mut FieldMemory<'a>,
+    limits: &Limits,
+) -> Result<Request<'a>, Classified> {
+    const BAD_REQUEST: Classified = Classified::rejected(Status::BAD_REQUEST);
+    let memory = &mut memory[..limits.max_headers.min(Limits::MAX_HEADERS)];
+    let mut head = httparse::Request::new(&mut []);
+    let len = match head.parse_with_uninit_headers(bytes, memory) {
+        Ok(httparse::Status::Complete(len)) if len <= limits.max_head_bytes => len,
+        _ => return Err(classify_head(bytes, limits)),
+    };
+    // A complete head has all three.
+    let (Some(name), Some(target), Some(version)) = (head.method, head.path, head.version) else {
+        return Err(BAD_REQUEST);
+    };
+    let (name, target) = (name.as_bytes(), target.as_bytes());
+    if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.max_request_line_bytes {
+        return Err(classify_head(bytes, limits));
+    }
+    // `httparse` skips empty lines before a request, also those that end in a bare LF.
+    let empty_lines = &bytes[..offset(bytes, name)];
+    if !empty_lines.chunks(2).all(|line| line == b"\r\n") {
+        return Err(BAD_REQUEST);
+    }
+    let fields = head.headers;
+    let headers = ParsedHeaders::read(bytes, len, fields).map_err(Classified::rejected)?;
+    let is_http10 = version == 0;
+    Ok(Request {
+        method: Method::from(name),
+        name,
+        target,
+        is_http10,
+        persistence: headers.persistence(is_http10),
+        framing: headers.framing(is_http10).map_err(Classified::rejected)?,
+        expects: if is_http10 { Expects::Nothing } else { headers.expects },
+        conditional: headers.conditional,
+        has_accept_encoding: headers.has_accept_encoding,
+        fields: Fields::Parsed(fields),
+        head: &bytes[..len],
+    })
+}
+
+/// Returns whether an incomplete head, of which `scanned` bytes were parsed, still is, as no further
+/// line has ended. This avoids parsing the head again for each byte of a slow client.
+pub(crate) fn is_still_partial(bytes: &[u8], scanned: usize, limits: &Limits) -> bool {
+    let passes = |limit: usize| scanned < limit && limit <= bytes.len();
+    let new = bytes.get(scanned..).unwrap_or_default();
+    let line = start_of_line(bytes) + limits.max_request_line_bytes;
+    !passes(line) && !passes(limits.max_head_bytes) && memchr::memchr(b'\n', new).is_none()
+}
+
+impl From<&[u8]> for Method {
+    #[inline]
+    fn from(name: &[u8]) -> Self {
+        match name {
+            b"GET" => Method::Get,
+            b"HEAD" => Method::Head,
+            b"OPTIONS" => Method::Options,
+            b"POST" | b"PUT" | b"DELETE" | b"CONNECT" | b"TRACE" | b"PATCH" => Method::Known,
+            _ => Method::Unknown,
+        }
+    }
+}
+
+/// The header fields that are relevant to every request.
+#[derive(Default)]
+struct ParsedHeaders {
+    has_host: bool,
+    length: Option<u64>,
+    coding: Coding,
+    close: bool,
+    keep_alive: bool,
+    expects: Expects,
+    conditional: bool,
+    has_accept_encoding: bool,
+}
+
+/// The value of the Transfer-Encoding fields.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Coding {
+    #[default]
+    None,
+    Chunked,
+    /// Other codings, then `chunked`.
+    Unknown,
+    /// `chunked` is not last, or not once: the length of the body is undefined.
+    Undefined,
+}
+
+impl ParsedHeaders {
+    #[inline]
+    fn read(bytes: &[u8], len: usize, headers: &[Header<'_>]) -> Result<Self, Status> {
+        let mut fields = ParsedHeaders::default();
+        for header in headers {
+            // `httparse` accepts a bare LF. This checks the ends of all lines, with the check below.
+            if !bytes[..offset(bytes, header.name.as_bytes())].ends_with(b"\r\n") {
+                return Err(Status::BAD_REQUEST);
+            }
+            fields.add(header.name, header.value)?;
+        }
+        match bytes[..len].ends_with(b"\r\n\r\n") {
+            true => Ok(fields),
+            false => Err(Status::BAD_REQUEST),
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, name: &str, value: &[u8]) -> Result<(), Status> {
+        match name.len() {
+            4 if name.eq_ignore_ascii_case("host") => {
+                if self.has_host || !is_host(value) {
+                    return Err(Status::BAD_REQUEST);
+                }
+                self.has_host = true;
+            }
+            6 if name.eq_ignore_ascii_case("expect") => {
+                let is_continue = value.eq_ignore_ascii_case(b"100-continue");
+                self.expects = if is_continue { Expects::Continue } else { Expects::Unknown };
+            }
+            5 | 8 | 13 | 19 if CONDITIONS.iter().any(|c| name.eq_ignore_ascii_case(c)) => {
+                self.conditional = true;
+            }
+            15 if name.eq_ignore_ascii_case("accept-encoding") => self.has_accept_encoding = true,
+            10 if name.eq_ignore_ascii_case("connection") => self.add_connection(value),
+            14 if name.eq_ignore_ascii_case("content-length") => {
+                if self.length.is_some() {
+                    return Err(Status::BAD_REQUEST);
+                }
+                self.length = Some(number(value).ok_or(Status::BAD_REQUEST)?);
+            }
+            17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                // Repeated fields form one list.
+                self.coding = match (self.coding, coding(value)) {
+                    (Coding::None, coding) => coding,
+                    (Coding::Undefined, Coding::Chunked | Coding::Unknown) => Coding::Unknown,
+                    _ => Coding::Undefined,
+                };
+            }
+            17 if name.eq_ignore_ascii_case("if-modified-since") => self.conditional = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn add_connection(&mut self, value: &[u8]) {
+        for option in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+
+    #[inline]
+    fn persistence(&self, is_http10: bool) -> Persistence {
+        match (self.close, is_http10) {
+            (true, _) => Persistence::Close,
+            (false, false) => Persistence::Implicit,
+            (false, true) if self.keep_alive => Persistence::Explicit,
+            (false, true) => Persistence::Close,
+        }
+    }
+
+    #[inline]
+    fn framing(&self, is_http10: bool) -> Result<Framing, Status> {
+        if !self.has_host && !is_http10 {
+            return Err(Status::BAD_REQUEST);
+        }
+        match self.coding {
+            Coding::None => Ok(Framing::Length(self.length.unwrap_or(0))),
+            // Both together, or a coding in HTTP/1.0, may be an attempt at request smuggling.
+            _ if is_http10 || self.length.is_some() => Err(Status::BAD_REQUEST),
+            Coding::Chunked => Ok(Framing::Chunked),
+            Coding::Unknown => Err(Status::NOT_IMPLEMENTED),
+            Coding::Undefined => Err(Status::BAD_REQUEST),
+        }
+    }
+}
+
+/// Fields that make a request conditional, except If-Modified-Since.
+const CONDITIONS: [&str; 5] =
+    ["range", "if-match", "if-range", "if-none-match", "if-unmodified-since"];
+
+/// Returns whether every line of a field section ends in CRLF.
+pub(crate) fn ends_in_crlf_only(fields: &[u8]) -> bool {
+    let bare = |at: usize| at == 0 || fields[at - 1] != b'\r';
+    fields.ends_with(b"\r\n") && !memchr::memchr_iter(b'\n', fields).any(bare)
+}
+
+/// Returns the offset of `part` in `bytes`.
+fn offset(bytes: &[u8], part: &[u8]) -> usize {
+    part.as_ptr().addr() - bytes.as_ptr().addr()
+}
+
+/// Parses a number that consists of digits only.
+fn number(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |sum, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+fn coding(value: &[u8]) -> Coding {
+    let is_chunked = |coding: &&[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
+    let mut codings = value.rsplit(|b| *b == b',');
+    match codings.next().filter(is_chunked) {
+        None => Coding::Undefined,
+        Some(_) if codings.clone().any(|coding| is_chunked(&coding)) => Coding::Undefined,
+        Some(_) if codings.next().is_some() => Coding::Unknown,
+        Some(_) => Coding::Chunked,
+    }
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+//! Distribution of the process' file descriptors among workers, connections and files.
+
+use std::fmt;
+use std::fs;
+
+use evring_httpd::Config;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::{info, warn};
+
+/// The descriptors that the flags ask for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DescriptorDemand {
+    pub(crate) workers: u16,
+    /// Listening addresses per worker.
+    pub(crate) listeners: u64,
+    pub(crate) connections: u32,
+    /// Open files per worker that are being sent.
+    pub(crate) open_files: u32,
+}
+
+/// The descriptors that the limit allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DescriptorBudget {
+    pub(crate) workers: u16,
+    pub(crate) connections: u32,
+    pub(crate) open_files: u32,
+    /// File operations in flight per worker.
+    pub(crate) max_file_ops: u32,
+}
+
+/// The limit is too low for one worker.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooFewDescriptors {
+    limit: u64,
+    needed: u64,
+}
+
+impl fmt::Display for TooFewDescriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TooFewDescriptors { limit, needed } = self;
+        write!(
+            f,
+            "cannot serve with {limit} descriptors, the hard limit of this process (ulimit \
+             -Hn): one worker needs {needed}; raise the limit"
+        )
+    }
+}
+
+impl std::error::Error for TooFewDescriptors {}
+
+/// Descriptors that the process opens later, outside the workers: the access log, and its
+/// replacement when it is reopened.
+const PROCESS_RESERVE: u64 = 4;
+/// Descriptors of a worker other than connections, listeners and files: two event queues with
+/// their wake-up descriptors, the root, and a few for connections that are being closed or reset.
+const WORKER_RESERVE: u64 = 5 + 3;
+/// Minimum number of descriptors for a worker's connections and files.
+const MIN_PER_WORKER: u64 = 8;
+/// Maximum number of file operations in flight per worker.
+const MAX_FILE_OPS: u64 = 256;
+
+impl DescriptorDemand {
+    /// Distributes `limit` descriptors, of which `open` are in use. Files get a quarter of each
+    /// worker's descriptors; connections never use that part.
+    pub(crate) fn budget(
+        self,
+        limit: u64,
+        open: u64,
+    ) -> Result<DescriptorBudget, TooFewDescriptors> {
+        let fixed = WORKER_RESERVE + self.listeners;
+        let available = limit.saturating_sub(open + PROCESS_RESERVE);
+        let workers = (available / (fixed + MIN_PER_WORKER)).min(self.workers.into());
+        if workers == 0 {
+            return Err(TooFewDescriptors {
+                limit,
+                needed: open + PROCESS_RESERVE + fixed + MIN_PER_WORKER,
+            });
+        }
+        let per_worker = available / workers - fixed;
+        let max_files = u64::from(self.open_files) + 2 * MAX_FILE_OPS;
+        // Files also get the descriptors that connections do not need.
+        let files = (per_worker / 4)
+            .max(3)
+            .max(per_worker.saturating_sub(self.connections.into()))
+            .min(max_files);
+        let connections = (per_worker - files).min(self.connections.into());
+        // Listing a directory takes a second descriptor.
+        let file_ops = (files / 4).clamp(1, MAX_FILE_OPS);
+        let open_files = files.saturating_sub(2 * file_ops).clamp(1, self.open_files.into());
+        Ok(DescriptorBudget {
+            workers: workers as u16,
+            connections: connections as u32,
+            open_files: open_files as u32,
+            max_file_ops: file_ops as u32,
+        })
+    }
+
+    /// Raises the limit and distributes this process' descriptors. Logs it if the demand is not met.
+    pub(crate) fn budget_of_process(self) -> Result<DescriptorBudget, TooFewDescriptors> {
+        let limit = raise_limit();
+        // Reading the directory takes one itself.
+        let open = fs::read_dir("/proc/self/fd").map_or(8, |list| list.count() as u64 - 1);
+        let budget = self.budget(limit, open)?;
+        let (requested, granted) = (self.connections, budget.connections);
+        let is_significant =
+            granted < requested / 2 || requested != Config::default().max_connections;
+        if granted < requested {
+            let message = format!(
+                "{granted} connections per worker instead of {requested}: the process is limited to \
+                 {limit} descriptors (ulimit -Hn); raise the limit"
+            );
+            if is_significant { warn!("{message}") } else { info!("{message}") }
+        }
+        if budget.workers < self.workers {
+            let (n, requested) = (budget.workers, self.workers);
+            let plural = if n == 1 { "" } else { "s" };
+            warn!(
+                "{n} worker{plural} instead of {requested}: the process is limited to {limit} descriptors \
+                 (ulimit -Hn); raise the limit"
+            );
+        }
+        Ok(budget)
+    }
+}
+
+/// Raises the soft limit to the hard limit. Returns the limit.
+fn raise_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    let limit = if setrlimit(Resource::Nofile, raised).is_ok() { raised } else { limit };
+    limit.current.unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEMAND: DescriptorDemand =
+        DescriptorDemand { workers: 1, listeners: 1, connections: 10_000, open_files: 1024 };
+
+    #[test]
+    fn demand_is_met_if_the_limit_allows() {
+        let budget = DEMAND.budget(1 << 20, 6).unwrap();
+        let full = DescriptorBudget {
+            workers: 1,
+            connections: 10_000,
+            open_files: 1024,
+            max_file_ops: 256,
+        };
+        assert_eq!(budget, full);
+        let unlimited = DescriptorDemand { workers: 1024, ..DEMAND }.budget(u64::MAX, 6).unwrap();
+        assert_eq!(unlimited, DescriptorBudget { workers: 1024, ..full });
+    }
+
+    #[test]
+    fn budget_never_exceeds_the_limit() {
+        for limit in 0..3000 {
+            for (workers, listeners) in [(1, 1), (2, 1), (4, 3), (64, 2)] {
+                let demand = DescriptorDemand { workers, listeners, ..DEMAND };
+                let Ok(budget) = demand.budget(limit, 6) else {
+                    assert!(
+                        limit < 6 + PROCESS_RESERVE + WORKER_RESERVE + listeners + MIN_PER_WORKER,
+                        "{limit}"
+                    );
+                    continue;
+                };
+                let files = u64::from(budget.open_files + 2 * budget.max_file_ops);
+                let each = WORKER_RESERVE + listeners + u64::from(budget.connections) + files;
+                assert!(
+                    6 + PROCESS_RESERVE + u64::from(budget.workers) * each <= limit,
+                    "{limit} {budget:?}"
+                );
+                assert!(budget.workers >= 1 && budget.workers <= workers);
+                assert!(u64::from(budget.connections) > MIN_PER_WORKER / 2, "{limit} {budget:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn low_limits_leave_these_many_connections() {
+        let connections = |limit| DEMAND.budget(limit, 6).unwrap().connections;
+        assert_eq!([40, 64, 128, 512].map(connections), [16, 34, 82, 370]);
+    }
+}

@@ -1,0 +1,99 @@
+//! The program `httpd`.
+
+mod arguments;
+mod backends;
+mod descriptors;
+mod stderr;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use clap::Parser;
+use evring_httpd::Server;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+use tracing::{info, warn};
+
+use arguments::Arguments;
+use stderr::Stderr;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list_backends {
+        return backends::list(arguments.json);
+    }
+    let stderr = match Stderr::start() {
+        Ok(stderr) => stderr,
+        Err(error) => {
+            eprintln!("httpd: cannot start the log thread: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(arguments.log_level)
+        .with_writer(stderr.clone())
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    Stderr::log_panics();
+    let outcome = serve(&arguments, &stderr);
+    if let Err(error) = &outcome {
+        stderr.print(&format!("httpd: {error}"));
+    }
+    stderr.flush();
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Serves until a signal arrives.
+fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
+    let mut signals = exit_at_second_signal()?;
+    let (backend, note) = backends::choose(&arguments.options.backend)?;
+    let reopen = Arc::default();
+    for signal in [SIGHUP, SIGUSR1] {
+        signal_hook::flag::register(signal, Arc::clone(&reopen))?;
+    }
+    let budget = arguments.descriptor_demand().budget_of_process()?;
+    let server = arguments.server(&backend, budget, &reopen).start()?;
+    if let Some(note) = note {
+        stderr.print(&note);
+    }
+    stderr.print(&ready_line(&server, budget.workers));
+    let handle = server.handle();
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        signals.forever().next();
+        info!("shutting down: finishing the responses in progress; a second signal exits at once");
+        handle.stop();
+    })?;
+    let reset: u64 = server.wait()?.iter().map(|stats| stats.reset_at_stop).sum();
+    if reset > 0 {
+        warn!(
+            "{reset} connections in the listen queue were reset at shutdown: no room for them; raise \
+             --max-connections"
+        );
+    }
+    Ok(())
+}
+
+/// Returns the message that connections are accepted.
+fn ready_line(server: &Server, workers: u16) -> String {
+    let addresses: Vec<_> = server.addresses().iter().map(|at| format!("http://{at}")).collect();
+    let (backend, plural) = (server.backend(), if workers == 1 { "" } else { "s" });
+    format!(
+        "listening on {} (backend {backend}, {workers} worker{plural})",
+        addresses.join(" and ")
+    )
+}
+
+/// Registers the signals that stop the server; the second one exits the process.
+fn exit_at_second_signal() -> std::io::Result<Signals> {
+    let is_second = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        // In this order: the first signal finds the flag unset, then sets it.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_second))?;
+        signal_hook::flag::register(signal, Arc::clone(&is_second))?;
+    }
+    Signals::new([SIGTERM, SIGINT])
+}

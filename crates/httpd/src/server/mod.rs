@@ -1,0 +1,433 @@
+//! Running a site with any number of worker threads. Each worker has its own mechanism; workers
+//! share only handlers and metrics.
+
+mod lab;
+pub(crate) mod options;
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use evring::{AnyMechanism, Config, KernelError, RemoteHandle, Root, StartError, Stats};
+use tracing::info;
+
+use crate::file_options::FileOptions;
+use crate::limits::Limits;
+use crate::server::options::Options;
+use crate::site::Site;
+use crate::site::handler::Handler;
+use crate::site::log::{AccessLog, LogSender, LogWriter};
+use crate::site::metrics::Metrics;
+use crate::site::routes::Routes;
+
+/// Configures a server; created by [`Server::builder`].
+///
+/// ```no_run
+/// use evring_httpd::{Request, Server};
+///
+/// fn main() -> Result<(), evring_httpd::Error> {
+///     Server::builder().route("/", |_: Request| "Hello, World!\n").run()
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    listen: Vec<io::Result<Vec<SocketAddr>>>,
+    backend: String,
+    workers: u16,
+    routes: Routes,
+    limits: Limits,
+    file_options: FileOptions,
+    status: Option<bool>,
+    log: Option<AccessLog>,
+    config: Config,
+}
+
+impl From<Options> for Builder {
+    fn from(options: Options) -> Self {
+        let config = Config::from(&options);
+        let Options { listen, backend, workers, files, limits, .. } = options;
+        let builder = Builder {
+            listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
+            backend,
+            workers: workers.max(1),
+            routes: Routes::default(),
+            limits,
+            file_options: files,
+            status: options.status.then_some(true),
+            log: options.access_log.map(AccessLog::from),
+            config,
+        };
+        if options.lab_routes { builder.lab_routes() } else { builder }
+    }
+}
+
+impl Builder {
+    /// Adds an address to listen on, such as `"localhost:8080"`; can be called repeatedly. Port 0
+    /// selects a free port. The default is `127.0.0.1:8080`.
+    pub fn listen(mut self, at: impl ToSocketAddrs) -> Self {
+        self.listen.push(at.to_socket_addrs().map(Iterator::collect));
+        self
+    }
+
+    /// Selects the mechanism by name. The default, `auto`, selects the fastest available one.
+    pub fn backend(self, name: &str) -> Self {
+        Builder { backend: name.to_owned(), ..self }
+    }
+
+    /// Sets the number of worker threads; the default is 1.
+    pub fn workers(self, n: u16) -> Self {
+        Builder { workers: n.max(1), ..self }
+    }
+
+    /// Serves the files below a directory, which must exist when the server starts.
+    /// [`Config::symlinks`] determines which symbolic links are followed.
+    pub fn files(mut self, root: impl Into<PathBuf>) -> Self {
+        self.config.roots = vec![root.into()];
+        self
+    }
+
+    /// Routes all requests for a path to a handler. A path that ends in a slash also matches everything
+    /// below; `/` matches every request, including those for files. The longest match wins. See
+    /// [`Site::route`].
+    pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
+        self.routes.add(path, Arc::new(handler));
+        self
+    }
+
+    /// See [`Site::limits`].
+    pub fn limits(self, limits: Limits) -> Self {
+        Builder { limits, ..self }
+    }
+
+    /// See [`Site::precompressed`].
+    pub fn precompressed(self, on: bool) -> Self {
+        Builder { file_options: FileOptions { precompressed: on, ..self.file_options }, ..self }
+    }
+
+    /// See [`Site::autoindex`].
+    pub fn autoindex(self, on: bool) -> Self {
+        Builder { file_options: FileOptions { autoindex: on, ..self.file_options }, ..self }
+    }
+
+    /// See [`Site::max_age`].
+    pub fn max_age(self, seconds: Option<u32>) -> Self {
+        Builder { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
+    }
+
+    /// See [`Site::status`].
+    pub fn status(self, on: bool) -> Self {
+        Builder { status: Some(on), ..self }
+    }
+
+    /// Enables the access log in the combined format, one line per response.
+    pub fn access_log(self, to: AccessLog) -> Self {
+        Builder { log: Some(to), ..self }
+    }
+
+    /// Sets the configuration of the mechanism. Its addresses come before those of
+    /// [`Builder::listen`]. Its `roots`, `reuse_port`, `progress_interval` and `min_rate` are ignored:
+    /// the builder and the limits determine them.
+    pub fn config(self, config: Config) -> Self {
+        Builder { config: Config { roots: self.config.roots, ..config }, ..self }
+    }
+
+    /// Returns the maximum bytes of memory that the server holds when all limits are reached at once.
+    /// The server logs it at `info` when it starts.
+    ///
+    /// Not included: the program itself, the kernel's socket buffers, memory of handlers and of bytes that
+    /// they share in responses, directory listings, and fragmentation in the allocator.
+    pub fn memory_at_full_load(&self) -> usize {
+        let Builder { config, limits, .. } = self;
+        let log = if self.log.is_some() { LogWriter::BUFFER_BYTES } else { 0 };
+        let mechanism = config.memory_at_full_load::<Site>();
+        let site = limits.memory(config.max_connections);
+        mechanism.saturating_add(site).saturating_add(log).saturating_mul(self.workers.into())
+    }
+
+    /// Logs the maximum memory and its parts.
+    fn log_memory(&self) {
+        let Builder { config, limits, workers, .. } = self;
+        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+        info!(
+            "memory at full load: at most {} MiB in addition to the program itself; workers: {workers}, each with \
+             {} connections, {} MiB buffered, {} MiB of bodies and {} MiB of cached files",
+            mib(self.memory_at_full_load()),
+            config.max_connections,
+            mib(config.max_buffered_bytes),
+            mib(limits.max_body_memory),
+            mib(limits.cache_bytes),
+        );
+    }
+
+    /// Starts the server. When this returns, it accepts connections.
+    ///
+    /// # Errors
+    /// If an address, the mechanism, the access log or a thread cannot be set up.
+    pub fn start(mut self) -> Result<Server, Error> {
+        if self.listen.is_empty() && self.config.listen.is_empty() {
+            self.listen = Builder::from(Options::default()).listen;
+        }
+        for addresses in std::mem::take(&mut self.listen) {
+            self.config.listen.extend(addresses.map_err(Error::Address)?);
+        }
+        self.config.reuse_port = self.workers > 1;
+        // The same progress rule for open and closing connections.
+        self.config.progress_interval = self.limits.progress_interval;
+        self.config.min_rate = self.limits.min_rate;
+        if self.config.reuse_port {
+            let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
+            self.config.listen.iter().try_for_each(is_free)?;
+        }
+        self.log_memory();
+        let stop = Handle::default();
+        let metrics = Metrics::new(self.workers.into());
+        metrics.set_started(Instant::now());
+        let (writer, senders) = match self.log.take() {
+            None => (None, Vec::new()),
+            Some(to) => {
+                let path = to.path.clone().unwrap_or_default();
+                let (writer, senders) =
+                    LogWriter::start(to, self.workers.into(), metrics.of_writer())
+                        .map_err(|error| Error::Log(path, error))?;
+                (Some(writer), senders)
+            }
+        };
+        let mut senders = senders.into_iter();
+        let mut workers: Vec<Worker> = Vec::new();
+        for n in 0..self.workers.into() {
+            let worker = self.start_worker(stop.clone(), metrics.of(n), senders.next())?;
+            // For port 0, all workers use the port of the first one.
+            self.config.listen.clone_from(&worker.addresses);
+            workers.push(worker);
+        }
+        let remotes = workers.iter().map(|worker| worker.remote.clone()).collect();
+        let _ = stop.0.set(remotes);
+        for worker in &workers {
+            // A worker that has failed meanwhile returns its error from `wait`.
+            let _ = worker.start.send(());
+        }
+        Ok(Server { workers, stop, writer })
+    }
+
+    /// Starts the server and waits until it ends. It handles no signals: to shut down gracefully on
+    /// SIGTERM, use [`Builder::start`] and call [`Handle::stop`].
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`] and [`Server::wait`].
+    pub fn run(self) -> Result<(), Error> {
+        self.start()?.wait().map(drop)
+    }
+
+    /// Starts a worker and returns when it listens. Mechanisms cannot move between threads, so the
+    /// worker creates its own.
+    fn start_worker(
+        &self,
+        stop: Handle,
+        metrics: Metrics,
+        log: Option<LogSender>,
+    ) -> Result<Worker, Error> {
+        let (backend, config, routes) =
+            (self.backend.clone(), self.config.clone(), self.routes.clone());
+        let (limits, file_options) = (self.limits.clone(), self.file_options);
+        let status = self.status;
+        let (start, may_start) = channel();
+        let (ready, is_ready) = channel();
+        let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
+            let mechanism = retry_while_in_use(|| AnyMechanism::new(&backend, &config))
+                .map_err(Error::Start)?;
+            let addresses = mechanism.addresses().to_vec();
+            let _ = ready.send((addresses, mechanism.name(), mechanism.remote()));
+            let _stop = StopOnDrop(stop);
+            let root = (!config.roots.is_empty()).then_some(Root(0));
+            let mut site = Site::new(root).backend(mechanism.name()).limits(limits);
+            (site.handlers.routes, site.files.options) = (routes, file_options);
+            (site.context.metrics, site.context.log) = (metrics, log);
+            site.status = status;
+            serve(mechanism, site, &may_start)
+        });
+        let thread = thread.map_err(Error::Thread)?;
+        match is_ready.recv() {
+            Ok((addresses, backend, remote)) => {
+                Ok(Worker { addresses, backend, remote, start, thread })
+            }
+            Err(_) => {
+                Err(thread.join().map_or(Error::Panic, |end| end.err().unwrap_or(Error::Panic)))
+            }
+        }
+    }
+}
+
+/// Serves when started; if another worker could not start, the channel is closed and it ends.
+fn serve(mechanism: AnyMechanism, site: Site, may_start: &Receiver<()>) -> Result<Stats, Error> {
+    match may_start.recv() {
+        Ok(()) => mechanism.run(site).map_err(Error::Kernel),
+        Err(_) => Ok(Stats::default()),
+    }
+}
+
+/// Checks that no other process listens on an address. With SO_REUSEPORT, workers would share it
+/// with that process.
+fn is_free(at: &SocketAddr) -> Result<(), StartError> {
+    TcpListener::bind(at).map(drop).map_err(|error| StartError::Listen(*at, error))
+}
+
+/// Retries for 400 ms: after a server is killed, its address stays in use until the kernel has
+/// destroyed its ring.
+fn retry_while_in_use<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T, StartError> {
+    const TRIES: u32 = 40;
+    for _ in 1..TRIES {
+        match start() {
+            Err(StartError::Listen(_, error)) if error.kind() == io::ErrorKind::AddrInUse => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            outcome => return outcome,
+        }
+    }
+    start()
+}
+
+/// A running server. Dropping it stops it and waits until it has ended.
+#[derive(Debug)]
+pub struct Server {
+    workers: Vec<Worker>,
+    stop: Handle,
+    /// Outlives the workers.
+    writer: Option<LogWriter>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    addresses: Vec<SocketAddr>,
+    backend: &'static str,
+    remote: RemoteHandle,
+    /// Starts serving. If it is dropped instead, the worker ends.
+    start: Sender<()>,
+    thread: JoinHandle<Result<Stats, Error>>,
+}
+
+/// Stops a server from any thread.
+///
+/// ```no_run
+/// use evring_httpd::Server;
+///
+/// fn main() -> Result<(), evring_httpd::Error> {
+///     let server = Server::builder().files("public").start()?;
+///     let handle = server.handle();
+///     std::thread::spawn(move || {
+///         // on a signal, for example:
+///         handle.stop();
+///     });
+///     server.wait()?; // returns when all connections are closed
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Handle(Arc<OnceLock<Vec<RemoteHandle>>>);
+
+impl Handle {
+    /// Stops the server: it closes its listeners and idle connections; other connections have
+    /// [`Config::drain_timeout`] to finish. Further calls have no effect.
+    pub fn stop(&self) {
+        self.0.get().into_iter().flatten().for_each(RemoteHandle::stop);
+    }
+}
+
+/// Stops the other workers when one ends, also by a panic.
+struct StopOnDrop(Handle);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+impl Server {
+    /// Creates a builder with default settings.
+    pub fn builder() -> Builder {
+        Builder { listen: Vec::new(), ..Builder::from(Options::default()) }
+    }
+
+    /// Returns the addresses that the server listens on.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.workers.first().map_or(&[], |worker| &worker.addresses)
+    }
+
+    /// Returns the name of the mechanism.
+    pub fn backend(&self) -> &'static str {
+        self.workers.first().map_or("", |worker| worker.backend)
+    }
+
+    /// Returns a handle that stops the server.
+    pub fn handle(&self) -> Handle {
+        self.stop.clone()
+    }
+
+    /// Waits until the server has stopped and all connections are closed. Returns each worker's
+    /// statistics.
+    ///
+    /// # Errors
+    /// If a worker failed; the other workers are stopped, too.
+    pub fn wait(mut self) -> Result<Vec<Stats>, Error> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Vec<Stats>, Error> {
+        let ends: Vec<_> = self.workers.drain(..).map(|worker| worker.thread.join()).collect();
+        drop(self.writer.take());
+        ends.into_iter().map(|end| end.unwrap_or(Err(Error::Panic))).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.stop();
+        let _ = self.join();
+    }
+}
+
+/// The error that prevented a server from starting or terminated it.
+#[non_exhaustive]
+pub enum Error {
+    /// An address is invalid, or its name cannot be resolved.
+    Address(io::Error),
+    /// The access log cannot be opened.
+    Log(PathBuf, io::Error),
+    /// A mechanism could not start.
+    Start(StartError),
+    /// A mechanism failed while running.
+    Kernel(KernelError),
+    /// A worker panicked.
+    Panic,
+    /// A thread could not be started.
+    Thread(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Address(error) => write!(f, "cannot resolve the listen address: {error}"),
+            Error::Log(path, error) => {
+                write!(f, "cannot open the access log {}: {error}", path.display())
+            }
+            Error::Start(error) => error.fmt(f),
+            Error::Kernel(error) => error.fmt(f),
+            Error::Panic => f.write_str("a worker panicked"),
+            Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Formats the message, as `main` prints a returned error with `Debug`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,205 @@
+//! The settings of a server. Each is defined once: its default, its documentation, and its flag of the
+//! program `httpd`.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use evring::{Admission, Config, Order, SymlinkPolicy};
+
+use crate::file_options::FileOptions;
+#[cfg(feature = "cli")]
+use crate::flags;
+use crate::limits::Limits;
+
+/// The settings of a server, from which a [`Builder`](crate::Builder) can be made.
+///
+/// With the feature `cli`, they are flags of a program that uses `clap`.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[non_exhaustive]
+pub struct Options {
+    /// Directory to serve; without it, only evring's page is served
+    #[cfg_attr(feature = "cli", arg(long, value_name = "DIR"))]
+    pub root: Option<PathBuf>,
+
+    /// Address or host name, and port, to listen on, such as 0.0.0.0:80 for all IPv4 interfaces; can be
+    /// repeated. Port 0 selects a free port
+    #[cfg_attr(feature = "cli", arg(long, value_name = "ADDR:PORT", default_values_t = Options::default().listen))]
+    pub listen: Vec<Addresses>,
+
+    /// Event mechanism, one of --list-backends. `auto` selects uring, or epoll if io_uring is not
+    /// available
+    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", default_value_t = Options::default().backend))]
+    pub backend: String,
+
+    /// Worker threads, each with its own listening socket (SO_REUSEPORT) and connections
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = Options::default().workers, value_parser = clap::value_parser!(u16).range(1..=1024)))]
+    pub workers: u16,
+
+    /// Settings for files
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub files: FileOptions,
+
+    /// Follow symbolic links that are absolute or lead out of --root
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub follow_symlinks: bool,
+
+    /// Add /spin?us=N, /bytes?n=N and /echo for experiments; do not expose them to the public
+    #[cfg_attr(feature = "cli", arg(long, alias = "lab"))]
+    pub lab_routes: bool,
+
+    /// File to append the access log to, one line per response in the combined format; `-` for standard
+    /// output. SIGHUP or SIGUSR1 reopens it, for log rotation
+    #[cfg_attr(feature = "cli", arg(long, value_name = "FILE"))]
+    pub access_log: Option<PathBuf>,
+
+    /// Serve metrics at /.httpd/status.json; always enabled without --root
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub status: bool,
+
+    /// Limits of connections
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub connections: ConnectionLimits,
+
+    /// Limits of requests and of the server's memory
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub limits: Limits,
+}
+
+/// Limits of connections.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Limits"))]
+#[non_exhaustive]
+pub struct ConnectionLimits {
+    /// Maximum connections per worker, fewer if the descriptor limit is too low; further ones wait in
+    /// the listen backlog
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = ConnectionLimits::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22)))]
+    pub max_connections: u32,
+
+    /// Maximum connections per client address and worker; further ones are reset. An IPv6 /64 network
+    /// counts as one address. Unlimited by default, as many clients may share an address
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
+    pub max_connections_per_address: Option<u32>,
+
+    /// Length of the listen backlog
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = ConnectionLimits::default().backlog))]
+    pub backlog: u32,
+
+    /// Under overload, maximum time that connections wait in the listen backlog: it is limited to the
+    /// connections that are served in this time. 0 disables admission control
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().max_queue_delay), value_parser = flags::seconds_or_none))]
+    pub max_queue_delay: Duration,
+
+    /// Under overload, connections that have waited longer than this are reset without being served
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().max_wait), value_parser = flags::seconds))]
+    pub max_wait: Duration,
+
+    /// Under overload, accept the newest connections first
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub newest_first: bool,
+
+    /// Maximum bytes buffered per worker, received or to be sent, without bodies and files; a
+    /// connection that would need more is closed
+    #[cfg_attr(feature = "cli", arg(long = "max-buffered", value_name = "BYTES", default_value_t = ConnectionLimits::default().max_buffered_bytes))]
+    pub max_buffered_bytes: usize,
+
+    /// Maximum time to finish the responses in progress after SIGTERM or SIGINT
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().shutdown_timeout), value_parser = flags::seconds))]
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            root: None,
+            listen: vec![Addresses(vec![SocketAddr::from(([127, 0, 0, 1], 8080))])],
+            backend: "auto".to_owned(),
+            workers: 1,
+            files: FileOptions::default(),
+            follow_symlinks: false,
+            lab_routes: false,
+            access_log: None,
+            status: false,
+            connections: ConnectionLimits::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        let (config, admission) = (Config::default(), Admission::default());
+        ConnectionLimits {
+            max_connections: config.max_connections,
+            max_connections_per_address: config.max_per_address,
+            backlog: config.backlog,
+            max_queue_delay: admission.max_queue_delay,
+            max_wait: admission.max_wait,
+            newest_first: admission.order == Order::Newest,
+            max_buffered_bytes: config.max_buffered_bytes,
+            shutdown_timeout: config.drain_timeout,
+        }
+    }
+}
+
+impl From<&Options> for Config {
+    /// Returns the settings of the mechanism.
+    fn from(options: &Options) -> Self {
+        let Options { connections, follow_symlinks, root, .. } = options;
+        let order = if connections.newest_first { Order::Newest } else { Order::Oldest };
+        let admission = Admission {
+            max_queue_delay: connections.max_queue_delay,
+            max_wait: connections.max_wait,
+            order,
+            ..Admission::default()
+        };
+        Config {
+            roots: root.iter().cloned().collect(),
+            symlinks: match follow_symlinks {
+                true => SymlinkPolicy::Anywhere,
+                false => SymlinkPolicy::Beneath,
+            },
+            max_connections: connections.max_connections,
+            max_per_address: connections.max_connections_per_address,
+            backlog: connections.backlog,
+            admission: (!connections.max_queue_delay.is_zero()).then_some(admission),
+            max_buffered_bytes: connections.max_buffered_bytes,
+            drain_timeout: connections.shutdown_timeout,
+            ..Config::default()
+        }
+    }
+}
+
+/// The socket addresses that a text such as `localhost:8080` names; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses(Vec<SocketAddr>);
+
+impl Addresses {
+    /// Returns the socket addresses.
+    pub fn as_slice(&self) -> &[SocketAddr] {
+        &self.0
+    }
+}
+
+impl FromStr for Addresses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let resolved = text.to_socket_addrs().map(|addresses| Addresses(addresses.collect()));
+        resolved.map_err(|error| {
+            format!(
+                "expected ADDR:PORT, such as 0.0.0.0:8080, [::]:8080 or localhost:8080: {error}"
+            )
+        })
+    }
+}
+
+impl fmt::Display for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<_> = self.0.iter().map(SocketAddr::to_string).collect();
+        f.write_str(&addresses.join(" and "))
+    }
+}

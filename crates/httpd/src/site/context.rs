@@ -1,0 +1,109 @@
+//! What all parts of a site use.
+
+use std::mem::take;
+
+use evring::{Commands, Cx};
+use tracing::debug;
+
+use crate::decision::options::ResponseOptions;
+use crate::limits::Limits;
+use crate::message::request::Request;
+use crate::message::status::Status;
+use crate::response::prepared::PreparedResponse;
+use crate::response::responder::Responder;
+use crate::site::log::{Entry, LogSender, LoggedRequest};
+use crate::site::metrics::Metrics;
+use crate::site::state::State;
+
+/// The limits of a site, and the responses that it sends, counts and logs.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) limits: Limits,
+    pub(crate) responder: Responder,
+    pub(crate) metrics: Metrics,
+    pub(crate) log: Option<LogSender>,
+}
+
+impl Context {
+    pub(crate) fn new() -> Self {
+        let (limits, responder) = (Limits::default(), Responder::new());
+        Context { limits, responder, metrics: Metrics::new(1), log: None }
+    }
+
+    /// Sends a response that has only a status. Returns whether the next request may be processed.
+    #[cold]
+    pub(crate) fn send_error(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        status: Status,
+        options: ResponseOptions,
+    ) -> bool {
+        let sent = self.responder.send_error((x.io, x.id), status, options);
+        x.state.record(sent)
+    }
+
+    /// Answers a request with a prepared response, or the part that it requests. Returns whether the
+    /// next request may be processed.
+    pub(crate) fn send_planned(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        prepared: &mut PreparedResponse,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> bool {
+        let sent = self.responder.send_planned((x.io, x.id), prepared, request, options);
+        x.state.record(sent)
+    }
+
+    /// Counts and logs the last response, if there was one.
+    #[inline]
+    pub(crate) fn count(&mut self, state: &mut State, logged: LoggedRequest<'_>) {
+        if state.last_status == 0 {
+            return;
+        }
+        let (status, body) = (take(&mut state.last_status), state.last_body_bytes);
+        self.metrics.own().count_response(status, body);
+        if status >= 400 {
+            log_error_response(status, logged);
+        }
+        if let Some(log) = &mut self.log {
+            let peer = state.peer.as_deref().copied();
+            let entry = Entry { peer, date: self.responder.clock.stamp(), logged, status, body };
+            if !log.write(&entry) {
+                self.metrics.own().log_lines_lost.add(1);
+            }
+        }
+    }
+
+    /// Sets the deadline for the client to take some of the unsent bytes.
+    pub(crate) fn watch_progress(&self, x: &mut Cx<'_, impl Commands, State>) {
+        x.state.unsent = x.io.unsent_bytes(x.id);
+        x.io.set_deadline(x.id, Some(x.io.now() + self.limits.progress_interval));
+    }
+
+    /// Returns the minimum bytes that a client has to send or take per interval, at least 1.
+    pub(crate) fn min_progress(&self) -> u128 {
+        let Limits { progress_interval, min_rate, .. } = self.limits;
+        (progress_interval.as_nanos() * u128::from(min_rate)).div_ceil(1_000_000_000).max(1)
+    }
+
+    /// Returns whether the client took too few of the unsent bytes since the deadline was set.
+    pub(crate) fn is_stalled(&self, before: u64, unsent: u64) -> bool {
+        before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.min_progress()
+    }
+}
+
+/// Logs a request that was answered with an error.
+#[cold]
+fn log_error_response(status: u16, logged: LoggedRequest<'_>) {
+    match logged {
+        LoggedRequest::Request(request) => {
+            let (name, target) = (request.name, request.target);
+            let (name, target) = (String::from_utf8_lossy(name), String::from_utf8_lossy(target));
+            debug!("{status} for {name} {target:?}");
+        }
+        LoggedRequest::Bytes(bytes) => {
+            debug!("{status} for an invalid request of {} bytes", bytes.len())
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! Requests for files: lookup, revalidation and responses.
+
+use std::cell::Cell;
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evring::{Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata, Root};
+use tracing::error;
+
+use crate::decision::coding::{Coding, Codings, choose};
+use crate::decision::conditions::Validators;
+use crate::decision::options::ResponseOptions;
+use crate::decision::representation::RepresentationHeaders;
+use crate::file_options::FileOptions;
+use crate::limits::Limits;
+use crate::message::request::{KeptHead, Request};
+use crate::message::status::Status;
+use crate::response::prepared::PreparedResponse;
+use crate::site::cache::{Cache, CacheLookup, Source, put_coded_key};
+use crate::site::context::Context;
+use crate::site::listing;
+use crate::site::log::LoggedRequest;
+use crate::site::lookup::{FileLookup, LookupStep};
+use crate::site::state::{PendingWork, State};
+
+/// A slot for an open file, released on drop.
+struct OpenFileSlot(Rc<Cell<usize>>);
+
+impl Drop for OpenFileSlot {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Finds, caches and sends files.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) root: Option<Root>,
+    pub(crate) options: FileOptions,
+    pub(crate) cache: Cache,
+    /// Buffer for keys of the cache.
+    key: Vec<u8>,
+    /// Boxes of completed work, for reuse.
+    #[expect(clippy::vec_box, reason = "the boxes move to and from the connections' states")]
+    spare: Vec<Box<PendingWork>>,
+    /// Open files that are too large for the cache.
+    open_files: Rc<Cell<usize>>,
+}
+
+impl Files {
+    /// Number of boxes for pending work that are allocated at the start, and that are kept at most.
+    const INITIAL_SPARE: usize = 16;
+    const MAX_SPARE: usize = 64;
+
+    pub(crate) fn new(root: Option<Root>, limits: &Limits) -> Self {
+        Files {
+            root,
+            options: FileOptions::default(),
+            cache: Cache::new(limits),
+            key: Vec::with_capacity(256),
+            spare: (0..Self::INITIAL_SPARE).map(|_| Box::default()).collect(),
+            open_files: Rc::default(),
+        }
+    }
+
+    /// Answers a GET or HEAD if its target is a key of the cache. Returns whether the next request may
+    /// be processed, or `None` if it is no key.
+    #[inline]
+    pub(crate) fn answer(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> Option<bool> {
+        match self.cache.find(request.target, x.io.now()) {
+            CacheLookup::Fresh(prepared, codings) => {
+                if request.conditional || request.has_accept_encoding && !codings.is_empty() {
+                    let cached = (request.target, codings);
+                    return self.answer_cached(context, x, request, options, cached);
+                }
+                let sent = prepared.send(x.io, x.id, &context.responder.clock, options);
+                Some(x.state.record(sent))
+            }
+            CacheLookup::Stale(target, paths) => {
+                let lookup = FileLookup::revalidate(target, paths, None, options);
+                self.begin(context, x, request, lookup);
+                Some(false)
+            }
+            CacheLookup::Miss => None,
+        }
+    }
+
+    /// Answers a request from the cache entry `name`, in the preferred coding of `codings`. Returns
+    /// `None` if the entry is not cached. With If-Range the file is revalidated first.
+    #[cold]
+    fn answer_cached(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+        (name, codings): (&[u8], Codings),
+    ) -> Option<bool> {
+        let coding = choose(request, codings);
+        let name = match coding {
+            Some(coding) => {
+                put_coded_key(&mut self.key, name, coding);
+                &self.key
+            }
+            None => name,
+        };
+        let revalidation = request.has("if-range").then(|| self.cache.paths(name)).flatten();
+        let found = match revalidation {
+            Some((target, paths)) => CacheLookup::Stale(target, paths),
+            None => self.cache.find(name, x.io.now()),
+        };
+        match found {
+            CacheLookup::Fresh(prepared, _) => {
+                Some(context.send_planned(x, prepared, request, options))
+            }
+            CacheLookup::Stale(target, paths) => {
+                let mut lookup = FileLookup::revalidate(target, paths, coding, options);
+                lookup.codings = codings;
+                self.begin(context, x, request, lookup);
+                Some(false)
+            }
+            CacheLookup::Miss => None,
+        }
+    }
+
+    /// Answers a request for the file of a lookup, which may be cached under its canonical name.
+    /// Returns whether the next request may be processed.
+    pub(crate) fn look_up(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        mut lookup: FileLookup,
+    ) -> bool {
+        match self.cache.find(lookup.name(), x.io.now()) {
+            CacheLookup::Fresh(_, codings) => {
+                let (options, cached) = (lookup.options, (lookup.name(), codings));
+                if let Some(proceed) = self.answer_cached(context, x, request, options, cached) {
+                    return proceed;
+                }
+                lookup.codings = codings;
+                lookup.coding = choose(request, codings);
+            }
+            CacheLookup::Stale(..) => lookup.step = LookupStep::Revalidate,
+            CacheLookup::Miss if self.options.precompressed => {
+                lookup.step = LookupStep::Sibling { at: 0, revalidates: false };
+            }
+            CacheLookup::Miss => {}
+        }
+        self.begin(context, x, request, lookup);
+        false
+    }
+
+    /// Starts a lookup and pauses receiving until it is done.
+    #[cold]
+    fn begin(
+        &mut self,
+        context: &Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        lookup: FileLookup,
+    ) {
+        x.io.set_receiving(x.id, false);
+        x.io.set_deadline(x.id, Some(x.io.now() + context.limits.progress_interval));
+        let mut work = self.spare.pop().unwrap_or_default();
+        let previous = match std::mem::take(&mut *work) {
+            PendingWork::File(_, head) => Some(head),
+            _ => None,
+        };
+        *work = PendingWork::File(lookup, KeptHead::new(request, previous));
+        self.submit(x, work);
+    }
+
+    /// Submits the file operation of the current step.
+    fn submit(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<PendingWork>) {
+        let (Some(root), PendingWork::File(lookup, _)) = (self.root, &*work) else { return };
+        let op = match lookup.step {
+            LookupStep::Revalidate => FileOp::Stat(root, lookup.paths.of(lookup.coding)),
+            LookupStep::Sibling { at, .. } => {
+                FileOp::Stat(root, lookup.paths.of(Some(Coding::ALL[at])))
+            }
+            LookupStep::List => FileOp::List(root, lookup.directory()),
+            LookupStep::Open | LookupStep::Read(..) => {
+                FileOp::Open(root, lookup.paths.of(lookup.coding))
+            }
+        };
+        x.io.file_op(x.id, 0, op);
+        x.state.work = Some(work);
+    }
+
+    /// Processes the result of a file operation.
+    pub(crate) fn completed(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        outcome: FileOutcome,
+    ) {
+        let is_lookup = |work: &mut Box<PendingWork>| matches!(**work, PendingWork::File(..));
+        let Some(mut work) = x.state.work.take_if(is_lookup) else { return };
+        let PendingWork::File(lookup, head) = &mut *work else { return };
+        if x.io.is_stopping() && lookup.options.stays_open() {
+            lookup.options = lookup.options.ending();
+        }
+        let request = head.request();
+        match self.advance(context, x, lookup, &request, outcome) {
+            LookupResult::NextStep => self.submit(x, work),
+            LookupResult::Read(from, len) => {
+                x.state.work = Some(work);
+                // One byte more than the expected length shows whether the file has grown.
+                x.io.file_op(x.id, 0, FileOp::Read(from, 0..len + 1));
+            }
+            LookupResult::Answered(proceed) => {
+                context.count(x.state, LoggedRequest::Request(&request));
+                if self.spare.len() < Self::MAX_SPARE {
+                    self.spare.push(work);
+                }
+                if proceed {
+                    x.io.set_receiving(x.id, true);
+                }
+            }
+        }
+    }
+
+    /// Advances a lookup by one step.
+    fn advance(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &mut FileLookup,
+        request: &Request<'_>,
+        outcome: FileOutcome,
+    ) -> LookupResult {
+        match (std::mem::take(&mut file.step), outcome) {
+            (LookupStep::Revalidate, FileOutcome::Stat(result)) => {
+                let same = |source: &Source| source.is_dated && Some(source.meta) == result.ok();
+                file.put_key(&mut self.key);
+                let is_same = self.cache.revalidate(&self.key, same, x.io.now());
+                let check_siblings = self.options.precompressed && file.coding.is_none();
+                file.step = match is_same {
+                    true if check_siblings => LookupStep::Sibling { at: 0, revalidates: true },
+                    true => return self.answer_revalidated(context, x, file, request),
+                    false if check_siblings => LookupStep::Sibling { at: 0, revalidates: false },
+                    false => LookupStep::Open,
+                };
+                LookupResult::NextStep
+            }
+            (LookupStep::Sibling { at, revalidates }, FileOutcome::Stat(result)) => {
+                if result.is_ok_and(|meta| meta.kind == FileKind::Regular) {
+                    file.codings.add(Coding::ALL[at]);
+                }
+                if at + 1 < Coding::ALL.len() {
+                    file.step = LookupStep::Sibling { at: at + 1, revalidates };
+                    return LookupResult::NextStep;
+                }
+                let codings = file.codings;
+                let same = |source: &Source| source.codings == codings;
+                if revalidates && self.cache.revalidate(file.name(), same, x.io.now()) {
+                    return self.answer_revalidated(context, x, file, request);
+                }
+                file.step = LookupStep::Open;
+                LookupResult::NextStep
+            }
+            (LookupStep::Open, FileOutcome::Opened(Ok((from, meta)))) => match meta.kind {
+                FileKind::Regular => {
+                    let validators = Validators::of(&meta, file.coding, x.io.wall_time());
+                    if meta.len <= u64::from(context.limits.max_cached_file_bytes) {
+                        file.step = LookupStep::Read(meta, validators);
+                        return LookupResult::Read(from, meta.len);
+                    }
+                    if self.revalidate_opened(x, file, &meta, &validators) {
+                        return self.answer_revalidated(context, x, file, request);
+                    }
+                    let Some(from) = self.reserve_slot(context, from) else {
+                        context.metrics.own().rejected_files.add(1);
+                        return LookupResult::Answered(context.send_error(
+                            x,
+                            Status::BUSY,
+                            file.options,
+                        ));
+                    };
+                    self.answer_with_file(
+                        context,
+                        x,
+                        file,
+                        request,
+                        (meta, validators),
+                        FileContent::Open(from),
+                    )
+                }
+                _ if file.coding.is_some() => {
+                    file.fall_back();
+                    LookupResult::NextStep
+                }
+                FileKind::Directory if !file.name().ends_with(b"/") => {
+                    let target = (file.name(), file.query());
+                    let sent = context.responder.redirect((x.io, x.id), target, file.options);
+                    LookupResult::Answered(x.state.record(sent))
+                }
+                _ => LookupResult::Answered(context.send_error(x, Status::NOT_FOUND, file.options)),
+            },
+            (LookupStep::Read(meta, validators), FileOutcome::Read(Ok(bytes))) => self
+                .answer_with_file(
+                    context,
+                    x,
+                    file,
+                    request,
+                    (meta, validators),
+                    FileContent::Bytes(&bytes),
+                ),
+            (LookupStep::List, FileOutcome::Listed(Ok(listing))) => {
+                let representation = RepresentationHeaders::uncached("text/html; charset=utf-8");
+                let (page, clock) = (listing::page(file.name(), listing), &context.responder.clock);
+                let mut prepared = PreparedResponse::uncached(representation, &page, clock);
+                let sent = prepared.send(x.io, x.id, clock, file.options);
+                LookupResult::Answered(x.state.record(sent))
+            }
+            (LookupStep::List, FileOutcome::Listed(Err(error))) => {
+                let status = Status::of(&error);
+                LookupResult::Answered(context.send_error(x, status, file.options))
+            }
+            (_, FileOutcome::Opened(Err(error)) | FileOutcome::Read(Err(error))) => {
+                if file.coding.is_some() {
+                    file.fall_back();
+                    return LookupResult::NextStep;
+                }
+                let status = Status::of(&error);
+                let is_directory = file.name().ends_with(b"/");
+                let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
+                if self.options.autoindex && has_no_index {
+                    file.step = LookupStep::List;
+                    return LookupResult::NextStep;
+                }
+                let is_server_error = status.0 >= 500;
+                if is_server_error {
+                    error!("cannot read {:?}: {error}", file.paths.plain.as_path());
+                }
+                let options = if is_server_error { file.options.ending() } else { file.options };
+                LookupResult::Answered(context.send_error(x, status, options))
+            }
+            _ => {
+                let options = file.options.ending();
+                LookupResult::Answered(context.send_error(x, Status::INTERNAL, options))
+            }
+        }
+    }
+
+    /// Revalidates the cache entry of a large file that was just opened. Returns true if another
+    /// request has cached the same file, so that its descriptor is used.
+    fn revalidate_opened(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &FileLookup,
+        meta: &Metadata,
+        validators: &Validators,
+    ) -> bool {
+        let (codings, is_dated) = (file.codings_beside(), validators.is_dated);
+        let same = |source: &Source| {
+            (source.meta, source.codings) == (*meta, codings) && source.is_dated == is_dated
+        };
+        file.put_key(&mut self.key);
+        self.cache.revalidate(&self.key, same, x.io.now())
+    }
+
+    /// Reserves a slot for an open file, released on drop. Returns `None` at the limit.
+    fn reserve_slot(&mut self, context: &Context, file: File) -> Option<File> {
+        let count = Rc::clone(&self.open_files);
+        while count.get() >= context.limits.max_open_files {
+            if !self.cache.close_one() {
+                return None;
+            }
+        }
+        count.set(count.get() + 1);
+        Some(file.with(OpenFileSlot(count)))
+    }
+
+    /// Answers from the cache after a successful revalidation.
+    fn answer_revalidated(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &mut FileLookup,
+        request: &Request<'_>,
+    ) -> LookupResult {
+        file.put_key(&mut self.key);
+        let Some((prepared, codings)) = self.cache.get(&self.key) else {
+            file.step = LookupStep::Open;
+            return LookupResult::NextStep;
+        };
+        match choose_unless_coded(file, request, codings) {
+            None => {
+                LookupResult::Answered(context.send_planned(x, prepared, request, file.options))
+            }
+            Some(coding) => {
+                file.codings = codings;
+                self.choose_coding(context, x, file, request, coding)
+            }
+        }
+    }
+
+    /// Answers with the file in a coding, from the cache or by opening it.
+    fn choose_coding(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &mut FileLookup,
+        request: &Request<'_>,
+        coding: Coding,
+    ) -> LookupResult {
+        file.coding = Some(coding);
+        file.put_key(&mut self.key);
+        if let CacheLookup::Fresh(prepared, _) = self.cache.find(&self.key, x.io.now()) {
+            let proceed = context.send_planned(x, prepared, request, file.options);
+            return LookupResult::Answered(proceed);
+        }
+        file.step = LookupStep::Open;
+        LookupResult::NextStep
+    }
+
+    /// Answers with a file and caches it, unless it may still be changing.
+    fn answer_with_file(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &mut FileLookup,
+        request: &Request<'_>,
+        (meta, validators): (Metadata, Validators),
+        content: FileContent<'_>,
+    ) -> LookupResult {
+        let (is_stable, is_dated) = (validators.is_stable, validators.is_dated);
+        let path = file.paths.plain.as_path();
+        let (codings, max_age) = (file.codings, self.options.max_age);
+        let representation =
+            RepresentationHeaders::of_file(path, validators, file.coding, codings, max_age);
+        let clock = &context.responder.clock;
+        let (mut prepared, is_complete) = match content {
+            FileContent::Bytes(bytes) => {
+                let body = &bytes[..bytes.len().min(meta.len as usize)];
+                (PreparedResponse::new(representation, body, clock), meta.len == bytes.len() as u64)
+            }
+            FileContent::Open(from) => {
+                (PreparedResponse::from_file(representation, from, meta.len, clock), true)
+            }
+        };
+        let chosen = choose_unless_coded(file, request, file.codings);
+        let proceed =
+            chosen.is_none() && context.send_planned(x, &mut prepared, request, file.options);
+        if is_complete && is_stable {
+            let codings = file.codings_beside();
+            file.put_key(&mut self.key);
+            let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
+            self.cache.insert(&self.key, prepared, Some(source), x.io.now());
+        }
+        match chosen {
+            Some(coding) => self.choose_coding(context, x, file, request, coding),
+            None => LookupResult::Answered(proceed),
+        }
+    }
+}
+
+enum LookupResult {
+    /// The next step's operation is to be submitted.
+    NextStep,
+    /// A file of this length in bytes is to be read.
+    Read(File, u64),
+    /// A response was sent; true if the next request may be processed.
+    Answered(bool),
+}
+
+enum FileContent<'a> {
+    Bytes(&'a [u8]),
+    Open(File),
+}
+
+/// Returns the preferred coding of a file, unless a coded file is being looked up.
+fn choose_unless_coded(
+    file: &FileLookup,
+    request: &Request<'_>,
+    codings: Codings,
+) -> Option<Coding> {
+    if file.coding.is_none() { choose(request, codings) } else { None }
+}

@@ -1,0 +1,337 @@
+//! The access log. A separate thread writes it, so that a slow disk never blocks a worker.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use tracing::{error, warn};
+
+use crate::message::request::Request;
+use crate::response::head::put;
+use crate::site::metrics::Metrics;
+
+/// A worker's end of the log: queues lines for the writer thread.
+#[derive(Debug)]
+pub(crate) struct LogSender {
+    ring: Producer<u8>,
+    /// The thread that writes them.
+    writer: Thread,
+    /// Whether the writer was woken since the ring became half full.
+    woken: bool,
+    /// Buffer for one line.
+    line: Vec<u8>,
+}
+
+pub(crate) struct Entry<'a> {
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) date: &'a [u8],
+    pub(crate) logged: LoggedRequest<'a>,
+    pub(crate) status: u16,
+    /// Bytes of the response's body.
+    pub(crate) body: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum LoggedRequest<'a> {
+    Request(&'a Request<'a>),
+    /// Bytes that are not a valid request; empty if there are none.
+    Bytes(&'a [u8]),
+}
+
+/// Maximum bytes logged of an invalid request line.
+const MAX_INVALID_LINE_BYTES: usize = 256;
+
+impl LogSender {
+    /// Queues a line in the combined format. Returns false if the ring is full.
+    pub(crate) fn write(&mut self, entry: &Entry<'_>) -> bool {
+        self.line.clear();
+        entry.put(&mut self.line);
+        let Ok(mut chunk) = self.ring.write_chunk(self.line.len()) else { return false };
+        let (first, second) = chunk.as_mut_slices();
+        let (start, end) = self.line.split_at(first.len());
+        first.copy_from_slice(start);
+        second.copy_from_slice(end);
+        chunk.commit_all();
+        // The buffer half full wakes the writer once, as unpark may be a system call.
+        let is_filling = self.ring.slots() < LogWriter::BUFFER_BYTES / 2;
+        if is_filling && !self.woken {
+            self.writer.unpark();
+        }
+        self.woken = is_filling;
+        true
+    }
+}
+
+impl Entry<'_> {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self.peer {
+            Some(peer) => put(out, format_args!("{peer}")),
+            None => out.push(b'-'),
+        }
+        // From `Sun, 06 Nov 1994 08:49:37 GMT`.
+        let date =
+            |range: std::ops::Range<usize>| std::str::from_utf8(&self.date[range]).unwrap_or("-");
+        let (day, month, year, time) = (date(5..7), date(8..11), date(12..16), date(17..25));
+        put(out, format_args!(" - - [{day}/{month}/{year}:{time} +0000] \""));
+        match self.logged {
+            LoggedRequest::Request(request) => {
+                out.extend_from_slice(request.name);
+                out.push(b' ');
+                put_escaped(out, request.target);
+                out.extend_from_slice(if request.is_http10 { b" HTTP/1.0" } else { b" HTTP/1.1" });
+            }
+            LoggedRequest::Bytes([]) => out.push(b'-'),
+            LoggedRequest::Bytes(bytes) => {
+                let line = bytes.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
+                put_escaped(out, &line[..line.len().min(MAX_INVALID_LINE_BYTES)]);
+            }
+        }
+        put(out, format_args!("\" {} {}", self.status, self.body));
+        let request =
+            if let LoggedRequest::Request(request) = self.logged { Some(request) } else { None };
+        for name in ["referer", "user-agent"] {
+            out.extend_from_slice(b" \"");
+            match request.and_then(|request| request.one(name)) {
+                Some(value) => put_escaped(out, value),
+                None => out.push(b'-'),
+            }
+            out.push(b'"');
+        }
+        out.push(b'\n');
+    }
+}
+
+/// Writes bytes from a client, escaped so that they cannot forge fields or lines.
+fn put_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' | 0x7f.. | ..b' ' => put(out, format_args!("\\x{byte:02X}")),
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// The thread that writes the lines of all workers.
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Destination of the access log; the default is standard output.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct AccessLog {
+    /// File to append to; `None` selects standard output.
+    pub path: Option<PathBuf>,
+    /// When set, the file is reopened, for example after log rotation; the flag is cleared.
+    pub reopen: Arc<AtomicBool>,
+}
+
+impl From<PathBuf> for AccessLog {
+    /// Selects standard output for `-`.
+    fn from(path: PathBuf) -> Self {
+        AccessLog { path: (path.as_os_str() != "-").then_some(path), ..AccessLog::default() }
+    }
+}
+
+impl LogWriter {
+    /// Capacity of each worker's buffer. Lines beyond it are lost and counted.
+    pub(crate) const BUFFER_BYTES: usize = 1 << 20;
+
+    /// Interval at which the lines are written.
+    const WRITE_INTERVAL: Duration = Duration::from_millis(100);
+
+    /// Maximum time to write the remaining lines at the end.
+    const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+    /// Opens the log and starts its thread.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the thread cannot be started.
+    pub(crate) fn start(
+        to: AccessLog,
+        workers: usize,
+        metrics: Metrics,
+    ) -> io::Result<(Self, Vec<LogSender>)> {
+        let mut target = LogTarget::open(to, metrics)?;
+        let (producers, mut rings): (Vec<_>, Vec<_>) =
+            (0..workers).map(|_| RingBuffer::new(Self::BUFFER_BYTES)).unzip();
+        let name = "access log".to_owned();
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            loop {
+                // Check first: lines written before the workers ended are still read below.
+                let ended = rings.iter().all(Consumer::is_abandoned);
+                rings.iter_mut().for_each(|ring| target.write(ring));
+                if ended {
+                    return;
+                }
+                thread::park_timeout(Self::WRITE_INTERVAL);
+            }
+        })?;
+        let lines = |ring| {
+            let writer = thread.thread().clone();
+            LogSender { ring, writer, woken: false, line: Vec::with_capacity(512) }
+        };
+        let lines = producers.into_iter().map(lines).collect();
+        Ok((LogWriter { thread: Some(thread) }, lines))
+    }
+}
+
+impl Drop for LogWriter {
+    /// Waits for the remaining lines to be written, up to `FLUSH_TIMEOUT`. The workers have ended.
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        thread.thread().unpark();
+        let until = Instant::now() + Self::FLUSH_TIMEOUT;
+        while !thread.is_finished() {
+            if Instant::now() > until {
+                return error!(
+                    "cannot flush the access log within {:?}; its last lines are lost",
+                    Self::FLUSH_TIMEOUT
+                );
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = thread.join();
+    }
+}
+
+struct LogTarget {
+    to: AccessLog,
+    file: Option<File>,
+    metrics: Metrics,
+    /// Lines lost since writing began to fail; `None` while it succeeds.
+    lost: Option<u64>,
+}
+
+impl LogTarget {
+    fn open(to: AccessLog, metrics: Metrics) -> io::Result<Self> {
+        let file = to.path.as_deref().map(append).transpose()?;
+        Ok(LogTarget { to, file, metrics, lost: None })
+    }
+
+    /// Writes a worker's lines. Lines that cannot be written are lost and counted; the first
+    /// failure and the recovery are logged.
+    fn write(&mut self, ring: &mut Consumer<u8>) {
+        if self.to.reopen.swap(false, Ordering::Relaxed)
+            && let Some(path) = &self.to.path
+        {
+            match append(path) {
+                Ok(file) => self.file = Some(file),
+                Err(error) => {
+                    let path = path.display();
+                    error!(
+                        "cannot reopen the access log {path}: {error}; \
+                         lines are still written to the previous file"
+                    );
+                }
+            }
+        }
+        let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
+        // An empty write would succeed and hide the failure.
+        if chunk.is_empty() {
+            return;
+        }
+        let (first, second) = chunk.as_slices();
+        let result = match &mut self.file {
+            Some(file) => file.write_all(first).and_then(|()| file.write_all(second)),
+            None => {
+                let mut out = io::stdout().lock();
+                out.write_all(first).and_then(|()| out.write_all(second)).and_then(|()| out.flush())
+            }
+        };
+        match result {
+            Err(error) => {
+                let lines = [first, second].concat().iter().filter(|b| **b == b'\n').count() as u64;
+                self.metrics.own().log_lines_lost.add(lines);
+                if self.lost.is_none() {
+                    error!("cannot write the access log: {error}; lines are lost");
+                }
+                self.lost = Some(self.lost.unwrap_or(0) + lines);
+            }
+            Ok(()) => {
+                if let Some(lines) = self.lost.take() {
+                    warn!("the access log is writable again; {lines} lines were lost");
+                }
+            }
+        }
+        chunk.commit_all();
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Limits;
+    use crate::message::request::{HeadMemory, parse};
+
+    fn line(head: &str) -> String {
+        let mut memory = HeadMemory::new();
+        let parsed = parse(head.as_bytes(), &mut memory, &Limits::default());
+        let logged = match &parsed {
+            Ok(request) => LoggedRequest::Request(request),
+            Err(_) => LoggedRequest::Bytes(head.as_bytes()),
+        };
+        let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
+        let peer = Some([192, 0, 2, 1].into());
+        let mut out = Vec::new();
+        Entry { peer, date, logged, status: 200, body: 12 }.put(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn lines_have_the_combined_format() {
+        let head = "GET /a?b HTTP/1.1\r\nHost: h\r\nReferer: http://r/\r\nUser-Agent: u v\r\n\r\n";
+        let expected = "192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"GET /a?b HTTP/1.1\" 200 12 \
+                        \"http://r/\" \"u v\"\n";
+        assert_eq!(line(head), expected);
+        let expected = |logged: &str| {
+            format!("192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"{logged}\" 200 12 \"-\" \"-\"\n")
+        };
+        assert_eq!(line(""), expected("-"));
+        assert_eq!(line("no \"sense\" \r\n\r\n"), expected("no \\x22sense\\x22 "));
+        assert_eq!(line(&"x".repeat(1000)), expected(&"x".repeat(MAX_INVALID_LINE_BYTES)));
+    }
+
+    #[test]
+    fn log_write_error_was_reported_at_each_write() {
+        let metrics = Metrics::new(1).of_writer();
+        let path = Some(PathBuf::from("/dev/full"));
+        let to = AccessLog { path, ..AccessLog::default() };
+        let mut target = LogTarget::open(to, metrics.clone()).unwrap();
+        let (mut lines, mut ring) = RingBuffer::new(100);
+        let mut write = |target: &mut LogTarget, text: &[u8]| {
+            let mut chunk = lines.write_chunk(text.len()).unwrap();
+            chunk.as_mut_slices().0.copy_from_slice(text);
+            chunk.commit_all();
+            target.write(&mut ring);
+        };
+        // The error is logged when `lost` becomes `Some`, and not again before it was `None`.
+        for lost in [1, 2] {
+            write(&mut target, b"line\n");
+            assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (Some(lost), lost));
+            write(&mut target, b"");
+            assert_eq!(target.lost, Some(lost));
+        }
+        target.file = Some(tempfile::tempfile().unwrap());
+        write(&mut target, b"line\n");
+        assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (None, 2));
+    }
+
+    #[test]
+    fn client_bytes_are_escaped() {
+        let head = "GET / HTTP/1.0\r\nUser-Agent: a\" 200 1 \"\\\u{e9}\t\r\n\r\n";
+        let line = line(head);
+        assert!(line.ends_with(" \"a\\x22 200 1 \\x22\\x5C\\xC3\\xA9\"\n"), "{line}");
+    }
+}

@@ -1,0 +1,133 @@
+//! The search for a file: a request that waits for file operations.
+
+use std::sync::Arc;
+
+use evring::{FilePath, Metadata};
+
+use crate::decision::coding::{Coding, Codings};
+use crate::decision::conditions::Validators;
+use crate::decision::options::ResponseOptions;
+use crate::message::path;
+use crate::message::status::Status;
+use crate::site::cache::{KEY_SUFFIXES, Paths, put_coded_key};
+
+/// A request that waits for a file operation.
+#[derive(Debug)]
+pub(crate) struct FileLookup {
+    /// Canonical path and query of the target, or the file's key in the cache.
+    pub(crate) target: Arc<[u8]>,
+    /// Length of the path in `target`, in bytes.
+    name_len: usize,
+    /// The file's paths below the root.
+    pub(crate) paths: Arc<Paths>,
+    /// The coding that is being looked up.
+    pub(crate) coding: Option<Coding>,
+    /// The codings for which a compressed file exists.
+    pub(crate) codings: Codings,
+    pub(crate) options: ResponseOptions,
+    pub(crate) step: LookupStep,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) enum LookupStep {
+    /// Stats the file, to revalidate a cached response.
+    Revalidate,
+    /// Stats the file in coding number `at`, before opening the file or, if `revalidates`, to
+    /// revalidate a cached response.
+    Sibling {
+        at: usize,
+        revalidates: bool,
+    },
+    #[default]
+    Open,
+    /// Reads a small file, with the validators of when it was opened.
+    Read(Metadata, Validators),
+    List,
+}
+
+impl FileLookup {
+    /// Starts with revalidating a cached response, in a coding or plain.
+    pub(crate) fn revalidate(
+        target: Arc<[u8]>,
+        paths: Arc<Paths>,
+        coding: Option<Coding>,
+        options: ResponseOptions,
+    ) -> Self {
+        let suffix = coding.map_or(0, |coding| KEY_SUFFIXES[coding as usize].len());
+        FileLookup {
+            name_len: target.len() - suffix,
+            target,
+            paths,
+            coding,
+            codings: Codings::default(),
+            options,
+            step: LookupStep::Revalidate,
+        }
+    }
+
+    /// Starts with opening the file of a canonical path.
+    ///
+    /// # Errors
+    /// Those of [`path::resolve`].
+    pub(crate) fn open(
+        name: &[u8],
+        query: Option<&[u8]>,
+        options: ResponseOptions,
+    ) -> Result<Self, Status> {
+        let paths = Paths::new(&path::resolve(name)?);
+        let mut target = name.to_vec();
+        if let Some(query) = query {
+            target.push(b'?');
+            target.extend_from_slice(query);
+        }
+        let (target, name_len) = (target.into(), name.len());
+        Ok(FileLookup {
+            target,
+            name_len,
+            paths,
+            coding: None,
+            codings: Codings::default(),
+            options,
+            step: LookupStep::Open,
+        })
+    }
+
+    /// Returns the path of the directory that contains the file.
+    pub(crate) fn directory(&self) -> FilePath {
+        let parent = self.paths.plain.as_path().parent();
+        let parent = parent.filter(|path| !path.as_os_str().is_empty());
+        FilePath::new(parent.unwrap_or(".".as_ref()))
+    }
+
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.target[..self.name_len]
+    }
+
+    /// Writes the file's key in the cache, in the current coding.
+    pub(crate) fn put_key(&self, out: &mut Vec<u8>) {
+        match self.coding {
+            Some(coding) => put_coded_key(out, self.name(), coding),
+            None => {
+                out.clear();
+                out.extend_from_slice(self.name());
+            }
+        }
+    }
+
+    /// Falls back to the plain file, as there is none in the coding.
+    pub(crate) fn fall_back(&mut self) {
+        if let Some(coding) = self.coding.take() {
+            self.codings.remove(coding);
+        }
+        self.step = LookupStep::Open;
+    }
+
+    /// Returns the codings of the plain file; a coded file has none.
+    pub(crate) fn codings_beside(&self) -> Codings {
+        if self.coding.is_none() { self.codings } else { Codings::default() }
+    }
+
+    pub(crate) fn query(&self) -> Option<&[u8]> {
+        self.target.get(self.name_len + 1..)
+    }
+}

@@ -1,0 +1,203 @@
+//! Metrics of a server.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use evring::{Commands, Stats};
+use tracing::warn;
+
+use crate::message::status::Status;
+
+/// A counter with one writing thread and many readers.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owning thread calls it, so it needs no locked instruction.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct WorkerMetrics { $($(#[$doc])* pub(crate) $name: Counter,)* }
+
+        impl WorkerMetrics {
+            /// Returns the sums over all workers, with their names.
+            fn sums(all: &[Arc<WorkerMetrics>]) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), all.iter().map(|counts| counts.$name.get()).sum())),*]
+                    .into_iter()
+            }
+        }
+    };
+}
+
+counts! {
+    /// Responses, by class of status.
+    responses_2xx,
+    responses_3xx,
+    responses_4xx,
+    responses_5xx,
+    /// Bytes of response bodies.
+    body_bytes,
+    /// Connections accepted and closed.
+    connections_accepted,
+    connections_closed,
+    /// Limits exceeded: responses 408, 413, 414 and 431, and resets of slow clients.
+    rejected_slow,
+    rejected_body,
+    rejected_line,
+    rejected_head,
+    reset_slow,
+    /// Requests answered with 503: the memory for bodies, or the number of open files, was at
+    /// its limit.
+    rejected_bodies,
+    rejected_files,
+    /// Expensive requests shed after queueing too long: answered with 503, and reset because the
+    /// client had given up.
+    rejected_late,
+    reset_late,
+    /// Connections reset before they were served, as they had queued too long.
+    connections_lost,
+    /// Connections reset as their address was at its limit.
+    rejected_addresses,
+    /// Connections in the listen queue that were reset at shutdown, as there was no room.
+    reset_at_stop,
+    /// Total length of the workers' listen queues, and connections that they can serve per second,
+    /// as far as measured.
+    backlog,
+    service_rate,
+    /// Pauses of accepting for lack of room or descriptors.
+    accept_pauses,
+    /// Connections closed because they queued too much.
+    overruns,
+    /// Event loop iterations, CPU time of the threads, and events of the kernel interface.
+    turns,
+    cpu_us,
+    system_calls,
+    buffer_shortages,
+    completion_overflows,
+    cold_file_reads,
+    log_lines_lost,
+}
+
+impl WorkerMetrics {
+    #[inline]
+    pub(crate) fn count_response(&self, status: u16, body: u64) {
+        let class = match status {
+            ..300 => &self.responses_2xx,
+            300..400 => &self.responses_3xx,
+            400..500 => &self.responses_4xx,
+            500.. => &self.responses_5xx,
+        };
+        class.add(1);
+        self.body_bytes.add(body);
+        if status >= 400 {
+            self.count_limit(status);
+        }
+    }
+
+    #[cold]
+    fn count_limit(&self, status: u16) {
+        let counter = match status {
+            _ if status == Status::TIMEOUT.0 => &self.rejected_slow,
+            _ if status == Status::BODY.0 => &self.rejected_body,
+            _ if status == Status::LINE.0 => &self.rejected_line,
+            _ if status == Status::HEAD.0 => &self.rejected_head,
+            _ => return,
+        };
+        counter.add(1);
+    }
+
+    /// Copies the statistics of the mechanism.
+    pub(crate) fn copy_stats(&self, io: &impl Commands) {
+        let stats = io.stats();
+        let Stats { accepted, closed, accept_pauses, overruns, cpu_time, kernel, .. } = stats;
+        self.connections_accepted.set(accepted);
+        self.connections_closed.set(closed);
+        if accept_pauses > self.accept_pauses.get() {
+            warn!(
+                "accepting paused: the maximum number of connections or descriptors is reached; \
+                 raise max_connections or the descriptor limit"
+            );
+        }
+        self.accept_pauses.set(accept_pauses);
+        self.connections_lost.set(stats.abandoned);
+        self.rejected_addresses.set(stats.rejected_addresses);
+        self.reset_at_stop.set(stats.reset_at_stop);
+        self.backlog.set(stats.backlog.into());
+        self.service_rate.set(stats.service_rate.into());
+        self.overruns.set(overruns);
+        self.cpu_us.set(cpu_time.as_micros() as u64);
+        self.turns.set(kernel.turns);
+        self.system_calls.set(kernel.system_calls);
+        self.buffer_shortages.set(kernel.buffer_shortages);
+        self.completion_overflows.set(kernel.overflows);
+        self.cold_file_reads.set(kernel.cold_file_reads);
+    }
+}
+
+/// The metrics of all workers of a server, and of the thread that writes its log.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    all: Arc<[Arc<WorkerMetrics>]>,
+    started: Arc<OnceLock<Instant>>,
+    /// Index of this worker's metrics.
+    own: usize,
+}
+
+impl Metrics {
+    /// Creates the metrics for a number of workers; returns those of the first one.
+    pub(crate) fn new(workers: usize) -> Self {
+        let all = (0..=workers.max(1)).map(|_| Arc::default()).collect();
+        Metrics { all, started: Arc::default(), own: 0 }
+    }
+
+    /// Records when the server started; the first call counts.
+    pub(crate) fn set_started(&self, now: Instant) {
+        self.started.get_or_init(|| now);
+    }
+
+    /// Returns the metrics of the thread that writes the log, which come last.
+    pub(crate) fn of_writer(&self) -> Self {
+        self.of(self.all.len() - 1)
+    }
+
+    pub(crate) fn of(&self, worker: usize) -> Self {
+        Metrics { own: worker, ..self.clone() }
+    }
+
+    #[inline]
+    pub(crate) fn own(&self) -> &WorkerMetrics {
+        &self.all[self.own]
+    }
+
+    /// Returns the sums over all workers as JSON, with the backend, version and uptime.
+    pub(crate) fn json(&self, backend: &str, now: Instant) -> String {
+        let started = self.started.get().copied().unwrap_or(now);
+        let uptime_ms = now.saturating_duration_since(started).as_millis();
+        let (workers, version) = (self.all.len() - 1, env!("CARGO_PKG_VERSION"));
+        let mut text = format!(
+            "{{\"backend\":\"{backend}\",\"version\":\"{version}\",\"workers\":{workers},\
+             \"uptime_ms\":{uptime_ms}"
+        );
+        for (name, sum) in WorkerMetrics::sums(&self.all) {
+            let _ = write!(text, ",\"{name}\":{sum}");
+        }
+        text.push('}');
+        text
+    }
+}

@@ -1,0 +1,572 @@
+//! The site: the application that answers HTTP requests.
+
+pub(crate) mod cache;
+pub(crate) mod context;
+pub(crate) mod files;
+pub(crate) mod guard;
+pub(crate) mod handler;
+pub(crate) mod handlers;
+pub(crate) mod listing;
+pub(crate) mod log;
+pub(crate) mod lookup;
+pub(crate) mod metrics;
+pub(crate) mod routes;
+pub(crate) mod state;
+pub(crate) mod stream;
+
+use std::mem::take;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use evring::{Application, Close, Commands, Cx, FileOp, FileOutcome, Listener, Root, Rx};
+use tracing::debug;
+
+use crate::decision::options::ResponseOptions;
+use crate::decision::plan::{check_file_method, is_plain};
+use crate::decision::representation::RepresentationHeaders;
+use crate::limits::Limits;
+use crate::message::body::{Body, BodyPiece};
+use crate::message::head_errors::{NoRequest, start_of_line};
+use crate::message::path;
+use crate::message::request::{Expects, HeadMemory, Method, Request, is_still_partial, parse};
+use crate::message::status::Status;
+use crate::response::prepared::PreparedResponse;
+use crate::site::cache::Cache;
+use crate::site::context::Context;
+use crate::site::files::Files;
+use crate::site::handler::Handler;
+use crate::site::handlers::Handlers;
+use crate::site::log::LoggedRequest;
+use crate::site::lookup::FileLookup;
+use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
+
+/// An HTTP site: handlers, and files below a root or evring's page.
+///
+/// A cached small file is served with one lookup and one copy. Other files require file operations
+/// of the mechanism. The connection does not receive meanwhile, so responses are in the order
+/// of their requests without a queue.
+#[derive(Debug)]
+pub struct Site {
+    pub(crate) context: Context,
+    pub(crate) files: Files,
+    pub(crate) handlers: Handlers,
+    pub(crate) backend: String,
+    /// Whether the cache has a random hash seed.
+    seeded: bool,
+    /// Whether the site serves its metrics and, without files, evring's page. `None` enables both if
+    /// there are neither files nor handlers.
+    pub(crate) status: Option<bool>,
+}
+
+/// The path of the server's metrics.
+const STATUS: &str = "/.httpd/status.json";
+
+impl Site {
+    /// Creates a site that serves the files below `root`, or evring's page without one.
+    pub fn new(root: Option<Root>) -> Self {
+        let context = Context::new();
+        Site {
+            files: Files::new(root, &context.limits),
+            context,
+            handlers: Handlers::default(),
+            backend: "unnamed".to_owned(),
+            seeded: false,
+            status: None,
+        }
+    }
+
+    /// Sets the limits.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        let clamp = |time: Duration| time.min(Limits::MAX_TIMEOUT);
+        let limits = Limits {
+            header_timeout: clamp(limits.header_timeout),
+            keep_alive_timeout: clamp(limits.keep_alive_timeout),
+            progress_interval: clamp(limits.progress_interval),
+            cache_ttl: clamp(limits.cache_ttl),
+            max_head_bytes: limits.max_head_bytes.min(Limits::MAX_HEAD_BYTES),
+            max_headers: limits.max_headers.min(Limits::MAX_HEADERS),
+            max_cached_file_bytes: limits.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES),
+            min_rate: limits.min_rate.max(1),
+            ..limits
+        };
+        self.files.cache = Cache::new(&limits);
+        self.context.limits = limits;
+        self
+    }
+
+    /// Sets the name of the mechanism, for the page and the metrics.
+    #[must_use]
+    pub fn backend(self, name: &str) -> Self {
+        Site { backend: name.to_owned(), ..self }
+    }
+
+    /// Enables precompressed files: a client that accepts gzip gets `a.css.gz` instead of `a.css`.
+    /// Enabled by default.
+    #[must_use]
+    pub fn precompressed(mut self, on: bool) -> Self {
+        self.files.options.precompressed = on;
+        self
+    }
+
+    /// Enables listings of directories without an `index.html`. Disabled by default.
+    #[must_use]
+    pub fn autoindex(mut self, on: bool) -> Self {
+        self.files.options.autoindex = on;
+        self
+    }
+
+    /// Sets `Cache-Control: max-age` of files, in seconds. The default is no field, which leaves
+    /// caching to heuristics.
+    #[must_use]
+    pub fn max_age(mut self, seconds: Option<u32>) -> Self {
+        self.files.options.max_age = seconds;
+        self
+    }
+
+    /// Enables the metrics at `/.httpd/status.json` and, without files, evring's page at `/`. By
+    /// default they are enabled if the site has neither files nor handlers.
+    #[must_use]
+    pub fn status(self, on: bool) -> Self {
+        Site { status: Some(on), ..self }
+    }
+
+    /// Returns whether the metrics and evring's page are enabled.
+    fn shows_status(&self) -> bool {
+        self.status.unwrap_or(self.files.root.is_none() && self.handlers.routes.is_empty())
+    }
+
+    /// Routes all requests for a path, with any method, to a handler. A path that ends in a slash also
+    /// matches everything below it. The longest match wins. A missing leading slash is added.
+    /// Handlers take precedence over files. Request paths are matched in canonical form: decoded,
+    /// without dot segments and empty segments.
+    #[must_use]
+    pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
+        self.handlers.routes.add(path, Arc::new(handler));
+        self
+    }
+
+    /// Answers a request, after whose head `remaining` bytes have arrived. Returns whether the next
+    /// request may be processed.
+    #[inline]
+    fn answer(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        remaining: usize,
+    ) -> bool {
+        x.state.requests += 1;
+        let max_requests = self.context.limits.max_keep_alive_requests;
+        let is_last = x.state.requests >= max_requests || x.io.is_stopping();
+        let options = ResponseOptions::new(request, remaining, is_last);
+        if is_plain(request) {
+            return self.answer_for_file(x, request, options);
+        }
+        match self.answer_unusual(x, request, options) {
+            Ok(proceed) => proceed,
+            Err(status) => self.context.send_error(x, status, options.ending()),
+        }
+    }
+
+    /// Answers a GET or HEAD.
+    #[inline]
+    fn answer_for_file(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> bool {
+        match self.files.answer(&mut self.context, x, request, options) {
+            Some(proceed) => proceed,
+            None => self.answer_uncached(x, request, options),
+        }
+    }
+
+    /// Answers a request whose target is not a key of the cache. Returns whether the next request
+    /// may be processed.
+    #[cold]
+    fn answer_uncached(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> bool {
+        let (name, query) = match path::split(request.target) {
+            Ok((name, query)) => (path::canonical(name), query),
+            Err(status) => return self.context.send_error(x, status, options.ending()),
+        };
+        if let Some(route) = self.handlers.routes.find(&name) {
+            let body = (Body::default(), options);
+            return self.handlers.call(&mut self.context, x, request, body, route);
+        }
+        if *name == *STATUS.as_bytes() && self.shows_status() {
+            return self.show_status(x, options);
+        }
+        let lookup = match FileLookup::open(&name, query, options) {
+            Ok(lookup) => lookup,
+            Err(Status::NOT_FOUND) => {
+                return self.context.send_error(x, Status::NOT_FOUND, options);
+            }
+            Err(status) => return self.context.send_error(x, status, options.ending()),
+        };
+        if self.files.root.is_none() {
+            return self.answer_page(x, request, lookup.paths.plain.as_path(), options);
+        }
+        self.files.look_up(&mut self.context, x, request, lookup)
+    }
+
+    /// Without a root: answers with evring's page, at `/` only.
+    fn answer_page(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        path: &Path,
+        options: ResponseOptions,
+    ) -> bool {
+        if path != Path::new(path::INDEX) || !self.shows_status() {
+            return self.context.send_error(x, Status::NOT_FOUND, options);
+        }
+        let page = include_str!("page.html")
+            .replace("{backend}", &self.backend)
+            .replace("{version}", env!("CARGO_PKG_VERSION"));
+        let representation = RepresentationHeaders::plain("text/html; charset=utf-8");
+        let clock = &self.context.responder.clock;
+        let mut prepared = PreparedResponse::new(representation, page.as_bytes(), clock);
+        let proceed = self.context.send_planned(x, &mut prepared, request, options);
+        self.files.cache.insert(b"/", prepared, None, x.io.now());
+        proceed
+    }
+
+    fn show_status(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        options: ResponseOptions,
+    ) -> bool {
+        let Context { metrics, responder, .. } = &self.context;
+        metrics.own().copy_stats(x.io);
+        let text = metrics.json(&self.backend, x.io.now());
+        let representation = RepresentationHeaders::uncached("application/json");
+        let mut prepared = PreparedResponse::new(representation, text.as_bytes(), &responder.clock);
+        let sent = prepared.send(x.io, x.id, &responder.clock, options);
+        x.state.record(sent)
+    }
+
+    /// Answers a request that is not a plain GET or HEAD.
+    #[cold]
+    fn answer_unusual(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> Result<bool, Status> {
+        if request.expects == Expects::Unknown {
+            return Err(Status::EXPECTATION);
+        }
+        let body = Body::new(request.framing, &self.context.limits)?;
+        if request.target == b"*" && request.method != Method::Options {
+            return Err(Status::BAD_REQUEST);
+        }
+        match path::split(request.target) {
+            Ok((path, _)) => {
+                if let Some(route) = self.handlers.routes.find(&path::canonical(path)) {
+                    let body = (body, options);
+                    return Ok(self.handlers.call(&mut self.context, x, request, body, route));
+                }
+            }
+            // CONNECT has an authority as its target, OPTIONS may have an asterisk.
+            Err(status) if request.target != b"*" && request.name != b"CONNECT" => {
+                return Err(status);
+            }
+            Err(_) => {}
+        }
+        check_file_method(request.method)?;
+        if !body.is_open() {
+            return Ok(self.answer_without_body(x, request, options));
+        }
+        // The body is not used. A client that waits for 100 Continue need not send it.
+        if request.expects == Expects::Continue {
+            return Ok(self.answer_without_body(x, request, options.ending()));
+        }
+        self.handlers.receive_body(x, request, (body, options), AfterBody::Answer);
+        Ok(true)
+    }
+
+    /// Answers a request whose body has arrived or is not used.
+    fn answer_without_body(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> bool {
+        match request.method {
+            Method::Options => self.context.send_error(x, Status::NO_CONTENT, options),
+            _ => self.answer_for_file(x, request, options),
+        }
+    }
+
+    /// Processes received bytes of a request's body. Returns false if processing stops here.
+    #[cold]
+    fn receive_body(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        rx: &mut Rx<'_>,
+    ) -> Result<bool, Status> {
+        loop {
+            let Some(work) = x.state.body() else { return Ok(true) };
+            match work.body.next(rx, &self.context.limits)? {
+                BodyPiece::Partial => return Ok(true),
+                BodyPiece::Content(n) => {
+                    work.received += n as u64;
+                    let proceed = self.handlers.data(&mut self.context, x, &rx.bytes()[..n]);
+                    rx.consume(n);
+                    if !proceed {
+                        return Ok(false);
+                    }
+                }
+                BodyPiece::End(n) => {
+                    x.state.read_deadline_armed = false;
+                    let proceed = self.end_body(x, &rx.bytes()[..n]);
+                    rx.consume(n);
+                    return Ok(proceed);
+                }
+            }
+        }
+    }
+
+    /// Ends a body, with its trailer section. Returns whether the next request may be processed.
+    fn end_body(&mut self, x: &mut Cx<'_, impl Commands, State>, bytes: &[u8]) -> bool {
+        let Some(PendingWork::Body(receipt)) = x.state.work.take().map(|work| *work) else {
+            return true;
+        };
+        // The body's memory stays counted until the handler has returned.
+        let BodyReceipt { mut options, head, then, held: _held, .. } = receipt;
+        if x.io.is_stopping() {
+            options = options.ending();
+        }
+        let request = head.request();
+        let proceed = match then {
+            AfterBody::BodySink(sink) => {
+                self.handlers.end(&mut self.context, x, sink, bytes, options)
+            }
+            AfterBody::Answer => self.answer_without_body(x, &request, options),
+        };
+        self.context.count(x.state, LoggedRequest::Request(&request));
+        proceed
+    }
+
+    /// Answers all requests that have arrived, until one has to wait.
+    #[inline]
+    fn answer_all(&mut self, x: &mut Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) -> Received {
+        loop {
+            if x.state.work.is_some() {
+                match self.receive_body(x, rx) {
+                    Ok(true) if x.state.work.is_some() => return Received::Partial,
+                    Ok(true) => {}
+                    Ok(false) => return Received::Waits,
+                    Err(status) => return self.reject(x, rx, status),
+                }
+            }
+            let bytes = rx.bytes();
+            if bytes.is_empty() {
+                return Received::All;
+            }
+            if x.state.full {
+                return Received::Full;
+            }
+            let (limits, scanned) = (&self.context.limits, x.state.scanned as usize);
+            if scanned > 0 && !rx.eof() && is_still_partial(bytes, scanned, limits) {
+                x.state.scanned = bytes.len() as u32;
+                return Received::Partial;
+            }
+            match parse(bytes, &mut HeadMemory::new(), limits) {
+                Ok(request) => {
+                    let len = request.head.len();
+                    x.state.scanned = 0;
+                    x.state.read_deadline_armed = false;
+                    let proceed = self.answer(x, &request, bytes.len() - len);
+                    self.context.count(x.state, LoggedRequest::Request(&request));
+                    rx.consume(len);
+                    if !proceed {
+                        return Received::Waits;
+                    }
+                }
+                Err(NoRequest::Partial) => {
+                    x.state.scanned = bytes.len() as u32;
+                    return Received::Partial;
+                }
+                Err(NoRequest::Rejected(status)) => return self.reject(x, rx, status),
+            }
+        }
+    }
+
+    /// Rejects bytes that are not a valid request, and closes the connection.
+    fn reject(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        rx: &mut Rx<'_>,
+        status: Status,
+    ) -> Received {
+        let has_body = match x.state.body() {
+            Some(receipt) => receipt.options.body,
+            None => !rx.bytes()[start_of_line(rx.bytes())..].starts_with(b"HEAD "),
+        };
+        let options = ResponseOptions::last(has_body);
+        self.reject_request(x, status, options, rx.bytes());
+        rx.consume(rx.bytes().len());
+        Received::Waits
+    }
+
+    /// Rejects the request that is being received, which starts with `bytes`, and closes the
+    /// connection.
+    fn reject_request(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        status: Status,
+        options: ResponseOptions,
+        bytes: &[u8],
+    ) {
+        let work = x.state.work.take();
+        self.context.send_error(x, status, options);
+        match work.as_deref() {
+            Some(PendingWork::Body(receipt)) => {
+                self.context.count(x.state, LoggedRequest::Request(&receipt.head.request()));
+            }
+            _ => self.context.count(x.state, LoggedRequest::Bytes(bytes)),
+        }
+    }
+
+    /// Sets the deadline for the next step of a connection; one store for a plain request.
+    #[inline]
+    fn set_deadline(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: Received) {
+        match next {
+            Received::All if x.state.full => self.context.watch_progress(x),
+            // The last request before shutdown is complete.
+            Received::All if x.io.is_stopping() => x.io.close(x.id, Close::Flush),
+            Received::All => {
+                x.state.unsent = 0;
+                x.io.set_deadline(x.id, Some(now + self.context.limits.keep_alive_timeout));
+            }
+            // The deadline stays, so that single bytes do not extend it.
+            Received::Partial if x.state.read_deadline_armed => {}
+            Received::Partial => {
+                x.state.read_deadline_armed = true;
+                x.state.unsent = 0;
+                let time = match x.state.body() {
+                    Some(_) => self.context.limits.progress_interval,
+                    None => self.context.limits.header_timeout,
+                };
+                x.io.set_deadline(x.id, Some(now + time));
+            }
+            Received::Full => {
+                x.state.paused = true;
+                x.io.set_receiving(x.id, false);
+                self.context.watch_progress(x);
+            }
+            Received::Waits => {}
+        }
+    }
+}
+
+/// What became of the bytes received.
+enum Received {
+    /// All were processed.
+    All,
+    /// The last request is incomplete.
+    Partial,
+    /// The send queue is full, so a request waits.
+    Full,
+    /// A request waits for a file operation, or the connection is closed.
+    Waits,
+}
+
+impl Application for Site {
+    type State = State;
+    const MAX_UNCONSUMED: usize = Limits::MAX_HEAD_BYTES;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, State>, _: Listener) {
+        if !self.seeded {
+            self.files.cache.seed(x.io.random());
+            self.seeded = true;
+            self.context.metrics.set_started(x.io.now());
+        }
+        if self.context.log.is_some() {
+            x.state.peer = x.io.peer_addr(x.id).map(|peer| Box::new(peer.ip()));
+        }
+        x.state.read_deadline_armed = true;
+        x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.header_timeout));
+    }
+
+    fn received(&mut self, mut x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
+        let now = x.io.now();
+        if self.context.responder.clock.tick(now, x.io) {
+            self.context.metrics.own().copy_stats(x.io);
+            self.files.cache.close_idle(now);
+        }
+        let next = self.answer_all(&mut x, rx);
+        if rx.eof() && matches!(next, Received::All | Received::Partial) {
+            return x.io.close(x.id, Close::Flush);
+        }
+        self.set_deadline(&mut x, now, next);
+    }
+
+    fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        let was_full = take(&mut x.state.full);
+        if Handlers::resume_stream(&mut self.context, &mut x) {
+            return;
+        }
+        if take(&mut x.state.paused) {
+            x.io.set_receiving(x.id, true);
+        } else if was_full && !x.state.read_deadline_armed {
+            let now = x.io.now();
+            self.set_deadline(&mut x, now, Received::All);
+        }
+    }
+
+    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, outcome: FileOutcome) {
+        self.context.responder.clock.tick(x.io.now(), x.io);
+        self.files.completed(&mut self.context, &mut x, outcome);
+    }
+
+    fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        let unsent = x.io.unsent_bytes(x.id);
+        let waits_for_file = matches!(x.state.work.as_deref(), Some(PendingWork::File(..)));
+        if waits_for_file || self.context.is_stalled(x.state.unsent, unsent) {
+            // The file system hangs, or the client does not take its responses.
+            self.context.metrics.own().reset_slow.add(u64::from(!waits_for_file));
+            debug!(
+                "connection reset: {}",
+                if waits_for_file { "file operation timed out" } else { "client is too slow" }
+            );
+            x.io.close(x.id, Close::Reset);
+        } else if unsent > 0 || x.state.full {
+            // If everything is sent, `drained` follows.
+            self.context.watch_progress(&mut x);
+        } else if x
+            .state
+            .body()
+            .is_some_and(|w| u128::from(take(&mut w.received)) >= self.context.min_progress())
+        {
+            // The body arrives fast enough.
+            x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.progress_interval));
+        } else if x.state.scanned > 0 || x.state.body().is_some() {
+            self.context.responder.clock.tick(x.io.now(), x.io);
+            let has_body = x.state.body().is_none_or(|work| work.options.body);
+            let options = ResponseOptions::last(has_body);
+            self.reject_request(&mut x, Status::TIMEOUT, options, b"");
+        } else {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn stopping(&mut self, x: Cx<'_, impl Commands, State>) {
+        // Requests that are being received or looked up are still answered.
+        if self.is_idle(x.state) {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn is_idle(&self, state: &State) -> bool {
+        state.work.is_none() && state.scanned == 0 && !state.paused
+    }
+}

@@ -1,0 +1,122 @@
+//! Response bodies that are sent in pieces.
+
+use std::fmt;
+
+use bytes::Bytes;
+use evring::{Chunk, Close, Commands, ConnId, HIGH_WATER};
+use tracing::error;
+
+use crate::decision::options::ResponseOptions;
+use crate::response::head::put;
+use crate::response::sent::finish;
+use crate::site::guard::{Guarded, guard};
+use crate::site::handler::Pieces;
+
+/// A response body that is sent in pieces.
+pub(crate) struct StreamedBody {
+    pieces: Guarded<Pieces>,
+    /// The unsent part of the last piece.
+    unsent: Bytes,
+    /// Bytes of the pieces not produced yet; `None` for a body of unknown length.
+    remaining: Option<u64>,
+    /// Whether each piece is sent as a chunk.
+    chunked: bool,
+    options: ResponseOptions,
+}
+
+impl fmt::Debug for StreamedBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StreamedBody({:?} remaining)", self.remaining)
+    }
+}
+
+/// Bodies and pieces longer than this are queued in parts of this size as the send queue drains.
+pub(crate) const PART_BYTES: usize = 256 * 1024;
+
+/// Maximum number of consecutive empty pieces.
+const MAX_EMPTY_PIECES: u32 = 1000;
+
+/// The state of a streamed body after its pieces were queued.
+pub(crate) enum Streamed {
+    /// The send queue is full; more pieces may follow.
+    Full,
+    /// The body has ended; true if the next request may be processed.
+    Ended(bool),
+}
+
+impl StreamedBody {
+    /// Creates a body of `len` bytes, or of unknown length.
+    pub(crate) fn new(
+        pieces: Pieces,
+        len: Option<u64>,
+        chunked: bool,
+        options: ResponseOptions,
+    ) -> Self {
+        let pieces = Guarded::new(pieces);
+        StreamedBody { pieces, unsent: Bytes::new(), remaining: len, chunked, options }
+    }
+
+    /// Sends pieces until the send queue is full or the body ends.
+    pub(crate) fn send(&mut self, io: &mut impl Commands, to: ConnId) -> Streamed {
+        let mut empty = 0;
+        loop {
+            if !self.unsent.is_empty() {
+                let part = self.unsent.split_to(self.unsent.len().min(PART_BYTES));
+                if self.send_part(io, to, part) >= HIGH_WATER {
+                    return Streamed::Full;
+                }
+                empty = 0;
+                continue;
+            }
+            let piece = match guard(|| self.pieces.next()) {
+                Ok(Some(Ok(piece))) => piece,
+                Ok(None) if self.remaining.unwrap_or(0) == 0 => {
+                    if self.chunked {
+                        io.send(to, Chunk::Static(b"0\r\n\r\n"));
+                    }
+                    return Streamed::Ended(finish(io, to, self.options));
+                }
+                // A reset shows the client that the body is incomplete.
+                Ok(None) => return cut_short(io, to, "it is shorter than its declared length"),
+                Ok(Some(Err(error))) => {
+                    let reason = guard(|| error.to_string());
+                    drop(Guarded::new(error));
+                    return cut_short(io, to, reason.as_deref().unwrap_or("its error panicked"));
+                }
+                Err(_) => return cut_short(io, to, "its iterator panicked"),
+            };
+            if let Some(remaining) = &mut self.remaining {
+                let Some(after) = remaining.checked_sub(piece.len() as u64) else {
+                    return cut_short(io, to, "it is longer than its declared length");
+                };
+                *remaining = after;
+            }
+            empty += 1;
+            if empty > MAX_EMPTY_PIECES {
+                return cut_short(io, to, "it yields only empty pieces");
+            }
+            self.unsent = piece;
+        }
+    }
+
+    /// Queues a part, as a chunk if the body is chunked, and returns how many bytes are queued. An
+    /// empty part would be the last chunk, so `part` is not empty.
+    fn send_part(&self, io: &mut impl Commands, to: ConnId, part: Bytes) -> usize {
+        if !self.chunked {
+            return io.send(to, Chunk::Shared(part));
+        }
+        let mut size = Vec::with_capacity(10);
+        put(&mut size, format_args!("{:x}\r\n", part.len()));
+        io.send(to, Chunk::Copy(&size));
+        io.send(to, Chunk::Shared(part));
+        io.send(to, Chunk::Static(b"\r\n"))
+    }
+}
+
+/// Resets a connection whose response cannot be completed.
+#[cold]
+fn cut_short(io: &mut impl Commands, to: ConnId, reason: &str) -> Streamed {
+    error!("connection reset, the handler's body failed: {reason}");
+    io.close(to, Close::Reset);
+    Streamed::Ended(false)
+}
