@@ -115,6 +115,18 @@ impl Entry {
         self.status.store(Status::Done as u16, Ordering::Release);
     }
 
+    /// Stores the result of a call on a syscall thread, which the owner may cancel meanwhile.
+    ///
+    /// # Safety
+    /// The caller has claimed the entry.
+    #[inline]
+    pub(crate) unsafe fn finish_on_thread(&self, result: isize) {
+        // SAFETY: only the caller accesses the cells until the status is `Done`.
+        self.result.with_mut(|cell| unsafe { *cell = result });
+        // A swap, as a cancellation is one: it comes before or fails.
+        self.status.swap(Status::Done as u16, Ordering::AcqRel);
+    }
+
     /// Makes a done entry a submitted one again: its call has to be repeated.
     pub(crate) fn repeat(&self) {
         self.status.store(Status::Submitted as u16, Ordering::Relaxed);

@@ -27,7 +27,7 @@ fn serve(shared: &Shared, thread: u16) {
         // SAFETY: it was claimed.
         unsafe {
             let (number, args) = entry.call();
-            entry.finish((number as usize + args[0]) as isize);
+            entry.finish_on_thread((number as usize + args[0]) as isize);
         }
         shared.completions.push(index as u32);
     }

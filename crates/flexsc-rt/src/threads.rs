@@ -267,7 +267,7 @@ impl Pool {
                 let (call, args) = entry.call();
                 let result = raw::system_call(call, &args);
                 own.serving.end(index);
-                entry.finish(result);
+                entry.finish_on_thread(result);
             }
             own.served.store(own.served.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             self.shared.complete(index);
@@ -335,7 +335,7 @@ impl Pool {
             work.counters.died += 1;
             thread.serving.begin_again();
             // SAFETY: the thread that had claimed the entry is gone.
-            unsafe { self.shared.entry(entry).finish(-(libc::EOWNERDEAD as isize)) };
+            unsafe { self.shared.entry(entry).finish_on_thread(-(libc::EOWNERDEAD as isize)) };
             self.shared.complete(entry);
             work.unused.push(number);
             return;
