@@ -65,7 +65,12 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
         self.inner.drained(x);
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
+    fn file(
+        &mut self,
+        x: Cx<'_, impl Commands, A::State>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
         self.inner.file(x, tag, done);
     }
 

@@ -19,9 +19,8 @@ use super::shares::{Shares, Source};
 use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::{
-    AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, FileOutcome,
-    FilePath, Lateness, Listener, MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer, Root, Stats, Tail,
-    TimerWheel,
+    AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, Lateness, Listener,
+    MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer, Stats, Tail,
 };
 
 /// State of a server, except the application and its connection states.
