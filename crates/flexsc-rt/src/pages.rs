@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use shared_ring::Process;
+use shared_ring::author::Process;
 
 use crate::call::{Call, Direction, Executor, Waits};
 use crate::choice::{Choices, Depth, Key};
