@@ -169,7 +169,7 @@ fn written(id: ConnId) -> (Root, FilePath) {
 }
 
 /// Writes half of the bytes to the file that was just opened, or continues after a write.
-fn write(x: &mut Cx<'_, impl Commands, Waiting>, tag: u32, done: io::Result<FileOutcome>) {
+fn write(x: &mut Cx<'_, impl Commands, Waiting>, tag: u32, done: FileOutcome) {
     let Waiting::Write(len) = *x.state else { return x.io.close(x.id, Close::Reset) };
     let half = len / 2;
     let op = match (tag, done) {
