@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use evring_sim::{
+    Faults, Machine, Net, Next, Peer, PeerConn, ReceiveResult, SimEngine, SimKernel,
+    WatchingAllocator,
+};
 use load_generator::{
     Arrivals, Generator, LoadModel, Plan, Request, RequestError, RunEvent, Session, SlowClients,
     Stats, StopReason,
-};
-use shared_ring::sim::{
-    self, Faults, Machine, Net, Next, Peer, PeerConn, ReceiveResult, SimEngine, SimKernel,
-    WatchingAllocator,
 };
 use shared_ring::{EngineConfig, Kernel, Mode, UringConfig};
 
@@ -210,11 +210,11 @@ impl Peer for Server {
 struct RunResult {
     stats: Stats,
     requests_received: u64,
-    report: sim::RunReport,
+    report: evring_sim::RunReport,
 }
 
 fn machine(seed: u64, faults: Faults) -> Machine {
-    Machine::new(&sim::Plan { seed, faults, steps: 20_000, ..sim::Plan::default() })
+    Machine::new(&evring_sim::Plan { seed, faults, steps: 20_000, ..evring_sim::Plan::default() })
 }
 
 fn run_on<K: Kernel>(kernel: K, plan: &Plan) -> Stats {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use evring::{Config, Stats, Usage};
+use evring_sim::{Machine, MachineUsage};
 use shared_ring::Host;
-use shared_ring::sim::{Machine, MachineUsage};
 
 /// The time at which a server began to stop.
 pub(super) type StopTime = Rc<Cell<Option<Instant>>>;

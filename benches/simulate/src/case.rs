@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use shared_ring::sim::{Faults, Plan};
+use evring_sim::{Faults, Plan};
 
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident, $what:literal: $($(#[$each:meta])* $name:ident $word:literal,)*) => {
@@ -199,7 +199,7 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared_ring::sim::Fault;
+    use evring_sim::Fault;
 
     #[test]
     fn case_round_trips_through_text() {

@@ -8,7 +8,7 @@ use evring::{
     Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp, FileOutcome, Forward,
     HIGH_WATER, Listener, Others, Rx,
 };
-use shared_ring::sim::Machine;
+use evring_sim::Machine;
 
 /// Maximum lateness of a deadline: the resolution of the timer wheel, and a turn.
 const MAX_LATENESS: Duration = Duration::from_millis(5);

@@ -10,12 +10,10 @@ use evring::{
     Admission, Application, Config, EventLoop, KernelError, Order, RemoteHandle, StartError, Stats,
 };
 use evring_httpd::{Root, Site};
+use evring_sim::{CheckedKernel, Machine, RunReport, SimEngine, SimKernel, SimRing};
 use examples::{Echo, Proxy, Timeouts};
 use kv::{Database, Kv, Limits};
 use send_core::kernel::{Capacity, Delivery, SendKernel};
-use shared_ring::sim::{
-    CheckedKernel, Machine, RunReport, SimDevPoll, SimEngine, SimInterest, SimKernel, SimRtSig,
-};
 use shared_ring::{Kernel, Mode, UringKernel};
 
 use super::bounds;
@@ -234,8 +232,8 @@ impl Setup<'_> {
         let sends = |delivery: Delivery| {
             let unavailable = |reason: String| RunError::Start(evring::Unavailable(reason).into());
             let config = config.uring_config(delivery.mode()).map_err(start)?;
-            let ring =
-                UringKernel::simulated(machine, &config).map_err(|e| unavailable(e.to_string()))?;
+            let ring = UringKernel::<SimRing>::on(machine.clone(), &config)
+                .map_err(|e| unavailable(e.to_string()))?;
             let sizes = Capacity { events: 3, queued: 5 };
             SendKernel::with_kernel(ring, delivery, sizes)
                 .map(|kernel| CheckedKernel::over(kernel, machine))
@@ -255,15 +253,15 @@ impl Setup<'_> {
                 self.drive(app, SimEngine::<true>::new(machine, &engine).map_err(system)?)
             }
             Mechanism::Interest => {
-                let poller = SimInterest::simulated(machine, queue_len);
+                let poller = machine.interests(queue_len);
                 self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
             Mechanism::RtSig => {
-                let poller = SimRtSig::simulated(machine, queue_len);
+                let poller = machine.rt_sig(queue_len);
                 self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
             Mechanism::DevPoll => {
-                let poller = SimDevPoll::simulated(machine);
+                let poller = machine.dev_poll();
                 self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
         }

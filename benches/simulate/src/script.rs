@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evring::{Config, RemoteHandle};
-use shared_ring::sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
+use evring_sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
 
 use super::case::{Case, Mechanism, Program};
 use super::http::HttpModel;

@@ -1,6 +1,6 @@
 //! Shrinking of a failing case.
 
-use shared_ring::sim::Plan;
+use evring_sim::Plan;
 
 use super::case::Case;
 use super::run::run;

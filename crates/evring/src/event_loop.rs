@@ -99,7 +99,7 @@ impl<K: Kernel> EventLoop<K> {
     }
 
     /// Sets a function that inspects what the server uses, after each completion and each turn.
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "testing")]
     pub fn inspect(&mut self, inspector: impl FnMut(&crate::Usage) + 'static) {
         self.io.inspector = Some(Box::new(inspector));
     }

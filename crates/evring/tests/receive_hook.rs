@@ -110,12 +110,11 @@ fn hook_answers_before_the_application_on_every_mechanism() {
     }
 }
 
-#[cfg(feature = "sim")]
 mod simulated {
     use std::time::Duration;
 
-    use evring::sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
     use evring::{Config, EventLoop, Mode};
+    use evring_sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 
     const QUESTION: &[u8] = b"ping\nhello\nping\nworld\n";
 

@@ -73,6 +73,7 @@ pub use crate::process::Process;
 pub use crate::system::{Offload, System, WakeSignal};
 #[cfg(feature = "uring")]
 pub use crate::uring::{Cqe, Entries, Feature, LinuxRing, RawCompletion, Ring};
+pub use crate::waker::EventCounter;
 pub use crate::{
     Batch, BufferPool, Completion, Engine, GatherList, Host, Kernel, Linux, Op, Submit, Token,
     Waker,

@@ -86,7 +86,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     ///
     /// # Errors
     /// If there is no descriptor for the waker.
-    pub(crate) fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+    pub fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
         let signal = if P::BY_SIGNALS { WakeSignal::Signalled } else { WakeSignal::Polled };
         let waker = system.waker(signal)?;
         let waker_fd = waker.fd();

@@ -12,8 +12,8 @@
 //!
 //! Both make the system calls of a [`System`]; [`UringKernel`] also uses the queues of a
 //! [`Ring`](author::Ring).
-//! These belong to this machine ([`Linux`]) or, with the feature `sim`, to a simulated machine
-//! that injects faults.
+//! These belong to this machine ([`Linux`]) or, in tests, to the simulated machine of the crate
+//! `evring-sim`, which injects faults.
 //!
 //! [`author`] has the parts for kernels of one's own.
 //!
@@ -43,8 +43,6 @@ mod op;
 mod operations;
 pub mod poller;
 mod process;
-#[cfg(feature = "sim")]
-pub mod sim;
 #[doc(hidden)]
 pub mod sync;
 mod system;
@@ -53,6 +51,9 @@ mod token;
 #[cfg(feature = "uring")]
 mod uring;
 mod waker;
+
+#[doc(hidden)]
+pub mod __sim;
 
 pub use beneath::SymlinkPolicy;
 pub use buffer::{BufferPool, RxBuf};

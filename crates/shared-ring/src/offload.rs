@@ -82,10 +82,10 @@ impl Shared {
 
 impl OffloadThreads {
     /// Maximum number of threads of each kind. These keep a disk busy; more would only queue there.
-    pub(crate) const MAX_THREADS: usize = 4;
+    pub const MAX_THREADS: usize = 4;
 
     /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
-    pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+    pub const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Creates the pool, which wakes when a job is done. Threads start with the first jobs.
     pub fn new(waker: Waker) -> Self {

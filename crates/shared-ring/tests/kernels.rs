@@ -1,5 +1,5 @@
 //! One test suite for all kernels: the ring in each mode, and the engine over each poller, on this
-//! machine and, with the feature `sim`, on a simulated one.
+//! machine and on a simulated one.
 //!
 //! Differences: a simulated disk has no symbolic links, and a simulated connect never waits for room in
 //! the listen backlog.
@@ -16,6 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use evring_sim::{CheckedKernel, Machine, SimKernel, SimPoller};
+use far::simulated::SimulatedMachine;
 use far::{Far, LocalMachine, Stream};
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
@@ -26,16 +28,10 @@ use shared_ring::{
     Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, Waker, WriteAt,
 };
 
-#[cfg(feature = "sim")]
-use far::simulated::SimulatedMachine;
-#[cfg(feature = "sim")]
-use shared_ring::sim::{CheckedKernel, SimDevPoll, SimInterest, SimKernel, SimPoller, SimRtSig};
-
 /// Freeing memory that a simulated kernel holds fails a test.
-#[cfg(feature = "sim")]
 #[global_allocator]
-static ALLOCATOR: shared_ring::sim::WatchingAllocator<std::alloc::System> =
-    shared_ring::sim::WatchingAllocator(std::alloc::System);
+static ALLOCATOR: evring_sim::WatchingAllocator<std::alloc::System> =
+    evring_sim::WatchingAllocator(std::alloc::System);
 
 /// Capacity of the kernel under test.
 #[derive(Clone, Copy)]
@@ -81,7 +77,6 @@ macro_rules! on_every_kernel {
                     Err(missing) => println!("ring, {mode:?}: {missing}"),
                 }
             }
-            #[cfg(feature = "sim")]
             for seed in 0..SEEDS {
                 for mode in MODES {
                     println!("simulated ring, {mode:?}, seed {seed}");
@@ -103,9 +98,9 @@ macro_rules! on_every_kernel {
                 }
                 over!("epoll", SimPoller::<false>::new);
                 over!("edge-triggered epoll", SimPoller::<true>::new);
-                over!("/dev/poll", SimDevPoll::simulated);
-                over!("declared interests", |machine| SimInterest::simulated(machine, 3));
-                over!("real-time signals", |machine| SimRtSig::simulated(machine, 3));
+                over!("/dev/poll", Machine::dev_poll);
+                over!("declared interests", |machine: &Machine| machine.interests(3));
+                over!("real-time signals", |machine: &Machine| machine.rt_sig(3));
             }
         }
     };
@@ -114,7 +109,6 @@ macro_rules! on_every_kernel {
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 
 /// Number of runs of each test on each simulated kernel.
-#[cfg(feature = "sim")]
 const SEEDS: u64 = 4;
 
 on_every_kernel!(connection_receives_sends_and_ends);

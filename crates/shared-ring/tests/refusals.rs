@@ -2,9 +2,9 @@
 
 mod number;
 
+use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use number::number;
 use shared_ring::author::Feature;
-use shared_ring::sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use shared_ring::{
     BufferSizes, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError, Submit, Token,
     UringConfig,

@@ -164,10 +164,9 @@ fn list_is_started_while_partly_sent() {
 }
 
 /// The simulated disk makes short reads.
-#[cfg(feature = "sim")]
 #[test]
 fn a_short_read_was_taken_for_the_end_of_the_file() {
-    use shared_ring::sim::{Fault, Faults, Machine, Plan, SimKernel};
+    use evring_sim::{Fault, Faults, Machine, Plan, SimKernel};
     use shared_ring::{Submit, SymlinkPolicy};
     use std::path::Path;
 
@@ -205,10 +204,9 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
 }
 
 /// Both accepts are submitted before the kernel has reported that it lacks multishot accepts.
-#[cfg(feature = "sim")]
 #[test]
 fn without_multishot_a_second_listener_failed() {
-    use shared_ring::sim::{Faults, Machine, Plan, SimKernel, Unsupported};
+    use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
     use shared_ring::{BufferSizes, ListenOptions, Submit};
 
     let unsupported = Some(Unsupported::Multishot);

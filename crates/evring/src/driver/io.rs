@@ -1,6 +1,6 @@
 //! Commands: they record requests, which the driver executes after the callback.
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "testing")]
 pub(crate) mod usage;
 
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ pub(crate) struct Io<K: Submit> {
     /// End of the drain after a stop.
     pub(crate) drain_deadline: Option<Instant>,
     pub(crate) stats: Stats,
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "testing")]
     pub(crate) inspector: usage::Inspector,
 }
 
@@ -190,7 +190,7 @@ impl<K: Submit> Io<K> {
             stopping: false,
             drain_deadline: None,
             stats: Stats::default(),
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "testing")]
             inspector: None,
         }
     }

@@ -72,11 +72,11 @@ impl<K: Kernel, A: Application> Driver<K, A> {
             self.io.kernel.turn(until)?;
             while let Some(completion) = self.io.kernel.next() {
                 self.complete(completion);
-                #[cfg(feature = "sim")]
+                #[cfg(feature = "testing")]
                 self.inspect();
             }
             self.end_turn();
-            #[cfg(feature = "sim")]
+            #[cfg(feature = "testing")]
             self.inspect();
             self.drain(&mut drain_ends);
         }

@@ -46,7 +46,7 @@ impl DevPoll {
 
 impl<H: Poller, A: PollNow> DevPoll<H, A> {
     /// Creates an empty set over an edge-triggered poller and a source of current states.
-    pub(crate) fn over(edges: H, state: A) -> Self {
+    pub fn over(edges: H, state: A) -> Self {
         DevPoll {
             edges,
             state,

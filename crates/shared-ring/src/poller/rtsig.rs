@@ -76,7 +76,7 @@ impl RtSig {
 
 impl<S: SignalSource, A: PollNow> RtSig<S, A> {
     /// Creates an empty set over a queue of signals and a source of current states.
-    pub(crate) fn over(signals: S, state: A) -> Self {
+    pub fn over(signals: S, state: A) -> Self {
         RtSig {
             signals,
             state,

@@ -146,7 +146,7 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Errors
     /// The missing feature.
-    pub(crate) fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
+    pub fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
         let other = |error: io::Error| SetupError::Other(error.raw_os_error().unwrap_or(0));
         let mut ring: R = probe::setup(&system, config.mode, ENTRIES)?;
         let mut provided =

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use shared_ring::sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult};
+use evring_sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult};
 use shared_ring::{Socket, Waker};
 
 use super::{Far, Stream};

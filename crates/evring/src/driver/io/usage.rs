@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use shared_ring::__sim::held;
 use shared_ring::{GatherList, Submit};
 
 use super::{Io, SPARE};
@@ -106,7 +107,7 @@ impl<K: Submit> Io<K> {
         usage.with_share = sources.flatten().count();
         usage.miscounted = self.held.abs_diff(self.connections.iter().map(Connection::holds).sum());
         // The most recent ones; earlier inspections checked the others.
-        let lists = self.spare.iter().rev().take(RECENT).map(|list| list.held());
+        let lists = self.spare.iter().rev().take(RECENT).map(|list| held(list));
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
         usage.spare_memory = lists.chain(tails).max().unwrap_or(0);
         if usage.deferred_file_ops > 0 || !self.has_no_file_ops() {
@@ -141,7 +142,7 @@ impl Usage {
         }
         self.queued = self.queued.max(connection.queued);
         let items = connection.queue.iter().map(|item| match item {
-            SendItem::Memory(list) => list.held(),
+            SendItem::Memory(list) => held(list),
             SendItem::File(..) => size_of::<SendItem>(),
         });
         self.queue_memory = self.queue_memory.max(items.sum());

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
+use shared_ring::Fd;
 
 use super::{DescriptorKind, SimState};
-use crate::Fd;
-use crate::sim::fault::Fault;
-use crate::sim::stream::{End, Owner};
+use crate::fault::Fault;
+use crate::stream::{End, Owner};
 
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -20,7 +20,7 @@ pub(super) struct Listener {
 }
 
 impl SimState {
-    pub(in crate::sim) fn listen(
+    pub(crate) fn listen(
         &mut self,
         at: SocketAddr,
         max: usize,
@@ -34,11 +34,11 @@ impl SimState {
         Ok((self.listeners.len() as u32 - 1, at))
     }
 
-    pub(in crate::sim) fn set_listener_owner(&mut self, listener: u32, owner: Owner) {
+    pub(crate) fn set_listener_owner(&mut self, listener: u32, owner: Owner) {
         self.listeners[listener as usize].owner = owner;
     }
 
-    pub(in crate::sim) fn set_backlog(&mut self, listener: u32, max: usize) {
+    pub(crate) fn set_backlog(&mut self, listener: u32, max: usize) {
         self.listeners[listener as usize].max = max;
     }
 
@@ -59,25 +59,25 @@ impl SimState {
         }
     }
 
-    pub(in crate::sim) fn has_pending(&self, listener: u32) -> bool {
+    pub(crate) fn has_pending(&self, listener: u32) -> bool {
         !self.listeners[listener as usize].queue.is_empty()
     }
 
     /// Returns the listener of a peer.
-    pub(in crate::sim) fn listener_of(&self, peer: u32) -> Option<u32> {
+    pub(crate) fn listener_of(&self, peer: u32) -> Option<u32> {
         let at = self.listeners.iter().position(|l| l.owner == Owner::Peer(peer));
         at.map(|at| at as u32)
     }
 
     /// Takes the oldest connection from a listener's queue.
-    pub(in crate::sim) fn pop_pending(&mut self, listener: u32) -> Option<End> {
+    pub(crate) fn pop_pending(&mut self, listener: u32) -> Option<End> {
         let connection = self.listeners[listener as usize].queue.pop_front()?;
         Some(End { connection, side: 1 })
     }
 
     /// Accepts for the program. Like the kernel it allocates the descriptor first: if none is free
     /// it fails even if the queue is empty, and queued connections stay queued.
-    pub(in crate::sim) fn accept(&mut self, fd: Fd) -> Result<Fd, Errno> {
+    pub(crate) fn accept(&mut self, fd: Fd) -> Result<Fd, Errno> {
         let DescriptorKind::Listener(listener) = *self.kind(fd, "accept")? else {
             self.fail(format!("accept: {fd:?} is not a listener"));
             return Err(Errno::INVAL);

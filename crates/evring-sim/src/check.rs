@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use foldhash::fast::FixedState;
-
-use super::machine::Machine;
-use crate::{
+use shared_ring::{
     Completion, Counters, Errno, Executor, Fd, FileOp, GatherList, Kernel, KernelError, Op, OpKind,
     Outcome, Submit, SubmitError, Submitted, Token, Waker,
 };
+
+use crate::machine::Machine;
+use crate::number;
 
 /// A wrapper that checks the operations and completions of a kernel on a simulated machine.
 ///
@@ -41,16 +42,16 @@ impl PostedOp {
             | Op::Send { fd, .. }
             | Op::SendFile { fd, .. }
             | Op::Connect { fd, .. } => Some(*fd),
-            Op::Close { socket } => Some(socket.number()),
+            Op::Close { socket } => Some(number::of(socket)),
             Op::Call(call, Executor::WhenReadable | Executor::WhenWritable) => call.fd(),
             Op::File(_) | Op::Call(..) => None,
         };
         let file = match op {
             Op::File(FileOp::Open(at, _) | FileOp::Stat(at) | FileOp::List(at)) => {
-                Some(at.root.fd())
+                Some(number::of(&at.root))
             }
-            Op::File(FileOp::Write(write)) => Some(write.file.fd()),
-            Op::File(FileOp::Read(file, _)) | Op::SendFile { file, .. } => Some(file.fd()),
+            Op::File(FileOp::Write(write)) => Some(number::of(&write.file)),
+            Op::File(FileOp::Read(file, _)) | Op::SendFile { file, .. } => Some(number::of(file)),
             _ => None,
         };
         let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
@@ -67,7 +68,7 @@ impl<K> CheckedKernel<K> {
     /// Notes what an outcome passes to the program.
     fn note_outcome(&self, token: Token, outcome: &Outcome) {
         match outcome {
-            Outcome::Accepted(socket) => self.machine.state().usage.reported(socket.number()),
+            Outcome::Accepted(socket) => self.machine.state().usage.reported(number::of(socket)),
             Outcome::Received(bytes) => self.machine.state().usage.received(bytes),
             Outcome::Sent(_, n) if *n > GatherList::MAX_BYTES => {
                 self.machine.fail(format!("{token:?} has sent {n} bytes at once"));

@@ -1,25 +1,28 @@
 //! Simulated signals: a thread's queue of real-time signals, and interrupted calls.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
-use super::fault::Fault;
-use super::machine::Machine;
-use super::poller::readiness;
-use super::state::{DescriptorKind, SimState, WaitOutcome};
-use crate::poller::{Readiness, RtSig, Signal, SignalSource};
-use crate::{Errno, Fd, Table};
+use foldhash::fast::FixedState;
+use shared_ring::poller::{Readiness, RtSig, Signal, SignalSource};
+use shared_ring::{Errno, Fd};
+
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::poller::readiness;
+use crate::state::{DescriptorKind, SimState, WaitOutcome};
 
 /// The real-time signal poller on a simulated machine.
 pub type SimRtSig = RtSig<SimSignals, Machine>;
 
-impl SimRtSig {
-    /// Creates an empty set on a machine, with a queue of at most `max` signals.
-    pub fn simulated(machine: &Machine, max: usize) -> Self {
-        machine.state().signalling =
+impl Machine {
+    /// Creates an empty set of descriptors that signal, with a queue of at most `max` signals. A machine
+    /// has one such set.
+    pub fn rt_sig(&self, max: usize) -> SimRtSig {
+        self.state().signalling =
             Signalling::Queued(SimSignalQueue { max, ..SimSignalQueue::default() });
-        RtSig::over(SimSignals { machine: machine.clone() }, machine.clone())
+        RtSig::over(SimSignals { machine: self.clone() }, self.clone())
     }
 }
 
@@ -36,8 +39,8 @@ pub(super) enum Signalling {
 /// A thread's queue of real-time signals.
 #[derive(Default)]
 pub(super) struct SimSignalQueue {
-    /// The mark of each descriptor that signals, plus one.
-    marks: Table<u8>,
+    /// The mark of each descriptor that signals.
+    marks: HashMap<Fd, u8, FixedState>,
     signals: VecDeque<(Fd, u8, Readiness)>,
     max: usize,
     overflowed: bool,
@@ -68,7 +71,7 @@ impl SimState {
     fn queue_signals(&mut self, blocks: bool) {
         let mut wakers = Vec::new();
         while let Some(fd) = self.take_changed() {
-            let Some(mark) = self.queue().marks.at(fd.index()).checked_sub(1) else { continue };
+            let Some(&mark) = self.queue().marks.get(&fd) else { continue };
             if !blocks && matches!(self.kind(fd, "poll"), Ok(DescriptorKind::Event(_))) {
                 wakers.push(fd);
                 continue;
@@ -132,12 +135,12 @@ impl SignalSource for SimSignals {
         state.kind(fd, "fcntl")?;
         // Earlier changes are not signalled.
         state.queue_signals(false);
-        *state.queue().marks.at(fd.index()) = mark + 1;
+        state.queue().marks.insert(fd, mark);
         Ok(())
     }
 
     fn ignore(&mut self, fd: Fd) {
-        *self.machine.state().queue().marks.at(fd.index()) = 0;
+        self.machine.state().queue().marks.remove(&fd);
     }
 
     fn forget(&mut self, fd: Fd) {

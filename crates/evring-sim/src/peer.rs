@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::fault::Fault;
-use super::state::SimState;
-use super::stream::{End, Owner};
+use crate::fault::Fault;
+use crate::state::SimState;
+use crate::stream::{End, Owner};
 
 /// A client or a server on the other side of the network.
 pub trait Peer {

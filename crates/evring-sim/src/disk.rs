@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-
 use std::time::Duration;
 
 use rustix::io::Errno;
+use shared_ring::{Access, FileKind, Listing, Metadata, WriteAt};
 
-use super::rng::SimRng;
-
-use crate::{Access, FileKind, Listing, Metadata, WriteAt};
+use crate::rng::SimRng;
 
 #[derive(Debug)]
 enum Node {

@@ -5,8 +5,8 @@ mod descriptors;
 mod listeners;
 mod time;
 
-pub(in crate::sim) use descriptors::DescriptorKind;
-pub(in crate::sim) use time::{Event, WaitOutcome};
+pub(crate) use descriptors::DescriptorKind;
+pub(crate) use time::{Event, WaitOutcome};
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,26 +14,27 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use crate::sim::disk::FileTree;
-use crate::sim::memory::MemoryHold;
-use crate::sim::plan::Plan;
-use crate::sim::rng::SimRng;
-use crate::sim::signals::Signalling;
-use crate::sim::stream::{Connection, End};
-use crate::sim::trace::Trace;
-use crate::sim::usage::UsageTracker;
-use crate::{Fd, Waker};
+use shared_ring::{Fd, Waker};
+
+use crate::disk::FileTree;
+use crate::memory::MemoryHold;
+use crate::plan::Plan;
+use crate::rng::SimRng;
+use crate::signals::Signalling;
+use crate::stream::{Connection, End};
+use crate::trace::Trace;
+use crate::usage::UsageTracker;
 use descriptors::Descriptor;
 use listeners::Listener;
 use time::Actor;
 
 /// The state of the simulated machine and its network.
-pub(in crate::sim) struct SimState {
-    pub(in crate::sim) rng: SimRng,
-    pub(in crate::sim) disk: FileTree,
-    pub(in crate::sim) trace: Trace,
+pub(crate) struct SimState {
+    pub(crate) rng: SimRng,
+    pub(crate) disk: FileTree,
+    pub(crate) trace: Trace,
     start: Instant,
-    pub(in crate::sim) now: Duration,
+    pub(crate) now: Duration,
     descriptors: Vec<Descriptor>,
     max_descriptors: usize,
     room: Option<usize>,
@@ -46,16 +47,16 @@ pub(in crate::sim) struct SimState {
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     serial: u64,
     /// Descriptors that have changed.
-    pub(in crate::sim) changed_fds: Vec<u32>,
+    pub(crate) changed_fds: Vec<u32>,
     /// Operations and file work that are due.
-    pub(in crate::sim) due: Vec<u64>,
-    pub(in crate::sim) due_work: Vec<u64>,
+    pub(crate) due: Vec<u64>,
+    pub(crate) due_work: Vec<u64>,
     /// File operations that are slow or hang: the completion, and the descriptor in use.
-    pub(in crate::sim) blocked: Vec<(Event, Fd)>,
+    pub(crate) blocked: Vec<(Event, Fd)>,
     /// Memory of file operations that were abandoned when their ring was closed.
-    pub(in crate::sim) abandoned_memory: Vec<MemoryHold>,
+    pub(crate) abandoned_memory: Vec<MemoryHold>,
     /// Files of operations that were abandoned because a file operation hangs.
-    pub(in crate::sim) abandoned_files: Vec<Fd>,
+    pub(crate) abandoned_files: Vec<Fd>,
     /// The wakers' counters.
     wakers: Vec<(u32, Arc<AtomicU64>)>,
     /// Woken when file work is done.
@@ -69,16 +70,16 @@ pub(in crate::sim) struct SimState {
     calls: u64,
     on_end: Option<Box<dyn FnOnce()>>,
     /// Operations that were in flight when their kernel was dropped.
-    pub(in crate::sim) unfinished: Vec<String>,
+    pub(crate) unfinished: Vec<String>,
     failure: Option<String>,
-    pub(in crate::sim) usage: UsageTracker,
-    pub(in crate::sim) signalling: Signalling,
+    pub(crate) usage: UsageTracker,
+    pub(crate) signalling: Signalling,
     /// A signal handler runs while the kernel is in the middle of its work.
-    pub(in crate::sim) ring_is_busy: bool,
+    pub(crate) ring_is_busy: bool,
 }
 
 impl SimState {
-    pub(in crate::sim) fn new(plan: &Plan) -> Self {
+    pub(crate) fn new(plan: &Plan) -> Self {
         let mut rng = SimRng::new(plan.seed, plan.faults, plan.max_faults);
         let num_addresses = [1, 2, 5, 20][rng.below(4)];
         SimState {
@@ -119,12 +120,12 @@ impl SimState {
         }
     }
 
-    pub(in crate::sim) fn instant(&self) -> Instant {
+    pub(crate) fn instant(&self) -> Instant {
         self.start + self.now
     }
 
     /// Notes that the program has broken a rule; only the first failure is kept.
-    pub(in crate::sim) fn fail(&mut self, message: impl Into<String>) {
+    pub(crate) fn fail(&mut self, message: impl Into<String>) {
         if self.failure.is_none() {
             let message = message.into();
             self.note(|| format!("FAILURE: {message}"));
@@ -132,37 +133,37 @@ impl SimState {
         }
     }
 
-    pub(in crate::sim) fn failure(&self) -> Option<&str> {
+    pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    pub(in crate::sim) fn note(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
         self.trace.note(self.now, line);
     }
 
-    pub(in crate::sim) fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
 
     /// Changes a file, as another program might.
-    pub(in crate::sim) fn change(&mut self, node: u32) {
+    pub(crate) fn change(&mut self, node: u32) {
         let wall = self.wall();
         self.disk.change(node, wall, &mut self.rng);
         self.note(|| format!("file {node} changes"));
     }
 
     /// Returns the time of day.
-    pub(in crate::sim) fn wall(&self) -> Duration {
+    pub(crate) fn wall(&self) -> Duration {
         Duration::from_secs(1_700_000_000) + self.now
     }
 
     /// Returns whether peers should finish.
-    pub(in crate::sim) fn is_late(&self) -> bool {
+    pub(crate) fn is_late(&self) -> bool {
         self.steps >= self.max_steps
     }
 
     /// Frees most memory after a run. Abandoned operations are leaked, and own the machine.
-    pub(in crate::sim) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.abandoned_memory.clear();
         self.disk = FileTree::new();
         self.connections.clear();
@@ -170,7 +171,7 @@ impl SimState {
         self.events.clear();
     }
 
-    pub(in crate::sim) fn set_on_end(&mut self, on_end: Box<dyn FnOnce()>) {
+    pub(crate) fn set_on_end(&mut self, on_end: Box<dyn FnOnce()>) {
         self.on_end = Some(on_end);
     }
 }

@@ -1,6 +1,6 @@
 //! Randomness from one seed.
 
-use crate::sim::fault::{Fault, Faults};
+use crate::fault::{Fault, Faults};
 
 /// The only source of randomness of a run.
 #[derive(Debug)]

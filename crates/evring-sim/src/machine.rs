@@ -10,21 +10,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
-
-use super::disk::ROOT;
-use super::fault::Fault;
-use super::memory::MemoryHold;
-use super::peer::{Net, Next, Peer};
-use super::plan::{Plan, Unsupported};
-use super::state::{DescriptorKind, SimState};
-use super::stream::Owner;
-use super::work::SimOffload;
-use crate::file_op;
-use crate::nonblocking::FileRange;
-use crate::{
-    Access, BufferSizes, CallJob, Fd, File, FileJob, FileOp, FileOutcome, Host, ListenOptions,
-    Metadata, PathAt, Socket, System, WakeSignal, Waker, WriteAt,
+use shared_ring::author::{CallJob, EventCounter, FileJob, System, WakeSignal};
+use shared_ring::nonblocking::FileRange;
+use shared_ring::{
+    Access, BufferSizes, Fd, File, FileOp, FileOutcome, Host, ListenOptions, Metadata, PathAt,
+    Socket, Waker, WriteAt,
 };
+
+use crate::disk::ROOT;
+use crate::fault::Fault;
+use crate::memory::MemoryHold;
+use crate::number;
+use crate::peer::{Net, Next, Peer};
+use crate::plan::{Plan, Unsupported};
+use crate::state::{DescriptorKind, SimState};
+use crate::stream::Owner;
+use crate::work::SimOffload;
 
 /// A simulated machine; clones share it.
 ///
@@ -32,6 +33,24 @@ use crate::{
 /// process, where the same numbers may name other files.
 #[derive(Clone)]
 pub struct Machine(Rc<RefCell<SimState>>, Option<Unsupported>);
+
+/// The counter of a waker.
+#[derive(Debug)]
+struct SimCounter(Fd, Arc<AtomicU64>);
+
+impl EventCounter for SimCounter {
+    fn fd(&self) -> Fd {
+        self.0
+    }
+
+    fn add_one(&self) {
+        self.1.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn reset(&self) {
+        self.1.store(0, Ordering::Release);
+    }
+}
 
 /// The owner of an open file.
 struct FileOwner(Machine, Fd);
@@ -294,25 +313,28 @@ impl Machine {
     pub(super) fn do_work(&self, work: &FileJob) -> Result<FileOutcome, Errno> {
         let open = |at: &PathAt<Fd>, access| {
             let fd = self.open(at.root, at.path.to_bytes(), access)?;
-            Ok(self.file(Socket::of(fd)))
+            Ok(self.file(number::socket(fd)))
         };
         match work {
             FileOp::Open(at, access) => {
                 let file = open(at, *access)?;
-                let meta = self.meta(file.fd())?;
+                let meta = self.meta(number::of(&file))?;
                 Ok(FileOutcome::Opened(Box::new((file, meta))))
             }
-            FileOp::Stat(at) => self.meta(open(at, Access::Read)?.fd()).map(FileOutcome::Stat),
+            FileOp::Stat(at) => {
+                self.meta(number::of(&open(at, Access::Read)?)).map(FileOutcome::Stat)
+            }
             FileOp::List(at) => {
                 let file = open(at, Access::Read)?;
                 let mut state = self.state();
-                let node = state.file(file.fd(), "list")?;
+                let node = state.file(number::of(&file), "list")?;
                 let listing = state.disk.list(node);
                 drop(state);
                 listing.map(FileOutcome::Listed)
             }
             FileOp::Read(file, range) => {
-                let (mut bytes, whole) = (Vec::new(), file_op::len(range));
+                let (mut bytes, whole) =
+                    (Vec::new(), (range.end - range.start).min(u32::MAX.into()) as u32);
                 while bytes.len() < whole as usize {
                     let offset = range.start + bytes.len() as u64;
                     let len = whole - bytes.len() as u32;
@@ -354,7 +376,7 @@ impl Machine {
         let add = move |n| {
             counter.fetch_add(n, Ordering::AcqRel);
         };
-        Ok((Socket::of(fd), add))
+        Ok((number::socket(fd), add))
     }
 
     /// Makes one of the few system calls that the machine has: getrandom, read and pread64.
@@ -364,7 +386,7 @@ impl Machine {
         // which are not accessed otherwise.
         let memory =
             |start: usize, len| unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
-        let fd = Fd::from_raw(a as i32);
+        let fd = number::fd(a as i32);
         match i64::from(job.number) {
             libc::SYS_getrandom => {
                 let mut state = self.state();
@@ -411,19 +433,19 @@ impl Host for Machine {
         let (listener, at) = state.listen(at, options.backlog as usize, Owner::Queue)?;
         let fd = state.open(DescriptorKind::Listener(listener))?;
         state.set_listener_owner(listener, Owner::Descriptor(fd.raw() as u32));
-        Ok((Socket::of(fd), at))
+        Ok((number::socket(fd), at))
     }
 
     fn accept(&mut self, listener: &Socket) -> Result<Socket, Errno> {
         self.may_be_signalled(false);
         self.interrupted()?;
-        self.state().accept(listener.number()).map(Socket::of)
+        self.state().accept(number::of(listener)).map(number::socket)
     }
 
     fn backlog(&mut self, listener: &Socket, length: u32) -> io::Result<()> {
         self.may_be_signalled(false);
         let mut state = self.state();
-        if let DescriptorKind::Listener(listener) = *state.kind(listener.number(), "listen")? {
+        if let DescriptorKind::Listener(listener) = *state.kind(number::of(listener), "listen")? {
             state.set_backlog(listener, length as usize);
         }
         Ok(())
@@ -436,13 +458,13 @@ impl Host for Machine {
         _buffers: BufferSizes,
     ) -> io::Result<Socket> {
         self.may_be_signalled(false);
-        Ok(Socket::of(self.state().open(DescriptorKind::Fresh)?))
+        Ok(number::socket(self.state().open(DescriptorKind::Fresh)?))
     }
 
     fn shutdown(&mut self, socket: &Socket) {
         self.may_be_signalled(false);
         let mut state = self.state();
-        if let Ok(end) = state.connected(socket.number(), "shutdown") {
+        if let Ok(end) = state.connected(number::of(socket), "shutdown") {
             state.note(|| format!("shutdown {socket:?}"));
             state.finish(end);
         }
@@ -450,39 +472,39 @@ impl Host for Machine {
 
     fn reset_on_close(&mut self, socket: &Socket) {
         self.may_be_signalled(false);
-        self.state().reset_on_close(socket.number());
+        self.state().reset_on_close(number::of(socket));
     }
 
     fn close_unused(&mut self, socket: Socket) {
         self.may_be_signalled(false);
-        self.state().close(socket.number());
+        self.state().close(number::of(&socket));
     }
 
     fn peer_addr(&self, socket: &Socket) -> Option<SocketAddr> {
         self.may_be_signalled(false);
         let mut state = self.state();
-        let end = state.connected(socket.number(), "getpeername").ok()?;
+        let end = state.connected(number::of(socket), "getpeername").ok()?;
         Some(state.connection_of(end).address[usize::from(end.other().side)])
     }
 
     fn unacked_bytes(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
         let mut state = self.state();
-        let Ok(end) = state.connected(socket.number(), "ioctl") else { return 0 };
+        let Ok(end) = state.connected(number::of(socket), "ioctl") else { return 0 };
         state.connection_of(end).unacked_bytes(end.side) as u64
     }
 
     fn unread(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
         let mut state = self.state();
-        let Ok(end) = state.connected(socket.number(), "ioctl") else { return 0 };
+        let Ok(end) = state.connected(number::of(socket), "ioctl") else { return 0 };
         state.connection_of(end).readable_bytes(end.side) as u64
     }
 
     fn idle_time(&self, socket: &Socket) -> Option<Duration> {
         self.may_be_signalled(false);
         let mut state = self.state();
-        let (end, now) = (state.connected(socket.number(), "getsockopt").ok()?, state.now);
+        let (end, now) = (state.connected(number::of(socket), "getsockopt").ok()?, state.now);
         let connection = state.connection_of(end);
         let last_activity = connection.last_activity[usize::from(end.side)];
         (!connection.is_broken()).then(|| now.saturating_sub(last_activity))
@@ -497,7 +519,7 @@ impl Host for Machine {
         };
         let fd = state.open(DescriptorKind::File(node, false))?;
         drop(state);
-        Ok(self.file(Socket::of(fd)))
+        Ok(self.file(number::socket(fd)))
     }
 
     fn clock(&self) -> Instant {
@@ -525,7 +547,7 @@ impl System for Machine {
         let counter = Arc::new(AtomicU64::new(0));
         let fd = state.open(DescriptorKind::Event(Arc::clone(&counter)))?;
         state.add_waker(fd, Arc::clone(&counter));
-        Ok(Waker::simulated(fd, counter))
+        Ok(Waker::of(SimCounter(fd, counter)))
     }
 
     fn offload(&self, waker: Waker) -> SimOffload {
@@ -615,7 +637,7 @@ impl System for Machine {
     }
 
     fn file(&self, opened: Socket) -> File {
-        let fd = opened.number();
-        File::owned_by(fd, FileOwner(self.clone(), fd))
+        let owner = FileOwner(self.clone(), number::of(&opened));
+        File::of(opened, owner)
     }
 }

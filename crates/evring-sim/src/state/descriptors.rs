@@ -5,23 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
+use shared_ring::{Fd, Waker};
 
 use super::SimState;
-use crate::sim::fault::Fault;
-use crate::sim::stream::End;
-use crate::{Fd, Waker};
+use crate::fault::Fault;
+use crate::number;
+use crate::stream::End;
 
 /// First descriptor number; too high to be one of this process.
 const FIRST: u32 = 1024;
 
 /// Returns the descriptor of a place in the table.
 fn fd_at(at: usize) -> Fd {
-    Fd::from_raw((FIRST + at as u32) as i32)
+    number::fd((FIRST + at as u32) as i32)
 }
 
 /// The object behind a descriptor.
 #[derive(Debug)]
-pub(in crate::sim) enum DescriptorKind {
+pub(crate) enum DescriptorKind {
     Listener(u32),
     /// An unconnected socket.
     Fresh,
@@ -44,7 +45,7 @@ pub(super) struct Descriptor {
 }
 
 impl SimState {
-    pub(in crate::sim) fn open(&mut self, kind: DescriptorKind) -> Result<Fd, Errno> {
+    pub(crate) fn open(&mut self, kind: DescriptorKind) -> Result<Fd, Errno> {
         let free = self.descriptors.iter().position(|d| d.kind.is_none());
         let at = free.unwrap_or(self.descriptors.len());
         if at >= self.max_descriptors {
@@ -65,11 +66,7 @@ impl SimState {
     }
 
     /// Returns the object behind a descriptor. The run fails if the descriptor is not open.
-    pub(in crate::sim) fn kind(
-        &mut self,
-        fd: Fd,
-        call: &str,
-    ) -> Result<&mut DescriptorKind, Errno> {
+    pub(crate) fn kind(&mut self, fd: Fd, call: &str) -> Result<&mut DescriptorKind, Errno> {
         if self.at(fd).is_none() {
             self.fail(format!("{call}: {fd:?} is not open"));
             return Err(Errno::BADF);
@@ -78,7 +75,7 @@ impl SimState {
     }
 
     /// Returns the connection of a descriptor.
-    pub(in crate::sim) fn connected(&mut self, fd: Fd, call: &str) -> Result<End, Errno> {
+    pub(crate) fn connected(&mut self, fd: Fd, call: &str) -> Result<End, Errno> {
         match self.kind(fd, call)? {
             DescriptorKind::Connected(end) => Ok(*end),
             DescriptorKind::Refused(_) | DescriptorKind::Fresh | DescriptorKind::Connecting(..) => {
@@ -92,7 +89,7 @@ impl SimState {
         }
     }
 
-    pub(in crate::sim) fn file(&mut self, fd: Fd, call: &str) -> Result<u32, Errno> {
+    pub(crate) fn file(&mut self, fd: Fd, call: &str) -> Result<u32, Errno> {
         match self.kind(fd, call)? {
             DescriptorKind::File(node, _) => Ok(*node),
             other => {
@@ -104,14 +101,14 @@ impl SimState {
     }
 
     /// Returns the file of a descriptor that was opened for writing.
-    pub(in crate::sim) fn writable_file(&mut self, fd: Fd) -> Result<u32, Errno> {
+    pub(crate) fn writable_file(&mut self, fd: Fd) -> Result<u32, Errno> {
         match self.kind(fd, "write")? {
             DescriptorKind::File(node, true) => Ok(*node),
             _ => Err(Errno::BADF),
         }
     }
 
-    pub(in crate::sim) fn close(&mut self, fd: Fd) {
+    pub(crate) fn close(&mut self, fd: Fd) {
         let Some(descriptor) = self.at(fd) else {
             return self.fail(format!("{fd:?} is closed but not open"));
         };
@@ -141,18 +138,18 @@ impl SimState {
         self.at(fd).expect("the descriptor is open").kind = None;
     }
 
-    pub(in crate::sim) fn reset_on_close(&mut self, fd: Fd) {
+    pub(crate) fn reset_on_close(&mut self, fd: Fd) {
         if self.kind(fd, "setsockopt").is_ok() {
             self.at(fd).expect("the descriptor is open").resets = true;
         }
     }
 
-    pub(in crate::sim) fn all_open(&self) -> impl Iterator<Item = &DescriptorKind> {
+    pub(crate) fn all_open(&self) -> impl Iterator<Item = &DescriptorKind> {
         self.descriptors.iter().filter_map(|descriptor| descriptor.kind.as_ref())
     }
 
     /// Returns the accepted connections and their descriptors.
-    pub(in crate::sim) fn accepted(&self) -> impl Iterator<Item = (Fd, End)> {
+    pub(crate) fn accepted(&self) -> impl Iterator<Item = (Fd, End)> {
         let open = self.descriptors.iter().enumerate();
         open.filter_map(|(at, descriptor)| match descriptor.kind {
             Some(DescriptorKind::Connected(end)) if end.side == 1 => Some((fd_at(at), end)),
@@ -161,7 +158,7 @@ impl SimState {
     }
 
     /// Describes the open descriptors, except wakers and the files of abandoned operations.
-    pub(in crate::sim) fn open_descriptors(&self) -> Vec<String> {
+    pub(crate) fn open_descriptors(&self) -> Vec<String> {
         let open = self.descriptors.iter().enumerate();
         open.filter_map(|(at, d)| Some((at, d.kind.as_ref()?)))
             .filter(|(at, kind)| match kind {
@@ -174,7 +171,7 @@ impl SimState {
     }
 
     /// Notes that a descriptor has changed.
-    pub(in crate::sim) fn mark_changed(&mut self, fd: u32) {
+    pub(crate) fn mark_changed(&mut self, fd: u32) {
         let descriptor = &mut self.descriptors[(fd - FIRST) as usize];
         if !descriptor.is_changed {
             descriptor.is_changed = true;
@@ -183,26 +180,26 @@ impl SimState {
     }
 
     /// Takes a random changed descriptor.
-    pub(in crate::sim) fn take_changed(&mut self) -> Option<Fd> {
+    pub(crate) fn take_changed(&mut self) -> Option<Fd> {
         if self.changed_fds.is_empty() {
             return None;
         }
         let at = self.rng.below(self.changed_fds.len());
         let fd = self.changed_fds.swap_remove(at);
         self.descriptors[(fd - FIRST) as usize].is_changed = false;
-        Some(Fd::from_raw(fd as i32))
+        Some(number::fd(fd as i32))
     }
 
-    pub(in crate::sim) fn add_waker(&mut self, fd: Fd, counter: Arc<AtomicU64>) {
+    pub(crate) fn add_waker(&mut self, fd: Fd, counter: Arc<AtomicU64>) {
         self.wakers.push((fd.raw() as u32, counter));
     }
 
-    pub(in crate::sim) fn set_worker(&mut self, worker: Waker) {
+    pub(crate) fn set_worker(&mut self, worker: Waker) {
         self.worker = Some(worker);
     }
 
     /// Marks the wakers that were woken as changed.
-    pub(in crate::sim) fn check_wakers(&mut self) {
+    pub(crate) fn check_wakers(&mut self) {
         for at in 0..self.wakers.len() {
             if self.wakers[at].1.load(Ordering::Acquire) > 0 {
                 self.mark_changed(self.wakers[at].0);

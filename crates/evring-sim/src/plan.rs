@@ -1,7 +1,8 @@
 //! The parameters of a run.
 
-use super::fault::Faults;
-use crate::uring::Feature;
+use shared_ring::author::Feature;
+
+use crate::fault::Faults;
 
 /// The parameters of a run, apart from the program and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]

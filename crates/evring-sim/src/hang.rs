@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::fault::Fault;
-use super::state::{Event, SimState};
-use crate::Fd;
+use shared_ring::Fd;
+
+use crate::fault::Fault;
+use crate::state::{Event, SimState};
 
 /// Maximum time of a file operation on a [slow disk](Fault::SlowDisk), in microseconds.
 const MAX_SLOW_MICROS: usize = 40_000_000;
@@ -12,7 +13,7 @@ const MAX_SLOW_MICROS: usize = 40_000_000;
 impl SimState {
     /// Starts a file operation that uses a descriptor and usually takes less than `max_micros`.
     /// Returns the time of `completion`, or `None` if it never happens.
-    pub(in crate::sim) fn start_file_op(
+    pub(crate) fn start_file_op(
         &mut self,
         fd: Fd,
         max_micros: usize,
@@ -37,17 +38,17 @@ impl SimState {
     }
 
     /// Notes that a file operation has ended.
-    pub(in crate::sim) fn end_file_op(&mut self, completion: Event) {
+    pub(crate) fn end_file_op(&mut self, completion: Event) {
         self.blocked.retain(|(other, _)| *other != completion);
     }
 
     /// Returns whether a file operation is slow or hangs.
-    pub(in crate::sim) fn is_blocked(&self, completion: Event) -> bool {
+    pub(crate) fn is_blocked(&self, completion: Event) -> bool {
         self.blocked.iter().any(|(other, _)| *other == completion)
     }
 
     /// Returns whether a file operation that is slow or hangs uses a descriptor.
-    pub(in crate::sim) fn is_used_by_blocked(&self, fd: Fd) -> bool {
+    pub(crate) fn is_used_by_blocked(&self, fd: Fd) -> bool {
         self.blocked.iter().any(|(_, used)| *used == fd)
     }
 }

@@ -1,20 +1,24 @@
 //! A simulated poller, level-triggered or edge-triggered.
 
+use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use super::fault::Fault;
-use super::machine::Machine;
-use super::state::{DescriptorKind, SimState, WaitOutcome};
-use super::stream::End;
-use crate::interest::HintSource;
-use crate::poller::{DevPoll, InterestPoller, PollNow, Poller, Readiness};
-use crate::{Errno, Fd, Table};
+use foldhash::fast::FixedState;
+use shared_ring::interest::HintSource;
+use shared_ring::poller::{DevPoll, InterestPoller, PollNow, Poller, Readiness};
+use shared_ring::{Errno, Fd};
+
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::number;
+use crate::state::{DescriptorKind, SimState, WaitOutcome};
+use crate::stream::End;
 
 /// A simulated interest set.
 pub struct SimPoller<const EDGE: bool> {
     machine: Machine,
-    interests: Table<Readiness>,
+    interests: HashMap<Fd, Readiness, FixedState>,
     members: Vec<Fd>,
     /// Edge-triggered only: descriptors that have changed.
     changed: Vec<Fd>,
@@ -29,7 +33,7 @@ impl<const EDGE: bool> SimPoller<EDGE> {
     pub fn new(machine: &Machine) -> Self {
         SimPoller {
             machine: machine.clone(),
-            interests: Table::default(),
+            interests: HashMap::default(),
             members: Vec::new(),
             changed: Vec::new(),
             system_calls: 0,
@@ -39,7 +43,7 @@ impl<const EDGE: bool> SimPoller<EDGE> {
     /// Collects events. Returns whether there are any.
     fn collect(&mut self, state: &mut SimState, out: &mut Vec<(Fd, Readiness)>) -> bool {
         while let Some(fd) = state.take_changed() {
-            let interest = self.interests.get(fd.index()).copied().unwrap_or_default();
+            let interest = self.interests.get(&fd).copied().unwrap_or_default();
             if EDGE && !interest.is_empty() && !self.changed.contains(&fd) {
                 self.changed.push(fd);
             }
@@ -64,7 +68,7 @@ impl<const EDGE: bool> SimPoller<EDGE> {
     }
 
     fn report(&self, state: &mut SimState, fd: Fd, out: &mut Vec<(Fd, Readiness)>) {
-        let interest = self.interests.get(fd.index()).copied().unwrap_or_default();
+        let interest = self.interests.get(&fd).copied().unwrap_or_default();
         let mut ready = readiness(state, fd);
         if ready != Readiness::all() {
             // Only edge-triggered sets report the end of a stream.
@@ -124,7 +128,7 @@ impl PollNow for Machine {
         let mut state = self.state();
         state.enter();
         for entry in array {
-            let ready = readiness(&mut state, Fd::from_raw(entry.fd));
+            let ready = readiness(&mut state, number::fd(entry.fd));
             let flags = [
                 (Readiness::READ, libc::POLLIN),
                 (Readiness::WRITE, libc::POLLOUT),
@@ -142,26 +146,24 @@ impl PollNow for Machine {
 /// /dev/poll on a simulated machine.
 pub type SimDevPoll = DevPoll<SimPoller<true>, Machine>;
 
-impl SimDevPoll {
-    /// Creates an empty set on a machine.
-    pub fn simulated(machine: &Machine) -> Self {
-        DevPoll::over(SimPoller::new(machine), machine.clone())
+impl Machine {
+    /// Opens an empty set of /dev/poll.
+    pub fn dev_poll(&self) -> SimDevPoll {
+        DevPoll::over(SimPoller::new(self), self.clone())
+    }
+
+    /// Creates empty sets of declared interests, with a queue of at most `hints` hints.
+    pub fn interests(&self, hints: usize) -> SimInterest {
+        InterestPoller::over(SimPoller::new(self), self.clone(), hints)
     }
 }
 
 /// Declared interests (Banga) on a simulated machine.
 pub type SimInterest = InterestPoller<SimPoller<true>, Machine>;
 
-impl SimInterest {
-    /// Creates empty sets on a machine, with a queue of at most `hints` hints.
-    pub fn simulated(machine: &Machine, hints: usize) -> Self {
-        InterestPoller::over(SimPoller::new(machine), machine.clone(), hints)
-    }
-}
-
 impl HintSource for SimPoller<true> {
     fn watch(&mut self, fd: Fd, _wanted: i16, _one: bool) -> io::Result<bool> {
-        let is_new = self.interests.at(fd.index()).is_empty();
+        let is_new = self.interests.get(&fd).is_none_or(Readiness::is_empty);
         self.set(fd, Readiness::READ | Readiness::WRITE)?;
         Ok(is_new)
     }
@@ -198,7 +200,7 @@ unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
         self.system_calls += 1;
         let mut state = self.machine.state();
         state.kind(fd, "epoll_ctl")?;
-        let previous = std::mem::replace(self.interests.at(fd.index()), want);
+        let previous = self.interests.insert(fd, want).unwrap_or_default();
         if previous.is_empty() && !want.is_empty() {
             self.members.push(fd);
         } else if want.is_empty() {
@@ -211,7 +213,7 @@ unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
     }
 
     fn forget(&mut self, fd: Fd) {
-        *self.interests.at(fd.index()) = Readiness::empty();
+        self.interests.remove(&fd);
         self.members.retain(|member| *member != fd);
         self.changed.retain(|changed| *changed != fd);
     }

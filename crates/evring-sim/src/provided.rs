@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-use super::memory::MemoryHold;
+use crate::memory::MemoryHold;
 
 /// A ring of provided buffers as the kernel sees it.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::SimState;
-use crate::sim::fault::Fault;
-use crate::sim::memory;
-use crate::sim::peer::{Net, Next, Peer};
-use crate::sim::stream::Owner;
+use crate::fault::Fault;
+use crate::memory;
+use crate::peer::{Net, Next, Peer};
+use crate::stream::Owner;
 
 /// A peer and its scheduling state.
 pub(super) struct Actor {
@@ -20,7 +20,7 @@ pub(super) struct Actor {
 
 /// A timed event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::sim) enum Event {
+pub(crate) enum Event {
     /// A peer runs.
     Peer(u32),
     /// An attempt to connect succeeds or fails.
@@ -33,7 +33,7 @@ pub(in crate::sim) enum Event {
 
 /// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sim) enum WaitOutcome {
+pub(crate) enum WaitOutcome {
     /// An event happened.
     Event,
     /// The timeout expired.
@@ -51,18 +51,18 @@ impl SimState {
     const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 
     /// Adds a peer. The run does not wait for peers that only serve.
-    pub(in crate::sim) fn add_peer(&mut self, peer: Box<dyn Peer>, serves: bool) -> u32 {
+    pub(crate) fn add_peer(&mut self, peer: Box<dyn Peer>, serves: bool) -> u32 {
         let at = self.actors.len() as u32;
         self.actors.push(Actor { peer: Some(peer), is_runnable: false, is_done: false, serves });
         self.schedule_peer(at);
         at
     }
 
-    pub(in crate::sim) fn num_peers(&self) -> u32 {
+    pub(crate) fn num_peers(&self) -> u32 {
         self.actors.len() as u32
     }
 
-    pub(in crate::sim) fn schedule_peer(&mut self, peer: u32) {
+    pub(crate) fn schedule_peer(&mut self, peer: u32) {
         let actor = &mut self.actors[peer as usize];
         if !actor.is_runnable && !actor.is_done {
             actor.is_runnable = true;
@@ -70,14 +70,14 @@ impl SimState {
         }
     }
 
-    pub(in crate::sim) fn after(&mut self, time: Duration, event: Event) {
+    pub(crate) fn after(&mut self, time: Duration, event: Event) {
         self.serial += 1;
         self.events.push(Reverse((self.now + time, self.serial, event)));
     }
 
     /// Runs a random peer, or delivers bytes of a random connection. Returns false if there is
     /// none.
-    pub(in crate::sim) fn tick(&mut self) -> bool {
+    pub(crate) fn tick(&mut self) -> bool {
         let choices = self.runnable.len() + self.wires.len();
         if choices == 0 || self.failure.is_some() {
             return false;
@@ -137,7 +137,7 @@ impl SimState {
     }
 
     /// Notes that a peer stalls, on all its connections.
-    pub(in crate::sim) fn note_stall(&mut self, at: u32, time: Duration) {
+    pub(crate) fn note_stall(&mut self, at: u32, time: Duration) {
         for connection in self.connections.iter_mut().flatten() {
             connection.has_stalled |= connection.owners.contains(&Owner::Peer(at));
         }
@@ -156,7 +156,7 @@ impl SimState {
     }
 
     /// Advances the clock to the next event or to `until`, whichever is earlier.
-    pub(in crate::sim) fn advance_clock(&mut self, until: Option<Duration>) -> WaitOutcome {
+    pub(crate) fn advance_clock(&mut self, until: Option<Duration>) -> WaitOutcome {
         let next = self.events.peek().map(|Reverse((at, ..))| *at);
         match (next, until) {
             (Some(at), until) if until.is_none_or(|until| at <= until) => {
@@ -199,7 +199,7 @@ impl SimState {
     }
 
     /// Begins a system call: a little time passes, and a few peers run.
-    pub(in crate::sim) fn enter(&mut self) {
+    pub(crate) fn enter(&mut self) {
         self.calls += 1;
         if self.calls > Self::MAX_IDLE_CALLS {
             let waiting = self.waiting_peers();
@@ -215,14 +215,14 @@ impl SimState {
     }
 
     /// Fails the run if memory held by the kernel was freed; the kernel must not read it again.
-    pub(in crate::sim) fn check_freed(&mut self) {
+    pub(crate) fn check_freed(&mut self) {
         if let Some((start, len)) = memory::take_freed() {
             self.fail(format!("{len} bytes at {start:#x} were freed while the kernel held them"));
         }
     }
 
     /// Waits for an event: runs a peer, or advances the clock.
-    pub(in crate::sim) fn wait(&mut self, until: Option<Duration>) -> WaitOutcome {
+    pub(crate) fn wait(&mut self, until: Option<Duration>) -> WaitOutcome {
         if self.failure.is_some() {
             return WaitOutcome::Deadlock;
         }

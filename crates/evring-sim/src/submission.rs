@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
+use shared_ring::{Access, WriteAt};
 
-use super::memory::MemoryHold;
-use crate::{Access, WriteAt};
+use crate::memory::MemoryHold;
 
 /// A submission as io_uring_enter(2) reads it.
 #[repr(C)]

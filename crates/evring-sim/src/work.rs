@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::machine::Machine;
-use super::state::Event;
-use crate::offload::OffloadThreads;
-use crate::{Errno, Fd, FileJob, FileOp, Job, JobOutcome, Offload, Token};
+use shared_ring::author::{FileJob, Job, JobOutcome, Offload, OffloadThreads};
+use shared_ring::{Errno, Fd, FileOp, Token};
+
+use crate::machine::Machine;
+use crate::state::Event;
 
 /// Usual maximum time of a job, in microseconds.
 const MAX_JOB_MICROS: usize = 2_000;

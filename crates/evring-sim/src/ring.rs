@@ -7,20 +7,21 @@ use std::time::Duration;
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
 use rustix::io::Errno;
+use shared_ring::author::{Cqe, Entries, Feature, Ring, System};
+use shared_ring::nonblocking::FileRange;
+use shared_ring::{Access, Fd, Mode, Token, WriteAt};
 
-use super::fault::Fault;
-use super::machine::Machine;
-use super::memory::MemoryHold;
-use super::plan::Unsupported;
-use super::provided::Buffers;
-use super::state::{DescriptorKind, Event, WaitOutcome};
-use super::submission::{
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::memory::MemoryHold;
+use crate::number;
+use crate::plan::Unsupported;
+use crate::provided::Buffers;
+use crate::state::{DescriptorKind, Event, WaitOutcome};
+use crate::submission::{
     ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_BUFFER, CQE_MORE, RECV_MULTISHOT,
     SKIP_SUCCESS, Submission, open_access, socket_address,
 };
-use crate::nonblocking::FileRange;
-use crate::uring::{Cqe, Entries, Feature, Mode, Ring};
-use crate::{Access, Fd, System, Token, WriteAt};
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -164,7 +165,7 @@ impl SimRing {
             opcode::Connect::CODE => {
                 let address = holds.remove(0);
                 let to = socket_address(address.bytes());
-                let started = self.machine.state().start_connect(Fd::from_raw(sqe.fd), to);
+                let started = self.machine.state().start_connect(number::fd(sqe.fd), to);
                 if let Err(errno) = started {
                     return self.report(sqe.user_data, Err(errno));
                 }
@@ -187,7 +188,7 @@ impl SimRing {
 
     /// Begins a read of a waker's counter or of a file.
     fn read(&self, sqe: &Submission, into: MemoryHold) -> Task {
-        let file = Fd::from_raw(sqe.fd);
+        let file = number::fd(sqe.fd);
         let mut state = self.machine.state();
         match state.kind(file, "read") {
             Ok(DescriptorKind::Event(_)) => Task::Counter { into },
@@ -197,7 +198,7 @@ impl SimRing {
 
     fn begin(&mut self, sqe: &Submission, task: Task) {
         self.serial += 1;
-        let (serial, fd) = (self.serial, Fd::from_raw(sqe.fd));
+        let (serial, fd) = (self.serial, number::fd(sqe.fd));
         let is_timed = task.is_timed();
         let is_inline = matches!(task, Task::Send { .. } | Task::Poll { .. });
         let user_data = sqe.user_data;
@@ -235,7 +236,7 @@ impl SimRing {
     }
 
     fn close(&mut self, sqe: &Submission) {
-        let fd = Fd::from_raw(sqe.fd);
+        let fd = number::fd(sqe.fd);
         if let Some(op) = self.in_flight.iter().find(|op| op.fd == fd) {
             let token = Token::from_bits(op.user_data);
             self.fail(format!("{fd:?} is closed while {token:?} is in flight on it"));

@@ -4,34 +4,35 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use shared_ring::Fd;
 
 use super::descriptors::Descriptor;
 use super::{DescriptorKind, Event, SimState};
-use crate::Fd;
-use crate::sim::fault::Fault;
-use crate::sim::stream::{Connection, End, Owner};
+use crate::fault::Fault;
+use crate::number;
+use crate::stream::{Connection, End, Owner};
 
 impl SimState {
-    pub(in crate::sim) fn connection(&mut self, at: u32) -> &mut Connection {
+    pub(crate) fn connection(&mut self, at: u32) -> &mut Connection {
         self.connections[at as usize].as_mut().expect("the connection of an end exists")
     }
 
-    pub(in crate::sim) fn connection_of(&mut self, end: End) -> &mut Connection {
+    pub(crate) fn connection_of(&mut self, end: End) -> &mut Connection {
         self.connection(end.connection)
     }
 
-    pub(in crate::sim) fn set_owner(&mut self, end: End, owner: Owner) {
+    pub(crate) fn set_owner(&mut self, end: End, owner: Owner) {
         self.connection_of(end).owners[usize::from(end.side)] = owner;
     }
 
     /// Notes that a fault may end a connection early.
-    pub(in crate::sim) fn mark_disrupted(&mut self, connection: u32) {
+    pub(crate) fn mark_disrupted(&mut self, connection: u32) {
         self.connection(connection).is_disrupted = true;
     }
 
     /// Returns the address of a peer's next connection: one of a few clients, each with an IPv4
     /// address, also in its IPv4-mapped form, and a /64 of IPv6 addresses.
-    pub(in crate::sim) fn client_address(&mut self) -> IpAddr {
+    pub(crate) fn client_address(&mut self) -> IpAddr {
         let client = self.rng.below(self.num_addresses) as u8;
         let v4 = Ipv4Addr::new(10, 0, 1, client);
         match self.rng.below(4) {
@@ -45,7 +46,7 @@ impl SimState {
     }
 
     /// Opens a connection to a listener; its other end is queued for accept.
-    pub(in crate::sim) fn connect(
+    pub(crate) fn connect(
         &mut self,
         from: IpAddr,
         to: SocketAddr,
@@ -76,7 +77,7 @@ impl SimState {
         Ok(end)
     }
 
-    pub(in crate::sim) fn start_connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
+    pub(crate) fn start_connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
         self.serial += 1;
         let serial = self.serial;
         match self.kind(fd, "connect")? {
@@ -92,7 +93,7 @@ impl SimState {
     }
 
     pub(super) fn end_connect(&mut self, fd: u32, serial: u64) {
-        let descriptor = Fd::from_raw(fd as i32);
+        let descriptor = number::fd(fd as i32);
         let Some(Descriptor { kind: Some(DescriptorKind::Connecting(at, to)), .. }) =
             self.at(descriptor)
         else {
@@ -130,7 +131,7 @@ impl SimState {
         self.notify(owner);
     }
 
-    pub(in crate::sim) fn send(&mut self, end: End, bytes: &[u8]) -> Result<usize, Errno> {
+    pub(crate) fn send(&mut self, end: End, bytes: &[u8]) -> Result<usize, Errno> {
         let sent = self.connection_of(end).send(end.side, bytes);
         if sent.is_ok() {
             self.transmit(end);
@@ -138,7 +139,7 @@ impl SimState {
         sent
     }
 
-    pub(in crate::sim) fn receive(
+    pub(crate) fn receive(
         &mut self,
         end: End,
         max: usize,
@@ -193,13 +194,13 @@ impl SimState {
         self.notify_end(end.other());
     }
 
-    pub(in crate::sim) fn finish(&mut self, end: End) {
+    pub(crate) fn finish(&mut self, end: End) {
         self.connection_of(end).finish(end.side);
         self.notify_end(end.other());
     }
 
     /// Closes an end, with a reset if `resets` is set or bytes were not received.
-    pub(in crate::sim) fn close_end(&mut self, end: End, resets: bool) {
+    pub(crate) fn close_end(&mut self, end: End, resets: bool) {
         self.set_owner(end, Owner::Closed);
         if self.connection_of(end.other()).owners[usize::from(end.other().side)] == Owner::Closed {
             self.connections[end.connection as usize] = None;

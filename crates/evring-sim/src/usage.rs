@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 
-use super::machine::Machine;
-use super::state::{DescriptorKind, SimState};
-use crate::{BufferPool, Fd, GatherList, RxBuf};
+use shared_ring::{__sim, BufferPool, Fd, GatherList, RxBuf};
+
+use crate::machine::Machine;
+use crate::state::{DescriptorKind, SimState};
 
 /// The program's use of a machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,12 +76,12 @@ impl UsageTracker {
 
     pub(super) fn received(&mut self, bytes: &RxBuf) {
         if self.pool.strong_count() == 0 {
-            self.pool = Rc::downgrade(bytes.pool());
+            self.pool = Rc::downgrade(__sim::pool(bytes));
         }
     }
 
     pub(super) fn note_send(&mut self, data: &GatherList) {
-        self.largest_send = self.largest_send.max(data.held());
+        self.largest_send = self.largest_send.max(__sim::held(data));
     }
 }
 
