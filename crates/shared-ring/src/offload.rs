@@ -274,7 +274,7 @@ mod models {
             let waker = Waker::for_model();
             let mut threads = OffloadThreads::new(waker.clone());
             let token = Token::new(OpKind::File, 0, 0);
-            threads.post(token, FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            threads.post(token, Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1)));
             let withdrawn = threads.withdraw(token);
             while !withdrawn && threads.take().is_none() {
                 waker.drain();
