@@ -4,8 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 mechanisms=$(sed -n 's/^mechanisms = \[\(.*\)\]/\1/p' crates/evring/Cargo.toml | tr -d '",')
-echo "evring with testing"
-cargo check --quiet -p evring --features testing
 for crate in shared-ring send-core; do
     echo "$crate without io_uring"
     cargo check --quiet -p "$crate" --no-default-features

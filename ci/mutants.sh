@@ -66,7 +66,7 @@ suite() {
         # All except every_instruction.
         send-core:own) echo "--package send-core --lib $(for_each --test critical descriptors kernel masks \
             notifier sockets wrong broken_rules)" ;;
-        evring:own) echo "--package evring --features testing --lib --test mechanisms --test regressions" ;;
+        evring:own) echo "--package evring --lib --test mechanisms --test regressions" ;;
         httpd:own) echo "--package evring-httpd --lib $(for_each --test exchange vectors directories selection)" ;;
         *:simulation) echo "--package simulate --test simulation" ;;
         shared-ring:kernels) echo "--package shared-ring $(for_each --test full_table kernels \

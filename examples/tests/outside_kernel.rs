@@ -12,8 +12,8 @@ use evring::{Application, Config, MechanismLoop, Multiplexer, RemoteHandle, Root
 use evring_httpd::Site;
 use examples::{Echo, OwnPoll, PollKernel};
 use shared_ring::{
-    Batch, Call, EngineConfig, Errno, Executor, Fd, Host, Kernel, Op, OpKind, Outcome, Socket,
-    Submit, Submitted, Token,
+    Call, EngineConfig, Errno, Executor, Fd, Host, Kernel, Op, OpKind, Outcome, Socket, Submit,
+    Submitted, Token,
 };
 use support::client::{Client, End};
 use support::{TIMEOUT, config, pattern, tiny};
@@ -113,9 +113,9 @@ fn system_calls_are_made_by_each_executor() {
         let outcome = match submitted {
             Submitted::Done(outcome) => outcome,
             Submitted::InFlight => loop {
-                let mut batch = Batch::new();
-                kernel.turn_into(None, &mut batch).unwrap();
-                if let Some(done) = batch.into_iter().find(|done| done.token == token) {
+                kernel.turn(None).unwrap();
+                let mut done = std::iter::from_fn(|| kernel.next());
+                if let Some(done) = done.find(|done| done.token == token) {
                     break done.outcome;
                 }
             },

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use evring::{Config, Stats, Usage};
+use evring::__private::Usage;
+use evring::{Config, Stats};
 use evring_sim::{Machine, MachineUsage};
 use shared_ring::Host;
 

@@ -273,14 +273,16 @@ impl Setup<'_> {
         kernel: K,
     ) -> Result<Stats, RunError> {
         let Setup { case, machine, config, clients } = *self;
-        let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
+        let server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
         let stop_time = bounds::StopTime::default();
         let uring = case.mechanism.is_uring();
-        server.inspect(bounds::check(machine, config, uring, &stop_time));
+        let inspect = bounds::check(machine, config, uring, &stop_time);
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
-        let stats = server.run(Contract::new(app, machine)).map_err(RunError::KernelError)?;
+        let stats = server
+            .run_inspected(Contract::new(app, machine), inspect)
+            .map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)
     }

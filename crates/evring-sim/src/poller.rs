@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
-use shared_ring::interest::HintSource;
+use shared_ring::author::HintSource;
 use shared_ring::poller::{DevPoll, InterestPoller, PollNow, Poller, Readiness};
 use shared_ring::{Errno, Fd};
 

@@ -5,7 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
-use shared_ring::poller::{Readiness, RtSig, Signal, SignalSource};
+use shared_ring::author::{Signal, SignalSource};
+use shared_ring::poller::{Readiness, RtSig};
 use shared_ring::{Errno, Fd};
 
 use crate::fault::Fault;

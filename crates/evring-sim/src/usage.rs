@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 
-use shared_ring::{__sim, BufferPool, Fd, GatherList, RxBuf};
+use shared_ring::{__private, BufferPool, Fd, GatherList, RxBuf};
 
 use crate::machine::Machine;
 use crate::state::{DescriptorKind, SimState};
@@ -76,12 +76,12 @@ impl UsageTracker {
 
     pub(super) fn received(&mut self, bytes: &RxBuf) {
         if self.pool.strong_count() == 0 {
-            self.pool = Rc::downgrade(__sim::pool(bytes));
+            self.pool = Rc::downgrade(__private::pool(bytes));
         }
     }
 
     pub(super) fn note_send(&mut self, data: &GatherList) {
-        self.largest_send = self.largest_send.max(__sim::held(data));
+        self.largest_send = self.largest_send.max(__private::held(data));
     }
 }
 

@@ -37,6 +37,8 @@
 // Code shared by some mechanisms is unused in a build without them.
 #![cfg_attr(not(feature = "mechanisms"), allow(dead_code, unused_imports))]
 
+#[doc(hidden)]
+pub mod __private;
 mod admission;
 mod application;
 mod commands;
@@ -60,9 +62,6 @@ pub use application::{
 };
 pub use commands::{Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer};
 pub use config::{Config, StartError, Unavailable};
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub use driver::Usage;
 pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
 pub use forward::Forward;
 pub use hook::{Hooked, ReceiveHook};
@@ -80,7 +79,6 @@ pub use shared_ring::{
     Metadata, RxBuf, SymlinkPolicy, WriteAt,
 };
 pub use tail::Tail;
-pub use wheel::TimerWheel;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

@@ -12,9 +12,10 @@
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
 //! | [`BufferPool`], [`GatherList`] | memory to receive into, and to send from |
 //! | [`Token`], [`Completion`], [`Op::fail`], [`Op::executed`] | names and results of operations |
-//! | [`Waker`] | ends a wait of the kernel from another thread |
+//! | [`Waker`], [`EventCounter`] | ends a wait of the kernel from another thread |
 //! | [`System`], [`Host`], [`Linux`] | the system calls of a machine, which a simulation replaces |
 //! | [`Poller`] | an interest set and a wait; [`Engine`] makes a kernel of it |
+//! | [`PollNow`], [`HintSource`], [`SignalSource`] | the system calls under the pollers `DevPoll`, `InterestPoller` and `RtSig` |
 //! | [`Ring`], `UringKernel` | the queues of io_uring, and the kernel over them |
 //! | [`Process`] | detects a child of fork(2), which must not use its parent's descriptors |
 //!
@@ -65,9 +66,11 @@
 pub use crate::call::CallJob;
 pub use crate::file_op::{FileJob, FileJobOutcome};
 pub use crate::inflight::{Entry, InFlightTable};
+pub use crate::interest::edges::HintSource;
 pub use crate::job::{Job, JobOutcome};
 pub use crate::offload::OffloadThreads;
 pub use crate::operations::{Need, Operations, Read, SocketState};
+pub use crate::poller::signals::{Signal, SignalSource};
 pub use crate::poller::{PollNow, Poller, Readiness};
 pub use crate::process::Process;
 pub use crate::system::{Offload, System, WakeSignal};
@@ -75,6 +78,5 @@ pub use crate::system::{Offload, System, WakeSignal};
 pub use crate::uring::{Cqe, Entries, Feature, LinuxRing, RawCompletion, Ring};
 pub use crate::waker::EventCounter;
 pub use crate::{
-    Batch, BufferPool, Completion, Engine, GatherList, Host, Kernel, Linux, Op, Submit, Token,
-    Waker,
+    BufferPool, Completion, Engine, GatherList, Host, Kernel, Linux, Op, Submit, Token, Waker,
 };

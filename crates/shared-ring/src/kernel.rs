@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::{Completion, Errno, File, Op, Outcome, Socket, SubmitError, Submitted, Token, Waker};
 
 /// Completions, oldest first.
-pub type Batch = VecDeque<Completion>;
+pub(crate) type Batch = VecDeque<Completion>;
 
 /// Accepts operations.
 ///
@@ -80,16 +79,6 @@ pub trait Kernel: Submit {
 
     /// Adds completions that have landed since to this turn, without a system call.
     fn reap(&mut self);
-
-    /// Runs a turn and appends all its completions to `out`.
-    ///
-    /// # Errors
-    /// Only if the kernel is unusable from now on.
-    fn turn_into(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), KernelError> {
-        self.turn(until)?;
-        out.extend(iter::from_fn(|| self.next()));
-        Ok(())
-    }
 }
 
 /// Calls of a machine that need no operation: socket setup, clocks, randomness.

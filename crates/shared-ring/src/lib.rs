@@ -23,6 +23,8 @@
 // Parts of what the kernels share are used by io_uring only.
 #![cfg_attr(not(feature = "uring"), allow(dead_code))]
 
+#[doc(hidden)]
+pub mod __private;
 pub mod author;
 mod beneath;
 mod buffer;
@@ -52,9 +54,6 @@ mod token;
 mod uring;
 mod waker;
 
-#[doc(hidden)]
-pub mod __sim;
-
 pub use beneath::SymlinkPolicy;
 pub use buffer::{BufferPool, RxBuf};
 pub use call::{Arg, Call, Executor};
@@ -63,11 +62,10 @@ pub use engine::{Engine, EngineConfig, PortableKernel};
 pub use file::{File, FileKind, Listing, Metadata};
 pub use file_op::{Access, FileOp, FileOutcome, FileWrite, PathAt, WriteAt};
 pub use gather::GatherList;
-pub use kernel::{Batch, BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
+pub use kernel::{BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
 pub use linux::Linux;
 pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted};
 pub use rustix::io::Errno;
-pub use table::Table;
 pub use token::{OpKind, Token};
 #[cfg(feature = "uring")]
 pub use uring::{Mode, SetupError, UringConfig, UringKernel};
@@ -76,5 +74,6 @@ pub use waker::Waker;
 pub(crate) use call::CallJob;
 pub(crate) use file_op::{FileJob, FileJobOutcome};
 pub(crate) use job::{Job, JobOutcome};
+pub(crate) use kernel::Batch;
 pub(crate) use process::Process;
 pub(crate) use system::{Offload, System, WakeSignal};

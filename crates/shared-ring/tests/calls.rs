@@ -1,5 +1,7 @@
 //! System calls have the same effect whoever makes them: on the ring, in the event loop, on a thread.
 
+mod turns;
+
 use std::ffi::CString;
 use std::fs;
 use std::net::TcpListener;
@@ -9,9 +11,10 @@ use std::path::Path;
 
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Arg, Batch, Call, Engine, EngineConfig, Errno, Executor, Kernel, Mode, Op, OpKind, Outcome,
-    Submit, Submitted, Token, UringConfig, UringKernel,
+    Arg, Call, Engine, EngineConfig, Errno, Executor, Kernel, Mode, Op, OpKind, Outcome, Submit,
+    Submitted, Token, UringConfig, UringKernel,
 };
+use turns::{Batch, TurnInto};
 
 const EXECUTORS: [Executor; 3] = [Executor::InPlace, Executor::Ring, Executor::Thread];
 

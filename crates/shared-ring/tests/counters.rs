@@ -1,6 +1,7 @@
 //! Each system call is counted once, by the poller or the engine that makes it.
 
 mod number;
+mod turns;
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -12,9 +13,10 @@ use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Batch, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
-    Socket, Submit, Submitted, Token, UringConfig, UringKernel,
+    Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, Socket,
+    Submit, Submitted, Token, UringConfig, UringKernel,
 };
+use turns::{Batch, TurnInto};
 
 /// Returns a poller's count after registering a descriptor, and after reporting it as ready.
 fn counts(mut poller: impl Poller) -> [u64; 2] {

@@ -1,6 +1,7 @@
 //! Accepts without a free descriptor. The limit is the process's, so this test has its own process.
 
 mod number;
+mod turns;
 
 use std::fs::File;
 use std::num::NonZeroU16;
@@ -12,9 +13,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::author::System;
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
 use shared_ring::{
-    Batch, BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Linux,
-    ListenOptions, Mode, Op, OpKind, Outcome, Token, UringConfig, UringKernel,
+    BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Linux, ListenOptions, Mode,
+    Op, OpKind, Outcome, Token, UringConfig, UringKernel,
 };
+use turns::{Batch, TurnInto};
 
 const ACCEPT: Token = Token::new(OpKind::Accept, 0, 0);
 

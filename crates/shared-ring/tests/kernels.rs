@@ -6,6 +6,7 @@
 
 mod far;
 mod number;
+mod turns;
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
@@ -22,11 +23,12 @@ use far::{Far, LocalMachine, Stream};
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Access, Arg, Batch, BufferSizes, Call, Completion, Counters, Engine, EngineConfig, Errno,
-    Executor, File, FileKind, FileOp, FileOutcome, GatherList, Host, Kernel, KernelError,
-    ListenOptions, Mode, Op, OpKind, Outcome, PathAt, Socket, Submit, SubmitError, SubmitErrorKind,
-    Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, Waker, WriteAt,
+    Access, Arg, BufferSizes, Call, Completion, Counters, Engine, EngineConfig, Errno, Executor,
+    File, FileKind, FileOp, FileOutcome, GatherList, Host, Kernel, KernelError, ListenOptions,
+    Mode, Op, OpKind, Outcome, PathAt, Socket, Submit, SubmitError, SubmitErrorKind, Submitted,
+    SymlinkPolicy, Token, UringConfig, UringKernel, Waker, WriteAt,
 };
+use turns::{Batch, TurnInto};
 
 /// Freeing memory that a simulated kernel holds fails a test.
 #[global_allocator]

@@ -2,6 +2,7 @@
 
 mod held;
 mod number;
+mod turns;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,11 +17,11 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Access, Batch, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp,
-    FileOutcome, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt,
-    PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
-    WriteAt,
+    Access, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp, FileOutcome,
+    GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt, PortableKernel, Socket,
+    Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, WriteAt,
 };
+use turns::{Batch, TurnInto};
 
 /// More than the submission queue holds.
 const RECEIVES: u32 = 600;

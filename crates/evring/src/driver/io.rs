@@ -1,6 +1,5 @@
 //! Commands: they record requests, which the driver executes after the callback.
 
-#[cfg(feature = "testing")]
 pub(crate) mod usage;
 
 use std::collections::VecDeque;
@@ -8,9 +7,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use shared_ring::__private::Table;
 use shared_ring::{
     Access, Errno, File, FileOutcome, GatherList, Host, Op, OpKind, Outcome, PathAt, Socket,
-    Submit, SubmitError, Submitted, Table, Token,
+    Submit, SubmitError, Submitted, Token,
 };
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
@@ -68,8 +68,6 @@ pub(crate) struct Io<K: Submit> {
     /// End of the drain after a stop.
     pub(crate) drain_deadline: Option<Instant>,
     pub(crate) stats: Stats,
-    #[cfg(feature = "testing")]
-    pub(crate) inspector: usage::Inspector,
 }
 
 impl<K: Submit> Drop for Io<K> {
@@ -190,8 +188,6 @@ impl<K: Submit> Io<K> {
             stopping: false,
             drain_deadline: None,
             stats: Stats::default(),
-            #[cfg(feature = "testing")]
-            inspector: None,
         }
     }
 

@@ -8,7 +8,8 @@ use std::io;
 use std::time::Duration;
 
 use super::{EpollEdge, PollNow, Poller, Readiness};
-use crate::{Fd, Linux, Table};
+use crate::table::Table;
+use crate::{Fd, Linux};
 
 /// An interest set with hints.
 pub struct DevPoll<H = EpollEdge, A = Linux> {

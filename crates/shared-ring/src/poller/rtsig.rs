@@ -15,7 +15,8 @@ use std::time::Duration;
 use super::signals::{Signal, SignalQueue, SignalSource};
 use super::{PollNow, Poller, Readiness};
 use crate::interest::HintQueue;
-use crate::{Fd, Linux, Table};
+use crate::table::Table;
+use crate::{Fd, Linux};
 
 /// Descriptors that signal.
 pub struct RtSig<S: SignalSource = SignalQueue, A: PollNow = Linux> {
