@@ -44,6 +44,7 @@ impl Default for Plan {
 
 /// A feature that a kernel lacks or denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unsupported {
     /// io_uring (ENOSYS).
     Uring,

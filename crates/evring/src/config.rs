@@ -183,6 +183,7 @@ impl fmt::Display for Unavailable {
 impl std::error::Error for Unavailable {}
 
 /// The error that prevented a server from starting.
+#[non_exhaustive]
 pub enum StartError {
     /// The mechanism is unavailable on this machine.
     Unavailable(Unavailable),

@@ -15,7 +15,7 @@ fn block() -> Option<ControlBlock<Sockets>> {
     let sockets = match Sockets::new(&CONFIG) {
         Ok(sockets) => sockets,
         Err(SendSetupError::Ring(_)) => return None,
-        Err(SendSetupError::Block(error)) => panic!("{error}"),
+        Err(error) => panic!("{error}"),
     };
     let mut send = ControlBlock::with_source(8, sockets).unwrap();
     send.set_group(EventType::ACCEPT, Some(Group::FIRST)).unwrap();

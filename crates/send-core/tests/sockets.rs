@@ -63,7 +63,7 @@ fn block_for(events: u32, config: SocketConfig) -> Option<Send> {
             Some(send)
         }
         Err(SendSetupError::Ring(_)) => None,
-        Err(SendSetupError::Block(error)) => panic!("{error}"),
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -805,7 +805,7 @@ fn each_thread_has_its_own_sockets() {
 fn invalid_arguments_are_rejected() {
     let error_of = |config: SocketConfig| match Sockets::new(&config).unwrap_err() {
         SendSetupError::Block(error) => error,
-        SendSetupError::Ring(error) => panic!("{error}"),
+        error => panic!("{error}"),
     };
     for sockets in [0, MAX_SOCKETS + 1] {
         assert_eq!(error_of(SocketConfig { sockets, ..CONFIG }), Error::SocketCount(sockets));

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`InFlightTable`] | owns operations and their memory until their last completion |
 //! | [`Operations`] | tries operations on non-blocking sockets and says what they wait for |
-//! | [`nonblocking`](crate::nonblocking) | single attempts: accept, receive, send, send a file |
+//! | [`nonblocking`] | single attempts: accept, receive, send, send a file |
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
 //! | [`BufferPool`], [`GatherList`] | memory to receive into, and to send from |
 //! | [`Token`], [`Completion`], [`Op::fail`], [`Op::executed`] | names and results of operations |
@@ -21,7 +21,7 @@
 //!
 //! # System calls
 //!
-//! An author whose kernel decides for each call who makes it (FlexSC) gets a [`Call`](crate::Call) in
+//! An author whose kernel decides for each call who makes it (FlexSC) gets a [`Call`] in
 //! [`Op::Call`] together with the choice of its submitter, and has three ways to make it: in place by
 //! [`System::call`], on a thread by [`Offload::post`], or on a ring by handing the operation to a
 //! `UringKernel` (`UringKernel::has_operation` tells whether the ring can make it). The call owns its memory
@@ -30,7 +30,7 @@
 //! # Submissions of others to a ring
 //!
 //! `UringKernel::begin` queues a submission outside the table, for a token of kind
-//! [`OpKind::Watch`](crate::OpKind::Watch) or [`OpKind::Stream`](crate::OpKind::Stream). Its completions
+//! [`OpKind::Watch`] or [`OpKind::Stream`]. Its completions
 //! are raw: `UringKernel::next_raw` returns them, also in a signal handler, and `UringKernel::end` cancels
 //! it. `UringKernel::decode` converts raw completions of operations.
 //!
@@ -38,7 +38,7 @@
 //!
 //! - [`Submit`] and [`Poller`] are unsafe to implement: a kernel must not use the number of a descriptor
 //!   after the operation that names it has ended.
-//! - [`FileOp::job`](crate::FileOp::job) and [`Call::job`](crate::Call::job) are unsafe: the operation must
+//! - [`FileOp::job`] and [`Call::job`] are unsafe: the operation must
 //!   live until the job is done. An [`InFlightTable`] keeps it, and a kernel that is dropped while a job
 //!   hangs leaks it.
 //! - [`Operations::offloaded`] is unsafe: the thread must have finished the job.
@@ -62,6 +62,28 @@
 //! let completion = Completion::last(token, entry.op.fail(Errno::CANCELED));
 //! assert!(matches!(completion.outcome, Outcome::Called(_, Err(Errno::CANCELED))));
 //! ```
+//!
+//! [`BufferPool`]: crate::BufferPool
+//! [`Call`]: crate::Call
+//! [`Call::job`]: crate::Call::job
+//! [`Completion`]: crate::Completion
+//! [`Engine`]: crate::Engine
+//! [`FileOp::job`]: crate::FileOp::job
+//! [`GatherList`]: crate::GatherList
+//! [`Host`]: crate::Host
+//! [`Kernel`]: crate::Kernel
+//! [`Linux`]: crate::Linux
+//! [`Op::Call`]: crate::Op::Call
+//! [`Op::executed`]: crate::Op::executed
+//! [`Op::fail`]: crate::Op::fail
+//! [`OpKind::Stream`]: crate::OpKind::Stream
+//! [`OpKind::Watch`]: crate::OpKind::Watch
+//! [`PollNow`]: crate::poller::PollNow
+//! [`Poller`]: crate::poller::Poller
+//! [`Submit`]: crate::Submit
+//! [`Token`]: crate::Token
+//! [`Waker`]: crate::Waker
+//! [`nonblocking`]: crate::nonblocking
 
 pub use crate::call::CallJob;
 pub use crate::file_op::{FileJob, FileJobOutcome};
@@ -71,12 +93,8 @@ pub use crate::job::{Job, JobOutcome};
 pub use crate::offload::OffloadThreads;
 pub use crate::operations::{Need, Operations, Read, SocketState};
 pub use crate::poller::signals::{Signal, SignalSource};
-pub use crate::poller::{PollNow, Poller, Readiness};
 pub use crate::process::Process;
 pub use crate::system::{Offload, System, WakeSignal};
 #[cfg(feature = "uring")]
 pub use crate::uring::{Cqe, Entries, Feature, LinuxRing, RawCompletion, Ring};
 pub use crate::waker::EventCounter;
-pub use crate::{
-    BufferPool, Completion, Engine, GatherList, Host, Kernel, Linux, Op, Submit, Token, Waker,
-};

@@ -128,6 +128,7 @@ pub struct Event {
 
 /// The error of a call.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// The array for events is empty.
     EmptyArray,
