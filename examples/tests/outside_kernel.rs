@@ -84,7 +84,7 @@ fn web_server_serves_files_and_listings() {
     let (small, big) = (pattern(1000), pattern(5_000_000));
     fs::write(root.path().join("small"), &small).unwrap();
     fs::write(root.path().join("big"), &big).unwrap();
-    let config = Config { roots: vec![root.path().to_owned()], ..config() };
+    let config = config().with(|c| c.roots = vec![root.path().to_owned()]);
     let server = Server::start(config, || Site::new(Some(Root(0))).autoindex(true));
     for _ in 0..2 {
         for (path, content) in [("/small", &small), ("/big", &big)] {

@@ -94,10 +94,13 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let (mut case, config, script) = Script::read(bytes);
     case.plan.trace_steps = trace_steps;
     let machine = Machine::new(&case.plan);
+    let config = config.with(|c| {
+        c.listen = vec![SERVER];
+        c.roots = vec!["/site".into()];
+    });
     let clients = |remote: RemoteHandle| {
         machine.add_peer(script.client(SERVER, config.max_connections, remote));
     };
-    let config = Config { listen: vec![SERVER], roots: vec!["/site".into()], ..config };
     let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch_panic(|| {
         add_files(&machine, &http::FILES);
@@ -152,28 +155,28 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     let has_files = matches!(case.program, Program::Httpd | Program::Wild);
     let connects = matches!(case.program, Program::Proxy | Program::Wild);
     let backlog = pick(random, [1, 8, 100, 100]);
-    Config {
-        listen: vec![SERVER],
-        roots: if has_files { vec!["/site".into()] } else { Vec::new() },
-        writable_roots: vec![Root(0)],
-        // A server without room for its own outgoing connections would close its clients.
-        max_connections: if connects { 1_000 } else { max_connections },
-        max_queued_bytes: wild::MAX_QUEUED_BYTES,
-        max_per_address: match random.usize(..8) {
-            0 => Some(1),
-            1 => Some(3),
-            2..5 => Some(bounds::UNREACHED_PER_ADDRESS),
-            _ => None,
-        },
-        backlog,
-        buffers: pick(random, [1, 4, 16, 64]) as u16,
-        buffer_size: pick(random, [16, 64, 512, 2_048]),
-        linger_timeout: [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)],
-        progress_interval: [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)],
-        drain_timeout: [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)],
-        admission: admission(random, backlog),
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.listen = vec![SERVER];
+    config.roots = if has_files { vec!["/site".into()] } else { Vec::new() };
+    config.writable_roots = vec![Root(0)];
+    // A server without room for its own outgoing connections would close its clients.
+    config.max_connections = if connects { 1_000 } else { max_connections };
+    config.max_queued_bytes = wild::MAX_QUEUED_BYTES;
+    config.max_per_address = match random.usize(..8) {
+        0 => Some(1),
+        1 => Some(3),
+        2..5 => Some(bounds::UNREACHED_PER_ADDRESS),
+        _ => None,
+    };
+    config.backlog = backlog;
+    config.buffers = pick(random, [1, 4, 16, 64]) as u16;
+    config.buffer_size = pick(random, [16, 64, 512, 2_048]);
+    config.linger_timeout = [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)];
+    config.progress_interval =
+        [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)];
+    config.drain_timeout = [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)];
+    config.admission = admission(random, backlog);
+    config
 }
 
 /// Chooses admission control with short periods, so that a simulated server is sometimes

@@ -55,19 +55,17 @@ impl Script {
             room: [None, Some(64), Some(300), Some(4_000)][script.below(4)],
             ..Plan::default()
         };
-        let config = Config {
-            max_connections: [1, 2, 3, 1_000][script.below(4)],
-            max_queued_bytes: 300_000,
-            backlog: [1, 100][script.below(2)],
-            buffers: [1, 4, 16, 64][script.below(4)],
-            buffer_size: [1, 16, 512, 2_048][script.below(4)],
-            linger_timeout: Duration::from_millis([10, 2_000][script.below(2)]),
-            progress_interval: Duration::from_millis([200, 30_000][script.below(2)]),
-            drain_timeout: Duration::from_millis([10, 10_000][script.below(2)]),
-            // Clients count a refused connection as a failure.
-            admission: None,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.max_connections = [1, 2, 3, 1_000][script.below(4)];
+        config.max_queued_bytes = 300_000;
+        config.backlog = [1, 100][script.below(2)];
+        config.buffers = [1, 4, 16, 64][script.below(4)];
+        config.buffer_size = [1, 16, 512, 2_048][script.below(4)];
+        config.linger_timeout = Duration::from_millis([10, 2_000][script.below(2)]);
+        config.progress_interval = Duration::from_millis([200, 30_000][script.below(2)]);
+        config.drain_timeout = Duration::from_millis([10, 10_000][script.below(2)]);
+        // Clients count a refused connection as a failure.
+        config.admission = None;
         (Case { program: Program::Httpd, mechanism, clients: 1, plan }, config, script)
     }
 

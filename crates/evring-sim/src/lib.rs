@@ -77,7 +77,8 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! for seed in 0..100 {
 //!     let machine = Machine::new(&Plan { seed, ..Plan::default() });
-//!     let config = Config { listen: vec!["10.0.0.1:7".parse()?], ..Config::default() };
+//!     let mut config = Config::default();
+//!     config.listen = vec!["10.0.0.1:7".parse()?];
 //!     let kernel = SimKernel::new(&machine, &config.uring_config(Mode::Deferred)?)?;
 //!     let server = EventLoop::new(kernel, &config)?;
 //!     let remote = server.remote();

@@ -22,7 +22,8 @@
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let config = Config { listen: vec!["127.0.0.1:7000".parse()?], ..Config::default() };
+//! let mut config = Config::default();
+//! config.listen = vec!["127.0.0.1:7000".parse()?];
 //! AnyMechanism::new("auto", &config)?.run(Echo)?;
 //! # Ok(())
 //! # }

@@ -78,12 +78,11 @@ fn on_each(order: Order, test: impl Fn(SocketAddr, &Reported)) {
                 max_wait: Duration::from_secs(60),
                 order,
             };
-            let config = Config {
-                listen: vec!["127.0.0.1:0".parse().unwrap()],
-                backlog: MAX_BACKLOG,
-                admission: Some(admission),
-                ..Config::default()
-            };
+            let config = Config::default().with(|c| {
+                c.listen = vec!["127.0.0.1:0".parse().unwrap()];
+                c.backlog = MAX_BACKLOG;
+                c.admission = Some(admission);
+            });
             let server = AnyMechanism::new(backend.name, &config).unwrap();
             sender.send((server.addresses()[0], server.remote())).unwrap();
             server.run(app).unwrap()

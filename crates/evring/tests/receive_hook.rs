@@ -78,7 +78,7 @@ fn hook_answers_before_the_application_on_every_mechanism() {
         let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let any = "127.0.0.1:0".parse().unwrap();
-            let config = Config { listen: vec![any, any], ..Config::default() };
+            let config = Config::default().with(|c| c.listen = vec![any, any]);
             let server = AnyMechanism::new(backend.name, &config).unwrap();
             sender.send((server.addresses().to_vec(), server.remote())).unwrap();
             server.run(hooked()).unwrap()
@@ -178,7 +178,7 @@ mod simulated {
         for seed in 0..200 {
             let machine = Machine::new(&Plan { seed, ..Plan::default() });
             let listen = vec!["10.0.0.1:7".parse().unwrap()];
-            let config = Config { listen, ..Config::default() };
+            let config = Config::default().with(|c| c.listen = listen);
             let kernel =
                 SimKernel::new(&machine, &config.uring_config(Mode::Deferred).unwrap()).unwrap();
             let server = EventLoop::new(kernel, &config).unwrap();

@@ -134,7 +134,7 @@ impl Builder {
     /// [`Builder::listen`]. Its `roots`, `reuse_port`, `progress_interval` and `min_rate` are ignored:
     /// the builder and the limits determine them.
     pub fn config(self, config: Config) -> Self {
-        Builder { config: Config { roots: self.config.roots, ..config }, ..self }
+        Builder { config: config.with(|c| c.roots = self.config.roots), ..self }
     }
 
     /// Returns the maximum bytes of memory that the server holds when all limits are reached at once.

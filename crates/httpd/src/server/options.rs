@@ -156,20 +156,19 @@ impl From<&Options> for Config {
             order,
             ..Admission::default()
         };
-        Config {
-            roots: root.iter().cloned().collect(),
-            symlinks: match follow_symlinks {
+        Config::default().with(|c| {
+            c.roots = root.iter().cloned().collect();
+            c.symlinks = match follow_symlinks {
                 true => SymlinkPolicy::Anywhere,
                 false => SymlinkPolicy::Beneath,
-            },
-            max_connections: connections.max_connections,
-            max_per_address: connections.max_connections_per_address,
-            backlog: connections.backlog,
-            admission: (!connections.max_queue_delay.is_zero()).then_some(admission),
-            max_buffered_bytes: connections.max_buffered_bytes,
-            drain_timeout: connections.shutdown_timeout,
-            ..Config::default()
-        }
+            };
+            c.max_connections = connections.max_connections;
+            c.max_per_address = connections.max_connections_per_address;
+            c.backlog = connections.backlog;
+            c.admission = (!connections.max_queue_delay.is_zero()).then_some(admission);
+            c.max_buffered_bytes = connections.max_buffered_bytes;
+            c.drain_timeout = connections.shutdown_timeout;
+        })
     }
 }
 
