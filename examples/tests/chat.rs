@@ -13,19 +13,19 @@ use support::{config, on_each};
 #[test]
 fn line_reaches_the_clients_of_all_workers() {
     on_each(|backend| {
-        let (sender, receiver) = mpsc::channel();
         let mut workers = Vec::new();
+        let mut servers = Vec::new();
         let mut chats = Vec::new();
         for _ in 0..2 {
-            let (sender, (chat_sender, chat)) = (sender.clone(), mpsc::channel::<Chat>());
+            let ((sender, started), (chat_sender, chat)) = (mpsc::channel(), mpsc::channel());
             chats.push(chat_sender);
             workers.push(thread::spawn(move || {
                 let server = AnyMechanism::new(backend, &config()).unwrap();
                 sender.send((server.addresses()[0], server.remote())).unwrap();
-                server.run(chat.recv().unwrap()).unwrap()
+                server.run::<Chat>(chat.recv().unwrap()).unwrap()
             }));
+            servers.push(started.recv().unwrap());
         }
-        let servers: Vec<_> = (0..2).map(|_| receiver.recv().unwrap()).collect();
         let remotes: Vec<_> = servers.iter().map(|(_, remote)| remote.clone()).collect();
         for (sender, chat) in chats.iter().zip(Chat::workers(&remotes)) {
             sender.send(chat).unwrap();
