@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader};
 use std::sync::mpsc;
 use std::thread;
 
@@ -30,19 +31,25 @@ fn line_reaches_the_clients_of_all_workers() {
         for (sender, chat) in chats.iter().zip(Chat::workers(&remotes)) {
             sender.send(chat).unwrap();
         }
-        let mut clients = Vec::new();
-        for (index, (address, _)) in servers.iter().chain(&servers).enumerate() {
-            let mut client = Client::connect(*address);
-            let line = format!("{index} joined\n");
-            client.ask(line.as_bytes(), line.as_bytes());
-            clients.push(client);
-            // The lines of those that join later.
-            for client in &mut clients[..index] {
-                client.expect(line.as_bytes());
-            }
+        let mut clients: Vec<_> = servers
+            .iter()
+            .chain(&servers)
+            .map(|(address, _)| {
+                let mut client = Client::connect(*address);
+                client.ask(b"joined\n", b"joined\n");
+                client
+            })
+            .collect();
+        for (index, client) in clients.iter_mut().enumerate() {
+            client.send(format!("from {index}\n").as_bytes());
         }
-        clients[1].send(b"to all\n");
-        clients.iter_mut().for_each(|client| client.expect(b"to all\n"));
+        for client in &mut clients {
+            // Lines of clients that joined before or after it may arrive, too.
+            let lines = BufReader::new(&client.0).lines().map(Result::unwrap);
+            let mut lines: Vec<_> = lines.filter(|line| line != "joined").take(4).collect();
+            lines.sort();
+            assert_eq!(lines, ["from 0", "from 1", "from 2", "from 3"]);
+        }
         drop(clients);
         remotes.iter().for_each(evring::RemoteHandle::stop);
         workers.into_iter().for_each(|worker| assert_eq!(worker.join().unwrap().accepted, 2));
