@@ -33,12 +33,7 @@ impl PipeList {
         assert_eq!(from.len(), to.len(), "an output of another length");
         // SAFETY: the host reads `from` and writes to `to`, both of this length.
         CallError::check(unsafe {
-            calls::write_apply(
-                self.0,
-                from.as_ptr().addr(),
-                to.as_mut_ptr().addr(),
-                to.len(),
-            )
+            calls::write_apply(self.0, from.as_ptr().addr(), to.as_mut_ptr().addr(), to.len())
         })
     }
 
