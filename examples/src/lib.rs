@@ -32,3 +32,8 @@ pub use serve::Listen;
 #[cfg(feature = "tls")]
 pub use tls::{ServerSession, Tls, server_config};
 pub use xor::Xor;
+
+/// The code of the project's page.
+#[cfg(all(doctest, feature = "programs"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;

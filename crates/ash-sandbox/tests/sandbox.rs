@@ -117,6 +117,18 @@ fn state_of_a_handler_persists_and_belongs_to_its_tenant() {
 }
 
 #[test]
+fn module_with_a_data_segment_panicked() {
+    let wasm = module_with(
+        r#"(data (i32.const 100) "constant")"#,
+        "(drop (call $send (i32.const 100) (i32.const 8)))
+         (i32.const 1)",
+    );
+    let mut handler = handler_with(Policy::default(), &wasm);
+    assert_eq!(run(&mut handler, b""), Outcome::Handled);
+    assert_eq!(sent(&handler), [b"constant"]);
+}
+
+#[test]
 fn message_is_passed_on_as_it_arrived_after_an_abort() {
     for body in [
         "(i32.store8 (local.get $offset) (i32.const 0)) (i32.const 1)",

@@ -71,6 +71,8 @@ impl Sandboxer {
                 .wasm_simd(false)
                 .wasm_relaxed_simd(false)
                 .memory_may_move(false)
+                // Its images are for memories that wasmtime maps itself.
+                .memory_init_cow(false)
                 .max_wasm_stack(MAX_STACK)
                 .consume_fuel(checks == Some(Loops::Fuel))
                 .epoch_interruption(matches!(checks, Some(Loops::Epoch(_))))
