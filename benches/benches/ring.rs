@@ -82,13 +82,12 @@ impl<K: Kernel> Pairs<K> {
 }
 
 fn uring() -> Option<UringKernel> {
-    let config =
-        UringConfig { mode: Mode::Deferred, operations: 1024, buffers: 256, buffer_size: 4096 };
+    let config = UringConfig::new(Mode::Deferred, 1024, 256, 4096);
     UringKernel::new(&config).inspect_err(|reason| eprintln!("uring is skipped: {reason}")).ok()
 }
 
 fn epoll() -> Engine<Epoll> {
-    let config = EngineConfig { operations: 1024, buffers: 256, buffer_size: 4096 };
+    let config = EngineConfig::new(1024, 256, 4096);
     Engine::new(Epoll::new().expect("epoll is available"), &config)
         .expect("the waker can be created")
 }

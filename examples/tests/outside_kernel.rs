@@ -104,7 +104,7 @@ fn web_server_serves_files_and_listings() {
 
 #[test]
 fn system_calls_are_made_by_each_executor() {
-    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(8, 1, 64);
     let mut kernel = PollKernel::new(&config).unwrap();
     let token = Token::new(OpKind::Call, 0, 0);
     let run = |kernel: &mut PollKernel, call, by, meanwhile: &dyn Fn()| {

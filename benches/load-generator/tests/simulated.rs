@@ -255,11 +255,11 @@ fn run(seed: u64, faults: Faults, behavior: Option<Behavior>, plan: &Plan) -> Ru
     }
     let operations = Generator::<SimKernel>::operations(plan);
     let stats = if seed % 3 == 2 {
-        let config = EngineConfig { operations, buffers: 16, buffer_size: 512 };
+        let config = EngineConfig::new(operations, 16, 512);
         run_on(SimEngine::<false>::new(&machine, &config).unwrap(), plan)
     } else {
         let mode = [Mode::Deferred, Mode::Cooperative][seed as usize % 3];
-        let config = UringConfig { mode, operations, buffers: 16, buffer_size: 512 };
+        let config = UringConfig::new(mode, operations, 16, 512);
         run_on(SimKernel::new(&machine, &config).unwrap(), plan)
     };
     RunResult { stats, requests_received: requests_received.get(), report: machine.verdict() }

@@ -124,11 +124,7 @@ impl Config {
     /// Fails if the configuration is invalid.
     pub fn engine_config(&self) -> Result<EngineConfig, StartError> {
         self.check()?;
-        Ok(EngineConfig {
-            operations: operations(self),
-            buffers: self.buffers,
-            buffer_size: self.buffer_size,
-        })
+        Ok(EngineConfig::new(operations(self), self.buffers, self.buffer_size))
     }
 
     /// Returns the configuration of a [`UringKernel`](shared_ring::UringKernel).
@@ -138,11 +134,6 @@ impl Config {
     #[cfg(feature = "io-uring")]
     pub fn uring_config(&self, mode: Mode) -> Result<UringConfig, StartError> {
         self.check()?;
-        Ok(UringConfig {
-            mode,
-            operations: operations(self),
-            buffers: self.buffers,
-            buffer_size: self.buffer_size,
-        })
+        Ok(UringConfig::new(mode, operations(self), self.buffers, self.buffer_size))
     }
 }

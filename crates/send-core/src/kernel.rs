@@ -117,7 +117,8 @@ impl SendKernel<LinuxRing> {
     /// # Errors
     /// Returns an error if the ring or the control block cannot be created.
     pub fn new(config: &UringConfig, delivery: Delivery) -> Result<Self, SendSetupError> {
-        let config = UringConfig { mode: delivery.mode(), ..*config };
+        let mut config = *config;
+        config.mode = delivery.mode();
         SendKernel::with_kernel(UringKernel::new(&config)?, delivery, Capacity::default())
     }
 }

@@ -12,7 +12,7 @@ const BATCH_ABOVE: usize = 32;
 #[test]
 fn unblocking_call_was_not_counted() {
     let delivery = Delivery::Preemptive;
-    let config = UringConfig { mode: delivery.mode(), operations: 16, buffers: 1, buffer_size: 16 };
+    let config = UringConfig::new(delivery.mode(), 16, 1, 16);
     let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
     let options = ListenOptions { backlog: 64, reuse_port: false, buffers: Default::default() };
     let at = "127.0.0.1:0".parse().unwrap();

@@ -19,6 +19,7 @@ use crate::{
 
 /// Configuration of an [`Engine`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct EngineConfig {
     /// Maximum number of operations in flight.
     pub operations: u32,
@@ -26,6 +27,13 @@ pub struct EngineConfig {
     pub buffers: u16,
     /// Size of a receive buffer in bytes.
     pub buffer_size: u32,
+}
+
+impl EngineConfig {
+    /// Sizes an engine for `operations` in flight and `buffers` receive buffers of `buffer_size` bytes.
+    pub const fn new(operations: u32, buffers: u16, buffer_size: u32) -> Self {
+        EngineConfig { operations, buffers, buffer_size }
+    }
 }
 
 /// A kernel over a poller and non-blocking system calls.

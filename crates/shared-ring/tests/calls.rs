@@ -20,9 +20,9 @@ const EXECUTORS: [Executor; 3] = [Executor::InPlace, Executor::Ring, Executor::T
 
 /// Runs a test with each executor, on a ring and on the engine.
 fn on_each(test: impl Fn(&mut dyn FnMut(Call) -> (Call, Result<usize, Errno>))) {
-    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(8, 1, 64);
     let mut engine = Engine::new(Epoll::new().unwrap(), &config).unwrap();
-    let ring = UringConfig { mode: Mode::Deferred, operations: 8, buffers: 1, buffer_size: 64 };
+    let ring = UringConfig::new(Mode::Deferred, 8, 1, 64);
     let mut ring = UringKernel::new(&ring);
     for by in EXECUTORS {
         println!("engine, {by:?}");
@@ -224,7 +224,7 @@ fn negative_offsets_are_errors() {
 
 #[test]
 fn ring_says_which_calls_it_makes() {
-    let config = UringConfig { mode: Mode::Deferred, operations: 8, buffers: 1, buffer_size: 64 };
+    let config = UringConfig::new(Mode::Deferred, 8, 1, 64);
     let Ok(mut ring) = UringKernel::new(&config) else { return };
     let file = fs::File::open("/proc/self/exe").unwrap();
     assert!(ring.has_operation(&mut call(libc::SYS_fsync, [fd(&file)])));

@@ -91,7 +91,7 @@ fn accept_without_a_descriptor_ended_as_cancelled() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(lowest as u64 + 64), maximum }).unwrap();
 
     let (operations, buffers, buffer_size) = (64, 8, 512);
-    let engine = EngineConfig { operations, buffers, buffer_size };
+    let engine = EngineConfig::new(operations, buffers, buffer_size);
     for per_turn in [NonZeroU16::new(4), None] {
         let name = "engine over epoll";
         let kernel = Engine::new(Epoll::new().unwrap(), &engine).unwrap();
@@ -107,7 +107,7 @@ fn accept_without_a_descriptor_ended_as_cancelled() {
         accept_fails_without_a_descriptor(name, kernel, per_turn);
         for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
             let name = format!("ring, {mode:?}");
-            match UringKernel::new(&UringConfig { mode, operations, buffers, buffer_size }) {
+            match UringKernel::new(&UringConfig::new(mode, operations, buffers, buffer_size)) {
                 Ok(kernel) => accept_fails_without_a_descriptor(&name, kernel, per_turn),
                 Err(missing) => println!("{name}: {missing}"),
             }

@@ -54,7 +54,7 @@ macro_rules! on_every_kernel {
         #[test]
         fn $test() {
             let Capacity { operations, buffers, buffer_size } = $capacity;
-            let engine = EngineConfig { operations, buffers, buffer_size };
+            let engine = EngineConfig::new(operations, buffers, buffer_size);
             macro_rules! over {
                 ($name:literal, $poller:expr) => {
                     println!("engine over {}", $name);
@@ -70,7 +70,7 @@ macro_rules! on_every_kernel {
             over!("declared interests", InterestPoller::new().unwrap());
             over!("real-time signals", RtSig::new().unwrap());
             for mode in MODES {
-                let ring = UringConfig { mode, operations, buffers, buffer_size };
+                let ring = UringConfig::new(mode, operations, buffers, buffer_size);
                 match UringKernel::new(&ring) {
                     Ok(kernel) => {
                         println!("ring, {mode:?}");
@@ -83,7 +83,7 @@ macro_rules! on_every_kernel {
                 for mode in MODES {
                     println!("simulated ring, {mode:?}, seed {seed}");
                     let far = SimulatedMachine::new(seed);
-                    let ring = UringConfig { mode, operations, buffers, buffer_size };
+                    let ring = UringConfig::new(mode, operations, buffers, buffer_size);
                     let kernel = SimKernel::new(&far.machine, &ring).unwrap();
                     cases::$test(Tested::new(kernel), &far);
                     far.check();

@@ -15,7 +15,7 @@ const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 fn try_without(what: Unsupported, mode: Mode) -> (Machine, Result<SimKernel, SetupError>) {
     let plan = Plan { unsupported: Some(what), faults: Faults::NONE, ..Plan::default() };
     let machine = Machine::new(&plan);
-    let config = UringConfig { mode, operations: 8, buffers: 4, buffer_size: 64 };
+    let config = UringConfig::new(mode, 8, 4, 64);
     let kernel = SimKernel::new(&machine, &config);
     (machine, kernel)
 }

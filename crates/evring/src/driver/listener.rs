@@ -216,7 +216,7 @@ mod tests {
 
     /// A kernel with a listener whose queue has 100 places.
     fn listening() -> (Engine<Poll>, ListenerState) {
-        let config = EngineConfig { operations: 1, buffers: 1, buffer_size: 1 };
+        let config = EngineConfig::new(1, 1, 1);
         let mut kernel = Engine::new(Poll::default(), &config).unwrap();
         let options =
             ListenOptions { backlog: 100, reuse_port: false, buffers: BufferSizes::default() };

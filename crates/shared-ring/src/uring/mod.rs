@@ -48,6 +48,7 @@ pub enum Mode {
 
 /// Configuration of a [`UringKernel`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct UringConfig {
     /// When completions land.
     pub mode: Mode,
@@ -57,6 +58,14 @@ pub struct UringConfig {
     pub buffers: u16,
     /// Size of a receive buffer in bytes.
     pub buffer_size: u32,
+}
+
+impl UringConfig {
+    /// Sizes a ring for `operations` in flight and `buffers` receive buffers, a power of two, of `buffer_size`
+    /// bytes.
+    pub const fn new(mode: Mode, operations: u32, buffers: u16, buffer_size: u32) -> Self {
+        UringConfig { mode, operations, buffers, buffer_size }
+    }
 }
 
 const ENTRIES: Entries = Entries { submissions: 512, completions: 4096 };
