@@ -114,7 +114,7 @@ fn at_each_instruction(name: &str, mut operation: impl FnMut(&mut ControlBlock))
 fn at_each_instruction_of_a_turn(delivery: Delivery) {
     let config = UringConfig::new(delivery.mode(), 16, 1, 16);
     let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
-    let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
+    let options = ListenOptions::new(8);
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
     let token = Token::new(OpKind::Accept, 0, 0);

@@ -233,7 +233,7 @@ fn child_that_dropped_a_server_cancelled_its_parents_accept() {
     for delivery in [Delivery::Preemptive, Delivery::Ps2, Delivery::Ps1] {
         let config = UringConfig::new(delivery.mode(), operations, 1, 16);
         let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
-        let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
+        let options = ListenOptions::new(8);
         let at = "127.0.0.1:0".parse().unwrap();
         let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
         let token = Token::new(OpKind::Accept, 0, 0);

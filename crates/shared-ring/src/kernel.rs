@@ -160,6 +160,7 @@ pub trait Host {
 
 /// Options of a listening socket.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ListenOptions {
     /// Length of the listen backlog.
     pub backlog: u32,
@@ -167,6 +168,13 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// Buffer sizes, which accepted sockets inherit.
     pub buffers: BufferSizes,
+}
+
+impl ListenOptions {
+    /// Returns the options of a listener with a backlog of `backlog` connections.
+    pub fn new(backlog: u32) -> Self {
+        ListenOptions { backlog, reuse_port: false, buffers: BufferSizes::default() }
+    }
 }
 
 /// Sizes of a socket's buffers in bytes; `None` keeps the kernel's default.

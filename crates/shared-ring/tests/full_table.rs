@@ -52,7 +52,7 @@ fn accept_fails_without_a_descriptor(
     per_turn: Option<NonZeroU16>,
 ) {
     println!("{name}, {per_turn:?} in a turn");
-    let options = ListenOptions { backlog: 16, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(16);
     let (listener, to) =
         kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let peer = kernel.host_mut().socket(to, None, BufferSizes::default()).unwrap();

@@ -268,8 +268,7 @@ fn failure(completion: Completion) -> Errno {
 }
 
 fn listen(kernel: &mut impl Kernel) -> (Socket, SocketAddr) {
-    let options =
-        ListenOptions { backlog: 128, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(128);
     kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap()
 }
 
@@ -447,8 +446,7 @@ mod cases {
         if !far.connect_waits_for_backlog() {
             return;
         }
-        let options =
-            ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
+        let options = ListenOptions::new(0);
         let (listener, to) =
             kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         // It fills the backlog, so that the next connect waits.

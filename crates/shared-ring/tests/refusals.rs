@@ -6,8 +6,7 @@ use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use number::number;
 use shared_ring::author::Feature;
 use shared_ring::{
-    BufferSizes, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError, Submit, Token,
-    UringConfig,
+    Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError, Submit, Token, UringConfig,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
@@ -64,8 +63,7 @@ fn without_multishot_accepts_and_receives_are_single_shot() {
     for mode in MODES {
         let (machine, kernel) = try_without(Unsupported::Multishot, mode);
         let mut kernel = kernel.unwrap();
-        let options =
-            ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };
+        let options = ListenOptions::new(9);
         let (listener, to) =
             kernel.host_mut().listen("10.0.0.1:0".parse().unwrap(), &options).unwrap();
         let accept = Token::new(OpKind::Accept, 0, 0);

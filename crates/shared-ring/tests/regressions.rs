@@ -208,7 +208,7 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
 #[test]
 fn without_multishot_a_second_listener_failed() {
     use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
-    use shared_ring::{BufferSizes, ListenOptions, Submit};
+    use shared_ring::{ListenOptions, Submit};
 
     let unsupported = Some(Unsupported::Multishot);
     let machine = Machine::new(
@@ -216,7 +216,7 @@ fn without_multishot_a_second_listener_failed() {
     );
     let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
     let mut kernel = SimKernel::new(&machine, &ring).unwrap();
-    let options = ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(9);
     let accept = |slot| Token::new(OpKind::Accept, slot, 0);
     let listeners = [0, 1].map(|slot| {
         let any = "10.0.0.1:0".parse().unwrap();

@@ -14,11 +14,9 @@ pub(crate) fn open_listeners(
     host: &mut impl Host,
     config: &Config,
 ) -> Result<(Vec<ListenerState>, Vec<SocketAddr>), StartError> {
-    let options = ListenOptions {
-        backlog: config.backlog,
-        reuse_port: config.reuse_port,
-        buffers: config.socket_buffers,
-    };
+    let mut options = ListenOptions::new(config.backlog);
+    options.reuse_port = config.reuse_port;
+    options.buffers = config.socket_buffers;
     let mut listeners: Vec<ListenerState> = Vec::new();
     let mut addresses = Vec::new();
     for at in &config.listen {
