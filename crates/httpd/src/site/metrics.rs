@@ -93,14 +93,10 @@ counts! {
     cold_file_reads,
     log_lines_lost,
     /// Requests that handlers in a sandbox have handled, discarded and passed on, and their involuntary
-    /// aborts.
-    #[cfg(feature = "sandbox")]
+    /// aborts; 0 without the feature `sandbox`.
     sandbox_handled,
-    #[cfg(feature = "sandbox")]
     sandbox_discarded,
-    #[cfg(feature = "sandbox")]
     sandbox_passed,
-    #[cfg(feature = "sandbox")]
     sandbox_aborts,
 }
 
