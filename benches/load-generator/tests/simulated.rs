@@ -214,7 +214,9 @@ struct RunResult {
 }
 
 fn machine(seed: u64, faults: Faults) -> Machine {
-    Machine::new(&evring_sim::Plan { seed, faults, steps: 20_000, ..evring_sim::Plan::default() })
+    let mut plan = evring_sim::Plan::default();
+    (plan.seed, plan.faults, plan.steps) = (seed, faults, 20_000);
+    Machine::new(&plan)
 }
 
 fn run_on<K: Kernel>(kernel: K, plan: &Plan) -> Stats {

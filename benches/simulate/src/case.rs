@@ -116,12 +116,11 @@ impl Case {
             program: Program::ALL[random.usize(..Program::ALL.len())],
             mechanism: mechanism(random.usize(..CHOICES)),
             clients: [1, 2, 5, 12][random.usize(..4)],
-            plan: Plan {
-                seed,
-                steps,
-                descriptors: [8, 30, 1_000, 1_000][random.usize(..4)],
-                ..Plan::default()
-            },
+            plan: Plan::default().with(|p| {
+                p.seed = seed;
+                p.steps = steps;
+                p.descriptors = [8, 30, 1_000, 1_000][random.usize(..4)];
+            }),
         }
     }
 

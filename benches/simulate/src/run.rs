@@ -185,8 +185,11 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
 fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
     let order = if backlog < 100 { Order::Oldest } else { Order::Newest };
     let delay = Duration::from_micros(random.u64(1_000..5_000));
-    let admission =
-        Admission { max_queue_delay: delay, min_queue: 100, max_wait: Duration::MAX, order };
+    let mut admission = Admission::default();
+    admission.max_queue_delay = delay;
+    admission.min_queue = 100;
+    admission.max_wait = Duration::MAX;
+    admission.order = order;
     random.bool().then_some(admission)
 }
 
@@ -237,7 +240,7 @@ impl Setup<'_> {
             let config = config.uring_config(delivery.mode()).map_err(start)?;
             let ring = UringKernel::<SimRing>::on(machine.clone(), &config)
                 .map_err(|e| unavailable(e.to_string()))?;
-            let sizes = Capacity { events: 3, queued: 5 };
+            let sizes = Capacity::new(3, 5);
             SendKernel::with_kernel(ring, delivery, sizes)
                 .map(|kernel| CheckedKernel::over(kernel, machine))
                 .map_err(|e| unavailable(e.to_string()))

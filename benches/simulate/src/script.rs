@@ -47,14 +47,12 @@ impl Script {
                 .filter(|(bit, _)| bits >> bit & 1 == 1)
                 .fold(faults, |faults, (_, fault)| faults.with(fault));
         }
-        let plan = Plan {
-            seed,
-            steps: 100 + STEPS_PER_BYTE * script.bytes.len() as u64,
-            faults,
-            descriptors: [8, 12, 1_000, 1_000][script.below(4)],
-            room: [None, Some(64), Some(300), Some(4_000)][script.below(4)],
-            ..Plan::default()
-        };
+        let mut plan = Plan::default();
+        plan.seed = seed;
+        plan.steps = 100 + STEPS_PER_BYTE * script.bytes.len() as u64;
+        plan.faults = faults;
+        plan.descriptors = [8, 12, 1_000, 1_000][script.below(4)];
+        plan.room = [None, Some(64), Some(300), Some(4_000)][script.below(4)];
         let mut config = Config::default();
         config.max_connections = [1, 2, 3, 1_000][script.below(4)];
         config.max_queued_bytes = 300_000;

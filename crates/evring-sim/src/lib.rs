@@ -76,7 +76,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! for seed in 0..100 {
-//!     let machine = Machine::new(&Plan { seed, ..Plan::default() });
+//!     let machine = Machine::new(&Plan::default().with(|p| p.seed = seed));
 //!     let mut config = Config::default();
 //!     config.listen = vec!["10.0.0.1:7".parse()?];
 //!     let kernel = SimKernel::new(&machine, &config.uring_config(Mode::Deferred)?)?;

@@ -6,6 +6,7 @@ use crate::fault::Faults;
 
 /// The parameters of a run, apart from the program and its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Plan {
     /// Seed of all random decisions.
     pub seed: u64,
@@ -39,6 +40,15 @@ impl Default for Plan {
             unsupported: None,
             trace_steps: false,
         }
+    }
+}
+
+impl Plan {
+    /// Returns the plan with changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 }
 

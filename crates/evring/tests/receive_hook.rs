@@ -176,7 +176,7 @@ mod simulated {
     #[test]
     fn every_message_is_answered_once_and_in_order() {
         for seed in 0..200 {
-            let machine = Machine::new(&Plan { seed, ..Plan::default() });
+            let machine = Machine::new(&Plan::default().with(|p| p.seed = seed));
             let listen = vec!["10.0.0.1:7".parse().unwrap()];
             let config = Config::default().with(|c| c.listen = listen);
             let kernel =

@@ -9,7 +9,7 @@ use send_core::EventType;
 use send_core::control_block::{ControlBlock, Group, Groups};
 use send_core::sockets::{SendSetupError, SocketConfig, SocketId, Sockets};
 
-const CONFIG: SocketConfig = SocketConfig { sockets: 64, buffers: 4, buffer_size: 64 };
+const CONFIG: SocketConfig = SocketConfig::new(64, 4, 64);
 
 fn block() -> Option<ControlBlock<Sockets>> {
     let sockets = match Sockets::new(&CONFIG) {

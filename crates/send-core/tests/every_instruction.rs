@@ -179,8 +179,7 @@ fn at_each_instruction_of_a_socket(
     name: &str,
     mut operation: impl FnMut(&mut ControlBlock<Sockets>, SocketId) -> Option<usize>,
 ) {
-    let Ok(sockets) = Sockets::new(&SocketConfig { sockets: 1, buffers: 1, buffer_size: 16 })
-    else {
+    let Ok(sockets) = Sockets::new(&SocketConfig::new(1, 1, 16)) else {
         return;
     };
     let mut send = ControlBlock::with_source(8, sockets).unwrap();

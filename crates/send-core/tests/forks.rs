@@ -192,8 +192,7 @@ fn child_used_the_block_of_its_parent() {
 }
 
 fn child_took_connections_and_signals_from_its_parent() {
-    let Ok(sockets) = Sockets::new(&SocketConfig { sockets: 4, buffers: 2, buffer_size: 64 })
-    else {
+    let Ok(sockets) = Sockets::new(&SocketConfig::new(4, 2, 64)) else {
         return;
     };
     let mut send = ControlBlock::with_source(8, sockets).unwrap();

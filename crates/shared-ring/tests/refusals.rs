@@ -13,7 +13,7 @@ use shared_ring::{
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 
 fn try_without(what: Unsupported, mode: Mode) -> (Machine, Result<SimKernel, SetupError>) {
-    let plan = Plan { unsupported: Some(what), faults: Faults::NONE, ..Plan::default() };
+    let plan = Plan::default().with(|p| (p.unsupported, p.faults) = (Some(what), Faults::NONE));
     let machine = Machine::new(&plan);
     let config = UringConfig::new(mode, 8, 4, 64);
     let kernel = SimKernel::new(&machine, &config);

@@ -175,7 +175,7 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
     let mut short = 0;
     for seed in 0..50 {
         let faults = Faults::NONE.with(Fault::ShortRead);
-        let machine = Machine::new(&Plan { seed, faults, ..Plan::default() });
+        let machine = Machine::new(&Plan::default().with(|p| (p.seed, p.faults) = (seed, faults)));
         machine.add_file("file", &*contents);
         let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
         let mut kernel = SimKernel::new(&machine, &ring).unwrap();
@@ -211,7 +211,9 @@ fn without_multishot_a_second_listener_failed() {
     use shared_ring::{BufferSizes, ListenOptions, Submit};
 
     let unsupported = Some(Unsupported::Multishot);
-    let machine = Machine::new(&Plan { unsupported, faults: Faults::NONE, ..Plan::default() });
+    let machine = Machine::new(
+        &Plan::default().with(|p| (p.unsupported, p.faults) = (unsupported, Faults::NONE)),
+    );
     let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
     let mut kernel = SimKernel::new(&machine, &ring).unwrap();
     let options = ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };

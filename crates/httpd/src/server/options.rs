@@ -162,12 +162,10 @@ impl From<&Options> for Config {
     fn from(options: &Options) -> Self {
         let Options { connections, follow_symlinks, root, .. } = options;
         let order = if connections.newest_first { Order::Newest } else { Order::Oldest };
-        let admission = Admission {
-            max_queue_delay: connections.max_queue_delay,
-            max_wait: connections.max_wait,
-            order,
-            ..Admission::default()
-        };
+        let mut admission = Admission::default();
+        admission.max_queue_delay = connections.max_queue_delay;
+        admission.max_wait = connections.max_wait;
+        admission.order = order;
         Config::default().with(|c| {
             c.roots = root.iter().cloned().collect();
             c.symlinks = match follow_symlinks {
