@@ -167,16 +167,6 @@ impl Machine {
         self.state().fail(message);
     }
 
-    /// Returns whether a signal interrupts the application now. If so, peers may run first.
-    pub fn signalled(&self) -> bool {
-        let mut state = self.state();
-        let signalled = state.rng.fault(Fault::Signal);
-        if signalled {
-            state.enter();
-        }
-        signalled
-    }
-
     /// Returns the first rule that was broken, if any.
     pub fn failure(&self) -> Option<String> {
         let mut state = self.state();
@@ -625,8 +615,14 @@ impl System for Machine {
         Ok(())
     }
 
+    /// Peers may run first.
     fn signalled(&self) -> bool {
-        Machine::signalled(self)
+        let mut state = self.state();
+        let signalled = state.rng.fault(Fault::Signal);
+        if signalled {
+            state.enter();
+        }
+        signalled
     }
 
     fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {

@@ -274,10 +274,6 @@ impl System for Linux {
         rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - SIGNALS)
     }
 
-    fn signalled(&self) -> bool {
-        false
-    }
-
     fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {
         nonblocking::meta(borrow(&fd))
     }

@@ -90,9 +90,12 @@ pub trait System: Host {
     /// Those of fcntl(2).
     fn disable_sigio(&mut self, fd: Fd) -> Result<(), Errno>;
 
-    /// Returns whether a signal interrupts the program now, on a machine without asynchronous
-    /// signals.
-    fn signalled(&self) -> bool;
+    /// Returns whether a signal interrupts the program now. Only a simulated machine, which has no
+    /// asynchronous signals, ever does.
+    #[doc(hidden)]
+    fn signalled(&self) -> bool {
+        false
+    }
 
     /// Returns the metadata of an open file.
     ///
