@@ -40,6 +40,7 @@ impl PostedOp {
             | Op::Receive { fd }
             | Op::Send { fd, .. }
             | Op::SendFile { fd, .. }
+            | Op::Writable { fd }
             | Op::Connect { fd, .. } => Some(*fd),
             Op::Close { socket } => Some(socket.number()),
             Op::Open { .. } | Op::Stat { .. } | Op::List { .. } | Op::Read { .. } => None,

@@ -16,10 +16,12 @@ use super::fault::Fault;
 use super::memory::MemoryHold;
 use super::peer::{Net, Next, Peer};
 use super::plan::{Plan, Unsupported};
+use super::poller::readiness;
 use super::state::{DescriptorKind, SimState};
 use super::stream::Owner;
 use super::work::SimOffload;
 use crate::nonblocking::FileRange;
+use crate::poller::Readiness;
 use crate::{
     BufferSizes, Fd, File, FileJob, Host, ListenOptions, Metadata, Outcome, Socket, System,
     WakeSignal, Waker,
@@ -360,6 +362,14 @@ impl Host for Machine {
         }
     }
 
+    fn set_unsent_limit(&mut self, socket: &Socket, bytes: u32) -> io::Result<()> {
+        self.may_be_signalled(false);
+        let mut state = self.state();
+        let end = state.connected(socket.number(), "setsockopt")?;
+        state.connection_of(end).set_unsent_limit(end.side, bytes as usize);
+        Ok(())
+    }
+
     fn reset_on_close(&mut self, socket: &Socket) {
         self.may_be_signalled(false);
         self.state().reset_on_close(socket.number());
@@ -461,6 +471,12 @@ impl System for Machine {
         self.may_be_signalled(true);
         self.interrupted()?;
         self.send_all(fd, slices)
+    }
+
+    fn is_writable(&mut self, fd: Fd) -> Result<bool, Errno> {
+        self.may_be_signalled(true);
+        self.interrupted()?;
+        Ok(readiness(&mut self.state(), fd).contains(Readiness::WRITE))
     }
 
     fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno> {

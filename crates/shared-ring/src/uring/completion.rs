@@ -277,6 +277,7 @@ impl<R: Ring> UringKernel<R> {
             (Op::Send { data, .. }, Err(errno)) => Outcome::Failed(errno, Some(data)),
             (Op::Close { .. }, _) => Outcome::Closed,
             (_, Err(errno)) => Outcome::Failed(errno, None),
+            (Op::Writable { .. }, Ok(_)) => Outcome::Writable,
             (Op::Connect { .. }, Ok(_)) => Outcome::Connected,
             (Op::Open { .. }, Ok(fd)) => {
                 self.counters.system_calls += 1;
