@@ -46,6 +46,7 @@ mod event_loop;
 mod mechanisms;
 mod multiplexer;
 mod rx;
+mod send_policy;
 mod tail;
 mod wheel;
 
@@ -62,6 +63,7 @@ pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
 pub use rx::Rx;
+pub use send_policy::{DefaultSendPolicy, SendPolicy, SendResult, SendState, SendStep};
 #[cfg(feature = "io-uring")]
 pub use shared_ring::Mode;
 #[cfg(feature = "interest")]

@@ -34,7 +34,9 @@ use shared_ring::{
     Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Table, Token,
 };
 
-use crate::{Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle};
+use crate::{
+    Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle, SendResult,
+};
 use connection::{ConnFlags, Phase};
 use shares::Source;
 
@@ -87,6 +89,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Outcome::Eof => self.eof(slot),
             Outcome::Sent(list, n) => self.sent(slot, list, n),
             Outcome::SentFile(n) => self.sent_file(slot, n.into()),
+            Outcome::Writable => self.note_send(slot, SendResult::HasRoom),
             Outcome::Connected => self.connected(slot),
             Outcome::Closed => self.closed(slot),
             Outcome::Failed(errno, list) => self.failed(slot, kind, errno, list),
