@@ -31,9 +31,10 @@ gzip -k "$work/root/file.txt"
 touch -d 2001-02-03 "$work/root"/*
 
 start() {
+    : >"$work/log"
     "$httpd" --root "$work/root" --listen 127.0.0.1:0 --max-age 60 --backend "$1" 2>"$work/log" &
     server=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 400); do
         address=$(sed -n 's|.*http://\([0-9.:]*\).*|\1|p' "$work/log")
         [ -z "$address" ] || return 0
         sleep 0.05

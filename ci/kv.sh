@@ -26,9 +26,11 @@ trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 
 # start OPTION...: runs our server on a free port, and sets $port.
 start() {
+    # Before the server opens it, or the loop would find the port of the one before.
+    : >"$work/log"
     "$kv" -p 0 "$@" >"$work/log" 2>&1 &
     pids+=($!)
-    for _ in $(seq 100); do
+    for _ in $(seq 400); do
         port=$(sed -n 's|^listening on [0-9.]*:\([0-9]*\).*|\1|p' "$work/log" | head -n 1)
         [ -n "$port" ] && return
         kill -0 "${pids[-1]}" 2>/dev/null || break

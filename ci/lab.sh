@@ -13,6 +13,8 @@ need haproxy haproxy
 need h2o h2o
 
 cargo build --quiet -p lab
+# Instructions of our server and of nginx, by callgrind where valgrind is installed.
+cargo test --quiet -p lab --bin lab -- --ignored
 for library in hyper may-minihttp; do
     manifest=benches/peers/$library/Cargo.toml
     cargo fmt --manifest-path "$manifest" --check

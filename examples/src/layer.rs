@@ -9,7 +9,7 @@ use std::mem;
 
 use evring::{
     Application, Close, CloseReason, Commands, ConnId, Cx, FileOutcome, HIGH_WATER, LOW_WATER,
-    Listener, Rx,
+    Listener, Others, Rx,
 };
 
 use inside::{LayerCommands, Sessions};
@@ -102,7 +102,9 @@ impl<A: Application, T: Transform> Layer<A, T> {
         let Some(session) = self.sessions.get(x.id) else { return };
         let (mut plain, eof) = (mem::take(&mut session.plain), session.eof);
         let mut rx = Rx::borrowed(plain.bytes_mut(), eof);
-        self.call(x.io, |app, io| app.received(Cx { io, id: x.id, state: x.state }, &mut rx));
+        self.call(x.io, |app, io| {
+            app.received(Cx { io, id: x.id, state: x.state, others: x.others }, &mut rx)
+        });
         let remaining = rx.bytes().len();
         plain.keep_last(remaining);
         if let Some(session) = self.sessions.get(x.id) {
@@ -120,14 +122,16 @@ impl<A: Application, T: Transform> Layer<A, T> {
     fn notify_drained(&mut self, x: Cx<'_, impl Commands, A::State>) {
         const { assert!(LOW_WATER < HIGH_WATER) };
         if self.sessions.get(x.id).is_some_and(Session::take_drained) {
-            self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state }));
+            self.call(x.io, |app, io| {
+                app.drained(Cx { io, id: x.id, state: x.state, others: x.others })
+            });
         }
     }
 }
 
 /// Reborrows the context for another call.
 fn reborrow<'a, C, S>(x: &'a mut Cx<'_, C, S>) -> Cx<'a, C, S> {
-    Cx { io: x.io, id: x.id, state: x.state }
+    Cx { io: x.io, id: x.id, state: x.state, others: x.others.reborrow() }
 }
 
 impl<A: Application, T: Transform> Application for Layer<A, T> {
@@ -140,17 +144,21 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
             Ok(transform) => self.sessions.begin(x.id, transform),
             Err(_) => x.io.close(x.id, Close::Reset),
         }
-        self.call(x.io, |app, io| app.accepted(Cx { io, id: x.id, state: x.state }, at));
+        self.call(x.io, |app, io| {
+            app.accepted(Cx { io, id: x.id, state: x.state, others: x.others }, at)
+        });
     }
 
     fn connected(&mut self, x: Cx<'_, impl Commands, A::State>, result: io::Result<()>) {
-        self.call(x.io, |app, io| app.connected(Cx { io, id: x.id, state: x.state }, result));
+        self.call(x.io, |app, io| {
+            app.connected(Cx { io, id: x.id, state: x.state, others: x.others }, result)
+        });
     }
 
     fn received(&mut self, mut x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {
         let Some(session) = self.sessions.get(x.id) else {
-            let Cx { io, id, state } = x;
-            return self.call(io, |app, io| app.received(Cx { io, id, state }, rx));
+            let Cx { io, id, state, others } = x;
+            return self.call(io, |app, io| app.received(Cx { io, id, state, others }, rx));
         };
         if session.received(x.io, rx) {
             self.deliver(reborrow(&mut x));
@@ -160,7 +168,9 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
 
     fn drained(&mut self, x: Cx<'_, impl Commands, A::State>) {
         match self.sessions.get(x.id) {
-            None => self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state })),
+            None => self.call(x.io, |app, io| {
+                app.drained(Cx { io, id: x.id, state: x.state, others: x.others })
+            }),
             Some(session) => {
                 session.drained(x.io);
                 self.notify_drained(x);
@@ -168,29 +178,44 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         }
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
+    fn file(
+        &mut self,
+        x: Cx<'_, impl Commands, A::State>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
         match (self.sessions.get(x.id), done) {
-            (Some(session), FileOutcome::Read(result)) if tag == READ_TAG => {
-                session.read(x.io, result);
+            (Some(session), done) if tag == READ_TAG => {
+                let bytes = done.map(|done| match done {
+                    FileOutcome::Read(bytes) => bytes,
+                    other => unreachable!("not a read: {other:?}"),
+                });
+                session.read(x.io, bytes);
                 self.notify_drained(x);
             }
-            (_, done) => {
-                self.call(x.io, |app, io| app.file(Cx { io, id: x.id, state: x.state }, tag, done))
-            }
+            (_, done) => self.call(x.io, |app, io| {
+                app.file(Cx { io, id: x.id, state: x.state, others: x.others }, tag, done)
+            }),
         }
     }
 
     fn expired(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.call(x.io, |app, io| app.expired(Cx { io, id: x.id, state: x.state }));
+        self.call(x.io, |app, io| {
+            app.expired(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
     }
 
     fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, reason: CloseReason) {
         let reason = self.sessions.end(x.id).and_then(|session| session.reason).unwrap_or(reason);
-        self.call(x.io, |app, io| app.closed(Cx { io, id: x.id, state: x.state }, reason));
+        self.call(x.io, |app, io| {
+            app.closed(Cx { io, id: x.id, state: x.state, others: x.others }, reason)
+        });
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.call(x.io, |app, io| app.stopping(Cx { io, id: x.id, state: x.state }));
+        self.call(x.io, |app, io| {
+            app.stopping(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
     }
 
     fn is_idle(&self, state: &A::State) -> bool {
@@ -198,8 +223,12 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         self.inner.is_idle(state)
     }
 
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {
-        self.call(io, |app, io| app.woken(io, tag));
+    fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
+        self.call(io, |app, io| app.woken(io, all, tag));
+    }
+
+    fn timer(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, timer: u32) {
+        self.call(io, |app, io| app.timer(io, all, timer));
     }
 }
 

@@ -6,11 +6,15 @@
 //! | application | what it exercises |
 //! |---|---|
 //! | [`Echo`] | replies from the receive buffer; back-pressure |
+//! | [`Chat`] | the states of other connections, timers, values from other workers |
 //! | [`Proxy`] | two dependent connections; half-close |
+//! | [`OwnPoll`] | not an application: a mechanism over a kernel of one's own |
 //! | [`Layer`] | an application around an application: [`Tls`], [`Xor`] |
 
+mod chat;
 mod echo;
 mod layer;
+mod poll_kernel;
 mod proxy;
 #[cfg(feature = "programs")]
 mod serve;
@@ -18,11 +22,18 @@ mod serve;
 mod tls;
 mod xor;
 
+pub use chat::{Chat, Joined};
 pub use echo::Echo;
 pub use layer::{Layer, Transform};
-pub use proxy::{Proxy, Timeouts};
+pub use poll_kernel::{OwnPoll, PollKernel};
+pub use proxy::{Proxy, ProxyHalf, ProxyState, Timeouts};
 #[cfg(feature = "programs")]
 pub use serve::Listen;
 #[cfg(feature = "tls")]
 pub use tls::{ServerSession, Tls, server_config};
 pub use xor::Xor;
+
+/// The code of the project's page.
+#[cfg(all(doctest, feature = "programs"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -1,6 +1,5 @@
 //! A proxy that connects each client with an upstream server.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -34,28 +33,42 @@ pub struct Proxy {
     timeouts: Timeouts,
     /// Connect to the upstream server only when the client has sent bytes.
     connect_late: bool,
-    /// Both connections of each pair. They cannot be connection states, since a callback can access only
-    /// its own. A `BTreeMap`, because a hash table would take its seed from outside the mechanism.
-    sides: BTreeMap<(u32, u32), ProxyHalf>,
+}
+
+/// State of a connection of a [`Proxy`].
+#[derive(Clone, Copy, Debug, Default)]
+pub enum ProxyState {
+    /// Not part of a pair: it closes.
+    #[default]
+    Single,
+    /// A client without an upstream connection.
+    Waiting,
+    /// One connection of a pair.
+    Paired(ProxyHalf),
 }
 
 /// One connection of a pair.
 #[derive(Clone, Copy, Debug)]
-struct ProxyHalf {
+pub struct ProxyHalf {
     other: ConnId,
     client: ConnId,
     /// The peer has shut down its sending side.
     ended: bool,
 }
 
-fn key(id: ConnId) -> (u32, u32) {
-    (id.slot(), id.generation())
+impl ProxyState {
+    fn half(self) -> Option<ProxyHalf> {
+        match self {
+            ProxyState::Paired(half) => Some(half),
+            ProxyState::Single | ProxyState::Waiting => None,
+        }
+    }
 }
 
 impl Proxy {
     /// Creates a proxy for the server at `upstream`.
     pub fn new(upstream: SocketAddr, timeouts: Timeouts) -> Self {
-        Proxy { upstream, timeouts, connect_late: false, sides: BTreeMap::new() }
+        Proxy { upstream, timeouts, connect_late: false }
     }
 
     /// Connects to the upstream server only when a client has sent bytes, so silent clients cost it
@@ -66,68 +79,59 @@ impl Proxy {
     }
 
     /// Opens the other connection of a pair.
-    fn pair(&mut self, io: &mut impl Commands, client: ConnId) {
-        let server = io.connect(self.upstream);
-        io.set_deadline(server, Some(io.now() + self.timeouts.connect));
-        for (id, other) in [(client, server), (server, client)] {
-            self.sides.insert(key(id), ProxyHalf { other, client, ended: false });
+    fn pair(&mut self, x: &mut Cx<'_, impl Commands, ProxyState>) {
+        let (client, server) = (x.id, x.io.connect(self.upstream));
+        x.io.set_deadline(server, Some(x.io.now() + self.timeouts.connect));
+        *x.state = ProxyState::Paired(ProxyHalf { other: server, client, ended: false });
+        if let Some(state) = x.others.get(x.io, server) {
+            *state = ProxyState::Paired(ProxyHalf { other: client, client, ended: false });
         }
-    }
-
-    fn side(&self, id: ConnId) -> Option<ProxyHalf> {
-        self.sides.get(&key(id)).copied()
     }
 
     /// Extends the idle deadline of a pair, which is set on the client's connection.
-    fn extend_idle_deadline(&self, io: &mut impl Commands, side: ProxyHalf) {
-        io.set_deadline(side.client, Some(io.now() + self.timeouts.idle));
+    fn extend_idle_deadline(&self, io: &mut impl Commands, half: ProxyHalf) {
+        io.set_deadline(half.client, Some(io.now() + self.timeouts.idle));
     }
+}
 
-    /// Handles the end of a stream: passes it on, and closes both connections when both have ended.
-    fn ended(&mut self, io: &mut impl Commands, id: ConnId, other: ConnId) {
-        io.close(other, Close::Half);
-        if let Some(side) = self.sides.get_mut(&key(id)) {
-            side.ended = true;
-        }
-        if self.side(other).is_some_and(|side| side.ended) {
-            self.forget(id, other);
-            io.close(id, Close::Flush);
-            io.close(other, Close::Flush);
-        }
-    }
-
-    fn forget(&mut self, id: ConnId, other: ConnId) {
-        self.sides.remove(&key(id));
-        self.sides.remove(&key(other));
+/// Handles the end of a stream: passes it on, and closes both connections when both have ended.
+fn ended(x: &mut Cx<'_, impl Commands, ProxyState>, half: ProxyHalf) {
+    x.io.close(half.other, Close::Half);
+    *x.state = ProxyState::Paired(ProxyHalf { ended: true, ..half });
+    let Some(other) = x.others.get(x.io, half.other) else { return };
+    if other.half().is_some_and(|other| other.ended) {
+        *other = ProxyState::Single;
+        *x.state = ProxyState::Single;
+        x.io.close(x.id, Close::Flush);
+        x.io.close(half.other, Close::Flush);
     }
 }
 
 impl Application for Proxy {
-    /// True for a client without an upstream connection.
-    type State = bool;
+    type State = ProxyState;
     const MAX_UNCONSUMED: usize = 1; // consumes everything
 
-    fn accepted(&mut self, x: Cx<'_, impl Commands, bool>, _: Listener) {
-        *x.state = self.connect_late;
+    fn accepted(&mut self, mut x: Cx<'_, impl Commands, ProxyState>, _: Listener) {
         if self.connect_late {
+            *x.state = ProxyState::Waiting;
             x.io.set_deadline(x.id, Some(x.io.now() + self.timeouts.idle));
         } else {
-            self.pair(x.io, x.id);
+            self.pair(&mut x);
         }
     }
 
-    fn connected(&mut self, x: Cx<'_, impl Commands, bool>, result: io::Result<()>) {
+    fn connected(&mut self, x: Cx<'_, impl Commands, ProxyState>, result: io::Result<()>) {
         x.io.set_deadline(x.id, None);
-        if let (Ok(()), Some(side)) = (result, self.side(x.id)) {
-            self.extend_idle_deadline(x.io, side);
+        if let (Ok(()), Some(half)) = (result, x.state.half()) {
+            self.extend_idle_deadline(x.io, half);
         }
     }
 
-    fn received(&mut self, x: Cx<'_, impl Commands, bool>, rx: &mut Rx<'_>) {
-        if !rx.bytes().is_empty() && std::mem::take(x.state) {
-            self.pair(x.io, x.id);
+    fn received(&mut self, mut x: Cx<'_, impl Commands, ProxyState>, rx: &mut Rx<'_>) {
+        if !rx.bytes().is_empty() && matches!(x.state, ProxyState::Waiting) {
+            self.pair(&mut x);
         }
-        let Some(side) = self.side(x.id) else {
+        let Some(half) = x.state.half() else {
             if rx.eof() {
                 x.io.close(x.id, Close::Flush);
             }
@@ -135,35 +139,37 @@ impl Application for Proxy {
         };
         let eof = rx.eof();
         if !rx.bytes().is_empty() {
-            self.extend_idle_deadline(x.io, side);
-            if x.io.send(side.other, Chunk::Received(rx.take())) >= HIGH_WATER {
+            self.extend_idle_deadline(x.io, half);
+            if x.io.send(half.other, Chunk::Received(rx.take())) >= HIGH_WATER {
                 x.io.set_receiving(x.id, false);
             }
         }
-        if eof && !side.ended {
-            self.ended(x.io, x.id, side.other);
+        if eof && !half.ended {
+            ended(&mut x, half);
         }
     }
 
-    fn drained(&mut self, x: Cx<'_, impl Commands, bool>) {
-        if let Some(side) = self.side(x.id) {
-            self.extend_idle_deadline(x.io, side);
-            x.io.set_receiving(side.other, true);
+    fn drained(&mut self, x: Cx<'_, impl Commands, ProxyState>) {
+        if let Some(half) = x.state.half() {
+            self.extend_idle_deadline(x.io, half);
+            x.io.set_receiving(half.other, true);
         }
     }
 
-    fn expired(&mut self, x: Cx<'_, impl Commands, bool>) {
+    fn expired(&mut self, x: Cx<'_, impl Commands, ProxyState>) {
         x.io.close(x.id, Close::Reset);
     }
 
     /// Ignored: pairs may continue while the server drains.
-    fn stopping(&mut self, _: Cx<'_, impl Commands, bool>) {}
+    fn stopping(&mut self, _: Cx<'_, impl Commands, ProxyState>) {}
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, bool>, _: CloseReason) {
-        // Both connections of a pair that ended in order are removed before they close.
-        if let Some(side) = self.side(x.id) {
-            self.forget(x.id, side.other);
-            x.io.close(side.other, Close::Reset);
+    fn closed(&mut self, mut x: Cx<'_, impl Commands, ProxyState>, _: CloseReason) {
+        // Both connections of a pair that ended in order are single before they close.
+        if let Some(half) = x.state.half() {
+            if let Some(other) = x.others.get(x.io, half.other) {
+                *other = ProxyState::Single;
+            }
+            x.io.close(half.other, Close::Reset);
         }
     }
 }

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evring::{
-    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener,
-    Multiplexer as _, RemoteHandle, Rx, Tokio,
+    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Cx, Listener,
+    Multiplexer as _, Others, RemoteHandle, Rx, Tokio,
 };
 use examples::Echo;
 use support::client::{Client, End};
@@ -247,7 +247,7 @@ impl Application for ReportsListeners {
         Echo.received(x, rx);
     }
 
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, Self::State>, tag: u64) {
         let how = if tag & 1 == 1 { AcceptPolicy::All } else { AcceptPolicy::Off };
         io.set_accept_policy(Listener((tag >> 1) as u16), how);
     }
@@ -266,7 +266,7 @@ impl Drop for StopOnDrop {
 fn each_listener_has_its_own_policy() {
     on_each(|backend| {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = Config { listen: vec![any, any], ..config() };
+        let config = config().with(|c| c.listen = vec![any, any]);
         let (sender, ready) = mpsc::channel();
         let (log, accepted) = mpsc::channel();
         let server = thread::spawn(move || {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
-use evring::{Application, Commands, Config, Cx, Rx};
+use evring::{Application, Commands, Cx, Others, Rx};
 use examples::Echo;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -98,7 +98,7 @@ impl Application for Woken {
         Echo.drained(x);
     }
 
-    fn woken(&mut self, _: &mut impl Commands, tag: u64) {
+    fn woken(&mut self, _: &mut impl Commands, _: Others<'_, Self::State>, tag: u64) {
         self.0.send(tag).expect("the test waits for it");
     }
 }
@@ -174,7 +174,7 @@ impl Clients {
 /// Returns the bytes per connection: since the server ran, and since before it was set up.
 fn measure(backend: &'static str, connections: usize) -> (f64, f64) {
     let (sender, receiver) = mpsc::channel();
-    let config = Config { max_connections: connections as u32, ..config() };
+    let config = config().with(|c| c.max_connections = connections as u32);
     let without = live();
     let server = Server::start(backend, config, move || Woken(sender));
     // The server cleans up after a completed send one turn after its peer receives the bytes.

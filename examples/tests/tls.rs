@@ -3,10 +3,10 @@
 mod support;
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
-use evring::{Application, Chunk, Close, Commands, Config, Cx, FileOp, FileOutcome, Root, Rx};
+use evring::{Access, Application, Chunk, Close, Commands, Cx, FileOp, FileOutcome, Root, Rx};
 use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
 use kv::Kv;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
@@ -93,7 +93,7 @@ fn echo_under_tls() {
 fn kv_under_tls_through_tiny_buffers() {
     let (serves, trusts) = settings();
     on_each(|backend| {
-        for settings in [config(), Config { buffer_size: 7, ..tiny() }] {
+        for settings in [config(), tiny().with(|c| c.buffer_size = 7)] {
             let tls = Arc::clone(&serves);
             let server = Server::start(backend, settings, || {
                 Tls::new(tls, Kv::with_memory(1 << 22, 0).unwrap()).unwrap()
@@ -266,13 +266,14 @@ impl Application for SendsFileBetweenTexts {
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         if !rx.bytes().is_empty() {
-            x.io.file_op(x.id, 1, FileOp::Open(Root(0), "file".into()));
+            x.io.file_op(x.id, 1, FileOp::Open((Root(0), "file".into()), Access::Read));
         }
         rx.consume(rx.bytes().len());
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _: u32, done: FileOutcome) {
-        let FileOutcome::Opened(Ok((file, meta))) = done else { panic!("{done:?}") };
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _: u32, done: io::Result<FileOutcome>) {
+        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
+        let (file, meta) = *opened;
         x.io.send(x.id, Chunk::Copy(b"before "));
         x.io.send(x.id, Chunk::File(file.clone(), 0..meta.len));
         x.io.reserve(x.id, 8).copy_from_slice(b" between");
@@ -291,7 +292,7 @@ fn files_are_sent_in_order_under_tls() {
     on_each(|backend| {
         for settings in [config(), tiny()] {
             let tls = Arc::clone(&serves);
-            let settings = Config { roots: vec![root.path().into()], ..settings };
+            let settings = settings.with(|c| c.roots = vec![root.path().into()]);
             let server =
                 Server::start(backend, settings, || Tls::new(tls, SendsFileBetweenTexts).unwrap());
             let mut stream = secure(&trusts, Client::narrow(server.address).0);
@@ -320,7 +321,7 @@ fn file_that_shrinks_under_a_layer_ends_the_connection() {
             let Some(id) = turn.id else { return };
             match turn.event {
                 Event::Received { eof: false, .. } => {
-                    turn.io.file_op(id, 7, FileOp::Open(Root(0), "file".into()));
+                    turn.io.file_op(id, 7, FileOp::Open((Root(0), "file".into()), Access::Read));
                 }
                 Event::File(7, _) => {
                     let file = turn.file.take().unwrap();
@@ -329,7 +330,7 @@ fn file_that_shrinks_under_a_layer_ends_the_connection() {
                 _ => {}
             }
         });
-        let settings = Config { roots: vec![root.path().into()], ..config() };
+        let settings = config().with(|c| c.roots = vec![root.path().into()]);
         let server =
             Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, make()).unwrap());
         let mut client = Client::connect(server.address);

@@ -122,6 +122,13 @@ bugs! {
         "if n > 0 && bytes.len() < len as usize {" =>
         "if n > 0 && bytes.len() < len as usize && !PLANTED {";
 
+    /// A short write to a file is taken for a complete one.
+    ShortFileWriteIsWhole, "crates/shared-ring/src/uring/completion.rs":
+        "if !write.bytes.is_empty() {
+            return self.rearm(token);" =>
+        "if !write.bytes.is_empty() && !PLANTED {
+            return self.rearm(token);";
+
     /// The remainder of a short send is dropped.
     ShortWriteIsWhole, "crates/evring/src/driver/send.rs":
         "if connection.phase == Phase::Ending || list.is_empty() {" =>
@@ -244,9 +251,9 @@ bugs! {
 
     /// A connection's state is not reset for the next one in its slot.
     StateKept, "crates/evring/src/driver/close.rs":
-        "*self.states.at(slot as usize) = A::State::default();" =>
+        "*self.states.at(slot) = A::State::default();" =>
         "if !PLANTED {
-            *self.states.at(slot as usize) = A::State::default();
+            *self.states.at(slot) = A::State::default();
         }";
 
     /// Queued data is dropped by a close that must flush it first.

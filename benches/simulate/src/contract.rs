@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use evring::{
-    AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp,
-    FileOutcome, HIGH_WATER, Lateness, Listener, Rx, Stats,
+    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp, FileOutcome, Forward,
+    HIGH_WATER, Listener, Others, Rx,
 };
-use shared_ring::sim::Machine;
+use evring_sim::Machine;
 
 /// Maximum lateness of a deadline: the resolution of the timer wheel, and a turn.
 const MAX_LATENESS: Duration = Duration::from_millis(5);
@@ -201,7 +201,9 @@ impl<A: Application> Application for Contract<A> {
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {
         self.records.begin(x.id, true);
-        self.call(x.io, |app, io| app.accepted(Cx { io, id: x.id, state: x.state }, at));
+        self.call(x.io, |app, io| {
+            app.accepted(Cx { io, id: x.id, state: x.state, others: x.others }, at)
+        });
     }
 
     fn connected(&mut self, x: Cx<'_, impl Commands, A::State>, result: io::Result<()>) {
@@ -211,12 +213,20 @@ impl<A: Application> Application for Contract<A> {
         } else {
             entry.open = result.is_ok();
         }
-        self.call(x.io, |app, io| app.connected(Cx { io, id: x.id, state: x.state }, result));
+        self.call(x.io, |app, io| {
+            app.connected(Cx { io, id: x.id, state: x.state, others: x.others }, result)
+        });
+    }
+
+    fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        self.call(io, |app, io| app.intercept(io, id, rx));
     }
 
     fn received(&mut self, x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {
         self.records.received(x.id, x.io.now(), rx);
-        self.call(x.io, |app, io| app.received(Cx { io, id: x.id, state: x.state }, rx));
+        self.call(x.io, |app, io| {
+            app.received(Cx { io, id: x.id, state: x.state, others: x.others }, rx)
+        });
         self.records.note_unconsumed(x.id, rx);
     }
 
@@ -225,50 +235,67 @@ impl<A: Application> Application for Contract<A> {
         if !std::mem::take(&mut entry.above_high_water) {
             self.records.fail(x.id, "has drained but was not above the high-water mark");
         }
-        self.call(x.io, |app, io| app.drained(Cx { io, id: x.id, state: x.state }));
+        self.call(x.io, |app, io| {
+            app.drained(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, A::State>, tag: u32, done: FileOutcome) {
+    fn file(
+        &mut self,
+        x: Cx<'_, impl Commands, A::State>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
         self.records.file(x.id, x.io.now(), tag);
-        self.call(x.io, |app, io| app.file(Cx { io, id: x.id, state: x.state }, tag, done));
+        self.call(x.io, |app, io| {
+            app.file(Cx { io, id: x.id, state: x.state, others: x.others }, tag, done)
+        });
     }
 
     fn expired(&mut self, x: Cx<'_, impl Commands, A::State>) {
         self.records.expired(x.id, x.io.now());
-        self.call(x.io, |app, io| app.expired(Cx { io, id: x.id, state: x.state }));
+        self.call(x.io, |app, io| {
+            app.expired(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
     }
 
     fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, reason: CloseReason) {
         let entry = self.records.callback_entry(x.id, x.io.now());
         (entry.id, entry.deadline) = (None, None);
-        self.call(x.io, |app, io| app.closed(Cx { io, id: x.id, state: x.state }, reason));
+        self.call(x.io, |app, io| {
+            app.closed(Cx { io, id: x.id, state: x.state, others: x.others }, reason)
+        });
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
         self.records.callback_entry(x.id, x.io.now());
-        self.call(x.io, |app, io| app.stopping(Cx { io, id: x.id, state: x.state }));
+        self.call(x.io, |app, io| {
+            app.stopping(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
     }
 
     fn is_idle(&self, state: &A::State) -> bool {
         self.inner.is_idle(state)
     }
 
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {
-        self.call(io, |app, io| app.woken(io, tag));
+    fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
+        self.call(io, |app, io| app.woken(io, all, tag));
+    }
+
+    fn timer(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, timer: u32) {
+        self.call(io, |app, io| app.timer(io, all, timer));
     }
 }
 
-impl<C: Commands> Commands for Recorder<'_, C> {
-    fn now(&self) -> Instant {
-        self.io.now()
+impl<C: Commands> Forward for Recorder<'_, C> {
+    type Inner = C;
+
+    fn inner(&self) -> &C {
+        self.io
     }
 
-    fn wall_time(&self) -> SystemTime {
-        self.io.wall_time()
-    }
-
-    fn random(&mut self) -> u64 {
-        self.io.random()
+    fn inner_mut(&mut self) -> &mut C {
+        self.io
     }
 
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
@@ -325,33 +352,5 @@ impl<C: Commands> Commands for Recorder<'_, C> {
             }
         }
         self.io.close(id, how);
-    }
-
-    fn unsent_bytes(&self, id: ConnId) -> u64 {
-        self.io.unsent_bytes(id)
-    }
-
-    fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.io.peer_addr(id)
-    }
-
-    fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {
-        self.io.set_accept_policy(at, how);
-    }
-
-    fn lateness(&self, id: ConnId) -> Lateness {
-        self.io.lateness(id)
-    }
-
-    fn stats(&self) -> Stats {
-        self.io.stats()
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.io.is_stopping()
-    }
-
-    fn has_pending(&self) -> bool {
-        self.io.has_pending()
     }
 }

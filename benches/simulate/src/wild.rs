@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evring::{
-    AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, File, FileOp,
-    FileOutcome, FilePath, HIGH_WATER, Listener, Root, Rx,
+    AcceptPolicy, Access, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, File,
+    FileOp, FileOutcome, FilePath, HIGH_WATER, Listener, Root, Rx, WriteAt,
 };
-use shared_ring::sim::{Fault, Net, PeerConn};
+use evring_sim::{Fault, Net, PeerConn};
 
 use super::echo::ORIGIN_FAULTS;
 use super::pattern::PATTERN;
@@ -44,6 +44,8 @@ pub(super) enum Waiting {
         read: bool,
     },
     Stats(usize),
+    /// Writes so many bytes to a file of its own.
+    Write(usize),
     Deadline,
     Call,
 }
@@ -66,15 +68,20 @@ impl Wild {
                 let (file, start, len) = (number(), number() as u64, number() as u64);
                 let read = command == "read";
                 *x.state = Waiting::File { range: start..start + len, read };
-                x.io.file_op(x.id, 1, FileOp::Open(Root(0), path(file)));
+                x.io.file_op(x.id, 1, FileOp::Open((Root(0), path(file)), Access::Read));
+            }
+            // In two writes; the second one opens the file again.
+            "write" => {
+                *x.state = Waiting::Write(number());
+                x.io.file_op(x.id, 4, FileOp::Open(written(x.id), Access::Replace));
             }
             "stats" => {
                 let n = number();
                 *x.state = Waiting::Stats(n);
                 for at in 0..n {
                     let op = match at % 3 {
-                        0 => FileOp::List(Root(0), FilePath::new(".")),
-                        _ => FileOp::Stat(Root(0), path(at)),
+                        0 => FileOp::List((Root(0), FilePath::new("."))),
+                        _ => FileOp::Stat((Root(0), path(at))),
                     };
                     x.io.file_op(x.id, 2, op);
                 }
@@ -156,6 +163,31 @@ impl Wild {
     }
 }
 
+/// Returns the path of the file that a connection writes.
+fn written(id: ConnId) -> (Root, FilePath) {
+    (Root(0), FilePath::new(format!("written-{}-{}", id.slot(), id.generation())))
+}
+
+/// Writes half of the bytes to the file that was just opened, or continues after a write.
+fn write(x: &mut Cx<'_, impl Commands, Waiting>, tag: u32, done: FileOutcome) {
+    let Waiting::Write(len) = *x.state else { return x.io.close(x.id, Close::Reset) };
+    let half = len / 2;
+    let op = match (tag, done) {
+        (4, FileOutcome::Opened(opened)) => FileOp::write(opened.0, WriteAt::End, &PATTERN[..half]),
+        (5, FileOutcome::Written) => FileOp::Open(written(x.id), Access::Write),
+        (6, FileOutcome::Opened(opened)) => {
+            FileOp::write(opened.0, WriteAt::Offset(half as u64), &PATTERN[half..len])
+        }
+        (7, FileOutcome::Written) => FileOp::Stat(written(x.id)),
+        (8, FileOutcome::Stat(meta)) => {
+            x.io.send(x.id, Chunk::Copy(format!("wrote {}\n", meta.len).as_bytes()));
+            return Wild::resume(x);
+        }
+        (_, other) => panic!("{other:?}"),
+    };
+    x.io.file_op(x.id, tag + 1, op);
+}
+
 /// Sends `n` bytes in one of several ways.
 fn send_bytes(x: &mut Cx<'_, impl Commands, Waiting>, how: usize, n: usize) {
     let bytes = &PATTERN[..n];
@@ -219,10 +251,16 @@ impl Application for Wild {
         }
     }
 
-    fn file(&mut self, mut x: Cx<'_, impl Commands, Waiting>, tag: u32, done: FileOutcome) {
+    fn file(
+        &mut self,
+        mut x: Cx<'_, impl Commands, Waiting>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
         match (tag, done) {
-            (1, FileOutcome::Opened(opened)) => Self::opened(&mut x, opened.map(|(file, _)| file)),
-            (3, FileOutcome::Read(Ok(bytes))) => {
+            (1, Ok(FileOutcome::Opened(opened))) => Self::opened(&mut x, Ok(opened.0)),
+            (1, Err(error)) => Self::opened(&mut x, Err(error)),
+            (3, Ok(FileOutcome::Read(bytes))) => {
                 // The file may have been truncated.
                 let whole = matches!(&x.state, Waiting::File { range, .. }
                     if range.end - range.start == bytes.len() as u64);
@@ -232,7 +270,8 @@ impl Application for Wild {
                 }
                 Self::resume(&mut x);
             }
-            (2, FileOutcome::Stat(_) | FileOutcome::Listed(_)) => {
+            (4..=8, Ok(done)) => write(&mut x, tag, done),
+            (2, Ok(FileOutcome::Stat(_) | FileOutcome::Listed(_)) | Err(_)) => {
                 if let Waiting::Stats(remaining) = x.state {
                     *remaining -= 1;
                     if *remaining == 0 {
@@ -300,7 +339,7 @@ impl ProtocolModel for WildModel {
             out.extend_from_slice(text.as_bytes());
             out.push(b'\n');
         };
-        match net.below(25) {
+        match net.below(27) {
             0..6 => {
                 let (how, n) = (net.below(5), [0, 1, 90, 3_000, 80_000][net.below(5)]);
                 line(format!("say {how} {n}"));
@@ -359,6 +398,12 @@ impl ProtocolModel for WildModel {
                 self.expected.add(b"bye\n");
                 self.ends = true;
                 return false;
+            }
+            24 | 25 => {
+                let n = [1, 90, 3_000, 80_000][net.below(4)];
+                line(format!("write {n}"));
+                self.expected.add(format!("wrote {n}\n").as_bytes());
+                self.uses_disk = true;
             }
             // Replies to earlier requests could be lost with the connection.
             _ if self.expected.is_empty() && out.is_empty() => {

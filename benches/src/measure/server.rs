@@ -17,6 +17,10 @@ use super::{CpuTime, Quota, Site};
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 
+/// Maximum time for a server to accept connections, and to end; under valgrind, on a busy machine,
+/// both take many seconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A program to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
@@ -148,7 +152,7 @@ impl Server {
     /// Waits until the server accepts a connection: an external server's address is printed before it
     /// listens.
     fn await_connection(&mut self, subject: &Subject) -> Result<(), Failure> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match TcpStream::connect_timeout(&self.address, Duration::from_secs(1)) {
                 Ok(_) => return Ok(()),
@@ -206,15 +210,15 @@ impl Server {
         serde_json::from_str(&line).map_err(|e| Failure::new("cannot parse the server's report", e))
     }
 
-    /// Ends it by SIGTERM. Required if it runs under another program.
-    pub(crate) fn terminate(mut self) -> Result<(), Failure> {
+    /// Ends it by a signal. Required if it runs under another program.
+    pub(crate) fn terminate(mut self, signal: Signal) -> Result<(), Failure> {
         let process = Pid::from_child(&self.child);
-        rustix::process::kill_process(process, Signal::TERM).map_err(std::io::Error::from)?;
-        let deadline = Instant::now() + Duration::from_secs(10);
+        rustix::process::kill_process(process, signal).map_err(std::io::Error::from)?;
+        let deadline = Instant::now() + TIMEOUT;
         while self.child.try_wait()?.is_none() {
             if Instant::now() > deadline {
                 return Err(Failure::Run(
-                    "the server did not end within 10 s of SIGTERM".to_owned(),
+                    "the server did not end within 60 s of a signal".to_owned(),
                 ));
             }
             // Valgrind 3.19 treats io_uring_enter as non-blocking: it checks for signals only

@@ -117,9 +117,23 @@ fn state_of_a_handler_persists_and_belongs_to_its_tenant() {
 }
 
 #[test]
+fn module_with_a_data_segment_panicked() {
+    let wasm = module_with(
+        r#"(data (i32.const 100) "constant")"#,
+        "(drop (call $send (i32.const 100) (i32.const 8)))
+         (i32.const 1)",
+    );
+    let mut handler = handler_with(Policy::default(), &wasm);
+    assert_eq!(run(&mut handler, b""), Outcome::Handled);
+    assert_eq!(sent(&handler), [b"constant"]);
+}
+
+#[test]
 fn message_is_passed_on_as_it_arrived_after_an_abort() {
     for body in [
         "(i32.store8 (local.get $offset) (i32.const 0)) (i32.const 1)",
+        "(memory.fill (local.get $offset) (i32.const 0) (local.get $length)) (i32.const 1)",
+        "(memory.copy (local.get $offset) (i32.const 0) (local.get $length)) (i32.const 1)",
         "(i64.store offset=1 (local.get $offset) (i64.const 0)) (i32.const 1)",
         "(i32.store8 (i32.const 65536) (i32.const 0)) (i32.const 1)",
         "(i32.store8 offset=65536 (i32.const 0) (i32.const 0)) (i32.const 1)",
@@ -283,6 +297,42 @@ fn handler_applies_pipes_to_the_message() {
 }
 
 #[test]
+fn memory_is_copied_and_filled_within_bounds() {
+    let mut handler = handler(
+        "(memory.copy (i32.const 100) (local.get $offset) (local.get $length))
+         (memory.fill (i32.const 102) (i32.const 88) (i32.const 2))
+         (memory.copy (i32.const 101) (i32.const 100) (local.get $length))
+         (drop (call $send (i32.const 100) (i32.const 7)))
+         (i32.const 1)",
+    );
+    assert_eq!(run(&mut handler, b"abcdef"), Outcome::Handled);
+    assert_eq!(sent(&handler), [b"aabXXef"]);
+    for body in [
+        "(memory.fill (i32.const 65535) (i32.const 0) (i32.const 2)) (i32.const 1)",
+        "(memory.copy (i32.const 0) (i32.const 65535) (i32.const 2)) (i32.const 1)",
+        "(memory.copy (i32.const 0) (i32.add (local.get $offset) (i32.const 1)) (i32.const 1)) (i32.const 1)",
+        "(memory.fill (i32.const -1) (i32.const 0) (i32.const 1)) (i32.const 1)",
+    ] {
+        let mut handler = self::handler(body);
+        let abort = Outcome::Passed(Pass::Involuntary(Abort::Memory));
+        assert_eq!(run(&mut handler, b"x"), abort, "{body}");
+    }
+}
+
+#[test]
+fn time_of_a_copy_is_charged() {
+    let copies = "(memory.fill (i32.const 0) (i32.const 0) (i32.const 65536)) ".repeat(1000);
+    let mut acyclic = handler(&(copies + "(i32.const 1)"));
+    let fills = "(loop $l (memory.fill (i32.const 0) (i32.const 0) (i32.const 65536)) (br $l)) (i32.const 1)";
+    let mut cyclic = handler(fills);
+    for handler in [&mut acyclic, &mut cyclic] {
+        let abort = Outcome::Passed(Pass::Involuntary(Abort::TooManyOperations));
+        assert_eq!(run(handler, b""), abort);
+        assert!(handler.counters().calls < 30, "{:?}", handler.counters());
+    }
+}
+
+#[test]
 fn handlers_without_loops_run_without_checks() {
     let bound = |wasm: &[u8]| sandboxer().load(wasm).unwrap().bound();
     assert!(matches!(bound(&module("(i32.const 1)")), Bound::Acyclic(1..4)));
@@ -332,10 +382,10 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
     assert_eq!(start.reason, Reason::Start);
     assert_eq!(start.function.as_deref(), Some("begin"));
     assert!(start.to_string().starts_with("function begin: "));
-    let fill = module("(memory.fill (i32.const 0) (i32.const 1) (i32.const 2)) (i32.const 1)");
-    let fill = sandboxer().load(&fill).unwrap_err();
-    assert!(matches!(fill.reason, Reason::Invalid(_)));
-    assert_eq!(fill.function.as_deref(), Some("handle"));
+    let data = r#"(data $d "x")"#;
+    let init = "(memory.init $d (i32.const 0) (i32.const 0) (i32.const 1)) (i32.const 1)";
+    let init = sandboxer().load(&module_with(data, init)).unwrap_err();
+    assert!(matches!(init.reason, Reason::Invalid(_)));
     let many = "(func)".repeat(1001);
     assert_eq!(with(&many), Reason::TooManyFunctions(1002, 1000));
     let long = module(&("(drop (i32.const 1))".repeat(60_000) + "(i32.const 1)"));

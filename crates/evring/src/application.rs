@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use shared_ring::{File, Listing, Metadata, RxBuf};
+use shared_ring::{File, FileOutcome, RxBuf};
 
-use crate::{Commands, Rx};
+use crate::{Commands, Others, Rx};
 
 /// Identifies a connection: a slot and the slot's generation.
 ///
@@ -62,6 +62,8 @@ pub struct Cx<'a, C, S> {
     pub id: ConnId,
     /// The connection's state.
     pub state: &'a mut S,
+    /// The states of the other connections.
+    pub others: Others<'a, S>,
 }
 
 /// Bytes to send, by ownership.
@@ -106,37 +108,11 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
     }
 }
 
-/// A file operation. It never blocks other connections.
-#[derive(Debug)]
-pub enum FileOp {
-    /// Opens a file for reading. The path cannot leave its root through `..`, nor through symbolic links
-    /// unless [`Config::symlinks`](crate::Config::symlinks) permits it.
-    Open(Root, FilePath),
-    /// Queries the metadata of a path (stat), restricted like `Open`.
-    Stat(Root, FilePath),
-    /// Lists a directory, up to [`Listing::MAX_ENTRIES`] entries.
-    List(Root, FilePath),
-    /// Reads a range of a file, up to [`FileOp::MAX_READ_BYTES`] bytes.
-    Read(File, Range<u64>),
-}
-
-impl FileOp {
-    /// Maximum number of bytes that one [`FileOp::Read`] returns.
-    pub const MAX_READ_BYTES: u32 = 64 * 1024;
-}
-
-/// Result of a [`FileOp`].
-#[derive(Debug)]
-pub enum FileOutcome {
-    /// Result of `Open`.
-    Opened(io::Result<(File, Metadata)>),
-    /// Result of `Stat`.
-    Stat(io::Result<Metadata>),
-    /// Result of `List`.
-    Listed(io::Result<Listing>),
-    /// Result of `Read`; no bytes at the end of the file.
-    Read(io::Result<RxBuf>),
-}
+/// A file operation. It never blocks other connections. One read returns at most
+/// [`MAX_READ_BYTES`](crate::MAX_READ_BYTES); one write has at most
+/// [`MAX_WRITE_BYTES`](crate::MAX_WRITE_BYTES), else it fails with `EMSGSIZE`. Opening a file for writing fails
+/// with `EROFS` under a root that is not in [`Config::writable_roots`](crate::Config::writable_roots).
+pub type FileOp = shared_ring::FileOp<(Root, FilePath)>;
 
 /// Ways to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +182,10 @@ pub trait Application: Sized {
     /// A connect completed or failed.
     fn connected(&mut self, x: Cx<'_, impl Commands, Self::State>, result: io::Result<()>) {}
 
+    /// Bytes arrived, as one receive returned them. What this consumes, [`received`](Self::received) does not
+    /// get. Not called while there are unconsumed bytes. [`Hooked`](crate::Hooked) uses this.
+    fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {}
+
     /// Bytes arrived, the peer shut down its sending side ([`Rx::eof`]), or receiving was resumed.
     /// Unconsumed bytes are passed again, together with new ones; after a resume there may be none. Not
     /// called while paused. After `close`, called only for [`Close::Half`].
@@ -215,7 +195,13 @@ pub trait Application: Sized {
     fn drained(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
     /// The file operation `tag` has completed. After `close`, called only for [`Close::Half`].
-    fn file(&mut self, x: Cx<'_, impl Commands, Self::State>, tag: u32, done: FileOutcome) {}
+    fn file(
+        &mut self,
+        x: Cx<'_, impl Commands, Self::State>,
+        tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
+    }
 
     /// The connection's deadline has passed, and is now cleared.
     fn expired(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
@@ -237,5 +223,8 @@ pub trait Application: Sized {
     }
 
     /// Another thread called [`RemoteHandle::wake`](crate::RemoteHandle::wake) with `tag`.
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {}
+    fn woken(&mut self, io: &mut impl Commands, all: Others<'_, Self::State>, tag: u64) {}
+
+    /// A timer that [`Commands::set_timer`] set has expired, and is now cleared.
+    fn timer(&mut self, io: &mut impl Commands, all: Others<'_, Self::State>, timer: u32) {}
 }

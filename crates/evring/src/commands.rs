@@ -1,5 +1,6 @@
 //! Commands of an application.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
@@ -11,6 +12,12 @@ pub const HIGH_WATER: usize = 64 * 1024;
 
 /// Maximum number of queued bytes after which a queue counts as drained.
 pub const LOW_WATER: usize = 16 * 1024;
+
+/// Maximum number of bytes that one [`FileOp::Read`] returns.
+pub const MAX_READ_BYTES: u32 = 64 * 1024;
+
+/// Maximum number of bytes of one [`FileOp::Write`].
+pub const MAX_WRITE_BYTES: usize = 64 * 1024;
 
 /// Commands of an application, for any connection at any time.
 ///
@@ -53,6 +60,14 @@ pub trait Commands {
     /// Sets or clears the deadline of the connection.
     fn set_deadline(&mut self, id: ConnId, at: Option<Instant>);
 
+    /// Sets or clears a timer of the application's own, from 0 to
+    /// [`Config::max_timers`](crate::Config::max_timers) − 1. When it expires, the driver calls
+    /// [`timer`](crate::Application::timer), at `at` or up to 1 ms later.
+    ///
+    /// # Errors
+    /// Fails if the configuration has no such timer.
+    fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer>;
+
     /// Closes a connection. If called repeatedly, the most abrupt way wins.
     fn close(&mut self, id: ConnId, how: Close);
 
@@ -60,6 +75,12 @@ pub trait Commands {
     /// minimum rate should use this value: the kernel's send queue takes megabytes at a time. Makes a
     /// system call.
     fn unsent_bytes(&self, id: ConnId) -> u64;
+
+    /// Returns whether the connection is open or being opened.
+    fn is_open(&self, id: ConnId) -> bool;
+
+    /// Returns the first open connection in `slot` or after it.
+    fn next_open(&self, slot: u32) -> Option<ConnId>;
 
     /// Returns the address of the peer while the connection is open.
     fn peer_addr(&self, id: ConnId) -> Option<SocketAddr>;
@@ -83,3 +104,21 @@ pub trait Commands {
     /// connections. Other mechanisms return true only for cancelled operations.
     fn has_pending(&self) -> bool;
 }
+
+/// The error of [`Commands::set_timer`] for a timer that the configuration does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoTimer {
+    /// The timer.
+    pub timer: u32,
+    /// The number of timers, [`Config::max_timers`](crate::Config::max_timers).
+    pub max_timers: u32,
+}
+
+impl fmt::Display for NoTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoTimer { timer, max_timers } = self;
+        write!(f, "there is no timer {timer}: set max_timers, now {max_timers}, above it")
+    }
+}
+
+impl std::error::Error for NoTimer {}

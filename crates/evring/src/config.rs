@@ -9,7 +9,7 @@ use std::time::Duration;
 use shared_ring::{BufferSizes, GatherList, Listing, SymlinkPolicy};
 
 use crate::driver::{Connection, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, spare_memory};
-use crate::{Admission, Application, FileOp, NAMES, SendPolicy};
+use crate::{Admission, Application, MAX_READ_BYTES, NAMES, Root, SendPolicy};
 
 /// Fixed memory of a mechanism: the event queue, its rings and batches, and the like.
 const FIXED_BYTES: usize = 4 << 20;
@@ -18,17 +18,23 @@ const FIXED_BYTES: usize = 4 << 20;
 /// operations, sockets and addresses, and a task under `tokio`.
 const CONNECTION_BYTES: usize = 3 * 1024;
 
+/// Memory of a timer, while its table grows.
+const TIMER_BYTES: usize = 64;
+
 /// Lists per connection: one in flight, one queued, and one behind a file. An application that queues more
 /// files at a time uses more.
 const LISTS_PER_CONNECTION: usize = 3;
 
 /// Configuration of a mechanism. The defaults suit a server on a small machine.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Addresses to listen on; port 0 selects a free port.
     pub listen: Vec<SocketAddr>,
     /// Root directories for file operations, indexed by [`Root`](crate::Root).
     pub roots: Vec<PathBuf>,
+    /// The roots under which the application may open files for writing; none by default.
+    pub writable_roots: Vec<Root>,
     /// Policy for symbolic links below the roots.
     pub symlinks: SymlinkPolicy,
     /// Maximum number of open connections. Others wait in the listen backlog.
@@ -62,6 +68,9 @@ pub struct Config {
     /// Maximum number of file operations in flight, from 1 to 256; others are deferred. Each may hold one
     /// open file; listing a directory may briefly hold a second one.
     pub max_file_ops: u32,
+    /// Number of timers of the application's own, at most 65,536; see
+    /// [`Commands::set_timer`](crate::Commands::set_timer).
+    pub max_timers: u32,
     /// Maximum time that [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger_timeout: Duration,
     /// Interval at which the progress of a closing connection is checked, after the first 100 ms.
@@ -78,6 +87,7 @@ impl Default for Config {
         Config {
             listen: Vec::new(),
             roots: Vec::new(),
+            writable_roots: Vec::new(),
             symlinks: SymlinkPolicy::Beneath,
             max_connections: 10_000,
             max_per_address: None,
@@ -91,6 +101,7 @@ impl Default for Config {
             max_buffered_bytes: 256 << 20,
             send_policy: None,
             max_file_ops: 256,
+            max_timers: 16,
             linger_timeout: Duration::from_secs(2),
             progress_interval: Duration::from_secs(30),
             min_rate: 4 * 1024,
@@ -100,11 +111,23 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the configuration with changes.
+    ///
+    /// ```
+    /// let config = evring::Config::default().with(|c| c.max_connections = 100);
+    /// assert_eq!(config.max_connections, 100);
+    /// ```
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Returns the maximum number of bytes that a mechanism holds for application `A` when all limits are
     /// reached at once.
     ///
     /// Not included are the kernel's socket buffers, allocator overhead, and memory of the application
-    /// besides its connection states, such as shared bytes in send queues.
+    /// besides its connection states, such as shared bytes in send queues and in writes to files.
     pub fn memory_at_full_load<A: Application>(&self) -> usize {
         // While a table or a byte vector grows, the old and the new memory exist together.
         let connection = 2 * (size_of::<Connection>() + size_of::<A::State>());
@@ -119,8 +142,7 @@ impl Config {
         let held = self
             .max_buffered_bytes
             .saturating_add(self.max_queued_bytes.min(self.max_buffered_bytes));
-        let files =
-            self.max_file_ops.clamp(1, MAX_FILE_OPS) as usize * FileOp::MAX_READ_BYTES as usize;
+        let files = self.max_file_ops.clamp(1, MAX_FILE_OPS) as usize * MAX_READ_BYTES as usize;
         let lists = MAX_LISTS * Listing::MAX_BYTES;
         [
             connections,
@@ -128,6 +150,7 @@ impl Config {
             held.saturating_mul(2),
             files,
             lists,
+            (self.max_timers as usize).saturating_mul(TIMER_BYTES),
             spare_memory(self),
             FIXED_BYTES,
         ]
@@ -148,6 +171,8 @@ impl Config {
             "max_connections must be between 1 and 4194304"
         } else if self.max_per_address == Some(0) {
             "max_per_address must be at least 1, or None for no limit"
+        } else if self.max_timers > 1 << 16 {
+            "max_timers must be at most 65536"
         } else if !self.buffers.is_power_of_two() || self.buffers > 1 << 15 {
             "the number of receive buffers must be a power of two up to 32768"
         } else if self.buffer_size == 0 || self.buffer_size > 1 << 24 {
@@ -174,6 +199,7 @@ impl fmt::Display for Unavailable {
 impl std::error::Error for Unavailable {}
 
 /// The error that prevented a server from starting.
+#[non_exhaustive]
 pub enum StartError {
     /// The mechanism is unavailable on this machine.
     Unavailable(Unavailable),

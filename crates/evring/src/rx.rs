@@ -62,6 +62,18 @@ impl<'a> Rx<'a> {
         self.consumed += n;
     }
 
+    /// Returns the buffer without the consumed bytes, as it is; `None` if it was taken.
+    #[inline]
+    pub(crate) fn into_buffer(self) -> Option<RxBuf> {
+        match self.memory {
+            Memory::Buffer(mut buffer) => {
+                buffer.advance(self.consumed);
+                Some(buffer)
+            }
+            Memory::Borrowed(_) => None,
+        }
+    }
+
     /// Consumes and returns all bytes. Does not copy if they are in a receive buffer and buffers are not
     /// scarce.
     #[inline]

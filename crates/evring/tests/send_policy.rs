@@ -4,13 +4,13 @@ mod server;
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 
 use evring::{
-    Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, FileOp,
-    FileOutcome, Root, Rx, SendPolicy, SendResult, SendState, SendStep,
+    Access, Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx,
+    FileOp, FileOutcome, FilePath, Root, Rx, SendPolicy, SendResult, SendState, SendStep,
 };
 
 use server::{Server, TIMEOUT, side_by_side};
@@ -57,12 +57,13 @@ impl Application for SendsFile {
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         if !rx.take().is_empty() {
-            x.io.file_op(x.id, 0, FileOp::Open(Root(0), "file".into()));
+            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
         }
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: FileOutcome) {
-        let FileOutcome::Opened(Ok((file, _))) = done else { panic!("{done:?}") };
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
+        let (file, _) = *opened;
         x.io.send(x.id, Chunk::Static(b"head"));
         x.io.send(x.id, Chunk::File(file, 0..FILE_BYTES as u64));
         x.io.send(x.id, Chunk::Static(b"tail"));
@@ -79,13 +80,12 @@ fn contents() -> Vec<u8> {
 }
 
 fn config(root: &Path) -> Config {
-    Config {
-        listen: vec![([127, 0, 0, 1], 0).into()],
-        roots: vec![root.to_owned()],
-        socket_buffers: BufferSizes { send: Some(8192), receive: None },
-        send_policy: Some(|| Box::<Holds>::default()),
-        ..Config::default()
-    }
+    Config::default().with(|config| {
+        config.listen = vec![([127, 0, 0, 1], 0).into()];
+        config.roots = vec![root.to_owned()];
+        config.socket_buffers = BufferSizes { send: Some(8192), receive: None };
+        config.send_policy = Some(|| Box::<Holds>::default());
+    })
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn file_truncated_while_held_back_is_cut_and_closed() {
         OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
         let mut got = Vec::new();
         let ended = client.read_to_end(&mut got);
-        let is_reset = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionReset;
+        let is_reset = |error: &io::Error| error.kind() == ErrorKind::ConnectionReset;
         assert!(ended.as_ref().map_or_else(is_reset, |_| true), "{name}: {ended:?}");
         assert!(got.len() < FILE_BYTES && contents().starts_with(&got), "{name}");
         assert_eq!(closed.recv_timeout(TIMEOUT), Ok(true), "{name}");

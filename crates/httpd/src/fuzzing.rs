@@ -50,49 +50,45 @@ pub fn head(bytes: &[u8]) {
     assert!(whole.is_ok_and(|request| request.head.len() == len));
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Found {
-    Open,
-    Rejected(u16),
-    /// The content, and the number of bytes consumed.
-    Whole(Vec<u8>, usize),
-}
+/// The bytes after a body and its content; `None` if the body is incomplete.
+pub(crate) type Decoded = Result<Option<(Vec<u8>, Vec<u8>)>, u16>;
 
-fn read(bytes: &[u8], step: usize) -> Found {
-    let limits = Limits { max_body_bytes: 10_000, ..Limits::default() };
-    let Ok(mut body) = Body::new(Framing::Chunked, &limits) else { return Found::Rejected(0) };
-    let (mut tail, mut content, mut taken) = (Vec::new(), Vec::new(), 0);
-    for piece in bytes.chunks(step.max(1)) {
-        tail.extend_from_slice(piece);
+/// Decodes a body that arrives in pieces with these ends, in order.
+///
+/// # Panics
+/// If the bytes that are not consumed are unbounded.
+pub(crate) fn decode(
+    framing: Framing,
+    input: &[u8],
+    ends: impl Iterator<Item = usize>,
+    limits: &Limits,
+) -> Decoded {
+    let mut body = Body::new(framing, limits).map_err(|status| status.0)?;
+    let (mut tail, mut content, mut fed) = (Vec::new(), Vec::new(), 0);
+    for end in ends.chain([input.len()]) {
+        let end = end.clamp(fed, input.len());
+        tail.extend_from_slice(&input[fed..end]);
+        fed = end;
+        let mut rx = Rx::borrowed(&mut tail, false);
         loop {
-            let mut rx = Rx::borrowed(&mut tail, false);
-            let before = rx.bytes().len();
-            let next = body.next(&mut rx, &limits);
-            let end = match next {
-                Err(status) => return Found::Rejected(status.0),
-                Ok(BodyPiece::Partial) => None,
-                Ok(BodyPiece::Content(n)) => {
+            match body.next(&mut rx, limits).map_err(|status| status.0)? {
+                BodyPiece::Content(n) => {
                     content.extend_from_slice(&rx.bytes()[..n]);
                     rx.consume(n);
-                    Some(false)
                 }
-                Ok(BodyPiece::End(n)) => {
+                BodyPiece::End(n) => {
                     rx.consume(n);
-                    Some(true)
+                    assert!(!body.is_open());
+                    return Ok(Some(([rx.bytes(), &input[fed..]].concat(), content)));
                 }
-            };
-            let used = before - rx.bytes().len();
-            taken += used;
-            tail.drain(..used);
-            match end {
-                None => break,
-                Some(false) => {}
-                Some(true) => return Found::Whole(content, taken),
+                BodyPiece::Partial => break,
             }
         }
-        assert!(tail.len() < limits.max_head_bytes, "unconsumed bytes are bounded");
+        let remaining = rx.bytes().len();
+        tail.drain(..tail.len() - remaining);
+        assert!(remaining < limits.max_head_bytes, "unconsumed bytes are bounded");
     }
-    Found::Open
+    Ok(None)
 }
 
 /// A chunked body decodes the same for any segmentation.
@@ -100,13 +96,15 @@ fn read(bytes: &[u8], step: usize) -> Found {
 /// # Panics
 /// If the property does not hold.
 pub fn body(bytes: &[u8]) {
+    let limits = Limits { max_body_bytes: 10_000, ..Limits::default() };
     let bytes = &bytes[..bytes.len().min(8_000)];
-    let whole = read(bytes, bytes.len());
+    let read = |step| decode(Framing::Chunked, bytes, (0..bytes.len()).step_by(step), &limits);
+    let whole = read(usize::MAX);
     for step in [1, 7] {
-        assert_eq!(read(bytes, step), whole, "in steps of {step}");
+        assert_eq!(read(step), whole, "in steps of {step}");
     }
-    if let Found::Whole(content, taken) = whole {
-        assert!(content.len() < taken && taken <= bytes.len());
+    if let Ok(Some((after, content))) = whole {
+        assert!(content.len() + after.len() < bytes.len() && bytes.ends_with(&after));
     }
 }
 

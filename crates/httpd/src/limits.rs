@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evring::{FileOp, HIGH_WATER};
+use evring::{HIGH_WATER, MAX_READ_BYTES};
 
 #[cfg(feature = "cli")]
 use crate::flags;
@@ -83,21 +83,34 @@ impl Limits {
     /// Maximum overhead of a request's field or of a cached file, in bytes.
     const OVERHEAD: usize = 1024;
 
+    /// Returns the limits within their own bounds.
+    pub(crate) fn clamped(self) -> Self {
+        let clamp = |time: Duration| time.min(Self::MAX_TIMEOUT);
+        Limits {
+            header_timeout: clamp(self.header_timeout),
+            keep_alive_timeout: clamp(self.keep_alive_timeout),
+            progress_interval: clamp(self.progress_interval),
+            cache_ttl: clamp(self.cache_ttl),
+            max_head_bytes: self.max_head_bytes.min(Self::MAX_HEAD_BYTES),
+            max_headers: self.max_headers.min(Self::MAX_HEADERS),
+            max_cached_file_bytes: self.max_cached_file_bytes.min(MAX_READ_BYTES),
+            min_rate: self.min_rate.max(1),
+            ..self
+        }
+    }
+
     /// Returns the maximum bytes that a site holds for `connections`, without the memory of the
     /// mechanism, of handlers and of directory listings.
     pub(crate) fn memory(&self, connections: u32) -> usize {
-        let (max_head, max_headers) = (
-            self.max_head_bytes.min(Self::MAX_HEAD_BYTES),
-            self.max_headers.min(Self::MAX_HEADERS),
-        );
+        let Limits { max_head_bytes: max_head, max_headers, max_cached_file_bytes, .. } =
+            self.clone().clamped();
         let head = max_head + max_headers * Self::FIELD_BYTES;
         // A request that waits for a file holds its head, its target, and the file's path in each coding.
         // One that receives its body holds its head twice: as bytes and as header fields.
         let file = head + 5 * self.max_request_line_bytes.min(max_head);
         let body = head + max_head + max_headers * Self::OVERHEAD / 4;
         // A file evicted from the cache stays in memory until the responses with it are sent.
-        let responses =
-            HIGH_WATER + self.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES) as usize;
+        let responses = HIGH_WATER + max_cached_file_bytes as usize;
         let each = file.max(body) + responses + Self::OVERHEAD;
         let cache =
             self.cache_files.saturating_mul(Self::OVERHEAD).saturating_add(self.cache_bytes);

@@ -18,7 +18,7 @@ use std::sync::atomic::{
 };
 use std::thread;
 
-use shared_ring::Process;
+use shared_ring::author::Process;
 
 use crate::context::Context;
 use crate::per_thread::PerThread;

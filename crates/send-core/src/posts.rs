@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use shared_ring::{Process, Waker};
+use shared_ring::Waker;
+use shared_ring::author::Process;
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::{PostError, signals};

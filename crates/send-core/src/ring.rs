@@ -3,10 +3,8 @@
 use std::fmt;
 use std::time::Instant;
 
-use shared_ring::{
-    Kernel, KernelError, LinuxRing, OpKind, RawCompletion, Ring, SetupError, Submit, UringKernel,
-    Waker,
-};
+use shared_ring::author::{LinuxRing, RawCompletion, Ring};
+use shared_ring::{Kernel, KernelError, OpKind, SetupError, Submit, UringKernel, Waker};
 
 use crate::control_block::{EventSink, Source};
 use crate::{Error, Event, EventType};
@@ -75,6 +73,7 @@ unsafe impl<R: Ring + 'static> Source for RingSource<R> {
 
 /// The error of creating a [`SendKernel`](crate::kernel::SendKernel) or [`Sockets`](crate::sockets::Sockets).
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum SendSetupError {
     /// The ring cannot be created.
     Ring(SetupError),

@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::thread::gettid;
-use shared_ring::Process;
+use shared_ring::author::Process;
 
 use crate::Error;
 use crate::context::Context;

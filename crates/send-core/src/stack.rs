@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::param::page_size;
-use shared_ring::Process;
+use shared_ring::author::Process;
 
 use crate::per_thread::PerThread;
 use crate::{Error, code, gate, signals};

@@ -9,7 +9,7 @@ use std::mem;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use shared_ring::Process;
+use shared_ring::author::Process;
 
 use crate::{Error, signals};
 

@@ -6,16 +6,39 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::Fd;
 use crate::linux::borrow;
 use crate::nonblocking::Blocking;
+use crate::{Access, Fd, PathAt};
 
-/// Flags of an open for reading. Opening a pipe does not wait for its writer.
-pub(crate) const OPEN_FLAGS: OFlags =
-    OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+/// Flags of every open. Opening a pipe does not wait for its other end.
+const OPEN_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Flags of an open for metadata only.
 pub(crate) const STAT_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+impl Access {
+    /// Every kind of access, in the order of its number.
+    pub(crate) const ALL: [Access; 4] =
+        [Access::Read, Access::Write, Access::Create, Access::Replace];
+
+    /// Returns the flags of an open.
+    pub(crate) const fn flags(self) -> OFlags {
+        OPEN_FLAGS.union(match self {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+            Access::Create => OFlags::RDWR.union(OFlags::CREATE),
+            Access::Replace => OFlags::RDWR.union(OFlags::CREATE).union(OFlags::TRUNC),
+        })
+    }
+}
+
+/// Returns the permissions of a file that an open with these flags creates. For other flags, openat2(2)
+/// accepts none.
+pub(crate) const fn mode(flags: OFlags) -> Mode {
+    if flags.contains(OFlags::CREATE) { CREATE_MODE } else { Mode::empty() }
+}
+
+const CREATE_MODE: Mode = Mode::from_raw_mode(0o666);
 
 /// Where symbolic links of a path may lead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,31 +59,20 @@ impl SymlinkPolicy {
     }
 }
 
-/// A path and the directory at which it begins.
-#[derive(Clone, Copy, Debug)]
-pub struct PathAt<'a> {
-    /// The directory.
-    pub root: Fd,
-    /// A relative path.
-    pub path: &'a CStr,
-    /// Where its links may lead.
-    pub symlinks: SymlinkPolicy,
-}
-
 /// Opens a path.
 ///
 /// # Errors
 /// Those of openat2(2).
-pub(crate) fn open(at: PathAt<'_>, flags: OFlags, disk: Blocking) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(at: PathAt<Fd, &CStr>, flags: OFlags, disk: Blocking) -> Result<OwnedFd, Errno> {
     let PathAt { root, path, symlinks } = at;
     let mut how = symlinks.resolve();
     if disk == Blocking::NoBlock {
         how |= ResolveFlags::CACHED;
     }
-    match retry_on_intr(|| fs::openat2(borrow(&root), path, flags, Mode::empty(), how)) {
+    match retry_on_intr(|| fs::openat2(borrow(&root), path, flags, mode(flags), how)) {
         Err(Errno::NOSYS) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
         Err(Errno::NOSYS) if symlinks == SymlinkPolicy::Anywhere => {
-            fs::openat(borrow(&root), path, flags, Mode::empty())
+            fs::openat(borrow(&root), path, flags, mode(flags))
         }
         Err(Errno::NOSYS) => open_by_component(borrow(&root), path, flags),
         opened => opened,
@@ -97,7 +109,7 @@ fn open_by_component(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result
 }
 
 fn open_component(at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-    retry_on_intr(|| fs::openat(at, name, flags | OFlags::NOFOLLOW, Mode::empty()))
+    retry_on_intr(|| fs::openat(at, name, flags | OFlags::NOFOLLOW, mode(flags)))
 }
 
 #[cfg(test)]
@@ -119,7 +131,7 @@ mod tests {
             let file = open_by_component(at.as_fd(), &path, flags)?;
             Ok(FileType::from_raw_mode(fs::fstat(&file)?.st_mode))
         };
-        for flags in [OPEN_FLAGS, STAT_FLAGS] {
+        for flags in [Access::Read.flags(), STAT_FLAGS] {
             for path in ["a/b/file", "./a//b/./file"] {
                 assert_eq!(kind(path, flags), Ok(FileType::RegularFile), "{path}");
             }

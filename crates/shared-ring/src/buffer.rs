@@ -167,7 +167,6 @@ impl RxBuf {
     }
 }
 
-#[cfg(feature = "sim")]
 impl RxBuf {
     /// Returns the memory that it holds, in bytes: a buffer of its pool, or its own pool.
     pub(crate) fn held(&self) -> usize {
@@ -300,7 +299,6 @@ mod tests {
         assert_eq!(&*buf, b"still here");
     }
 
-    #[cfg(feature = "sim")]
     #[test]
     fn held_counts_its_buffer_or_its_own_pool() {
         let pool = BufferPool::new(2, 100);

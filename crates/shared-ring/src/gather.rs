@@ -1,6 +1,5 @@
 //! Lists of bytes to send, gathered from memory of several owners.
 
-#[cfg(feature = "sim")]
 mod held;
 
 use std::collections::VecDeque;
@@ -228,7 +227,7 @@ impl GatherList {
 
     /// Returns the whole list if it is one segment that one operation can send.
     #[inline]
-    pub(crate) fn single(&self) -> Option<&[u8]> {
+    pub fn single(&self) -> Option<&[u8]> {
         let bytes = self.first.as_ref()?.bytes(&self.copied);
         (self.rest.is_empty() && bytes.len() <= Self::MAX_BYTES).then_some(bytes)
     }

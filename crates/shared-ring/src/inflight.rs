@@ -1,18 +1,23 @@
 //! The table of operations in flight, which owns their memory until their last completion.
 
+use crate::table::Table;
 use crate::token::OpKind;
-use crate::{Op, SubmitError, SubmitErrorKind, Table, Token};
+use crate::{Op, SubmitError, SubmitErrorKind, Token};
 
 /// An operation in flight and its kernel's state for it.
 #[derive(Debug)]
-pub(crate) struct Entry<N> {
-    pub(crate) token: Token,
-    pub(crate) op: Op,
-    pub(crate) state: N,
+pub struct Entry<N> {
+    /// Identifies it.
+    pub token: Token,
+    /// The operation, with its memory.
+    pub op: Op,
+    /// The kernel's state.
+    pub state: N,
 }
 
-/// Operations in flight by token, at most `capacity`.
-pub(crate) struct InFlightTable<N> {
+/// Operations in flight by token, up to a maximum number.
+#[derive(Debug)]
+pub struct InFlightTable<N> {
     entries: Table<Option<Entry<N>>>,
     vacant: Vec<u32>,
     /// For each kind and slot, the entry's index plus one.
@@ -23,24 +28,30 @@ impl<N> InFlightTable<N> {
     /// Number of entries allocated at the start.
     const PREALLOCATED: u32 = 256;
 
-    pub(crate) fn new(capacity: u32) -> Self {
+    /// Creates a table for at most `capacity` operations.
+    pub fn new(capacity: u32) -> Self {
         let mut entries = Table::default();
         entries.fill(capacity.min(Self::PREALLOCATED) as usize);
         InFlightTable { entries, vacant: (0..capacity).rev().collect(), places: Default::default() }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of operations, which it counts.
+    pub fn len(&self) -> usize {
         self.entries.iter().flatten().count()
     }
 
+    /// Returns whether no operation is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Inserts an operation and returns its entry.
+    ///
+    /// # Errors
+    /// Hands the operation back if the table is full, or if an operation of the same kind is in flight for
+    /// the slot.
     #[inline]
-    pub(crate) fn insert(
-        &mut self,
-        token: Token,
-        op: Op,
-        state: N,
-    ) -> Result<&mut Entry<N>, SubmitError> {
+    pub fn insert(&mut self, token: Token, op: Op, state: N) -> Result<&mut Entry<N>, SubmitError> {
         let place = self.places[token.kind() as usize].at(token.slot() as usize);
         if *place != 0 {
             return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
@@ -60,14 +71,14 @@ impl<N> InFlightTable<N> {
 
     /// Returns the operation of `token`; `None` for a stale token.
     #[inline]
-    pub(crate) fn get(&mut self, token: Token) -> Option<&mut Entry<N>> {
+    pub fn get(&mut self, token: Token) -> Option<&mut Entry<N>> {
         let place = self.place(token)?;
         self.entries[place].as_mut().filter(|e| e.token == token)
     }
 
     /// Removes the operation of `token` and returns it with its memory.
     #[inline]
-    pub(crate) fn remove(&mut self, token: Token) -> Option<Entry<N>> {
+    pub fn remove(&mut self, token: Token) -> Option<Entry<N>> {
         let place = self.place(token)?;
         let entry = self.entries[place].take_if(|e| e.token == token)?;
         self.places[token.kind() as usize][token.slot() as usize] = 0;
@@ -76,7 +87,7 @@ impl<N> InFlightTable<N> {
     }
 
     /// Ends the operations for which `keep` returns false.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&Entry<N>) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&Entry<N>) -> bool) {
         let ended: Vec<Token> =
             self.entries.iter().flatten().filter(|e| !keep(e)).map(|e| e.token).collect();
         for token in ended {
@@ -85,11 +96,12 @@ impl<N> InFlightTable<N> {
     }
 
     /// Ends all operations.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Entry<N>> {
+    pub fn drain(&mut self) -> impl Iterator<Item = Entry<N>> {
         self.tokens().into_iter().filter_map(|token| self.remove(token))
     }
 
-    pub(crate) fn tokens(&self) -> Vec<Token> {
+    /// Returns the tokens of all operations.
+    pub fn tokens(&self) -> Vec<Token> {
         self.entries.iter().flatten().map(|e| e.token).collect()
     }
 }

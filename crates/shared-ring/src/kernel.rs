@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::{Completion, Errno, File, Op, Outcome, Socket, SubmitError, Submitted, Token, Waker};
 
 /// Completions, oldest first.
-pub type Batch = VecDeque<Completion>;
+pub(crate) type Batch = VecDeque<Completion>;
 
 /// Accepts operations.
 ///
@@ -28,7 +27,8 @@ pub unsafe trait Submit {
 
     /// Posts an operation. If it can't be done at once, its completions carry `token`. The token's
     /// kind is [`OpKind::Accept`](crate::OpKind::Accept) for an accept,
-    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive, and another one for the rest.
+    /// [`OpKind::Receive`](crate::OpKind::Receive) for a receive,
+    /// [`OpKind::Call`](crate::OpKind::Call) for a system call, and another one for the rest.
     ///
     /// # Errors
     /// Hands the operation back if the table of operations is full, or if an operation with `token`
@@ -79,16 +79,6 @@ pub trait Kernel: Submit {
 
     /// Adds completions that have landed since to this turn, without a system call.
     fn reap(&mut self);
-
-    /// Runs a turn and appends all its completions to `out`.
-    ///
-    /// # Errors
-    /// Only if the kernel is unusable from now on.
-    fn turn_into(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), KernelError> {
-        self.turn(until)?;
-        out.extend(iter::from_fn(|| self.next()));
-        Ok(())
-    }
 }
 
 /// Calls of a machine that need no operation: socket setup, clocks, randomness.
@@ -156,7 +146,7 @@ pub trait Host {
     /// has been reset or is closed on both sides.
     fn idle_time(&self, socket: &Socket) -> Option<Duration>;
 
-    /// Opens a directory for [`Op::Open`], [`Op::Stat`] and [`Op::List`].
+    /// Opens a directory, the root of paths of file operations.
     ///
     /// # Errors
     /// Those of open(2).
@@ -177,6 +167,7 @@ pub trait Host {
 
 /// Options of a listening socket.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ListenOptions {
     /// Length of the listen backlog.
     pub backlog: u32,
@@ -184,6 +175,13 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// Buffer sizes, which accepted sockets inherit.
     pub buffers: BufferSizes,
+}
+
+impl ListenOptions {
+    /// Returns the options of a listener with a backlog of `backlog` connections.
+    pub fn new(backlog: u32) -> Self {
+        ListenOptions { backlog, reuse_port: false, buffers: BufferSizes::default() }
+    }
 }
 
 /// Sizes of a socket's buffers in bytes; `None` keeps the kernel's default.
@@ -244,6 +242,8 @@ counters! {
     cold_file_reads,
     /// Number of file operations posted to offload threads.
     offloaded_file_ops,
+    /// Number of system calls posted to offload threads.
+    offloaded_calls,
     /// Number of signals that interrupted the program to notify it of events.
     interruptions,
 }

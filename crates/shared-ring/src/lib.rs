@@ -10,9 +10,12 @@
 //!   select. Offload threads do file operations that would block. [`PortableKernel`] is the engine
 //!   over epoll, for machines without io_uring.
 //!
-//! Both make the system calls of a [`System`]; [`UringKernel`] also uses the queues of a [`Ring`].
-//! These belong to this machine ([`Linux`]) or, with the feature `sim`, to a simulated machine
-//! that injects faults.
+//! Both make the system calls of a [`System`]; [`UringKernel`] also uses the queues of a
+//! [`Ring`](author::Ring).
+//! These belong to this machine ([`Linux`]) or, in tests, to the simulated machine of the crate
+//! `evring-sim`, which injects faults.
+//!
+//! [`author`] has the parts for kernels of one's own.
 //!
 //! This crate does not handle connections, protocols or deadlines; the crate `evring` builds
 //! servers on it. It has no futures, and threads do not share a ring.
@@ -20,14 +23,20 @@
 // Parts of what the kernels share are used by io_uring only.
 #![cfg_attr(not(feature = "uring"), allow(dead_code))]
 
+#[doc(hidden)]
+pub mod __private;
+pub mod author;
 mod beneath;
 mod buffer;
+mod call;
 mod descriptor;
 mod engine;
 mod file;
+mod file_op;
 mod gather;
 mod inflight;
 pub mod interest;
+mod job;
 mod kernel;
 mod linux;
 pub mod nonblocking;
@@ -36,8 +45,6 @@ mod op;
 mod operations;
 pub mod poller;
 mod process;
-#[cfg(feature = "sim")]
-pub mod sim;
 #[doc(hidden)]
 pub mod sync;
 mod system;
@@ -47,32 +54,26 @@ mod token;
 mod uring;
 mod waker;
 
-pub use beneath::{PathAt, SymlinkPolicy};
+pub use beneath::SymlinkPolicy;
 pub use buffer::{BufferPool, RxBuf};
+pub use call::{Arg, Call, Executor};
 pub use descriptor::{Fd, Socket};
 pub use engine::{Engine, EngineConfig, PortableKernel};
 pub use file::{File, FileKind, Listing, Metadata};
+pub use file_op::{Access, FileOp, FileOutcome, FileWrite, PathAt, WriteAt};
 pub use gather::GatherList;
-pub use kernel::{Batch, BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
+pub use kernel::{BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
+pub use linux::Linux;
 pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted};
 pub use rustix::io::Errno;
-pub use table::Table;
 pub use token::{OpKind, Token};
 #[cfg(feature = "uring")]
-pub use uring::{Mode, RawCompletion, SetupError, UringConfig, UringKernel};
+pub use uring::{Mode, SetupError, UringConfig, UringKernel};
 pub use waker::Waker;
 
-// The parts of the kernels, which the simulation replaces; subject to change.
-#[doc(hidden)]
-pub use linux::{Linux, file_outcome};
-#[doc(hidden)]
-pub use offload::{FileJob, FileResult, OffloadThreads};
-#[doc(hidden)]
-pub use operations::{Need, Operations, Read, SocketState};
-#[doc(hidden)]
-pub use process::Process;
-#[doc(hidden)]
-pub use system::{Offload, System, WakeSignal};
-#[cfg(feature = "uring")]
-#[doc(hidden)]
-pub use uring::{Cqe, Entries, Feature, LinuxRing, Ring};
+pub(crate) use call::CallJob;
+pub(crate) use file_op::{FileJob, FileJobOutcome};
+pub(crate) use job::{Job, JobOutcome};
+pub(crate) use kernel::Batch;
+pub(crate) use process::Process;
+pub(crate) use system::{Offload, System, WakeSignal};

@@ -13,10 +13,10 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 use rustix::thread::gettid;
 
 use crate::nonblocking::{self, Blocking, FileRange};
-use crate::offload::{FileResult, OffloadThreads};
+use crate::offload::OffloadThreads;
 use crate::{
-    BufferSizes, Fd, File, FileJob, Host, ListenOptions, Metadata, Outcome, RxBuf, Socket, System,
-    WakeSignal, Waker,
+    BufferSizes, CallJob, Fd, File, FileJob, FileOutcome, Host, ListenOptions, Metadata, Socket,
+    System, WakeSignal, Waker,
 };
 
 /// This machine.
@@ -38,17 +38,6 @@ fn lend(socket: &Socket) -> BorrowedFd<'_> {
 pub(crate) fn take(socket: Socket) -> OwnedFd {
     // SAFETY: it owned the descriptor, and is consumed.
     unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) }
-}
-
-/// Converts the result of a file job into an outcome.
-pub fn file_outcome(result: Result<FileResult, Errno>) -> Outcome {
-    match result {
-        Ok(FileResult::Opened(fd, meta)) => Outcome::Opened(Box::new((File::from(fd), meta))),
-        Ok(FileResult::Stat(meta)) => Outcome::Stat(meta),
-        Ok(FileResult::Listed(listing)) => Outcome::Listed(listing),
-        Ok(FileResult::Read(bytes)) => Outcome::Read(RxBuf::from(bytes)),
-        Err(errno) => Outcome::Failed(errno, None),
-    }
 }
 
 impl Linux {
@@ -292,8 +281,12 @@ impl System for Linux {
         sockopt::socket_error(borrow(&fd))?
     }
 
-    fn file_work(&mut self, job: &FileJob) -> Result<Outcome, Errno> {
-        job.run(Blocking::NoBlock).map(|result| file_outcome(Ok(result)))
+    fn file_work(&mut self, job: &FileJob) -> Result<FileOutcome, Errno> {
+        job.run(Blocking::NoBlock).map(FileOutcome::from)
+    }
+
+    fn call(&mut self, job: &CallJob) -> Result<usize, Errno> {
+        job.run()
     }
 
     fn enable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {

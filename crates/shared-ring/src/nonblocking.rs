@@ -2,8 +2,9 @@
 //!
 //! The [engine](crate::Engine) and other event loops over non-blocking sockets use them.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
@@ -14,7 +15,8 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use crate::beneath;
 use crate::linux::borrow;
 use crate::{
-    BufferPool, Fd, GatherList, Listing, Metadata, Op, Outcome, PathAt, RxBuf, Socket, System,
+    Access, BufferPool, Fd, GatherList, Listing, Metadata, Op, Outcome, PathAt, RxBuf, Socket,
+    System, WriteAt,
 };
 
 /// Whether a file operation may block on the disk.
@@ -145,6 +147,11 @@ pub struct FileRange {
 }
 
 impl FileRange {
+    /// Returns the offsets of its bytes.
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.len.into())
+    }
+
     /// Where its last byte is.
     fn last(&self) -> u64 {
         self.offset + u64::from(self.len).saturating_sub(1)
@@ -153,13 +160,13 @@ impl FileRange {
 
 /// What came of a try to send.
 #[derive(Debug)]
-pub enum SendAttempt {
+pub(crate) enum SendAttempt {
     /// The attempt sent at least a part, or failed.
     Done(Outcome),
     /// The socket's buffer is full.
     Full(Op),
-    /// The file must be read first, with [`FileJob::of`](crate::FileJob::of) the operation.
-    Cold(Op),
+    /// That part of the file must be read first.
+    Cold(Op, FileRange),
 }
 
 /// Attempts an [`Op::Send`] or an [`Op::SendFile`] once.
@@ -167,7 +174,7 @@ pub enum SendAttempt {
 /// # Panics
 /// For any other operation.
 #[inline]
-pub fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> SendAttempt {
+pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> SendAttempt {
     match op {
         Op::Send { fd, mut data } => match send(system, fd, &mut data) {
             Ok(n) => SendAttempt::Done(Outcome::Sent(data, n)),
@@ -175,10 +182,11 @@ pub fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> SendAtte
             Err(errno) => SendAttempt::Done(Outcome::Failed(errno, Some(data))),
         },
         Op::SendFile { fd, ref file, offset, len } => {
-            match send_file(system, fd, FileRange { file: file.fd(), offset, len }, disk) {
+            let part = FileRange { file: file.fd(), offset, len };
+            match send_file(system, fd, part, disk) {
                 Ok(n) => SendAttempt::Done(Outcome::SentFile(n)),
                 Err(SendFileError::Failed(Errno::AGAIN)) => SendAttempt::Full(op),
-                Err(SendFileError::Cold) => SendAttempt::Cold(op),
+                Err(SendFileError::Cold) => SendAttempt::Cold(op, part),
                 Err(SendFileError::Failed(errno)) => {
                     SendAttempt::Done(Outcome::Failed(errno, None))
                 }
@@ -197,12 +205,16 @@ pub(crate) fn is_cold(file: Fd, offset: u64) -> bool {
     matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
 }
 
-/// Opens a file for reading beneath `root`, and returns it with its metadata.
+/// Opens a file beneath `root`, and returns it with its metadata.
 ///
 /// # Errors
 /// Those of openat2(2); `EXDEV` for a path that leads out of the root.
-pub fn open(at: PathAt<'_>, disk: Blocking) -> Result<(OwnedFd, Metadata), Errno> {
-    let file = beneath::open(at, beneath::OPEN_FLAGS, disk)?;
+pub(crate) fn open(
+    at: PathAt<Fd, &CStr>,
+    access: Access,
+    disk: Blocking,
+) -> Result<(OwnedFd, Metadata), Errno> {
+    let file = beneath::open(at, access.flags(), disk)?;
     let meta = meta(&file)?;
     Ok((file, meta))
 }
@@ -223,7 +235,7 @@ pub(crate) fn meta(file: impl AsFd) -> Result<Metadata, Errno> {
 ///
 /// # Errors
 /// Those of openat2(2) and fstat(2).
-pub fn stat(at: PathAt<'_>, disk: Blocking) -> Result<Metadata, Errno> {
+pub(crate) fn stat(at: PathAt<Fd, &CStr>, disk: Blocking) -> Result<Metadata, Errno> {
     meta(beneath::open(at, beneath::STAT_FLAGS, disk)?)
 }
 
@@ -232,9 +244,9 @@ pub fn stat(at: PathAt<'_>, disk: Blocking) -> Result<Metadata, Errno> {
 ///
 /// # Errors
 /// Those of openat2(2) and getdents(2).
-pub fn list(at: PathAt<'_>) -> Result<Listing, Errno> {
-    let opened =
-        beneath::open(at, beneath::OPEN_FLAGS | fs::OFlags::DIRECTORY, Blocking::MayBlock)?;
+pub(crate) fn list(at: PathAt<Fd, &CStr>) -> Result<Listing, Errno> {
+    let flags = Access::Read.flags() | fs::OFlags::DIRECTORY;
+    let opened = beneath::open(at, flags, Blocking::MayBlock)?;
     let mut listing = Listing { entries: Vec::new(), is_complete: true };
     let mut path = at.path.to_bytes().to_vec();
     path.push(b'/');
@@ -264,7 +276,7 @@ pub fn list(at: PathAt<'_>) -> Result<Listing, Errno> {
 /// # Errors
 /// Those of preadv2(2); with [`Blocking::NoBlock`] also `EOPNOTSUPP` for a file system without
 /// RWF_NOWAIT.
-pub fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, Errno> {
+pub(crate) fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len as usize];
     let mut filled = 0;
     let flags = match disk {
@@ -281,6 +293,29 @@ pub fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, 
     }
     bytes.truncate(filled);
     Ok(bytes)
+}
+
+/// The offset that stands for the current position (pwritev2(2)), the only one that a pipe has.
+pub(crate) const CURRENT: u64 = u64::MAX;
+
+/// Writes all `bytes` to a file. May block.
+///
+/// # Errors
+/// Those of pwritev2(2). The file may then contain the first of the bytes.
+pub(crate) fn write(file: Fd, at: WriteAt, bytes: &[u8]) -> Result<(), Errno> {
+    let mut written = 0;
+    while written < bytes.len() {
+        let from = [IoSlice::new(&bytes[written..])];
+        let (offset, flags) = match at {
+            WriteAt::End => (CURRENT, ReadWriteFlags::APPEND),
+            WriteAt::Offset(start) => (start + written as u64, ReadWriteFlags::empty()),
+        };
+        match retry_on_intr(|| rustix::io::pwritev2(borrow(&file), &from, offset, flags))? {
+            0 => return Err(Errno::IO),
+            n => written += n,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

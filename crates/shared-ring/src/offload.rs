@@ -1,113 +1,32 @@
-//! Threads for file operations that would block on the disk.
+//! Threads for file operations that would block on the disk, and for system calls.
 
 use std::collections::VecDeque;
-use std::ffi::CStr;
 use std::mem;
-use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::linux::file_outcome;
-use crate::nonblocking::{self, Blocking};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
-use crate::{
-    Fd, Listing, Metadata, Offload, Op, Outcome, PathAt, Process, SymlinkPolicy, Token, Waker,
-};
+use crate::{FileJobOutcome, Job, JobOutcome, Offload, Process, Token, Waker};
 
-/// A path as operations hold it.
-type Path = std::sync::Arc<CStr>;
-
-/// A job for an offload thread. The caller keeps the descriptors open until it is done.
+/// Threads for file operations, and others for system calls, which may wait for ever.
 #[derive(Debug)]
-pub enum FileJob {
-    /// Open a path relative to a directory.
-    Open(Fd, Path, SymlinkPolicy),
-    /// Query the metadata of a path relative to a directory.
-    Stat(Fd, Path, SymlinkPolicy),
-    /// List the directory at a path.
-    List(Fd, Path, SymlinkPolicy),
-    /// Read from a file: offset and number of bytes.
-    Read(Fd, u64, u32),
-}
-
-/// Result of a [`FileJob`].
-#[derive(Debug)]
-pub enum FileResult {
-    /// Result of [`FileJob::Open`].
-    Opened(OwnedFd, Metadata),
-    /// Result of [`FileJob::Stat`].
-    Stat(Metadata),
-    /// Result of [`FileJob::List`].
-    Listed(Listing),
-    /// Result of [`FileJob::Read`].
-    Read(Vec<u8>),
-}
-
-impl FileJob {
-    /// Returns the file job of an operation. For a send of a file, the job reads the part to send.
-    ///
-    /// # Safety
-    /// The operation owns the file, which the job names by number. It stays until the job is done.
-    ///
-    /// # Panics
-    /// For an operation without a file.
-    pub unsafe fn of(op: &Op) -> Self {
-        match op {
-            Op::Open { root, path, symlinks } => FileJob::Open(root.fd(), path.clone(), *symlinks),
-            Op::Stat { root, path, symlinks } => FileJob::Stat(root.fd(), path.clone(), *symlinks),
-            Op::List { root, path, symlinks } => FileJob::List(root.fd(), path.clone(), *symlinks),
-            Op::Read { file, offset, len } | Op::SendFile { file, offset, len, .. } => {
-                FileJob::Read(file.fd(), *offset, *len)
-            }
-            op => unreachable!("not a file operation: {op:?}"),
-        }
-    }
-
-    /// Runs the job in the calling thread.
-    ///
-    /// # Errors
-    /// Those of the system call. With [`Blocking::NoBlock`], also those for which
-    /// [`FileJob::would_block`] returns true.
-    pub fn run(&self, disk: Blocking) -> Result<FileResult, Errno> {
-        match self {
-            FileJob::Open(root, path, symlinks) => {
-                nonblocking::open(path_at(*root, path, *symlinks), disk)
-                    .map(|(fd, meta)| FileResult::Opened(fd, meta))
-            }
-            FileJob::Stat(root, path, symlinks) => {
-                nonblocking::stat(path_at(*root, path, *symlinks), disk).map(FileResult::Stat)
-            }
-            // getdents(2) has no non-blocking mode.
-            FileJob::List(..) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
-            FileJob::List(root, path, symlinks) => {
-                nonblocking::list(path_at(*root, path, *symlinks)).map(FileResult::Listed)
-            }
-            FileJob::Read(file, offset, len) => {
-                nonblocking::read(*file, *offset, *len, disk).map(FileResult::Read)
-            }
-        }
-    }
-
-    /// Returns whether an error with [`Blocking::NoBlock`] means that the job may block.
-    pub fn would_block(error: Errno) -> bool {
-        // Not cached; unknown whether cached; kernel without RWF_NOWAIT or RESOLVE_CACHED.
-        matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
-    }
-}
-
-fn path_at(root: Fd, path: &CStr, symlinks: SymlinkPolicy) -> PathAt<'_> {
-    PathAt { root, path, symlinks }
+pub struct OffloadThreads {
+    files: ThreadPool,
+    calls: ThreadPool,
 }
 
 /// Up to four threads, started on demand, which share one queue.
 ///
 /// The queue is bounded by the number of operations in flight.
 #[derive(Debug)]
-pub struct OffloadThreads {
+struct ThreadPool {
     shared: Arc<Shared>,
+    name: &'static str,
+    /// A job was posted.
+    is_used: bool,
     threads: Vec<JoinHandle<()>>,
     /// Some threads hang, and are no longer waited for.
     abandoned: bool,
@@ -127,8 +46,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queues {
-    todo: VecDeque<(Token, FileJob)>,
-    done: VecDeque<(Token, Result<FileResult, Errno>)>,
+    todo: VecDeque<(Token, Job)>,
+    done: VecDeque<(Token, Result<JobOutcome<FileJobOutcome>, Errno>)>,
     idle: usize,
     /// Number of threads that have not ended.
     running: usize,
@@ -151,7 +70,7 @@ impl Shared {
                 continue;
             };
             drop(queues);
-            let result = job.run(Blocking::MayBlock);
+            let result = job.run();
             queues = self.queues();
             queues.done.push_back((token, result));
             self.waker.wake();
@@ -162,42 +81,81 @@ impl Shared {
 }
 
 impl OffloadThreads {
-    /// Maximum number of threads. These keep a disk busy; more would only queue there.
-    pub(crate) const MAX_THREADS: usize = 4;
+    /// Maximum number of threads of each kind. These keep a disk busy; more would only queue there.
+    pub const MAX_THREADS: usize = 4;
 
     /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
-    pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+    pub const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-    pub(crate) fn new(waker: Waker) -> Self {
+    /// Creates the pool, which wakes when a job is done. Threads start with the first jobs.
+    pub fn new(waker: Waker) -> Self {
+        let files = ThreadPool::new("file work", waker.clone());
+        OffloadThreads { files, calls: ThreadPool::new("system calls", waker) }
+    }
+}
+
+impl Offload for OffloadThreads {
+    fn post(&mut self, token: Token, job: Job) {
+        match job {
+            Job::File(_) => self.files.post(token, job),
+            Job::Call(_) => self.calls.post(token, job),
+        }
+    }
+
+    fn withdraw(&mut self, token: Token) -> bool {
+        self.files.withdraw(token) || self.calls.withdraw(token)
+    }
+
+    fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {
+        self.files.take().or_else(|| self.calls.take())
+    }
+
+    /// Stops the threads. Abandons those that hang after two seconds.
+    fn stop(&mut self) -> bool {
+        let deadline = Instant::now() + Self::STOP_TIMEOUT;
+        let files = self.files.stop(deadline);
+        self.calls.stop(deadline) && files
+    }
+}
+
+impl Drop for OffloadThreads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl ThreadPool {
+    fn new(name: &'static str, waker: Waker) -> Self {
         let queues = Mutex::default();
         let (posted, ended) = (Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { queues, posted, ended, waker });
-        OffloadThreads {
+        ThreadPool {
             shared,
+            name,
+            is_used: false,
             threads: Vec::new(),
             abandoned: false,
             process: Process::current(),
         }
     }
-}
 
-impl Offload for OffloadThreads {
     /// Queues a job. If no thread can be started, runs it in the calling thread.
-    fn post(&mut self, token: Token, job: FileJob) {
+    fn post(&mut self, token: Token, job: Job) {
+        self.is_used = true;
         if !self.process.is_current() {
             return;
         }
         let mut queues = self.shared.queues();
-        if queues.idle <= queues.todo.len() && self.threads.len() < Self::MAX_THREADS {
+        if queues.idle <= queues.todo.len() && self.threads.len() < OffloadThreads::MAX_THREADS {
             let shared = Arc::clone(&self.shared);
-            let name = "file work".to_owned();
-            if let Ok(thread) = thread::Builder::new().name(name).spawn(move || shared.serve()) {
+            let name = thread::Builder::new().name(self.name.to_owned());
+            if let Ok(thread) = name.spawn(move || shared.serve()) {
                 self.threads.push(thread);
                 queues.running += 1;
             }
         }
         if self.threads.is_empty() {
-            queues.done.push_back((token, job.run(Blocking::MayBlock)));
+            queues.done.push_back((token, job.run()));
             self.shared.waker.wake();
             return;
         }
@@ -206,24 +164,24 @@ impl Offload for OffloadThreads {
     }
 
     fn withdraw(&mut self, token: Token) -> bool {
-        if !self.process.is_current() {
+        if !self.is_used || !self.process.is_current() {
             return false;
         }
         let todo = &mut self.shared.queues().todo;
-        let at = todo.iter().position(|(queued, _)| *queued == token);
-        at.and_then(|at| todo.remove(at)).is_some()
+        let found = todo.iter().position(|(other, _)| *other == token);
+        found.is_some_and(|at| todo.remove(at).is_some())
     }
 
-    fn take(&mut self) -> Option<(Token, Outcome)> {
-        if !self.process.is_current() {
+    fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)> {
+        if !self.is_used || !self.process.is_current() {
             return None;
         }
         let (token, result) = self.shared.queues().done.pop_front()?;
-        Some((token, file_outcome(result)))
+        Some((token, result.map(JobOutcome::from)))
     }
 
-    /// Stops the threads. Abandons those that hang in a file system after two seconds.
-    fn stop(&mut self) -> bool {
+    /// Stops the threads. Abandons those that hang after the deadline.
+    fn stop(&mut self, deadline: Instant) -> bool {
         if !self.process.is_current() {
             mem::forget(mem::take(&mut self.threads));
             return true;
@@ -234,7 +192,6 @@ impl Offload for OffloadThreads {
         let mut queues = self.shared.queues();
         queues.stop = true;
         self.shared.posted.notify_all();
-        let deadline = Instant::now() + Self::STOP_TIMEOUT;
         while queues.running > 0 {
             let remaining = deadline.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
@@ -253,16 +210,10 @@ impl Offload for OffloadThreads {
     }
 }
 
-impl Drop for OffloadThreads {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::OpKind;
+    use crate::{Fd, FileJob, OpKind};
 
     /// No descriptor has this number, so jobs on it fail at once.
     const NOT_OPEN: i32 = i32::MAX;
@@ -271,9 +222,9 @@ mod tests {
     fn at_most_four_threads_do_all_jobs() {
         let mut threads = OffloadThreads::new(Waker::new().unwrap());
         for slot in 0..100 {
-            let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+            let job = Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
             threads.post(Token::new(OpKind::File, slot, 0), job);
-            assert!((1..=OffloadThreads::MAX_THREADS).contains(&threads.threads.len()));
+            assert!((1..=OffloadThreads::MAX_THREADS).contains(&threads.files.threads.len()));
         }
         let mut done = Vec::new();
         while done.len() < 100 {
@@ -288,7 +239,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::OpKind;
+    use crate::{Fd, FileJob, OpKind};
 
     /// No descriptor has this number, so jobs on it fail at once.
     const NOT_OPEN: i32 = i32::MAX;
@@ -300,14 +251,14 @@ mod models {
             let waker = Waker::for_model();
             let mut threads = OffloadThreads::new(waker.clone());
             for slot in 0..2 {
-                let job = FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1);
+                let job = Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
                 threads.post(Token::new(OpKind::File, slot, 0), job);
             }
             let mut done = Vec::new();
             while done.len() < 2 {
                 waker.drain();
-                while let Some((token, outcome)) = threads.take() {
-                    assert!(matches!(outcome, Outcome::Failed(Errno::BADF, None)));
+                while let Some((token, result)) = threads.take() {
+                    assert!(matches!(result, Err(Errno::BADF)));
                     done.push(token.slot());
                 }
             }
@@ -323,7 +274,7 @@ mod models {
             let waker = Waker::for_model();
             let mut threads = OffloadThreads::new(waker.clone());
             let token = Token::new(OpKind::File, 0, 0);
-            threads.post(token, FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            threads.post(token, Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1)));
             let withdrawn = threads.withdraw(token);
             while !withdrawn && threads.take().is_none() {
                 waker.drain();
@@ -338,8 +289,8 @@ mod models {
     fn threads_end_with_a_job_queued() {
         loom::model(|| {
             let mut threads = OffloadThreads::new(Waker::for_model());
-            threads
-                .post(Token::new(OpKind::File, 0, 0), FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            let job = Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1));
+            threads.post(Token::new(OpKind::File, 0, 0), job);
             drop(threads);
         });
     }

@@ -1,14 +1,14 @@
 //! Operations and their outcomes.
 
-use std::ffi::CStr;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::{Fd, File, GatherList, Listing, Metadata, RxBuf, Socket, SymlinkPolicy, Token};
+use crate::{
+    Call, Executor, Fd, File, FileOp, FileOutcome, GatherList, JobOutcome, RxBuf, Socket, Token,
+};
 
 /// An operation. It owns all memory that the kernel will access.
 #[derive(Debug)]
@@ -61,42 +61,33 @@ pub enum Op {
         /// The socket; no other operation for it is in flight.
         socket: Socket,
     },
-    /// Opens a file for reading.
-    Open {
-        /// A directory.
-        root: File,
-        /// A relative path.
-        path: Arc<CStr>,
-        /// Where symbolic links of the path may lead.
-        symlinks: SymlinkPolicy,
-    },
-    /// Queries the metadata of a path (stat).
-    Stat {
-        /// A directory.
-        root: File,
-        /// A relative path.
-        path: Arc<CStr>,
-        /// Where symbolic links of the path may lead.
-        symlinks: SymlinkPolicy,
-    },
-    /// Lists a directory.
-    List {
-        /// A directory.
-        root: File,
-        /// A relative path.
-        path: Arc<CStr>,
-        /// Where symbolic links of the path and in the directory may lead.
-        symlinks: SymlinkPolicy,
-    },
-    /// Reads `len` bytes of a file, fewer only at its end.
-    Read {
-        /// A regular file.
-        file: File,
-        /// Offset of the first byte.
-        offset: u64,
-        /// Maximum number of bytes.
-        len: u32,
-    },
+    /// Operates on a file.
+    File(FileOp),
+    /// Makes a system call. A descriptor that it opens belongs to the submitter, so it stays open if its
+    /// completion is discarded.
+    Call(Box<Call>, Executor),
+}
+
+impl Op {
+    /// Returns the outcome of the operation, which has failed. It returns the operation's memory.
+    #[must_use]
+    pub fn fail(self, errno: Errno) -> Outcome {
+        match self {
+            Op::Send { data, .. } => Outcome::Failed(errno, Some(data)),
+            Op::Call(call, _) => Outcome::Called(call, Err(errno)),
+            _ => Outcome::Failed(errno, None),
+        }
+    }
+
+    /// Returns the outcome of an operation whose [`Job`](crate::author::Job) was executed.
+    #[must_use]
+    pub fn executed(self, result: Result<JobOutcome, Errno>) -> Outcome {
+        match (self, result) {
+            (Op::Call(call, _), Ok(JobOutcome::Call(value))) => Outcome::Called(call, Ok(value)),
+            (_, Ok(JobOutcome::File(done))) => Outcome::File(done),
+            (op, result) => op.fail(result.err().unwrap_or(Errno::IO)),
+        }
+    }
 }
 
 /// Result of an operation.
@@ -118,18 +109,20 @@ pub enum Outcome {
     Connected,
     /// The socket is closed.
     Closed,
-    /// The file is open. (Boxed, as the frequent outcomes are smaller.)
-    Opened(Box<(File, Metadata)>),
-    /// Metadata of the path.
-    Stat(Metadata),
-    /// Entries of the directory.
-    Listed(Listing),
-    /// Bytes that were read; empty at the end of the file.
-    Read(RxBuf),
+    /// The file operation is done.
+    File(FileOutcome),
+    /// The system call has returned this value or error; `ECANCELED` if it was cancelled.
+    Called(Box<Call>, Result<usize, Errno>),
     /// Another thread called [`Waker::wake`](crate::Waker::wake).
     Woken,
     /// The operation failed, or was cancelled (`ECANCELED`). Returns the unsent list of a send.
     Failed(Errno, Option<Box<GatherList>>),
+}
+
+impl<T: Into<FileOutcome>> From<Result<T, Errno>> for Outcome {
+    fn from(result: Result<T, Errno>) -> Self {
+        result.map_or_else(|errno| Outcome::Failed(errno, None), |done| Outcome::File(done.into()))
+    }
 }
 
 /// A completion of an operation.
@@ -144,11 +137,13 @@ pub struct Completion {
 }
 
 impl Completion {
-    pub(crate) fn last(token: Token, outcome: Outcome) -> Self {
+    /// Creates the last completion of an operation.
+    pub fn last(token: Token, outcome: Outcome) -> Self {
         Completion { token, outcome, last: true }
     }
 
-    pub(crate) fn more(token: Token, outcome: Outcome) -> Self {
+    /// Creates a completion that others follow.
+    pub fn more(token: Token, outcome: Outcome) -> Self {
         Completion { token, outcome, last: false }
     }
 }
@@ -173,6 +168,7 @@ pub struct SubmitError {
 
 /// The reason why an operation was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SubmitErrorKind {
     /// The configured maximum number of operations is in flight.
     Full,
@@ -198,8 +194,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_are_small() {
+    fn operations_and_completions_are_small() {
         assert!(size_of::<Completion>() <= 56, "{} bytes", size_of::<Completion>());
-        assert!(size_of::<Op>() <= 48, "{} bytes", size_of::<Op>());
+        assert!(size_of::<Op>() <= 40, "{} bytes", size_of::<Op>());
+        assert!(size_of::<Submitted>() <= 40, "{} bytes", size_of::<Submitted>());
     }
 }

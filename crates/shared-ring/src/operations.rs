@@ -12,9 +12,10 @@ use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{
     self, Blocking, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
 };
+use crate::table::Table;
 use crate::{
-    BufferPool, Completion, Counters, Fd, FileJob, Op, OpKind, Outcome, Socket, SubmitError,
-    SubmitErrorKind, Submitted, System, Table, Token,
+    BufferPool, Call, Completion, Counters, Executor, Fd, FileJob, FileOp, Job, JobOutcome, Op,
+    OpKind, Outcome, Socket, SubmitError, SubmitErrorKind, Submitted, System, Token,
 };
 
 /// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.
@@ -53,7 +54,7 @@ pub enum Need {
     /// Calls of [`read`](Operations::read) or [`write`](Operations::write) when this socket is ready.
     Ready(Fd),
     /// Another thread that runs this, then a call of [`offloaded`](Operations::offloaded).
-    Thread(FileJob),
+    Thread(Job),
 }
 
 /// The result of trying to receive or to accept once.
@@ -121,8 +122,8 @@ impl<S: System, N: Default> Operations<S, N> {
                     Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
                 }
             }
-            Op::List { .. } => self.offload(token, op),
-            Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => self.file_work(token, op),
+            Op::File(op) => self.file_work(token, op),
+            Op::Call(call, by) => self.call(token, call, by),
             Op::Close { .. } => unreachable!("kernels close sockets themselves"),
         }
     }
@@ -138,6 +139,7 @@ impl<S: System, N: Default> Operations<S, N> {
         let reads = match op {
             Op::Accept { .. } => token.kind() == OpKind::Accept,
             Op::Receive { .. } => token.kind() == OpKind::Receive,
+            Op::Call(_, Executor::WhenReadable) => token.kind() == OpKind::Call,
             _ => false,
         };
         self.in_flight.insert(token, op, Pending::Socket)?;
@@ -158,9 +160,10 @@ impl<S: System, N: Default> Operations<S, N> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.system, op, disk) {
             SendAttempt::Full(op) => self.wait(fd, token, op),
-            SendAttempt::Cold(op) => {
+            SendAttempt::Cold(op, part) => {
                 self.counters.cold_file_reads += 1;
-                self.offload(token, op)
+                // The operation stays in the table, as that of file work.
+                self.offload_file(token, op, FileJob::Read(part.file, part.range()))
             }
             SendAttempt::Done(outcome) => {
                 self.counters.note_send(&outcome);
@@ -178,24 +181,67 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    fn offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+    /// Runs a file operation if everything is in memory; otherwise another thread has to.
+    fn file_work(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
         // SAFETY: the operation stays in the table until `offloaded` or `end_offloaded`, or is leaked.
-        let job = unsafe { FileJob::of(&op) };
+        let job = unsafe { op.job() };
+        if job.may_always_block() {
+            return self.offload_file(token, Op::File(op), job);
+        }
+        self.counters.system_calls += 1;
+        match self.system.file_work(&job) {
+            Err(errno) if FileJob::would_block(errno) => {
+                self.offload_file(token, Op::File(op), job)
+            }
+            result => Ok(Submitted::Done(result.into())),
+        }
+    }
+
+    fn offload_file(
+        &mut self,
+        token: Token,
+        op: Op,
+        job: FileJob,
+    ) -> Result<Submitted, SubmitError> {
+        let submitted = self.offload(token, op, Job::File(job));
+        self.counters.offloaded_file_ops += u64::from(submitted.is_ok());
+        submitted
+    }
+
+    fn offload(&mut self, token: Token, op: Op, job: Job) -> Result<Submitted, SubmitError> {
         self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
-        self.counters.offloaded_file_ops += 1;
         self.need = Some(Need::Thread(job));
         Ok(Submitted::InFlight)
     }
 
-    /// Runs file work if everything is in memory; otherwise another thread has to.
-    fn file_work(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+    /// Makes a system call, or lets its executor make it.
+    #[cold]
+    fn call(
+        &mut self,
+        token: Token,
+        mut call: Box<Call>,
+        by: Executor,
+    ) -> Result<Submitted, SubmitError> {
+        // SAFETY: the call is accessed again after the job is done. Until then it stays in the table, or is
+        // leaked.
+        let job = unsafe { call.job() };
+        if let Executor::Ring | Executor::Thread = by {
+            let submitted = self.offload(token, Op::Call(call, by), Job::Call(job));
+            self.counters.offloaded_calls += u64::from(submitted.is_ok());
+            return submitted;
+        }
         self.counters.system_calls += 1;
-        // SAFETY: the operation lives until the call returns.
-        let job = unsafe { FileJob::of(&op) };
-        match self.system.file_work(&job) {
-            Ok(outcome) => Ok(Submitted::Done(outcome)),
-            Err(errno) if FileJob::would_block(errno) => self.offload(token, op),
-            Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
+        match (self.system.call(&job), call.fd()) {
+            (Err(Errno::AGAIN), Some(fd)) if by != Executor::InPlace => {
+                let socket = self.socket(fd);
+                let waiter =
+                    if by == Executor::WhenReadable { socket.reader } else { socket.writer };
+                match waiter {
+                    Some(_) => Ok(Submitted::Done(Outcome::Called(call, Err(Errno::BUSY)))),
+                    None => self.wait(fd, token, Op::Call(call, by)),
+                }
+            }
+            (result, _) => Ok(Submitted::Done(Outcome::Called(call, result))),
         }
     }
 
@@ -203,14 +249,19 @@ impl<S: System, N: Default> Operations<S, N> {
     ///
     /// # Safety
     /// No thread uses the job any more.
-    pub unsafe fn offloaded(&mut self, token: Token, outcome: Outcome) -> Option<Submitted> {
+    pub unsafe fn offloaded(
+        &mut self,
+        token: Token,
+        result: Result<JobOutcome, Errno>,
+    ) -> Option<Submitted> {
         let Entry { op, state, .. } = self.in_flight.remove(token)?;
+        let cancelled = matches!(state, Pending::Thread { cancelled: true });
         Some(match op {
-            _ if matches!(state, Pending::Thread { cancelled: true }) => {
-                Submitted::Done(Outcome::Failed(Errno::CANCELED, None))
-            }
+            // It may have had an effect, so its result counts.
+            Op::Call(..) => Submitted::Done(op.executed(result)),
+            _ if cancelled => Submitted::Done(op.fail(Errno::CANCELED)),
             Op::SendFile { fd, .. } => self.resume(fd, token, op, Blocking::MayBlock),
-            _ => Submitted::Done(outcome),
+            _ => Submitted::Done(op.executed(result)),
         })
     }
 
@@ -228,8 +279,24 @@ impl<S: System, N: Default> Operations<S, N> {
         self.counters.system_calls += 1;
         match token.kind() {
             OpKind::Accept => self.accept(fd, token),
+            OpKind::Call => self.call_again(fd, token),
             _ => self.receive(fd, token),
         }
+    }
+
+    /// Tries a system call again whose descriptor is readable.
+    #[cold]
+    fn call_again(&mut self, fd: Fd, token: Token) -> Read {
+        let Some(Entry { op: Op::Call(call, _), .. }) = self.in_flight.get(token) else {
+            return Read::Empty;
+        };
+        // SAFETY: the call is accessed again after the job is done.
+        let job = unsafe { call.job() };
+        let result = self.system.call(&job);
+        if result == Err(Errno::AGAIN) {
+            return Read::Empty;
+        }
+        Read::Completed(self.end(fd, token, |op| op.executed(result.map(JobOutcome::Call))))
     }
 
     fn accept(&mut self, fd: Fd, token: Token) -> Read {
@@ -251,7 +318,7 @@ impl<S: System, N: Default> Operations<S, N> {
     fn receive(&mut self, fd: Fd, token: Token) -> Read {
         match nonblocking::receive(&mut self.system, fd, &self.pool) {
             Ok(bytes) => Read::Completed(Completion::more(token, Outcome::Received(bytes))),
-            Err(ReceiveError::End) => Read::Completed(self.end(fd, token, Outcome::Eof)),
+            Err(ReceiveError::End) => Read::Completed(self.end(fd, token, |_| Outcome::Eof)),
             Err(ReceiveError::Failed(Errno::AGAIN)) => Read::Empty,
             Err(ReceiveError::Failed(errno)) => Read::Completed(self.fail(fd, token, errno)),
             Err(ReceiveError::NoBuffer) => {
@@ -281,22 +348,22 @@ impl<S: System, N: Default> Operations<S, N> {
                 Err(errno) => Outcome::Failed(errno, None),
             }));
         }
+        if let Op::Call(call, by) = entry.op {
+            return Some(self.call(token, call, by).expect("it gave up its place in the table"));
+        }
         Some(self.resume(fd, token, entry.op, Blocking::NoBlock))
     }
 
     /// Fails an operation that waits for its socket. The completion returns unsent data.
     pub fn fail(&mut self, fd: Fd, token: Token, errno: Errno) -> Completion {
-        let data = match self.in_flight.get(token) {
-            Some(Entry { op: Op::Send { data, .. }, .. }) => Some(mem::take(data)),
-            _ => None,
-        };
-        self.end(fd, token, Outcome::Failed(errno, data))
+        self.end(fd, token, |op| op.fail(errno))
     }
 
-    fn end(&mut self, fd: Fd, token: Token, outcome: Outcome) -> Completion {
-        self.in_flight.remove(token);
+    fn end(&mut self, fd: Fd, token: Token, outcome: impl FnOnce(Op) -> Outcome) -> Completion {
+        let entry = self.in_flight.remove(token);
         self.remove_waiter(fd, token);
-        Completion::last(token, outcome)
+        let failed = Outcome::Failed(Errno::CANCELED, None);
+        Completion::last(token, entry.map_or(failed, |entry| outcome(entry.op)))
     }
 
     fn remove_waiter(&mut self, fd: Fd, token: Token) {
@@ -318,10 +385,11 @@ impl<S: System, N: Default> Operations<S, N> {
                 *cancelled = true;
                 return None;
             }
-            self.in_flight.remove(token);
-            return Some(Completion::last(token, Outcome::Failed(Errno::CANCELED, None)));
+            let entry = self.in_flight.remove(token)?;
+            return Some(Completion::last(token, entry.op.fail(Errno::CANCELED)));
         }
         let fd = match *op {
+            Op::Call(ref call, _) => call.fd()?,
             Op::Accept { listener: fd, .. }
             | Op::Receive { fd }
             | Op::Send { fd, .. }

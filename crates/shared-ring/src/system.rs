@@ -6,13 +6,15 @@ use std::net::SocketAddr;
 use rustix::io::Errno;
 
 use crate::nonblocking::FileRange;
-use crate::{Fd, File, FileJob, Host, Metadata, Outcome, Socket, Token, Waker};
+use crate::{
+    CallJob, Fd, File, FileJob, FileOutcome, Host, Job, JobOutcome, Metadata, Socket, Token, Waker,
+};
 
 /// A machine's system calls, one attempt each. None waits for a peer or for the disk.
 ///
-/// [`Linux`](crate::Linux) makes them; with the feature `sim`, a simulated machine imitates them.
+/// [`Linux`](crate::Linux) makes them. The simulated machine of the crate `evring-sim` imitates them.
 pub trait System: Host {
-    /// Does file operations that would block.
+    /// Executes jobs that would block.
     type Offload: Offload;
 
     /// Creates a waker whose wakes are reported by `signal`.
@@ -74,7 +76,13 @@ pub trait System: Host {
     ///
     /// # Errors
     /// Those of [`FileJob::run`] with [`Blocking::NoBlock`](crate::nonblocking::Blocking::NoBlock).
-    fn file_work(&mut self, job: &FileJob) -> Result<Outcome, Errno>;
+    fn file_work(&mut self, job: &FileJob) -> Result<FileOutcome, Errno>;
+
+    /// Makes a system call in the calling thread.
+    ///
+    /// # Errors
+    /// Those of the call; `ENOSYS` for an unknown number.
+    fn call(&mut self, job: &CallJob) -> Result<usize, Errno>;
 
     /// Makes the kernel send SIGIO to the calling thread when a connection arrives or the state of a
     /// socket changes otherwise. Safe to call in a signal handler.
@@ -114,16 +122,16 @@ pub enum WakeSignal {
     Signalled,
 }
 
-/// Does file operations that would block, outside the event loop.
+/// Executes jobs that would block, outside the event loop.
 pub trait Offload {
     /// Posts a job. The waker wakes the kernel when a job is done.
-    fn post(&mut self, token: Token, job: FileJob);
+    fn post(&mut self, token: Token, job: Job);
 
     /// Withdraws a job that no thread has started. Returns whether there was one; it will not run.
     fn withdraw(&mut self, token: Token) -> bool;
 
     /// Takes the result of a job that is done.
-    fn take(&mut self) -> Option<(Token, Outcome)>;
+    fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)>;
 
     /// Stops; queued jobs are discarded. Returns whether no job is running any more. If one is, the
     /// descriptors of all jobs must stay open.

@@ -26,11 +26,13 @@ pub enum OpKind {
     Watch = 8,
     /// Receives bytes, delivered only as raw completions.
     Stream = 9,
+    /// A system call.
+    Call = 10,
 }
 
 impl OpKind {
     /// Number of kinds.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
     const ALL: [OpKind; OpKind::COUNT] = [
         OpKind::Accept,
         OpKind::Receive,
@@ -42,6 +44,7 @@ impl OpKind {
         OpKind::Cancel,
         OpKind::Watch,
         OpKind::Stream,
+        OpKind::Call,
     ];
 
     /// Returns whether operations of this kind are in the kernel's table.
@@ -85,11 +88,13 @@ impl Token {
         (self.0 >> 32) as u32 % Self::GENERATIONS
     }
 
-    pub(crate) const fn bits(self) -> u64 {
+    /// Returns the token as a number, such as the user data of a submission.
+    pub const fn bits(self) -> u64 {
         self.0
     }
 
-    pub(crate) const fn from_bits(bits: u64) -> Self {
+    /// Returns the token that [`bits`](Token::bits) has converted.
+    pub const fn from_bits(bits: u64) -> Self {
         Token(bits)
     }
 }

@@ -1,9 +1,9 @@
 //! Checks at compile time which types are `Send`, `Sync` and `Clone`.
 
+use shared_ring::author::{FileJob, LinuxRing, OffloadThreads};
 use shared_ring::poller::{Epoll, RtSig};
 use shared_ring::{
-    BufferPool, Engine, Fd, File, FileJob, GatherList, Linux, LinuxRing, OffloadThreads, Op,
-    Outcome, RxBuf, Socket, UringKernel, Waker,
+    BufferPool, Engine, Fd, File, GatherList, Linux, Op, Outcome, RxBuf, Socket, UringKernel, Waker,
 };
 
 macro_rules! is {

@@ -1,40 +1,39 @@
 //! One test suite for all kernels: the ring in each mode, and the engine over each poller, on this
-//! machine and, with the feature `sim`, on a simulated one.
+//! machine and on a simulated one.
 //!
 //! Differences: a simulated disk has no symbolic links, and a simulated connect never waits for room in
 //! the listen backlog.
 
 mod far;
 mod number;
+mod turns;
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use evring_sim::{CheckedKernel, Machine, SimKernel, SimPoller};
+use far::simulated::SimulatedMachine;
 use far::{Far, LocalMachine, Stream};
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Batch, BufferSizes, Completion, Counters, Engine, EngineConfig, Errno, Fd, File, FileKind,
-    GatherList, Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, Socket,
-    Submit, SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig,
-    UringKernel, Waker,
+    Access, Arg, BufferSizes, Call, Completion, Counters, Engine, EngineConfig, Errno, Executor,
+    File, FileKind, FileOp, FileOutcome, GatherList, Host, Kernel, KernelError, ListenOptions,
+    Mode, Op, OpKind, Outcome, PathAt, Socket, Submit, SubmitError, SubmitErrorKind, Submitted,
+    SymlinkPolicy, Token, UringConfig, UringKernel, Waker, WriteAt,
 };
-
-#[cfg(feature = "sim")]
-use far::simulated::SimulatedMachine;
-#[cfg(feature = "sim")]
-use shared_ring::sim::{CheckedKernel, SimDevPoll, SimInterest, SimKernel, SimPoller, SimRtSig};
+use turns::{Batch, TurnInto};
 
 /// Freeing memory that a simulated kernel holds fails a test.
-#[cfg(feature = "sim")]
 #[global_allocator]
-static ALLOCATOR: shared_ring::sim::WatchingAllocator<std::alloc::System> =
-    shared_ring::sim::WatchingAllocator(std::alloc::System);
+static ALLOCATOR: evring_sim::WatchingAllocator<std::alloc::System> =
+    evring_sim::WatchingAllocator(std::alloc::System);
 
 /// Capacity of the kernel under test.
 #[derive(Clone, Copy)]
@@ -55,7 +54,7 @@ macro_rules! on_every_kernel {
         #[test]
         fn $test() {
             let Capacity { operations, buffers, buffer_size } = $capacity;
-            let engine = EngineConfig { operations, buffers, buffer_size };
+            let engine = EngineConfig::new(operations, buffers, buffer_size);
             macro_rules! over {
                 ($name:literal, $poller:expr) => {
                     println!("engine over {}", $name);
@@ -71,7 +70,7 @@ macro_rules! on_every_kernel {
             over!("declared interests", InterestPoller::new().unwrap());
             over!("real-time signals", RtSig::new().unwrap());
             for mode in MODES {
-                let ring = UringConfig { mode, operations, buffers, buffer_size };
+                let ring = UringConfig::new(mode, operations, buffers, buffer_size);
                 match UringKernel::new(&ring) {
                     Ok(kernel) => {
                         println!("ring, {mode:?}");
@@ -80,12 +79,11 @@ macro_rules! on_every_kernel {
                     Err(missing) => println!("ring, {mode:?}: {missing}"),
                 }
             }
-            #[cfg(feature = "sim")]
             for seed in 0..SEEDS {
                 for mode in MODES {
                     println!("simulated ring, {mode:?}, seed {seed}");
                     let far = SimulatedMachine::new(seed);
-                    let ring = UringConfig { mode, operations, buffers, buffer_size };
+                    let ring = UringConfig::new(mode, operations, buffers, buffer_size);
                     let kernel = SimKernel::new(&far.machine, &ring).unwrap();
                     cases::$test(Tested::new(kernel), &far);
                     far.check();
@@ -102,9 +100,9 @@ macro_rules! on_every_kernel {
                 }
                 over!("epoll", SimPoller::<false>::new);
                 over!("edge-triggered epoll", SimPoller::<true>::new);
-                over!("/dev/poll", SimDevPoll::simulated);
-                over!("declared interests", |machine| SimInterest::simulated(machine, 3));
-                over!("real-time signals", |machine| SimRtSig::simulated(machine, 3));
+                over!("/dev/poll", Machine::dev_poll);
+                over!("declared interests", |machine: &Machine| machine.interests(3));
+                over!("real-time signals", |machine: &Machine| machine.rt_sig(3));
             }
         }
     };
@@ -113,7 +111,6 @@ macro_rules! on_every_kernel {
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 
 /// Number of runs of each test on each simulated kernel.
-#[cfg(feature = "sim")]
 const SEEDS: u64 = 4;
 
 on_every_kernel!(connection_receives_sends_and_ends);
@@ -130,6 +127,16 @@ on_every_kernel!(wait_for_room_can_be_cancelled);
 on_every_kernel!(unsent_limit_bounds_what_a_socket_takes);
 on_every_kernel!(connecting_succeeds_and_fails);
 on_every_kernel!(files_are_opened_queried_and_read);
+on_every_kernel!(files_are_created_and_written);
+on_every_kernel!(file_opened_for_reading_cannot_be_written);
+on_every_kernel!(write_in_flight_is_cancelled_or_done);
+on_every_kernel!(calls_return_values_memory_and_errors);
+on_every_kernel!(call_that_waits_completes);
+on_every_kernel!(call_waits_until_its_descriptor_is_readable);
+on_every_kernel!(second_call_that_waits_for_a_descriptor_is_busy);
+on_every_kernel!(cancelled_call_keeps_its_memory_until_its_end);
+on_every_kernel!(call_in_flight_is_dropped_with_its_kernel);
+on_every_kernel!(call_beyond_the_table_is_handed_back, Capacity { operations: 1, ..CAPACITY });
 on_every_kernel!(no_path_leads_out_of_its_root);
 on_every_kernel!(directories_are_listed);
 on_every_kernel!(listing_in_flight_is_cancelled_or_dropped);
@@ -264,8 +271,7 @@ fn failure(completion: Completion) -> Errno {
 }
 
 fn listen(kernel: &mut impl Kernel) -> (Socket, SocketAddr) {
-    let options =
-        ListenOptions { backlog: 128, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(128);
     kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap()
 }
 
@@ -443,8 +449,7 @@ mod cases {
         if !far.connect_waits_for_backlog() {
             return;
         }
-        let options =
-            ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
+        let options = ListenOptions::new(0);
         let (listener, to) =
             kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         // It fills the backlog, so that the next connect waits.
@@ -671,11 +676,15 @@ mod cases {
         kernel.host_mut().open_directory(&far.root()).unwrap()
     }
 
+    fn at(root: &File, name: &str, symlinks: SymlinkPolicy) -> PathAt {
+        PathAt { root: root.clone(), path: path(name), symlinks }
+    }
+
     fn open(kernel: &mut impl Kernel, root: &File, name: &str) -> Outcome {
         kernel
             .submit(
                 FILE,
-                Op::Open { root: root.clone(), path: path(name), symlinks: SymlinkPolicy::Beneath },
+                Op::File(FileOp::Open(at(root, name, SymlinkPolicy::Beneath), Access::Read)),
             )
             .unwrap();
         let done = next(kernel, &mut Batch::new(), FILE);
@@ -685,7 +694,9 @@ mod cases {
 
     pub(super) fn files_are_opened_queried_and_read(mut kernel: impl Kernel, far: &impl Far) {
         let root = folder(&mut kernel, far);
-        let Outcome::Opened(opened) = open(&mut kernel, &root, "file") else { panic!() };
+        let Outcome::File(FileOutcome::Opened(opened)) = open(&mut kernel, &root, "file") else {
+            panic!()
+        };
         let (file, meta) = *opened;
         assert_eq!((meta.kind, meta.len), (FileKind::Regular, 10));
         if far.has_symlinks() {
@@ -693,23 +704,293 @@ mod cases {
             assert_eq!(meta.modified(), expected);
         }
         let mut batch = Batch::new();
-        for (offset, len, expected) in
-            [(0, 10, "0123456789"), (3, 4, "3456"), (8, 100, "89"), (10, 1, ""), (99, 1, "")]
+        for (range, expected) in
+            [(0..10, "0123456789"), (3..7, "3456"), (8..108, "89"), (10..11, ""), (99..100, "")]
         {
-            kernel.submit(FILE, Op::Read { file: file.clone(), offset, len }).unwrap();
-            let Outcome::Read(bytes) = next(&mut kernel, &mut batch, FILE).outcome else {
-                panic!()
-            };
+            kernel.submit(FILE, Op::File(FileOp::Read(file.clone(), range))).unwrap();
+            let done = next(&mut kernel, &mut batch, FILE).outcome;
+            let Outcome::File(FileOutcome::Read(bytes)) = done else { panic!("{done:?}") };
             assert_eq!(&*bytes, expected.as_bytes());
         }
         for (name, expected) in [("file", meta.kind), ("inner", FileKind::Directory)] {
-            let (root, symlinks) = (root.clone(), SymlinkPolicy::Beneath);
-            kernel.submit(FILE, Op::Stat { root, path: path(name), symlinks }).unwrap();
-            let Outcome::Stat(meta) = next(&mut kernel, &mut batch, FILE).outcome else { panic!() };
+            let stat = FileOp::Stat(at(&root, name, SymlinkPolicy::Beneath));
+            kernel.submit(FILE, Op::File(stat)).unwrap();
+            let done = next(&mut kernel, &mut batch, FILE).outcome;
+            let Outcome::File(FileOutcome::Stat(meta)) = done else { panic!("{done:?}") };
             assert_eq!(meta.kind, expected);
         }
         let Outcome::Failed(errno, None) = open(&mut kernel, &root, "absent") else { panic!() };
         assert_eq!(errno, Errno::NOENT);
+    }
+
+    /// Submits a file operation and returns its result.
+    fn run(kernel: &mut impl Kernel, op: FileOp) -> Result<FileOutcome, Errno> {
+        let outcome = match kernel.submit(FILE, Op::File(op)).unwrap() {
+            Submitted::Done(outcome) => outcome,
+            Submitted::InFlight => {
+                let done = next(kernel, &mut Batch::new(), FILE);
+                assert!(done.last);
+                done.outcome
+            }
+        };
+        match outcome {
+            Outcome::File(done) => Ok(done),
+            Outcome::Failed(errno, None) => Err(errno),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn opened(done: Result<FileOutcome, Errno>) -> File {
+        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
+        opened.0
+    }
+
+    fn content(kernel: &mut impl Kernel, file: &File) -> Vec<u8> {
+        let done = run(kernel, FileOp::Read(file.clone(), 0..1 << 20));
+        let Ok(FileOutcome::Read(bytes)) = done else { panic!("{done:?}") };
+        bytes.to_vec()
+    }
+
+    pub(super) fn files_are_created_and_written(mut kernel: impl Kernel, far: &impl Far) {
+        let root = folder(&mut kernel, far);
+        let path = |name: &str| at(&root, name, SymlinkPolicy::Beneath);
+        let absent = run(&mut kernel, FileOp::Open(path("new"), Access::Write));
+        assert_eq!(absent.unwrap_err(), Errno::NOENT);
+        let file = opened(run(&mut kernel, FileOp::Open(path("inner/new"), Access::Create)));
+        let big: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
+        let mut expected = b"start, ".to_vec();
+        expected.extend_from_slice(&big);
+        for bytes in [b"start, ".to_vec(), big] {
+            let done = run(&mut kernel, FileOp::write(file.clone(), WriteAt::End, bytes));
+            assert!(matches!(done, Ok(FileOutcome::Written)), "{done:?}");
+        }
+        for (offset, bytes) in [(1, "TART"), (expected.len() as u64 + 3, "end"), (5, "")] {
+            let write = FileOp::write(file.clone(), WriteAt::Offset(offset), bytes);
+            assert!(matches!(run(&mut kernel, write), Ok(FileOutcome::Written)));
+        }
+        expected[1..5].copy_from_slice(b"TART");
+        expected.extend_from_slice(b"\0\0\0end");
+        assert!(content(&mut kernel, &file) == expected);
+        let again = opened(run(&mut kernel, FileOp::Open(path("inner/new"), Access::Write)));
+        assert!(content(&mut kernel, &again) == expected, "it is not truncated");
+        let empty = opened(run(&mut kernel, FileOp::Open(path("inner/new"), Access::Replace)));
+        assert!(content(&mut kernel, &empty).is_empty());
+        for access in [Access::Write, Access::Create, Access::Replace] {
+            let directory = run(&mut kernel, FileOp::Open(path("inner"), access));
+            assert_eq!(directory.unwrap_err(), Errno::ISDIR);
+            let outside = run(&mut kernel, FileOp::Open(path("../new"), access));
+            assert_eq!(outside.unwrap_err(), Errno::XDEV);
+        }
+    }
+
+    pub(super) fn file_opened_for_reading_cannot_be_written(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let root = folder(&mut kernel, far);
+        let path = at(&root, "file", SymlinkPolicy::Beneath);
+        let file = opened(run(&mut kernel, FileOp::Open(path, Access::Read)));
+        for at in [WriteAt::End, WriteAt::Offset(0)] {
+            let written = run(&mut kernel, FileOp::write(file.clone(), at, "x"));
+            assert_eq!(written.unwrap_err(), Errno::BADF);
+        }
+        assert_eq!(content(&mut kernel, &file), b"0123456789");
+    }
+
+    pub(super) fn write_in_flight_is_cancelled_or_done(mut kernel: impl Kernel, far: &impl Far) {
+        let root = folder(&mut kernel, far);
+        let path = at(&root, "file", SymlinkPolicy::Beneath);
+        let file = opened(run(&mut kernel, FileOp::Open(path, Access::Write)));
+        let shared = Bytes::from(vec![b'x'; 100_000]);
+        let write = FileOp::write(file.clone(), WriteAt::Offset(0), shared.clone());
+        kernel.submit(FILE, Op::File(write)).unwrap();
+        kernel.cancel(FILE);
+        match next(&mut kernel, &mut Batch::new(), FILE).outcome {
+            Outcome::File(FileOutcome::Written) | Outcome::Failed(Errno::CANCELED, None) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(shared.is_unique(), "no thread uses the bytes any more");
+        let written = content(&mut kernel, &file);
+        assert!(written.iter().all(|byte| *byte == b'x' || byte.is_ascii_digit()));
+    }
+
+    const CALL: Token = Token::new(OpKind::Call, 0, 7);
+
+    const EXECUTORS: [Executor; 5] = [
+        Executor::InPlace,
+        Executor::WhenReadable,
+        Executor::WhenWritable,
+        Executor::Ring,
+        Executor::Thread,
+    ];
+
+    /// Makes a call and returns it with its result.
+    fn make(
+        kernel: &mut impl Kernel,
+        call: Call,
+        by: Executor,
+    ) -> (Box<Call>, Result<usize, Errno>) {
+        let outcome = match kernel.submit(CALL, Op::Call(Box::new(call), by)).unwrap() {
+            Submitted::Done(outcome) => outcome,
+            Submitted::InFlight => next(kernel, &mut Batch::new(), CALL).outcome,
+        };
+        called(outcome)
+    }
+
+    fn called(outcome: Outcome) -> (Box<Call>, Result<usize, Errno>) {
+        match outcome {
+            Outcome::Called(call, result) => (call, result),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn calls_return_values_memory_and_errors(mut kernel: impl Kernel, far: &impl Far) {
+        let root = folder(&mut kernel, far);
+        let path = at(&root, "file", SymlinkPolicy::Beneath);
+        let file = opened(run(&mut kernel, FileOp::Open(path, Access::Read)));
+        for by in EXECUTORS {
+            let (call, result) = make(&mut kernel, Call::random(64), by);
+            assert_eq!(result, Ok(64), "{by:?}");
+            assert!(call.memory(0).iter().any(|byte| *byte != 0));
+            // SAFETY: the file is open until the end of the test.
+            let fd = unsafe { shared_ring::Fd::lent(BorrowedFd::borrow_raw(file.as_raw_fd())) };
+            let (call, result) = make(&mut kernel, Call::read_at(fd, 8, 100), by);
+            assert_eq!(result, Ok(2), "{by:?}");
+            assert_eq!(call.memory(1)[..2], *b"89");
+            assert_eq!((call.memory(0).len(), call.memory(6).len()), (0, 0));
+            // SAFETY: no call has this number.
+            let unknown = unsafe { Call::new(9_999, [Arg::Value(1), Arg::None, Arg::zeroed(8)]) };
+            let (call, result) = make(&mut kernel, unknown, by);
+            assert_eq!(result, Err(Errno::NOSYS), "{by:?}");
+            let [first, _, memory, ..] = call.into_args();
+            assert!(matches!((first, memory), (Arg::Value(1), Arg::Memory(m)) if m.len() == 8));
+        }
+    }
+
+    pub(super) fn call_that_waits_completes(mut kernel: impl Kernel, far: &impl Far) {
+        let (event, add) = far.event(true);
+        for by in [Executor::Ring, Executor::Thread] {
+            let read = Box::new(Call::read(number(&event), 8));
+            let submitted = kernel.submit(CALL, Op::Call(read, by)).unwrap();
+            assert!(matches!(submitted, Submitted::InFlight));
+            soon(&mut kernel, &mut Batch::new());
+            add();
+            add();
+            let (call, result) = called(next(&mut kernel, &mut Batch::new(), CALL).outcome);
+            assert_eq!(result, Ok(8));
+            let mut count = u64::from_ne_bytes(call.memory(1).try_into().unwrap());
+            if count == 1 {
+                // The call was faster than the second addition.
+                let (call, _) = make(&mut kernel, Call::read(number(&event), 8), by);
+                count += u64::from_ne_bytes(call.memory(1).try_into().unwrap());
+            }
+            assert_eq!(count, 2, "{by:?}");
+        }
+        kernel.host_mut().close_unused(event);
+    }
+
+    pub(super) fn call_waits_until_its_descriptor_is_readable(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let (socket, mut peer) = plain(&mut kernel, far);
+        for bytes in [b"one", b"two"] {
+            let read = Box::new(Call::read(number(&socket), 8));
+            let op = Op::Call(read, Executor::WhenReadable);
+            assert!(matches!(kernel.submit(CALL, op), Ok(Submitted::InFlight)));
+            let mut batch = Batch::new();
+            soon(&mut kernel, &mut batch);
+            assert!(batch.is_empty(), "{batch:?}");
+            peer.write_all(bytes);
+            let (call, result) = called(next(&mut kernel, &mut batch, CALL).outcome);
+            assert_eq!((result, &call.memory(1)[..3]), (Ok(3), &bytes[..]));
+        }
+        close(&mut kernel, socket);
+    }
+
+    pub(super) fn second_call_that_waits_for_a_descriptor_is_busy(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let (socket, mut peer) = plain(&mut kernel, far);
+        let fd = number(&socket);
+        let read = || Op::Call(Box::new(Call::read(fd, 8)), Executor::WhenReadable);
+        kernel.submit(CALL, read()).unwrap();
+        let second = Token::new(OpKind::Call, 1, 7);
+        let mut batch = Batch::new();
+        kernel.submit(second, read()).unwrap();
+        kernel.cancel(second);
+        let (_, result) = called(next(&mut kernel, &mut batch, second).outcome);
+        // A ring lets both wait.
+        assert!(matches!(result, Err(Errno::BUSY | Errno::CANCELED)), "{result:?}");
+        peer.write_all(b"x");
+        assert_eq!(called(next(&mut kernel, &mut batch, CALL).outcome).1, Ok(1));
+        close(&mut kernel, socket);
+    }
+
+    pub(super) fn cancelled_call_keeps_its_memory_until_its_end(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let (event, add) = far.event(true);
+        let (socket, _peer) = plain(&mut kernel, far);
+        for (by, fd) in [
+            (Executor::Ring, number(&event)),
+            (Executor::Thread, number(&event)),
+            (Executor::WhenReadable, number(&socket)),
+        ] {
+            let read = Box::new(Call::read(fd, 8));
+            kernel.submit(CALL, Op::Call(read, by)).unwrap();
+            let mut batch = Batch::new();
+            soon(&mut kernel, &mut batch);
+            kernel.cancel(CALL);
+            soon(&mut kernel, &mut batch);
+            // A thread waits for the event all the same, and uses the memory.
+            add();
+            let done = next(&mut kernel, &mut batch, CALL);
+            assert!(done.last);
+            match called(done.outcome) {
+                (call, Ok(8)) => assert_eq!(call.memory(1), 1u64.to_ne_bytes()),
+                (_, Err(Errno::CANCELED)) => {
+                    let (_, result) =
+                        make(&mut kernel, Call::read(number(&event), 8), Executor::Ring);
+                    assert_eq!(result, Ok(8));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        close(&mut kernel, socket);
+        kernel.host_mut().close_unused(event);
+    }
+
+    pub(super) fn call_in_flight_is_dropped_with_its_kernel(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let (socket, _peer) = plain(&mut kernel, far);
+        let read = Box::new(Call::read(number(&socket), 8));
+        kernel.submit(CALL, Op::Call(read, Executor::WhenReadable)).unwrap();
+        for (slot, by) in [Executor::Ring, Executor::Thread].into_iter().enumerate() {
+            let random = Op::Call(Box::new(Call::random(100_000)), by);
+            kernel.submit(Token::new(OpKind::Call, 1 + slot as u32, 0), random).unwrap();
+        }
+        kernel.finish();
+        kernel.host_mut().close_unused(socket);
+    }
+
+    pub(super) fn call_beyond_the_table_is_handed_back(mut kernel: impl Kernel, far: &impl Far) {
+        let (socket, _peer) = plain(&mut kernel, far);
+        kernel.submit(receive(0), Op::Receive { fd: number(&socket) }).unwrap();
+        let random = || Op::Call(Box::new(Call::random(8)), Executor::Thread);
+        let error = kernel.submit(CALL, random()).unwrap_err();
+        assert_eq!(error.kind, SubmitErrorKind::Full);
+        assert!(matches!(error.op, Op::Call(call, _) if call.memory(0).len() == 8));
+        cancel(&mut kernel, &mut Batch::new(), receive(0));
+        kernel.submit(CALL, random()).unwrap();
+        let error = kernel.submit(CALL, random()).unwrap_err();
+        assert_eq!(error.kind, SubmitErrorKind::TokenInUse);
+        assert_eq!(called(next(&mut kernel, &mut Batch::new(), CALL).outcome).1, Ok(8));
+        close(&mut kernel, socket);
     }
 
     pub(super) fn no_path_leads_out_of_its_root(mut kernel: impl Kernel, far: &impl Far) {
@@ -719,7 +1000,8 @@ mod cases {
             symlink("/etc/hostname", far.root().join("far")).unwrap();
             symlink("../inner/../file", far.root().join("inner/near")).unwrap();
             names.push("far");
-            assert!(matches!(open(&mut kernel, &root, "inner/near"), Outcome::Opened(..)));
+            let opened = open(&mut kernel, &root, "inner/near");
+            assert!(matches!(opened, Outcome::File(FileOutcome::Opened(_))));
         }
         for name in names {
             match open(&mut kernel, &root, name) {
@@ -736,10 +1018,10 @@ mod cases {
             symlink("../file", far.root().join("inner/near")).unwrap();
         }
         let mut names = |name: &str, symlinks| {
-            let op = Op::List { root: root.clone(), path: path(name), symlinks };
+            let op = Op::File(FileOp::List(at(&root, name, symlinks)));
             kernel.submit(FILE, op).unwrap();
             match next(&mut kernel, &mut Batch::new(), FILE).outcome {
-                Outcome::Listed(listing) => {
+                Outcome::File(FileOutcome::Listed(listing)) => {
                     assert!(listing.is_complete);
                     let entries = listing.entries.into_iter();
                     let mut names: Vec<_> = entries
@@ -774,8 +1056,7 @@ mod cases {
         far: &impl Far,
     ) {
         let root = folder(&mut kernel, far);
-        let list =
-            || Op::List { root: root.clone(), path: path("."), symlinks: SymlinkPolicy::Beneath };
+        let list = || Op::File(FileOp::List(at(&root, ".", SymlinkPolicy::Beneath)));
         kernel.submit(FILE, list()).unwrap();
         kernel.cancel(FILE);
         assert_eq!(failure(next(&mut kernel, &mut Batch::new(), FILE)), Errno::CANCELED);
@@ -787,7 +1068,9 @@ mod cases {
         let root = folder(&mut kernel, far);
         let contents: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
         far.add_file("big", &contents);
-        let Outcome::Opened(opened) = open(&mut kernel, &root, "big") else { panic!() };
+        let Outcome::File(FileOutcome::Opened(opened)) = open(&mut kernel, &root, "big") else {
+            panic!()
+        };
         let file = opened.0;
         let (socket, mut peer) = plain(&mut kernel, far);
         let fd = number(&socket);
@@ -959,8 +1242,7 @@ mod cases {
         // Queued behind more operations than the submission queue holds.
         let root = folder(&mut kernel, far);
         for slot in 0..1500 {
-            let (root, symlinks) = (root.clone(), SymlinkPolicy::Beneath);
-            let stat = Op::Stat { root, path: path("file"), symlinks };
+            let stat = Op::File(FileOp::Stat(at(&root, "file", SymlinkPolicy::Beneath)));
             kernel.submit(Token::new(OpKind::File, slot, 0), stat).unwrap();
         }
         kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket }).unwrap();

@@ -14,12 +14,12 @@ use held::held;
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, Socket,
-    Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
+    Engine, EngineConfig, File, FileOp, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
+    PathAt, Socket, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
-const ENGINE: EngineConfig = EngineConfig { operations: 8, buffers: 4, buffer_size: 4096 };
+const ENGINE: EngineConfig = EngineConfig::new(8, 4, 4096);
 
 /// Creates a socket with a full send buffer, and its peer.
 fn full() -> (Socket, UnixStream) {
@@ -76,7 +76,8 @@ fn releases_directory(name: &str, mut kernel: impl Kernel) {
     let kept = Rc::new(());
     let directory = std::fs::File::open("/proc/self").unwrap();
     let root = File::from(OwnedFd::from(directory)).with(Rc::clone(&kept));
-    let list = Op::List { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let path = PathAt { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let list = Op::File(FileOp::List(path));
     let posted = kernel.submit(Token::new(OpKind::File, 0, 0), list).unwrap();
     assert!(matches!(posted, Submitted::InFlight), "{name}: {posted:?}");
     assert_eq!(Rc::strong_count(&kept), 2, "{name}: the directory is in use");
@@ -94,7 +95,7 @@ fn mapped() -> usize {
 fn unmaps(mode: Mode) {
     const ROUNDS: usize = 8;
     const RING: usize = 16 << 15;
-    let config = UringConfig { mode, operations: 1, buffers: 1 << 15, buffer_size: 1 };
+    let config = UringConfig::new(mode, 1, 1 << 15, 1);
     let rounds = || (0..ROUNDS).for_each(|_| drop(UringKernel::new(&config).unwrap()));
     rounds();
     let before = mapped();
@@ -131,8 +132,8 @@ fn dropped_kernel_releases_all_memory() {
         Engine::new(RtSig::new().unwrap(), &ENGINE).unwrap()
     });
     for mode in MODES {
-        let EngineConfig { operations, buffers, buffer_size } = ENGINE;
-        let config = UringConfig { mode, operations, buffers, buffer_size };
+        let EngineConfig { operations, buffers, buffer_size, .. } = ENGINE;
+        let config = UringConfig::new(mode, operations, buffers, buffer_size);
         match UringKernel::probe(mode) {
             Ok(()) => {
                 releases_memory(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap());

@@ -2,11 +2,12 @@
 
 mod held;
 mod number;
+mod turns;
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,10 +17,11 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Batch, Completion, Engine, EngineConfig, Errno, GatherList, Host, Kernel, Linux, Mode, Op,
-    OpKind, Outcome, PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig,
-    UringKernel,
+    Access, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp, FileOutcome,
+    GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt, PortableKernel, Socket,
+    Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, WriteAt,
 };
+use turns::{Batch, TurnInto};
 
 /// More than the submission queue holds.
 const RECEIVES: u32 = 600;
@@ -67,7 +69,7 @@ fn wake_ends_a_wait(name: &str, mut kernel: impl Kernel) {
 fn wake_was_lost_if_the_submission_queue_was_full() {
     raise_limit();
     let (operations, buffers, buffer_size) = (1024, 16, 512);
-    let engine = EngineConfig { operations, buffers, buffer_size };
+    let engine = EngineConfig::new(operations, buffers, buffer_size);
     wake_ends_a_wait("engine over epoll", Engine::new(Epoll::new().unwrap(), &engine).unwrap());
     wake_ends_a_wait(
         "engine over edge-triggered epoll",
@@ -76,7 +78,7 @@ fn wake_was_lost_if_the_submission_queue_was_full() {
     wake_ends_a_wait("engine over poll", Engine::new(Poll::default(), &engine).unwrap());
     wake_ends_a_wait("engine over select", Engine::new(Select::default(), &engine).unwrap());
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
-        match UringKernel::new(&UringConfig { mode, operations, buffers, buffer_size }) {
+        match UringKernel::new(&UringConfig::new(mode, operations, buffers, buffer_size)) {
             Ok(kernel) => wake_ends_a_wait(&format!("ring, {mode:?}"), kernel),
             Err(missing) => println!("ring, {mode:?}: {missing}"),
         }
@@ -163,10 +165,9 @@ fn list_is_started_while_partly_sent() {
 }
 
 /// The simulated disk makes short reads.
-#[cfg(feature = "sim")]
 #[test]
 fn a_short_read_was_taken_for_the_end_of_the_file() {
-    use shared_ring::sim::{Fault, Faults, Machine, Plan, SimKernel};
+    use evring_sim::{Fault, Faults, Machine, Plan, SimKernel};
     use shared_ring::{Submit, SymlinkPolicy};
     use std::path::Path;
 
@@ -174,9 +175,9 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
     let mut short = 0;
     for seed in 0..50 {
         let faults = Faults::NONE.with(Fault::ShortRead);
-        let machine = Machine::new(&Plan { seed, faults, ..Plan::default() });
+        let machine = Machine::new(&Plan::default().with(|p| (p.seed, p.faults) = (seed, faults)));
         machine.add_file("file", &*contents);
-        let ring = UringConfig { mode: Mode::Deferred, operations: 4, buffers: 1, buffer_size: 64 };
+        let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
         let mut kernel = SimKernel::new(&machine, &ring).unwrap();
         let root = kernel.host_mut().open_directory(Path::new("/")).unwrap();
         let token = Token::new(OpKind::File, 0, 0);
@@ -189,10 +190,11 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
                 }
             }
         };
-        let open = Op::Open { root, path: c"file".into(), symlinks: SymlinkPolicy::Beneath };
-        let Outcome::Opened(opened) = next(open) else { panic!("not opened") };
-        let read = Op::Read { file: opened.0.clone(), offset: 10, len: 6_000 };
-        let Outcome::Read(bytes) = next(read) else { panic!("not read") };
+        let path = PathAt { root, path: c"file".into(), symlinks: SymlinkPolicy::Beneath };
+        let open = Op::File(FileOp::Open(path, Access::Read));
+        let Outcome::File(FileOutcome::Opened(opened)) = next(open) else { panic!("not opened") };
+        let read = Op::File(FileOp::Read(opened.0.clone(), 10..6_010));
+        let Outcome::File(FileOutcome::Read(bytes)) = next(read) else { panic!("not read") };
         assert!(*bytes == contents[10..], "{} bytes", bytes.len());
         drop((bytes, opened, kernel));
         let verdict = machine.verdict();
@@ -203,17 +205,18 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
 }
 
 /// Both accepts are submitted before the kernel has reported that it lacks multishot accepts.
-#[cfg(feature = "sim")]
 #[test]
 fn without_multishot_a_second_listener_failed() {
-    use shared_ring::sim::{Faults, Machine, Plan, SimKernel, Unsupported};
-    use shared_ring::{BufferSizes, ListenOptions, Submit};
+    use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
+    use shared_ring::{ListenOptions, Submit};
 
     let unsupported = Some(Unsupported::Multishot);
-    let machine = Machine::new(&Plan { unsupported, faults: Faults::NONE, ..Plan::default() });
-    let ring = UringConfig { mode: Mode::Deferred, operations: 4, buffers: 1, buffer_size: 64 };
+    let machine = Machine::new(
+        &Plan::default().with(|p| (p.unsupported, p.faults) = (unsupported, Faults::NONE)),
+    );
+    let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
     let mut kernel = SimKernel::new(&machine, &ring).unwrap();
-    let options = ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(9);
     let accept = |slot| Token::new(OpKind::Accept, slot, 0);
     let listeners = [0, 1].map(|slot| {
         let any = "10.0.0.1:0".parse().unwrap();
@@ -265,40 +268,42 @@ fn dropped_rtsig_changed_the_flags_of_a_reused_descriptor() {
 #[test]
 fn hanging_file_job_blocked_the_drop_of_a_kernel() {
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let number = read.as_raw_fd();
-    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let number = write.as_raw_fd();
+    rustix::io::write(&write, &[0; 64 * 1024]).unwrap();
+    let config = EngineConfig::new(8, 1, 64);
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
-    let file = shared_ring::File::from(read);
-    // With this offset preadv2(2) reads a pipe, so the thread waits for the writer.
-    let op = Op::Read { file, offset: u64::MAX, len: 1 };
+    // The pipe is full, so the thread waits for its reader.
+    let op = Op::File(FileOp::write(shared_ring::File::from(write), WriteAt::End, "x"));
     let token = Token::new(OpKind::File, 0, 0);
     assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
     // Once a job that was posted later is done, a thread has begun this one.
     let root = kernel.host_mut().open_directory("/proc/self".as_ref()).unwrap();
-    let op = Op::List { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let path = PathAt { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    let op = Op::File(FileOp::List(path));
     kernel.submit(Token::new(OpKind::File, 1, 0), op).unwrap();
     let mut batch = Batch::new();
-    while !batch.iter().any(|c| matches!(c.outcome, Outcome::Listed(_))) {
+    while !batch.iter().any(|c| matches!(c.outcome, Outcome::File(FileOutcome::Listed(_)))) {
         kernel.turn_into(None, &mut batch).unwrap();
     }
     drop(kernel);
     // The thread still uses the number, so it was not closed.
     // SAFETY: returns the flags of a descriptor.
     assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
-    drop(write);
+    drop(read);
 }
 
 #[test]
 fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
-    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(8, 1, 64);
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
-    // With this offset preadv2(2) reads a pipe, so each of the four threads waits for a writer.
+    // Each of the four threads waits for the reader of a full pipe.
     let offset = u64::MAX;
-    let mut writers = Vec::new();
+    let mut readers = Vec::new();
     for slot in 0..4 {
         let (read, write) = rustix::pipe::pipe().unwrap();
-        writers.push(write);
-        let op = Op::Read { file: read.into(), offset, len: 1 };
+        rustix::io::write(&write, &[0; 64 * 1024]).unwrap();
+        readers.push(read);
+        let op = Op::File(FileOp::write(write.into(), WriteAt::End, "x"));
         let token = Token::new(OpKind::File, slot, 0);
         assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
     }
@@ -320,14 +325,14 @@ fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
     assert!(batch.iter().any(is_cancelled), "{batch:?}");
     // No job uses the file, so it was closed.
     assert_eq!(rustix::io::write(&write, b"x"), Err(Errno::PIPE));
-    drop(writers);
+    drop(readers);
 }
 
 /// With edges, the engine reads a socket that may have more only once in each turn, even if the
 /// application closes another such socket.
 #[test]
 fn closed_socket_left_its_read_to_another() {
-    let config = EngineConfig { operations: 8, buffers: 4, buffer_size: 16 };
+    let config = EngineConfig::new(8, 4, 16);
     let mut engine = Engine::new(EpollEdge::new().unwrap(), &config).unwrap();
     let receive = |slot| Token::new(OpKind::Receive, slot, 0);
     let [(first, _first_peer), (second, _second_peer)] = [0, 1].map(|slot| {
@@ -360,4 +365,72 @@ fn closed_socket_left_its_read_to_another() {
     }
     assert_eq!(received, 1);
     Linux::default().close_unused(second);
+}
+
+/// Calls that never end occupy their threads, and not those of file operations.
+#[test]
+fn calls_that_wait_leave_file_operations_alone() {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let config = EngineConfig::new(16, 1, 64);
+    let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
+    for slot in 0..8 {
+        // SAFETY: the pipe is open until the calls have ended.
+        let fd = unsafe { Fd::lent(read.as_fd()) };
+        let op = Op::Call(Box::new(Call::read(fd, 1)), Executor::Thread);
+        assert!(matches!(
+            kernel.submit(Token::new(OpKind::Call, slot, 0), op),
+            Ok(Submitted::InFlight)
+        ));
+    }
+    let root = kernel.host_mut().open_directory("/proc/self".as_ref()).unwrap();
+    let path = PathAt { root, path: c"task".into(), symlinks: SymlinkPolicy::Beneath };
+    kernel.submit(Token::new(OpKind::File, 0, 0), Op::File(FileOp::List(path))).unwrap();
+    let mut batch = Batch::new();
+    while !batch.iter().any(|c| matches!(c.outcome, Outcome::File(FileOutcome::Listed(_)))) {
+        kernel.turn_into(None, &mut batch).unwrap();
+    }
+    assert_eq!(kernel.counters().offloaded_calls, 8);
+    drop(write);
+    let ended = |batch: &Batch| {
+        batch.iter().filter(|c| matches!(c.outcome, Outcome::Called(_, Ok(0)))).count()
+    };
+    while ended(&batch) < 8 {
+        kernel.turn_into(None, &mut batch).unwrap();
+    }
+}
+
+/// A cancelled call ends although the calls before it wait for ever.
+#[test]
+fn cancelled_call_waited_for_a_thread() {
+    let config = EngineConfig::new(16, 1, 64);
+    let engine = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
+    call_is_cancelled_behind_others(engine);
+    let config = UringConfig::new(Mode::Deferred, 16, 1, 64);
+    if let Ok(ring) = UringKernel::new(&config) {
+        call_is_cancelled_behind_others(ring);
+    }
+}
+
+fn call_is_cancelled_behind_others(mut kernel: impl Kernel) {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let token = |slot| Token::new(OpKind::Call, slot, 0);
+    for slot in 0..5 {
+        // SAFETY: the pipe is open until the calls have ended.
+        let fd = unsafe { Fd::lent(read.as_fd()) };
+        let op = Op::Call(Box::new(Call::read(fd, 1)), Executor::Thread);
+        assert!(matches!(kernel.submit(token(slot), op), Ok(Submitted::InFlight)));
+    }
+    kernel.cancel(token(4));
+    let mut batch = Batch::new();
+    kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
+    let done = batch.pop_front().expect("the call has ended");
+    assert_eq!((done.token, done.last), (token(4), true));
+    assert!(matches!(done.outcome, Outcome::Called(_, Err(Errno::CANCELED))));
+    drop(write);
+    let mut ended = 0;
+    while ended < 4 {
+        kernel.turn_into(None, &mut batch).unwrap();
+        let calls = batch.drain(..).filter(|c| matches!(c.outcome, Outcome::Called(_, Ok(0))));
+        ended += calls.count();
+    }
 }

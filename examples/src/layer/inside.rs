@@ -1,9 +1,6 @@
 //! The commands for an application inside a layer.
 
-use std::net::SocketAddr;
-use std::time::{Instant, SystemTime};
-
-use evring::{AcceptPolicy, Chunk, Close, Commands, ConnId, FileOp, Lateness, Listener, Stats};
+use evring::{Chunk, Close, Commands, ConnId, Forward};
 
 use super::session::Session;
 use crate::Transform;
@@ -55,7 +52,17 @@ pub(super) struct LayerCommands<'a, C, T> {
     pub sessions: &'a mut Sessions<T>,
 }
 
-impl<C: Commands, T: Transform> Commands for LayerCommands<'_, C, T> {
+impl<C: Commands, T: Transform> Forward for LayerCommands<'_, C, T> {
+    type Inner = C;
+
+    fn inner(&self) -> &C {
+        self.io
+    }
+
+    fn inner_mut(&mut self) -> &mut C {
+        self.io
+    }
+
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
         match self.sessions.get(to) {
             Some(session) => session.send(self.io, chunk),
@@ -83,57 +90,5 @@ impl<C: Commands, T: Transform> Commands for LayerCommands<'_, C, T> {
             Some(session) => session.close(self.io, how),
             None => self.io.close(id, how),
         }
-    }
-
-    fn now(&self) -> Instant {
-        self.io.now()
-    }
-
-    fn wall_time(&self) -> SystemTime {
-        self.io.wall_time()
-    }
-
-    fn random(&mut self) -> u64 {
-        self.io.random()
-    }
-
-    fn connect(&mut self, to: SocketAddr) -> ConnId {
-        self.io.connect(to)
-    }
-
-    fn file_op(&mut self, on: ConnId, tag: u32, op: FileOp) {
-        self.io.file_op(on, tag, op);
-    }
-
-    fn set_deadline(&mut self, id: ConnId, at: Option<Instant>) {
-        self.io.set_deadline(id, at);
-    }
-
-    fn unsent_bytes(&self, id: ConnId) -> u64 {
-        self.io.unsent_bytes(id)
-    }
-
-    fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.io.peer_addr(id)
-    }
-
-    fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {
-        self.io.set_accept_policy(at, how);
-    }
-
-    fn lateness(&self, id: ConnId) -> Lateness {
-        self.io.lateness(id)
-    }
-
-    fn stats(&self) -> Stats {
-        self.io.stats()
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.io.is_stopping()
-    }
-
-    fn has_pending(&self) -> bool {
-        self.io.has_pending()
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use evring::{Application, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Rx};
+use evring::{Application, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Others, Rx};
 
 use super::TIMEOUT;
 
@@ -14,7 +14,7 @@ pub enum Event {
     Connected(Result<(), io::ErrorKind>),
     Received { bytes: Vec<u8>, eof: bool },
     Drained,
-    File(u32, Outcome),
+    File(u32, Result<Outcome, io::ErrorKind>),
     Expired,
     Stopping,
     Closed(Ended),
@@ -24,10 +24,11 @@ pub enum Event {
 /// Result of a file operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    Opened(Result<u64, io::ErrorKind>),
-    Stat(Result<(evring::FileKind, u64), io::ErrorKind>),
-    Listed(Result<Vec<std::ffi::OsString>, io::ErrorKind>),
-    Read(Result<Vec<u8>, io::ErrorKind>),
+    Opened(u64),
+    Stat((evring::FileKind, u64)),
+    Listed(Vec<std::ffi::OsString>),
+    Read(Vec<u8>),
+    Written,
 }
 
 /// [`CloseReason`], comparable.
@@ -160,24 +161,24 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
         self.plain(x, Event::Drained);
     }
 
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, tag: u32, done: FileOutcome) {
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, tag: u32, done: io::Result<FileOutcome>) {
         let mut file = None;
-        let outcome = match done {
-            FileOutcome::Opened(Ok((opened, meta))) => {
+        let outcome = done.map(|done| match done {
+            FileOutcome::Opened(opened) => {
+                let (opened, meta) = *opened;
                 file = Some(opened);
-                Outcome::Opened(Ok(meta.len))
+                Outcome::Opened(meta.len)
             }
-            FileOutcome::Opened(Err(e)) => Outcome::Opened(Err(e.kind())),
-            FileOutcome::Stat(r) => Outcome::Stat(r.map(|m| (m.kind, m.len)).map_err(|e| e.kind())),
-            FileOutcome::Listed(r) => {
-                let mut names = r.map(|l| l.entries.into_iter().map(|e| e.0).collect::<Vec<_>>());
-                if let Ok(names) = &mut names {
-                    names.sort();
-                }
-                Outcome::Listed(names.map_err(|e| e.kind()))
+            FileOutcome::Stat(meta) => Outcome::Stat((meta.kind, meta.len)),
+            FileOutcome::Listed(listing) => {
+                let mut names: Vec<_> = listing.entries.into_iter().map(|entry| entry.0).collect();
+                names.sort();
+                Outcome::Listed(names)
             }
-            FileOutcome::Read(r) => Outcome::Read(r.map(|b| b.to_vec()).map_err(|e| e.kind())),
-        };
+            FileOutcome::Read(bytes) => Outcome::Read(bytes.to_vec()),
+            FileOutcome::Written => Outcome::Written,
+        });
+        let outcome = outcome.map_err(|error| error.kind());
         let event = Event::File(tag, outcome);
         self.report(Turn { io: x.io, id: Some(x.id), event, rx: None, file });
     }
@@ -194,7 +195,7 @@ impl<F: FnMut(&mut Turn<'_, '_>)> Application for Script<F> {
         self.plain(x, Event::Closed(Ended::from(&reason)));
     }
 
-    fn woken(&mut self, io: &mut impl Commands, tag: u64) {
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, Self::State>, tag: u64) {
         self.report(Turn { io, id: None, event: Event::Woken(tag), rx: None, file: None });
     }
 }

@@ -29,8 +29,8 @@ pub(crate) struct Analysis {
     pub(crate) memory_bytes: usize,
 }
 
-/// WebAssembly's first version with what compilers emit by default; without operations on whole
-/// ranges of memory, whose time depends on the range.
+/// WebAssembly's first version with what compilers emit by default. The sandboxer has replaced
+/// the instructions on ranges of memory.
 fn features(policy: &Policy) -> WasmFeatures {
     let mut features = Features::WASM1
         | Features::SIGN_EXTENSION
@@ -70,9 +70,6 @@ struct Contents<'a> {
 /// # Errors
 /// The first reason for which the policy rejects it.
 pub(crate) fn analyse(wasm: &[u8], policy: &Policy) -> Result<Analysis, Rejection> {
-    if wasm.len() > policy.max_module_bytes {
-        return Err(Reason::TooLarge(wasm.len(), policy.max_module_bytes).into());
-    }
     let mut contents = Contents::default();
     contents.read(wasm, policy)?;
     let memory_bytes = contents.check_memory(policy)?;

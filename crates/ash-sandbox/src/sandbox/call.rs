@@ -59,6 +59,10 @@ calls! {
     POST = "post" (I64, I64) -> I32, 50;
     /// An addition to the table: adds to a counter.
     COUNT = "count" (I32, I64) -> I32, 10;
+    /// The sandboxer puts it in the place of the instruction `memory.copy`.
+    COPY_MEMORY = "memory.copy" (I32, I32, I32), 30;
+    /// The sandboxer puts it in the place of the instruction `memory.fill`.
+    FILL_MEMORY = "memory.fill" (I32, I32, I32), 30;
     /// The `aborts` of section 5.5: ends the handler from any depth of calls.
     ABORT = "abort" (), 10;
 }

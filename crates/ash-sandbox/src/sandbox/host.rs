@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wasmtime::{Caller, Linker};
+use wasmtime::{Caller, Linker, Trap};
 
 use super::call::{self, Call, MODULE};
 use super::memory::HandlerMemory;
@@ -138,6 +138,13 @@ impl Host {
         OK
     }
 
+    fn fill(&mut self, to: i32, value: i32, len: i32) -> i32 {
+        let Some((memory, to)) = self.writable(to, len) else { return FAULT };
+        // SAFETY: as in `copy`.
+        unsafe { memory.host_pointer(to.start).write_bytes(value as u8, to.len()) };
+        OK
+    }
+
     fn apply(&mut self, pipes: i32, from: i32, to: Option<i32>, len: i32) -> i32 {
         let Some((memory, source)) = self.readable(from, len) else { return FAULT };
         let (source, len) = (memory.host_pointer(source.start).cast_const(), source.len());
@@ -202,9 +209,28 @@ fn charge(caller: &mut Caller<'_, Host>, call: &Call, bytes: i32) -> bool {
     left.is_some()
 }
 
+/// Does what an instruction would do: it has its effect, or traps before it.
+fn in_place_of_instruction(
+    caller: &mut Caller<'_, Host>,
+    call: &Call,
+    len: i32,
+    effect: impl FnOnce(&mut Host) -> i32,
+) -> wasmtime::Result<()> {
+    if !charge(caller, call, len) {
+        return Err(Trap::OutOfFuel.into());
+    }
+    match effect(caller.data_mut()) {
+        OK => Ok(()),
+        _ => Err(Trap::MemoryOutOfBounds.into()),
+    }
+}
+
 /// Adds the approved calls to a linker, and no others.
 pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
-    use call::{ABORT, CLOCK, COPY, COUNT, ID, IMPORT, POST, READ_APPLY, SEND, WRITE_APPLY};
+    use call::{
+        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, FILL_MEMORY, ID, IMPORT, POST, READ_APPLY, SEND,
+        WRITE_APPLY,
+    };
     linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &CLOCK, 0);
         caller.data().start.elapsed().as_nanos() as i64
@@ -259,6 +285,18 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         charge(&mut caller, &COUNT, 0);
         caller.data_mut().count(counter, by)
     })?;
+    linker.func_wrap(MODULE, COPY_MEMORY.name, |mut caller: Caller<'_, Host>, to, from, len| {
+        in_place_of_instruction(&mut caller, &COPY_MEMORY, len, |host| host.copy(to, from, len))
+    })?;
+    linker.func_wrap(
+        MODULE,
+        FILL_MEMORY.name,
+        |mut caller: Caller<'_, Host>, to, value, len| {
+            in_place_of_instruction(&mut caller, &FILL_MEMORY, len, |host| {
+                host.fill(to, value, len)
+            })
+        },
+    )?;
     linker.func_wrap(
         MODULE,
         ABORT.name,

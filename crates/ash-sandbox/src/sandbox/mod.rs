@@ -55,6 +55,7 @@
 //! | `import(pipes: i32, register: i32) -> i64` | (3.2.2) | reads a persistent register after it |
 //! | `post(kind: i64, value: i64) -> i32` | an addition | posts an event to the application, if the message is handled |
 //! | `count(counter: i32, by: i64) -> i32` | an addition | adds to one of 16 counters |
+//! | `memory.copy`, `memory.fill` | an addition | the sandboxer puts them in the place of these instructions |
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
 //!
 //! # Bounds
@@ -74,6 +75,7 @@ mod host;
 mod memory;
 mod policy;
 mod rejection;
+mod rewrite;
 mod sandboxer;
 
 pub use analysis::Bound;

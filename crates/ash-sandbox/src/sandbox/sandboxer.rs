@@ -13,6 +13,7 @@ use super::cache::{Cache, CacheError};
 use super::handler::Handler;
 use super::host::{self, Host};
 use super::memory::{Creator, Memories};
+use super::rewrite::rewrite;
 use super::{Bound, Loops, Policy, Reason, Rejection};
 
 /// Maximum size of a handler's stack in bytes.
@@ -70,6 +71,8 @@ impl Sandboxer {
                 .wasm_simd(false)
                 .wasm_relaxed_simd(false)
                 .memory_may_move(false)
+                // Its images are for memories that wasmtime maps itself.
+                .memory_init_cow(false)
                 .max_wasm_stack(MAX_STACK)
                 .consume_fuel(checks == Some(Loops::Fuel))
                 .epoch_interruption(matches!(checks, Some(Loops::Epoch(_))))
@@ -123,6 +126,10 @@ impl Sandboxer {
     /// # Errors
     /// The reason why the policy rejects it, and the function where it was found.
     pub fn load(&self, wasm: &[u8]) -> Result<Ash, Rejection> {
+        if wasm.len() > self.policy.max_module_bytes {
+            return Err(Reason::TooLarge(wasm.len(), self.policy.max_module_bytes).into());
+        }
+        let wasm = &rewrite(wasm)?[..];
         let analysis = analyse(wasm, &self.policy)?;
         let engine = match analysis.bound {
             Bound::Acyclic(_) => &self.plain,

@@ -163,7 +163,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         let reason = self.io.connection(slot).reason.take().unwrap_or(CloseReason::Closed);
         call!(self, slot, closed, reason);
-        *self.states.at(slot as usize) = A::State::default();
+        *self.states.at(slot) = A::State::default();
         self.io.free_slot(slot);
         self.io.stats.closed += 1;
         for listener in &mut self.io.listeners {

@@ -1,24 +1,26 @@
 //! Commands: they record requests, which the driver executes after the callback.
 
-#[cfg(feature = "sim")]
 pub(crate) mod usage;
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use shared_ring::__private::Table;
 use shared_ring::{
-    Errno, File, GatherList, Host, Op, OpKind, Outcome, Socket, Submit, SubmitError, Submitted,
-    Table, Token,
+    Access, Errno, File, FileOutcome, GatherList, Host, Op, OpKind, Outcome, PathAt, Socket,
+    Submit, SubmitError, Submitted, Token,
 };
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::listener::ListenerState;
 use super::shares::{Shares, Source};
+use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::{
-    AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, FileOutcome,
-    FilePath, Lateness, Listener, Root, SendPolicy, Stats, Tail, TimerWheel,
+    AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, Lateness, Listener,
+    MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer, SendPolicy, Stats, Tail,
 };
 
 /// State of a server, except the application and its connection states.
@@ -30,8 +32,10 @@ pub(crate) struct Io<K: Submit> {
     /// Number of connections in use.
     pub(crate) open: u32,
     pub(crate) listeners: Vec<ListenerState>,
-    pub(crate) wheel: TimerWheel,
+    pub(crate) wheel: Timers,
     roots: Vec<File>,
+    /// Number of bytes of all writes to files that are in flight or wait.
+    write_bytes: usize,
     file_ops: Table<Option<FileRequest>>,
     free_file_ops: Vec<u32>,
     deferred_file_ops: VecDeque<(FileRequest, Op)>,
@@ -66,8 +70,6 @@ pub(crate) struct Io<K: Submit> {
     /// End of the drain after a stop.
     pub(crate) drain_deadline: Option<Instant>,
     pub(crate) stats: Stats,
-    #[cfg(feature = "sim")]
-    pub(crate) inspector: usage::Inspector,
 }
 
 impl<K: Submit> Drop for Io<K> {
@@ -96,40 +98,20 @@ pub(crate) fn after(now: Instant, time: Duration) -> Instant {
 pub(crate) struct FileRequest {
     pub(crate) on: ConnId,
     tag: u32,
-    kind: FileOpKind,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum FileOpKind {
-    Open,
-    Stat,
-    List,
-    Read,
+    is_list: bool,
+    /// Number of bytes to write.
+    write_bytes: u32,
 }
 
 impl FileRequest {
     /// Returns the tag and the result for the application.
-    pub(crate) fn done(self, outcome: Outcome) -> (u32, FileOutcome) {
-        let done = match (self.kind, outcome) {
-            (_, Outcome::Opened(opened)) => FileOutcome::Opened(Ok(*opened)),
-            (_, Outcome::Stat(meta)) => FileOutcome::Stat(Ok(meta)),
-            (_, Outcome::Listed(listing)) => FileOutcome::Listed(Ok(listing)),
-            (_, Outcome::Read(bytes)) => FileOutcome::Read(Ok(bytes)),
-            (kind, Outcome::Failed(errno, _)) => kind.failed(errno),
-            (kind, _) => kind.failed(Errno::IO),
+    pub(crate) fn done(self, outcome: Outcome) -> (u32, io::Result<FileOutcome>) {
+        let done = match outcome {
+            Outcome::File(done) => Ok(done),
+            Outcome::Failed(errno, _) => Err(errno.into()),
+            _ => Err(Errno::IO.into()),
         };
         (self.tag, done)
-    }
-}
-
-impl FileOpKind {
-    fn failed(self, errno: Errno) -> FileOutcome {
-        match self {
-            FileOpKind::Open => FileOutcome::Opened(Err(errno.into())),
-            FileOpKind::Stat => FileOutcome::Stat(Err(errno.into())),
-            FileOpKind::List => FileOutcome::Listed(Err(errno.into())),
-            FileOpKind::Read => FileOutcome::Read(Err(errno.into())),
-        }
     }
 }
 
@@ -184,8 +166,9 @@ impl<K: Submit> Io<K> {
             vacant: Vec::new(),
             open: 0,
             listeners,
-            wheel: TimerWheel::new(now),
+            wheel: Timers::new(now, config.max_timers),
             roots,
+            write_bytes: 0,
             file_ops: Table::default(),
             free_file_ops: (0..MAX_FILE_OPS).rev().collect(),
             deferred_file_ops: VecDeque::new(),
@@ -208,8 +191,6 @@ impl<K: Submit> Io<K> {
             stopping: false,
             drain_deadline: None,
             stats: Stats::default(),
-            #[cfg(feature = "sim")]
-            inspector: None,
         }
     }
 
@@ -382,10 +363,8 @@ impl<K: Submit> Io<K> {
 
     /// Starts a file operation or defers it.
     fn start_file_op(&mut self, work: FileRequest, op: Op) {
-        let has_room = match work.kind {
-            FileOpKind::List => self.has_room_for_list(),
-            _ => self.has_file_op_room(),
-        };
+        let has_room =
+            if work.is_list { self.has_room_for_list() } else { self.has_file_op_room() };
         if !has_room {
             return self.defer_file_op(work, op);
         }
@@ -396,13 +375,19 @@ impl<K: Submit> Io<K> {
             Ok(Submitted::InFlight) => *self.file_ops.at(at as usize) = Some(work),
             Ok(Submitted::Done(outcome)) => {
                 self.free_file_ops.push(at);
-                self.finished_file_ops.push_back((work, outcome));
+                self.end_file_op(work, outcome);
             }
             Err(SubmitError { .. }) => {
                 self.free_file_ops.push(at);
-                self.finished_file_ops.push_back((work, Outcome::Failed(Errno::NOBUFS, None)));
+                self.end_file_op(work, Outcome::Failed(Errno::NOBUFS, None));
             }
         }
+    }
+
+    /// Ends a file operation that is not in flight.
+    fn end_file_op(&mut self, work: FileRequest, outcome: Outcome) {
+        self.write_bytes -= work.write_bytes as usize;
+        self.finished_file_ops.push_back((FileRequest { write_bytes: 0, ..work }, outcome));
     }
 
     /// Defers a file operation, up to one per possible connection. At the limit, operations of closed
@@ -410,19 +395,22 @@ impl<K: Submit> Io<K> {
     #[cold]
     fn defer_file_op(&mut self, work: FileRequest, op: Op) {
         let max = self.config.max_connections as usize;
-        let Io { connections, deferred_file_ops, waiting_lists, .. } = self;
+        let Io { connections, deferred_file_ops, waiting_lists, write_bytes, .. } = self;
         if deferred_file_ops.len() + waiting_lists.len() >= max {
             let alive = |on: ConnId| {
                 connections.get(on.slot() as usize).is_some_and(|connection| connection.is(on))
             };
-            deferred_file_ops.retain(|(work, _)| alive(work.on));
+            deferred_file_ops.retain(|(work, _)| {
+                let alive = alive(work.on);
+                *write_bytes -= if alive { 0 } else { work.write_bytes as usize };
+                alive
+            });
             waiting_lists.retain(|(work, _)| alive(work.on));
         }
         if deferred_file_ops.len() + waiting_lists.len() < max {
-            let is_list = matches!(work.kind, FileOpKind::List);
-            if is_list { waiting_lists } else { deferred_file_ops }.push_back((work, op));
+            if work.is_list { waiting_lists } else { deferred_file_ops }.push_back((work, op));
         } else {
-            self.finished_file_ops.push_back((work, Outcome::Failed(Errno::BUSY, None)));
+            self.end_file_op(work, Outcome::Failed(Errno::BUSY, None));
         }
     }
 
@@ -430,6 +418,7 @@ impl<K: Submit> Io<K> {
     pub(crate) fn finish_file_op(&mut self, token: Token) -> Option<FileRequest> {
         let work = self.file_ops.get_mut(token.slot() as usize)?.take()?;
         self.free_file_ops.push(token.slot());
+        self.write_bytes -= work.write_bytes as usize;
         self.wanted_by_app(work)
     }
 
@@ -448,12 +437,11 @@ impl<K: Submit> Io<K> {
 
     /// Returns the number of directory listings in flight or not delivered yet.
     fn lists(&self) -> usize {
-        let in_flight =
-            self.file_ops.iter().flatten().filter(|work| matches!(work.kind, FileOpKind::List));
+        let in_flight = self.file_ops.iter().flatten().filter(|work| work.is_list);
         let made = self
             .finished_file_ops
             .iter()
-            .filter(|(_, outcome)| matches!(outcome, Outcome::Listed(_)));
+            .filter(|(_, outcome)| matches!(outcome, Outcome::File(FileOutcome::Listed(_))));
         in_flight.count() + made.count()
     }
 
@@ -474,6 +462,8 @@ impl<K: Submit> Io<K> {
     fn start_if_connected(&mut self, work: FileRequest, op: Op) {
         if self.alive(work.on).is_some() {
             self.start_file_op(work, op);
+        } else {
+            self.write_bytes -= work.write_bytes as usize;
         }
     }
 
@@ -485,31 +475,33 @@ impl<K: Submit> Io<K> {
     }
 
     /// Converts a command into an operation.
-    fn prepare_file_op(&self, op: FileOp) -> Result<(FileOpKind, Op), (FileOpKind, Errno)> {
-        let symlinks = self.config.symlinks;
-        let beneath = |root: Root, path: FilePath| {
-            let root = self.roots.get(usize::from(root.0)).ok_or(Errno::NOENT)?;
-            Ok((root.clone(), path.as_c().ok_or(Errno::INVAL)?))
-        };
-        match op {
-            FileOp::Open(root, path) => match beneath(root, path) {
-                Ok((root, path)) => Ok((FileOpKind::Open, Op::Open { root, path, symlinks })),
-                Err(errno) => Err((FileOpKind::Open, errno)),
-            },
-            FileOp::Stat(root, path) => match beneath(root, path) {
-                Ok((root, path)) => Ok((FileOpKind::Stat, Op::Stat { root, path, symlinks })),
-                Err(errno) => Err((FileOpKind::Stat, errno)),
-            },
-            FileOp::List(root, path) => match beneath(root, path) {
-                Ok((root, path)) => Ok((FileOpKind::List, Op::List { root, path, symlinks })),
-                Err(errno) => Err((FileOpKind::List, errno)),
-            },
-            FileOp::Read(file, range) => {
-                let len =
-                    range.end.saturating_sub(range.start).min(FileOp::MAX_READ_BYTES.into()) as u32;
-                Ok((FileOpKind::Read, Op::Read { file, offset: range.start, len }))
+    fn prepare_file_op(&self, op: FileOp) -> Result<Op, Errno> {
+        let op = match op {
+            FileOp::Open((root, _), access)
+                if access != Access::Read && !self.config.writable_roots.contains(&root) =>
+            {
+                return Err(Errno::ROFS);
             }
-        }
+            FileOp::Read(file, range) => {
+                let max = range.start.saturating_add(MAX_READ_BYTES.into());
+                FileOp::Read(file, range.start..range.end.min(max))
+            }
+            FileOp::Write(write) if write.bytes.len() > MAX_WRITE_BYTES => {
+                return Err(Errno::MSGSIZE);
+            }
+            FileOp::Write(write)
+                if self.write_bytes + write.bytes.len() > self.config.max_buffered_bytes =>
+            {
+                return Err(Errno::BUSY);
+            }
+            op => op,
+        };
+        let op = op.try_map_path(|(root, path)| {
+            let root = self.roots.get(usize::from(root.0)).ok_or(Errno::NOENT)?.clone();
+            let path = path.as_c().ok_or(Errno::INVAL)?;
+            Ok(PathAt { root, path, symlinks: self.config.symlinks })
+        });
+        op.map(Op::File)
     }
 }
 
@@ -606,13 +598,21 @@ impl<K: Submit> Commands for Io<K> {
         let Some(connection) = self.alive(on) else { return };
         let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION;
         connection.files += 1;
-        let (kind, errno) = match self.prepare_file_op(op) {
-            Ok((kind, _)) if crowded => (kind, Errno::BUSY),
-            Ok((kind, op)) => return self.start_file_op(FileRequest { on, tag, kind }, op),
-            Err(failed) => failed,
+        let is_list = matches!(op, FileOp::List(_));
+        let write_bytes = match &op {
+            FileOp::Write(write) => write.bytes.len() as u32,
+            _ => 0,
         };
-        self.finished_file_ops
-            .push_back((FileRequest { on, tag, kind }, Outcome::Failed(errno, None)));
+        let errno = match self.prepare_file_op(op) {
+            Ok(_) if crowded => Errno::BUSY,
+            Ok(op) => {
+                self.write_bytes += write_bytes as usize;
+                return self.start_file_op(FileRequest { on, tag, is_list, write_bytes }, op);
+            }
+            Err(errno) => errno,
+        };
+        let work = FileRequest { on, tag, is_list, write_bytes: 0 };
+        self.finished_file_ops.push_back((work, Outcome::Failed(errno, None)));
     }
 
     fn set_receiving(&mut self, id: ConnId, on: bool) {
@@ -643,6 +643,11 @@ impl<K: Submit> Commands for Io<K> {
         }
     }
 
+    fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer> {
+        let max_timers = self.config.max_timers;
+        self.wheel.set_own(timer, at).then_some(()).ok_or(NoTimer { timer, max_timers })
+    }
+
     fn close(&mut self, id: ConnId, how: Close) {
         let Some(connection) = self.alive(id) else { return };
         if connection.close.is_none_or(|before| abruptness(how) > abruptness(before)) {
@@ -658,6 +663,16 @@ impl<K: Submit> Commands for Io<K> {
         let socket = connection.socket.as_ref();
         let sent = socket.map_or(0, |socket| self.kernel.host().unacked_bytes(socket));
         sent + connection.queued as u64 + connection.queue.file_bytes()
+    }
+
+    fn is_open(&self, id: ConnId) -> bool {
+        self.connections.get(id.slot() as usize).is_some_and(|connection| connection.is(id))
+    }
+
+    fn next_open(&self, slot: u32) -> Option<ConnId> {
+        let mut ids = (slot..self.connections.len() as u32)
+            .map(|slot| ConnId::new(slot, self.connections[slot as usize].generation));
+        ids.find(|id| self.is_open(*id))
     }
 
     fn peer_addr(&self, id: ConnId) -> Option<SocketAddr> {

@@ -7,8 +7,8 @@
 macro_rules! call {
     ($driver:ident, $slot:expr, $callback:ident $(, $argument:expr)*) => {{
         let id = $driver.io.conn($slot);
-        let state = $driver.states.at($slot as usize);
-        $driver.app.$callback(Cx { io: &mut $driver.io, id, state } $(, $argument)*)
+        let (state, others) = $driver.states.split($slot);
+        $driver.app.$callback(Cx { io: &mut $driver.io, id, state, others } $(, $argument)*)
     }};
 }
 
@@ -21,36 +21,36 @@ mod receive;
 mod run;
 mod send;
 mod shares;
+mod timers;
 
 pub(crate) use connection::Connection;
-#[cfg(feature = "sim")]
 pub use io::usage::Usage;
 pub(crate) use io::{Io, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, operations, spare_memory};
 pub(crate) use listener::ListenerState;
 use run::FILE_OP_GRACE;
 pub(crate) use run::{drive, open_listeners, open_roots};
 
-use shared_ring::{
-    Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Table, Token,
-};
+use shared_ring::{Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Token};
 
+use crate::others::States;
 use crate::{
     Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle, SendResult,
 };
 use connection::{ConnFlags, Phase};
 use shares::Source;
+use timers::Expired;
 
 /// A server: the application, the states of its connections, and the remaining state.
 pub(crate) struct Driver<K: Submit, A: Application> {
     app: A,
-    states: Table<A::State>,
+    states: States<A::State>,
     pub(crate) io: Io<K>,
     remote: RemoteHandle,
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
     pub(crate) fn new(app: A, io: Io<K>, remote: RemoteHandle) -> Self {
-        Driver { app, states: Table::default(), io, remote }
+        Driver { app, states: States::default(), io, remote }
     }
 
     /// Processes one completion.
@@ -261,10 +261,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// connections and listeners.
     pub(crate) fn end_turn(&mut self) {
         let now = self.io.kernel.now();
-        // Bounded by the number of connections: a deadline set in the past waits for the next turn.
-        for _ in 0..self.io.connections.len() {
-            let Some(slot) = self.io.wheel.expired(now) else { break };
-            self.expired(slot);
+        // Bounded by the number of timers: a deadline set in the past waits for the next turn.
+        for _ in 0..self.io.connections.len() + self.io.config.max_timers as usize {
+            match self.io.wheel.expired(now) {
+                Some(Expired::Connection(slot)) => self.expired(slot),
+                Some(Expired::Own(timer)) => self.app.timer(&mut self.io, self.states.all(), timer),
+                None => break,
+            }
             self.flush();
         }
         for _ in 0..self.io.finished_file_ops.len() {
@@ -355,7 +358,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     fn wake(&mut self) {
         for _ in 0..RemoteHandle::MAX_TAGS {
             let Some(tag) = self.remote.next_tag() else { break };
-            self.app.woken(&mut self.io, tag);
+            self.app.woken(&mut self.io, self.states.all(), tag);
             self.flush();
         }
         if self.remote.stopped() && !self.io.stopping {

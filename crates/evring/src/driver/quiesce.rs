@@ -95,7 +95,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     fn is_idle(&mut self, slot: u32) -> bool {
-        self.io.connection(slot).is_quiet() && self.app.is_idle(self.states.at(slot as usize))
+        self.io.connection(slot).is_quiet() && self.app.is_idle(self.states.at(slot))
     }
 
     /// Makes room for waiting connections by closing those that have been idle for longest.

@@ -15,10 +15,32 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if connection.has(ConnFlags::UNSERVED) {
             self.io.note_first_service(slot);
         }
-        let connection = self.io.connection(slot);
-        if !connection.app_reads() {
+        if !self.io.connection(slot).app_reads() {
             return;
         }
+        if let Some(bytes) = self.intercept(slot, bytes) {
+            self.deliver(slot, bytes);
+        }
+        if self.io.connection(slot).has(ConnFlags::QUIESCING) {
+            self.io.mark_dirty(slot);
+        }
+    }
+
+    /// Lets the application intercept a message, unless it has the beginning of it. Returns the rest.
+    #[inline]
+    fn intercept(&mut self, slot: u32, bytes: RxBuf) -> Option<RxBuf> {
+        if !self.io.connection(slot).tail.is_empty() {
+            return Some(bytes);
+        }
+        let id = self.io.conn(slot);
+        let mut rx = Rx::buffer(bytes, false);
+        self.app.intercept(&mut self.io, id, &mut rx);
+        rx.into_buffer().filter(|rest| !rest.is_empty() && self.io.connection(slot).app_reads())
+    }
+
+    #[inline]
+    fn deliver(&mut self, slot: u32, bytes: RxBuf) {
+        let connection = self.io.connection(slot);
         if connection.has(ConnFlags::PAUSED) {
             connection.tail.append(&bytes);
             self.io.mark_dirty(slot);
@@ -27,9 +49,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.offer_buffer(slot, bytes);
         } else {
             self.offer_with_tail(slot, bytes);
-        }
-        if self.io.connection(slot).has(ConnFlags::QUIESCING) {
-            self.io.mark_dirty(slot);
         }
     }
 

@@ -17,11 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Instant;
 
-use shared_ring::nonblocking::Blocking;
+use shared_ring::author::{FileJobOutcome, Job, JobOutcome, Need, Operations, Read, SocketState};
 use shared_ring::{
-    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, FileJob, FileResult, Host, Linux,
-    Need, Op, OpKind, Operations, Outcome, Read, Socket, SocketState, Submit, SubmitError,
-    Submitted, Token, Waker, file_outcome,
+    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Host, Linux, Op, OpKind, Outcome,
+    Socket, Submit, SubmitError, Submitted, Token, Waker,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -130,17 +129,17 @@ struct TokioSubmit {
 
 /// Jobs that no thread has started.
 #[derive(Clone, Default)]
-struct Jobs(Arc<Mutex<HashMap<Token, FileJob>>>);
+struct Jobs(Arc<Mutex<HashMap<Token, Job>>>);
 
 impl Jobs {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Token, FileJob>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Token, Job>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a job, unless it was withdrawn.
-    fn run(&self, token: Token) -> Option<Result<FileResult, Errno>> {
+    fn run(&self, token: Token) -> Option<Result<JobOutcome<FileJobOutcome>, Errno>> {
         let job = self.lock().remove(&token)?;
-        Some(job.run(Blocking::MayBlock))
+        Some(job.run())
     }
 
     /// Withdraws a job. Returns false if a thread has started it.
@@ -180,12 +179,12 @@ enum AfterRead {
 /// A task to be spawned.
 enum SpawnRequest {
     Socket(Fd),
-    File(Token),
+    Job(Token),
 }
 
 impl TokioSubmit {
     fn new(config: &Config) -> Result<Self, StartError> {
-        let EngineConfig { operations, buffers, buffer_size } = config.engine_config()?;
+        let EngineConfig { operations, buffers, buffer_size, .. } = config.engine_config()?;
         let pool = BufferPool::new(buffers, buffer_size);
         Ok(TokioSubmit {
             operations: Operations::new(Linux::default(), operations, pool),
@@ -215,9 +214,9 @@ impl TokioSubmit {
         }
     }
 
-    fn spawn_job(&mut self, token: Token, job: FileJob) {
+    fn spawn_job(&mut self, token: Token, job: Job) {
         self.jobs.lock().insert(token, job);
-        self.spawn_requests.push(SpawnRequest::File(token));
+        self.spawn_requests.push(SpawnRequest::Job(token));
     }
 
     /// Has a socket's task look for what it has to wait for.
@@ -234,9 +233,13 @@ impl TokioSubmit {
     ///
     /// # Safety
     /// No thread uses the job any more.
-    unsafe fn offloaded(&mut self, token: Token, result: Result<FileResult, Errno>) {
+    unsafe fn offloaded(
+        &mut self,
+        token: Token,
+        result: Result<JobOutcome<FileJobOutcome>, Errno>,
+    ) {
         // SAFETY: as above.
-        match unsafe { self.operations.offloaded(token, file_outcome(result)) } {
+        match unsafe { self.operations.offloaded(token, result.map(JobOutcome::from)) } {
             Some(Submitted::Done(outcome)) => self.complete(token, outcome),
             Some(Submitted::InFlight) => self.provide(token),
             None => {}
@@ -447,7 +450,7 @@ impl<A: Application + 'static> Server<A> {
         for request in spawn_requests {
             match request {
                 SpawnRequest::Socket(fd) => self.spawn(Rc::clone(self).socket(fd)),
-                SpawnRequest::File(token) => self.spawn(Rc::clone(self).file(token)),
+                SpawnRequest::Job(token) => self.spawn(Rc::clone(self).job(token)),
             }
         }
         result
@@ -567,7 +570,7 @@ impl<A: Application + 'static> Server<A> {
     }
 
     /// Waits for a job on another thread.
-    async fn file(self: Rc<Self>, token: Token) {
+    async fn job(self: Rc<Self>, token: Token) {
         let jobs = self.driver.borrow().io.kernel.jobs.clone();
         let result = spawn_blocking(move || jobs.run(token)).await;
         let Some(result) = result.unwrap_or(Some(Err(Errno::IO))) else { return };
@@ -611,10 +614,11 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use shared_ring::{File, RxBuf, nonblocking};
+    use shared_ring::nonblocking;
+    use shared_ring::{File, RxBuf};
 
     use super::*;
-    use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx};
+    use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx, WriteAt};
 
     /// Holds all receive buffers and releases them some time after a connection was accepted.
     struct HoldsAllBuffers(Vec<RxBuf>);
@@ -710,10 +714,15 @@ mod tests {
         const MAX_UNCONSUMED: usize = 64;
 
         fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
-            x.io.file_op(x.id, 0, FileOp::List(Root(0), FilePath::new("task")));
+            x.io.file_op(x.id, 0, FileOp::List((Root(0), FilePath::new("task"))));
         }
 
-        fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, _done: FileOutcome) {
+        fn file(
+            &mut self,
+            x: Cx<'_, impl Commands, ()>,
+            _tag: u32,
+            _done: std::io::Result<FileOutcome>,
+        ) {
             let now = x.io.now();
             x.io.set_deadline(x.id, Some(now));
         }
@@ -727,16 +736,16 @@ mod tests {
 
     #[test]
     fn panic_of_the_main_task_waited_for_hung_file_work() {
-        let (read, write) = std::io::pipe().unwrap();
+        let (read, mut write) = std::io::pipe().unwrap();
+        write.write_all(&[0; 64 * 1024]).unwrap();
         let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let config = Config { listen, roots: vec!["/proc/self".into()], ..Config::default() };
             let mut server = Tokio::new(&config).unwrap();
-            let file = File::from(OwnedFd::from(read));
-            // At this offset preadv2(2) reads a pipe at its current position: the thread blocks until the
-            // pipe is closed.
-            let op = Op::Read { file, offset: u64::MAX, len: 1 };
+            let file = File::from(OwnedFd::from(write));
+            // The pipe is full, so the thread waits for its reader.
+            let op = Op::File(shared_ring::FileOp::write(file, WriteAt::End, "x"));
             let token = Token::new(OpKind::File, 200, 0);
             assert!(matches!(server.io.kernel.submit(token, op), Ok(Submitted::InFlight)));
             sender.send(server.addresses()[0]).unwrap();
@@ -746,7 +755,7 @@ mod tests {
         });
         let _client = TcpStream::connect(receiver.recv().unwrap()).unwrap();
         let ended = receiver.recv_timeout(Duration::from_secs(10));
-        drop(write);
+        drop(read);
         assert!(ended.is_ok(), "the server waits for the thread");
         assert_eq!(server.join().unwrap_err().downcast_ref(), Some(&"on purpose"));
     }

@@ -221,48 +221,14 @@ fn trailers(bytes: &[u8], limits: &Limits) -> Result<Option<usize>, Status> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
 
-    /// The bytes after a body and its content; `None` if the body is incomplete.
-    type Outcome = Result<Option<(Vec<u8>, Vec<u8>)>, u16>;
+    use super::*;
+    use crate::fuzzing::{Decoded, decode};
 
-    /// Decodes a body that arrives in pieces, split at `cuts`.
-    fn read(framing: Framing, input: &[u8], cuts: &[usize], limits: &Limits) -> Outcome {
-        let mut body = Body::new(framing, limits).map_err(|status| status.0)?;
-        let (mut tail, mut content, mut fed) = (Vec::new(), Vec::new(), 0);
-        let ends = cuts.iter().map(|cut| (*cut).min(input.len())).chain([input.len()]);
-        for end in ends {
-            if end < fed {
-                continue;
-            }
-            tail.extend_from_slice(&input[fed..end]);
-            fed = end;
-            let mut rx = Rx::borrowed(&mut tail, false);
-            loop {
-                match body.next(&mut rx, limits).map_err(|status| status.0)? {
-                    BodyPiece::Content(n) => {
-                        content.extend_from_slice(&rx.bytes()[..n]);
-                        rx.consume(n);
-                    }
-                    BodyPiece::End(n) => {
-                        rx.consume(n);
-                        assert!(!body.is_open());
-                        let mut remaining = rx.bytes().to_vec();
-                        remaining.extend_from_slice(&input[fed..]);
-                        return Ok(Some((remaining, content)));
-                    }
-                    BodyPiece::Partial => break,
-                }
-            }
-            let remaining = rx.bytes().len();
-            tail.drain(..tail.len() - remaining);
-        }
-        Ok(None)
-    }
-
-    fn chunked(input: &str) -> Outcome {
-        read(Framing::Chunked, input.replace('|', "\r\n").as_bytes(), &[], &Limits::default())
+    fn chunked(input: &str) -> Decoded {
+        let input = input.replace('|', "\r\n");
+        decode(Framing::Chunked, input.as_bytes(), [].into_iter(), &Limits::default())
     }
 
     #[test]
@@ -323,7 +289,8 @@ mod tests {
     #[test]
     fn body_limit_counts_content_bytes() {
         let limits = Limits { max_body_bytes: 5, ..Limits::default() };
-        let read = |framing, input: &[u8]| read(framing, input, &[], &limits).map(|_| ());
+        let read =
+            |framing, input: &[u8]| decode(framing, input, [].into_iter(), &limits).map(|_| ());
         assert_eq!(read(Framing::Length(5), b"12345"), Ok(()));
         assert_eq!(read(Framing::Length(6), b""), Err(413));
         assert_eq!(read(Framing::Chunked, b"2\r\n12\r\n3\r\n345\r\n0\r\n\r\n"), Ok(()));
@@ -353,7 +320,8 @@ mod tests {
             input.extend_from_slice(b"0\r\nA: b\r\n\r\nGET");
             let mut cuts = cuts;
             cuts.sort_unstable();
-            let outcome = read(Framing::Chunked, &input, &cuts, &Limits::default());
+            let cuts = cuts.into_iter();
+            let outcome = decode(Framing::Chunked, &input, cuts, &Limits::default());
             prop_assert_eq!(outcome, Ok(Some((b"GET".to_vec(), chunks.concat()))));
         }
     }

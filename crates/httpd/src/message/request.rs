@@ -53,29 +53,25 @@ pub(crate) struct Request<'a> {
     pub(crate) head: &'a [u8],
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Fields<'a> {
-    Parsed(&'a [Header<'a>]),
+/// The fields of a head; one of the slices is empty.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fields<'a> {
+    parsed: &'a [Header<'a>],
     /// Names and values, by their positions in the head.
-    Kept(&'a [(Span, Span)]),
+    kept: &'a [(Span, Span)],
 }
 
 impl<'a> Request<'a> {
     /// Returns the number of fields.
     pub(crate) fn num_fields(&self) -> usize {
-        match self.fields {
-            Fields::Parsed(fields) => fields.len(),
-            Fields::Kept(fields) => fields.len(),
-        }
+        self.fields.parsed.len() + self.fields.kept.len()
     }
 
     /// Iterates over the names and values of the fields.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let Request { head, fields, .. } = *self;
-        (0..self.num_fields()).map(move |at| match fields {
-            Fields::Parsed(fields) => (fields[at].name.as_bytes(), fields[at].value),
-            Fields::Kept(fields) => (fields[at].0.of(head), fields[at].1.of(head)),
-        })
+        let parsed = fields.parsed.iter().map(|field| (field.name.as_bytes(), field.value));
+        parsed.chain(fields.kept.iter().map(move |(name, value)| (name.of(head), value.of(head))))
     }
 
     pub(crate) fn all(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
@@ -106,7 +102,7 @@ impl<'a> Request<'a> {
             expects,
             conditional,
             has_accept_encoding,
-            fields: Fields::Kept(&[]),
+            fields: Fields::default(),
             head: b"",
         }
     }
@@ -141,7 +137,7 @@ impl KeptHead {
         Request {
             name: self.name.of(&self.head),
             target: self.target.of(&self.head),
-            fields: Fields::Kept(&self.fields),
+            fields: Fields { kept: &self.fields, ..Fields::default() },
             head: &self.head,
             ..self.request
         }
@@ -222,16 +218,26 @@ pub(crate) fn parse<'a>(
         Err(Classified::LaterMinor(digit)) => {
             copy.extend_from_slice(bytes);
             copy[digit] = b'1';
-            parse_version_1(copy, copy_fields, limits).map_err(|error| match error {
-                Classified::NoRequest(reason) => reason,
-                Classified::LaterMinor(_) => NoRequest::Rejected(Status::BAD_REQUEST),
-            })
+            parse_changed(copy, copy_fields, limits)
         }
     }
 }
 
-/// Parses the head of a request of HTTP/1.1 or 1.0.
-#[inline]
+/// Parses a head whose minor version was changed.
+#[cold]
+fn parse_changed<'a>(
+    copy: &'a [u8],
+    memory: &'a mut FieldMemory<'a>,
+    limits: &Limits,
+) -> Result<Request<'a>, NoRequest> {
+    parse_version_1(copy, memory, limits).map_err(|error| match error {
+        Classified::NoRequest(reason) => reason,
+        Classified::LaterMinor(_) => NoRequest::Rejected(Status::BAD_REQUEST),
+    })
+}
+
+/// Parses the head of a request of HTTP/1.1 or 1.0. Inlined, as the result is large.
+#[inline(always)]
 fn parse_version_1<'a>(
     bytes: &'a [u8],
     memory: &'a mut FieldMemory<'a>,
@@ -270,7 +276,7 @@ fn parse_version_1<'a>(
         expects: if is_http10 { Expects::Nothing } else { headers.expects },
         conditional: headers.conditional,
         has_accept_encoding: headers.has_accept_encoding,
-        fields: Fields::Parsed(fields),
+        fields: Fields { parsed: fields, ..Fields::default() },
         head: &bytes[..len],
     })
 }

@@ -116,7 +116,7 @@ impl PreparedResponse {
     }
 
     /// Sends the response, and closes the connection if it is the last one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send(
         &mut self,
         io: &mut impl Commands,
@@ -125,13 +125,10 @@ impl PreparedResponse {
         options: ResponseOptions,
     ) -> Sent {
         if self.ticks != clock.ticks() {
-            self.bytes[OK_LINE.len()..][..clock.fields().len()].copy_from_slice(clock.fields());
-            self.ticks = clock.ticks();
+            self.set_date(clock);
         }
-        let body_bytes = if options.body { self.len } else { 0 };
         if !(options.body && options.persistence == Persistence::Implicit) {
-            let queued = self.send_with_changed_head(io, to, options);
-            return Sent::new(Status::OK, body_bytes, queued).close(io, to, options);
+            return self.send_with_changed_head(io, to, options);
         }
         let mut queued = io.send(to, Chunk::Copy(&self.bytes));
         match &self.content {
@@ -139,21 +136,30 @@ impl PreparedResponse {
             Content::Memory(bytes) => queued = io.send(to, Chunk::Shared(bytes.clone())),
             Content::File(file) => queued = io.send(to, Chunk::File(file.clone(), 0..self.len)),
         }
-        Sent::new(Status::OK, body_bytes, queued)
+        Sent::new(Status::OK, self.len, queued)
+    }
+
+    #[cold]
+    fn set_date(&mut self, clock: &Clock) {
+        self.bytes[OK_LINE.len()..][..clock.fields().len()].copy_from_slice(clock.fields());
+        self.ticks = clock.ticks();
     }
 
     /// Sends the response without a body (HEAD) or with a Connection field, the last one in the head.
-    /// Returns the number of bytes queued.
     fn send_with_changed_head(
         &self,
         io: &mut impl Commands,
         to: ConnId,
         options: ResponseOptions,
-    ) -> usize {
+    ) -> Sent {
         io.send(to, Chunk::Copy(&self.bytes[..self.head - b"\r\n".len()]));
         io.send(to, Chunk::Copy(connection(options)));
-        let queued = io.send(to, Chunk::Copy(b"\r\n"));
-        if options.body { self.send_part(io, to, 0..self.len) } else { queued }
+        let mut queued = io.send(to, Chunk::Copy(b"\r\n"));
+        if options.body {
+            queued = self.send_part(io, to, 0..self.len);
+        }
+        let body_bytes = if options.body { self.len } else { 0 };
+        Sent::new(Status::OK, body_bytes, queued).close(io, to, options)
     }
 
     /// Sends part of the body. Returns the number of bytes queued.

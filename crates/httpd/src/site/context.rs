@@ -3,7 +3,7 @@
 use std::mem::take;
 
 use evring::{Commands, Cx};
-use tracing::debug;
+use tracing::{Level, debug, enabled};
 
 use crate::decision::options::ResponseOptions;
 use crate::limits::Limits;
@@ -58,21 +58,33 @@ impl Context {
     /// Counts and logs the last response, if there was one.
     #[inline]
     pub(crate) fn count(&mut self, state: &mut State, logged: LoggedRequest<'_>) {
-        if state.last_status == 0 {
+        let status = take(&mut state.last_status);
+        if status == 0 {
             return;
         }
-        let (status, body) = (take(&mut state.last_status), state.last_body_bytes);
-        self.metrics.own().count_response(status, body);
+        self.metrics.own().count_response(status, state.last_body_bytes);
+        if status >= 400 || self.log.is_some() {
+            self.log_response(state, status, logged);
+        }
+    }
+
+    #[inline(never)]
+    fn log_response(&mut self, state: &State, status: u16, logged: LoggedRequest<'_>) {
         if status >= 400 {
             log_error_response(status, logged);
         }
         if let Some(log) = &mut self.log {
-            let peer = state.peer.as_deref().copied();
+            let (peer, body) = (state.peer.as_deref().copied(), state.last_body_bytes);
             let entry = Entry { peer, date: self.responder.clock.stamp(), logged, status, body };
             if !log.write(&entry) {
                 self.metrics.own().log_lines_lost.add(1);
             }
         }
+    }
+
+    /// Returns whether requests are logged, so that their heads have to be kept.
+    pub(crate) fn logs_requests(&self) -> bool {
+        self.log.is_some() || enabled!(Level::DEBUG)
     }
 
     /// Sets the deadline for the client to take some of the unsent bytes.

@@ -1,11 +1,11 @@
 //! Requests for files: lookup, revalidation and responses.
 
 use std::cell::Cell;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evring::{Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata, Root};
+use evring::{Access, Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata, Root};
 use tracing::error;
 
 use crate::decision::coding::{Coding, Codings, choose};
@@ -23,6 +23,14 @@ use crate::site::listing;
 use crate::site::log::LoggedRequest;
 use crate::site::lookup::{FileLookup, LookupStep};
 use crate::site::state::{PendingWork, State};
+
+/// Returns the metadata that a stat has found.
+fn metadata(outcome: &io::Result<FileOutcome>) -> Option<Metadata> {
+    match outcome {
+        Ok(FileOutcome::Stat(meta)) => Some(*meta),
+        _ => None,
+    }
+}
 
 /// A slot for an open file, released on drop.
 struct OpenFileSlot(Rc<Cell<usize>>);
@@ -66,7 +74,7 @@ impl Files {
 
     /// Answers a GET or HEAD if its target is a key of the cache. Returns whether the next request may
     /// be processed, or `None` if it is no key.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn answer(
         &mut self,
         context: &mut Context,
@@ -182,13 +190,13 @@ impl Files {
     fn submit(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<PendingWork>) {
         let (Some(root), PendingWork::File(lookup, _)) = (self.root, &*work) else { return };
         let op = match lookup.step {
-            LookupStep::Revalidate => FileOp::Stat(root, lookup.paths.of(lookup.coding)),
+            LookupStep::Revalidate => FileOp::Stat((root, lookup.paths.of(lookup.coding))),
             LookupStep::Sibling { at, .. } => {
-                FileOp::Stat(root, lookup.paths.of(Some(Coding::ALL[at])))
+                FileOp::Stat((root, lookup.paths.of(Some(Coding::ALL[at]))))
             }
-            LookupStep::List => FileOp::List(root, lookup.directory()),
+            LookupStep::List => FileOp::List((root, lookup.directory())),
             LookupStep::Open | LookupStep::Read(..) => {
-                FileOp::Open(root, lookup.paths.of(lookup.coding))
+                FileOp::Open((root, lookup.paths.of(lookup.coding)), Access::Read)
             }
         };
         x.io.file_op(x.id, 0, op);
@@ -200,7 +208,7 @@ impl Files {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        outcome: FileOutcome,
+        outcome: io::Result<FileOutcome>,
     ) {
         let is_lookup = |work: &mut Box<PendingWork>| matches!(**work, PendingWork::File(..));
         let Some(mut work) = x.state.work.take_if(is_lookup) else { return };
@@ -235,11 +243,12 @@ impl Files {
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
         request: &Request<'_>,
-        outcome: FileOutcome,
+        outcome: io::Result<FileOutcome>,
     ) -> LookupResult {
         match (std::mem::take(&mut file.step), outcome) {
-            (LookupStep::Revalidate, FileOutcome::Stat(result)) => {
-                let same = |source: &Source| source.is_dated && Some(source.meta) == result.ok();
+            (LookupStep::Revalidate, outcome) => {
+                let meta = metadata(&outcome);
+                let same = |source: &Source| source.is_dated && Some(source.meta) == meta;
                 file.put_key(&mut self.key);
                 let is_same = self.cache.revalidate(&self.key, same, x.io.now());
                 let check_siblings = self.options.precompressed && file.coding.is_none();
@@ -251,8 +260,8 @@ impl Files {
                 };
                 LookupResult::NextStep
             }
-            (LookupStep::Sibling { at, revalidates }, FileOutcome::Stat(result)) => {
-                if result.is_ok_and(|meta| meta.kind == FileKind::Regular) {
+            (LookupStep::Sibling { at, revalidates }, outcome) => {
+                if metadata(&outcome).is_some_and(|meta| meta.kind == FileKind::Regular) {
                     file.codings.add(Coding::ALL[at]);
                 }
                 if at + 1 < Coding::ALL.len() {
@@ -267,8 +276,9 @@ impl Files {
                 file.step = LookupStep::Open;
                 LookupResult::NextStep
             }
-            (LookupStep::Open, FileOutcome::Opened(Ok((from, meta)))) => match meta.kind {
+            (LookupStep::Open, Ok(FileOutcome::Opened(opened))) => match opened.1.kind {
                 FileKind::Regular => {
+                    let (from, meta) = *opened;
                     let validators = Validators::of(&meta, file.coding, x.io.wall_time());
                     if meta.len <= u64::from(context.limits.max_cached_file_bytes) {
                         file.step = LookupStep::Read(meta, validators);
@@ -305,7 +315,7 @@ impl Files {
                 }
                 _ => LookupResult::Answered(context.send_error(x, Status::NOT_FOUND, file.options)),
             },
-            (LookupStep::Read(meta, validators), FileOutcome::Read(Ok(bytes))) => self
+            (LookupStep::Read(meta, validators), Ok(FileOutcome::Read(bytes))) => self
                 .answer_with_file(
                     context,
                     x,
@@ -314,18 +324,18 @@ impl Files {
                     (meta, validators),
                     FileContent::Bytes(&bytes),
                 ),
-            (LookupStep::List, FileOutcome::Listed(Ok(listing))) => {
+            (LookupStep::List, Ok(FileOutcome::Listed(listing))) => {
                 let representation = RepresentationHeaders::uncached("text/html; charset=utf-8");
                 let (page, clock) = (listing::page(file.name(), listing), &context.responder.clock);
                 let mut prepared = PreparedResponse::uncached(representation, &page, clock);
                 let sent = prepared.send(x.io, x.id, clock, file.options);
                 LookupResult::Answered(x.state.record(sent))
             }
-            (LookupStep::List, FileOutcome::Listed(Err(error))) => {
+            (LookupStep::List, Err(error)) => {
                 let status = Status::of(&error);
                 LookupResult::Answered(context.send_error(x, status, file.options))
             }
-            (_, FileOutcome::Opened(Err(error)) | FileOutcome::Read(Err(error))) => {
+            (_, Err(error)) => {
                 if file.coding.is_some() {
                     file.fall_back();
                     return LookupResult::NextStep;

@@ -80,8 +80,9 @@ impl Handlers {
                 if request.expects == Expects::Continue {
                     x.io.send(x.id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
                 }
-                let then = AfterBody::BodySink(Guarded::new(sink));
-                self.receive_body(x, request, (body, options), then);
+                let head = context.logs_requests().then(|| KeptHead::new(request, None));
+                let then = AfterBody::BodySink(Guarded::new(sink), head);
+                self.receive_body(x, (body, options), then);
                 true
             }
             Ok(Answer::Respond(response)) => {
@@ -96,12 +97,11 @@ impl Handlers {
     pub(crate) fn receive_body(
         &self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
         (body, options): (Body, ResponseOptions),
         then: AfterBody,
     ) {
-        let (head, held) = (KeptHead::new(request, None), BodyMemory::new(&self.bodies));
-        let receipt = BodyReceipt { body, received: 0, options, head, held, then };
+        let held = BodyMemory::new(&self.bodies);
+        let receipt = BodyReceipt { body, received: 0, options, held, then };
         x.state.work = Some(Box::new(PendingWork::Body(receipt)));
     }
 
@@ -112,7 +112,7 @@ impl Handlers {
         x: &mut Cx<'_, impl Commands, State>,
         bytes: &[u8],
     ) -> bool {
-        let Some(BodyReceipt { options, held, then: AfterBody::BodySink(sink), .. }) =
+        let Some(BodyReceipt { options, held, then: AfterBody::BodySink(sink, _), .. }) =
             x.state.body()
         else {
             return true;
@@ -135,7 +135,7 @@ impl Handlers {
         let work = x.state.work.take();
         let proceed = self.send(context, x, response, options);
         if let Some(PendingWork::Body(receipt)) = work.as_deref() {
-            context.count(x.state, LoggedRequest::Request(&receipt.head.request()));
+            context.count(x.state, LoggedRequest::new(receipt.then.request().as_ref(), b""));
         }
         proceed
     }

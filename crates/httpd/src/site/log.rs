@@ -44,6 +44,13 @@ pub(crate) enum LoggedRequest<'a> {
     Bytes(&'a [u8]),
 }
 
+impl<'a> LoggedRequest<'a> {
+    /// Returns the request if there is one, else the bytes.
+    pub(crate) fn new(request: Option<&'a Request<'a>>, bytes: &'a [u8]) -> Self {
+        request.map_or(LoggedRequest::Bytes(bytes), LoggedRequest::Request)
+    }
+}
+
 /// Maximum bytes logged of an invalid request line.
 const MAX_INVALID_LINE_BYTES: usize = 256;
 

@@ -11,15 +11,18 @@ pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 pub(crate) mod routes;
+#[cfg(feature = "sandbox")]
+pub(crate) mod sandbox;
 pub(crate) mod state;
 pub(crate) mod stream;
 
+use std::io;
 use std::mem::take;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use evring::{Application, Close, Commands, Cx, FileOp, FileOutcome, Listener, Root, Rx};
+use evring::{Application, Close, Commands, Cx, FileOutcome, Listener, Root, Rx};
 use tracing::debug;
 
 use crate::decision::options::ResponseOptions;
@@ -29,7 +32,9 @@ use crate::limits::Limits;
 use crate::message::body::{Body, BodyPiece};
 use crate::message::head_errors::{NoRequest, start_of_line};
 use crate::message::path;
-use crate::message::request::{Expects, HeadMemory, Method, Request, is_still_partial, parse};
+use crate::message::request::{
+    Expects, HeadMemory, KeptHead, Method, Request, is_still_partial, parse,
+};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
 use crate::site::cache::Cache;
@@ -51,6 +56,8 @@ pub struct Site {
     pub(crate) context: Context,
     pub(crate) files: Files,
     pub(crate) handlers: Handlers,
+    #[cfg(feature = "sandbox")]
+    pub(crate) sandbox: crate::site::sandbox::Sandbox,
     pub(crate) backend: String,
     /// Whether the cache has a random hash seed.
     seeded: bool,
@@ -70,6 +77,8 @@ impl Site {
             files: Files::new(root, &context.limits),
             context,
             handlers: Handlers::default(),
+            #[cfg(feature = "sandbox")]
+            sandbox: crate::site::sandbox::Sandbox::default(),
             backend: "unnamed".to_owned(),
             seeded: false,
             status: None,
@@ -79,18 +88,7 @@ impl Site {
     /// Sets the limits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
-        let clamp = |time: Duration| time.min(Limits::MAX_TIMEOUT);
-        let limits = Limits {
-            header_timeout: clamp(limits.header_timeout),
-            keep_alive_timeout: clamp(limits.keep_alive_timeout),
-            progress_interval: clamp(limits.progress_interval),
-            cache_ttl: clamp(limits.cache_ttl),
-            max_head_bytes: limits.max_head_bytes.min(Limits::MAX_HEAD_BYTES),
-            max_headers: limits.max_headers.min(Limits::MAX_HEADERS),
-            max_cached_file_bytes: limits.max_cached_file_bytes.min(FileOp::MAX_READ_BYTES),
-            min_rate: limits.min_rate.max(1),
-            ..limits
-        };
+        let limits = limits.clamped();
         self.files.cache = Cache::new(&limits);
         self.context.limits = limits;
         self
@@ -160,6 +158,10 @@ impl Site {
         let max_requests = self.context.limits.max_keep_alive_requests;
         let is_last = x.state.requests >= max_requests || x.io.is_stopping();
         let options = ResponseOptions::new(request, remaining, is_last);
+        #[cfg(feature = "sandbox")]
+        if let Some(sent) = self.sandbox.answer(self.context.metrics.own(), x, request, options) {
+            return x.state.record(sent);
+        }
         if is_plain(request) {
             return self.answer_for_file(x, request, options);
         }
@@ -170,7 +172,7 @@ impl Site {
     }
 
     /// Answers a GET or HEAD.
-    #[inline]
+    #[inline(always)]
     fn answer_for_file(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -288,7 +290,8 @@ impl Site {
         if request.expects == Expects::Continue {
             return Ok(self.answer_without_body(x, request, options.ending()));
         }
-        self.handlers.receive_body(x, request, (body, options), AfterBody::Answer);
+        let then = AfterBody::Answer(KeptHead::new(request, None));
+        self.handlers.receive_body(x, (body, options), then);
         Ok(true)
     }
 
@@ -340,18 +343,21 @@ impl Site {
             return true;
         };
         // The body's memory stays counted until the handler has returned.
-        let BodyReceipt { mut options, head, then, held: _held, .. } = receipt;
+        let BodyReceipt { mut options, then, held: _held, .. } = receipt;
         if x.io.is_stopping() {
             options = options.ending();
         }
-        let request = head.request();
-        let proceed = match then {
-            AfterBody::BodySink(sink) => {
-                self.handlers.end(&mut self.context, x, sink, bytes, options)
+        let (head, proceed) = match then {
+            AfterBody::BodySink(sink, head) => {
+                (head, self.handlers.end(&mut self.context, x, sink, bytes, options))
             }
-            AfterBody::Answer => self.answer_without_body(x, &request, options),
+            AfterBody::Answer(head) => {
+                let proceed = self.answer_without_body(x, &head.request(), options);
+                (Some(head), proceed)
+            }
         };
-        self.context.count(x.state, LoggedRequest::Request(&request));
+        let request = head.as_ref().map(KeptHead::request);
+        self.context.count(x.state, LoggedRequest::new(request.as_ref(), b""));
         proceed
     }
 
@@ -428,12 +434,11 @@ impl Site {
     ) {
         let work = x.state.work.take();
         self.context.send_error(x, status, options);
-        match work.as_deref() {
-            Some(PendingWork::Body(receipt)) => {
-                self.context.count(x.state, LoggedRequest::Request(&receipt.head.request()));
-            }
-            _ => self.context.count(x.state, LoggedRequest::Bytes(bytes)),
-        }
+        let (request, bytes) = match work.as_deref() {
+            Some(PendingWork::Body(receipt)) => (receipt.then.request(), &b""[..]),
+            _ => (None, bytes),
+        };
+        self.context.count(x.state, LoggedRequest::new(request.as_ref(), bytes));
     }
 
     /// Sets the deadline for the next step of a connection; one store for a plain request.
@@ -523,7 +528,12 @@ impl Application for Site {
         }
     }
 
-    fn file(&mut self, mut x: Cx<'_, impl Commands, State>, _: u32, outcome: FileOutcome) {
+    fn file(
+        &mut self,
+        mut x: Cx<'_, impl Commands, State>,
+        _: u32,
+        outcome: io::Result<FileOutcome>,
+    ) {
         self.context.responder.clock.tick(x.io.now(), x.io);
         self.files.completed(&mut self.context, &mut x, outcome);
     }

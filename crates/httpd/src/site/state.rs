@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::decision::options::ResponseOptions;
 use crate::message::body::Body;
-use crate::message::request::KeptHead;
+use crate::message::request::{KeptHead, Request};
 use crate::response::sent::Sent;
 use crate::site::guard::Guarded;
 use crate::site::handler::BodySink;
@@ -75,7 +75,6 @@ pub(crate) struct BodyReceipt {
     /// Bytes of content received since the deadline was set.
     pub(crate) received: u64,
     pub(crate) options: ResponseOptions,
-    pub(crate) head: KeptHead,
     pub(crate) held: BodyMemory,
     pub(crate) then: AfterBody,
 }
@@ -83,10 +82,20 @@ pub(crate) struct BodyReceipt {
 /// The use of a body.
 #[derive(Debug)]
 pub(crate) enum AfterBody {
-    /// Discarded; the request is answered at its end.
-    Answer,
-    /// Passed to a sink.
-    BodySink(Guarded<Box<dyn BodySink>>),
+    /// Discarded; the request is answered at its end, by its head.
+    Answer(KeptHead),
+    /// Passed to a sink. The head is kept for the log.
+    BodySink(Guarded<Box<dyn BodySink>>, Option<KeptHead>),
+}
+
+impl AfterBody {
+    /// Returns the request, if its head was kept.
+    pub(crate) fn request(&self) -> Option<Request<'_>> {
+        match self {
+            AfterBody::Answer(head) | AfterBody::BodySink(_, Some(head)) => Some(head.request()),
+            AfterBody::BodySink(_, None) => None,
+        }
+    }
 }
 
 /// Memory held for one request body, included in the total of all bodies.

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use evring_httpd::evring::{
-    AcceptPolicy, Application, Chunk, Close, Commands, ConnId, Cx, File, FileKind, FileOp,
-    FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, Metadata, Root, Rx, RxBuf,
-    Stats,
+    AcceptPolicy, Access, Application, Chunk, Close, Commands, ConnId, Cx, File, FileKind, FileOp,
+    FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, MAX_READ_BYTES, Metadata,
+    NoTimer, Others, Root, Rx, RxBuf, Stats,
 };
 use evring_httpd::{Site, State};
 
@@ -110,7 +110,7 @@ impl Stage {
             (None, false, false, false);
         self.io.queue.clear();
         let Stage { app, io, state, .. } = self;
-        app.accepted(Cx { io, id: ID, state }, Listener(0));
+        app.accepted(Cx { io, id: ID, state, others: Others::none() }, Listener(0));
     }
 
     /// The client sends bytes; processes all consequences.
@@ -139,7 +139,7 @@ impl Stage {
         while self.io.deadline.is_some_and(|at| at <= self.io.now) {
             self.io.deadline = None;
             let Stage { app, io, state, .. } = self;
-            app.expired(Cx { io, id: ID, state });
+            app.expired(Cx { io, id: ID, state, others: Others::none() });
             self.run();
         }
     }
@@ -159,7 +159,7 @@ impl Stage {
     pub(crate) fn stop(&mut self) {
         self.io.stopping = true;
         let Stage { app, io, state, .. } = self;
-        app.stopping(Cx { io, id: ID, state });
+        app.stopping(Cx { io, id: ID, state, others: Others::none() });
         self.run();
     }
 
@@ -171,7 +171,7 @@ impl Stage {
         let Stage { app, io, state, tail, eof } = self;
         let len = tail.len();
         let mut rx = Rx::borrowed(tail, *eof);
-        app.received(Cx { io, id: ID, state }, &mut rx);
+        app.received(Cx { io, id: ID, state, others: Others::none() }, &mut rx);
         let remaining = rx.bytes().len();
         tail.drain(..len - remaining);
         let holds = io.paused || io.close.is_some() || remaining < Site::MAX_UNCONSUMED;
@@ -188,14 +188,14 @@ impl Stage {
                 self.io.high = false;
                 if self.io.close.is_none() {
                     let Stage { app, io, state, .. } = self;
-                    app.drained(Cx { io, id: ID, state });
+                    app.drained(Cx { io, id: ID, state, others: Others::none() });
                 }
             }
             if let Some((tag, op)) = self.io.waiting.pop_front() {
                 let outcome = self.io.execute(op);
                 if self.io.close.is_none() {
                     let Stage { app, io, state, .. } = self;
-                    app.file(Cx { io, id: ID, state }, tag, outcome);
+                    app.file(Cx { io, id: ID, state, others: Others::none() }, tag, outcome);
                 }
             } else if std::mem::take(&mut self.io.resumed) {
                 self.deliver();
@@ -237,27 +237,29 @@ impl Io {
         self.queue.iter().map(load).sum()
     }
 
-    fn execute(&mut self, op: FileOp) -> FileOutcome {
+    fn execute(&mut self, op: FileOp) -> io::Result<FileOutcome> {
         match op {
-            FileOp::Open(_, path) => {
+            FileOp::Open((_, path), Access::Read) => {
                 self.file_ops.0 += 1;
                 let tick_ns = self.tick_ns;
-                FileOutcome::Opened(open(self.locate(path.as_path()), tick_ns))
+                let opened = open(self.locate(path.as_path()), tick_ns)?;
+                Ok(FileOutcome::Opened(Box::new(opened)))
             }
-            FileOp::Stat(_, path) => {
+            FileOp::Stat((_, path)) => {
                 self.file_ops.1 += 1;
-                let meta = fs::metadata(self.locate(path.as_path()));
-                FileOutcome::Stat(meta.map(|meta| describe(&meta, self.tick_ns)))
+                let meta = fs::metadata(self.locate(path.as_path()))?;
+                Ok(FileOutcome::Stat(describe(&meta, self.tick_ns)))
             }
-            FileOp::List(_, path) => {
+            FileOp::List((_, path)) => {
                 self.file_ops.1 += 1;
-                FileOutcome::Listed(list(self.locate(path.as_path())))
+                list(self.locate(path.as_path())).map(FileOutcome::Listed)
             }
             FileOp::Read(file, range) => {
                 self.file_ops.2 += 1;
-                let max = (range.end - range.start).min(FileOp::MAX_READ_BYTES.into());
-                FileOutcome::Read(read(&file, range.start, max).map(RxBuf::from))
+                let max = (range.end - range.start).min(MAX_READ_BYTES.into());
+                Ok(FileOutcome::Read(RxBuf::from(read(&file, range.start, max)?)))
             }
+            op => panic!("the site does not write: {op:?}"),
         }
     }
 }
@@ -360,6 +362,10 @@ impl Commands for Io {
         self.deadline = at;
     }
 
+    fn set_timer(&mut self, _: u32, _: Option<Instant>) -> Result<(), NoTimer> {
+        unreachable!("a site has no timers of its own")
+    }
+
     fn close(&mut self, _: ConnId, how: Close) {
         let is_first = self.close.is_none();
         if is_first || how == Close::Reset {
@@ -369,6 +375,14 @@ impl Commands for Io {
 
     fn unsent_bytes(&self, _: ConnId) -> u64 {
         self.queue.iter().map(|(Item::Memory(remaining) | Item::File(remaining))| remaining).sum()
+    }
+
+    fn is_open(&self, id: ConnId) -> bool {
+        id == ID
+    }
+
+    fn next_open(&self, slot: u32) -> Option<ConnId> {
+        (slot == 0).then_some(ID)
     }
 
     fn peer_addr(&self, _: ConnId) -> Option<SocketAddr> {

@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, SocketFlags};
+use shared_ring::author::{RawCompletion, System};
 use shared_ring::nonblocking::{is_aborted_accept, is_fd_limit};
 use shared_ring::{
-    Errno, Fd, Kernel, KernelError, Mode, OpKind, RawCompletion, Submit, System, UringConfig,
-    UringKernel, Waker,
+    Errno, Fd, Kernel, KernelError, Mode, OpKind, Submit, UringConfig, UringKernel, Waker,
 };
 
 use super::reports::{ReportList, Reports};
@@ -84,7 +84,7 @@ impl Sockets {
     pub fn new(config: &SocketConfig) -> Result<Self, SendSetupError> {
         config.check()?;
         let &SocketConfig { sockets, buffers, buffer_size } = config;
-        let ring = UringConfig { mode: Mode::Cooperative, operations: 1, buffers, buffer_size };
+        let ring = UringConfig::new(Mode::Cooperative, 1, buffers, buffer_size);
         let room = || VecDeque::with_capacity(sockets as usize);
         Ok(Sockets {
             kernel: UringKernel::new(&ring)?,

@@ -1,14 +1,16 @@
 //! Conversion of the ring's completions to outcomes.
 
+use bytes::Buf;
 use io_uring::cqueue;
 use rustix::io::Errno;
 
 use super::sqe::Memory;
 use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
+use crate::file_op;
 use crate::nonblocking::{Blocking, is_aborted_accept, is_fd_limit};
 use crate::{
-    Completion, Fd, Host, Offload, Op, OpKind, Outcome, RxBuf, Socket, Submit, Submitted, System,
-    Token,
+    Completion, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op, OpKind, Outcome, RxBuf,
+    Socket, Submit, Submitted, System, Token, WriteAt,
 };
 
 impl<R: Ring> UringKernel<R> {
@@ -98,7 +100,12 @@ impl<R: Ring> UringKernel<R> {
             Op::Accept { .. } => self.accepted(token, result, more),
             Op::Receive { .. } => self.received(token, result, cqe.flags),
             Op::SendFile { .. } => self.resume_file_send(token, result),
-            Op::Read { len, .. } => self.read_done(token, len, result),
+            Op::File(FileOp::Read(_, ref range)) => {
+                let len = file_op::len(range);
+                self.read_done(token, len, result)
+            }
+            Op::File(FileOp::Write(_)) => self.write_done(token, result),
+            Op::Call(_, by) if by != Executor::Ring => self.resume_call(token, result),
             _ => self.finished_op(token, result),
         }
     }
@@ -109,12 +116,13 @@ impl<R: Ring> UringKernel<R> {
             return None;
         }
         self.waker.acknowledge();
-        while let Some((token, outcome)) = self.offload.take() {
-            let ended =
-                self.owned.inflight.remove(token).map(|entry| match entry.state.cancelled {
-                    true => Outcome::Failed(Errno::CANCELED, None),
-                    false => outcome,
-                });
+        while let Some((token, result)) = self.offload.take() {
+            let ended = self.owned.inflight.remove(token).map(|entry| match entry.op {
+                // A call may have had an effect, so its result counts.
+                op @ Op::Call(..) => op.executed(result),
+                op if entry.state.cancelled => op.fail(Errno::CANCELED),
+                op => op.executed(result),
+            });
             self.done.extend(ended.map(|outcome| Completion::last(token, outcome)));
         }
         Some(Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken))
@@ -241,6 +249,20 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
+    /// Continues a system call whose descriptor is ready.
+    fn resume_call(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
+        match result {
+            _ if self.owned.inflight.get(token)?.state.cancelled => {
+                Some(self.fail(token, Errno::CANCELED))
+            }
+            Err(errno) => Some(self.fail(token, errno)),
+            Ok(_) => match self.try_call(token) {
+                Submitted::Done(outcome) => Some(Completion::last(token, outcome)),
+                Submitted::InFlight => None,
+            },
+        }
+    }
+
     /// Handles a read of part of a file. Continues until all is read, or the file ends.
     fn read_done(
         &mut self,
@@ -262,7 +284,29 @@ impl<R: Ring> UringKernel<R> {
         }
         let bytes = std::mem::take(bytes);
         self.owned.inflight.remove(token);
-        Some(Completion::last(token, Outcome::Read(RxBuf::from(bytes))))
+        Some(Completion::last(token, Outcome::File(FileOutcome::Read(RxBuf::from(bytes)))))
+    }
+
+    /// Handles a write of part of the bytes. Continues until all are written.
+    fn write_done(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
+        let Op::File(FileOp::Write(write)) = &mut self.owned.inflight.get(token)?.op else {
+            return None;
+        };
+        match result {
+            Ok(0) if !write.bytes.is_empty() => return Some(self.fail(token, Errno::IO)),
+            Ok(n) => {
+                write.bytes.advance(n as usize);
+                if let WriteAt::Offset(at) = &mut write.at {
+                    *at += u64::from(n);
+                }
+            }
+            Err(errno) => return Some(self.fail(token, errno)),
+        }
+        if !write.bytes.is_empty() {
+            return self.rearm(token);
+        }
+        self.owned.inflight.remove(token);
+        Some(Completion::last(token, Outcome::File(FileOutcome::Written)))
     }
 
     /// Handles the completion of an operation that has only one.
@@ -274,29 +318,29 @@ impl<R: Ring> UringKernel<R> {
                 self.counters.short_sends += u64::from(!data.is_empty());
                 Outcome::Sent(data, n as usize)
             }
-            (Op::Send { data, .. }, Err(errno)) => Outcome::Failed(errno, Some(data)),
             (Op::Close { .. }, _) => Outcome::Closed,
-            (_, Err(errno)) => Outcome::Failed(errno, None),
             (Op::Writable { .. }, Ok(_)) => Outcome::Writable,
+            (op, Err(errno)) => op.fail(errno),
+            (Op::Call(call, _), Ok(n)) => Outcome::Called(call, Ok(n as usize)),
             (Op::Connect { .. }, Ok(_)) => Outcome::Connected,
-            (Op::Open { .. }, Ok(fd)) => {
-                self.counters.system_calls += 1;
-                let file = self.system.file(Socket::of(Fd::from_raw(fd as i32)));
-                match self.system.meta(file.fd()) {
-                    Ok(meta) => Outcome::Opened(Box::new((file, meta))),
-                    Err(errno) => Outcome::Failed(errno, None),
-                }
-            }
-            (Op::Stat { .. }, Ok(fd)) => {
-                self.counters.system_calls += 2;
-                let opened = Socket::of(Fd::from_raw(fd as i32));
-                let meta = self.system.meta(opened.number());
-                self.system.close_unused(opened);
-                meta.map_or_else(|errno| Outcome::Failed(errno, None), Outcome::Stat)
-            }
+            (Op::File(op), Ok(fd)) => self.opened(&op, Socket::of(Fd::from_raw(fd as i32))).into(),
             (op, Ok(_)) => unreachable!("it has many completions: {op:?}"),
         };
         Some(Completion::last(token, outcome))
+    }
+
+    /// Converts the descriptor that an open or a stat has opened.
+    fn opened(&mut self, op: &FileOp, opened: Socket) -> Result<FileOutcome, Errno> {
+        self.counters.system_calls += 1;
+        if let FileOp::Stat(_) = op {
+            self.counters.system_calls += 1;
+            let meta = self.system.meta(opened.number());
+            self.system.close_unused(opened);
+            return meta.map(FileOutcome::Stat);
+        }
+        let file = self.system.file(opened);
+        let meta = self.system.meta(file.fd())?;
+        Ok(FileOutcome::Opened(Box::new((file, meta))))
     }
 
     /// Returns the mode of the ring.

@@ -3,6 +3,7 @@
 //! Each ring belongs to one thread. A turn is one system call: it submits posted operations, runs
 //! the kernel's deferred work, and waits for the first completion.
 
+mod calls;
 mod completion;
 mod probe;
 mod provided;
@@ -13,7 +14,7 @@ mod stream;
 pub use probe::{Feature, SetupError};
 pub use ring::{Cqe, Entries, LinuxRing, RawCompletion, Ring};
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
@@ -26,9 +27,9 @@ use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{self, Blocking, FileRange, SendFileError};
 use crate::process::error_in_child;
 use crate::{
-    Batch, BufferPool, Completion, Counters, FileJob, Host, Kernel, KernelError, Linux, Offload,
-    Op, OpKind, Outcome, Submit, SubmitError, SubmitErrorKind, Submitted, System, Token,
-    WakeSignal, Waker,
+    Batch, BufferPool, Call, CallJob, Completion, Counters, Executor, FileOp, Host, Job,
+    JobOutcome, Kernel, KernelError, Linux, Offload, Op, OpKind, Outcome, Submit, SubmitError,
+    SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker,
 };
 use provided::{BufferRing, GROUP};
 use sqe::{Memory, OpState};
@@ -47,6 +48,7 @@ pub enum Mode {
 
 /// Configuration of a [`UringKernel`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct UringConfig {
     /// When completions land.
     pub mode: Mode,
@@ -56,6 +58,14 @@ pub struct UringConfig {
     pub buffers: u16,
     /// Size of a receive buffer in bytes.
     pub buffer_size: u32,
+}
+
+impl UringConfig {
+    /// Sizes a ring for `operations` in flight and `buffers` receive buffers, a power of two, of `buffer_size`
+    /// bytes.
+    pub const fn new(mode: Mode, operations: u32, buffers: u16, buffer_size: u32) -> Self {
+        UringConfig { mode, operations, buffers, buffer_size }
+    }
 }
 
 const ENTRIES: Entries = Entries { submissions: 512, completions: 4096 };
@@ -105,6 +115,8 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     offload: <R::System as System>::Offload,
     mode: Mode,
     multishot: Multishot,
+    /// For the operation codes of system calls so far, whether the ring supports them.
+    call_codes: BTreeMap<u8, bool>,
     /// After `finish`: whether all operations have ended.
     finished: Option<bool>,
     now: Instant,
@@ -143,7 +155,7 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Errors
     /// The missing feature.
-    pub(crate) fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
+    pub fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
         let other = |error: io::Error| SetupError::Other(error.raw_os_error().unwrap_or(0));
         let mut ring: R = probe::setup(&system, config.mode, ENTRIES)?;
         let mut provided =
@@ -174,6 +186,7 @@ impl<R: Ring> UringKernel<R> {
             streams: 0,
             mode: config.mode,
             multishot: Multishot::Untried,
+            call_codes: BTreeMap::new(),
             finished: None,
             now,
             counters: Counters::default(),
@@ -266,11 +279,11 @@ impl<R: Ring> UringKernel<R> {
 
     /// Fails an operation that has no submissions in the ring.
     fn fail(&mut self, token: Token, errno: Errno) -> Completion {
-        let data = self.owned.inflight.remove(token).and_then(|entry| match entry.op {
-            Op::Send { data, .. } => Some(data),
-            _ => None,
-        });
-        Completion::last(token, Outcome::Failed(errno, data))
+        let failed = match self.owned.inflight.remove(token) {
+            Some(entry) => entry.op.fail(errno),
+            None => Outcome::Failed(errno, None),
+        };
+        Completion::last(token, failed)
     }
 
     /// Keeps one read of the waker in flight.
@@ -333,6 +346,69 @@ impl<R: Ring> UringKernel<R> {
         Submitted::Done(outcome)
     }
 
+    /// Makes a system call, or lets its executor make it.
+    #[cold]
+    fn call(
+        &mut self,
+        token: Token,
+        mut call: Box<Call>,
+        by: Executor,
+    ) -> Result<Submitted, SubmitError> {
+        // SAFETY: the call is accessed again after the job is done. Until then it stays in the table, or is
+        // leaked.
+        let job = unsafe { call.job() };
+        let by = match by {
+            Executor::Ring if !self.can_make(&job) => Executor::Thread,
+            by => by,
+        };
+        let entry = self.owned.inflight.insert(token, Op::Call(call, by), OpState::default())?;
+        match by {
+            Executor::Ring => self.arm(token),
+            Executor::Thread => {
+                entry.state.on_thread = true;
+                self.counters.offloaded_calls += 1;
+                self.offload.post(token, Job::Call(job));
+            }
+            Executor::InPlace | Executor::WhenReadable | Executor::WhenWritable => {
+                return Ok(self.try_call(token));
+            }
+        }
+        Ok(Submitted::InFlight)
+    }
+
+    /// Makes a system call at once, or submits the poll that must precede it.
+    fn try_call(&mut self, token: Token) -> Submitted {
+        let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
+        let Op::Call(call, by) = &mut entry.op else { return Submitted::InFlight };
+        let waits = *by != Executor::InPlace && call.fd().is_some();
+        self.counters.system_calls += 1;
+        // SAFETY: the call is accessed again after the job is done.
+        let job = unsafe { call.job() };
+        let result = self.system.call(&job);
+        if waits && result == Err(Errno::AGAIN) {
+            self.arm(token);
+            return Submitted::InFlight;
+        }
+        let entry = self.owned.inflight.remove(token).expect("it was just found");
+        Submitted::Done(entry.op.executed(result.map(JobOutcome::Call)))
+    }
+
+    /// Returns whether the ring has an operation for a call, so that [`Executor::Ring`] needs no thread.
+    pub fn has_operation(&mut self, call: &mut Call) -> bool {
+        // SAFETY: the job is not used after this.
+        let job = unsafe { call.job() };
+        self.can_make(&job)
+    }
+
+    fn can_make(&mut self, job: &CallJob) -> bool {
+        let Some(sqe) = calls::sqe(job) else { return false };
+        let code = sqe.get_opcode() as u8;
+        let UringKernel { ring, call_codes, .. } = self;
+        *call_codes.entry(code).or_insert_with(|| {
+            ring.first_unsupported(&[(code, "")]).is_ok_and(|missing| missing.is_none())
+        })
+    }
+
     /// Posts waiting receives again, oldest first, as many as there are buffers.
     fn rearm_starved(&mut self) {
         for _ in 0..self.owned.provided.held() {
@@ -350,15 +426,16 @@ impl<R: Ring> UringKernel<R> {
         let until = self.system.clock() + SHUTDOWN_TIMEOUT;
         let stopped = self.offload.stop();
         for token in self.owned.inflight.tokens() {
-            match self.owned.inflight.get(token).map(|entry| &entry.op) {
-                Some(Op::List { .. }) => {
+            let Some(entry) = self.owned.inflight.get(token) else { continue };
+            match entry.op {
+                _ if entry.state.on_thread => {
                     let entry = self.owned.inflight.remove(token);
                     if !stopped {
                         // A thread hangs in it, and still uses the descriptor.
                         std::mem::forget(entry);
                     }
                 }
-                Some(Op::Close { .. }) => {}
+                Op::Close { .. } => {}
                 _ => self.cancel(token),
             }
         }
@@ -369,7 +446,7 @@ impl<R: Ring> UringKernel<R> {
             self.cancels.push_back(Token::new(OpKind::Cancel, 0, 0));
         }
         self.close_late_arrivals();
-        while self.owned.inflight.len() > 0 || self.wake_in_flight || self.streams > 0 {
+        while !self.owned.inflight.is_empty() || self.wake_in_flight || self.streams > 0 {
             // Not `turn`, which would arm the waker again.
             let now = self.system.clock();
             let turned = self.fill().and_then(|()| self.enter(1, Some(Duration::from_millis(100))));
@@ -407,8 +484,12 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
-        // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
-        let work = matches!(op, Op::List { .. }).then(|| unsafe { FileJob::of(&op) });
+        let work = match op {
+            Op::Call(call, by) => return self.call(token, call, by),
+            // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
+            Op::File(ref op @ FileOp::List(_)) => Some(Job::File(unsafe { op.job() })),
+            _ => None,
+        };
         // It must queue behind older receives.
         let must_queue = matches!(op, Op::Receive { .. }) && !self.starved.is_empty();
         let entry = self.owned.inflight.insert(token, op, OpState::default())?;
@@ -421,6 +502,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             return Ok(self.send_file(token, Blocking::NoBlock));
         }
         if let Some(work) = work {
+            entry.state.on_thread = true;
             self.counters.offloaded_file_ops += 1;
             self.offload.post(token, work);
             return Ok(Submitted::InFlight);
@@ -438,6 +520,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         if std::mem::replace(&mut entry.state.cancelled, true) {
             return;
         }
+        let on_thread = entry.state.on_thread;
         self.counters.cancels += 1;
         if entry.state.in_ring > 0 {
             self.cancels.push_back(token);
@@ -445,8 +528,11 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             self.starved.remove(at);
             let failed = self.fail(token, Errno::CANCELED);
             self.later.push_back(failed);
+        } else if on_thread && self.offload.withdraw(token) {
+            let failed = self.fail(token, Errno::CANCELED);
+            self.later.push_back(failed);
         }
-        // Else it is deferred, or an offload thread has it; it ends when that is done.
+        // Else it is deferred, or a thread has begun it; it ends when that is done.
     }
 
     fn finish(&mut self) {

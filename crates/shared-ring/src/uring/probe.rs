@@ -10,6 +10,7 @@ use super::{Entries, Mode, Ring};
 
 /// The reason why a [`UringKernel`](super::UringKernel) is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SetupError {
     /// The kernel has no io_uring.
     NoUring,
@@ -67,7 +68,7 @@ impl fmt::Display for SetupError {
 impl std::error::Error for SetupError {}
 
 /// Every operation of the ring in use.
-const OPERATIONS: [(u8, &str); 10] = [
+const OPERATIONS: [(u8, &str); 11] = [
     (opcode::Accept::CODE, "accept"),
     (opcode::Recv::CODE, "receive"),
     (opcode::Send::CODE, "send"),
@@ -77,6 +78,7 @@ const OPERATIONS: [(u8, &str); 10] = [
     (opcode::PollAdd::CODE, "poll"),
     (opcode::OpenAt2::CODE, "openat2"),
     (opcode::Read::CODE, "read"),
+    (opcode::Write::CODE, "write"),
     (opcode::AsyncCancel::CODE, "cancel"),
 ];
 

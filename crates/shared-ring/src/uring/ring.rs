@@ -161,7 +161,7 @@ pub struct Entries {
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}
-/// shared::<shared_ring::LinuxRing>();
+/// shared::<shared_ring::author::LinuxRing>();
 /// ```
 pub struct LinuxRing {
     ring: IoUring,

@@ -1,6 +1,5 @@
 //! Submission queue entries of operations.
 
-use std::ffi::CStr;
 use std::net::SocketAddr;
 
 use io_uring::opcode;
@@ -10,9 +9,15 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 
+use super::calls;
 use super::provided::GROUP;
-use crate::beneath::{OPEN_FLAGS, STAT_FLAGS};
-use crate::{Fd, File, GatherList, Op, OpKind, SymlinkPolicy, Token};
+use crate::beneath::{STAT_FLAGS, mode};
+use crate::file_op;
+use crate::nonblocking::CURRENT;
+use crate::{
+    Access, Call, Executor, Fd, FileOp, GatherList, Op, OpKind, PathAt, SymlinkPolicy, Token,
+    WriteAt,
+};
 
 /// State of an operation in flight: memory at a stable address, and its progress.
 #[derive(Default)]
@@ -25,6 +30,8 @@ pub(super) struct OpState {
     /// The last submission was multishot, if its operation supports that.
     pub(super) multishot: bool,
     pub(super) cancelled: bool,
+    /// A thread executes it.
+    pub(super) on_thread: bool,
     /// The error that ended an accept with several submissions, while the others are being cancelled.
     pub(super) errno: Option<Errno>,
 }
@@ -89,17 +96,8 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             opcode::Connect::new(raw(*fd), start, address.1).build()
         }
         Op::Close { socket } => opcode::Close::new(raw(socket.number())).build(),
-        Op::Open { root, path, symlinks } => open(root, path, &OPEN_HOW[*symlinks as usize]),
-        Op::Stat { root, path, symlinks } => open(root, path, &STAT_HOW[*symlinks as usize]),
-        Op::List { .. } => unreachable!("the ring can't list directories"),
-        Op::Read { file, offset, len } => {
-            let bytes = state.memory.bytes();
-            bytes.reserve_exact(*len as usize - bytes.len());
-            let (filled, spare) = (bytes.len() as u32, bytes.spare_capacity_mut());
-            opcode::Read::new(raw(file.fd()), spare.as_mut_ptr().cast(), *len - filled)
-                .offset(*offset + u64::from(filled))
-                .build()
-        }
+        Op::File(op) => file(op, state),
+        Op::Call(call, by) => call_or_poll(call, *by),
     };
     sqe.user_data(token.bits())
 }
@@ -124,17 +122,64 @@ fn send(fd: Fd, data: &mut GatherList) -> Sqe {
     opcode::SendMsg::new(raw(fd), &raw const data.msghdr.header).flags(SEND_FLAGS as u32).build()
 }
 
-fn open(root: &File, path: &CStr, how: &'static OpenHow) -> Sqe {
-    opcode::OpenAt2::new(raw(root.fd()), path.as_ptr(), how).build()
+fn file(op: &FileOp, state: &mut OpState) -> Sqe {
+    match op {
+        FileOp::Open(at, access) => open(at, &OPEN_HOW[*access as usize]),
+        FileOp::Stat(at) => open(at, &STAT_HOW),
+        FileOp::List(_) => unreachable!("the ring can't list directories"),
+        FileOp::Read(file, range) => {
+            let bytes = state.memory.bytes();
+            bytes.reserve_exact(file_op::len(range) as usize - bytes.len());
+            let (filled, spare) = (bytes.len() as u32, bytes.spare_capacity_mut());
+            let len = file_op::len(range) - filled;
+            opcode::Read::new(raw(file.fd()), spare.as_mut_ptr().cast(), len)
+                .offset(range.start + u64::from(filled))
+                .build()
+        }
+        FileOp::Write(write) => {
+            let len = u32::try_from(write.bytes.len()).unwrap_or(u32::MAX);
+            let sqe = opcode::Write::new(raw(write.file.fd()), write.bytes.as_ptr(), len);
+            match write.at {
+                WriteAt::End => sqe.offset(CURRENT).rw_flags(libc::RWF_APPEND).build(),
+                WriteAt::Offset(at) => sqe.offset(at).build(),
+            }
+        }
+    }
 }
 
-static OPEN_HOW: [OpenHow; 2] =
-    [how(OPEN_FLAGS, SymlinkPolicy::Beneath), how(OPEN_FLAGS, SymlinkPolicy::Anywhere)];
-static STAT_HOW: [OpenHow; 2] =
-    [how(STAT_FLAGS, SymlinkPolicy::Beneath), how(STAT_FLAGS, SymlinkPolicy::Anywhere)];
+/// Returns the submission that makes a system call, or waits for its descriptor.
+fn call_or_poll(call: &mut Call, by: Executor) -> Sqe {
+    let fd = call.fd().map_or(Raw(-1), raw);
+    match by {
+        Executor::WhenReadable => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+        Executor::WhenWritable => opcode::PollAdd::new(fd, libc::POLLOUT as u32).build(),
+        _ => {
+            // SAFETY: the call stays in the table until the completion of the submission.
+            let job = unsafe { call.job() };
+            calls::sqe(&job).expect("other calls are executed by a thread")
+        }
+    }
+}
 
-const fn how(flags: OFlags, symlinks: SymlinkPolicy) -> OpenHow {
-    OpenHow::new().flags(flags.bits() as u64).resolve(symlinks.resolve().bits())
+fn open(at: &PathAt, how: &'static [OpenHow; 2]) -> Sqe {
+    opcode::OpenAt2::new(raw(at.root.fd()), at.path.as_ptr(), &how[at.symlinks as usize]).build()
+}
+
+/// For each kind of access and policy for symbolic links, the arguments of openat2(2).
+static OPEN_HOW: [[OpenHow; 2]; 4] = [
+    how(Access::ALL[0].flags()),
+    how(Access::ALL[1].flags()),
+    how(Access::ALL[2].flags()),
+    how(Access::ALL[3].flags()),
+];
+static STAT_HOW: [OpenHow; 2] = how(STAT_FLAGS);
+
+const fn how(flags: OFlags) -> [OpenHow; 2] {
+    let how = OpenHow::new().flags(flags.bits() as u64).mode(mode(flags).bits() as u64);
+    [
+        how.resolve(SymlinkPolicy::Beneath.resolve().bits()),
+        how.resolve(SymlinkPolicy::Anywhere.resolve().bits()),
+    ]
 }
 
 fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
@@ -186,11 +231,12 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
+    use crate::File;
 
     #[test]
     fn a_read_that_goes_on_takes_no_more_memory() {
         let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        let mut op = Op::Read { file, offset: 0, len: 1_000 };
+        let mut op = Op::File(FileOp::Read(file, 0..1_000));
         let (token, mut note) = (Token::new(OpKind::File, 0, 0), OpState::default());
         for part in [300, 699, 1] {
             sqe(token, &mut op, &mut note, true);

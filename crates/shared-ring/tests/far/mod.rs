@@ -1,6 +1,5 @@
 //! The far end of connections, and the disk: of this machine or of a simulated one.
 
-#[cfg(feature = "sim")]
 pub(crate) mod simulated;
 
 use std::io::{ErrorKind, Read, Write};
@@ -8,7 +7,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use shared_ring::Waker;
+use rustix::event::{EventfdFlags, eventfd};
+use shared_ring::{Socket, Waker};
 use tempfile::TempDir;
 
 /// The environment of the kernel under test.
@@ -39,6 +39,11 @@ pub(crate) trait Far {
 
     /// Adds a file to it, and the directories of its path.
     fn add_file(&self, path: &str, bytes: &[u8]);
+
+    /// Returns a counter, as eventfd(2) does, and a function that adds to it. A read in the event loop
+    /// does not wait for it.
+    #[allow(dead_code, reason = "only some test programs use it")]
+    fn event(&self, blocks: bool) -> (Socket, Box<dyn Fn()>);
 
     /// Wakes a kernel that is about to wait.
     fn wake(&self, waker: Waker);
@@ -112,6 +117,14 @@ impl Far for LocalMachine {
         let path = self.0.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
         std::fs::write(path, bytes).unwrap();
+    }
+
+    fn event(&self, blocks: bool) -> (Socket, Box<dyn Fn()>) {
+        let nonblock = if blocks { EventfdFlags::empty() } else { EventfdFlags::NONBLOCK };
+        let event = eventfd(0, EventfdFlags::CLOEXEC | nonblock).unwrap();
+        let other = event.try_clone().unwrap();
+        let add = move || assert_eq!(rustix::io::write(&other, &1u64.to_ne_bytes()), Ok(8));
+        (event.into(), Box::new(add))
     }
 
     fn wake(&self, waker: Waker) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem;
 
-use evring::{Chunk, Close, CloseReason, Commands, FileOp, HIGH_WATER, RxBuf};
+use evring::{Chunk, Close, CloseReason, Commands, FileOp, HIGH_WATER, MAX_READ_BYTES, RxBuf};
 
 use super::{MAX_HELD, PIECE, READ_TAG, Session};
 use crate::Transform;
@@ -67,7 +67,7 @@ impl<T: Transform> Session<T> {
                     if range.is_empty() {
                         continue;
                     }
-                    let end = range.end.min(range.start + u64::from(FileOp::MAX_READ_BYTES));
+                    let end = range.end.min(range.start + u64::from(MAX_READ_BYTES));
                     if !self.below_is_full {
                         self.reading = true;
                         let op = FileOp::Read(file.clone(), range.start..end);

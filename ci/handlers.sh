@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Builds the example handlers anew, in Rust and C, compares them with the committed modules, and tests them
+# in the sandbox. ci/handlers.sh --update replaces the committed modules.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+. ci/need.sh
+need clang clang
+need wasm-ld lld
+
+rustup target list --installed | grep -qx wasm32-unknown-unknown || rustup target add wasm32-unknown-unknown
+handlers=$PWD/examples/handlers
+built=$PWD/target/handlers
+rm -rf "$built/modules" && mkdir -p "$built/modules"
+
+cargo fmt --manifest-path "$handlers/Cargo.toml" --check
+# In its directory, for the flags in its .cargo/config.toml.
+(cd "$handlers" && cargo build --quiet --locked --release --examples --target-dir "$built")
+for source in "$handlers"/*.rs; do
+    name=$(basename "$source" .rs)
+    cp "$built/wasm32-unknown-unknown/release/examples/$name.wasm" "$built/modules"
+done
+for source in "$handlers"/*.c; do
+    name=$(basename "$source" .c)
+    clang --target=wasm32 -O2 -nostdlib -Icrates/ash-guest/include -Wall -Wextra -Werror \
+        -Wl,--no-entry,--export=ash_handle,-zstack-size=16384 -Wl,--initial-memory=65536,--max-memory=65536 \
+        -Wl,--strip-all -o "$built/modules/$name.wasm" "$source"
+done
+
+# Other compilers make other modules.
+compilers="$(rustc --version), $(clang --version | sed -n 's/.*\(clang version [0-9.]*\).*/\1/p')"
+if [ "${1:-}" = --update ]; then
+    cp "$built/modules"/*.wasm "$handlers"
+    echo "$compilers" >"$handlers/compilers"
+elif [ "$compilers" = "$(cat "$handlers/compilers")" ]; then
+    for module in "$built/modules"/*.wasm; do
+        cmp "$module" "$handlers/$(basename "$module")" || { echo "run ci/handlers.sh --update" >&2; exit 1; }
+    done
+    echo "the committed handlers are those of their sources"
+else
+    echo "not compared: the committed handlers are of $(cat "$handlers/compilers"), here is $compilers"
+fi
+ASH_HANDLERS=$built/modules cargo test --quiet -p ash-sandbox --test example_handlers
+# The web server with handlers, and the guide.
+cargo test --quiet -p evring-httpd --features sandbox --test sandbox
+ci/guide.sh

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Runs the commands of the pages: the lines of their `sh` blocks, and what stands in backquotes as
+# `cargo ...` or `ci/...`. A command without a line in `check` below is an error. The Rust code of the
+# pages runs with the documentation tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+. ci/need.sh
+need curl curl
+
+pages=(README.md BENCHMARKS.md CONTRIBUTING.md crates/*/README.md)
+work=$(mktemp -d)
+pid=
+trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
+
+# The lab as users build it takes minutes to link.
+lab() { cargo run --quiet -p lab -- "$@"; }
+
+# served SECONDS COMMAND...: runs a server until it prints its address, and fetches its first page.
+served() {
+    local limit=$1 address=
+    shift
+    "$@" >"$work/out" 2>&1 &
+    pid=$!
+    for _ in $(seq $((limit * 10))); do
+        address=$(sed -n 's|.*\(http://[0-9.:]*\).*|\1|p' "$work/out" | head -n 1)
+        [ -z "$address" ] || break
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    [ -n "$address" ] || { cat "$work/out" >&2; return 1; }
+    curl --silent --show-error --fail "$address/" >"$work/page"
+    kill "$pid"
+    wait "$pid" || true
+    pid=
+}
+
+# check COMMAND: runs it, or a shorter form of it.
+check() {
+    case $1 in
+        "cargo run --release")
+            served 300 cargo run --release
+            grep -q evring "$work/page"
+            ;;
+        "cargo run --release -- --root DIR")
+            mkdir -p "$work/root"
+            echo "its index" >"$work/root/index.html"
+            served 60 cargo run --release -- --root "$work/root"
+            cmp "$work/page" "$work/root/index.html"
+            ;;
+        "cargo run --release -p kv -- -p 11211")
+            cargo build --release --quiet -p kv
+            timeout 60 target/release/kv -p 11211 >"$work/out" 2>&1 &
+            pid=$!
+            until exec 3<>/dev/tcp/127.0.0.1/11211; do kill -0 "$pid"; sleep 0.05; done 2>/dev/null
+            printf 'version\r\nquit\r\n' >&3
+            grep -q '^VERSION' <&3
+            exec 3>&-
+            kill "$pid"
+            wait "$pid" || true
+            pid=
+            ;;
+        "cargo build --release -p evring-httpd --no-default-features --features cli,uring,epoll") $1 --quiet ;;
+        "cargo install evring-httpd" | "httpd --root DIR") ;; # ci/packages.sh
+        "cargo lab list") lab list >"$work/experiments" ;;
+        "cargo lab tables" | "cargo lab") ;; # ci/lab.sh
+        "cargo lab load "*) lab load --help >/dev/null ;; # ci/lab.sh
+        "cargo lab report"*) lab report --help >/dev/null ;;
+        "cargo lab run simulate --trace FILE" | "cargo lab run ID"*) ;; # tests of the lab
+        "cargo lab run "*)
+            local name=${1#cargo lab run }
+            lab list | grep -q "^ *${name%% *}\b" || { echo "${name%% *}: no experiment" >&2; return 1; }
+            ;;
+        "cargo bench" | "cargo bench -p lab --bench ring") ;; # .ci/run compiles them: clippy --all-targets
+        "cargo test"* | *" cargo test"* | "bash .ci/run") ;; # .ci/run
+        ci/*)
+            local script=${1%% *}
+            [ -x "$script" ] || { echo "$script: no program" >&2; return 1; }
+            case $script in
+                ci/kv.sh) ;;    # ci/peers.sh
+                ci/guide.sh) ;; # ci/handlers.sh
+                ci/mutants.sh | ci/sanitizers.sh | ci/conformance.sh) ;; # take too long
+                *) grep -q "^step $script" .ci/run || { echo "$script: not in .ci/run" >&2; return 1; } ;;
+            esac
+            ;;
+        *)
+            echo "no check for it in ci/readme.sh" >&2
+            return 1
+            ;;
+    esac
+}
+
+# commands PAGE...: prints each command once.
+commands() {
+    {
+        awk '/^```/ { block = $0 == "```sh"; next } block' "$@"
+        # shellcheck disable=SC2016
+        grep -ho '`\(cargo\|ci/\)[^`]*`' "$@" | tr -d '`'
+    } | sed 's/ *\( #.*\)\?$//' | awk '!seen[$0]++'
+}
+
+commands "${pages[@]}" >"$work/commands"
+[ -s "$work/commands" ]
+while read -r command <&4; do
+    check "$command" || { echo "a page has a command that fails: $command" >&2; exit 1; }
+    echo "ok: $command"
+done 4<"$work/commands"

@@ -1,0 +1,55 @@
+//! The host calls, as `ash-sandbox` defines them (the module `sandbox`).
+
+#[cfg(target_arch = "wasm32")]
+#[link(wasm_import_module = "ash")]
+unsafe extern "C" {
+    pub(crate) safe fn clock() -> i64;
+    pub(crate) safe fn id() -> i64;
+    pub(crate) fn send(offset: usize, length: usize) -> i32;
+    pub(crate) fn copy(to: usize, from: usize, length: usize) -> i32;
+    pub(crate) fn read_apply(pipes: u32, from: usize, length: usize) -> i32;
+    pub(crate) fn write_apply(pipes: u32, from: usize, to: usize, length: usize) -> i32;
+    pub(crate) safe fn import(pipes: u32, register: u32) -> i64;
+    pub(crate) safe fn post(kind: i64, value: i64) -> i32;
+    pub(crate) safe fn count(counter: u32, by: i64) -> i32;
+    pub(crate) safe fn abort();
+}
+
+/// Elsewhere there is no host; a handler can be checked and documented, but not run.
+#[cfg(not(target_arch = "wasm32"))]
+mod absent {
+    macro_rules! absent {
+        ($(fn $name:ident($($parameter:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+            $(pub(crate) fn $name($(_: $type),*) $(-> $result)? {
+                panic!(concat!("`", stringify!($name), "` needs the host of a sandbox"))
+            })*
+        };
+    }
+
+    absent! {
+        fn clock() -> i64;
+        fn id() -> i64;
+        fn import(_pipes: u32, _register: u32) -> i64;
+        fn post(_kind: i64, _value: i64) -> i32;
+        fn count(_counter: u32, _by: i64) -> i32;
+        fn abort();
+    }
+
+    macro_rules! absent_unsafe {
+        ($(fn $name:ident($($type:ty),*) -> $result:ty;)*) => {
+            $(pub(crate) unsafe fn $name($(_: $type),*) -> $result {
+                panic!(concat!("`", stringify!($name), "` needs the host of a sandbox"))
+            })*
+        };
+    }
+
+    absent_unsafe! {
+        fn send(usize, usize) -> i32;
+        fn copy(usize, usize, usize) -> i32;
+        fn read_apply(u32, usize, usize) -> i32;
+        fn write_apply(u32, usize, usize, usize) -> i32;
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use absent::*;

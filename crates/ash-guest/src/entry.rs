@@ -1,0 +1,38 @@
+//! What the macro [`handler`](crate::handler) expands to.
+
+use crate::{Message, State, Verdict};
+
+/// The parameters of the entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Offset of the message in the memory.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub length: usize,
+    /// The connection.
+    pub connection: u64,
+    /// The place in the receive ring.
+    pub slot: u32,
+}
+
+/// Calls a handler.
+///
+/// # Safety
+/// The bytes of the message are in the memory, and do not change during the call.
+pub unsafe fn call(arrival: Arrival, handler: impl FnOnce(&Message<'_>) -> Verdict) -> i32 {
+    // SAFETY: the caller promises it.
+    handler(&unsafe { Message::received(arrival) }) as i32
+}
+
+/// Calls a handler with its state.
+///
+/// # Safety
+/// As for [`call`].
+pub unsafe fn call_with<S>(
+    arrival: Arrival,
+    state: &State<S>,
+    handler: impl for<'m> FnOnce(&'m mut S, &Message<'m>) -> Verdict,
+) -> i32 {
+    // SAFETY: the caller promises it.
+    state.with(|state| handler(state, &unsafe { Message::received(arrival) })) as i32
+}

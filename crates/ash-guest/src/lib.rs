@@ -1,0 +1,130 @@
+//! Handlers in safe Rust for the sandbox of `ash-sandbox`: programs of a few instructions that answer a
+//! message where it arrives (D. Wallach, *High-Performance Application-Specific Networking*, thesis,
+//! MIT, 1997).
+//!
+//! A handler is a function of a [`Message`] that returns a [`Verdict`]:
+//!
+//! ```
+//! # /*
+//! #![no_std]
+//! # */
+//! use ash_guest::{Message, Verdict, handler};
+//!
+//! handler!(hello);
+//!
+//! fn hello(message: &Message<'_>) -> Verdict {
+//!     if !message.bytes().starts_with(b"GET /hello ") {
+//!         return Verdict::Pass;
+//!     }
+//!     match message.send(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n") {
+//!         Ok(()) => Verdict::Handled,
+//!         Err(_) => Verdict::Abort,
+//!     }
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! It is built for `wasm32-unknown-unknown` as a `cdylib`, with a memory that does not grow; the flags
+//! are in `examples/handlers/.cargo/config.toml`.
+//!
+//! What a handler sends and posts takes effect only if it returns [`Verdict::Handled`]. A handler that
+//! panics, runs for too long or accesses memory that is not its own ends with an involuntary abort: the
+//! application then receives the message as it arrived.
+
+#![no_std]
+
+mod calls;
+#[doc(hidden)]
+pub mod entry;
+mod message;
+mod pipes;
+mod state;
+
+pub use message::{CallError, Message, Verdict};
+pub use pipes::PipeList;
+pub use state::State;
+
+/// Returns the nanoseconds since the handler was instantiated. The clock never goes back.
+pub fn clock() -> u64 {
+    calls::clock() as u64
+}
+
+/// Returns the number of the tenant to whom the instance belongs.
+pub fn tenant() -> u64 {
+    calls::id() as u64
+}
+
+/// Adds to a counter of the handler, which its host can read.
+///
+/// # Errors
+/// [`CallError::Fault`] if there is no such counter.
+pub fn count(counter: u32, by: u64) -> Result<(), CallError> {
+    CallError::check(calls::count(counter, by as i64))
+}
+
+/// Copies bytes, with one check of each range.
+///
+/// # Errors
+/// If the maximum of operations is reached.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn copy(from: &[u8], to: &mut [u8]) -> Result<(), CallError> {
+    assert_eq!(from.len(), to.len(), "a copy of another length");
+    // SAFETY: the host reads `from` and writes to `to`, both of this length.
+    CallError::check(unsafe { calls::copy(to.as_mut_ptr().addr(), from.as_ptr().addr(), to.len()) })
+}
+
+/// Ends the handler from any depth of calls, as [`Verdict::Abort`] does: a voluntary abort.
+pub fn abort() -> ! {
+    calls::abort();
+    unreachable!("the host does not return from an abort")
+}
+
+/// Exports a function as the entry of the module.
+///
+/// The function takes a [`&Message`](Message) and returns a [`Verdict`]. With a type and a constant
+/// expression, the handler has a state, to which the function takes a mutable reference first:
+///
+/// ```
+/// use ash_guest::{Message, Verdict, handler};
+///
+/// handler!(increment, u32 = 0);
+///
+/// fn increment(count: &mut u32, _: &Message<'_>) -> Verdict {
+///     *count += 1;
+///     Verdict::Pass
+/// }
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! handler {
+    ($function:path) => {
+        $crate::handler!(@entry |arrival| $crate::entry::call(arrival, $function));
+    };
+    ($function:path, $state:ty = $initial:expr) => {
+        static ASH_STATE: $crate::State<$state> = $crate::State::new($initial);
+        $crate::handler!(@entry |arrival| $crate::entry::call_with(arrival, &ASH_STATE, $function));
+    };
+    (@entry |$arrival:ident| $call:expr) => {
+        /// The entry, which the host calls for each message.
+        #[cfg(target_arch = "wasm32")]
+        #[unsafe(no_mangle)]
+        extern "C" fn ash_handle(offset: usize, length: usize, connection: u64, slot: u32) -> i32 {
+            let $arrival = $crate::entry::Arrival { offset, length, connection, slot };
+            // SAFETY: the host calls the entry with a message that does not change until it returns.
+            unsafe { $call }
+        }
+    };
+}
+
+#[cfg(all(target_arch = "wasm32", feature = "panic-handler"))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    core::arch::wasm32::unreachable()
+}
+
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,136 @@
+//! Messages, and what becomes of them.
+
+use core::cell::Cell;
+use core::fmt;
+use core::marker::PhantomData;
+
+use crate::calls;
+use crate::entry::Arrival;
+
+/// What becomes of a message; its number is that of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Verdict {
+    /// The application handles the message.
+    Pass = 0,
+    /// The handler has handled it: what was sent is sent, what was posted is posted.
+    Handled = 1,
+    /// The message is useless, and reaches no application.
+    Discard = 2,
+    /// The application handles the message, and the host counts a voluntary abort: for instance, the
+    /// handler could not take a lock.
+    Abort = 3,
+}
+
+/// Why a host call had no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The bytes are not in the handler's memory, or may not be accessed.
+    Fault,
+    /// The maximum of sends, events or operations is reached.
+    Exhausted,
+    /// There is no such pipe list, or the message does not suit it.
+    Invalid,
+}
+
+impl CallError {
+    pub(crate) fn check(status: i32) -> Result<(), Self> {
+        match status {
+            0 => Ok(()),
+            -2 => Err(CallError::Exhausted),
+            -3 => Err(CallError::Invalid),
+            _ => Err(CallError::Fault),
+        }
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CallError::Fault => "the bytes are not in the handler's memory",
+            CallError::Exhausted => "the maximum of sends, events or operations is reached",
+            CallError::Invalid => "no such pipe list, or one that the message does not suit",
+        })
+    }
+}
+
+impl core::error::Error for CallError {}
+
+/// A message in the handler's memory, which the handler cannot change.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    bytes: &'a [u8],
+    connection: u64,
+    slot: u32,
+    /// Sends last as long as the message: a shorter lifetime may not take the place of this one.
+    invariant: PhantomData<Cell<&'a ()>>,
+}
+
+impl<'a> Message<'a> {
+    /// Returns the message that the host has described to the entry.
+    ///
+    /// # Safety
+    /// The bytes are in the memory, and do not change during `'a`.
+    pub(crate) unsafe fn received(arrival: Arrival) -> Self {
+        let Arrival { offset, length, connection, slot } = arrival;
+        let start = core::ptr::with_exposed_provenance(offset);
+        // SAFETY: the caller promises it.
+        let bytes = unsafe { core::slice::from_raw_parts(start, length) };
+        Message { bytes, connection, slot, invariant: PhantomData }
+    }
+
+    /// Returns the bytes of the message.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Returns the identity of the connection.
+    pub fn connection(&self) -> u64 {
+        self.connection
+    }
+
+    /// Returns the place of the message in the receive ring.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Sends bytes to the peer, if the handler handles the message.
+    ///
+    /// The host reads the bytes after the handler has returned. So they are constants, or belong to the
+    /// message or the state:
+    ///
+    /// ```
+    /// # use ash_guest::{Message, Verdict};
+    /// fn reply<'m>(state: &'m mut [u8; 8], message: &Message<'m>) -> Verdict {
+    ///     state[0] += 1;
+    ///     let _ = message.send(state);
+    ///     let _ = message.send(message.bytes());
+    ///     Verdict::Handled
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0597
+    /// # use ash_guest::{Message, Verdict};
+    /// fn reply(message: &Message<'_>) -> Verdict {
+    ///     let local = [0; 8];
+    ///     let _ = message.send(&local);
+    ///     Verdict::Handled
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// If the maximum of sends or operations is reached.
+    pub fn send(&self, bytes: &'a [u8]) -> Result<(), CallError> {
+        // SAFETY: the host reads the bytes, which live as long as the message.
+        CallError::check(unsafe { calls::send(bytes.as_ptr().addr(), bytes.len()) })
+    }
+
+    /// Posts an event to the application, if the handler handles the message.
+    ///
+    /// # Errors
+    /// If the maximum of events or operations is reached.
+    pub fn post(&self, kind: u64, value: u64) -> Result<(), CallError> {
+        CallError::check(calls::post(kind as i64, value as i64))
+    }
+}

@@ -1,0 +1,44 @@
+//! Pipe lists (dynamic integrated layer processing, section 3.2.2).
+
+use crate::CallError;
+use crate::calls;
+
+/// A pipe list that the host has compiled for the handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipeList(u32);
+
+impl PipeList {
+    /// Returns the list that the host has given this number.
+    pub const fn new(number: u32) -> Self {
+        PipeList(number)
+    }
+
+    /// Applies a list that only reads (`ae_rapply`).
+    ///
+    /// # Errors
+    /// If there is no such list, the bytes do not suit it, or the maximum of operations is reached.
+    pub fn read(self, bytes: &[u8]) -> Result<(), CallError> {
+        // SAFETY: the host reads the bytes.
+        CallError::check(unsafe { calls::read_apply(self.0, bytes.as_ptr().addr(), bytes.len()) })
+    }
+
+    /// Applies a list that writes its output to another place (`ae_wapply`).
+    ///
+    /// # Errors
+    /// As for [`PipeList::read`].
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn write(self, from: &[u8], to: &mut [u8]) -> Result<(), CallError> {
+        assert_eq!(from.len(), to.len(), "an output of another length");
+        // SAFETY: the host reads `from` and writes to `to`, both of this length.
+        CallError::check(unsafe {
+            calls::write_apply(self.0, from.as_ptr().addr(), to.as_mut_ptr().addr(), to.len())
+        })
+    }
+
+    /// Returns a persistent register, by the number that the host has given it.
+    pub fn register(self, number: u32) -> u64 {
+        calls::import(self.0, number) as u64
+    }
+}

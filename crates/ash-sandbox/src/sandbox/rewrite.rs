@@ -1,0 +1,122 @@
+//! Rewrites a module: host calls, which check their ranges and are charged by their length, replace
+//! the instructions `memory.copy` and `memory.fill` (section 4.1.2: sandboxing by code inspection).
+
+use std::fmt;
+
+use wasm_encoder::reencode::{self, Reencode, utils};
+use wasm_encoder::{
+    EntityType, ImportSection, Instruction, Module, SectionId, TypeSection, ValType,
+};
+use wasmparser::{ImportSectionReader, Imports, Operator, Parser, TypeRef, TypeSectionReader};
+
+use super::call::{COPY_MEMORY, Call, FILL_MEMORY, MODULE};
+use super::{Reason, Rejection};
+
+/// The calls that are added, behind the imports of the module.
+const ADDED: [Call; 2] = [COPY_MEMORY, FILL_MEMORY];
+
+/// Rewrites a module.
+///
+/// # Errors
+/// If it cannot be parsed.
+pub(crate) fn rewrite(wasm: &[u8]) -> std::result::Result<Vec<u8>, Rejection> {
+    let (mut rewriter, mut module) = (Rewriter::default(), Module::new());
+    match rewriter.parse_core_module(&mut module, Parser::new(0), wasm) {
+        Ok(()) => Ok(module.finish()),
+        Err(error) => Err(Reason::Invalid(error.to_string()).into()),
+    }
+}
+
+/// Imports in the format of a proposal that handlers do not have.
+#[derive(Debug)]
+struct CompactImports;
+
+impl fmt::Display for CompactImports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("compact imports are not enabled")
+    }
+}
+
+type Result<T> = std::result::Result<T, reencode::Error<CompactImports>>;
+
+#[derive(Debug, Default)]
+struct Rewriter {
+    /// The type of the added calls, if the module has types.
+    ty: Option<u32>,
+    /// Number of functions that the module itself imports.
+    imported: u32,
+    has_imports: bool,
+}
+
+impl Rewriter {
+    fn add_imports(&mut self, imports: &mut ImportSection) {
+        self.has_imports = true;
+        if let Some(ty) = self.ty {
+            for call in ADDED {
+                imports.import(MODULE, call.name, EntityType::Function(ty));
+            }
+        }
+    }
+}
+
+impl Reencode for Rewriter {
+    type Error = CompactImports;
+
+    fn parse_type_section(
+        &mut self,
+        types: &mut TypeSection,
+        section: TypeSectionReader<'_>,
+    ) -> Result<()> {
+        utils::parse_type_section(self, types, section)?;
+        self.ty = Some(types.len());
+        types.ty().function([ValType::I32; 3], []);
+        Ok(())
+    }
+
+    fn parse_import_section(
+        &mut self,
+        imports: &mut ImportSection,
+        section: ImportSectionReader<'_>,
+    ) -> Result<()> {
+        for group in section.clone() {
+            match group? {
+                Imports::Single(_, import) if matches!(import.ty, TypeRef::Func(_)) => {
+                    self.imported += 1;
+                }
+                Imports::Single(..) => {}
+                _ => return Err(reencode::Error::UserError(CompactImports)),
+            }
+        }
+        utils::parse_import_section(self, imports, section)?;
+        self.add_imports(imports);
+        Ok(())
+    }
+
+    /// Adds the imports if the module has none.
+    fn intersperse_section_hook(
+        &mut self,
+        module: &mut Module,
+        _: Option<SectionId>,
+        before: Option<SectionId>,
+    ) -> Result<()> {
+        if !self.has_imports && !matches!(before, Some(SectionId::Type | SectionId::Import)) {
+            let mut imports = ImportSection::new();
+            self.add_imports(&mut imports);
+            module.section(&imports);
+        }
+        Ok(())
+    }
+
+    fn function_index(&mut self, function: u32) -> Result<u32> {
+        let is_own = function >= self.imported && self.ty.is_some();
+        Ok(if is_own { function + ADDED.len() as u32 } else { function })
+    }
+
+    fn instruction<'a>(&mut self, operator: Operator<'a>) -> Result<Instruction<'a>> {
+        match operator {
+            Operator::MemoryCopy { dst_mem: 0, src_mem: 0 } => Ok(Instruction::Call(self.imported)),
+            Operator::MemoryFill { mem: 0 } => Ok(Instruction::Call(self.imported + 1)),
+            other => utils::instruction(self, other),
+        }
+    }
+}

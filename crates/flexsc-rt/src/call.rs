@@ -1,0 +1,187 @@
+//! A system call as it is posted: number, arguments, and what it may wait for.
+
+use std::os::fd::RawFd;
+
+/// Who executes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Executor {
+    /// The owner of the pages, at [`Pages::wait`](crate::Pages::wait).
+    InPlace,
+    /// A syscall thread (section 3.2.1).
+    Threads,
+}
+
+/// What a call may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Waits {
+    /// For a disk at most. Any executor may make the call; the cheapest one does.
+    Bounded,
+    /// For a descriptor to be ready. The call returns `EAGAIN` (or `EINPROGRESS`) if it is not, and
+    /// is then repeated when it is. No thread waits.
+    Ready(RawFd, Direction),
+    /// For a descriptor to be ready. The call is made once it is, and does not block then.
+    AfterReady(RawFd, Direction),
+    /// For a descriptor to be ready, but the call itself blocks, so a syscall thread makes it once
+    /// the descriptor is ready.
+    ReadyThenBlocks(RawFd, Direction),
+    /// For anything, for ever. A syscall thread makes the call and waits.
+    Indefinitely,
+}
+
+/// The direction of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Until it is readable.
+    Read,
+    /// Until it is writable.
+    Write,
+}
+
+/// The kind of object that a call is about, for the choice of its executor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Not known, or none.
+    #[default]
+    Unknown,
+    /// A file or directory on a disk.
+    Disk,
+    /// A file or directory in memory (tmpfs, proc, sys, ...).
+    Memory,
+    /// A socket.
+    Socket,
+    /// A pipe.
+    Pipe,
+    /// A device.
+    Device,
+    /// Another object with a descriptor (eventfd, epoll, ...).
+    Other,
+}
+
+impl Kind {
+    pub(crate) const COUNT: usize = 7;
+}
+
+/// A system call of any number (figure 2).
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    pub(crate) number: u32,
+    pub(crate) args: [usize; 6],
+    pub(crate) waits: Waits,
+    pub(crate) kind: Kind,
+    pub(crate) pinned: Option<Executor>,
+    pub(crate) uncancellable: bool,
+}
+
+impl Call {
+    /// Describes a call that may wait for anything. An unknown number gives `ENOSYS`.
+    ///
+    /// Calls that act on the calling thread are executed in place, whatever they wait for; see
+    /// [`Call::acts_on_the_calling_thread`].
+    pub fn new(number: libc::c_long, args: [usize; 6]) -> Self {
+        // The kernel knows no number beyond 32 bits, and has none for the highest.
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        let pinned = is_about_the_calling_thread(number).then_some(Executor::InPlace);
+        Call {
+            number,
+            args,
+            waits: Waits::Indefinitely,
+            kind: Kind::Unknown,
+            pinned,
+            uncancellable: false,
+        }
+    }
+
+    /// Describes a call that waits for a disk at most.
+    pub fn bounded(number: libc::c_long, args: [usize; 6]) -> Self {
+        Call::new(number, args).waits(Waits::Bounded)
+    }
+
+    /// Has a cancellation of the call no effect, as its effect is needed.
+    pub fn uncancellable(mut self) -> Self {
+        self.uncancellable = true;
+        self
+    }
+
+    /// Returns whether the call is on the list of those that read or change state of the calling
+    /// thread.
+    pub fn acts_on_the_calling_thread(&self) -> bool {
+        is_about_the_calling_thread(self.number)
+    }
+
+    /// Sets what the call may wait for.
+    pub fn waits(mut self, waits: Waits) -> Self {
+        self.waits = waits;
+        self
+    }
+
+    /// Sets the kind of object.
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Pins the executor, instead of the choice by cost. A pinned call does not wait for readiness
+    /// first. Calls about the calling thread stay in place.
+    pub fn pinned(mut self, executor: Executor) -> Self {
+        if !is_about_the_calling_thread(self.number) {
+            self.pinned = Some(executor);
+        }
+        self
+    }
+}
+
+/// Returns whether a call reads or changes state of the calling thread, so that it would have
+/// another meaning on a syscall thread.
+pub(crate) fn is_about_the_calling_thread(number: u32) -> bool {
+    OWN_THREAD.contains(&libc::c_long::from(number))
+}
+
+/// Calls about the calling thread: its identity, signal mask and alternate stack, scheduling,
+/// credentials (which are a thread's own in Linux), namespaces, memory policy, robust list, stack,
+/// tracing; and those that end it or copy it.
+#[rustfmt::skip]
+const OWN_THREAD: &[libc::c_long] = &[
+    libc::SYS_gettid, libc::SYS_set_tid_address, libc::SYS_set_robust_list, libc::SYS_rseq,
+    libc::SYS_rt_sigprocmask, libc::SYS_rt_sigpending, libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigreturn, libc::SYS_sigaltstack,
+    libc::SYS_sched_yield, libc::SYS_getcpu,
+    libc::SYS_prctl, libc::SYS_seccomp, libc::SYS_personality, libc::SYS_getrusage,
+    libc::SYS_capget, libc::SYS_capset, libc::SYS_setuid, libc::SYS_setgid, libc::SYS_setreuid,
+    libc::SYS_setregid, libc::SYS_setresuid, libc::SYS_setresgid, libc::SYS_setfsuid,
+    libc::SYS_setfsgid, libc::SYS_setgroups, libc::SYS_unshare, libc::SYS_setns,
+    libc::SYS_sched_setaffinity, libc::SYS_sched_getaffinity, libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam, libc::SYS_sched_setattr, libc::SYS_setpriority, libc::SYS_ioprio_set,
+    libc::SYS_set_mempolicy, libc::SYS_get_mempolicy, libc::SYS_restart_syscall,
+    libc::SYS_clone, libc::SYS_clone3, libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace,
+    #[cfg(target_arch = "x86_64")] libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")] libc::SYS_vfork,
+    #[cfg(target_arch = "x86_64")] libc::SYS_pause,
+    #[cfg(target_arch = "x86_64")] libc::SYS_arch_prctl,
+    #[cfg(target_arch = "x86_64")] libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")] libc::SYS_iopl,
+];
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_about_the_thread_cannot_be_pinned_elsewhere() {
+        let call = Call::new(libc::SYS_gettid, [0; 6]).pinned(Executor::Threads);
+        assert!(call.acts_on_the_calling_thread());
+        assert_eq!(call.pinned, Some(Executor::InPlace));
+        let call = Call::bounded(libc::SYS_getpid, [0; 6]);
+        assert_eq!(call.pinned, None);
+        assert_eq!(call.pinned(Executor::Threads).pinned, Some(Executor::Threads));
+    }
+
+    #[test]
+    fn numbers_beyond_32_bits_are_unknown_ones() {
+        assert_eq!(Call::new(-1, [0; 6]).number, u32::MAX);
+        assert_eq!(Call::new(1 << 32, [0; 6]).number, u32::MAX);
+    }
+}

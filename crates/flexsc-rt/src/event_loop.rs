@@ -1,0 +1,244 @@
+//! libflexsc: an event loop in which each call has a callback (section 4).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+use std::{fmt, io, mem};
+
+use crate::error::Error;
+use crate::operation::Operation;
+use crate::pages::{Config, Counters, EntryId, Pages, Scratch};
+
+/// Posts operations, and calls their callbacks when they have completed.
+///
+/// Calls are executed after all callbacks of a turn have run, so callbacks make batches. A callback
+/// may post several calls, and a call need not have a callback ([`EventLoop::post_silently`]).
+pub struct EventLoop {
+    pages: Pages,
+    posted: Box<[Option<Box<dyn Posted>>]>,
+    /// Calls that wait for a free entry, as many as there are entries at most.
+    delayed: VecDeque<Box<dyn Delayed>>,
+    stopped: bool,
+}
+
+/// An operation that was not posted, as the pages are full. It is given back.
+pub struct Refused<O, F> {
+    /// The operation.
+    pub operation: O,
+    /// Its callback.
+    pub callback: F,
+}
+
+impl<O, F> fmt::Debug for Refused<O, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Refused: all syscall entries are busy")
+    }
+}
+
+/// An operation in flight, and what follows it.
+trait Posted {
+    fn complete(self: Box<Self>, events: &mut EventLoop, result: io::Result<usize>, index: usize);
+
+    /// Drops the result, for which there is no one.
+    fn discard(self: Box<Self>, result: io::Result<usize>, scratch: &Scratch);
+}
+
+/// An operation that waits for a free entry.
+trait Delayed {
+    /// Posts it. Returns whether there was an entry.
+    fn post(&mut self, events: &mut EventLoop) -> bool;
+}
+
+struct WithCallback<O, F> {
+    operation: O,
+    callback: F,
+}
+
+impl<O, F> Posted for WithCallback<O, F>
+where
+    O: Operation,
+    F: FnOnce(&mut EventLoop, O::Output),
+{
+    fn complete(self: Box<Self>, events: &mut EventLoop, result: io::Result<usize>, index: usize) {
+        let WithCallback { operation, callback } = *self;
+        // SAFETY: the call has ended, and no other was posted since.
+        let output = operation.finish(result, unsafe { &*events.pages.scratch(index) });
+        callback(events, output);
+    }
+
+    fn discard(self: Box<Self>, result: io::Result<usize>, scratch: &Scratch) {
+        drop(self.operation.finish(result, scratch));
+    }
+}
+
+impl<O, F> Delayed for Option<WithCallback<O, F>>
+where
+    O: Operation,
+    F: FnOnce(&mut EventLoop, O::Output) + 'static,
+{
+    fn post(&mut self, events: &mut EventLoop) -> bool {
+        let Some(WithCallback { operation, callback }) = self.take() else { return true };
+        match events.post(operation, callback) {
+            Ok(_) => true,
+            Err(Refused { operation, callback }) => {
+                *self = Some(WithCallback { operation, callback });
+                false
+            }
+        }
+    }
+}
+
+impl EventLoop {
+    /// Registers pages for the loop (`flexsc_init`).
+    ///
+    /// # Errors
+    /// As [`Pages::register`].
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let pages = Pages::register(config)?;
+        let posted = (0..pages.entries()).map(|_| None).collect();
+        let delayed = VecDeque::with_capacity(pages.entries());
+        Ok(EventLoop { pages, posted, delayed, stopped: false })
+    }
+
+    /// Posts an operation. The callback gets its output.
+    ///
+    /// # Errors
+    /// If every entry that it may use is busy.
+    pub fn post<O: Operation, F>(
+        &mut self,
+        mut operation: O,
+        callback: F,
+    ) -> Result<EntryId, Refused<O, F>>
+    where
+        F: FnOnce(&mut EventLoop, O::Output) + 'static,
+    {
+        // SAFETY: the loop keeps the operation until it has completed, or forgets it.
+        match unsafe { self.pages.post_operation(&mut operation) } {
+            Ok(id) => {
+                self.posted[id.index()] = Some(Box::new(WithCallback { operation, callback }));
+                Ok(id)
+            }
+            Err(_) => Err(Refused { operation, callback }),
+        }
+    }
+
+    /// Posts an operation, or delays it until an entry is free (section 7). Delayed operations are
+    /// posted in order.
+    ///
+    /// # Errors
+    /// If as many operations are delayed as there are entries.
+    pub fn post_or_delay<O: Operation, F>(
+        &mut self,
+        operation: O,
+        callback: F,
+    ) -> Result<(), Refused<O, F>>
+    where
+        F: FnOnce(&mut EventLoop, O::Output) + 'static,
+    {
+        let refused = if self.delayed.is_empty() {
+            match self.post(operation, callback) {
+                Ok(_) => return Ok(()),
+                Err(refused) => refused,
+            }
+        } else {
+            Refused { operation, callback }
+        };
+        if self.delayed.len() >= self.posted.len() {
+            return Err(refused);
+        }
+        let Refused { operation, callback } = refused;
+        self.delayed.push_back(Box::new(Some(WithCallback { operation, callback })));
+        Ok(())
+    }
+
+    /// Posts or delays an operation whose output is of no interest.
+    ///
+    /// # Errors
+    /// As [`EventLoop::post_or_delay`].
+    pub fn post_silently<O: Operation>(&mut self, operation: O) -> Result<(), O> {
+        self.post_or_delay(operation, |_, _| {}).map_err(|refused| refused.operation)
+    }
+
+    /// Requests cancellation of a call (section 4.2). Its callback follows in any case: with the
+    /// error `EINTR`, or with the call's result, if that came first.
+    pub fn cancel(&mut self, id: EntryId) {
+        self.pages.cancel(id);
+    }
+
+    /// Runs callbacks until no call is outstanding, or [`EventLoop::stop`] was called
+    /// (`flexsc_main_loop`). After a panic of a callback it can be called again.
+    ///
+    /// # Errors
+    /// As [`Pages::wait`].
+    pub fn run(&mut self) -> Result<(), Error> {
+        self.stopped = false;
+        while !self.stopped && (self.pages.outstanding() > 0 || !self.delayed.is_empty()) {
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+
+    /// Executes the posted calls, waits for a completion, and runs the callbacks.
+    ///
+    /// # Errors
+    /// As [`Pages::wait`].
+    pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.post_delayed();
+        self.pages.wait(timeout)?;
+        while !self.stopped
+            && let Some(completion) = self.pages.next()
+        {
+            let index = completion.id.index();
+            if let Some(posted) = self.posted[index].take() {
+                posted.complete(self, completion.result, index);
+            }
+        }
+        Ok(())
+    }
+
+    fn post_delayed(&mut self) {
+        // Those that stay keep their order.
+        let mut delayed = mem::take(&mut self.delayed);
+        while let Some(first) = delayed.front_mut() {
+            if !first.post(self) {
+                break;
+            }
+            delayed.pop_front();
+        }
+        self.delayed = delayed;
+    }
+
+    /// Lets [`EventLoop::run`] return after the present callback.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Returns the number of calls that were posted and have not completed.
+    pub fn outstanding(&self) -> usize {
+        self.pages.outstanding()
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> Counters {
+        self.pages.counters()
+    }
+}
+
+impl fmt::Debug for EventLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventLoop").field("pages", &self.pages).finish_non_exhaustive()
+    }
+}
+
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        let posted = &mut self.posted;
+        let ended = self.pages.shut_down_with(|completion, scratch| {
+            if let Some(posted) = posted[completion.id.index()].take() {
+                posted.discard(completion.result, scratch);
+            }
+        });
+        if !ended {
+            mem::forget(mem::take(&mut self.posted));
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Calls as futures, under any executor.
+//!
+//! No thread drives the pages. The first future that is pending becomes the driver: it wakes its own
+//! task, so that it is polled again after all tasks that are ready. By then these have posted their
+//! calls, and the driver has them executed in one batch. While all tasks wait, a thread waits for
+//! the pages and wakes the driver.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use std::{fmt, io, mem};
+
+use crate::error::{Busy, Error};
+use crate::notifier::Notifier;
+use crate::operation::Operation;
+use crate::pages::{Config, Counters, EntryId, Pages, Scratch};
+
+/// Pages whose calls are futures. A clone is another handle.
+///
+/// It belongs to one thread, as the tasks that use it do: spawn them on a local executor, such as
+/// tokio's `LocalSet`. A task that is woken must poll one of its pending futures, or drop them: it may
+/// be the one that has the others' calls executed.
+#[derive(Clone)]
+pub struct Runtime(Rc<RefCell<Inner>>);
+
+struct Inner {
+    pages: Pages,
+    slots: Box<[Slot]>,
+    /// Entries of futures that wait, in no order.
+    waiting: Vec<u32>,
+    /// Tasks that wait for a free entry.
+    throttled: VecDeque<Waker>,
+    /// The future that has calls executed, and its task.
+    driver: Option<(u64, Waker)>,
+    next_future: u64,
+    /// The notifier waits for the driver.
+    parked: bool,
+    /// In a child of fork(2) nothing completes.
+    in_child: bool,
+    notifier: Option<Notifier>,
+}
+
+/// Drops an operation whose future is gone.
+type Discard = Box<dyn FnOnce(io::Result<usize>, &Scratch)>;
+
+/// The future of an entry.
+#[derive(Default)]
+struct Slot {
+    waker: Option<Waker>,
+    done: bool,
+    /// Its index in `waiting`.
+    position: usize,
+    discard: Option<Discard>,
+}
+
+impl Runtime {
+    /// Registers pages for futures.
+    ///
+    /// # Errors
+    /// As [`Pages::register`].
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let pages = Pages::register(config)?;
+        let slots: Box<[Slot]> = (0..pages.entries()).map(|_| Slot::default()).collect();
+        Ok(Runtime(Rc::new(RefCell::new(Inner {
+            waiting: Vec::with_capacity(slots.len()),
+            throttled: VecDeque::new(),
+            driver: None,
+            next_future: 0,
+            parked: false,
+            in_child: false,
+            notifier: None,
+            slots,
+            pages,
+        }))))
+    }
+
+    /// Returns the future of an operation. In a child of fork(2) its result is an error. Its call is posted at the first poll; while all entries
+    /// are busy, the future waits.
+    ///
+    /// A future that is dropped cancels its call. The memory of the call stays until it has ended.
+    pub fn call<O: Operation>(&self, operation: O) -> CallFuture<O> {
+        let mut inner = self.0.borrow_mut();
+        inner.next_future += 1;
+        let number = inner.next_future;
+        CallFuture { runtime: self.clone(), number, state: State::Unposted(operation) }
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> Counters {
+        self.0.borrow().pages.counters()
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("pages", &self.0.borrow().pages).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Posts the operation of a future.
+    fn post<O: Operation>(&mut self, operation: &mut O) -> Result<EntryId, Busy> {
+        // SAFETY: the future keeps the operation until it has completed, or leaves it to the slot,
+        // which keeps it until then. A future that is forgotten never frees it.
+        let id = unsafe { self.pages.post_operation(operation) }?;
+        let slot = &mut self.slots[id.index()];
+        slot.done = false;
+        slot.position = self.waiting.len();
+        self.waiting.push(id.index() as u32);
+        if mem::take(&mut self.parked)
+            && let Some((_, waker)) = &self.driver
+        {
+            waker.wake_by_ref();
+        }
+        Ok(id)
+    }
+
+    /// Removes an entry from those that wait.
+    fn ended(&mut self, index: usize) {
+        let position = self.slots[index].position;
+        self.waiting.swap_remove(position);
+        if let Some(moved) = self.waiting.get(position) {
+            self.slots[*moved as usize].position = position;
+        }
+    }
+
+    /// Makes a pending future the driver, or lets the driver go on. Another future of the driver's
+    /// task takes its part, unless it has `just_posted` its call.
+    fn drive(&mut self, number: u64, waker: &Waker, just_posted: bool) {
+        match &mut self.driver {
+            None => {
+                self.driver = Some((number, waker.clone()));
+                // After all tasks that are ready now.
+                waker.wake_by_ref();
+            }
+            Some((driver, of_driver))
+                if *driver == number || (!just_posted && of_driver.will_wake(waker)) =>
+            {
+                *driver = number;
+                of_driver.clone_from(waker);
+                if mem::take(&mut self.parked) {
+                    self.pages.end_of_sleep();
+                }
+                if self.turn() {
+                    waker.wake_by_ref();
+                } else {
+                    self.park(waker);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Has posted calls executed, and wakes the tasks whose calls have ended. Returns whether any
+    /// has.
+    fn turn(&mut self) -> bool {
+        let waited = self.pages.wait(Some(Duration::ZERO));
+        self.in_child |= matches!(waited, Err(Error::InChild));
+        let mut any = false;
+        while let Some(index) = self.pages.next_done() {
+            any = true;
+            let index = index as usize;
+            if let Some(discard) = self.slots[index].discard.take() {
+                let completion = self.pages.take(index as u32);
+                // SAFETY: the call has ended, and no other was posted since.
+                discard(completion.result, unsafe { &*self.pages.scratch(index) });
+                self.wake_throttled();
+                continue;
+            }
+            self.ended(index);
+            self.slots[index].done = true;
+            if let Some(waker) = self.slots[index].waker.take() {
+                waker.wake();
+            }
+        }
+        any
+    }
+
+    /// Lets a thread wait until something has completed.
+    fn park(&mut self, waker: &Waker) {
+        if !self.pages.prepare_to_sleep() {
+            waker.wake_by_ref();
+            return;
+        }
+        if self.notifier.is_none() {
+            self.notifier = Notifier::start(self.pages.sleep_fd()).ok();
+        }
+        match &self.notifier {
+            Some(notifier) => {
+                notifier.watch(waker.clone());
+                self.parked = true;
+            }
+            // Without a thread, the task polls.
+            None => waker.wake_by_ref(),
+        }
+    }
+
+    /// Lets another future be the driver.
+    fn hand_over(&mut self, number: u64) {
+        if self.driver.as_ref().is_none_or(|(driver, _)| *driver != number) {
+            return;
+        }
+        self.driver = None;
+        if mem::take(&mut self.parked) {
+            self.pages.end_of_sleep();
+        }
+        let first =
+            self.waiting.first().and_then(|index| self.slots[*index as usize].waker.as_ref());
+        match first {
+            Some(waker) => waker.wake_by_ref(),
+            None => self.wake_throttled(),
+        }
+    }
+
+    /// Wakes a task that waits for a free entry.
+    fn wake_throttled(&mut self) {
+        if let Some(waker) = self.throttled.pop_front() {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Futures hold the runtime, so all that is in flight has been given to the slots.
+        let slots = &mut self.slots;
+        let ended = self.pages.shut_down_with(|completion, scratch| {
+            if let Some(discard) = slots[completion.id.index()].discard.take() {
+                discard(completion.result, scratch);
+            }
+        });
+        if !ended {
+            mem::forget(mem::take(&mut self.slots));
+        }
+    }
+}
+
+/// The future of a call; see [`Runtime::call`].
+#[must_use = "the call is posted when the future is polled"]
+pub struct CallFuture<O: Operation> {
+    runtime: Runtime,
+    number: u64,
+    state: State<O>,
+}
+
+enum State<O> {
+    Unposted(O),
+    Posted(EntryId, O),
+    Done,
+}
+
+// The memory of an operation does not move with it, so nothing is pinned.
+impl<O: Operation> Unpin for CallFuture<O> {}
+
+impl<O: Operation> Future for CallFuture<O> {
+    type Output = O::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
+        let this = self.get_mut();
+        let mut inner = this.runtime.0.borrow_mut();
+        let waker = context.waker();
+        let just_posted = matches!(this.state, State::Unposted(_));
+        this.state = match mem::replace(&mut this.state, State::Done) {
+            State::Unposted(mut operation) => match inner.post(&mut operation) {
+                Ok(id) => State::Posted(id, operation),
+                Err(Busy) => {
+                    this.state = State::Unposted(operation);
+                    if !inner.throttled.iter().any(|throttled| throttled.will_wake(waker)) {
+                        inner.throttled.push_back(waker.clone());
+                    }
+                    inner.drive(this.number, waker, false);
+                    return Poll::Pending;
+                }
+            },
+            state => state,
+        };
+        let State::Posted(id, _) = &this.state else {
+            panic!("the future was polled after it had completed");
+        };
+        let index = id.index();
+        if !inner.slots[index].done {
+            inner.slots[index].waker = Some(waker.clone());
+            inner.drive(this.number, waker, just_posted);
+            if inner.in_child
+                && let State::Posted(_, operation) = mem::replace(&mut this.state, State::Done)
+            {
+                let error = io::Error::other(Error::InChild);
+                // SAFETY: the entry is a copy, to which no kernel writes.
+                let scratch = unsafe { &*inner.pages.scratch(index) };
+                return Poll::Ready(operation.finish(Err(error), scratch));
+            }
+            if !inner.slots[index].done {
+                return Poll::Pending;
+            }
+        }
+        let State::Posted(_, operation) = mem::replace(&mut this.state, State::Done) else {
+            unreachable!("it was checked above");
+        };
+        let output = inner.finish(index, operation);
+        inner.hand_over(this.number);
+        Poll::Ready(output)
+    }
+}
+
+impl Inner {
+    /// Takes the result of a call that has ended.
+    fn finish<O: Operation>(&mut self, index: usize, operation: O) -> O::Output {
+        let completion = self.pages.take(index as u32);
+        // SAFETY: the call has ended, and no other was posted since.
+        let scratch = unsafe { &*self.pages.scratch(index) };
+        let output = operation.finish(completion.result, scratch);
+        self.wake_throttled();
+        output
+    }
+}
+
+impl<O: Operation> Drop for CallFuture<O> {
+    fn drop(&mut self) {
+        let mut inner = self.runtime.0.borrow_mut();
+        match mem::replace(&mut self.state, State::Done) {
+            State::Posted(id, operation) if inner.slots[id.index()].done => {
+                drop(inner.finish(id.index(), operation));
+            }
+            State::Posted(id, operation) => {
+                inner.pages.cancel(id);
+                inner.ended(id.index());
+                let slot = &mut inner.slots[id.index()];
+                slot.waker = None;
+                slot.discard =
+                    Some(Box::new(move |result, scratch| drop(operation.finish(result, scratch))));
+            }
+            State::Unposted(_) | State::Done => {}
+        }
+        inner.hand_over(self.number);
+    }
+}
+
+impl<O: Operation> fmt::Debug for CallFuture<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Unposted(_) => "unposted",
+            State::Posted(..) => "posted",
+            State::Done => "done",
+        };
+        f.debug_struct("CallFuture").field("state", &state).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,169 @@
+//! Interrupts the system call of a syscall thread by a signal (section 4.2).
+//!
+//! A signal must not reach the thread in a later call than the one that it is for. So the thread
+//! that signals holds the target in its call meanwhile ([`Serving`]), and a thread that was
+//! signalled waits for the signal before it goes on. A signal that comes too early, before the call
+//! has begun to wait, is lost; the heartbeat repeats it.
+
+use std::cell::Cell;
+use std::io;
+use std::mem;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use crate::entry::{Entry, Status};
+use crate::error::Error;
+
+/// In [`Serving::entry`], while the thread is being signalled.
+const SIGNALLING: u32 = 1 << 31;
+
+/// The call that a thread makes.
+#[derive(Debug, Default)]
+pub(crate) struct Serving {
+    /// Number of the entry plus one; 0 between calls.
+    entry: AtomicU32,
+    thread_id: AtomicI32,
+    sent: AtomicU32,
+    handled: AtomicU32,
+}
+
+thread_local! {
+    /// The number of handled signals of a syscall thread.
+    static HANDLED: Cell<*const AtomicU32> = const { Cell::new(ptr::null()) };
+}
+
+extern "C" fn handle(_signal: i32) {
+    // SAFETY: a thread that sets it, sets it to a counter that outlives the thread.
+    if let Some(handled) = unsafe { HANDLED.get().as_ref() } {
+        handled.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The signal: one that programs rarely use, and that no library reserves.
+pub(crate) fn signal() -> i32 {
+    libc::SIGRTMAX() - 3
+}
+
+/// Installs the handler, once for the process.
+pub(crate) fn install() -> Result<(), Error> {
+    static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
+    let installed = INSTALLED.get_or_init(|| {
+        // SAFETY: plain C structures; the handler only increments a counter.
+        unsafe {
+            let mut former: libc::sigaction = mem::zeroed();
+            if libc::sigaction(signal(), ptr::null(), &mut former) != 0 {
+                return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
+            }
+            if former.sa_sigaction != libc::SIG_DFL {
+                return Err(0);
+            }
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = handle as *const () as usize;
+            // Without SA_RESTART, so that calls end.
+            if libc::sigaction(signal(), &action, ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
+            }
+        }
+        Ok(())
+    });
+    match installed {
+        Ok(()) => Ok(()),
+        Err(0) => Err(Error::SignalInUse(signal())),
+        Err(errno) => {
+            Err(Error::System("install a signal handler", io::Error::from_raw_os_error(*errno)))
+        }
+    }
+}
+
+impl Serving {
+    /// Prepares the calling thread, which serves entries from now on.
+    ///
+    /// # Safety
+    /// `self` outlives the thread.
+    pub(crate) unsafe fn enter_thread(&self) {
+        HANDLED.set(&self.handled);
+        self.entry.store(0, Ordering::Relaxed);
+        self.sent.store(self.handled.load(Ordering::Relaxed), Ordering::Relaxed);
+        // SAFETY: plain C structures and calls without effect on memory of others.
+        unsafe {
+            // The application's signals are for its own threads.
+            let mut signals: libc::sigset_t = mem::zeroed();
+            libc::sigfillset(&mut signals);
+            for unblocked in
+                [signal(), libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP]
+            {
+                libc::sigdelset(&mut signals, unblocked);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &signals, ptr::null_mut());
+            self.thread_id.store(libc::gettid(), Ordering::Release);
+        }
+    }
+
+    /// Returns the entry that the thread serves.
+    pub(crate) fn entry(&self) -> Option<u32> {
+        (self.entry.load(Ordering::Acquire) & !SIGNALLING).checked_sub(1)
+    }
+
+    /// Begins a call.
+    #[inline]
+    pub(crate) fn begin(&self, entry: u32) {
+        self.entry.store(entry + 1, Ordering::Release);
+    }
+
+    /// Ends a call. Returns when no signal is on its way.
+    #[inline]
+    pub(crate) fn end(&self, entry: u32) {
+        while self
+            .entry
+            .compare_exchange_weak(entry + 1, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
+        }
+        // The signal is pending, so this loop ends at its first system call at the latest.
+        while self.sent.load(Ordering::Relaxed) != self.handled.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Signals the thread if it is in the call of an entry that is to be interrupted.
+    pub(crate) fn interrupt(&self, index: u32, entry: &Entry) {
+        let (serving, order) = (index + 1, (Ordering::AcqRel, Ordering::Relaxed));
+        if self.entry.compare_exchange(serving, serving | SIGNALLING, order.0, order.1).is_err() {
+            return;
+        }
+        // Now the thread stays in this call.
+        if entry.status() != Status::Cancel {
+            self.entry.store(serving, Ordering::Release);
+            return;
+        }
+        // SAFETY: the signal has a handler. The thread cannot end before `entry` is reset.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_tgkill,
+                libc::getpid(),
+                self.thread_id.load(Ordering::Acquire),
+                signal(),
+            )
+        };
+        if sent == 0 {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        self.entry.store(serving, Ordering::Release);
+    }
+
+    /// Forgets the call of a dead thread, of which another one takes the number.
+    pub(crate) fn begin_again(&self) {
+        self.entry.store(0, Ordering::Release);
+    }
+
+    /// Returns whether the thread is gone although it serves an entry. The kernel ends a thread
+    /// alone for seccomp(2), or if a posted call is exit(2).
+    pub(crate) fn is_dead(&self) -> bool {
+        let id = self.thread_id.load(Ordering::Acquire);
+        // SAFETY: signal 0 only checks that the thread exists.
+        let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, 0) };
+        found != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    }
+}

@@ -1,0 +1,119 @@
+//! Exception-less system calls on a stock kernel, after L. Soares and M. Stumm, *Exception-Less
+//! System Calls for Event-Driven Servers* (USENIX ATC 2011).
+//!
+//! A program posts system calls to entries in shared memory, and goes on. When it has nothing else
+//! to do it waits; then the calls are executed in one batch. Any system call can be posted.
+//!
+//! - [`Pages`] are the entries: post, wait, take completions, cancel. For authors of libraries.
+//! - [`operations`] are typed system calls that own their memory.
+//! - [`EventLoop`] is the paper's libflexsc: each call has a callback.
+//! - [`Runtime`] makes each call a future, under any executor.
+//!
+//! # Executors
+//!
+//! The paper's syscall threads are part of its kernel. Here, whoever is cheapest executes a call:
+//!
+//! - **In place** ([`Executor::InPlace`]): the owner of the pages, at the next wait, in one run for
+//!   all posted calls. An entry costs a few nanoseconds beside the call.
+//! - **Syscall threads** ([`Executor::Threads`]): for calls that block. At most one per core is
+//!   active. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
+//!   take longer than a bound, counts their threads as blocked, and wakes others.
+//! - Calls that wait for a descriptor need no thread: they wait in an epoll set, and are made in
+//!   place when it is ready. So 10,000 reads of idle sockets occupy no thread.
+//!
+//! Which executor makes a bounded call is learnt from measured costs, for each number, kind of
+//! object and batch depth; [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it.
+//! Calls about the calling thread (gettid(2), prctl(2), sigprocmask(2), ...) are made in place.
+//!
+//! # When it helps
+//!
+//! It helps programs that have many calls to make and cannot wait for each, above all where some of
+//! them block. It does not make a single call cheaper: executed in place, a call enters the kernel
+//! once, as without this crate. A program that makes one bounded call at a time should make it.
+//!
+//! # Ownership
+//!
+//! One thread registers pages and owns them; they cannot be sent to another. `status` says who may
+//! touch an entry:
+//!
+//! | status | the entry belongs to | it ends by |
+//! |---|---|---|
+//! | free | the owner | the owner fills it in (release) |
+//! | submitted | the owner, until its bit in the page's mask is set; then who clears that bit | a claim: one atomic `and`, by a thread or by the owner (acquire) |
+//! | busy | the executor | the result (release), or the owner's cancel |
+//! | cancel | the executor | the result |
+//! | done | the owner | the owner takes the result |
+//!
+//! The kernel uses the memory of a call until its completion was taken. Typed operations own it; an
+//! [`EventLoop`] or [`Runtime`] that is dropped cancels what is in flight, waits two seconds, and
+//! then leaks memory that the kernel may still use.
+//!
+//! # The paper, and this crate
+//!
+//! | concept | section | type here | what differs, and why |
+//! |---|---|---|---|
+//! | syscall page, entry of 64 bytes | 3.1.1, figure 2 | [`Pages`] | one field more, the thread that serves the entry, in place of the number of arguments |
+//! | `flexsc_register` | 3.2 | [`Pages::register`] | threads start on demand, not one for each entry |
+//! | `flexsc_wait` | 3.2 | [`Pages::wait`] | also executes calls in place |
+//! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core and *registration*: one register per program gives the paper's rule |
+//! | a thread that blocks wakes the next | 3.2.1 | [`Config::heartbeat`] | by time, as user space is not notified |
+//! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
+//! | many syscall threads | 3.2.1, 7 | [`Waits::Ready`] | calls that wait for a descriptor share one epoll set |
+//! | linear scan | 7 | `completions.rs` | the "outgoing queue" that section 7 proposes: a completion costs the same whatever is outstanding |
+//! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others |
+//! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
+//! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
+//! | no completion notification | 4 | | the same: completions are found by polling, after the callbacks |
+//!
+//! # Decisions
+//!
+//! - **Full pages**: [`Busy`]; [`EventLoop::post_or_delay`] delays the call, futures wait.
+//! - **A panic in a callback** passes through [`EventLoop::run`], which can be called again.
+//! - **fork(2)**: in a child, the parent's pages execute nothing and return [`Error::InChild`].
+//! - **A closed descriptor**: a [`Descriptor`] stays open until the calls on it have ended. For a
+//!   raw call, see [`Pages::post`].
+//! - **A syscall thread that dies**, by seccomp(2) or a posted exit(2): its call has the error
+//!   `EOWNERDEAD`; another thread takes over the other calls.
+//! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, so
+//!   handlers run in the program's own threads.
+//!
+//! Not provided yet: an executor over a ring, core specialisation, and green threads.
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("flexsc-rt passes offsets in registers of 64 bits, and needs Linux");
+
+mod bell;
+mod call;
+mod choice;
+mod completions;
+mod descriptor;
+mod entry;
+mod error;
+mod event_loop;
+mod future;
+mod interrupt;
+#[cfg(all(test, loom))]
+mod models;
+mod notifier;
+mod operation;
+pub mod operations;
+mod page;
+mod pages;
+mod raw;
+mod readiness;
+mod shared;
+mod sync;
+mod threads;
+
+pub use call::{Call, Direction, Executor, Kind, Waits};
+pub use descriptor::Descriptor;
+pub use error::{Busy, Error};
+pub use event_loop::{EventLoop, Refused};
+pub use future::{CallFuture, Runtime};
+pub use operation::Operation;
+pub use pages::{Completion, Config, Counters, EntryId, Pages, Scratch};
+
+/// Tests the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

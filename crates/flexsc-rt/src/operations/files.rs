@@ -1,0 +1,398 @@
+//! Files and directories.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+
+use super::buffer::Bytes;
+use super::{done, filled, number, room};
+use crate::call::{Call, Direction};
+use crate::descriptor::Descriptor;
+use crate::operation::{Operation, Owned};
+use crate::pages::Scratch;
+
+/// A path, and the directory at which it begins.
+#[derive(Clone, Debug)]
+pub struct PathAt {
+    directory: Option<Descriptor>,
+    path: CString,
+}
+
+impl PathAt {
+    /// Returns a path relative to a directory.
+    pub fn new(directory: &Descriptor, path: CString) -> Self {
+        PathAt { directory: Some(directory.clone()), path }
+    }
+
+    fn args(&self) -> (usize, usize) {
+        let directory = self.directory.as_ref().map_or(libc::AT_FDCWD, Descriptor::number);
+        (directory as usize, self.path.as_ptr() as usize)
+    }
+}
+
+impl From<CString> for PathAt {
+    /// A path relative to the working directory.
+    fn from(path: CString) -> Self {
+        PathAt { directory: None, path }
+    }
+}
+
+impl From<&CStr> for PathAt {
+    /// A path relative to the working directory.
+    fn from(path: &CStr) -> Self {
+        PathAt { directory: None, path: path.to_owned() }
+    }
+}
+
+/// A call on a path: number, and two arguments after the path.
+fn on_path<O: 'static>(
+    path: impl Into<PathAt>,
+    call: libc::c_long,
+    [c, d]: [usize; 2],
+    finish: impl FnOnce(PathAt, io::Result<usize>, &Scratch) -> O + 'static,
+) -> impl Operation<Output = O> {
+    // SAFETY: the path ends with a zero byte and lies on the heap; the other arguments are numbers.
+    unsafe {
+        let prepare = move |path: &mut PathAt, _: &mut Scratch| {
+            let (directory, path) = path.args();
+            Call::bounded(call, [directory, path, c, d, 0, 0])
+        };
+        Owned::new(path.into(), prepare, finish)
+    }
+}
+
+/// A call on a file: number, and three arguments after the descriptor.
+fn on_file(
+    file: &Descriptor,
+    call: libc::c_long,
+    [b, c, d]: [usize; 3],
+) -> impl Operation<Output = io::Result<()>> {
+    // SAFETY: the arguments are numbers.
+    unsafe {
+        let prepare = move |file: &mut Descriptor, _: &mut Scratch| {
+            Call::bounded(call, [file.arg(), b, c, d, 0, 0]).kind(file.known_kind())
+        };
+        Owned::new(file.clone(), prepare, done)
+    }
+}
+
+/// Takes over a descriptor that a call has returned.
+pub(super) fn opened(result: io::Result<usize>) -> io::Result<Descriptor> {
+    // SAFETY: the kernel has just returned it to this call.
+    result.map(|fd| Descriptor::new(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+}
+
+/// Opens a file, with `O_CLOEXEC`: openat(2). Open a FIFO with [`OFlags::NONBLOCK`], or the open
+/// waits for its other end.
+pub fn open(
+    path: impl Into<PathAt>,
+    flags: OFlags,
+    mode: Mode,
+) -> impl Operation<Output = io::Result<Descriptor>> {
+    let flags = (flags | OFlags::CLOEXEC).bits() as usize;
+    let args = [flags, mode.bits() as usize];
+    on_path(path, libc::SYS_openat, args, |_, result, _| opened(result))
+}
+
+/// Closes a descriptor: close(2). If a clone is left, or a call is in flight, the last of them
+/// closes it. It cannot be cancelled.
+pub fn close(file: Descriptor) -> impl Operation<Output = io::Result<()>> {
+    // SAFETY: the number belongs to this operation; it is given up when the call has ended.
+    unsafe {
+        let prepare = |file: &mut Result<OwnedFd, Option<Descriptor>>, _: &mut Scratch| {
+            if let Err(shared) = file
+                && let Some(owned) = shared.take().and_then(Descriptor::into_owned)
+            {
+                *file = Ok(owned);
+            }
+            match file {
+                Ok(owned) => {
+                    let args = [owned.as_raw_fd() as usize, 0, 0, 0, 0, 0];
+                    Call::bounded(libc::SYS_close, args).uncancellable()
+                }
+                // The others close it.
+                Err(_) => Call::bounded(libc::SYS_getppid, [0; 6]),
+            }
+        };
+        let finish =
+            |file: Result<OwnedFd, Option<Descriptor>>, result: io::Result<usize>, _: &Scratch| {
+                let Ok(owned) = file else { return Ok(()) };
+                // Whatever close(2) returns, the number is free afterwards.
+                std::mem::forget(owned);
+                result.map(drop)
+            };
+        Owned::new(Err(Some(file)), prepare, finish)
+    }
+}
+
+/// The unstable parts of `struct statx` are those that were asked for.
+fn statx(result: io::Result<usize>, scratch: &Scratch) -> io::Result<libc::statx> {
+    const { assert!(size_of::<libc::statx>() <= size_of::<Scratch>()) };
+    // SAFETY: the kernel has written the structure; any bytes are one.
+    result.map(|_| unsafe { ptr::read(scratch.as_ptr().cast()) })
+}
+
+const STATX_MASK: usize = (libc::STATX_BASIC_STATS | libc::STATX_BTIME) as usize;
+
+/// Returns the metadata of a path: statx(2).
+pub fn stat(
+    path: impl Into<PathAt>,
+    flags: AtFlags,
+) -> impl Operation<Output = io::Result<libc::statx>> {
+    let flags = flags.bits() as usize;
+    // SAFETY: the path ends with a zero byte and lies on the heap; the scratch has room for the
+    // structure.
+    unsafe {
+        let prepare = move |path: &mut PathAt, scratch: &mut Scratch| {
+            let (directory, path) = path.args();
+            let result = scratch.as_mut_ptr() as usize;
+            Call::bounded(libc::SYS_statx, [directory, path, flags, STATX_MASK, result, 0])
+        };
+        Owned::new(path.into(), prepare, |_, result, scratch: &Scratch| statx(result, scratch))
+    }
+}
+
+/// Returns the metadata of an open file: statx(2).
+pub fn stat_file(file: &Descriptor) -> impl Operation<Output = io::Result<libc::statx>> {
+    // SAFETY: the path is static; the scratch has room for the structure.
+    unsafe {
+        let prepare = |file: &mut Descriptor, scratch: &mut Scratch| {
+            let (path, flags) = (c"".as_ptr() as usize, libc::AT_EMPTY_PATH as usize);
+            let result = scratch.as_mut_ptr() as usize;
+            Call::bounded(libc::SYS_statx, [file.arg(), path, flags, STATX_MASK, result, 0])
+                .kind(file.known_kind())
+        };
+        Owned::new(file.clone(), prepare, |_, result, scratch: &Scratch| statx(result, scratch))
+    }
+}
+
+/// Reads entries of a directory into a buffer, in the kernel's format: getdents64(2).
+/// [`directory_entries`] decodes them. The result is 0 at the end.
+pub fn getdents(
+    directory: &Descriptor,
+    buffer: Vec<u8>,
+) -> impl Operation<Output = (io::Result<usize>, Vec<u8>)> {
+    // SAFETY: the kernel writes to the unused capacity, which is on the heap.
+    unsafe {
+        let prepare = |(file, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
+            let (address, len) = room(buffer);
+            Call::bounded(libc::SYS_getdents64, [file.arg(), address, len, 0, 0, 0])
+                .kind(file.known_kind())
+        };
+        Owned::new((directory.clone(), buffer), prepare, filled)
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry<'a> {
+    /// Its inode.
+    pub inode: u64,
+    /// Its type: `DT_REG`, `DT_DIR`, ... (readdir(3)).
+    pub file_type: u8,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+/// Decodes the entries that [`getdents`] has read. Malformed bytes end them.
+pub fn directory_entries(mut bytes: &[u8]) -> impl Iterator<Item = DirectoryEntry<'_>> {
+    /// Bytes before the name: inode, offset, length, type.
+    const HEAD_BYTES: usize = 19;
+    std::iter::from_fn(move || {
+        let inode = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
+        let len = usize::from(u16::from_ne_bytes(bytes.get(16..18)?.try_into().ok()?));
+        let file_type = *bytes.get(18)?;
+        let name = bytes.get(HEAD_BYTES..len)?;
+        let end = name.iter().position(|byte| *byte == 0)?;
+        bytes = &bytes[len..];
+        Some(DirectoryEntry { inode, file_type, name: &name[..end] })
+    })
+}
+
+/// Renames a file: renameat2(2), without flags.
+pub fn rename(
+    from: impl Into<PathAt>,
+    to: impl Into<PathAt>,
+) -> impl Operation<Output = io::Result<()>> {
+    // SAFETY: the paths end with zero bytes and lie on the heap.
+    unsafe {
+        let prepare = |(from, to): &mut (PathAt, PathAt), _: &mut Scratch| {
+            let ((a, b), (c, d)) = (from.args(), to.args());
+            Call::bounded(libc::SYS_renameat2, [a, b, c, d, 0, 0])
+        };
+        Owned::new((from.into(), to.into()), prepare, done)
+    }
+}
+
+/// Removes a file, or a directory with [`AtFlags::REMOVEDIR`]: unlinkat(2).
+pub fn unlink(path: impl Into<PathAt>, flags: AtFlags) -> impl Operation<Output = io::Result<()>> {
+    on_path(path, libc::SYS_unlinkat, [flags.bits() as usize, 0], done)
+}
+
+/// Makes a directory: mkdirat(2).
+pub fn mkdir(path: impl Into<PathAt>, mode: Mode) -> impl Operation<Output = io::Result<()>> {
+    on_path(path, libc::SYS_mkdirat, [mode.bits() as usize, 0], done)
+}
+
+/// Changes the permissions of a file: fchmodat(2).
+pub fn chmod(path: impl Into<PathAt>, mode: Mode) -> impl Operation<Output = io::Result<()>> {
+    on_path(path, libc::SYS_fchmodat, [mode.bits() as usize, 0], done)
+}
+
+/// Sets the length of a file: ftruncate(2).
+pub fn truncate(file: &Descriptor, len: u64) -> impl Operation<Output = io::Result<()>> {
+    on_file(file, libc::SYS_ftruncate, [len as usize, 0, 0])
+}
+
+/// Writes a file's data and metadata to its disk: fsync(2).
+pub fn fsync(file: &Descriptor) -> impl Operation<Output = io::Result<()>> {
+    on_file(file, libc::SYS_fsync, [0; 3])
+}
+
+/// Writes a file's data to its disk: fdatasync(2).
+pub fn fdatasync(file: &Descriptor) -> impl Operation<Output = io::Result<()>> {
+    on_file(file, libc::SYS_fdatasync, [0; 3])
+}
+
+/// Allocates or frees space of a file: fallocate(2).
+pub fn fallocate(
+    file: &Descriptor,
+    flags: FallocateFlags,
+    offset: u64,
+    len: u64,
+) -> impl Operation<Output = io::Result<()>> {
+    let args = [flags.bits() as usize, offset as usize, len as usize];
+    on_file(file, libc::SYS_fallocate, args)
+}
+
+/// Reads a file at an offset: pread(2).
+pub fn read_at(
+    file: &Descriptor,
+    offset: u64,
+    buffer: Vec<u8>,
+) -> impl Operation<Output = (io::Result<usize>, Vec<u8>)> {
+    // SAFETY: the kernel writes to the unused capacity, which is on the heap.
+    unsafe {
+        let prepare = move |(file, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
+            let (address, len) = room(buffer);
+            Call::bounded(libc::SYS_pread64, [file.arg(), address, len, offset as usize, 0, 0])
+                .kind(file.known_kind())
+        };
+        Owned::new((file.clone(), buffer), prepare, filled)
+    }
+}
+
+/// Writes to a file at an offset: pwrite(2). Returns the number of bytes written.
+pub fn write_at<B: Bytes>(
+    file: &Descriptor,
+    offset: u64,
+    bytes: B,
+) -> impl Operation<Output = (io::Result<usize>, B)> {
+    // SAFETY: the bytes do not move.
+    unsafe {
+        let prepare = move |(file, bytes): &mut (Descriptor, B), _: &mut Scratch| {
+            let bytes = bytes.bytes();
+            let (address, len) = (bytes.as_ptr() as usize, bytes.len());
+            Call::bounded(libc::SYS_pwrite64, [file.arg(), address, len, offset as usize, 0, 0])
+                .kind(file.known_kind())
+        };
+        let finish = |(_, bytes): (Descriptor, B), result, _: &Scratch| (result, bytes);
+        Owned::new((file.clone(), bytes), prepare, finish)
+    }
+}
+
+/// Reads from a pipe, terminal or file: read(2).
+pub fn read(
+    file: &Descriptor,
+    buffer: Vec<u8>,
+) -> impl Operation<Output = (io::Result<usize>, Vec<u8>)> {
+    // SAFETY: the kernel writes to the unused capacity, which is on the heap.
+    unsafe {
+        let prepare = |(file, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
+            let (address, len) = room(buffer);
+            Call::new(libc::SYS_read, [file.arg(), address, len, 0, 0, 0])
+                .waits(file.stream(Direction::Read))
+                .kind(file.known_kind())
+        };
+        Owned::new((file.clone(), buffer), prepare, filled)
+    }
+}
+
+/// Writes to a pipe, terminal or file: write(2). Returns the number of bytes written.
+pub fn write<B: Bytes>(
+    file: &Descriptor,
+    bytes: B,
+) -> impl Operation<Output = (io::Result<usize>, B)> {
+    // SAFETY: the bytes do not move.
+    unsafe {
+        let prepare = |(file, bytes): &mut (Descriptor, B), _: &mut Scratch| {
+            let bytes = bytes.bytes();
+            let (address, len) = (bytes.as_ptr() as usize, bytes.len());
+            Call::new(libc::SYS_write, [file.arg(), address, len, 0, 0, 0])
+                .waits(file.stream(Direction::Write))
+                .kind(file.known_kind())
+        };
+        let finish = |(_, bytes): (Descriptor, B), result, _: &Scratch| (result, bytes);
+        Owned::new((file.clone(), bytes), prepare, finish)
+    }
+}
+
+/// Copies from a file to a file, at their positions: copy_file_range(2).
+pub fn copy_file_range(
+    from: &Descriptor,
+    to: &Descriptor,
+    len: usize,
+) -> impl Operation<Output = io::Result<usize>> {
+    // SAFETY: the arguments are numbers, and null pointers.
+    unsafe {
+        let prepare = move |(from, to): &mut (Descriptor, Descriptor), _: &mut Scratch| {
+            Call::bounded(libc::SYS_copy_file_range, [from.arg(), 0, to.arg(), 0, len, 0])
+                .kind(to.known_kind())
+        };
+        Owned::new((from.clone(), to.clone()), prepare, number)
+    }
+}
+
+/// Sends a part of a file to a socket, pipe or file: sendfile(2).
+pub fn sendfile(
+    to: &Descriptor,
+    file: &Descriptor,
+    offset: u64,
+    len: usize,
+) -> impl Operation<Output = io::Result<usize>> {
+    // SAFETY: the scratch holds the offset.
+    unsafe {
+        let prepare = move |(to, file): &mut (Descriptor, Descriptor), scratch: &mut Scratch| {
+            scratch[0] = offset;
+            let offset = scratch.as_mut_ptr() as usize;
+            Call::new(libc::SYS_sendfile, [to.arg(), file.arg(), offset, len, 0, 0])
+                .waits(to.stream(Direction::Write))
+                .kind(to.known_kind())
+        };
+        Owned::new((to.clone(), file.clone()), prepare, number)
+    }
+}
+
+/// Moves bytes between a pipe and another descriptor: splice(2), with `SPLICE_F_NONBLOCK`. It waits
+/// for the descriptor in the direction that the caller names.
+pub fn splice(
+    from: &Descriptor,
+    to: &Descriptor,
+    len: usize,
+    waits_for: Direction,
+) -> impl Operation<Output = io::Result<usize>> {
+    // SAFETY: the arguments are numbers, and null pointers.
+    unsafe {
+        let prepare = move |(from, to): &mut (Descriptor, Descriptor), _: &mut Scratch| {
+            let flags = (libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE) as usize;
+            let waited = if waits_for == Direction::Read { &*from } else { &*to };
+            Call::new(libc::SYS_splice, [from.arg(), 0, to.arg(), 0, len, flags])
+                .waits(waited.stream(waits_for))
+                .kind(to.known_kind())
+        };
+        Owned::new((from.clone(), to.clone()), prepare, number)
+    }
+}

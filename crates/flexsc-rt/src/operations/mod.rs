@@ -1,0 +1,63 @@
+//! The system calls of a server, typed. Each owns its memory while it is in flight, and gives
+//! buffers back with its result.
+//!
+//! Reads and receives fill the unused capacity of a vector.
+
+mod buffer;
+mod files;
+mod process;
+mod sockets;
+
+use std::io;
+
+pub use buffer::Bytes;
+pub use files::*;
+pub use process::*;
+pub use sockets::*;
+
+use crate::call::Call;
+use crate::operation::{Operation, Owned};
+use crate::pages::Scratch;
+
+/// Any other system call: its memory, how the call is made of it, and what becomes of its result.
+///
+/// # Safety
+/// As for [`Operation`].
+pub unsafe fn raw<M: 'static, O: 'static>(
+    memory: M,
+    prepare: impl FnMut(&mut M, &mut Scratch) -> Call + 'static,
+    finish: impl FnOnce(M, io::Result<usize>, &Scratch) -> O + 'static,
+) -> impl Operation<Output = O> {
+    // SAFETY: the caller vouches for it.
+    unsafe { Owned::new(memory, prepare, finish) }
+}
+
+/// A call without a result but success.
+fn done<M>(_memory: M, result: io::Result<usize>, _: &Scratch) -> io::Result<()> {
+    result.map(drop)
+}
+
+/// A call that returns a number.
+fn number<M>(_memory: M, result: io::Result<usize>, _: &Scratch) -> io::Result<usize> {
+    result
+}
+
+/// A call that fills the unused capacity of a buffer.
+fn filled<M>(
+    memory: (M, Vec<u8>),
+    result: io::Result<usize>,
+    _: &Scratch,
+) -> (io::Result<usize>, Vec<u8>) {
+    let (_, mut buffer) = memory;
+    if let Ok(len) = result {
+        // SAFETY: the kernel has written so many bytes after the end.
+        unsafe { buffer.set_len(buffer.len() + len) };
+    }
+    (result, buffer)
+}
+
+/// Returns address and length of the unused capacity of a buffer.
+fn room(buffer: &mut Vec<u8>) -> (usize, usize) {
+    let room = buffer.spare_capacity_mut();
+    (room.as_mut_ptr() as usize, room.len())
+}

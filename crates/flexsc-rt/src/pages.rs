@@ -1,0 +1,805 @@
+//! The owner's side of the syscall pages: register, post, wait, take, cancel (section 3.2).
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use shared_ring::author::Process;
+
+use crate::call::{Call, Direction, Executor, Waits};
+use crate::choice::{Choices, Depth, Key};
+use crate::entry::Status;
+use crate::error::{Busy, Error};
+use crate::interrupt;
+use crate::operation::Operation;
+use crate::page::ENTRIES;
+use crate::raw::{self, INTERRUPTED};
+use crate::readiness::Readiness;
+use crate::shared::Shared;
+use crate::threads::Threads;
+
+/// Turns of a busy owner after which it looks for ready descriptors.
+const READINESS_EVERY: u32 = 8;
+
+/// Time that calls in flight have to end when the pages are dropped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How pages are registered.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Number of entries, rounded up to whole pages of 64. Each takes 64 bytes, and 384 beside it.
+    pub entries: u32,
+    /// Entries that only bounded calls may use. So these can always make progress.
+    pub reserve: u32,
+    /// Maximum number of syscall threads. Without any, the owner makes all calls in place, and
+    /// waits where they wait. One is kept for calls that do not wait for ever.
+    pub threads: u16,
+    /// Maximum number of active syscall threads; by default one per core.
+    pub active_threads: usize,
+    /// Time after which the heartbeat counts a thread as blocked, once or twice.
+    pub heartbeat: Duration,
+    /// Pins the executor of bounded calls, instead of the choice by cost.
+    pub executor: Option<Executor>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            entries: 1024,
+            reserve: 64,
+            threads: 64,
+            active_threads: thread::available_parallelism().map_or(1, |cores| cores.get()),
+            heartbeat: Duration::from_millis(1),
+            executor: None,
+        }
+    }
+}
+
+impl Config {
+    /// Returns the default configuration with a number of entries.
+    pub fn with_entries(entries: u32) -> Self {
+        Config { entries, ..Config::default() }
+    }
+}
+
+/// Identifies a posted call. It is not reused before 2^32 calls of its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EntryId {
+    index: u32,
+    generation: u32,
+}
+
+impl EntryId {
+    /// Returns the number of the entry, below [`Pages::entries`].
+    #[inline]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct Completion {
+    /// The call.
+    pub id: EntryId,
+    /// Its result. A cancelled call has `EINTR`, if the cancellation came in time.
+    pub result: io::Result<usize>,
+}
+
+/// Memory of an entry that calls use for small structures; the kernel may write to it.
+pub type Scratch = [u64; 32];
+
+/// What happened on some pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Calls posted.
+    pub posted: u64,
+    /// Calls executed in place, repetitions included.
+    pub in_place: u64,
+    /// Calls submitted to syscall threads.
+    pub on_threads: u64,
+    /// Times that a call began to wait for a descriptor.
+    pub readiness_waits: u64,
+    /// Calls refused as all entries were busy.
+    pub throttled: u64,
+    /// Cancellations that ended a call before an executor began it.
+    pub withdrawn: u64,
+    /// Cancellations that interrupted an executor.
+    pub interrupted: u64,
+    /// Times that the owner slept.
+    pub sleeps: u64,
+    /// Syscall threads started.
+    pub threads_started: u64,
+    /// Times that the heartbeat found a thread blocked.
+    pub threads_blocked: u64,
+    /// Syscall threads that ended in a call.
+    pub threads_died: u64,
+    /// Most syscall threads that were active at a time.
+    pub max_active_threads: usize,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Free,
+    /// Posted, and not submitted.
+    Batch,
+    /// Posted and cancelled, and not submitted.
+    CancelledBatch,
+    /// Submitted to a syscall thread.
+    Thread,
+    /// It waits for its descriptor.
+    Waiting,
+    /// It is done, and in the owner's queue.
+    Done,
+}
+
+/// What the owner notes of an entry.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    generation: u32,
+    place: Place,
+    pinned: Option<Executor>,
+    uncancellable: bool,
+    waits: Waits,
+    key: Key,
+    /// A call on a thread whose time is to be reported: the calls of its batch, and when it was
+    /// submitted.
+    measured: Option<(u32, Instant)>,
+}
+
+/// Syscall pages, registered by one thread, their owner.
+///
+/// [`Pages::post`] fills in an entry and enters no kernel; [`Pages::wait`] has all posted calls
+/// executed, and sleeps if none completes; [`Pages::next`] takes completions. In a child of fork(2)
+/// the pages of the parent execute nothing.
+#[derive(Debug)]
+pub struct Pages {
+    shared: Arc<Shared>,
+    threads: Option<Threads>,
+    max_indefinite: usize,
+    reserve: usize,
+    executor: Option<Executor>,
+    free: Vec<u32>,
+    slots: Box<[Slot]>,
+    scratch: Option<Box<[UnsafeCell<Scratch>]>>,
+    /// Posted entries, in order.
+    batch: Vec<u32>,
+    /// For each page the entries that go to threads, and the pages that have any.
+    masks: Box<[u64]>,
+    dirty: Vec<u32>,
+    /// Entries that are done without a thread.
+    done: VecDeque<u32>,
+    /// The owner's end of the queue of completions.
+    head: u64,
+    readiness: Readiness,
+    /// Turns in which a completion was there at once.
+    busy_turns: u32,
+    choices: Choices,
+    /// Calls in flight that may wait for ever on a thread.
+    indefinite: usize,
+    counters: Counters,
+    process: Process,
+    /// One thread owns the pages: calls about the calling thread have a meaning.
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Pages {
+    /// Registers pages (`flexsc_register`). All memory is allocated here.
+    ///
+    /// # Errors
+    /// If there is no free descriptor, or the signal for cancellation has a handler.
+    pub fn register(config: &Config) -> Result<Self, Error> {
+        let pages = (config.entries.clamp(1, 1 << 24) as usize).div_ceil(ENTRIES);
+        let entries = pages * ENTRIES;
+        let system = |what| move |error: io::Error| Error::System(what, error);
+        let shared = Arc::new(Shared::new(pages).map_err(system("create an eventfd"))?);
+        let threads = (config.threads > 0).then(|| {
+            let active = config.active_threads.max(1);
+            Threads::new(Arc::clone(&shared), config.threads, active, config.heartbeat)
+        });
+        if threads.is_some() {
+            interrupt::install()?;
+        }
+        let readiness = Readiness::new(entries, shared.bell.as_fd())
+            .map_err(|errno| Error::System("create an epoll set", errno.into()))?;
+        let slot = Slot {
+            generation: 0,
+            place: Place::Free,
+            pinned: None,
+            uncancellable: false,
+            waits: Waits::Bounded,
+            key: Key::default(),
+            measured: None,
+        };
+        Ok(Pages {
+            threads,
+            max_indefinite: usize::from(config.threads).saturating_sub(1).max(1),
+            reserve: (config.reserve as usize).min(entries - 1),
+            executor: config.executor,
+            free: free_entries(pages, config.active_threads.max(1)),
+            slots: vec![slot; entries].into_boxed_slice(),
+            scratch: Some((0..entries).map(|_| UnsafeCell::new([0; 32])).collect()),
+            batch: Vec::with_capacity(entries),
+            masks: vec![0; pages].into_boxed_slice(),
+            dirty: Vec::with_capacity(pages),
+            done: VecDeque::with_capacity(entries),
+            head: 0,
+            readiness,
+            busy_turns: 0,
+            choices: Choices::new(),
+            indefinite: 0,
+            counters: Counters::default(),
+            process: Process::current(),
+            shared,
+            _not_send: PhantomData,
+        })
+    }
+
+    /// Returns the number of entries.
+    pub fn entries(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns the number of calls that were posted and whose completions were not taken.
+    pub fn outstanding(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        if let Some(threads) = &self.threads {
+            let of_threads = threads.counters();
+            counters.threads_started = of_threads.started;
+            counters.threads_blocked = of_threads.blocked;
+            counters.threads_died = of_threads.died;
+            counters.max_active_threads = of_threads.max_active;
+        }
+        counters
+    }
+
+    /// Posts a call. It is executed at the next [`submit`](Pages::submit) or [`wait`](Pages::wait)
+    /// at the earliest.
+    ///
+    /// # Errors
+    /// If every entry that the call may use is busy, or every thread that may wait for ever.
+    ///
+    /// # Safety
+    /// The call does nothing that the program must not do. All memory that it refers to stays valid
+    /// until its completion was taken; after a drop of the pages, until [`Pages::shut_down`] has
+    /// returned true, or for ever. Descriptors that it refers to stay open until then; if one is
+    /// closed, the call may reach the next one of its number, or wait until it is cancelled.
+    #[inline]
+    pub unsafe fn post(&mut self, call: &Call) -> Result<EntryId, Busy> {
+        self.reserve_entry(call)?;
+        let Some(index) = self.free.pop() else {
+            self.counters.throttled += 1;
+            return Err(Busy);
+        };
+        // SAFETY: the entry is free, and this is its owner.
+        unsafe { self.shared.entry(index).fill(call.number, &call.args) };
+        let slot = &mut self.slots[index as usize];
+        slot.place = Place::Batch;
+        slot.pinned = call.pinned;
+        slot.uncancellable = call.uncancellable;
+        slot.waits = call.waits;
+        slot.key = Key::new(call.number, call.kind);
+        slot.measured = None;
+        self.batch.push(index);
+        self.counters.posted += 1;
+        Ok(EntryId { index, generation: slot.generation })
+    }
+
+    /// Checks the bounds of a call that is not bounded.
+    #[inline]
+    fn reserve_entry(&mut self, call: &Call) -> Result<(), Busy> {
+        if call.waits == Waits::Bounded {
+            return Ok(());
+        }
+        let on_thread = waits_on_thread(call.waits, call.pinned);
+        let too_many = on_thread && self.indefinite >= self.max_indefinite;
+        if self.free.len() <= self.reserve || too_many {
+            self.counters.throttled += 1;
+            return Err(Busy);
+        }
+        self.indefinite += usize::from(on_thread);
+        Ok(())
+    }
+
+    /// Returns the scratch memory of an entry. It belongs to its call until that has completed.
+    ///
+    /// Its content is what the last call of the entry left.
+    #[inline]
+    pub(crate) fn scratch(&self, index: usize) -> *mut Scratch {
+        self.scratch.as_ref().map_or(std::ptr::null_mut(), |scratch| scratch[index].get())
+    }
+
+    /// Submits the posted calls: executes calls in place, and hands others to threads.
+    ///
+    /// # Errors
+    /// In a child of fork(2).
+    pub fn submit(&mut self) -> Result<(), Error> {
+        if !self.process.is_current() {
+            return Err(Error::InChild);
+        }
+        let depth = Depth::of(self.batch.len());
+        // First those for threads, so that these begin meanwhile.
+        let mut in_place = 0;
+        for next in 0..self.batch.len() {
+            let index = self.batch[next];
+            if let Some(measured) = self.route(index, depth) {
+                self.batch[in_place] = if measured { index | MEASURED } else { index };
+                in_place += 1;
+            }
+        }
+        self.publish();
+        for next in 0..in_place {
+            let index = self.batch[next];
+            if index & MEASURED == 0 {
+                self.execute_in_place(index);
+            } else {
+                let index = index & !MEASURED;
+                let key = self.slots[index as usize].key;
+                let began = Instant::now();
+                self.execute_in_place(index);
+                let time_ns = began.elapsed().as_nanos() as u64;
+                self.choices.report(key, depth, Executor::InPlace, time_ns);
+            }
+        }
+        self.batch.clear();
+        // Calls in place that have to be made by a thread after all.
+        self.publish();
+        Ok(())
+    }
+
+    /// Decides who executes a posted call. Returns whether to measure it, if the owner does.
+    #[inline]
+    fn route(&mut self, index: u32, depth: Depth) -> Option<bool> {
+        let slot = &mut self.slots[index as usize];
+        if slot.place == Place::CancelledBatch {
+            self.finish(index, INTERRUPTED);
+            return None;
+        }
+        let executor = match (slot.pinned.or(self.executor), slot.waits) {
+            (Some(executor), Waits::Bounded) => executor,
+            (None, Waits::Bounded) if self.threads.is_none() => return Some(false),
+            (None, Waits::Bounded) => {
+                let choice = self.choices.choose(slot.key, depth);
+                if choice.executor == Executor::InPlace {
+                    return Some(choice.measured);
+                }
+                slot.measured = Some((self.batch.len() as u32, Instant::now()));
+                Executor::Threads
+            }
+            (_, waits) => match (slot.pinned, waits) {
+                (Some(executor), _) => executor,
+                (
+                    None,
+                    Waits::ReadyThenBlocks(fd, direction) | Waits::AfterReady(fd, direction),
+                ) => {
+                    self.wait_for(index, fd, direction);
+                    return None;
+                }
+                (None, Waits::Indefinitely) => Executor::Threads,
+                (None, _) => Executor::InPlace,
+            },
+        };
+        if executor == Executor::InPlace || self.threads.is_none() {
+            return Some(false);
+        }
+        self.assign_thread(index);
+        None
+    }
+
+    /// Executes a call in the owner's thread.
+    #[inline]
+    fn execute_in_place(&mut self, index: u32) {
+        let entry = self.shared.entry(index);
+        self.counters.in_place += 1;
+        // SAFETY: the owner has not submitted the entry to threads; who posted the call vouches
+        // for it.
+        let result = unsafe {
+            let (number, args) = entry.call();
+            raw::system_call(number, &args)
+        };
+        if is_not_ready(result) && self.waits_again(index) {
+            return;
+        }
+        self.finish(index, result);
+    }
+
+    /// Ends a call that no thread has.
+    #[inline]
+    fn finish(&mut self, index: u32, result: isize) {
+        // SAFETY: the owner has not submitted the entry to threads, or has withdrawn it.
+        unsafe { self.shared.entry(index).finish(result) };
+        self.slots[index as usize].place = Place::Done;
+        self.done.push_back(index);
+    }
+
+    /// Lets a call that was not ready wait, if it is of that sort.
+    fn waits_again(&mut self, index: u32) -> bool {
+        let slot = &self.slots[index as usize];
+        match slot.waits {
+            Waits::Ready(fd, direction) | Waits::ReadyThenBlocks(fd, direction)
+                if slot.pinned.is_none() =>
+            {
+                self.shared.entry(index).repeat();
+                self.wait_for(index, fd, direction);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets an entry wait for a descriptor.
+    fn wait_for(&mut self, index: u32, fd: RawFd, direction: Direction) {
+        self.counters.readiness_waits += 1;
+        self.slots[index as usize].place = Place::Waiting;
+        self.readiness.push(index, fd, direction);
+        if let Err(errno) = self.readiness.arm(fd) {
+            self.readiness.remove(index, fd, direction);
+            self.not_armed(index, errno);
+        }
+    }
+
+    /// Goes on with a call whose descriptor cannot be waited for.
+    fn not_armed(&mut self, index: u32, errno: Errno) {
+        // A file is always ready.
+        if errno == Errno::PERM && self.threads.is_some() {
+            self.assign_thread(index);
+        } else {
+            self.finish(index, -(errno.raw_os_error() as isize));
+        }
+    }
+
+    /// Notes an entry for the threads.
+    fn assign_thread(&mut self, index: u32) {
+        self.slots[index as usize].place = Place::Thread;
+        let page = index as usize / ENTRIES;
+        if self.masks[page] == 0 {
+            self.dirty.push(page as u32);
+        }
+        self.masks[page] |= 1 << (index as usize % ENTRIES);
+        self.counters.on_threads += 1;
+    }
+
+    /// Submits the noted entries to the threads.
+    fn publish(&mut self) {
+        if let Some(threads) = &self.threads
+            && !self.dirty.is_empty()
+        {
+            threads.submit(&mut self.dirty, &mut self.masks);
+        }
+    }
+
+    /// Has all posted calls executed. Sleeps while no completion is there to take, and calls are
+    /// outstanding (`flexsc_wait`); at most for a timeout. Returns whether there is a completion.
+    ///
+    /// # Errors
+    /// In a child of fork(2), or if the kernel refuses to wait.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.submit()?;
+        if self.has_completion() {
+            self.busy_turns = self.busy_turns.wrapping_add(1);
+            if self.busy_turns.is_multiple_of(READINESS_EVERY) && self.readiness.waiting() > 0 {
+                self.look_for_readiness(Some(Duration::ZERO))?;
+            }
+            return Ok(true);
+        }
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        while self.outstanding() > 0 {
+            let remaining =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if self.prepare_to_sleep() {
+                self.counters.sleeps += 1;
+                let waited = self.look_for_readiness(remaining);
+                self.end_of_sleep();
+                waited?;
+            }
+            if self.has_completion() {
+                return Ok(true);
+            }
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Declares that the owner will sleep until [`Pages::sleep_fd`] is readable. Returns false if a
+    /// completion is there to take.
+    pub(crate) fn prepare_to_sleep(&mut self) -> bool {
+        self.shared.bell.sleep.prepare();
+        if self.has_completion() {
+            self.shared.bell.sleep.end();
+            return false;
+        }
+        true
+    }
+
+    /// Ends the sleep.
+    pub(crate) fn end_of_sleep(&self) {
+        self.shared.bell.sleep.end();
+    }
+
+    /// Returns a descriptor that is readable when the owner should end its sleep.
+    pub(crate) fn sleep_fd(&self) -> BorrowedFd<'_> {
+        self.readiness.as_fd()
+    }
+
+    /// Waits for ready descriptors, and goes on with the calls that wait for them.
+    fn look_for_readiness(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        match self.readiness.wait(timeout) {
+            Ok(()) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::System("wait for descriptors", errno.into())),
+        }
+        self.shared.bell.reset();
+        while let Some(report) = self.readiness.report() {
+            for direction in [Direction::Read, Direction::Write] {
+                if report.ready[direction as usize] {
+                    self.go_on(report.fd, direction);
+                }
+            }
+            if let Err(errno) = self.readiness.arm(report.fd) {
+                for direction in [Direction::Read, Direction::Write] {
+                    while let Some(index) = self.readiness.pop(report.fd, direction) {
+                        self.not_armed(index, errno);
+                    }
+                }
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Makes the calls that wait for a descriptor, as long as it is ready.
+    fn go_on(&mut self, fd: RawFd, direction: Direction) {
+        while let Some(index) = self.readiness.pop(fd, direction) {
+            if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits
+                && self.threads.is_some()
+            {
+                // It may be ready for one call only.
+                self.assign_thread(index);
+                return;
+            }
+            self.counters.in_place += 1;
+            let entry = self.shared.entry(index);
+            // SAFETY: no thread has the entry; who posted the call vouches for it.
+            let result = unsafe {
+                let (number, args) = entry.call();
+                raw::system_call(number, &args)
+            };
+            if is_not_ready(result) {
+                self.readiness.push_front(index, fd, direction);
+                return;
+            }
+            self.finish(index, result);
+        }
+    }
+
+    /// Returns whether [`Pages::next`] would return a completion.
+    #[inline]
+    pub fn has_completion(&self) -> bool {
+        !self.done.is_empty() || !self.shared.completions.is_empty(self.head)
+    }
+
+    /// Takes a completion, and frees its entry.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "completions come after it has returned none"
+    )]
+    #[inline]
+    pub fn next(&mut self) -> Option<Completion> {
+        let index = self.next_done()?;
+        Some(self.take(index))
+    }
+
+    /// Returns the next entry that is done. [`Pages::take`] has to follow, at any time.
+    #[inline]
+    pub(crate) fn next_done(&mut self) -> Option<u32> {
+        if let Some(index) = self.done.pop_front() {
+            return Some(index);
+        }
+        if !self.process.is_current() {
+            return None;
+        }
+        loop {
+            let index = self.shared.completions.pop(&mut self.head)?;
+            let slot = &mut self.slots[index as usize];
+            if let Some((calls, submitted)) = slot.measured.take() {
+                let time_ns = submitted.elapsed().as_nanos() as u64 / u64::from(calls);
+                let depth = Depth::of(calls as usize);
+                self.choices.report(slot.key, depth, Executor::Threads, time_ns);
+            }
+            // SAFETY: the completion says that the entry is done.
+            let result = unsafe { self.shared.entry(index).peek() };
+            if !(is_not_ready(result) && self.waits_again(index)) {
+                self.slots[index as usize].place = Place::Done;
+                return Some(index);
+            }
+        }
+    }
+
+    /// Frees an entry that [`Pages::next_done`] has returned.
+    #[inline]
+    pub(crate) fn take(&mut self, index: u32) -> Completion {
+        // SAFETY: the entry is done, and this is its owner.
+        let result = unsafe { self.shared.entry(index).take() };
+        let slot = &mut self.slots[index as usize];
+        let id = EntryId { index, generation: slot.generation };
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.place = Place::Free;
+        self.indefinite -= usize::from(waits_on_thread(slot.waits, slot.pinned));
+        self.free.push(index);
+        Completion { id, result: raw::decode(result) }
+    }
+
+    /// Requests cancellation of a call (section 4.2). Its completion follows in any case: with
+    /// `EINTR` if the cancellation came in time, else with the call's result. Without effect on a
+    /// call that has completed.
+    pub fn cancel(&mut self, id: EntryId) {
+        let slot = &mut self.slots[id.index()];
+        if slot.generation != id.generation || slot.uncancellable || !self.process.is_current() {
+            return;
+        }
+        match slot.place {
+            Place::Free | Place::Done | Place::CancelledBatch => {}
+            Place::Batch => {
+                slot.place = Place::CancelledBatch;
+                self.counters.withdrawn += 1;
+            }
+            Place::Waiting => {
+                if let Waits::Ready(fd, direction)
+                | Waits::AfterReady(fd, direction)
+                | Waits::ReadyThenBlocks(fd, direction) = slot.waits
+                {
+                    self.readiness.remove(id.index, fd, direction);
+                }
+                self.counters.withdrawn += 1;
+                self.finish(id.index, INTERRUPTED);
+            }
+            Place::Thread => self.cancel_on_thread(id.index),
+        }
+    }
+
+    fn cancel_on_thread(&mut self, index: u32) {
+        let (page, place) = (index as usize / ENTRIES, index as usize % ENTRIES);
+        if self.shared.submitted[page].withdraw(place) {
+            self.counters.withdrawn += 1;
+            self.finish(index, INTERRUPTED);
+            return;
+        }
+        let entry = self.shared.entry(index);
+        // A thread that has claimed the entry marks it as busy next.
+        while entry.status() == Status::Submitted {
+            std::hint::spin_loop();
+        }
+        if entry.cancel() {
+            self.counters.interrupted += 1;
+            if let Some(threads) = &self.threads {
+                threads.interrupt(index);
+            }
+        }
+    }
+
+    /// Cancels all calls, and waits two seconds at most until they have ended. Returns whether they
+    /// have. If not, the kernel may still use their memory.
+    pub fn shut_down(&mut self) -> bool {
+        self.shut_down_with(|_, _| {})
+    }
+
+    /// The same; `ended` gets each completion with its scratch memory.
+    pub(crate) fn shut_down_with(&mut self, mut ended: impl FnMut(Completion, &Scratch)) -> bool {
+        if !self.process.is_current() {
+            // The parent's threads do not exist here.
+            return true;
+        }
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        for index in 0..self.slots.len() as u32 {
+            let generation = self.slots[index as usize].generation;
+            self.cancel(EntryId { index, generation });
+        }
+        while self.outstanding() > 0 {
+            while let Some(completion) = self.next() {
+                // SAFETY: the call has ended, and nothing is posted meanwhile.
+                let scratch = unsafe { &*self.scratch(completion.id.index()) };
+                ended(completion, scratch);
+            }
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if self.outstanding() == 0 {
+                break;
+            }
+            if remaining.is_zero() || self.wait(Some(remaining)).is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Prepares an operation and posts it.
+    ///
+    /// # Errors
+    /// As [`Pages::post`]; the operation stays with the caller.
+    ///
+    /// # Safety
+    /// The operation is not dropped before [`Operation::finish`] was called after its completion,
+    /// or [`Pages::shut_down`] has returned true.
+    #[inline]
+    pub(crate) unsafe fn post_operation(
+        &mut self,
+        operation: &mut impl Operation,
+    ) -> Result<EntryId, Busy> {
+        let Some(index) = self.free.last() else {
+            self.counters.throttled += 1;
+            return Err(Busy);
+        };
+        // SAFETY: the entry is free, so nothing else uses its scratch memory.
+        let call = operation.prepare(unsafe { &mut *self.scratch(*index as usize) });
+        // SAFETY: `Operation` and the caller promise it.
+        unsafe { self.post(&call) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let ended = self.shut_down();
+        if !ended {
+            mem::forget(self.scratch.take());
+        }
+        if let Some(threads) = &self.threads
+            && self.process.is_current()
+        {
+            let timeout = if ended { STOP_TIMEOUT } else { Duration::ZERO };
+            threads.stop(Instant::now() + timeout);
+        }
+    }
+}
+
+/// In a batch: the call in place is measured.
+const MEASURED: u32 = 1 << 31;
+
+/// Returns the free entries, in the order in which a stack gives them away: in turn from as many
+/// pages as threads may be active, so that these work apart.
+fn free_entries(pages: usize, threads: usize) -> Vec<u32> {
+    let mut free = Vec::with_capacity(pages * ENTRIES);
+    for first in (0..pages).step_by(threads) {
+        let group = first..(first + threads).min(pages);
+        for place in 0..ENTRIES {
+            free.extend(group.clone().map(|page| (page * ENTRIES + place) as u32));
+        }
+    }
+    free.reverse();
+    free
+}
+
+/// Returns whether a call may occupy a thread for ever.
+#[inline]
+fn waits_on_thread(waits: Waits, pinned: Option<Executor>) -> bool {
+    match waits {
+        Waits::Bounded => false,
+        Waits::Indefinitely => pinned != Some(Executor::InPlace),
+        Waits::Ready(..) | Waits::AfterReady(..) | Waits::ReadyThenBlocks(..) => {
+            pinned == Some(Executor::Threads)
+        }
+    }
+}
+
+/// Returns whether a call has to wait for its descriptor.
+#[inline]
+fn is_not_ready(result: isize) -> bool {
+    const AGAIN: isize = -(libc::EAGAIN as isize);
+    const IN_PROGRESS: isize = -(libc::EINPROGRESS as isize);
+    const ALREADY: isize = -(libc::EALREADY as isize);
+    matches!(result, AGAIN | IN_PROGRESS | ALREADY)
+}

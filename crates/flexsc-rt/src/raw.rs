@@ -1,0 +1,31 @@
+//! Makes a system call of any number.
+
+use std::io;
+
+/// Result of an interrupted or cancelled call (section 4.2).
+pub(crate) const INTERRUPTED: isize = -(libc::EINTR as isize);
+
+/// Makes a system call. Returns what the kernel returned: an error is negative.
+///
+/// # Safety
+/// The caller vouches for the meaning of number and arguments.
+#[inline]
+pub(crate) unsafe fn system_call(number: u32, args: &[usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = *args;
+    // SAFETY: the caller vouches for it.
+    let result = unsafe { libc::syscall(number as libc::c_long, a, b, c, d, e, f) };
+    if result == -1 {
+        // SAFETY: the address of the thread's error number.
+        return -(unsafe { *libc::__errno_location() } as isize);
+    }
+    result as isize
+}
+
+/// Returns a result as the standard library's.
+#[inline]
+pub(crate) fn decode(result: isize) -> io::Result<usize> {
+    if (-4095..0).contains(&result) {
+        return Err(io::Error::from_raw_os_error(-result as i32));
+    }
+    Ok(result as usize)
+}

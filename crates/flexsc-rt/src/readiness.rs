@@ -1,0 +1,247 @@
+//! Entries that wait until a descriptor is ready, in one epoll(7) set.
+//!
+//! So 10,000 reads of idle sockets need no thread (section 7: "applications may still utilize the
+//! epoll facility, but through the exception-less interface"). A descriptor is armed once at a time
+//! (`EPOLLONESHOT`); entries that wait for the same one are served in order.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use shared_ring::__private::Table;
+
+use crate::call::Direction;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// What the bell's events carry; no descriptor has this number.
+const BELL: u64 = u64::MAX;
+
+/// Reports taken at a time.
+const REPORTS: usize = 256;
+
+/// Entries in order, linked through [`Readiness::next`].
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    first: u32,
+    last: u32,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue { first: NONE, last: NONE }
+    }
+}
+
+/// The entries that wait for a descriptor.
+#[derive(Debug, Default)]
+struct Waiters {
+    queues: [Queue; 2],
+    /// It is in the set, as far as is known: closing a descriptor removes it.
+    added: bool,
+}
+
+/// A descriptor that became ready, for reading and for writing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    pub(crate) fd: RawFd,
+    pub(crate) ready: [bool; 2],
+}
+
+/// The set.
+pub(crate) struct Readiness {
+    epoll: OwnedFd,
+    waiters: Table<Waiters>,
+    next: Box<[u32]>,
+    reports: Vec<epoll::Event>,
+    waiting: usize,
+}
+
+impl fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readiness").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+impl Readiness {
+    pub(crate) fn new(entries: usize, bell: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&set, bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Readiness {
+            epoll: set,
+            waiters: Table::default(),
+            next: vec![NONE; entries].into_boxed_slice(),
+            reports: Vec::with_capacity(REPORTS),
+            waiting: 0,
+        })
+    }
+
+    /// Returns the number of entries that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Lets an entry wait. [`Readiness::arm`] has to follow.
+    pub(crate) fn push(&mut self, entry: u32, fd: RawFd, direction: Direction) {
+        let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
+        match queue.last {
+            NONE => queue.first = entry,
+            last => self.next[last as usize] = entry,
+        }
+        queue.last = entry;
+        self.next[entry as usize] = NONE;
+        self.waiting += 1;
+    }
+
+    /// Lets an entry wait before all others. [`Readiness::arm`] has to follow.
+    pub(crate) fn push_front(&mut self, entry: u32, fd: RawFd, direction: Direction) {
+        let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
+        self.next[entry as usize] = queue.first;
+        if queue.first == NONE {
+            queue.last = entry;
+        }
+        queue.first = entry;
+        self.waiting += 1;
+    }
+
+    /// Takes the first entry that waits.
+    pub(crate) fn pop(&mut self, fd: RawFd, direction: Direction) -> Option<u32> {
+        let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
+        let entry = queue.first;
+        if entry == NONE {
+            return None;
+        }
+        queue.first = self.next[entry as usize];
+        if queue.first == NONE {
+            queue.last = NONE;
+        }
+        self.waiting -= 1;
+        Some(entry)
+    }
+
+    /// Takes an entry from anywhere among those that wait.
+    pub(crate) fn remove(&mut self, entry: u32, fd: RawFd, direction: Direction) {
+        let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
+        let after = self.next[entry as usize];
+        if queue.first == entry {
+            queue.first = after;
+            if after == NONE {
+                queue.last = NONE;
+            }
+        } else {
+            let mut before = queue.first;
+            while self.next[before as usize] != entry {
+                before = self.next[before as usize];
+            }
+            self.next[before as usize] = after;
+            if after == NONE {
+                queue.last = before;
+            }
+        }
+        self.waiting -= 1;
+        let _ = self.arm(fd);
+    }
+
+    /// Waits for what the entries of a descriptor need.
+    ///
+    /// # Errors
+    /// `EPERM` if the descriptor is always ready, as files are; `EBADF` if it is closed.
+    pub(crate) fn arm(&mut self, fd: RawFd) -> Result<(), Errno> {
+        let waiters = self.waiters.at(fd as usize);
+        let [reads, writes] = waiters.queues.map(|queue| queue.first != NONE);
+        // SAFETY: the owner of the call vouches for the number until the entry is done. Another
+        // descriptor of this number is reported as ready, and its call is repeated.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        if !reads && !writes {
+            if std::mem::take(&mut waiters.added) {
+                let _ = epoll::delete(&self.epoll, borrowed);
+            }
+            return Ok(());
+        }
+        let mut flags = epoll::EventFlags::ONESHOT;
+        flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, reads);
+        flags.set(epoll::EventFlags::OUT, writes);
+        let data = epoll::EventData::new_u64(fd as u64);
+        if waiters.added {
+            match epoll::modify(&self.epoll, borrowed, data, flags) {
+                // It was closed, and another one has its number.
+                Err(Errno::NOENT) => {}
+                result => return result,
+            }
+        }
+        match epoll::add(&self.epoll, borrowed, data, flags) {
+            Err(Errno::EXIST) => epoll::modify(&self.epoll, borrowed, data, flags)?,
+            result => result?,
+        }
+        waiters.added = true;
+        Ok(())
+    }
+
+    /// Waits for reports, for ever without a timeout.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+        self.reports.clear();
+        // A timeout beyond what the kernel can count is none.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut self.reports),
+            timeout.as_ref(),
+        )?;
+        Ok(())
+    }
+
+    /// Takes a report.
+    pub(crate) fn report(&mut self) -> Option<Report> {
+        loop {
+            let event = self.reports.pop()?;
+            if event.data.u64() == BELL {
+                continue;
+            }
+            let flags = event.flags;
+            let both = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+            let reads = flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP);
+            let ready = [reads || both, flags.contains(epoll::EventFlags::OUT) || both];
+            return Some(Report { fd: event.data.u64() as RawFd, ready });
+        }
+    }
+}
+
+impl AsFd for Readiness {
+    /// Returns the set, which is readable while there are reports.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::bell::Bell;
+
+    const NOT_OPEN: RawFd = 100_000;
+
+    #[test]
+    fn waiters_are_kept_in_order() {
+        let mut readiness = Readiness::new(8, Bell::new().unwrap().as_fd()).unwrap();
+        let (fd, read) = (NOT_OPEN, Direction::Read);
+        for entry in 0..5 {
+            readiness.push(entry, fd, read);
+        }
+        readiness.push(5, fd, Direction::Write);
+        for entry in [2, 4, 0] {
+            readiness.remove(entry, fd, read);
+        }
+        readiness.push_front(7, fd, read);
+        readiness.push(6, fd, read);
+        assert_eq!(readiness.waiting(), 5);
+        for entry in [7, 1, 3, 6] {
+            assert_eq!(readiness.pop(fd, read), Some(entry));
+        }
+        assert_eq!(readiness.pop(fd, read), None);
+        assert_eq!(readiness.pop(fd, Direction::Write), Some(5));
+        assert_eq!(readiness.waiting(), 0);
+    }
+}

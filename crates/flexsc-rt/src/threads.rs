@@ -1,0 +1,345 @@
+//! Syscall threads (section 3.2.1): they execute what may block.
+//!
+//! At most one thread per core is active. User space is not notified when a thread blocks; so a
+//! heartbeat looks for a thread that is in the same call as at the last beat, counts it as blocked,
+//! and lets another thread take its page over. A thread holds a page while it executes the page's
+//! entries, so two threads do not share the page's cache lines.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::entry::Status;
+use crate::interrupt::Serving;
+use crate::page::ENTRIES;
+use crate::raw;
+use crate::shared::Shared;
+
+/// Stack of a syscall thread: it makes system calls and handles one signal.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// Beats without an active thread, after which the heartbeat sleeps.
+const IDLE_BEATS: u32 = 16;
+
+/// Who has a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageState {
+    /// It has no submitted entry.
+    Idle,
+    /// It waits for a thread.
+    Queued,
+    /// A thread executes its entries.
+    Held(u16),
+}
+
+/// A syscall thread, on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Thread {
+    serving: Serving,
+    /// Number of calls that it has made.
+    served: AtomicU64,
+    /// The heartbeat found it blocked, and it holds no page any more.
+    blocked: AtomicBool,
+}
+
+/// What is decided under the lock, once for a page of calls.
+#[derive(Debug)]
+struct Work {
+    pages: Box<[PageState]>,
+    queue: VecDeque<u32>,
+    /// Threads that execute a page and are not known to be blocked.
+    active: usize,
+    /// Threads that wait for a page.
+    idle: usize,
+    /// Threads that were started and have not come to the queue yet.
+    starting: usize,
+    /// Numbers of threads that are not running.
+    unused: Vec<u16>,
+    heartbeat_runs: bool,
+    heartbeat_sleeps: bool,
+    stop: bool,
+    counters: ThreadCounters,
+}
+
+/// Counters of the syscall threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThreadCounters {
+    pub(crate) started: u64,
+    pub(crate) blocked: u64,
+    pub(crate) died: u64,
+    pub(crate) max_active: usize,
+}
+
+#[derive(Debug)]
+struct Pool {
+    shared: Arc<Shared>,
+    threads: Box<[Thread]>,
+    work: Mutex<Work>,
+    /// A page was queued.
+    queued: Condvar,
+    /// A thread became active, or the pool stops.
+    beat: Condvar,
+    /// A thread ended.
+    ended: Condvar,
+    max_active: usize,
+    period: Duration,
+}
+
+/// The syscall threads of some pages. Their number is bounded; they start on demand.
+#[derive(Debug)]
+pub(crate) struct Threads(Arc<Pool>);
+
+impl Threads {
+    pub(crate) fn new(shared: Arc<Shared>, threads: u16, active: usize, period: Duration) -> Self {
+        let pages = shared.pages();
+        let work = Work {
+            pages: vec![PageState::Idle; pages].into_boxed_slice(),
+            queue: VecDeque::with_capacity(pages),
+            active: 0,
+            idle: 0,
+            starting: 0,
+            unused: (0..threads).rev().collect(),
+            heartbeat_runs: false,
+            heartbeat_sleeps: false,
+            stop: false,
+            counters: ThreadCounters::default(),
+        };
+        Threads(Arc::new(Pool {
+            shared,
+            threads: (0..threads).map(|_| Thread::default()).collect(),
+            work: Mutex::new(work),
+            queued: Condvar::new(),
+            beat: Condvar::new(),
+            ended: Condvar::new(),
+            max_active: active,
+            period,
+        }))
+    }
+
+    /// Submits entries of pages, each a mask, and sets the masks to 0.
+    pub(crate) fn submit(&self, pages: &mut Vec<u32>, masks: &mut [u64]) {
+        let mut work = self.0.lock();
+        for page in pages.drain(..) {
+            let mask = std::mem::take(&mut masks[page as usize]);
+            self.0.shared.submitted[page as usize].submit(mask);
+            work.queue_page(page);
+        }
+        Pool::wake(&self.0, work);
+    }
+
+    /// Interrupts the call of an entry, of which the status is `Cancel`.
+    pub(crate) fn interrupt(&self, entry: u32) {
+        let cancelled = self.0.shared.entry(entry);
+        let thread = &self.0.threads[usize::from(cancelled.thread())];
+        thread.serving.interrupt(entry, cancelled);
+        // The heartbeat repeats it, if it came too early.
+        let mut work = self.0.lock();
+        if std::mem::take(&mut work.heartbeat_sleeps) {
+            self.0.beat.notify_one();
+        }
+    }
+
+    pub(crate) fn counters(&self) -> ThreadCounters {
+        self.0.lock().counters
+    }
+
+    /// Lets the threads end after their present call. Returns whether they have before a deadline.
+    pub(crate) fn stop(&self, deadline: Instant) -> bool {
+        let mut work = self.0.lock();
+        work.stop = true;
+        self.0.queued.notify_all();
+        self.0.beat.notify_all();
+        while work.unused.len() < self.0.threads.len() || work.heartbeat_runs {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                return false;
+            }
+            let waited = self.0.ended.wait_timeout(work, remaining);
+            work = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Work {
+    /// Queues a page, unless a thread has it or will have it.
+    fn queue_page(&mut self, page: u32) {
+        let state = &mut self.pages[page as usize];
+        if *state == PageState::Idle {
+            *state = PageState::Queued;
+            self.queue.push_back(page);
+        }
+    }
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes or starts threads for the pages that wait, as far as threads may be active.
+    fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>) {
+        let room = pool.max_active.saturating_sub(work.active);
+        let wanted = work.queue.len().min(room);
+        for _ in 0..wanted.min(work.idle) {
+            pool.queued.notify_one();
+        }
+        let mut missing = wanted.saturating_sub(work.idle + work.starting);
+        while missing > 0 {
+            let Some(number) = work.unused.pop() else { break };
+            work.starting += 1;
+            drop(work);
+            let started = Pool::start(pool, number);
+            work = pool.lock();
+            if !started {
+                work.starting -= 1;
+                work.unused.push(number);
+                break;
+            }
+            work.counters.started += 1;
+            missing -= 1;
+        }
+        if !work.heartbeat_runs && !work.stop && work.counters.started > 0 {
+            let heart = Arc::clone(pool);
+            let builder = thread::Builder::new().name("flexsc heartbeat".to_owned());
+            let started = builder.stack_size(STACK_BYTES).spawn(move || heart.heartbeat());
+            work.heartbeat_runs = started.is_ok();
+        }
+        if wanted > 0 && std::mem::take(&mut work.heartbeat_sleeps) {
+            pool.beat.notify_one();
+        }
+    }
+
+    fn start(pool: &Arc<Pool>, number: u16) -> bool {
+        let pool = Arc::clone(pool);
+        let builder = thread::Builder::new().name(format!("flexsc {number}"));
+        builder.stack_size(STACK_BYTES).spawn(move || pool.serve(number)).is_ok()
+    }
+
+    /// The body of a syscall thread.
+    fn serve(&self, number: u16) {
+        let own = &self.threads[usize::from(number)];
+        // SAFETY: the pool outlives the thread, which holds a reference.
+        unsafe { own.serving.enter_thread() };
+        let mut work = self.lock();
+        work.starting -= 1;
+        while !work.stop {
+            if work.active >= self.max_active || work.queue.is_empty() {
+                work.idle += 1;
+                work = self.queued.wait(work).unwrap_or_else(PoisonError::into_inner);
+                work.idle -= 1;
+                continue;
+            }
+            let Some(page) = work.queue.pop_front() else { continue };
+            work.pages[page as usize] = PageState::Held(number);
+            work.active += 1;
+            work.counters.max_active = work.counters.max_active.max(work.active);
+            drop(work);
+            self.execute(own, number, page);
+            work = self.lock();
+            if own.blocked.swap(false, Ordering::Relaxed) {
+                continue;
+            }
+            work.active -= 1;
+            work.pages[page as usize] = PageState::Idle;
+            // The owner submits under the lock, so nothing is overlooked.
+            if !self.shared.submitted[page as usize].is_empty() {
+                work.queue_page(page);
+            }
+        }
+        work.unused.push(number);
+        self.ended.notify_all();
+    }
+
+    /// Executes the submitted entries of a page, until another thread has taken it over.
+    fn execute(&self, own: &Thread, number: u16, page: u32) {
+        while !own.blocked.load(Ordering::Relaxed) {
+            let Some(place) = self.shared.submitted[page as usize].claim() else { break };
+            let index = page * ENTRIES as u32 + place as u32;
+            let entry = self.shared.entry(index);
+            entry.begin(number);
+            own.serving.begin(index);
+            // SAFETY: the thread has claimed the entry; who posted the call vouches for it.
+            unsafe {
+                let (call, args) = entry.call();
+                let result = raw::system_call(call, &args);
+                own.serving.end(index);
+                entry.finish_on_thread(result);
+            }
+            own.served.store(own.served.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            self.shared.complete(index);
+        }
+    }
+
+    /// The body of the heartbeat.
+    fn heartbeat(self: Arc<Self>) {
+        let mut seen = vec![(0, None); self.threads.len()];
+        let mut idle_beats = 0;
+        let mut work = self.lock();
+        while !work.stop {
+            if idle_beats >= IDLE_BEATS {
+                work.heartbeat_sleeps = true;
+                work = self.beat.wait(work).unwrap_or_else(PoisonError::into_inner);
+                work.heartbeat_sleeps = false;
+                idle_beats = 0;
+                continue;
+            }
+            let waited = self.beat.wait_timeout(work, self.period);
+            work = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let mut cancelling = false;
+            for (number, seen) in seen.iter_mut().enumerate() {
+                let thread = &self.threads[number];
+                let Some(entry) = thread.serving.entry() else {
+                    seen.1 = None;
+                    continue;
+                };
+                let served = self.shared.entry(entry);
+                if served.status() == Status::Cancel {
+                    cancelling = true;
+                    thread.serving.interrupt(entry, served);
+                }
+                let now = (thread.served.load(Ordering::Relaxed), Some(entry));
+                if now == *seen && !thread.blocked.load(Ordering::Relaxed) {
+                    self.take_over(&mut work, number as u16, entry);
+                }
+                *seen = now;
+            }
+            idle_beats = if work.active > 0 || cancelling { 0 } else { idle_beats + 1 };
+            let queued = !work.queue.is_empty();
+            if queued {
+                Pool::wake(&self, work);
+                work = self.lock();
+            }
+        }
+        work.heartbeat_runs = false;
+        self.ended.notify_all();
+    }
+
+    /// Counts a thread as blocked, and frees its page for another one.
+    fn take_over(&self, work: &mut Work, number: u16, entry: u32) {
+        let page = entry / ENTRIES as u32;
+        if work.pages[page as usize] != PageState::Held(number) {
+            return;
+        }
+        let thread = &self.threads[usize::from(number)];
+        work.pages[page as usize] = PageState::Idle;
+        work.active -= 1;
+        work.counters.blocked += 1;
+        if !self.shared.submitted[page as usize].is_empty() {
+            work.queue_page(page);
+        }
+        if thread.serving.is_dead() {
+            work.counters.died += 1;
+            thread.serving.begin_again();
+            // SAFETY: the thread that had claimed the entry is gone.
+            unsafe { self.shared.entry(entry).finish_on_thread(-(libc::EOWNERDEAD as isize)) };
+            self.shared.complete(entry);
+            work.unused.push(number);
+            return;
+        }
+        thread.blocked.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,186 @@
+//! Callbacks: stages that post stages, delays, panics, cancellation.
+
+use std::cell::{Cell, RefCell};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use flexsc_rt::operations::{accept, close, open, read_at, receive, send, sleep, stat_file};
+use flexsc_rt::{Config, Descriptor, EventLoop};
+use rustix::fs::{Mode, OFlags};
+
+fn events(config: Config) -> EventLoop {
+    EventLoop::new(&config).expect("pages")
+}
+
+/// The server of figure 4: each stage posts the next; several accepts are outstanding.
+#[test]
+fn stages_serve_connections() {
+    const CLIENTS: usize = 50;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let clients = std::thread::spawn(move || {
+        let mut streams: Vec<_> =
+            (0..CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for stream in streams.iter_mut().rev() {
+            stream.write_all(b"ping").unwrap();
+        }
+        for mut stream in streams {
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).unwrap();
+            assert_eq!(reply, "ping");
+        }
+    });
+
+    fn accept_next(events: &mut EventLoop, master: Descriptor, left: Rc<Cell<usize>>) {
+        if left.get() == 0 {
+            return;
+        }
+        left.set(left.get() - 1);
+        let again = master.clone();
+        let accepted = move |events: &mut EventLoop, connection: std::io::Result<Descriptor>| {
+            accept_next(events, again, left);
+            let connection = connection.unwrap();
+            let read = receive(&connection, Vec::with_capacity(64));
+            let received = move |events: &mut EventLoop, (result, bytes): (_, Vec<u8>)| {
+                let _: usize = std::io::Result::unwrap(result);
+                let reply = send(&connection, bytes);
+                let sent = move |events: &mut EventLoop, _| {
+                    events.post_silently(close(connection)).map_err(drop).unwrap();
+                };
+                events.post(reply, sent).unwrap();
+            };
+            events.post(read, received).unwrap();
+        };
+        events.post(accept(&master), accepted).unwrap();
+    }
+    // Once blocking, so that a thread accepts; the clients do not see a difference.
+    let mut events = events(Config::default());
+    let left = Rc::new(Cell::new(CLIENTS));
+    let master = Descriptor::new(listener);
+    for _ in 0..4 {
+        accept_next(&mut events, master.clone(), Rc::clone(&left));
+    }
+    events.run().unwrap();
+    clients.join().unwrap();
+}
+
+#[test]
+fn calls_beyond_the_entries_are_delayed_in_order() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 0;
+    let mut events = events(config);
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    let order = Rc::new(RefCell::new(Vec::new()));
+    for number in 0..128 {
+        let order = Rc::clone(&order);
+        let note = move |_: &mut EventLoop, result: std::io::Result<libc::statx>| {
+            assert_eq!(result.unwrap().stx_size, 0);
+            order.borrow_mut().push(number);
+        };
+        events.post_or_delay(stat_file(&file), note).unwrap();
+    }
+    assert!(events.post_or_delay(stat_file(&file), |_, _| {}).is_err());
+    assert!(events.post(stat_file(&file), |_, _| {}).is_err());
+    events.run().unwrap();
+    assert_eq!(*order.borrow(), Vec::from_iter(0..128));
+}
+
+#[test]
+fn panic_in_a_callback_loses_no_other_call() {
+    let mut events = events(Config::default());
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    let count = Rc::new(Cell::new(0));
+    for number in 0..20 {
+        let count = Rc::clone(&count);
+        let callback = move |_: &mut EventLoop, _| {
+            assert!(number != 7, "the handler's defect");
+            count.set(count.get() + 1);
+        };
+        events.post(stat_file(&file), callback).unwrap();
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| events.run())).is_err());
+    assert_eq!(count.get(), 7);
+    events.run().unwrap();
+    assert_eq!((count.get(), events.outstanding()), (19, 0));
+}
+
+#[test]
+fn cancelled_call_has_its_callback() {
+    let mut events = events(Config::default());
+    let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let socket = Descriptor::new(ours);
+    let ended = Rc::new(Cell::new(false));
+    let note = Rc::clone(&ended);
+    let id = events
+        .post(receive(&socket, Vec::with_capacity(8)), move |_, (result, buffer)| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINTR));
+            assert_eq!((buffer.len(), buffer.capacity()), (0, 8));
+            note.set(true);
+        })
+        .unwrap();
+    let stopped = events.post(sleep(Duration::from_millis(1)), move |events, _| events.cancel(id));
+    stopped.unwrap();
+    events.run().unwrap();
+    assert!(ended.get());
+}
+
+#[test]
+fn stop_leaves_calls_for_the_next_run() {
+    let mut events = events(Config::default());
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    for _ in 0..3 {
+        events.post(stat_file(&file), |events, _| events.stop()).unwrap();
+    }
+    for left in [2, 1, 0] {
+        events.run().unwrap();
+        assert_eq!(events.outstanding(), left);
+    }
+}
+
+/// A descriptor that calls still use is not closed under them; a loop that is dropped closes it.
+#[test]
+fn close_waits_for_calls_on_the_descriptor() {
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut events = events(Config::default());
+    let socket = Descriptor::new(ours);
+    let received = Rc::new(Cell::new(false));
+    let note = Rc::clone(&received);
+    let read = receive(&socket, Vec::with_capacity(8));
+    events
+        .post(read, move |_, (result, bytes)| {
+            assert_eq!((result.unwrap(), &bytes[..]), (2, &b"hi"[..]));
+            note.set(true);
+        })
+        .unwrap();
+    events.post(close(socket), |_, result| result.unwrap()).unwrap();
+    events.turn(None).unwrap();
+    theirs.write_all(b"hi").unwrap();
+    events.run().unwrap();
+    assert!(received.get());
+    assert_eq!(theirs.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn dropped_loop_closes_what_late_calls_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, "content").unwrap();
+    let path = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).unwrap();
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut events = events(Config::default());
+    let socket = Descriptor::new(ours);
+    events.post(receive(&socket, Vec::with_capacity(8)), |_, _| panic!("cancelled")).unwrap();
+    drop(socket);
+    let read = |events: &mut EventLoop, file: std::io::Result<Descriptor>| {
+        let read = read_at(&file.unwrap(), 3, Vec::with_capacity(8));
+        events.post(read, |_, (_, bytes)| assert_eq!(bytes, b"tent")).unwrap();
+    };
+    events.post(open(path, OFlags::RDONLY, Mode::empty()), read).unwrap();
+    events.turn(None).unwrap();
+    drop(events);
+    // The receive was cancelled, and its socket closed.
+    assert_eq!(theirs.read(&mut [0; 8]).unwrap(), 0);
+}

@@ -1,0 +1,69 @@
+//! A child of fork(2) has a copy of the pages, and no threads. It executes nothing of its parent's.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use flexsc_rt::operations::sleep;
+use flexsc_rt::{Call, Config, Error, Executor, Pages, Runtime};
+
+/// Runs a child for at most ten seconds. Returns whether it has succeeded.
+fn fork(child: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child makes system calls and allocates; other threads hold no lock, as they wait.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        // SAFETY: passes a number.
+        unsafe { libc::alarm(10) };
+        let code = i32::from(!child());
+        // SAFETY: ends the process without the parent's exit handlers.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: writes one integer.
+    while unsafe { libc::waitpid(pid, &mut status, 0) } != pid {}
+    status == 0
+}
+
+fn main() {
+    let mut pages = Pages::register(&Config::default()).unwrap();
+    let pipe = rustix::pipe::pipe().unwrap();
+    let mut byte = [0_u8; 1];
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&pipe.0) as usize;
+    let read = Call::new(libc::SYS_read, [fd, byte.as_mut_ptr() as usize, 1, 0, 0, 0]);
+    // SAFETY: the byte outlives the call, which ends below.
+    let id = unsafe { pages.post(&read) }.unwrap();
+    pages.submit().unwrap();
+    assert!(fork(|| {
+        let refused = matches!(pages.wait(Some(Duration::ZERO)), Err(Error::InChild));
+        pages.cancel(id);
+        let none = pages.next().is_none();
+        // Its own pages work, with threads.
+        let mut own = Pages::register(&Config::default()).unwrap();
+        let call = Call::bounded(libc::SYS_getpid, [0; 6]).pinned(Executor::Threads);
+        // SAFETY: it returns a number.
+        unsafe { own.post(&call) }.unwrap();
+        own.wait(None).unwrap();
+        let works = own.next().unwrap().result.unwrap() == std::process::id() as usize;
+        refused && none && works
+    }));
+    // The parent's call was not cancelled.
+    rustix::io::write(&pipe.1, b"x").unwrap();
+    while !pages.wait(None).unwrap() {}
+    assert_eq!(pages.next().unwrap().result.unwrap(), 1);
+    assert_eq!(byte, *b"x");
+
+    let runtime = Runtime::new(&Config::default()).unwrap();
+    assert!(fork(|| {
+        let mut future = pin!(runtime.call(sleep(Duration::ZERO)));
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..10 {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+                return result.is_err();
+            }
+        }
+        false
+    }));
+    println!("test forks ... ok");
+}

@@ -1,0 +1,159 @@
+//! Futures under executors that know nothing of them; and their drop.
+
+use std::future::{Future, poll_fn};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use flexsc_rt::operations::{receive, send, sleep, stat_file};
+use flexsc_rt::{Config, Descriptor, Runtime};
+
+/// An executor of one future.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+fn runtime(config: Config) -> Runtime {
+    Runtime::new(&config).expect("pages")
+}
+
+/// Calls that complete at once, that wait for a socket, and that block a thread.
+async fn mixed(runtime: Runtime, number: u8) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (ours, theirs) = (Descriptor::new(ours), Descriptor::new(theirs));
+    for round in 0..10 {
+        let stat = runtime.call(stat_file(&ours)).await.unwrap();
+        assert_eq!(u32::from(stat.stx_mode) & libc::S_IFMT, libc::S_IFSOCK);
+        let (sent, bytes) = runtime.call(send(&theirs, vec![number, round])).await;
+        let (received, buffer) = runtime.call(receive(&ours, Vec::with_capacity(16))).await;
+        assert_eq!((sent.unwrap(), received.unwrap()), (2, 2));
+        assert_eq!(bytes, buffer);
+        runtime.call(sleep(Duration::from_micros(10))).await.unwrap();
+    }
+}
+
+#[test]
+fn futures_run_under_a_simple_executor() {
+    block_on(mixed(runtime(Config::default()), 1));
+}
+
+#[test]
+fn futures_run_under_tokio() {
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let runtime = runtime(Config::default());
+    local.block_on(&tokio, async {
+        let tasks: Vec<_> =
+            (0..20).map(|n| tokio::task::spawn_local(mixed(runtime.clone(), n))).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn futures_run_under_async_executor() {
+    let executor = async_executor::LocalExecutor::new();
+    let runtime = runtime(Config::default());
+    let tasks: Vec<_> = (0..20).map(|n| executor.spawn(mixed(runtime.clone(), n))).collect();
+    futures_lite::future::block_on(executor.run(async {
+        for task in tasks {
+            task.await;
+        }
+    }));
+}
+
+/// Tasks that are ready together make one batch.
+#[test]
+fn calls_of_ready_tasks_are_executed_together() {
+    let executor = async_executor::LocalExecutor::new();
+    let runtime = runtime(Config::default());
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    let tasks: Vec<_> = (0..100).map(|_| executor.spawn(runtime.call(stat_file(&file)))).collect();
+    futures_lite::future::block_on(executor.run(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }));
+    assert_eq!((runtime.counters().posted, runtime.counters().sleeps), (100, 0));
+}
+
+#[test]
+fn futures_wait_for_a_free_entry() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 0;
+    let runtime = runtime(config);
+    let executor = async_executor::LocalExecutor::new();
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    let tasks: Vec<_> =
+        (0..1_000).map(|_| executor.spawn(runtime.call(stat_file(&file)))).collect();
+    futures_lite::future::block_on(executor.run(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }));
+    assert!(runtime.counters().throttled > 0);
+}
+
+/// A dropped future cancels its call and keeps the memory; the others go on.
+#[test]
+fn dropped_future_keeps_its_memory_until_the_call_has_ended() {
+    let runtime = runtime(Config::default());
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let ours = Descriptor::new(ours);
+    block_on(async {
+        for _ in 0..100 {
+            let mut dropped = runtime.call(receive(&ours, Vec::with_capacity(64)));
+            let mut asleep = runtime.call(sleep(Duration::from_secs(1_000)));
+            poll_fn(|context| {
+                assert!(pin!(&mut dropped).poll(context).is_pending());
+                assert!(pin!(&mut asleep).poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            // Submits both.
+            runtime.call(stat_file(&ours)).await.unwrap();
+            drop((dropped, asleep));
+        }
+        theirs.write_all(b"x").unwrap();
+        let (result, bytes) = runtime.call(receive(&ours, Vec::with_capacity(8))).await;
+        assert_eq!((result.unwrap(), &bytes[..]), (1, &b"x"[..]));
+    });
+}
+
+/// The driver is dropped: another future has the calls executed.
+#[test]
+fn dropped_driver_is_replaced() {
+    let executor = Rc::new(async_executor::LocalExecutor::new());
+    let runtime = runtime(Config::default());
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let ours = Descriptor::new(ours);
+    let driver = executor.spawn(runtime.call(receive(&ours, Vec::with_capacity(8))));
+    let other = executor.spawn(runtime.call(receive(&ours, Vec::with_capacity(8))));
+    let sleeper = executor.spawn(runtime.call(sleep(Duration::from_millis(5))));
+    futures_lite::future::block_on(executor.run(async {
+        sleeper.await.unwrap();
+        driver.cancel().await;
+        let writer = thread::spawn(move || theirs.write_all(b"x").unwrap());
+        assert_eq!(other.await.1, b"x");
+        writer.join().unwrap();
+    }));
+}

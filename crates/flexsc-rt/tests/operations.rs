@@ -1,0 +1,225 @@
+//! Every typed call, by each executor.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use flexsc_rt::operations::*;
+use flexsc_rt::{Call, Config, Descriptor, Direction, EventLoop, Executor, Kind, Operation};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+
+/// Runs a test with each executor of bounded calls, and with the choice by cost.
+fn each_executor(test: impl Fn(&mut EventLoop)) {
+    for executor in [Some(Executor::InPlace), Some(Executor::Threads), None] {
+        let mut config = Config::default();
+        config.executor = executor;
+        let mut events = EventLoop::new(&config).expect("pages");
+        test(&mut events);
+        assert_eq!(events.outstanding(), 0);
+    }
+    // And without threads.
+    let mut config = Config::default();
+    config.threads = 0;
+    test(&mut EventLoop::new(&config).expect("pages"));
+}
+
+/// Makes one call.
+fn run<O: Operation>(events: &mut EventLoop, operation: O) -> O::Output {
+    let output = Rc::new(RefCell::new(None));
+    let slot = Rc::clone(&output);
+    events.post(operation, move |_, output| *slot.borrow_mut() = Some(output)).expect("room");
+    while output.borrow().is_none() {
+        events.turn(None).expect("a completion");
+    }
+    output.take().expect("it was set")
+}
+
+fn path(directory: &Path, name: &str) -> CString {
+    CString::new(directory.join(name).into_os_string().into_encoded_bytes()).unwrap()
+}
+
+fn kind<T>(result: io::Result<T>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+#[test]
+fn files() {
+    each_executor(|events| {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name| path(directory.path(), name);
+        let create = OFlags::CREATE | OFlags::RDWR;
+        let file = run(events, open(at("file"), create, Mode::RUSR | Mode::WUSR)).unwrap();
+        let (written, bytes) = run(events, write_at(&file, 2, b"content".to_vec()));
+        assert_eq!((written.unwrap(), bytes), (7, b"content".to_vec()));
+        let (read, bytes) = run(events, read_at(&file, 1, Vec::with_capacity(4)));
+        assert_eq!((read.unwrap(), bytes), (4, b"\0con".to_vec()));
+        // Reads append.
+        let mut room = Vec::with_capacity(16);
+        room.push(b'>');
+        assert_eq!(run(events, read_at(&file, 8, room)).1, b">t");
+        run(events, truncate(&file, 5)).unwrap();
+        run(events, fsync(&file)).unwrap();
+        run(events, fdatasync(&file)).unwrap();
+        assert_eq!(run(events, stat_file(&file)).unwrap().stx_size, 5);
+        let extended = run(events, fallocate(&file, FallocateFlags::empty(), 0, 100));
+        assert!(extended.is_ok() || kind(extended) == Some(ErrorKind::Unsupported));
+        run(events, truncate(&file, 5)).unwrap();
+        run(events, chmod(at("file"), Mode::RUSR)).unwrap();
+        let meta = run(events, stat(at("file"), AtFlags::empty())).unwrap();
+        assert_eq!((meta.stx_size, meta.stx_mode & 0o777), (5, 0o400));
+
+        run(events, rename(at("file"), at("other"))).unwrap();
+        assert_eq!(
+            kind(run(events, stat(at("file"), AtFlags::empty()))),
+            Some(ErrorKind::NotFound)
+        );
+        run(events, mkdir(at("directory"), Mode::RWXU)).unwrap();
+        let opened = run(events, open(at(""), OFlags::RDONLY, Mode::empty())).unwrap();
+        let (len, bytes) = run(events, getdents(&opened, Vec::with_capacity(4096)));
+        assert_eq!(len.unwrap(), bytes.len());
+        let mut names: Vec<_> = directory_entries(&bytes).map(|entry| entry.name).collect();
+        names.sort_unstable();
+        assert_eq!(names, [&b"."[..], b"..", b"directory", b"other"]);
+        let (len, _) = run(events, getdents(&opened, Vec::with_capacity(4096)));
+        assert_eq!(len.unwrap(), 0);
+        // Relative to a directory.
+        let relative = PathAt::new(&opened, c"other".to_owned());
+        assert_eq!(run(events, stat(relative.clone(), AtFlags::empty())).unwrap().stx_size, 5);
+        run(events, unlink(relative, AtFlags::empty())).unwrap();
+        run(events, unlink(at("directory"), AtFlags::REMOVEDIR)).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        run(events, close(file)).unwrap();
+    });
+}
+
+#[test]
+fn copies_between_files_sockets_and_pipes() {
+    each_executor(|events| {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("from"), "0123456789").unwrap();
+        let from = path(directory.path(), "from");
+        let from = run(events, open(from, OFlags::RDONLY, Mode::empty())).unwrap();
+        let to = path(directory.path(), "to");
+        let create = OFlags::CREATE | OFlags::RDWR;
+        let to = run(events, open(to, create, Mode::RUSR | Mode::WUSR)).unwrap();
+        assert_eq!(run(events, copy_file_range(&from, &to, 4)).unwrap(), 4);
+        assert_eq!(std::fs::read(directory.path().join("to")).unwrap(), b"0123");
+
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = (Descriptor::new(ours), Descriptor::new(theirs));
+        assert_eq!(ours.kind(), Kind::Socket);
+        assert_eq!(run(events, sendfile(&ours, &from, 2, 5)).unwrap(), 5);
+        assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).1, b"23456");
+
+        let (reads, writes) = io::pipe().unwrap();
+        let (reads, writes) = (Descriptor::new(reads), Descriptor::new(writes));
+        assert_eq!(reads.kind(), Kind::Pipe);
+        assert_eq!(run(events, write(&writes, &b"piped"[..])).0.unwrap(), 5);
+        assert_eq!(run(events, splice(&reads, &ours, 3, Direction::Write)).unwrap(), 3);
+        assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).1, b"pip");
+        assert_eq!(run(events, read(&reads, Vec::with_capacity(16))).1, b"ed");
+    });
+}
+
+#[test]
+fn sockets() {
+    each_executor(|events| {
+        for non_blocking in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(non_blocking).unwrap();
+            let address = listener.local_addr().unwrap();
+            let listener = Descriptor::new(listener);
+            let kind = libc::SOCK_STREAM | if non_blocking { libc::SOCK_NONBLOCK } else { 0 };
+            let client = run(events, socket(libc::AF_INET, kind, 0)).unwrap();
+            run(events, connect(&client, address)).unwrap();
+            let server = run(events, accept(&listener)).unwrap();
+            run(events, set_option(&client, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)).unwrap();
+            let set = run(events, option(&client, libc::SOL_SOCKET, libc::SO_KEEPALIVE));
+            assert_eq!(set.unwrap(), 1);
+            assert_eq!(run(events, send(&client, &b"hello"[..])).0.unwrap(), 5);
+            let ready = run(events, poll(&server, Direction::Read)).unwrap();
+            assert_eq!(ready & libc::POLLIN, libc::POLLIN);
+            assert_eq!(run(events, receive(&server, Vec::with_capacity(16))).1, b"hello");
+            run(events, shutdown(&client, std::net::Shutdown::Write)).unwrap();
+            assert_eq!(run(events, receive(&server, Vec::with_capacity(16))).0.unwrap(), 0);
+            // No one listens on the client's port.
+            let refused = run(events, socket(libc::AF_INET, kind, 0)).unwrap();
+            let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
+            let result = run(events, connect(&refused, nowhere));
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+            run(events, close(client)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn ipv6_addresses_are_encoded() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else { return };
+    let mut events = EventLoop::new(&Config::default()).unwrap();
+    let client = run(&mut events, socket(libc::AF_INET6, libc::SOCK_STREAM, 0)).unwrap();
+    run(&mut events, connect(&client, listener.local_addr().unwrap())).unwrap();
+}
+
+#[test]
+fn memory_futexes_and_children() {
+    for threads in [4, 64] {
+        let mut config = Config::default();
+        config.threads = threads;
+        let events = &mut EventLoop::new(&config).unwrap();
+        let mut memory = Mapping::new(1 << 16).unwrap();
+        memory.fill(1);
+        let (advised, memory) = run(events, madvise(memory, Advice::WillNeed));
+        advised.unwrap();
+        assert_eq!(memory[5], 1);
+        let (advised, memory) = run(events, madvise(memory, Advice::DontNeed));
+        advised.unwrap();
+        assert_eq!((memory[5], memory.len()), (0, 1 << 16));
+
+        let futex = Arc::new(AtomicU32::new(3));
+        assert_eq!(kind(run(events, futex_wait(&futex, 2))), Some(ErrorKind::WouldBlock));
+        let woken = Rc::new(RefCell::new(false));
+        let note = Rc::clone(&woken);
+        let wait = futex_wait(&futex, 3);
+        events.post(wait, move |_, result| *note.borrow_mut() = result.is_ok()).unwrap();
+        while run(events, futex_wake(&futex, 1)).unwrap() == 0 {}
+        while !*woken.borrow() {
+            events.turn(None).unwrap();
+        }
+
+        #[expect(clippy::zombie_processes, reason = "the posted call waits for it")]
+        let child = Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();
+        let status = run(events, wait_child(child.id())).unwrap();
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
+        assert!(run(events, wait_child(child.id())).is_err());
+        run(events, sleep(Duration::from_micros(1))).unwrap();
+    }
+}
+
+#[test]
+fn raw_operation_owns_its_memory() {
+    let mut events = EventLoop::new(&Config::default()).unwrap();
+    // SAFETY: the kernel writes to the buffer, which is on the heap and long enough.
+    let name = unsafe {
+        let prepare = |buffer: &mut Box<[u8; 390]>, _: &mut _| {
+            Call::bounded(libc::SYS_uname, [buffer.as_mut_ptr() as usize, 0, 0, 0, 0, 0])
+        };
+        raw(Box::new([0; 390]), prepare, |buffer, result, _: &_| result.map(|_| buffer))
+    };
+    let name = run(&mut events, name).unwrap();
+    assert_eq!(CStr::from_bytes_until_nul(&name[..]).unwrap(), c"Linux");
+}
+
+#[test]
+fn malformed_directory_entries_end_the_list() {
+    assert_eq!(directory_entries(&[0; 100]).count(), 0);
+    assert_eq!(directory_entries(&[1; 100]).count(), 0);
+    assert_eq!(directory_entries(&[0; 5]).count(), 0);
+}

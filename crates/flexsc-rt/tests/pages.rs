@@ -1,0 +1,345 @@
+//! The pages themselves: any call by any executor, bounds, cancellation, blocked and lost threads.
+
+mod support;
+
+use std::collections::HashSet;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use flexsc_rt::{Busy, Call, Config, Direction, EntryId, Executor, Pages, Waits};
+use support::{Pipe, complete, post, raise_descriptor_limit, read_of, register};
+
+const EXECUTORS: [Executor; 2] = [Executor::InPlace, Executor::Threads];
+
+fn errno(result: &io::Result<usize>) -> Option<i32> {
+    result.as_ref().err().and_then(io::Error::raw_os_error)
+}
+
+#[test]
+fn any_call_gives_its_result_by_each_executor() {
+    let mut pages = register(Config::default());
+    for executor in EXECUTORS {
+        let id = post(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]).pinned(executor));
+        assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
+        // Unknown numbers.
+        for number in [100_000, -1, libc::c_long::MAX] {
+            let id = post(&mut pages, &Call::new(number, [0; 6]).pinned(executor));
+            assert_eq!(errno(&complete(&mut pages, id)), Some(libc::ENOSYS), "{number}");
+        }
+        let id = post(&mut pages, &Call::bounded(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]));
+        assert_eq!(errno(&complete(&mut pages, id)), Some(libc::EBADF));
+    }
+    // An unknown call that nothing is said about.
+    let id = post(&mut pages, &Call::new(100_000, [0; 6]));
+    assert_eq!(errno(&complete(&mut pages, id)), Some(libc::ENOSYS));
+    assert_eq!(pages.outstanding(), 0);
+}
+
+#[test]
+fn calls_about_the_calling_thread_run_in_place() {
+    let mut pages = register(Config::default());
+    let id = post(&mut pages, &Call::new(libc::SYS_gettid, [0; 6]).pinned(Executor::Threads));
+    // SAFETY: it returns a number.
+    assert_eq!(complete(&mut pages, id).unwrap(), unsafe { libc::gettid() } as usize);
+    assert_eq!(pages.counters().threads_started, 0);
+}
+
+#[test]
+fn nothing_is_executed_before_wait() {
+    let mut pages = register(Config::default());
+    let pipe = Pipe::new();
+    // SAFETY: the byte is static.
+    let id = unsafe { pages.post(&pipe.write_of(b"x")) }.unwrap();
+    assert_eq!(pages.next().map(|completion| completion.id), None);
+    assert_eq!(pipe.available(), 0);
+    assert!(pages.wait(None).unwrap());
+    assert_eq!(pages.next().map(|completion| completion.id), Some(id));
+    assert_eq!(pipe.available(), 1);
+}
+
+#[test]
+fn wait_without_calls_returns() {
+    assert!(!register(Config::default()).wait(None).unwrap());
+}
+
+#[test]
+fn full_pages_are_busy_until_a_completion_is_taken() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 4;
+    let mut pages = register(config);
+    let call = Call::bounded(libc::SYS_getpid, [0; 6]);
+    for _ in 0..64 {
+        post(&mut pages, &call);
+    }
+    // SAFETY: it returns a number.
+    assert_eq!(unsafe { pages.post(&call) }, Err(Busy));
+    assert!(pages.wait(None).unwrap());
+    // SAFETY: as above.
+    assert_eq!(unsafe { pages.post(&call) }, Err(Busy));
+    let mut seen = HashSet::new();
+    while let Some(completion) = pages.next() {
+        assert!(seen.insert(completion.id));
+    }
+    assert_eq!((seen.len(), pages.outstanding(), pages.counters().throttled), (64, 0, 2));
+    // An identifier is not used again.
+    assert!(!seen.contains(&post(&mut pages, &call)));
+}
+
+/// The standstill of section 7: all entries wait for what only another call can bring about.
+#[test]
+fn waiting_calls_leave_entries_and_a_thread_for_others() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 4;
+    config.threads = 4;
+    let mut pages = register(config);
+    let pipe = Pipe::new();
+    let mut byte = [0; 64];
+    let waits = Waits::Ready(pipe.reads.as_raw_fd(), Direction::Read);
+    let mut posted = 0;
+    // SAFETY: the bytes outlive the pages' calls, which end below.
+    while unsafe { pages.post(&pipe.read_of(&mut byte[posted..=posted]).waits(waits)) }.is_ok() {
+        posted += 1;
+    }
+    assert_eq!(posted, 60);
+    assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+    for _ in 0..posted {
+        post(&mut pages, &pipe.write_of(b"x"));
+        let mut ended = 0;
+        while ended < 2 {
+            pages.wait(None).unwrap();
+            ended += std::iter::from_fn(|| pages.next()).count();
+        }
+    }
+    assert_eq!(pages.outstanding(), 0);
+    // The same for threads.
+    let mut posted = 0;
+    // SAFETY: as above.
+    while unsafe { pages.post(&pipe.blocking_read_of(&mut byte[posted..=posted])) }.is_ok() {
+        posted += 1;
+    }
+    assert_eq!(posted, 3);
+    pages.submit().unwrap();
+    for _ in 0..posted {
+        let id = post(&mut pages, &pipe.write_of(b"x").pinned(Executor::Threads));
+        let mut ended = HashSet::new();
+        while ended.len() < 2 {
+            pages.wait(None).unwrap();
+            ended.extend(std::iter::from_fn(|| pages.next()).map(|completion| completion.id));
+        }
+        assert!(ended.contains(&id));
+    }
+    assert_eq!(pages.outstanding(), 0);
+}
+
+#[test]
+fn blocked_thread_is_replaced_by_another() {
+    let mut config = Config::default();
+    config.active_threads = 1;
+    let mut pages = register(config);
+    let pipe = Pipe::new();
+    let mut bytes = [[0; 1]; 3];
+    let mut reads = HashSet::new();
+    for byte in &mut bytes {
+        reads.insert(post(&mut pages, &pipe.blocking_read_of(byte)));
+    }
+    let call = Call::bounded(libc::SYS_getpid, [0; 6]).pinned(Executor::Threads);
+    let others: HashSet<EntryId> = (0..40).map(|_| post(&mut pages, &call)).collect();
+    let mut ended = HashSet::new();
+    while ended.len() < others.len() {
+        pages.wait(None).unwrap();
+        ended.extend(std::iter::from_fn(|| pages.next()).map(|completion| completion.id));
+    }
+    assert_eq!(ended, others);
+    let counters = pages.counters();
+    assert!(counters.threads_blocked >= 3 && counters.threads_started >= 4, "{counters:?}");
+    assert_eq!(counters.max_active_threads, 1);
+    pipe.write(b"abc");
+    while pages.outstanding() > 0 {
+        pages.wait(None).unwrap();
+        while let Some(completion) = pages.next() {
+            assert_eq!(completion.result.unwrap(), 1);
+            assert!(reads.remove(&completion.id));
+        }
+    }
+    bytes.sort_unstable();
+    assert_eq!(bytes, [*b"a", *b"b", *b"c"]);
+}
+
+/// Claim 4 of the paper: one user thread makes work for several cores.
+#[test]
+fn one_owner_keeps_several_threads_active() {
+    let mut config = Config::default();
+    config.active_threads = 2;
+    let mut pages = register(config);
+    let mut buffers = vec![vec![0_u8; 1 << 20]; 64];
+    for buffer in &mut buffers {
+        let args = [buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0, 0];
+        post(&mut pages, &Call::bounded(libc::SYS_getrandom, args).pinned(Executor::Threads));
+    }
+    while pages.outstanding() > 0 {
+        pages.wait(None).unwrap();
+        while let Some(completion) = pages.next() {
+            assert_eq!(completion.result.unwrap(), 1 << 20);
+        }
+    }
+    assert_eq!(pages.counters().max_active_threads, 2);
+}
+
+#[test]
+fn reads_of_10_000_idle_sockets_need_no_thread() {
+    const SOCKETS: usize = 10_000;
+    raise_descriptor_limit();
+    let mut pages = register(Config::with_entries(SOCKETS as u32 + 64));
+    let sockets: Vec<_> = (0..SOCKETS).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    let mut buffers = vec![[0_u8; 8]; SOCKETS];
+    for (socket, buffer) in sockets.iter().zip(&mut buffers) {
+        post(&mut pages, &read_of(socket.as_raw_fd(), buffer));
+    }
+    assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (number, socket) in sockets.iter().enumerate() {
+        sender.send_to(&number.to_ne_bytes(), socket.local_addr().unwrap()).unwrap();
+    }
+    while pages.outstanding() > 0 {
+        assert!(pages.wait(None).unwrap());
+        while let Some(completion) = pages.next() {
+            assert_eq!(completion.result.unwrap(), 8);
+        }
+    }
+    assert!(buffers.iter().enumerate().all(|(number, buffer)| *buffer == number.to_ne_bytes()));
+    assert_eq!(pages.counters().threads_started, 0);
+}
+
+#[test]
+fn several_calls_wait_for_one_descriptor_in_order() {
+    let mut pages = register(Config::default());
+    let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let mut buffers = [[0; 1]; 5];
+    let ids: Vec<_> = buffers
+        .iter_mut()
+        .map(|buffer| post(&mut pages, &read_of(ours.as_raw_fd(), buffer)))
+        .collect();
+    pages.submit().unwrap();
+    pages.cancel(ids[1]);
+    assert_eq!(errno(&complete(&mut pages, ids[1])), Some(libc::EINTR));
+    for byte in [b"a", b"b", b"c", b"d"] {
+        theirs.send(byte).unwrap();
+    }
+    for id in [ids[0], ids[2], ids[3], ids[4]] {
+        assert_eq!(complete(&mut pages, id).unwrap(), 1);
+    }
+    assert_eq!(buffers, [*b"a", [0], *b"b", *b"c", *b"d"]);
+}
+
+#[test]
+fn cancelled_calls_end_with_eintr() {
+    let mut pages = register(Config::default());
+    let pipe = Pipe::new();
+    let mut byte = [0; 1];
+    // Not submitted.
+    let id = post(&mut pages, &pipe.write_of(b"x"));
+    pages.cancel(id);
+    pages.cancel(id);
+    assert_eq!(errno(&complete(&mut pages, id)), Some(libc::EINTR));
+    assert_eq!(pipe.available(), 0);
+    // On a thread, which may have begun or not.
+    for wait_ms in [0, 0, 0, 5, 20] {
+        let id = post(&mut pages, &pipe.blocking_read_of(&mut byte));
+        pages.wait(Some(Duration::from_millis(wait_ms))).unwrap();
+        pages.cancel(id);
+        assert_eq!(errno(&complete(&mut pages, id)), Some(libc::EINTR));
+        // It has ended.
+        pages.cancel(id);
+    }
+    // A cancellation that comes too late.
+    let id = post(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]));
+    pages.wait(None).unwrap();
+    pages.cancel(id);
+    assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
+    assert_eq!(pages.outstanding(), 0);
+}
+
+/// A signal that is for one call must not reach another one.
+#[test]
+fn cancellation_interrupts_no_other_call() {
+    let mut pages = register(Config::default());
+    let pipe = Pipe::new();
+    let mut byte = [0; 1];
+    for round in 0..300 {
+        let id = post(&mut pages, &pipe.blocking_read_of(&mut byte));
+        let sleep = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+        let sleeps: Vec<_> = (0..4)
+            .map(|_| {
+                let args = [&raw const sleep as usize, 0, 0, 0, 0, 0];
+                post(&mut pages, &Call::new(libc::SYS_nanosleep, args))
+            })
+            .collect();
+        pages.submit().unwrap();
+        for _ in 0..round * 10 {
+            std::hint::spin_loop();
+        }
+        pages.cancel(id);
+        let mut ended = 0;
+        while ended < 5 {
+            pages.wait(None).unwrap();
+            while let Some(completion) = pages.next() {
+                ended += 1;
+                if sleeps.contains(&completion.id) {
+                    assert_eq!(completion.result.unwrap(), 0);
+                } else {
+                    assert_eq!(errno(&completion.result), Some(libc::EINTR));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn death_of_a_syscall_thread_loses_no_other_call() {
+    let mut config = Config::default();
+    config.active_threads = 1;
+    let mut pages = register(config);
+    let dies = post(&mut pages, &Call::new(libc::SYS_exit, [0; 6]));
+    let call = Call::bounded(libc::SYS_getpid, [0; 6]).pinned(Executor::Threads);
+    let others: Vec<_> = (0..20).map(|_| post(&mut pages, &call)).collect();
+    let mut ended = 0;
+    while ended < 21 {
+        pages.wait(None).unwrap();
+        while let Some(completion) = pages.next() {
+            ended += 1;
+            if completion.id == dies {
+                assert_eq!(errno(&completion.result), Some(libc::EOWNERDEAD));
+            } else {
+                assert!(others.contains(&completion.id) && completion.result.is_ok());
+            }
+        }
+    }
+    assert_eq!(pages.counters().threads_died, 1);
+}
+
+#[test]
+fn drop_ends_calls_that_wait() {
+    let pipe = Pipe::new();
+    let mut byte = [0; 1];
+    let mut pages = register(Config::default());
+    post(&mut pages, &pipe.blocking_read_of(&mut byte));
+    post(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]));
+    pages.submit().unwrap();
+    assert!(pages.shut_down());
+    assert_eq!(pages.outstanding(), 0);
+    // They can be used again.
+    let id = post(&mut pages, &pipe.write_of(b"x"));
+    assert_eq!(complete(&mut pages, id).unwrap(), 1);
+}
+
+#[test]
+fn without_threads_the_owner_makes_all_calls() {
+    let mut config = Config::default();
+    config.threads = 0;
+    let mut pages: Pages = register(config);
+    let id = post(&mut pages, &Call::new(libc::SYS_getpid, [0; 6]).pinned(Executor::Threads));
+    assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
+    assert_eq!(pages.counters().in_place, 1);
+}
