@@ -44,6 +44,13 @@ pub trait System: Host {
     /// Those of sendmsg(2).
     fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
+    /// Returns whether a send makes progress or fails (poll(2), `POLLOUT`). If not, pollers report when
+    /// it does.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    fn is_writable(&mut self, fd: Fd) -> Result<bool, Errno>;
+
     /// Sends part of a file. Returns the number of bytes, 0 if the file ends before the part.
     ///
     /// # Errors
