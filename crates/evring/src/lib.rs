@@ -161,8 +161,9 @@ pub use shared_ring::interest;
 #[cfg(feature = "sim")]
 pub use shared_ring::sim;
 pub use shared_ring::{
-    Access, BufferSizes, Counters, File, FileKind, FileOutcome, FileWrite, KernelError, Listing,
-    Metadata, RxBuf, SymlinkPolicy, WriteAt,
+    Access, BufferError, BufferGroup, BufferMemory, BufferPool, BufferSizes, Counters, File,
+    FileKind, FileOutcome, FileWrite, KernelError, Listing, Metadata, Place, RxBuf, SymlinkPolicy,
+    WriteAt,
 };
 pub use tail::Tail;
 pub use wheel::TimerWheel;

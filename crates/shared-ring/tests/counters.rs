@@ -12,8 +12,8 @@ use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Batch, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
-    Socket, Submit, Submitted, Token, UringConfig, UringKernel,
+    Batch, BufferGroup, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op,
+    OpKind, Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel,
 };
 
 /// Returns a poller's count after registering a descriptor, and after reporting it as ready.
@@ -89,7 +89,7 @@ fn engine_counts_its_own_and_its_pollers_calls() {
     let calls = |engine: &Engine<Poll>| engine.counters().system_calls - begin;
 
     // poll and recv.
-    engine.submit(token(OpKind::Receive), Op::Receive { fd }).unwrap();
+    engine.submit(token(OpKind::Receive), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
     one.send(b"1").unwrap();
     let mut batch = Batch::new();
     engine.turn_into(None, &mut batch).unwrap();

@@ -7,8 +7,9 @@ use foldhash::fast::FixedState;
 
 use super::machine::Machine;
 use crate::{
-    Completion, Counters, Errno, Executor, Fd, FileOp, GatherList, Kernel, KernelError, Op, OpKind,
-    Outcome, Submit, SubmitError, Submitted, Token, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Counters, Errno, Executor, Fd, FileOp,
+    GatherList, Kernel, KernelError, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token,
+    Waker,
 };
 
 /// A wrapper that checks the operations and completions of a kernel on a simulated machine.
@@ -37,7 +38,7 @@ impl PostedOp {
     fn of(op: &Op) -> Self {
         let fd = match op {
             Op::Accept { listener: fd, .. }
-            | Op::Receive { fd }
+            | Op::Receive { fd, .. }
             | Op::Send { fd, .. }
             | Op::SendFile { fd, .. }
             | Op::Connect { fd, .. } => Some(*fd),
@@ -143,6 +144,10 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
             posting.cancelled = true;
         }
         self.kernel.cancel(token);
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.kernel.add_buffers(buffers)
     }
 
     fn finish(&mut self) {
