@@ -7,7 +7,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use evring::{
-    Admission, Application, Config, EventLoop, KernelError, Order, RemoteHandle, StartError, Stats,
+    Admission, Application, BufferGroup, Config, EventLoop, KernelError, Order, RemoteHandle,
+    StartError, Stats,
 };
 use evring_httpd::{Root, Site};
 use examples::{Echo, Proxy, Timeouts};
@@ -18,7 +19,6 @@ use shared_ring::sim::{
 };
 use shared_ring::{Kernel, Mode, UringKernel};
 
-use super::bounds;
 use super::case::{Case, Mechanism, Program};
 use super::contract::Contract;
 use super::echo::EchoModel;
@@ -30,6 +30,7 @@ use super::script::Script;
 use super::stop::Stopper;
 use super::talker::{Client, Shared};
 use super::wild::{self, Wild, WildModel};
+use super::{bounds, buffers};
 
 /// The result of a run.
 #[derive(Clone, Debug)]
@@ -282,7 +283,12 @@ impl Setup<'_> {
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
-        let stats = server.run(Contract::new(app, machine)).map_err(RunError::KernelError)?;
+        let group = match case.plan.seed % 4 {
+            1 => buffers::add(&mut server, config),
+            _ => BufferGroup::DEFAULT,
+        };
+        let app = Contract::new(app, machine, group);
+        let stats = server.run(app).map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)
     }
