@@ -4,10 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 mechanisms=$(sed -n 's/^mechanisms = \[\(.*\)\]/\1/p' crates/evring/Cargo.toml | tr -d '",')
-for crate in shared-ring evring; do
-    echo "$crate with sim"
-    cargo check --quiet -p "$crate" --features sim
-done
 for crate in shared-ring send-core; do
     echo "$crate without io_uring"
     cargo check --quiet -p "$crate" --no-default-features

@@ -41,3 +41,6 @@ else
     echo "not compared: the committed handlers are of $(cat "$handlers/compilers"), here is $compilers"
 fi
 ASH_HANDLERS=$built/modules cargo test --quiet -p ash-sandbox --test example_handlers
+# The web server with handlers, and the guide.
+cargo test --quiet -p evring-httpd --features sandbox --test sandbox
+ci/guide.sh

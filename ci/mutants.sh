@@ -61,15 +61,15 @@ passes() {
 }
 suite() {
     case $1:$2 in
-        shared-ring:own) echo "--package shared-ring --features sim --lib $(for_each --test counters \
+        shared-ring:own) echo "--package shared-ring --lib $(for_each --test counters \
             interest memory refusals regressions)" ;;
         # All except every_instruction.
         send-core:own) echo "--package send-core --lib $(for_each --test critical descriptors kernel masks \
             notifier sockets wrong broken_rules)" ;;
-        evring:own) echo "--package evring --features sim --lib --test mechanisms --test regressions" ;;
+        evring:own) echo "--package evring --lib --test mechanisms --test regressions" ;;
         httpd:own) echo "--package evring-httpd --lib $(for_each --test exchange vectors directories selection)" ;;
         *:simulation) echo "--package simulate --test simulation" ;;
-        shared-ring:kernels) echo "--package shared-ring --features sim $(for_each --test full_table kernels \
+        shared-ring:kernels) echo "--package shared-ring $(for_each --test full_table kernels \
             signal_overflow signals)" ;;
         *:sockets) echo "--package examples $(for_each --test contract files)" ;;
         *:server) echo "--package evring-httpd $(for_each --test handlers library hostile)" ;;

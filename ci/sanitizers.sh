@@ -13,5 +13,5 @@ skipped=(
     # must load the sanitizer's library first. Its defect is not a memory access.
     handler_allocated_thread_local_storage
 )
-cargo +nightly test --target x86_64-unknown-linux-gnu -p shared-ring -p send-core --features shared-ring/sim \
+cargo +nightly test --target x86_64-unknown-linux-gnu -p shared-ring -p send-core \
     --lib --tests --no-fail-fast "$@" -- "${skipped[@]/#/--skip=}"

@@ -24,7 +24,7 @@ impl Server {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-            let server = AnyMechanism::new(name, &Config { listen, ..Config::default() });
+            let server = AnyMechanism::new(name, &Config::default().with(|c| c.listen = listen));
             let server = server.expect("the mechanism is available");
             sender.send((server.addresses()[0], server.remote())).expect("the receiver is waiting");
             server.run(examples::Echo).expect("the loop runs until it is stopped");

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Batch, BufferGroup, Engine, EngineConfig, Fd, GatherList, Kernel, Mode, Op, OpKind, Outcome,
-    Socket, Submitted, Token, UringConfig, UringKernel,
+    BufferGroup, Engine, EngineConfig, Fd, GatherList, Kernel, Mode, Op, OpKind, Outcome, Socket,
+    Submitted, Token, UringConfig, UringKernel,
 };
 
 const BYTES: &[u8] = &[b'r'; 64];
@@ -22,7 +22,6 @@ struct Pairs<K> {
     senders: Vec<Fd>,
     #[expect(clippy::vec_box, reason = "operations take and return boxes")]
     lists: Vec<Box<GatherList>>,
-    batch: Batch,
 }
 
 /// Returns the number of a socket, which stays open.
@@ -46,7 +45,7 @@ impl<K: Kernel> Pairs<K> {
                 .expect("the queue has space");
         }
         let lists = (0..count).map(|_| Box::default()).collect();
-        Pairs { kernel, senders, lists, batch: Batch::new() }
+        Pairs { kernel, senders, lists }
     }
 
     fn round(&mut self) {
@@ -69,8 +68,8 @@ impl<K: Kernel> Pairs<K> {
         open -= sent.len();
         self.lists.append(&mut sent);
         while open > 0 {
-            self.kernel.turn_into(None, &mut self.batch).expect("the turn succeeds");
-            for completion in self.batch.drain(..) {
+            self.kernel.turn(None).expect("the turn succeeds");
+            while let Some(completion) = self.kernel.next() {
                 match completion.outcome {
                     Outcome::Sent(list, n) if n == BYTES.len() => self.lists.push(list),
                     Outcome::Received(bytes) if bytes.len() == BYTES.len() => {}
@@ -83,13 +82,12 @@ impl<K: Kernel> Pairs<K> {
 }
 
 fn uring() -> Option<UringKernel> {
-    let config =
-        UringConfig { mode: Mode::Deferred, operations: 1024, buffers: 256, buffer_size: 4096 };
+    let config = UringConfig::new(Mode::Deferred, 1024, 256, 4096);
     UringKernel::new(&config).inspect_err(|reason| eprintln!("uring is skipped: {reason}")).ok()
 }
 
 fn epoll() -> Engine<Epoll> {
-    let config = EngineConfig { operations: 1024, buffers: 256, buffer_size: 4096 };
+    let config = EngineConfig::new(1024, 256, 4096);
     Engine::new(Epoll::new().expect("epoll is available"), &config)
         .expect("the waker can be created")
 }
@@ -108,20 +106,25 @@ fn rounds(c: &mut Criterion) {
     group.finish();
 }
 
+/// Runs a turn that ends at once.
+fn empty_turn(kernel: &mut impl Kernel, past: Instant) {
+    kernel.turn(Some(past)).expect("the turn succeeds");
+    while kernel.next().is_some() {}
+}
+
 /// A turn without completions: the minimum cost of a loop iteration.
 fn empty_turns(c: &mut Criterion) {
     let mut group = c.benchmark_group("empty turn");
-    let mut batch = Batch::new();
     let past = Instant::now().checked_sub(Duration::from_secs(1));
     let past = past.expect("the machine has been up for a second");
     if let Some(mut kernel) = uring() {
         group.bench_function("uring", |b| {
-            b.iter(|| kernel.turn_into(Some(past), &mut batch).expect("the turn succeeds"));
+            b.iter(|| empty_turn(&mut kernel, past));
         });
     }
     let mut kernel = epoll();
     group.bench_function("epoll", |b| {
-        b.iter(|| kernel.turn_into(Some(past), &mut batch).expect("the turn succeeds"));
+        b.iter(|| empty_turn(&mut kernel, past));
     });
     group.finish();
 }

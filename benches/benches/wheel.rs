@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use evring::TimerWheel;
+use evring::__private::TimerWheel;
 
 const CONNECTIONS: u32 = 10_000;
 
@@ -40,7 +40,7 @@ fn wheel(c: &mut Criterion) {
     });
 
     let wheel = full(now);
-    group.bench_function("next of 10,000", |b| b.iter(|| black_box(&wheel).next()));
+    group.bench_function("next of 10,000", |b| b.iter(|| black_box(&wheel).next_deadline()));
 
     group.throughput(Throughput::Elements(u64::from(CONNECTIONS)));
     group.bench_function("10,000 expire over a minute", |b| {
@@ -48,8 +48,8 @@ fn wheel(c: &mut Criterion) {
             || full(now),
             |wheel| {
                 let mut expired = 0;
-                while let Some(at) = wheel.next() {
-                    while wheel.expired(at).is_some() {
+                while let Some(at) = wheel.next_deadline() {
+                    while wheel.pop_expired(at).is_some() {
                         expired += 1;
                     }
                 }

@@ -22,7 +22,7 @@ mod tables;
 use std::process::ExitCode;
 
 use clap::Parser;
-use shared_ring::sim::WatchingAllocator;
+use evring_sim::WatchingAllocator;
 
 use command::{Command, Lab};
 

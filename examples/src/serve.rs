@@ -35,7 +35,7 @@ impl Listen {
         config: Config,
         app: impl Application + 'static,
     ) -> Result<(), Box<dyn Error>> {
-        let config = Config { listen: vec![self.listen], ..config };
+        let config = config.with(|c| c.listen = vec![self.listen]);
         let mechanism = AnyMechanism::new(&self.backend, &config)?;
         for address in mechanism.addresses() {
             println!("listening on {address} (backend {})", mechanism.name());

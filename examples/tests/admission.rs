@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evring::{
-    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener,
+    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Cx, Listener,
     Multiplexer as _, Others, RemoteHandle, Rx, Tokio,
 };
 use examples::Echo;
@@ -266,7 +266,7 @@ impl Drop for StopOnDrop {
 fn each_listener_has_its_own_policy() {
     on_each(|backend| {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let config = Config { listen: vec![any, any], ..config() };
+        let config = config().with(|c| c.listen = vec![any, any]);
         let (sender, ready) = mpsc::channel();
         let (log, accepted) = mpsc::channel();
         let server = thread::spawn(move || {

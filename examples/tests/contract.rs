@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use evring::{AcceptPolicy, Chunk, Close, Config, HIGH_WATER, LOW_WATER, Listener, RemoteHandle};
+use evring::{AcceptPolicy, Chunk, Close, HIGH_WATER, LOW_WATER, Listener, RemoteHandle};
 use support::client::{Client, End};
 use support::script::{Ended, Event, MAX_UNCONSUMED, script};
 use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, tiny};
@@ -66,7 +66,8 @@ fn unconsumed_bytes_are_passed_again_in_one_piece() {
                     rx.consume(10);
                 }
             });
-            let server = Server::start(backend, Config { buffer_size, ..config() }, make);
+            let server =
+                Server::start(backend, config().with(|c| c.buffer_size = buffer_size), make);
             let mut client = Client::connect(server.address);
             assert_eq!(log.next(), Event::Accepted);
             let message = pattern(MAX_UNCONSUMED + 10);
@@ -244,7 +245,7 @@ fn deadline_expires_once_and_can_be_cleared() {
 fn tags_from_other_threads_arrive_in_order() {
     on_each(|backend| {
         let (make, log) = script(|_| {});
-        let server = Server::start(backend, Config { listen: Vec::new(), ..config() }, make);
+        let server = Server::start(backend, config().with(|c| c.listen = Vec::new()), make);
         let mut expected = 0;
         for tag in 0..5 * RemoteHandle::MAX_TAGS as u64 {
             while !server.remote.wake(tag) {
@@ -369,7 +370,7 @@ fn linger_times_out() {
             }
         });
         let linger = Duration::from_millis(100);
-        let server = Server::start(backend, Config { linger_timeout: linger, ..config() }, make);
+        let server = Server::start(backend, config().with(|c| c.linger_timeout = linger), make);
         let begin = Instant::now();
         let mut client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
@@ -390,7 +391,7 @@ fn flush_to_a_peer_that_never_reads_times_out() {
             }
         });
         let stall = Duration::from_millis(300);
-        let server = Server::start(backend, Config { progress_interval: stall, ..tiny() }, make);
+        let server = Server::start(backend, tiny().with(|c| c.progress_interval = stall), make);
         let client = Client::narrow(server.address);
         assert_eq!(log.next(), Event::Accepted);
         assert_eq!(
@@ -440,7 +441,7 @@ fn too_many_queued_bytes_are_an_overrun() {
             }
             turn.consume();
         });
-        let server = Server::start(backend, Config { max_queued_bytes: 100_000, ..config() }, make);
+        let server = Server::start(backend, config().with(|c| c.max_queued_bytes = 100_000), make);
         let mut client = Client::connect(server.address);
         client.send(b"x");
         assert_eq!(log.next(), Event::Accepted);
@@ -461,7 +462,7 @@ fn connections_beyond_the_maximum_wait() {
             }
             _ => {}
         });
-        let server = Server::start(backend, Config { max_connections: 3, ..config() }, make);
+        let server = Server::start(backend, config().with(|c| c.max_connections = 3), make);
         let mut open: Vec<_> = (0..3).map(|_| Client::connect(server.address)).collect();
         open.iter_mut().for_each(|client| client.ask(b"x", b"ok"));
         let mut waiting: Vec<_> = (0..5).map(|_| Client::connect(server.address)).collect();
@@ -548,7 +549,7 @@ fn connecting(backend: &'static str, to: SocketAddr) -> (Server, support::script
         }
         turn.consume();
     });
-    (Server::start(backend, Config { listen: Vec::new(), ..config() }, make), log)
+    (Server::start(backend, config().with(|c| c.listen = Vec::new()), make), log)
 }
 
 #[test]
@@ -585,7 +586,7 @@ fn stop_lets_current_work_end_within_the_drain_timeout() {
             }
             turn.consume();
         });
-        let server = Server::start(backend, Config { drain_timeout: TIMEOUT, ..config() }, make);
+        let server = Server::start(backend, config().with(|c| c.drain_timeout = TIMEOUT), make);
         let mut busy = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
         server.remote.stop();

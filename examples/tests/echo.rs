@@ -35,7 +35,13 @@ fn message_split_at_any_byte_is_echoed() {
 fn every_receive_buffer_size_gives_the_same_bytes() {
     on_each(|backend| {
         for buffer_size in [1, 2, 3, 1000] {
-            let server = echo(backend, Config { buffer_size, buffers: 4, ..config() });
+            let server = echo(
+                backend,
+                config().with(|c| {
+                    c.buffer_size = buffer_size;
+                    c.buffers = 4;
+                }),
+            );
             let message = pattern(3000);
             let mut client = Client::connect(server.address);
             client.ask(&message, &message);
@@ -118,7 +124,7 @@ fn reset_closes_only_its_own_connection() {
 #[test]
 fn concurrent_clients_get_their_own_bytes() {
     on_each(|backend| {
-        let server = echo(backend, Config { buffers: 8, ..config() });
+        let server = echo(backend, config().with(|c| c.buffers = 8));
         let (done, all) = mpsc::channel();
         for seed in 1..=40usize {
             let (done, address) = (done.clone(), server.address);

@@ -35,7 +35,7 @@ fn tree() -> tempfile::TempDir {
 }
 
 fn with_root(outside: &Path) -> Config {
-    Config { roots: vec![outside.join("root")], ..config() }
+    config().with(|c| c.roots = vec![outside.join("root")])
 }
 
 /// A server that stats and opens the path it receives.
@@ -55,7 +55,7 @@ fn path_server(backend: &'static str, config: Config) -> (Server, support::scrip
 fn links_may_leave_the_root_if_permitted() {
     let outside = tree();
     on_each(|backend| {
-        let config = Config { symlinks: SymlinkPolicy::Anywhere, ..with_root(outside.path()) };
+        let config = with_root(outside.path()).with(|c| c.symlinks = SymlinkPolicy::Anywhere);
         let (make, log) = script(|turn| {
             if let Event::Received { eof: false, .. } = &turn.event {
                 turn.io.file_op(
@@ -266,7 +266,7 @@ fn slow_reader_gets_a_large_file_between_other_chunks() {
     let contents = pattern(LEN as usize);
     fs::write(root.path().join("file"), &contents).unwrap();
     on_each(|backend| {
-        let config = Config { roots: vec![root.path().into()], ..tiny() };
+        let config = tiny().with(|c| c.roots = vec![root.path().into()]);
         let ranges = &[(0, LEN), (10, 10), (LEN - 3, LEN), (0, 3)];
         let (server, log) = sending(backend, config, ranges, Close::Flush);
         let mut client = Client::narrow(server.address);
@@ -290,7 +290,7 @@ fn file_truncated_while_being_sent_ends_the_connection() {
     let path = root.path().join("file");
     on_each(|backend| {
         fs::write(&path, pattern(LEN as usize)).unwrap();
-        let config = Config { roots: vec![root.path().into()], ..tiny() };
+        let config = tiny().with(|c| c.roots = vec![root.path().into()]);
         let (server, log) = sending(backend, config, &[(0, LEN)], Close::Flush);
         let mut client = Client::narrow(server.address);
         client.send(b"go");
@@ -313,7 +313,7 @@ fn client_closed_while_a_file_is_sent_leaks_nothing() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), pattern(3_000_000)).unwrap();
     on_each(|backend| {
-        let config = Config { roots: vec![root.path().into()], ..tiny() };
+        let config = tiny().with(|c| c.roots = vec![root.path().into()]);
         let (server, log) = sending(backend, config, &[(0, 3_000_000)], Close::Half);
         let mut client = Client::narrow(server.address);
         client.send(b"go");
@@ -359,7 +359,10 @@ fn files_are_created_and_written_under_a_writable_root() {
             turn.consume();
         });
         let roots = vec![root.path().to_owned()];
-        let config = Config { roots, writable_roots: vec![Root(0)], ..config() };
+        let config = config().with(|c| {
+            c.roots = roots;
+            c.writable_roots = vec![Root(0)];
+        });
         let server = Server::start(backend, config, make);
         let client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
@@ -410,7 +413,10 @@ fn no_file_is_opened_for_writing_under_another_root() {
             turn.consume();
         });
         let roots = vec![outside.path().join("root"), second.path().to_owned()];
-        let config = Config { roots, writable_roots: vec![Root(1)], ..config() };
+        let config = config().with(|c| {
+            c.roots = roots;
+            c.writable_roots = vec![Root(1)];
+        });
         let server = Server::start(backend, config, make);
         let client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
@@ -458,7 +464,11 @@ fn writes_beyond_the_total_buffer_limit_fail() {
         let roots = vec![root.path().to_owned()];
         let max_buffered_bytes = 2 * MAX_WRITE_BYTES - 1;
         let writable_roots = vec![Root(0)];
-        let config = Config { roots, writable_roots, max_buffered_bytes, ..config() };
+        let config = config().with(|c| {
+            c.roots = roots;
+            c.writable_roots = writable_roots;
+            c.max_buffered_bytes = max_buffered_bytes;
+        });
         let server = Server::start(backend, config, make);
         let client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);

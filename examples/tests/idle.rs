@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
-use evring::{Application, Commands, Config, Cx, Others, Rx};
+use evring::{Application, Commands, Cx, Others, Rx};
 use examples::Echo;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -174,7 +174,7 @@ impl Clients {
 /// Returns the bytes per connection: since the server ran, and since before it was set up.
 fn measure(backend: &'static str, connections: usize) -> (f64, f64) {
     let (sender, receiver) = mpsc::channel();
-    let config = Config { max_connections: connections as u32, ..config() };
+    let config = config().with(|c| c.max_connections = connections as u32);
     let without = live();
     let server = Server::start(backend, config, move || Woken(sender));
     // The server cleans up after a completed send one turn after its peer receives the bytes.

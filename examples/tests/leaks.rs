@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evring::{Application, Config};
+use evring::Application;
 use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
 use kv::Kv;
 use support::client::Client;
@@ -80,7 +80,7 @@ fn serve<A: Application + 'static>(
     app: impl FnOnce() -> A + Send + 'static,
     peers: impl FnOnce(&Server) -> Vec<Client>,
 ) -> (Vec<Client>, u64) {
-    let server = Server::start(backend, Config { buffers: 4, ..config() }, app);
+    let server = Server::start(backend, config().with(|c| c.buffers = 4), app);
     let open = peers(&server);
     (open, server.stop().accepted)
 }

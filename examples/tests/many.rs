@@ -3,7 +3,6 @@
 
 mod support;
 
-use evring::Config;
 use examples::Echo;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::client::{Client, End};
@@ -36,7 +35,7 @@ fn many_connections_are_served_at_once() {
         setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), ..old }).unwrap();
     }
     on_each(|backend| {
-        let config = Config { max_connections: CONNECTIONS as u32, ..config() };
+        let config = config().with(|c| c.max_connections = CONNECTIONS as u32);
         let server = Server::start(backend, config, || Echo);
         let mut clients: Vec<_> =
             (0..CONNECTIONS).map(|_| Client::connect(server.address)).collect();

@@ -12,8 +12,8 @@ use evring::{Application, Config, MechanismLoop, Multiplexer, RemoteHandle, Root
 use evring_httpd::Site;
 use examples::{Echo, OwnPoll, PollKernel};
 use shared_ring::{
-    Batch, Call, EngineConfig, Errno, Executor, Fd, Host, Kernel, Op, OpKind, Outcome, Socket,
-    Submit, Submitted, Token,
+    Call, EngineConfig, Errno, Executor, Fd, Host, Kernel, Op, OpKind, Outcome, Socket, Submit,
+    Submitted, Token,
 };
 use support::client::{Client, End};
 use support::{TIMEOUT, config, pattern, tiny};
@@ -84,7 +84,7 @@ fn web_server_serves_files_and_listings() {
     let (small, big) = (pattern(1000), pattern(5_000_000));
     fs::write(root.path().join("small"), &small).unwrap();
     fs::write(root.path().join("big"), &big).unwrap();
-    let config = Config { roots: vec![root.path().to_owned()], ..config() };
+    let config = config().with(|c| c.roots = vec![root.path().to_owned()]);
     let server = Server::start(config, || Site::new(Some(Root(0))).autoindex(true));
     for _ in 0..2 {
         for (path, content) in [("/small", &small), ("/big", &big)] {
@@ -104,7 +104,7 @@ fn web_server_serves_files_and_listings() {
 
 #[test]
 fn system_calls_are_made_by_each_executor() {
-    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(8, 1, 64);
     let mut kernel = PollKernel::new(&config).unwrap();
     let token = Token::new(OpKind::Call, 0, 0);
     let run = |kernel: &mut PollKernel, call, by, meanwhile: &dyn Fn()| {
@@ -113,9 +113,9 @@ fn system_calls_are_made_by_each_executor() {
         let outcome = match submitted {
             Submitted::Done(outcome) => outcome,
             Submitted::InFlight => loop {
-                let mut batch = Batch::new();
-                kernel.turn_into(None, &mut batch).unwrap();
-                if let Some(done) = batch.into_iter().find(|done| done.token == token) {
+                kernel.turn(None).unwrap();
+                let mut done = std::iter::from_fn(|| kernel.next());
+                if let Some(done) = done.find(|done| done.token == token) {
                     break done.outcome;
                 }
             },

@@ -6,9 +6,7 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
-use evring::{
-    Access, Application, Chunk, Close, Commands, Config, Cx, FileOp, FileOutcome, Root, Rx,
-};
+use evring::{Access, Application, Chunk, Close, Commands, Cx, FileOp, FileOutcome, Root, Rx};
 use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
 use kv::Kv;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
@@ -95,7 +93,7 @@ fn echo_under_tls() {
 fn kv_under_tls_through_tiny_buffers() {
     let (serves, trusts) = settings();
     on_each(|backend| {
-        for settings in [config(), Config { buffer_size: 7, ..tiny() }] {
+        for settings in [config(), tiny().with(|c| c.buffer_size = 7)] {
             let tls = Arc::clone(&serves);
             let server = Server::start(backend, settings, || {
                 Tls::new(tls, Kv::with_memory(1 << 22, 0).unwrap()).unwrap()
@@ -294,7 +292,7 @@ fn files_are_sent_in_order_under_tls() {
     on_each(|backend| {
         for settings in [config(), tiny()] {
             let tls = Arc::clone(&serves);
-            let settings = Config { roots: vec![root.path().into()], ..settings };
+            let settings = settings.with(|c| c.roots = vec![root.path().into()]);
             let server =
                 Server::start(backend, settings, || Tls::new(tls, SendsFileBetweenTexts).unwrap());
             let mut stream = secure(&trusts, Client::narrow(server.address).0);
@@ -332,7 +330,7 @@ fn file_that_shrinks_under_a_layer_ends_the_connection() {
                 _ => {}
             }
         });
-        let settings = Config { roots: vec![root.path().into()], ..config() };
+        let settings = config().with(|c| c.roots = vec![root.path().into()]);
         let server =
             Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, make()).unwrap());
         let mut client = Client::connect(server.address);

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use evring_sim::{
+    Faults, Machine, Net, Next, Peer, PeerConn, ReceiveResult, SimEngine, SimKernel,
+    WatchingAllocator,
+};
 use load_generator::{
     Arrivals, Generator, LoadModel, Plan, Request, RequestError, RunEvent, Session, SlowClients,
     Stats, StopReason,
-};
-use shared_ring::sim::{
-    self, Faults, Machine, Net, Next, Peer, PeerConn, ReceiveResult, SimEngine, SimKernel,
-    WatchingAllocator,
 };
 use shared_ring::{EngineConfig, Kernel, Mode, UringConfig};
 
@@ -210,11 +210,13 @@ impl Peer for Server {
 struct RunResult {
     stats: Stats,
     requests_received: u64,
-    report: sim::RunReport,
+    report: evring_sim::RunReport,
 }
 
 fn machine(seed: u64, faults: Faults) -> Machine {
-    Machine::new(&sim::Plan { seed, faults, steps: 20_000, ..sim::Plan::default() })
+    let mut plan = evring_sim::Plan::default();
+    (plan.seed, plan.faults, plan.steps) = (seed, faults, 20_000);
+    Machine::new(&plan)
 }
 
 fn run_on<K: Kernel>(kernel: K, plan: &Plan) -> Stats {
@@ -255,11 +257,11 @@ fn run(seed: u64, faults: Faults, behavior: Option<Behavior>, plan: &Plan) -> Ru
     }
     let operations = Generator::<SimKernel>::operations(plan);
     let stats = if seed % 3 == 2 {
-        let config = EngineConfig { operations, buffers: 16, buffer_size: 512 };
+        let config = EngineConfig::new(operations, 16, 512);
         run_on(SimEngine::<false>::new(&machine, &config).unwrap(), plan)
     } else {
         let mode = [Mode::Deferred, Mode::Cooperative][seed as usize % 3];
-        let config = UringConfig { mode, operations, buffers: 16, buffer_size: 512 };
+        let config = UringConfig::new(mode, operations, 16, 512);
         run_on(SimKernel::new(&machine, &config).unwrap(), plan)
     };
     RunResult { stats, requests_received: requests_received.get(), report: machine.verdict() }

@@ -4,7 +4,7 @@
 use std::alloc::System;
 use std::process::ExitCode;
 
-use shared_ring::sim::WatchingAllocator;
+use evring_sim::WatchingAllocator;
 use simulate::{Case, Mechanism, Program, run};
 
 #[global_allocator]

@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use evring::{Config, Stats, Usage};
+use evring::__private::Usage;
+use evring::{Config, Stats};
+use evring_sim::{Machine, MachineUsage};
 use shared_ring::Host;
-use shared_ring::sim::{Machine, MachineUsage};
 
 /// The time at which a server began to stop.
 pub(super) type StopTime = Rc<Cell<Option<Instant>>>;

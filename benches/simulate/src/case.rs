@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use shared_ring::sim::{Faults, Plan};
+use evring_sim::{Faults, Plan};
 
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident, $what:literal: $($(#[$each:meta])* $name:ident $word:literal,)*) => {
@@ -116,12 +116,11 @@ impl Case {
             program: Program::ALL[random.usize(..Program::ALL.len())],
             mechanism: mechanism(random.usize(..CHOICES)),
             clients: [1, 2, 5, 12][random.usize(..4)],
-            plan: Plan {
-                seed,
-                steps,
-                descriptors: [8, 30, 1_000, 1_000][random.usize(..4)],
-                ..Plan::default()
-            },
+            plan: Plan::default().with(|p| {
+                p.seed = seed;
+                p.steps = steps;
+                p.descriptors = [8, 30, 1_000, 1_000][random.usize(..4)];
+            }),
         }
     }
 
@@ -199,7 +198,7 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shared_ring::sim::Fault;
+    use evring_sim::Fault;
 
     #[test]
     fn case_round_trips_through_text() {

@@ -8,7 +8,7 @@ use evring::{
     Application, BufferGroup, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp, FileOutcome,
     Forward, HIGH_WATER, Listener, Others, Rx,
 };
-use shared_ring::sim::Machine;
+use evring_sim::Machine;
 
 /// Maximum lateness of a deadline: the resolution of the timer wheel, and a turn.
 const MAX_LATENESS: Duration = Duration::from_millis(5);
@@ -100,7 +100,7 @@ impl Records {
     /// Leaves the connections in every other slot in the listener's group, and moves the others to the
     /// default group.
     fn choose_group(&mut self, id: ConnId, io: &mut impl Commands) {
-        let group = if id.slot() % 2 == 0 { self.group } else { BufferGroup::DEFAULT };
+        let group = if id.slot().is_multiple_of(2) { self.group } else { BufferGroup::DEFAULT };
         let Some(entry) = self.entry(id) else { return };
         entry.group = group;
         if group == BufferGroup::DEFAULT && io.set_receive_group(id, group).is_err() {

@@ -1,6 +1,6 @@
 //! The client of an echo server.
 
-use shared_ring::sim::{Fault, Net, PeerConn};
+use evring_sim::{Fault, Net, PeerConn};
 
 use super::replies::Replies;
 use super::talker::ProtocolModel;

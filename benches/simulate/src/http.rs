@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use evring_httpd::{Request, Site};
-use shared_ring::sim::{Fault, Net, PeerConn, is_of_file};
+use evring_sim::{Fault, Net, PeerConn, is_of_file};
 
 use super::pattern::PATTERN;
 use super::talker::{ProtocolModel, Shared};

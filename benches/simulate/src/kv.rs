@@ -1,7 +1,7 @@
 //! The client of the cache.
 
+use evring_sim::{Net, PeerConn};
 use kv::model::Model;
-use shared_ring::sim::{Net, PeerConn};
 
 use super::replies::Replies;
 use super::talker::ProtocolModel;

@@ -7,7 +7,7 @@ use std::alloc::System;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use shared_ring::sim::WatchingAllocator;
+use evring_sim::WatchingAllocator;
 use simulate::{Case, run};
 
 #[global_allocator]

@@ -1,6 +1,6 @@
 //! The origin server behind a proxy, an echo server.
 
-use shared_ring::sim::{Net, Next, Peer, PeerConn, ReceiveResult};
+use evring_sim::{Net, Next, Peer, PeerConn, ReceiveResult};
 
 /// An echo server that serves until the end of the run.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Test data in which a piece reveals its position.
 
-use shared_ring::sim::Machine;
+use evring_sim::Machine;
 
 /// Bytes in which almost every piece is unique.
 pub(super) static PATTERN: [u8; 150_000] = pattern();

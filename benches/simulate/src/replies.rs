@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use shared_ring::sim::is_of_file;
+use evring_sim::is_of_file;
 
 use super::pattern::PATTERN;
 

@@ -11,12 +11,10 @@ use evring::{
     StartError, Stats,
 };
 use evring_httpd::{Root, Site};
+use evring_sim::{CheckedKernel, Machine, RunReport, SimEngine, SimKernel, SimRing};
 use examples::{Echo, Proxy, Timeouts};
 use kv::{Database, Kv, Limits};
 use send_core::kernel::{Capacity, Delivery, SendKernel};
-use shared_ring::sim::{
-    CheckedKernel, Machine, RunReport, SimDevPoll, SimEngine, SimInterest, SimKernel, SimRtSig,
-};
 use shared_ring::{Kernel, Mode, UringKernel};
 
 use super::case::{Case, Mechanism, Program};
@@ -97,10 +95,13 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let (mut case, config, script) = Script::read(bytes);
     case.plan.trace_steps = trace_steps;
     let machine = Machine::new(&case.plan);
+    let config = config.with(|c| {
+        c.listen = vec![SERVER];
+        c.roots = vec!["/site".into()];
+    });
     let clients = |remote: RemoteHandle| {
         machine.add_peer(script.client(SERVER, config.max_connections, remote));
     };
-    let config = Config { listen: vec![SERVER], roots: vec!["/site".into()], ..config };
     let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch_panic(|| {
         add_files(&machine, &http::FILES);
@@ -155,28 +156,28 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     let has_files = matches!(case.program, Program::Httpd | Program::Wild);
     let connects = matches!(case.program, Program::Proxy | Program::Wild);
     let backlog = pick(random, [1, 8, 100, 100]);
-    Config {
-        listen: vec![SERVER],
-        roots: if has_files { vec!["/site".into()] } else { Vec::new() },
-        writable_roots: vec![Root(0)],
-        // A server without room for its own outgoing connections would close its clients.
-        max_connections: if connects { 1_000 } else { max_connections },
-        max_queued_bytes: wild::MAX_QUEUED_BYTES,
-        max_per_address: match random.usize(..8) {
-            0 => Some(1),
-            1 => Some(3),
-            2..5 => Some(bounds::UNREACHED_PER_ADDRESS),
-            _ => None,
-        },
-        backlog,
-        buffers: pick(random, [1, 4, 16, 64]) as u16,
-        buffer_size: pick(random, [16, 64, 512, 2_048]),
-        linger_timeout: [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)],
-        progress_interval: [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)],
-        drain_timeout: [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)],
-        admission: admission(random, backlog),
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.listen = vec![SERVER];
+    config.roots = if has_files { vec!["/site".into()] } else { Vec::new() };
+    config.writable_roots = vec![Root(0)];
+    // A server without room for its own outgoing connections would close its clients.
+    config.max_connections = if connects { 1_000 } else { max_connections };
+    config.max_queued_bytes = wild::MAX_QUEUED_BYTES;
+    config.max_per_address = match random.usize(..8) {
+        0 => Some(1),
+        1 => Some(3),
+        2..5 => Some(bounds::UNREACHED_PER_ADDRESS),
+        _ => None,
+    };
+    config.backlog = backlog;
+    config.buffers = pick(random, [1, 4, 16, 64]) as u16;
+    config.buffer_size = pick(random, [16, 64, 512, 2_048]);
+    config.linger_timeout = [Duration::from_secs(2), Duration::from_millis(10)][random.usize(..2)];
+    config.progress_interval =
+        [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)];
+    config.drain_timeout = [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)];
+    config.admission = admission(random, backlog);
+    config
 }
 
 /// Chooses admission control with short periods, so that a simulated server is sometimes
@@ -185,8 +186,11 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
 fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
     let order = if backlog < 100 { Order::Oldest } else { Order::Newest };
     let delay = Duration::from_micros(random.u64(1_000..5_000));
-    let admission =
-        Admission { max_queue_delay: delay, min_queue: 100, max_wait: Duration::MAX, order };
+    let mut admission = Admission::default();
+    admission.max_queue_delay = delay;
+    admission.min_queue = 100;
+    admission.max_wait = Duration::MAX;
+    admission.order = order;
     random.bool().then_some(admission)
 }
 
@@ -235,9 +239,9 @@ impl Setup<'_> {
         let sends = |delivery: Delivery| {
             let unavailable = |reason: String| RunError::Start(evring::Unavailable(reason).into());
             let config = config.uring_config(delivery.mode()).map_err(start)?;
-            let ring =
-                UringKernel::simulated(machine, &config).map_err(|e| unavailable(e.to_string()))?;
-            let sizes = Capacity { events: 3, queued: 5 };
+            let ring = UringKernel::<SimRing>::on(machine.clone(), &config)
+                .map_err(|e| unavailable(e.to_string()))?;
+            let sizes = Capacity::new(3, 5);
             SendKernel::with_kernel(ring, delivery, sizes)
                 .map(|kernel| CheckedKernel::over(kernel, machine))
                 .map_err(|e| unavailable(e.to_string()))
@@ -256,15 +260,15 @@ impl Setup<'_> {
                 self.drive(app, SimEngine::<true>::new(machine, &engine).map_err(system)?)
             }
             Mechanism::Interest => {
-                let poller = SimInterest::simulated(machine, queue_len);
+                let poller = machine.interests(queue_len);
                 self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
             Mechanism::RtSig => {
-                let poller = SimRtSig::simulated(machine, queue_len);
+                let poller = machine.rt_sig(queue_len);
                 self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
             Mechanism::DevPoll => {
-                let poller = SimDevPoll::simulated(machine);
+                let poller = machine.dev_poll();
                 self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
         }
@@ -279,7 +283,7 @@ impl Setup<'_> {
         let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
         let stop_time = bounds::StopTime::default();
         let uring = case.mechanism.is_uring();
-        server.inspect(bounds::check(machine, config, uring, &stop_time));
+        let inspect = bounds::check(machine, config, uring, &stop_time);
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
@@ -288,7 +292,7 @@ impl Setup<'_> {
             _ => BufferGroup::DEFAULT,
         };
         let app = Contract::new(app, machine, group);
-        let stats = server.run(app).map_err(RunError::KernelError)?;
+        let stats = server.run_inspected(app, inspect).map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)
     }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evring::{Config, RemoteHandle};
-use shared_ring::sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
+use evring_sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
 
 use super::case::{Case, Mechanism, Program};
 use super::http::HttpModel;
@@ -47,27 +47,23 @@ impl Script {
                 .filter(|(bit, _)| bits >> bit & 1 == 1)
                 .fold(faults, |faults, (_, fault)| faults.with(fault));
         }
-        let plan = Plan {
-            seed,
-            steps: 100 + STEPS_PER_BYTE * script.bytes.len() as u64,
-            faults,
-            descriptors: [8, 12, 1_000, 1_000][script.below(4)],
-            room: [None, Some(64), Some(300), Some(4_000)][script.below(4)],
-            ..Plan::default()
-        };
-        let config = Config {
-            max_connections: [1, 2, 3, 1_000][script.below(4)],
-            max_queued_bytes: 300_000,
-            backlog: [1, 100][script.below(2)],
-            buffers: [1, 4, 16, 64][script.below(4)],
-            buffer_size: [1, 16, 512, 2_048][script.below(4)],
-            linger_timeout: Duration::from_millis([10, 2_000][script.below(2)]),
-            progress_interval: Duration::from_millis([200, 30_000][script.below(2)]),
-            drain_timeout: Duration::from_millis([10, 10_000][script.below(2)]),
-            // Clients count a refused connection as a failure.
-            admission: None,
-            ..Config::default()
-        };
+        let mut plan = Plan::default();
+        plan.seed = seed;
+        plan.steps = 100 + STEPS_PER_BYTE * script.bytes.len() as u64;
+        plan.faults = faults;
+        plan.descriptors = [8, 12, 1_000, 1_000][script.below(4)];
+        plan.room = [None, Some(64), Some(300), Some(4_000)][script.below(4)];
+        let mut config = Config::default();
+        config.max_connections = [1, 2, 3, 1_000][script.below(4)];
+        config.max_queued_bytes = 300_000;
+        config.backlog = [1, 100][script.below(2)];
+        config.buffers = [1, 4, 16, 64][script.below(4)];
+        config.buffer_size = [1, 16, 512, 2_048][script.below(4)];
+        config.linger_timeout = Duration::from_millis([10, 2_000][script.below(2)]);
+        config.progress_interval = Duration::from_millis([200, 30_000][script.below(2)]);
+        config.drain_timeout = Duration::from_millis([10, 10_000][script.below(2)]);
+        // Clients count a refused connection as a failure.
+        config.admission = None;
         (Case { program: Program::Httpd, mechanism, clients: 1, plan }, config, script)
     }
 

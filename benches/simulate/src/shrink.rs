@@ -1,7 +1,5 @@
 //! Shrinking of a failing case.
 
-use shared_ring::sim::Plan;
-
 use super::case::Case;
 use super::run::run;
 
@@ -58,8 +56,10 @@ fn candidates(case: &Case) -> Vec<Case> {
     }
     // Another seed may fail after fewer steps.
     for seed in 1..4 {
-        let plan =
-            Plan { seed: case.plan.seed ^ seed, steps: case.plan.steps / 2, ..case.plan.clone() };
+        let plan = case.plan.clone().with(|p| {
+            p.seed ^= seed;
+            p.steps /= 2;
+        });
         all.push(with(&|c| c.plan = plan.clone()));
     }
     all.retain(|smaller| smaller != case);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evring::RemoteHandle;
-use shared_ring::sim::{Net, Next, Peer, PeerConn};
+use evring_sim::{Net, Next, Peer, PeerConn};
 
 use super::talker::Shared;
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use shared_ring::sim::{Fault, Net, Next, Peer, PeerConn, ReceiveResult};
+use evring_sim::{Fault, Net, Next, Peer, PeerConn, ReceiveResult};
 
 /// The requests of a client and the replies that it expects: a model of one protocol.
 pub(super) trait ProtocolModel {

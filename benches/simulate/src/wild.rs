@@ -10,7 +10,7 @@ use evring::{
     AcceptPolicy, Access, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, File,
     FileOp, FileOutcome, FilePath, HIGH_WATER, Listener, Root, Rx, WriteAt,
 };
-use shared_ring::sim::{Fault, Net, PeerConn};
+use evring_sim::{Fault, Net, PeerConn};
 
 use super::echo::ORIGIN_FAULTS;
 use super::pattern::PATTERN;

@@ -3,8 +3,8 @@
 use std::alloc::System;
 use std::collections::HashSet;
 
+use evring_sim::{Fault, Faults, WatchingAllocator};
 use shared_ring::Counters;
-use shared_ring::sim::{Fault, Faults, WatchingAllocator};
 use simulate::{Case, Mechanism, Program, run};
 
 #[global_allocator]

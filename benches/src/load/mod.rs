@@ -78,17 +78,12 @@ pub(crate) fn load(options: &Load) -> Result<(), Failure> {
 /// Runs the load on io_uring or, if that is unavailable, on epoll.
 fn run_on_available_kernel(plan: &Plan, mark: bool) -> Result<(Stats, &'static str), Failure> {
     let operations = Generator::<UringKernel>::operations(plan);
-    let config = UringConfig {
-        mode: Mode::Deferred,
-        operations,
-        buffers: BUFFERS,
-        buffer_size: BUFFER_SIZE,
-    };
+    let config = UringConfig::new(Mode::Deferred, operations, BUFFERS, BUFFER_SIZE);
     match UringKernel::new(&config) {
         Ok(kernel) => Ok((run(kernel, plan, mark)?, "io_uring")),
         Err(error) => {
             eprintln!("lab: {error}; using epoll");
-            let config = EngineConfig { operations, buffers: BUFFERS, buffer_size: BUFFER_SIZE };
+            let config = EngineConfig::new(operations, BUFFERS, BUFFER_SIZE);
             Ok((run(PortableKernel::new(Epoll::new()?, &config)?, plan, mark)?, "epoll"))
         }
     }

@@ -101,15 +101,14 @@ fn proxy(options: &Serve) -> Result<Value, Failure> {
 }
 
 fn on_mechanism(options: &Serve, app: impl Application + 'static) -> Result<Value, Failure> {
-    let config = Config {
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        roots: options.root.iter().cloned().collect(),
-        max_connections: 19_500,
-        backlog: options.backlog,
-        admission: admission(options),
-        drain_timeout: Duration::from_secs(1),
-        ..Config::default()
-    };
+    let config = Config::default().with(|c| {
+        c.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        c.roots = options.root.iter().cloned().collect();
+        c.max_connections = 19_500;
+        c.backlog = options.backlog;
+        c.admission = admission(options);
+        c.drain_timeout = Duration::from_secs(1);
+    });
     let server = AnyMechanism::new(&options.mechanism, &config)
         .map_err(|e| Failure::new(&options.mechanism, e))?;
     let remote = server.remote();
@@ -125,12 +124,11 @@ fn admission(options: &Serve) -> Option<Admission> {
 
 /// Runs the web server, configured as its program configures it, with a handler.
 fn httpd(options: &Serve) -> Result<Value, Failure> {
-    let config = Config {
-        backlog: options.backlog,
-        admission: admission(options),
-        max_connections: 15_000,
-        ..Config::default()
-    };
+    let config = Config::default().with(|c| {
+        c.backlog = options.backlog;
+        c.admission = admission(options);
+        c.max_connections = 15_000;
+    });
     let mut limits = Limits::default();
     limits.max_keep_alive_requests = u32::MAX;
     let server = evring_httpd::Server::builder()

@@ -53,7 +53,8 @@ fn manager(c: &mut Criterion) {
     let mut group = c.benchmark_group("manager");
     let now = Instant::now();
     for pairs in PAIRS {
-        let config = Config { max_pairs: pairs as usize, ..Config::default() };
+        let mut config = Config::default();
+        config.max_pairs = pairs as usize;
         let mut manager = EventManager::new(&config);
         let ids: Vec<_> = (0..pairs)
             .map(|file| manager.add(read(file), write(file), Readiness::Ready).unwrap())

@@ -8,6 +8,7 @@ use crate::{AddError, Event, PairId, PairState, PairTable, Readiness};
 
 /// Bounds of an [`EventManager`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Maximum number of pairs.
     pub max_pairs: usize,

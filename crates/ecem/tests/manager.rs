@@ -59,7 +59,10 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let config = Config { max_pairs: PAIRS, max_deferred: MAX_DEFERRED, max_delay: MAX_DELAY };
+        let mut config = Config::default();
+        config.max_pairs = PAIRS;
+        config.max_deferred = MAX_DEFERRED;
+        config.max_delay = MAX_DELAY;
         Model {
             manager: EventManager::new(&config),
             ids: [None; PAIRS],
@@ -196,7 +199,8 @@ proptest! {
 
 #[test]
 fn event_that_can_never_be_sent_is_delivered_after_the_maximum_time() {
-    let config = Config { max_delay: MAX_DELAY, ..Config::default() };
+    let mut config = Config::default();
+    config.max_delay = MAX_DELAY;
     let mut manager = EventManager::new(&config);
     let (pre, post) = events(0);
     let pair = manager.add(pre, post, Readiness::Wait).unwrap();

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 /// A client that finds the backlog full retries after one second (tcp(7)). If clients should wait rather
 /// than retry, raise the delay.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Admission {
     /// Maximum time that a connection should wait until it is served.
     pub max_queue_delay: Duration,

@@ -27,6 +27,7 @@ const LISTS_PER_CONNECTION: usize = 3;
 
 /// Configuration of a mechanism. The defaults suit a server on a small machine.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Addresses to listen on; port 0 selects a free port.
     pub listen: Vec<SocketAddr>,
@@ -107,6 +108,18 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the configuration with changes.
+    ///
+    /// ```
+    /// let config = evring::Config::default().with(|c| c.max_connections = 100);
+    /// assert_eq!(config.max_connections, 100);
+    /// ```
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Returns the maximum number of bytes that a mechanism holds for application `A` when all limits are
     /// reached at once.
     ///
@@ -183,6 +196,7 @@ impl fmt::Display for Unavailable {
 impl std::error::Error for Unavailable {}
 
 /// The error that prevented a server from starting.
+#[non_exhaustive]
 pub enum StartError {
     /// The mechanism is unavailable on this machine.
     Unavailable(Unavailable),

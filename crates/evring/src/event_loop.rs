@@ -6,7 +6,7 @@ use shared_ring::{BufferError, BufferGroup, BufferPool, EngineConfig, Kernel, Ke
 #[cfg(feature = "io-uring")]
 use shared_ring::{Mode, UringConfig};
 
-use crate::driver::{Io, drive, open_listeners, open_roots, operations};
+use crate::driver::{Io, Usage, drive, open_listeners, open_roots, operations};
 use crate::{
     Application, Commands, Config, Family, Listener, Multiplexer, RemoteHandle, StartError, Stats,
     Unavailable,
@@ -127,18 +127,22 @@ impl<K: Kernel> EventLoop<K> {
         self.io.set_listener_group(at, group)
     }
 
-    /// Sets a function that inspects what the server uses, after each completion and each turn.
-    #[cfg(feature = "sim")]
-    pub fn inspect(&mut self, inspector: impl FnMut(&crate::Usage) + 'static) {
-        self.io.inspector = Some(Box::new(inspector));
-    }
-
     /// See [`Multiplexer::run`].
     ///
     /// # Errors
     /// If the kernel cannot be used any more.
     pub fn run<A: Application>(self, app: A) -> Result<Stats, KernelError> {
-        drive(self.io, self.remote, app)
+        drive(self.io, self.remote, app, |_| {})
+    }
+
+    /// As `run`, and calls `inspect` with what the server uses, after each completion and each turn.
+    #[doc(hidden)]
+    pub fn run_inspected<A: Application>(
+        self,
+        app: A,
+        mut inspect: impl FnMut(&Usage),
+    ) -> Result<Stats, KernelError> {
+        drive(self.io, self.remote, app, |driver| inspect(&driver.usage()))
     }
 }
 
@@ -149,11 +153,7 @@ impl Config {
     /// Fails if the configuration is invalid.
     pub fn engine_config(&self) -> Result<EngineConfig, StartError> {
         self.check()?;
-        Ok(EngineConfig {
-            operations: operations(self),
-            buffers: self.buffers,
-            buffer_size: self.buffer_size,
-        })
+        Ok(EngineConfig::new(operations(self), self.buffers, self.buffer_size))
     }
 
     /// Returns the configuration of a [`UringKernel`](shared_ring::UringKernel).
@@ -163,11 +163,6 @@ impl Config {
     #[cfg(feature = "io-uring")]
     pub fn uring_config(&self, mode: Mode) -> Result<UringConfig, StartError> {
         self.check()?;
-        Ok(UringConfig {
-            mode,
-            operations: operations(self),
-            buffers: self.buffers,
-            buffer_size: self.buffer_size,
-        })
+        Ok(UringConfig::new(mode, operations(self), self.buffers, self.buffer_size))
     }
 }

@@ -45,6 +45,7 @@ struct Queue<V> {
 
 /// The reason why a value was not sent. It returns the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendError<V> {
     /// The mailbox is full, or [`RemoteHandle::MAX_TAGS`] wake-ups are pending.
     Full(V),

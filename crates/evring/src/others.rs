@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use shared_ring::Table;
+use shared_ring::__private::Table;
 
 use crate::{Commands, ConnId};
 

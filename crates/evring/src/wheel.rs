@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use shared_ring::Table;
+use shared_ring::__private::Table;
 
 const SLOTS: u32 = 64;
 const LEVELS: usize = 6;
@@ -77,13 +77,13 @@ impl TimerWheel {
         Some(self.origin + Duration::from_millis(timer.due))
     }
 
-    /// Returns when to call [`expired`](TimerWheel::expired) next: at the earliest deadline or before.
-    pub fn next(&self) -> Option<Instant> {
+    /// Returns when to call [`pop_expired`](TimerWheel::pop_expired) next: at the earliest deadline or before.
+    pub fn next_deadline(&self) -> Option<Instant> {
         self.upcoming().map(|(_, _, at)| self.origin + Duration::from_millis(at))
     }
 
     /// Removes and returns one deadline that has passed.
-    pub fn expired(&mut self, now: Instant) -> Option<u32> {
+    pub fn pop_expired(&mut self, now: Instant) -> Option<u32> {
         let now = now.saturating_duration_since(self.origin).as_millis() as u64;
         while let Some((level, slot, at)) = self.upcoming() {
             if at > now {
@@ -188,9 +188,9 @@ mod tests {
         let mut wheel = TimerWheel::new(start);
         wheel.set(3, start + ms(10));
         wheel.set(3, start + ms(500));
-        assert_eq!(wheel.expired(start + ms(499)), None);
-        assert_eq!(wheel.expired(start + ms(500)), Some(3));
-        assert_eq!((wheel.expired(start + ms(9999)), wheel.next()), (None, None));
+        assert_eq!(wheel.pop_expired(start + ms(499)), None);
+        assert_eq!(wheel.pop_expired(start + ms(500)), Some(3));
+        assert_eq!((wheel.pop_expired(start + ms(9999)), wheel.next_deadline()), (None, None));
     }
 
     #[test]
@@ -198,8 +198,8 @@ mod tests {
         let start = Instant::now();
         let mut wheel = TimerWheel::new(start);
         wheel.set(0, start + Duration::from_micros(1500));
-        assert_eq!(wheel.expired(start + Duration::from_micros(1999)), None);
-        assert_eq!(wheel.expired(start + ms(2)), Some(0));
+        assert_eq!(wheel.pop_expired(start + Duration::from_micros(1999)), None);
+        assert_eq!(wheel.pop_expired(start + ms(2)), Some(0));
     }
 
     #[test]
@@ -209,12 +209,12 @@ mod tests {
         let far = Duration::from_secs(3600 * 24 * 365 * 5);
         wheel.set(0, start + far);
         let mut steps_down = 0;
-        while let Some(next) = wheel.next().filter(|next| *next < start + far) {
-            assert_eq!(wheel.expired(next), None);
+        while let Some(next) = wheel.next_deadline().filter(|next| *next < start + far) {
+            assert_eq!(wheel.pop_expired(next), None);
             steps_down += 1;
             assert!(steps_down < 100, "each step moves the timer down");
         }
-        assert_eq!(wheel.expired(start + far), Some(0));
+        assert_eq!(wheel.pop_expired(start + far), Some(0));
     }
 
     #[test]
@@ -223,9 +223,9 @@ mod tests {
         let mut wheel = TimerWheel::new(start);
         wheel.set(0, start + ms(192));
         wheel.set(1, start + ms(196));
-        assert_eq!(wheel.expired(start + ms(192)), Some(0));
-        assert_eq!(wheel.expired(start + ms(192)), None);
-        assert_eq!(wheel.expired(start + ms(196)), Some(1));
+        assert_eq!(wheel.pop_expired(start + ms(192)), Some(0));
+        assert_eq!(wheel.pop_expired(start + ms(192)), None);
+        assert_eq!(wheel.pop_expired(start + ms(196)), Some(1));
     }
 
     proptest! {
@@ -251,7 +251,7 @@ mod tests {
                     _ => {
                         now += span;
                         let mut due = Vec::new();
-                        while let Some(id) = wheel.expired(start + ms(now)) {
+                        while let Some(id) = wheel.pop_expired(start + ms(now)) {
                             due.push(id);
                         }
                         due.sort_unstable();
@@ -262,8 +262,8 @@ mod tests {
                     }
                 }
                 let first = model.values().min().map(|at| start + ms(*at));
-                prop_assert!(wheel.next() <= first || first.is_none());
-                prop_assert_eq!(wheel.next().is_some(), first.is_some());
+                prop_assert!(wheel.next_deadline() <= first || first.is_none());
+                prop_assert_eq!(wheel.next_deadline().is_some(), first.is_some());
             }
         }
     }

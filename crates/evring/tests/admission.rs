@@ -72,18 +72,16 @@ fn on_each(order: Order, test: impl Fn(SocketAddr, &Reported)) {
         let (sender, receiver) = mpsc::channel();
         let app = Slow(Arc::clone(&reported));
         let server = thread::spawn(move || -> Stats {
-            let admission = Admission {
-                max_queue_delay: Duration::from_millis(5),
-                min_queue: 4,
-                max_wait: Duration::from_secs(60),
-                order,
-            };
-            let config = Config {
-                listen: vec!["127.0.0.1:0".parse().unwrap()],
-                backlog: MAX_BACKLOG,
-                admission: Some(admission),
-                ..Config::default()
-            };
+            let mut admission = Admission::default();
+            admission.max_queue_delay = Duration::from_millis(5);
+            admission.min_queue = 4;
+            admission.max_wait = Duration::from_secs(60);
+            admission.order = order;
+            let config = Config::default().with(|c| {
+                c.listen = vec!["127.0.0.1:0".parse().unwrap()];
+                c.backlog = MAX_BACKLOG;
+                c.admission = Some(admission);
+            });
             let server = AnyMechanism::new(backend.name, &config).unwrap();
             sender.send((server.addresses()[0], server.remote())).unwrap();
             server.run(app).unwrap()

@@ -87,7 +87,7 @@ fn hook_answers_from_memory_of_the_caller_on_every_mechanism() {
         let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let any = "127.0.0.1:0".parse().unwrap();
-            let config = Config { listen: vec![any; 3], ..Config::default() };
+            let config = Config::default().with(|c| c.listen = vec![any; 3]);
             let mut server = AnyMechanism::new(backend.name, &config).unwrap();
             let tenants: Vec<_> = [2, 4]
                 .into_iter()
@@ -172,7 +172,7 @@ fn groups_are_added_to_a_running_server_up_to_a_maximum() {
         let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let listen = vec!["127.0.0.1:0".parse().unwrap()];
-            let config = Config { listen, ..Config::default() };
+            let config = Config::default().with(|c| c.listen = listen);
             let server = AnyMechanism::new(backend.name, &config).unwrap();
             sender.send((server.addresses()[0], server.remote())).unwrap();
             server.run(Adds(Vec::new())).unwrap()

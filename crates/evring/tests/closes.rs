@@ -16,11 +16,10 @@ use server::{Server, TIMEOUT, side_by_side};
 
 fn config() -> Config {
     let forever = Duration::from_secs(100_000);
-    Config {
-        listen: vec![([127, 0, 0, 1], 0).into()],
-        linger_timeout: forever,
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.listen = vec![([127, 0, 0, 1], 0).into()];
+        c.linger_timeout = forever;
+    })
 }
 
 /// Reports the end of a connection, and the bytes that it received.

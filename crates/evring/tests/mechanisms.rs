@@ -28,7 +28,7 @@ fn on_each<A: Application + Send + 'static>(
         let app = app();
         let server = thread::spawn(move || -> Stats {
             let config =
-                Config { listen: vec!["127.0.0.1:0".parse().unwrap()], ..Config::default() };
+                Config::default().with(|c| c.listen = vec!["127.0.0.1:0".parse().unwrap()]);
             let server = AnyMechanism::new(backend.name, &config).unwrap();
             sender.send((server.addresses()[0], server.remote())).unwrap();
             server.run(app).unwrap()

@@ -78,7 +78,7 @@ fn hook_answers_before_the_application_on_every_mechanism() {
         let (sender, receiver) = mpsc::channel();
         let server = thread::spawn(move || {
             let any = "127.0.0.1:0".parse().unwrap();
-            let config = Config { listen: vec![any, any], ..Config::default() };
+            let config = Config::default().with(|c| c.listen = vec![any, any]);
             let server = AnyMechanism::new(backend.name, &config).unwrap();
             sender.send((server.addresses().to_vec(), server.remote())).unwrap();
             server.run(hooked()).unwrap()
@@ -110,12 +110,11 @@ fn hook_answers_before_the_application_on_every_mechanism() {
     }
 }
 
-#[cfg(feature = "sim")]
 mod simulated {
     use std::time::Duration;
 
-    use evring::sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
     use evring::{Config, EventLoop, Mode};
+    use evring_sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 
     const QUESTION: &[u8] = b"ping\nhello\nping\nworld\n";
 
@@ -177,9 +176,9 @@ mod simulated {
     #[test]
     fn every_message_is_answered_once_and_in_order() {
         for seed in 0..200 {
-            let machine = Machine::new(&Plan { seed, ..Plan::default() });
+            let machine = Machine::new(&Plan::default().with(|p| p.seed = seed));
             let listen = vec!["10.0.0.1:7".parse().unwrap()];
-            let config = Config { listen, ..Config::default() };
+            let config = Config::default().with(|c| c.listen = listen);
             let kernel =
                 SimKernel::new(&machine, &config.uring_config(Mode::Deferred).unwrap()).unwrap();
             let server = EventLoop::new(kernel, &config).unwrap();

@@ -38,7 +38,7 @@ fn local() -> SocketAddr {
 }
 
 fn config() -> Config {
-    Config { listen: vec![local()], ..Config::default() }
+    Config::default().with(|c| c.listen = vec![local()])
 }
 
 fn next<T>(receiver: &Receiver<T>) -> T {
@@ -76,8 +76,11 @@ impl Application for Replies {
 fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<CloseReason>) {
     let (ended, receiver) = mpsc::channel();
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
-    let config =
-        Config { progress_interval: STALL, min_rate: 1, socket_buffers: sockets, ..config() };
+    let config = config().with(|c| {
+        c.progress_interval = STALL;
+        c.min_rate = 1;
+        c.socket_buffers = sockets;
+    });
     let server = Server::start(name, config, move || Replies { len, ended });
     let client = connect_narrow(&server);
     (server, client, receiver)
@@ -164,7 +167,10 @@ fn steady_reader_was_reset_while_the_send_buffer_was_full() {
     const LEN: usize = 8 << 20;
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
-        let config = Config { progress_interval: STALL, min_rate: 1000, ..config() };
+        let config = config().with(|c| {
+            c.progress_interval = STALL;
+            c.min_rate = 1000;
+        });
         let server = Server::start(name, config, move || Replies { len: LEN, ended });
         let mut client = server.connect();
         let (got, end) = read_steadily(&mut client, 40_000, Duration::from_millis(15));
@@ -179,7 +185,10 @@ fn last_reply_had_no_minimum_rate() {
     const LEN: usize = 8 << 20;
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
-        let config = Config { progress_interval: STALL, min_rate: 100_000_000, ..config() };
+        let config = config().with(|c| {
+            c.progress_interval = STALL;
+            c.min_rate = 100_000_000;
+        });
         let server = Server::start(name, config, move || Replies { len: LEN, ended });
         let mut client = server.connect();
         let (got, end) = read_steadily(&mut client, 40_000, Duration::from_millis(15));
@@ -328,7 +337,7 @@ fn deferred_file_operations_never_started() {
     one_by_one(|name| {
         let (ended, receiver) = mpsc::channel();
         let app = move || FileOps { connections: Vec::new(), file: None, ended };
-        let server = Server::start(name, Config { roots: roots(), ..config() }, app);
+        let server = Server::start(name, config().with(|c| c.roots = roots()), app);
         let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
         for at in 0..ALL {
             let succeeded = receiver.recv_timeout(Duration::from_secs(5));
@@ -347,7 +356,10 @@ fn deferred_file_operations_were_unbounded() {
     one_by_one(|name| {
         let (ended, receiver) = mpsc::channel();
         let app = move || FileOps { connections: Vec::new(), file: None, ended };
-        let config = Config { roots: roots(), max_connections: MAX_CONNECTIONS, ..config() };
+        let config = config().with(|c| {
+            c.roots = roots();
+            c.max_connections = MAX_CONNECTIONS;
+        });
         let server = Server::start(name, config, app);
         let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
         let outcomes = (0..ALL).map(|_| receiver.recv_timeout(Duration::from_secs(5)).unwrap());
@@ -389,7 +401,7 @@ fn file_operations_per_connection_were_unbounded() {
     one_by_one(|name| {
         for file_ops in [40, 300] {
             let (ended, receiver) = mpsc::channel();
-            let config = Config { roots: roots(), ..config() };
+            let config = config().with(|c| c.roots = roots());
             let server = Server::start(name, config, move || StartsFileOps { file_ops, ended });
             let client = server.connect();
             let results: Vec<_> = (0..file_ops).map(|_| next(&receiver)).collect();
@@ -420,7 +432,7 @@ fn check_free(at: SocketAddr) -> Result<(), String> {
 fn mechanism_that_never_ran_kept_its_listener_open() {
     one_by_one(|name| {
         let server =
-            AnyMechanism::new(name, &Config { listen: vec![private_address(1)], ..config() })
+            AnyMechanism::new(name, &config().with(|c| c.listen = vec![private_address(1)]))
                 .unwrap();
         let at = server.addresses()[0];
         TcpStream::connect(at).expect("connections wait in the backlog");
@@ -434,7 +446,7 @@ fn failed_listener_left_the_previous_one_open() {
     one_by_one(|name| {
         let held = TcpListener::bind(private_address(2)).unwrap();
         let (first, in_use) = (private_address(2), held.local_addr().unwrap());
-        let config = Config { listen: vec![first, in_use], ..config() };
+        let config = config().with(|c| c.listen = vec![first, in_use]);
         match AnyMechanism::new(name, &config) {
             Err(StartError::Listen(at, _)) => assert_eq!(at, in_use, "{name}"),
             other => panic!("{name}: {:?}", other.map(|server| server.name())),
@@ -447,7 +459,10 @@ fn failed_listener_left_the_previous_one_open() {
 fn failed_root_left_the_listeners_open() {
     one_by_one(|name| {
         let at = private_address(3);
-        let config = Config { listen: vec![at], roots: vec!["/nowhere".into()], ..config() };
+        let config = config().with(|c| {
+            c.listen = vec![at];
+            c.roots = vec!["/nowhere".into()];
+        });
         match AnyMechanism::new(name, &config) {
             Err(StartError::Root(..)) => {}
             other => panic!("{name}: {:?}", other.map(|server| server.name())),
@@ -478,8 +493,10 @@ impl Application for ChangesBacklog {
 #[test]
 fn backlog_change_after_a_stop_made_another_socket_listen() {
     one_by_one(|name| {
-        let config =
-            Config { listen: vec![private_address(4)], drain_timeout: TIMEOUT, ..config() };
+        let config = config().with(|c| {
+            c.listen = vec![private_address(4)];
+            c.drain_timeout = TIMEOUT;
+        });
         let server = Server::start(name, config, || ChangesBacklog);
         let mut client = server.connect();
         let mut back = [0; 4];
@@ -529,7 +546,7 @@ fn stop_took_twice_the_drain_timeout() {
     const DRAIN: Duration = Duration::from_secs(1);
     side_by_side(|name| {
         let (sender, receiver) = mpsc::channel();
-        let server = Server::start(name, Config { drain_timeout: DRAIN, ..config() }, || {
+        let server = Server::start(name, config().with(|c| c.drain_timeout = DRAIN), || {
             IgnoresStops(sender)
         });
         let mut client = server.connect();
@@ -569,12 +586,11 @@ impl Application for ClosesAsRequested {
 fn infinite_timeouts_caused_a_panic() {
     one_by_one(|name| {
         let forever = Duration::MAX;
-        let config = Config {
-            drain_timeout: forever,
-            progress_interval: forever,
-            linger_timeout: forever,
-            ..config()
-        };
+        let config = config().with(|c| {
+            c.drain_timeout = forever;
+            c.progress_interval = forever;
+            c.linger_timeout = forever;
+        });
         let server = Server::start(name, config, || ClosesAsRequested);
         for how in [b"f", b"l", b"h"] {
             let mut client = server.connect();
@@ -653,7 +669,7 @@ fn unconsumed_bytes_of_all_connections_were_unbounded() {
     const MAX_HELD: usize = 64 * 1024;
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
-        let config = Config { max_buffered_bytes: MAX_HELD, ..config() };
+        let config = config().with(|c| c.max_buffered_bytes = MAX_HELD);
         let server = Server::start(name, config, move || Pauses(ended));
         // Each keeps a few KiB, which exceeds the maximum.
         let mut clients: Vec<_> = (0..40).map(|_| server.connect()).collect();
@@ -718,7 +734,10 @@ impl Application for Queues {
 fn queue_too_much(name: &'static str, what: Queued) {
     let (ended, receiver) = mpsc::channel();
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
-    let config = Config { max_buffered_bytes: 64 * 1024, socket_buffers: sockets, ..config() };
+    let config = config().with(|c| {
+        c.max_buffered_bytes = 64 * 1024;
+        c.socket_buffers = sockets;
+    });
     let server = Server::start(name, config, move || Queues { what, ended });
     let mut client = server.connect();
     client.write_all(b"x").unwrap();
@@ -743,7 +762,7 @@ fn queued_files_were_unbounded() {
     std::fs::write(root.path().join("file"), vec![7; 4096]).unwrap();
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
-        let config = Config { roots: vec![root.path().to_owned()], ..config() };
+        let config = config().with(|c| c.roots = vec![root.path().to_owned()]);
         let server = Server::start(name, config, move || Queues { what: Queued::Files, ended });
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
@@ -785,7 +804,10 @@ fn sent_copies_counted_until_the_queue_was_empty() {
     const MAX_HELD: usize = 8 * SendsMixedChunks::COPIED;
     side_by_side(|name| {
         let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
-        let config = Config { max_buffered_bytes: MAX_HELD, socket_buffers: sockets, ..config() };
+        let config = config().with(|c| {
+            c.max_buffered_bytes = MAX_HELD;
+            c.socket_buffers = sockets;
+        });
         let server = Server::start(name, config, || SendsMixedChunks);
         let mut client = connect_narrow(&server);
         // The next reply is queued before the last one is received.
@@ -875,7 +897,7 @@ fn requests_sent_before_a_stop_were_reset() {
 fn connections_reset_at_a_stop_were_not_counted() {
     const CLIENTS: usize = 10;
     side_by_side(|name| {
-        let (server, is_waiting, resume) = answers(name, Config { max_connections: 1, ..config() });
+        let (server, is_waiting, resume) = answers(name, config().with(|c| c.max_connections = 1));
         let mut blocked = server.connect();
         blocked.write_all(b"wait").unwrap();
         next(&is_waiting);
@@ -904,7 +926,7 @@ fn connections_reset_at_a_stop_were_not_counted() {
 #[test]
 fn idle_connections_blocked_new_ones() {
     side_by_side(|name| {
-        let (server, ..) = answers(name, Config { max_connections: 3, ..config() });
+        let (server, ..) = answers(name, config().with(|c| c.max_connections = 3));
         let mut idle: Vec<_> = (0..3).map(|_| server.connect()).collect();
         for client in &mut idle {
             client.write_all(b"x").unwrap();
@@ -929,8 +951,13 @@ fn idle_connection_with_unacknowledged_bytes_was_closed_for_room() {
     side_by_side(|name| {
         // The socket takes the whole reply, so only the peer is behind.
         let sockets = BufferSizes { send: Some(1 << 20), receive: None };
-        let (server, ..) =
-            answers(name, Config { max_connections: 2, socket_buffers: sockets, ..config() });
+        let (server, ..) = answers(
+            name,
+            config().with(|c| {
+                c.max_connections = 2;
+                c.socket_buffers = sockets;
+            }),
+        );
         let mut slow = connect_narrow(&server);
         slow.write_all(b"large").unwrap();
         slow.read_exact(&mut [0; 2]).unwrap();
@@ -956,7 +983,7 @@ fn idle_connection_with_unacknowledged_bytes_was_closed_for_room() {
 #[test]
 fn connection_without_a_request_was_closed_before_idle_ones() {
     side_by_side(|name| {
-        let (server, ..) = answers(name, Config { max_connections: 2, ..config() });
+        let (server, ..) = answers(name, config().with(|c| c.max_connections = 2));
         let mut unserved = server.connect();
         let mut idle = server.connect();
         idle.write_all(b"x").unwrap();
@@ -1070,7 +1097,7 @@ fn connection_that_received_without_replying_missed_the_stop() {
         let (waiting, is_waiting) = mpsc::channel();
         let (resume, resumed) = mpsc::channel();
         // Longer than the test waits for a stop.
-        let config = Config { drain_timeout: 3 * TIMEOUT, ..config() };
+        let config = config().with(|c| c.drain_timeout = 3 * TIMEOUT);
         let server =
             Server::start(name, config, move || OnlyConsumes(RepliesOk { waiting, resumed }));
         let mut blocked = server.connect();

@@ -87,7 +87,10 @@ fn start(backend: &'static str) -> Server {
     let (sender, receiver) = mpsc::channel();
     let thread = thread::spawn(move || {
         let listen = vec!["127.0.0.1:0".parse().unwrap()];
-        let config = Config { listen, max_timers: 3, ..Config::default() };
+        let config = Config::default().with(|c| {
+            c.listen = listen;
+            c.max_timers = 3;
+        });
         let server = AnyMechanism::new(backend, &config).unwrap();
         let remote = server.remote();
         let (mailbox, mail) = Mailbox::new(&remote, MAIL, CAPACITY);
@@ -171,7 +174,7 @@ fn expect_mail(report: Report, mut next: u64) -> u64 {
 
 #[test]
 fn mailbox_of_a_server_that_does_not_run_is_bounded() {
-    let config = Config { listen: vec!["127.0.0.1:0".parse().unwrap()], ..Config::default() };
+    let config = Config::default().with(|c| c.listen = vec!["127.0.0.1:0".parse().unwrap()]);
     let server = AnyMechanism::new("auto", &config).unwrap();
     let (mut mailbox, mail) = Mailbox::new(&server.remote(), MAIL, CAPACITY);
     assert_eq!((0..5).filter(|value| mail.send(*value).is_err()).count(), 2);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use shared_ring::Table;
+use shared_ring::__private::Table;
 
 use crate::call::Direction;
 

@@ -26,12 +26,16 @@ mod response;
 mod server;
 mod site;
 
+#[cfg(feature = "sandbox")]
+pub use ash_sandbox::sandbox;
 pub use bytes;
 pub use evring;
 pub use evring::{Config, Root};
 pub use file_options::FileOptions;
 pub use http;
 pub use limits::Limits;
+#[cfg(feature = "sandbox")]
+pub use server::options::HandlerModule;
 pub use server::options::{Addresses, ConnectionLimits, Options};
 pub use server::{Builder, Error, Handle, Server};
 pub use site::Site;
@@ -39,6 +43,8 @@ pub use site::handler::{
     Answer, Body, BodySink, Handler, IntoResponse, Request, Response, shed_if_late,
 };
 pub use site::log::AccessLog;
+#[cfg(feature = "sandbox")]
+pub use site::sandbox::SandboxedHandler;
 pub use site::state::State;
 
 /// Tests the examples of the README.

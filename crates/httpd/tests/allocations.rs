@@ -59,7 +59,7 @@ fn cached_file_is_served_without_allocation_on_every_backend() {
     const REQUESTS: u64 = 200;
     let root = site();
     on_every_backend(|backend| {
-        let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
+        let config = Config::default().with(|c| c.roots = vec![root.path().to_owned()]);
         // Every request revalidates its file.
         let mut limits = Limits::default();
         limits.cache_ttl = Duration::ZERO;

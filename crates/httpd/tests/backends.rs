@@ -42,7 +42,7 @@ fn write(root: &Path, name: &str, contents: &[u8]) {
 }
 
 fn config(root: &TempDir) -> Config {
-    Config { roots: vec![root.path().to_owned()], ..Config::default() }
+    Config::default().with(|c| c.roots = vec![root.path().to_owned()])
 }
 
 fn serve(backend: &'static str, root: &TempDir) -> Server {
@@ -182,7 +182,7 @@ fn small_socket_buffers_do_not_change_responses() {
     let root = site(&SIZES);
     on_every_backend(|backend| {
         let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
-        let config = Config { socket_buffers: sockets, ..config(&root) };
+        let config = config(&root).with(|c| c.socket_buffers = sockets);
         let server = Server::start(backend, config, Limits::default());
         let mut client = server.connect();
         let sizes = [1_000_000, 65_536, 4097, 12, 65_537, 65_536, 100];
@@ -332,11 +332,10 @@ fn slow_clients_are_closed_at_their_timeouts() {
     limits.min_rate = u32::MAX;
     on_every_backend(|backend| {
         let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
-        let config = Config {
-            socket_buffers: sockets,
-            progress_interval: limits.progress_interval,
-            ..config(&root)
-        };
+        let config = config(&root).with(|c| {
+            c.socket_buffers = sockets;
+            c.progress_interval = limits.progress_interval;
+        });
         let server = Server::start(backend, config, limits.clone());
         let mut silent = server.connect();
         let mut partial = server.connect();
@@ -370,7 +369,7 @@ fn with_short_timeouts(
     let mut limits = Limits::default();
     limits.keep_alive_timeout = keep_alive_timeout;
     limits.progress_interval = progress_interval;
-    Server::start(backend, Config { socket_buffers: sockets, ..config(root) }, limits)
+    Server::start(backend, config(root).with(|c| c.socket_buffers = sockets), limits)
 }
 
 const LARGE: &[u8] = b"GET /10000000.bin HTTP/1.1\r\nHost: a\r\n\r\n";

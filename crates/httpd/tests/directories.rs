@@ -110,7 +110,10 @@ fn links_out_of_the_root_are_followed_if_enabled() {
     on_every_backend(|backend| {
         for (links, status) in [(SymlinkPolicy::Beneath, 404), (SymlinkPolicy::Anywhere, 200)] {
             let roots = vec![root.path().to_owned()];
-            let config = Config { roots, symlinks: links, ..Config::default() };
+            let config = Config::default().with(|c| {
+                c.roots = roots;
+                c.symlinks = links;
+            });
             let server = Server::start_with(backend, config, Limits::default(), || ());
             assert_eq!(server.connect().get("/far/b.txt").status, status, "{backend} {links:?}");
         }

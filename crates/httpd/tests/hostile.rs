@@ -74,7 +74,7 @@ fn compare(inputs: &[Vec<u8>], cuts: fn(usize) -> Vec<usize>) {
                 if backend == "auto" {
                     refuse_io_uring().expect("cannot install a seccomp filter");
                 }
-                let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
+                let config = Config::default().with(|c| c.roots = vec![root.path().to_owned()]);
                 let server = Server::start(backend, config, Limits::default());
                 for (input, expected) in all {
                     for at in cuts(input.len()) {

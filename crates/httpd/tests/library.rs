@@ -62,7 +62,10 @@ fn few_receive_buffers_do_not_starve_clients() {
     const LARGE: usize = 1 << 20;
     on_every_backend(|backend| {
         for buffers in [1, 4] {
-            let config = Config { buffers, buffer_size: 1024, ..Config::default() };
+            let config = Config::default().with(|c| {
+                c.buffers = buffers;
+                c.buffer_size = 1024;
+            });
             let server = Server::builder()
                 .config(config)
                 .listen("127.0.0.1:0")

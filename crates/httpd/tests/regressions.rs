@@ -256,7 +256,7 @@ fn change_unseen(backend: &'static str, name: &str) {
     let root = site(&[("small", b"before"), ("large", &[b'a'; 70_000])]);
     let path = root.path().join(name);
     let time = fs::metadata(&path).unwrap().modified().unwrap();
-    let config = Config { roots: vec![root.path().to_owned()], ..Config::default() };
+    let config = Config::default().with(|c| c.roots = vec![root.path().to_owned()]);
     let mut limits = Limits::default();
     limits.cache_ttl = Duration::ZERO;
     let server = Server::start(backend, config, limits);

@@ -35,11 +35,19 @@ pub enum Delivery {
 
 /// Capacities of the buffer and the queues.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Capacity {
     /// Maximum number of events in the event buffer.
     pub events: u32,
     /// Maximum number of events in each of the two queues.
     pub queued: usize,
+}
+
+impl Capacity {
+    /// Sizes a buffer for `events` events, and each queue for `queued`.
+    pub const fn new(events: u32, queued: usize) -> Self {
+        Capacity { events, queued }
+    }
 }
 
 impl Default for Capacity {
@@ -118,7 +126,8 @@ impl SendKernel<LinuxRing> {
     /// # Errors
     /// Returns an error if the ring or the control block cannot be created.
     pub fn new(config: &UringConfig, delivery: Delivery) -> Result<Self, SendSetupError> {
-        let config = UringConfig { mode: delivery.mode(), ..*config };
+        let mut config = *config;
+        config.mode = delivery.mode();
         SendKernel::with_kernel(UringKernel::new(&config)?, delivery, Capacity::default())
     }
 }

@@ -73,6 +73,7 @@ unsafe impl<R: Ring + 'static> Source for RingSource<R> {
 
 /// The error of creating a [`SendKernel`](crate::kernel::SendKernel) or [`Sockets`](crate::sockets::Sockets).
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum SendSetupError {
     /// The ring cannot be created.
     Ring(SetupError),

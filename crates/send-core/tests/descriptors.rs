@@ -9,13 +9,13 @@ use send_core::EventType;
 use send_core::control_block::{ControlBlock, Group, Groups};
 use send_core::sockets::{SendSetupError, SocketConfig, SocketId, Sockets};
 
-const CONFIG: SocketConfig = SocketConfig { sockets: 64, buffers: 4, buffer_size: 64 };
+const CONFIG: SocketConfig = SocketConfig::new(64, 4, 64);
 
 fn block() -> Option<ControlBlock<Sockets>> {
     let sockets = match Sockets::new(&CONFIG) {
         Ok(sockets) => sockets,
         Err(SendSetupError::Ring(_)) => return None,
-        Err(SendSetupError::Block(error)) => panic!("{error}"),
+        Err(error) => panic!("{error}"),
     };
     let mut send = ControlBlock::with_source(8, sockets).unwrap();
     send.set_group(EventType::ACCEPT, Some(Group::FIRST)).unwrap();

@@ -112,9 +112,9 @@ fn at_each_instruction(name: &str, mut operation: impl FnMut(&mut ControlBlock))
 /// The same with a connection that arrives after each instruction of a turn of a ring's loop, which
 /// must find it without sleeping.
 fn at_each_instruction_of_a_turn(delivery: Delivery) {
-    let config = UringConfig { mode: delivery.mode(), operations: 16, buffers: 1, buffer_size: 16 };
+    let config = UringConfig::new(delivery.mode(), 16, 1, 16);
     let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
-    let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
+    let options = ListenOptions::new(8);
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
     let token = Token::new(OpKind::Accept, 0, 0);
@@ -179,8 +179,7 @@ fn at_each_instruction_of_a_socket(
     name: &str,
     mut operation: impl FnMut(&mut ControlBlock<Sockets>, SocketId) -> Option<usize>,
 ) {
-    let Ok(sockets) = Sockets::new(&SocketConfig { sockets: 1, buffers: 1, buffer_size: 16 })
-    else {
+    let Ok(sockets) = Sockets::new(&SocketConfig::new(1, 1, 16)) else {
         return;
     };
     let mut send = ControlBlock::with_source(8, sockets).unwrap();

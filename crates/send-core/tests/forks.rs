@@ -192,8 +192,7 @@ fn child_used_the_block_of_its_parent() {
 }
 
 fn child_took_connections_and_signals_from_its_parent() {
-    let Ok(sockets) = Sockets::new(&SocketConfig { sockets: 4, buffers: 2, buffer_size: 64 })
-    else {
+    let Ok(sockets) = Sockets::new(&SocketConfig::new(4, 2, 64)) else {
         return;
     };
     let mut send = ControlBlock::with_source(8, sockets).unwrap();
@@ -232,9 +231,9 @@ fn child_took_connections_and_signals_from_its_parent() {
 fn child_that_dropped_a_server_cancelled_its_parents_accept() {
     let operations = 16;
     for delivery in [Delivery::Preemptive, Delivery::Ps2, Delivery::Ps1] {
-        let config = UringConfig { mode: delivery.mode(), operations, buffers: 1, buffer_size: 16 };
+        let config = UringConfig::new(delivery.mode(), operations, 1, 16);
         let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
-        let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
+        let options = ListenOptions::new(8);
         let at = "127.0.0.1:0".parse().unwrap();
         let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
         let token = Token::new(OpKind::Accept, 0, 0);

@@ -12,9 +12,9 @@ const BATCH_ABOVE: usize = 32;
 #[test]
 fn unblocking_call_was_not_counted() {
     let delivery = Delivery::Preemptive;
-    let config = UringConfig { mode: delivery.mode(), operations: 16, buffers: 1, buffer_size: 16 };
+    let config = UringConfig::new(delivery.mode(), 16, 1, 16);
     let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
-    let options = ListenOptions { backlog: 64, reuse_port: false, buffers: Default::default() };
+    let options = ListenOptions::new(64);
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
     let token = Token::new(OpKind::Accept, 0, 0);

@@ -208,9 +208,9 @@ fn mask_counts(counted: &CountingBlock) -> (u64, u64) {
 #[test]
 fn listener_with_reused_descriptor_did_not_interrupt() {
     let delivery = Delivery::Preemptive;
-    let config = UringConfig { mode: delivery.mode(), operations: 8, buffers: 1, buffer_size: 16 };
+    let config = UringConfig::new(delivery.mode(), 8, 1, 16);
     let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
-    let options = ListenOptions { backlog: 8, reuse_port: false, buffers: Default::default() };
+    let options = ListenOptions::new(8);
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, _) = kernel.host_mut().listen(at, &options).unwrap();
     let is_async = || {

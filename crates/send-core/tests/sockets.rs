@@ -51,7 +51,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const CONFIG: SocketConfig = SocketConfig { sockets: 64, buffers: 4, buffer_size: 64 };
+const CONFIG: SocketConfig = SocketConfig::new(64, 4, 64);
+
+fn with_sockets(sockets: u32) -> SocketConfig {
+    SocketConfig::new(sockets, CONFIG.buffers, CONFIG.buffer_size)
+}
 
 /// Returns a block over a ring, or `None` without io_uring, which the tests of `shared-ring`
 /// report.
@@ -63,7 +67,7 @@ fn block_for(events: u32, config: SocketConfig) -> Option<Send> {
             Some(send)
         }
         Err(SendSetupError::Ring(_)) => None,
-        Err(SendSetupError::Block(error)) => panic!("{error}"),
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -196,7 +200,7 @@ fn disabling_accept_temporarily_loses_no_connection() {
 
 #[test]
 fn connection_interrupts_a_computation() {
-    let Some(mut send) = block_for(1024, SocketConfig { sockets: 1024, ..CONFIG }) else { return };
+    let Some(mut send) = block_for(1024, with_sockets(1024)) else { return };
     let (listener, address) = listen();
     let accepts = Arc::new(AtomicU64::new(0));
     let handler = Actions::new().on(EventType::ACCEPT, Action::Count(accepts.clone()));
@@ -727,7 +731,7 @@ fn posts_end_waits_without_signals() {
 
 #[test]
 fn connections_over_the_maximum_wait_in_the_listen_backlog() {
-    let Some(mut send) = block_for(1, SocketConfig { sockets: 3, ..CONFIG }) else { return };
+    let Some(mut send) = block_for(1, with_sockets(3)) else { return };
     let (listener, address) = listen();
     let number = listener.as_raw_fd();
     send.auto_accept(listener, None).unwrap();
@@ -805,16 +809,16 @@ fn each_thread_has_its_own_sockets() {
 fn invalid_arguments_are_rejected() {
     let error_of = |config: SocketConfig| match Sockets::new(&config).unwrap_err() {
         SendSetupError::Block(error) => error,
-        SendSetupError::Ring(error) => panic!("{error}"),
+        error => panic!("{error}"),
     };
     for sockets in [0, MAX_SOCKETS + 1] {
-        assert_eq!(error_of(SocketConfig { sockets, ..CONFIG }), Error::SocketCount(sockets));
+        assert_eq!(error_of(with_sockets(sockets)), Error::SocketCount(sockets));
     }
     for (buffers, buffer_size) in [(0, 64), (3, 64), (4, 0), (32768, u32::MAX)] {
-        let config = SocketConfig { buffers, buffer_size, ..CONFIG };
+        let config = SocketConfig::new(CONFIG.sockets, buffers, buffer_size);
         assert_eq!(error_of(config), Error::ReceiveBuffers(buffers, buffer_size));
     }
-    let Some(mut send) = block_for(8, SocketConfig { sockets: 1, ..CONFIG }) else { return };
+    let Some(mut send) = block_for(8, with_sockets(1)) else { return };
     let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
     let number = file.as_raw_fd();
     assert_eq!(send.watch(file, OTHER), Err(Error::NotASocket(number)));

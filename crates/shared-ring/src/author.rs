@@ -8,19 +8,21 @@
 //! |---|---|
 //! | [`InFlightTable`] | owns operations and their memory until their last completion |
 //! | [`Operations`] | tries operations on non-blocking sockets and says what they wait for |
-//! | [`nonblocking`](crate::nonblocking) | single attempts: accept, receive, send, send a file |
+//! | [`nonblocking`] | single attempts: accept, receive, send, send a file |
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
 //! | [`BufferPool`], [`GatherList`] | memory to receive into, and to send from |
+//! | [`BufferMemory`](crate::BufferMemory), [`BufferGroup`](crate::BufferGroup) | memory of the caller, as a group of receive buffers |
 //! | [`Token`], [`Completion`], [`Op::fail`], [`Op::executed`] | names and results of operations |
-//! | [`Waker`] | ends a wait of the kernel from another thread |
+//! | [`Waker`], [`EventCounter`] | ends a wait of the kernel from another thread |
 //! | [`System`], [`Host`], [`Linux`] | the system calls of a machine, which a simulation replaces |
 //! | [`Poller`] | an interest set and a wait; [`Engine`] makes a kernel of it |
+//! | [`PollNow`], [`HintSource`], [`SignalSource`] | the system calls under the pollers `DevPoll`, `InterestPoller` and `RtSig` |
 //! | [`Ring`], `UringKernel` | the queues of io_uring, and the kernel over them |
 //! | [`Process`] | detects a child of fork(2), which must not use its parent's descriptors |
 //!
 //! # System calls
 //!
-//! An author whose kernel decides for each call who makes it (FlexSC) gets a [`Call`](crate::Call) in
+//! An author whose kernel decides for each call who makes it (FlexSC) gets a [`Call`] in
 //! [`Op::Call`] together with the choice of its submitter, and has three ways to make it: in place by
 //! [`System::call`], on a thread by [`Offload::post`], or on a ring by handing the operation to a
 //! `UringKernel` (`UringKernel::has_operation` tells whether the ring can make it). The call owns its memory
@@ -29,7 +31,7 @@
 //! # Submissions of others to a ring
 //!
 //! `UringKernel::begin` queues a submission outside the table, for a token of kind
-//! [`OpKind::Watch`](crate::OpKind::Watch) or [`OpKind::Stream`](crate::OpKind::Stream). Its completions
+//! [`OpKind::Watch`] or [`OpKind::Stream`]. Its completions
 //! are raw: `UringKernel::next_raw` returns them, also in a signal handler, and `UringKernel::end` cancels
 //! it. `UringKernel::decode` converts raw completions of operations.
 //!
@@ -37,7 +39,7 @@
 //!
 //! - [`Submit`] and [`Poller`] are unsafe to implement: a kernel must not use the number of a descriptor
 //!   after the operation that names it has ended.
-//! - [`FileOp::job`](crate::FileOp::job) and [`Call::job`](crate::Call::job) are unsafe: the operation must
+//! - [`FileOp::job`] and [`Call::job`] are unsafe: the operation must
 //!   live until the job is done. An [`InFlightTable`] keeps it, and a kernel that is dropped while a job
 //!   hangs leaks it.
 //! - [`Operations::offloaded`] is unsafe: the thread must have finished the job.
@@ -61,19 +63,39 @@
 //! let completion = Completion::last(token, entry.op.fail(Errno::CANCELED));
 //! assert!(matches!(completion.outcome, Outcome::Called(_, Err(Errno::CANCELED))));
 //! ```
+//!
+//! [`BufferPool`]: crate::BufferPool
+//! [`Call`]: crate::Call
+//! [`Call::job`]: crate::Call::job
+//! [`Completion`]: crate::Completion
+//! [`Engine`]: crate::Engine
+//! [`FileOp::job`]: crate::FileOp::job
+//! [`GatherList`]: crate::GatherList
+//! [`Host`]: crate::Host
+//! [`Kernel`]: crate::Kernel
+//! [`Linux`]: crate::Linux
+//! [`Op::Call`]: crate::Op::Call
+//! [`Op::executed`]: crate::Op::executed
+//! [`Op::fail`]: crate::Op::fail
+//! [`OpKind::Stream`]: crate::OpKind::Stream
+//! [`OpKind::Watch`]: crate::OpKind::Watch
+//! [`PollNow`]: crate::poller::PollNow
+//! [`Poller`]: crate::poller::Poller
+//! [`Submit`]: crate::Submit
+//! [`Token`]: crate::Token
+//! [`Waker`]: crate::Waker
+//! [`nonblocking`]: crate::nonblocking
 
 pub use crate::call::CallJob;
 pub use crate::file_op::{FileJob, FileJobOutcome};
 pub use crate::inflight::{Entry, InFlightTable};
+pub use crate::interest::edges::HintSource;
 pub use crate::job::{Job, JobOutcome};
 pub use crate::offload::OffloadThreads;
 pub use crate::operations::{Need, Operations, Read, SocketState};
-pub use crate::poller::{PollNow, Poller, Readiness};
+pub use crate::poller::signals::{Signal, SignalSource};
 pub use crate::process::Process;
 pub use crate::system::{Offload, System, WakeSignal};
 #[cfg(feature = "uring")]
 pub use crate::uring::{Cqe, Entries, Feature, LinuxRing, RawCompletion, Ring};
-pub use crate::{
-    Batch, BufferPool, Completion, Engine, GatherList, Host, Kernel, Linux, Op, Submit, Token,
-    Waker,
-};
+pub use crate::waker::EventCounter;

@@ -84,7 +84,7 @@ impl BufferPool {
             return Err(BufferError::TooSmall { needed, len: bytes.len() });
         }
         let start = bytes.cast::<u8>();
-        if start.addr().get() % Self::PAGE != 0 {
+        if !start.addr().get().is_multiple_of(Self::PAGE) {
             return Err(BufferError::Unaligned);
         }
         let size = size as usize;
@@ -262,7 +262,6 @@ impl RxBuf {
     }
 }
 
-#[cfg(feature = "sim")]
 impl RxBuf {
     /// Returns the memory that it holds, in bytes: a buffer of its pool, or its own pool.
     pub(crate) fn held(&self) -> usize {
@@ -474,7 +473,6 @@ mod tests {
         assert_eq!(&*buf, b"still here");
     }
 
-    #[cfg(feature = "sim")]
     #[test]
     fn held_counts_its_buffer_or_its_own_pool() {
         let pool = BufferPool::new(2, 100);

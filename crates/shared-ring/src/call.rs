@@ -118,7 +118,7 @@ impl Call {
     }
 
     /// Returns the first descriptor among the arguments.
-    pub(crate) fn fd(&self) -> Option<Fd> {
+    pub fn fd(&self) -> Option<Fd> {
         self.args.iter().find_map(|arg| match arg {
             Arg::Fd(fd) => Some(*fd),
             _ => None,

@@ -1,7 +1,7 @@
 //! Descriptors: owners, and the numbers by which operations name them.
 
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Owns a descriptor of a machine, usually a socket.
 ///
@@ -97,6 +97,13 @@ impl Socket {
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Self {
         Socket(fd.into_raw_fd())
+    }
+}
+
+impl FromRawFd for Socket {
+    /// Creates the owner of a descriptor that a machine has just opened.
+    unsafe fn from_raw_fd(fd: RawFd) -> Self {
+        Socket(fd)
     }
 }
 

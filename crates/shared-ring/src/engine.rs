@@ -20,6 +20,7 @@ use crate::{
 
 /// Configuration of an [`Engine`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct EngineConfig {
     /// Maximum number of operations in flight.
     pub operations: u32,
@@ -27,6 +28,13 @@ pub struct EngineConfig {
     pub buffers: u16,
     /// Size of a receive buffer in bytes.
     pub buffer_size: u32,
+}
+
+impl EngineConfig {
+    /// Sizes an engine for `operations` in flight and `buffers` receive buffers of `buffer_size` bytes.
+    pub const fn new(operations: u32, buffers: u16, buffer_size: u32) -> Self {
+        EngineConfig { operations, buffers, buffer_size }
+    }
 }
 
 /// A kernel over a poller and non-blocking system calls.
@@ -87,7 +95,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     ///
     /// # Errors
     /// If there is no descriptor for the waker.
-    pub(crate) fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+    pub fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
         let signal = if P::BY_SIGNALS { WakeSignal::Signalled } else { WakeSignal::Polled };
         let waker = system.waker(signal)?;
         let waker_fd = waker.fd();

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use crate::Fd;
+use crate::{Fd, Socket};
 
 /// An open file or directory. Clones share it, and dropping the last one closes it.
 #[derive(Clone)]
@@ -26,10 +26,9 @@ enum Owner {
 }
 
 impl File {
-    /// Returns a file of another machine, which `owner` closes when dropped.
-    #[cfg(feature = "sim")]
-    pub(crate) fn owned_by(fd: Fd, owner: impl Any) -> Self {
-        File(Rc::new(Handle { fd, _owner: Owner::Other(Box::new(owner)) }))
+    /// Returns the open file of another machine. `owner` closes the descriptor when dropped.
+    pub fn of(opened: Socket, owner: impl Any) -> Self {
+        File(Rc::new(Handle { fd: opened.number(), _owner: Owner::Other(Box::new(owner)) }))
     }
 
     /// Attaches a value to the file. It is dropped after the file, with the last clone of the

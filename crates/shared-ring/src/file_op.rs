@@ -123,7 +123,7 @@ impl<P, F> FileOp<P, F> {
 
     /// Returns whether it has no non-blocking mode: getdents(2) may wait for the disk, and a write for
     /// memory, after a part of its bytes.
-    pub(crate) fn may_always_block(&self) -> bool {
+    pub fn may_always_block(&self) -> bool {
         matches!(self, FileOp::List(_) | FileOp::Write(_))
     }
 }

@@ -1,6 +1,5 @@
 //! Lists of bytes to send, gathered from memory of several owners.
 
-#[cfg(feature = "sim")]
 mod held;
 
 use std::collections::VecDeque;

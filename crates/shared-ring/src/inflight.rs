@@ -1,7 +1,8 @@
 //! The table of operations in flight, which owns their memory until their last completion.
 
+use crate::table::Table;
 use crate::token::OpKind;
-use crate::{Op, SubmitError, SubmitErrorKind, Table, Token};
+use crate::{Op, SubmitError, SubmitErrorKind, Token};
 
 /// An operation in flight and its kernel's state for it.
 #[derive(Debug)]

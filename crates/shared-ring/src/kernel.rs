@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,7 +13,7 @@ use crate::{
 };
 
 /// Completions, oldest first.
-pub type Batch = VecDeque<Completion>;
+pub(crate) type Batch = VecDeque<Completion>;
 
 /// Accepts operations.
 ///
@@ -93,16 +92,6 @@ pub trait Kernel: Submit {
 
     /// Adds completions that have landed since to this turn, without a system call.
     fn reap(&mut self);
-
-    /// Runs a turn and appends all its completions to `out`.
-    ///
-    /// # Errors
-    /// Only if the kernel is unusable from now on.
-    fn turn_into(&mut self, until: Option<Instant>, out: &mut Batch) -> Result<(), KernelError> {
-        self.turn(until)?;
-        out.extend(iter::from_fn(|| self.next()));
-        Ok(())
-    }
 }
 
 /// Calls of a machine that need no operation: socket setup, clocks, randomness.
@@ -184,6 +173,7 @@ pub trait Host {
 
 /// Options of a listening socket.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ListenOptions {
     /// Length of the listen backlog.
     pub backlog: u32,
@@ -191,6 +181,13 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// Buffer sizes, which accepted sockets inherit.
     pub buffers: BufferSizes,
+}
+
+impl ListenOptions {
+    /// Returns the options of a listener with a backlog of `backlog` connections.
+    pub fn new(backlog: u32) -> Self {
+        ListenOptions { backlog, reuse_port: false, buffers: BufferSizes::default() }
+    }
 }
 
 /// Sizes of a socket's buffers in bytes; `None` keeps the kernel's default.

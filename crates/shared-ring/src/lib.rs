@@ -12,8 +12,8 @@
 //!
 //! Both make the system calls of a [`System`]; [`UringKernel`] also uses the queues of a
 //! [`Ring`](author::Ring).
-//! These belong to this machine ([`Linux`]) or, with the feature `sim`, to a simulated machine
-//! that injects faults.
+//! These belong to this machine ([`Linux`]) or, in tests, to the simulated machine of the crate
+//! `evring-sim`, which injects faults.
 //!
 //! [`author`] has the parts for kernels of one's own.
 //!
@@ -23,6 +23,8 @@
 // Parts of what the kernels share are used by io_uring only.
 #![cfg_attr(not(feature = "uring"), allow(dead_code))]
 
+#[doc(hidden)]
+pub mod __private;
 pub mod author;
 mod beneath;
 mod buffer;
@@ -44,8 +46,6 @@ mod op;
 mod operations;
 pub mod poller;
 mod process;
-#[cfg(feature = "sim")]
-pub mod sim;
 #[doc(hidden)]
 pub mod sync;
 mod system;
@@ -64,11 +64,10 @@ pub use engine::{Engine, EngineConfig, PortableKernel};
 pub use file::{File, FileKind, Listing, Metadata};
 pub use file_op::{Access, FileOp, FileOutcome, FileWrite, PathAt, WriteAt};
 pub use gather::GatherList;
-pub use kernel::{Batch, BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
+pub use kernel::{BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
 pub use linux::Linux;
 pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted};
 pub use rustix::io::Errno;
-pub use table::Table;
 pub use token::{OpKind, Token};
 #[cfg(feature = "uring")]
 pub use uring::{Mode, SetupError, UringConfig, UringKernel};
@@ -77,5 +76,6 @@ pub use waker::Waker;
 pub(crate) use call::CallJob;
 pub(crate) use file_op::{FileJob, FileJobOutcome};
 pub(crate) use job::{Job, JobOutcome};
+pub(crate) use kernel::Batch;
 pub(crate) use process::Process;
 pub(crate) use system::{Offload, System, WakeSignal};

@@ -160,7 +160,7 @@ impl FileRange {
 
 /// What came of a try to send.
 #[derive(Debug)]
-pub enum SendAttempt {
+pub(crate) enum SendAttempt {
     /// The attempt sent at least a part, or failed.
     Done(Outcome),
     /// The socket's buffer is full.
@@ -174,7 +174,7 @@ pub enum SendAttempt {
 /// # Panics
 /// For any other operation.
 #[inline]
-pub fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> SendAttempt {
+pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> SendAttempt {
     match op {
         Op::Send { fd, mut data } => match send(system, fd, &mut data) {
             Ok(n) => SendAttempt::Done(Outcome::Sent(data, n)),
@@ -209,7 +209,7 @@ pub(crate) fn is_cold(file: Fd, offset: u64) -> bool {
 ///
 /// # Errors
 /// Those of openat2(2); `EXDEV` for a path that leads out of the root.
-pub fn open(
+pub(crate) fn open(
     at: PathAt<Fd, &CStr>,
     access: Access,
     disk: Blocking,
@@ -235,7 +235,7 @@ pub(crate) fn meta(file: impl AsFd) -> Result<Metadata, Errno> {
 ///
 /// # Errors
 /// Those of openat2(2) and fstat(2).
-pub fn stat(at: PathAt<Fd, &CStr>, disk: Blocking) -> Result<Metadata, Errno> {
+pub(crate) fn stat(at: PathAt<Fd, &CStr>, disk: Blocking) -> Result<Metadata, Errno> {
     meta(beneath::open(at, beneath::STAT_FLAGS, disk)?)
 }
 
@@ -244,7 +244,7 @@ pub fn stat(at: PathAt<Fd, &CStr>, disk: Blocking) -> Result<Metadata, Errno> {
 ///
 /// # Errors
 /// Those of openat2(2) and getdents(2).
-pub fn list(at: PathAt<Fd, &CStr>) -> Result<Listing, Errno> {
+pub(crate) fn list(at: PathAt<Fd, &CStr>) -> Result<Listing, Errno> {
     let flags = Access::Read.flags() | fs::OFlags::DIRECTORY;
     let opened = beneath::open(at, flags, Blocking::MayBlock)?;
     let mut listing = Listing { entries: Vec::new(), is_complete: true };
@@ -276,7 +276,7 @@ pub fn list(at: PathAt<Fd, &CStr>) -> Result<Listing, Errno> {
 /// # Errors
 /// Those of preadv2(2); with [`Blocking::NoBlock`] also `EOPNOTSUPP` for a file system without
 /// RWF_NOWAIT.
-pub fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, Errno> {
+pub(crate) fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len as usize];
     let mut filled = 0;
     let flags = match disk {
@@ -302,7 +302,7 @@ pub(crate) const CURRENT: u64 = u64::MAX;
 ///
 /// # Errors
 /// Those of pwritev2(2). The file may then contain the first of the bytes.
-pub fn write(file: Fd, at: WriteAt, bytes: &[u8]) -> Result<(), Errno> {
+pub(crate) fn write(file: Fd, at: WriteAt, bytes: &[u8]) -> Result<(), Errno> {
     let mut written = 0;
     while written < bytes.len() {
         let from = [IoSlice::new(&bytes[written..])];

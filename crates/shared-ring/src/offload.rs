@@ -82,10 +82,10 @@ impl Shared {
 
 impl OffloadThreads {
     /// Maximum number of threads of each kind. These keep a disk busy; more would only queue there.
-    pub(crate) const MAX_THREADS: usize = 4;
+    pub const MAX_THREADS: usize = 4;
 
     /// Maximum time that [`stop`](Offload::stop) waits for jobs that hang.
-    pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+    pub const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Creates the pool, which wakes when a job is done. Threads start with the first jobs.
     pub fn new(waker: Waker) -> Self {
@@ -274,7 +274,7 @@ mod models {
             let waker = Waker::for_model();
             let mut threads = OffloadThreads::new(waker.clone());
             let token = Token::new(OpKind::File, 0, 0);
-            threads.post(token, FileJob::Read(Fd::from_raw(NOT_OPEN), 0, 1));
+            threads.post(token, Job::File(FileJob::Read(Fd::from_raw(NOT_OPEN), 0..1)));
             let withdrawn = threads.withdraw(token);
             while !withdrawn && threads.take().is_none() {
                 waker.drain();

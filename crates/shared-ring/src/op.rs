@@ -163,6 +163,7 @@ pub struct SubmitError {
 
 /// The reason why an operation was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SubmitErrorKind {
     /// The configured maximum number of operations is in flight.
     Full,

@@ -12,10 +12,11 @@ use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{
     self, Blocking, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
 };
+use crate::table::Table;
 use crate::{
     BufferError, BufferGroup, BufferPool, Call, Completion, Counters, Executor, Fd, FileJob,
     FileOp, Job, JobOutcome, Op, OpKind, Outcome, Socket, SubmitError, SubmitErrorKind, Submitted,
-    System, Table, Token,
+    System, Token,
 };
 
 /// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.

@@ -12,7 +12,7 @@ use crate::{
 
 /// A machine's system calls, one attempt each. None waits for a peer or for the disk.
 ///
-/// [`Linux`](crate::Linux) makes them; with the feature `sim`, a simulated machine imitates them.
+/// [`Linux`](crate::Linux) makes them. The simulated machine of the crate `evring-sim` imitates them.
 pub trait System: Host {
     /// Executes jobs that would block.
     type Offload: Offload;

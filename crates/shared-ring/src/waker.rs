@@ -1,9 +1,8 @@
 //! Wakes a kernel from another thread.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-#[cfg(feature = "sim")]
-use std::sync::atomic::AtomicU64;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -26,6 +25,19 @@ struct Shared {
     process: Process,
 }
 
+/// A counter of a machine, as eventfd(2) creates one.
+pub trait EventCounter: fmt::Debug + Send + Sync {
+    /// Returns the descriptor's number. It is readable while the counter is not zero, and open as long as
+    /// the counter exists.
+    fn fd(&self) -> Fd;
+
+    /// Adds one.
+    fn add_one(&self);
+
+    /// Sets the counter to zero.
+    fn reset(&self);
+}
+
 /// A counter or pipe to wait on.
 #[derive(Debug)]
 enum Event {
@@ -33,22 +45,15 @@ enum Event {
     Linux(OwnedFd),
     /// pipe(2): the read end and the write end.
     Pipe(OwnedFd, OwnedFd),
-    /// A counter of a simulated machine.
-    #[cfg(feature = "sim")]
-    Simulated(Fd, std::sync::Arc<AtomicU64>),
-    /// A counter of a loom model.
-    #[cfg(loom)]
-    Model(crate::sync::Mutex<u64>, crate::sync::Condvar),
+    /// A counter of another machine.
+    Other(Box<dyn EventCounter>),
 }
 
 impl Event {
     fn fd(&self) -> Fd {
         match self {
             Event::Linux(fd) | Event::Pipe(fd, _) => Fd::from_raw(fd.as_raw_fd()),
-            #[cfg(feature = "sim")]
-            Event::Simulated(fd, _) => *fd,
-            #[cfg(loom)]
-            Event::Model(..) => Fd::from_raw(-1),
+            Event::Other(counter) => counter.fd(),
         }
     }
 
@@ -58,29 +63,14 @@ impl Event {
             Event::Linux(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
             // The same for a full pipe.
             Event::Pipe(_, fd) => drop(rustix::io::write(fd, &[0])),
-            #[cfg(feature = "sim")]
-            Event::Simulated(_, counter) => drop(counter.fetch_add(1, Ordering::AcqRel)),
-            #[cfg(loom)]
-            Event::Model(count, changed) => {
-                *count.lock().unwrap() += 1;
-                changed.notify_one();
-            }
+            Event::Other(counter) => counter.add_one(),
         }
     }
 
     fn take(&self) {
         match self {
             Event::Linux(fd) | Event::Pipe(fd, _) => drop(rustix::io::read(fd, &mut [0; 8])),
-            #[cfg(feature = "sim")]
-            Event::Simulated(_, counter) => drop(counter.swap(0, Ordering::AcqRel)),
-            #[cfg(loom)]
-            Event::Model(count, changed) => {
-                let mut count = count.lock().unwrap();
-                while *count == 0 {
-                    count = changed.wait(count).unwrap();
-                }
-                *count = 0;
-            }
+            Event::Other(counter) => counter.reset(),
         }
     }
 }
@@ -115,16 +105,15 @@ impl Waker {
         Waker(Arc::new(Shared { event, pending: AtomicBool::new(false), process }))
     }
 
-    /// Creates a waker of a simulated machine.
-    #[cfg(feature = "sim")]
-    pub(crate) fn simulated(fd: Fd, counter: std::sync::Arc<AtomicU64>) -> Self {
-        Waker::over(Event::Simulated(fd, counter))
+    /// Creates a waker over a counter of another machine.
+    pub fn of(counter: impl EventCounter + 'static) -> Self {
+        Waker::over(Event::Other(Box::new(counter)))
     }
 
     /// Creates a waker of a loom model, in which [`Waker::drain`] waits.
     #[cfg(loom)]
     pub fn for_model() -> Self {
-        Waker::over(Event::Model(Default::default(), crate::sync::Condvar::new()))
+        Waker::of(ModelCounter(Default::default(), crate::sync::Condvar::new()))
     }
 
     /// Returns the descriptor's number, which is open as long as a clone lives.
@@ -154,6 +143,31 @@ impl Waker {
             self.0.event.take();
         }
         self.acknowledge();
+    }
+}
+
+/// A counter of a loom model.
+#[cfg(loom)]
+#[derive(Debug)]
+struct ModelCounter(crate::sync::Mutex<u64>, crate::sync::Condvar);
+
+#[cfg(loom)]
+impl EventCounter for ModelCounter {
+    fn fd(&self) -> Fd {
+        Fd::from_raw(-1)
+    }
+
+    fn add_one(&self) {
+        *self.0.lock().unwrap() += 1;
+        self.1.notify_one();
+    }
+
+    fn reset(&self) {
+        let mut count = self.0.lock().unwrap();
+        while *count == 0 {
+            count = self.1.wait(count).unwrap();
+        }
+        *count = 0;
     }
 }
 

@@ -1,5 +1,7 @@
 //! System calls have the same effect whoever makes them: on the ring, in the event loop, on a thread.
 
+mod turns;
+
 use std::ffi::CString;
 use std::fs;
 use std::net::TcpListener;
@@ -9,17 +11,18 @@ use std::path::Path;
 
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Arg, Batch, Call, Engine, EngineConfig, Errno, Executor, Kernel, Mode, Op, OpKind, Outcome,
-    Submit, Submitted, Token, UringConfig, UringKernel,
+    Arg, Call, Engine, EngineConfig, Errno, Executor, Kernel, Mode, Op, OpKind, Outcome, Submit,
+    Submitted, Token, UringConfig, UringKernel,
 };
+use turns::{Batch, TurnInto};
 
 const EXECUTORS: [Executor; 3] = [Executor::InPlace, Executor::Ring, Executor::Thread];
 
 /// Runs a test with each executor, on a ring and on the engine.
 fn on_each(test: impl Fn(&mut dyn FnMut(Call) -> (Call, Result<usize, Errno>))) {
-    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(8, 1, 64);
     let mut engine = Engine::new(Epoll::new().unwrap(), &config).unwrap();
-    let ring = UringConfig { mode: Mode::Deferred, operations: 8, buffers: 1, buffer_size: 64 };
+    let ring = UringConfig::new(Mode::Deferred, 8, 1, 64);
     let mut ring = UringKernel::new(&ring);
     for by in EXECUTORS {
         println!("engine, {by:?}");
@@ -221,7 +224,7 @@ fn negative_offsets_are_errors() {
 
 #[test]
 fn ring_says_which_calls_it_makes() {
-    let config = UringConfig { mode: Mode::Deferred, operations: 8, buffers: 1, buffer_size: 64 };
+    let config = UringConfig::new(Mode::Deferred, 8, 1, 64);
     let Ok(mut ring) = UringKernel::new(&config) else { return };
     let file = fs::File::open("/proc/self/exe").unwrap();
     assert!(ring.has_operation(&mut call(libc::SYS_fsync, [fd(&file)])));

@@ -1,6 +1,7 @@
 //! Each system call is counted once, by the poller or the engine that makes it.
 
 mod number;
+mod turns;
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -12,9 +13,10 @@ use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Batch, BufferGroup, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op,
-    OpKind, Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel,
+    BufferGroup, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind,
+    Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel,
 };
+use turns::{Batch, TurnInto};
 
 /// Returns a poller's count after registering a descriptor, and after reporting it as ready.
 fn counts(mut poller: impl Poller) -> [u64; 2] {
@@ -80,7 +82,7 @@ fn only_epoll_and_rtsig_make_calls_to_reduce_interest() {
 fn engine_counts_its_own_and_its_pollers_calls() {
     let (one, other) = UnixDatagram::pair().unwrap();
     other.set_nonblocking(true).unwrap();
-    let config = EngineConfig { operations: 8, buffers: 2, buffer_size: 64 };
+    let config = EngineConfig::new(8, 2, 64);
     let mut engine = Engine::new(Poll::default(), &config).unwrap();
     let socket = Socket::from(OwnedFd::from(other));
     let fd = number(&socket);
@@ -115,7 +117,7 @@ fn engine_counts_its_own_and_its_pollers_calls() {
 fn ring_submits_more_than_its_queue_holds_in_one_turn() {
     const CLOSES: u32 = 600;
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
-        let config = UringConfig { mode, operations: CLOSES, buffers: 1, buffer_size: 64 };
+        let config = UringConfig::new(mode, CLOSES, 1, 64);
         let mut kernel = match UringKernel::new(&config) {
             Ok(kernel) => kernel,
             Err(missing) => {
@@ -140,7 +142,7 @@ fn ring_submits_more_than_its_queue_holds_in_one_turn() {
 fn cached_file_is_sent_at_once() {
     let (one, other) = UnixStream::pair().unwrap();
     other.set_nonblocking(true).unwrap();
-    let config = EngineConfig { operations: 8, buffers: 2, buffer_size: 64 };
+    let config = EngineConfig::new(8, 2, 64);
     let mut engine = Engine::new(Poll::default(), &config).unwrap();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"contents").unwrap();

@@ -42,7 +42,7 @@ fn pair() -> (UnixStream, UnixStream) {
 }
 
 fn ring(mode: Mode) -> Option<UringKernel> {
-    UringKernel::new(&UringConfig { mode, operations: 8, buffers: 4, buffer_size: 64 }).ok()
+    UringKernel::new(&UringConfig::new(mode, 8, 4, 64)).ok()
 }
 
 const RECEIVE: Token = Token::new(OpKind::Receive, 0, 0);
@@ -144,7 +144,7 @@ fn child_can_create_its_own_ring() {
 }
 
 fn dropping_a_kernel_in_a_child_waited_for_missing_threads() {
-    let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(4, 1, 64);
     let mut kernel: PortableKernel = Engine::new(Epoll::new().unwrap(), &config).unwrap();
     let root = kernel.host_mut().open_directory(Path::new("/")).unwrap();
     let path = PathAt { root, path: c"proc".into(), symlinks: SymlinkPolicy::Beneath };
@@ -170,7 +170,7 @@ fn next_file_completion(kernel: &mut impl Kernel) -> Completion {
 }
 
 fn turn_in_a_child_consumed_the_parents_events() {
-    let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(4, 1, 64);
     let poller = shared_ring::poller::EpollEdge::new().unwrap();
     let mut kernel = Engine::new(poller, &config).unwrap();
     let (_ours, mut theirs) = receiving(&mut kernel);
@@ -246,7 +246,7 @@ fn closed_descriptor_signalled_while_a_child_had_a_copy() {
 }
 
 fn drain_in_a_child_consumed_the_parents_wake() {
-    let config = EngineConfig { operations: 4, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(4, 1, 64);
     let mut kernel: PortableKernel = Engine::new(Epoll::new().unwrap(), &config).unwrap();
     let waker = kernel.waker();
     waker.wake();

@@ -1,6 +1,7 @@
 //! Accepts without a free descriptor. The limit is the process's, so this test has its own process.
 
 mod number;
+mod turns;
 
 use std::fs::File;
 use std::num::NonZeroU16;
@@ -12,9 +13,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::author::System;
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
 use shared_ring::{
-    Batch, BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Linux,
-    ListenOptions, Mode, Op, OpKind, Outcome, Token, UringConfig, UringKernel,
+    BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Linux, ListenOptions, Mode,
+    Op, OpKind, Outcome, Token, UringConfig, UringKernel,
 };
+use turns::{Batch, TurnInto};
 
 const ACCEPT: Token = Token::new(OpKind::Accept, 0, 0);
 
@@ -50,7 +52,7 @@ fn accept_fails_without_a_descriptor(
     per_turn: Option<NonZeroU16>,
 ) {
     println!("{name}, {per_turn:?} in a turn");
-    let options = ListenOptions { backlog: 16, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(16);
     let (listener, to) =
         kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let peer = kernel.host_mut().socket(to, None, BufferSizes::default()).unwrap();
@@ -89,7 +91,7 @@ fn accept_without_a_descriptor_ended_as_cancelled() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(lowest as u64 + 64), maximum }).unwrap();
 
     let (operations, buffers, buffer_size) = (64, 8, 512);
-    let engine = EngineConfig { operations, buffers, buffer_size };
+    let engine = EngineConfig::new(operations, buffers, buffer_size);
     for per_turn in [NonZeroU16::new(4), None] {
         let name = "engine over epoll";
         let kernel = Engine::new(Epoll::new().unwrap(), &engine).unwrap();
@@ -105,7 +107,7 @@ fn accept_without_a_descriptor_ended_as_cancelled() {
         accept_fails_without_a_descriptor(name, kernel, per_turn);
         for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
             let name = format!("ring, {mode:?}");
-            match UringKernel::new(&UringConfig { mode, operations, buffers, buffer_size }) {
+            match UringKernel::new(&UringConfig::new(mode, operations, buffers, buffer_size)) {
                 Ok(kernel) => accept_fails_without_a_descriptor(&name, kernel, per_turn),
                 Err(missing) => println!("{name}: {missing}"),
             }

@@ -1,5 +1,5 @@
 //! One test suite for all kernels: the ring in each mode, and the engine over each poller, on this
-//! machine and, with the feature `sim`, on a simulated one.
+//! machine and on a simulated one.
 //!
 //! Differences: a simulated disk has no symbolic links, and a simulated connect never waits for room in
 //! the listen backlog.
@@ -7,6 +7,7 @@
 mod far;
 mod mapped;
 mod number;
+mod turns;
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
@@ -17,28 +18,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use evring_sim::{CheckedKernel, Machine, SimKernel, SimPoller};
+use far::simulated::SimulatedMachine;
 use far::{Far, LocalMachine, Stream};
 use mapped::{View, mapped};
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Access, Arg, Batch, BufferError, BufferGroup, BufferPool, BufferSizes, Call, Completion,
-    Counters, Engine, EngineConfig, Errno, Executor, File, FileKind, FileOp, FileOutcome,
-    GatherList, Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, PathAt,
-    Socket, Submit, SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig,
-    UringKernel, Waker, WriteAt,
+    Access, Arg, BufferError, BufferGroup, BufferPool, BufferSizes, Call, Completion, Counters,
+    Engine, EngineConfig, Errno, Executor, File, FileKind, FileOp, FileOutcome, GatherList, Host,
+    Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, PathAt, Socket, Submit,
+    SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, Waker,
+    WriteAt,
 };
-
-#[cfg(feature = "sim")]
-use far::simulated::SimulatedMachine;
-#[cfg(feature = "sim")]
-use shared_ring::sim::{CheckedKernel, SimDevPoll, SimInterest, SimKernel, SimPoller, SimRtSig};
+use turns::{Batch, TurnInto};
 
 /// Freeing memory that a simulated kernel holds fails a test.
-#[cfg(feature = "sim")]
 #[global_allocator]
-static ALLOCATOR: shared_ring::sim::WatchingAllocator<std::alloc::System> =
-    shared_ring::sim::WatchingAllocator(std::alloc::System);
+static ALLOCATOR: evring_sim::WatchingAllocator<std::alloc::System> =
+    evring_sim::WatchingAllocator(std::alloc::System);
 
 /// Capacity of the kernel under test.
 #[derive(Clone, Copy)]
@@ -59,7 +57,7 @@ macro_rules! on_every_kernel {
         #[test]
         fn $test() {
             let Capacity { operations, buffers, buffer_size } = $capacity;
-            let engine = EngineConfig { operations, buffers, buffer_size };
+            let engine = EngineConfig::new(operations, buffers, buffer_size);
             macro_rules! over {
                 ($name:literal, $poller:expr) => {
                     println!("engine over {}", $name);
@@ -75,7 +73,7 @@ macro_rules! on_every_kernel {
             over!("declared interests", InterestPoller::new().unwrap());
             over!("real-time signals", RtSig::new().unwrap());
             for mode in MODES {
-                let ring = UringConfig { mode, operations, buffers, buffer_size };
+                let ring = UringConfig::new(mode, operations, buffers, buffer_size);
                 match UringKernel::new(&ring) {
                     Ok(kernel) => {
                         println!("ring, {mode:?}");
@@ -84,12 +82,11 @@ macro_rules! on_every_kernel {
                     Err(missing) => println!("ring, {mode:?}: {missing}"),
                 }
             }
-            #[cfg(feature = "sim")]
             for seed in 0..SEEDS {
                 for mode in MODES {
                     println!("simulated ring, {mode:?}, seed {seed}");
                     let far = SimulatedMachine::new(seed);
-                    let ring = UringConfig { mode, operations, buffers, buffer_size };
+                    let ring = UringConfig::new(mode, operations, buffers, buffer_size);
                     let kernel = SimKernel::new(&far.machine, &ring).unwrap();
                     cases::$test(Tested::new(kernel), &far);
                     far.check();
@@ -106,9 +103,9 @@ macro_rules! on_every_kernel {
                 }
                 over!("epoll", SimPoller::<false>::new);
                 over!("edge-triggered epoll", SimPoller::<true>::new);
-                over!("/dev/poll", SimDevPoll::simulated);
-                over!("declared interests", |machine| SimInterest::simulated(machine, 3));
-                over!("real-time signals", |machine| SimRtSig::simulated(machine, 3));
+                over!("/dev/poll", Machine::dev_poll);
+                over!("declared interests", |machine: &Machine| machine.interests(3));
+                over!("real-time signals", |machine: &Machine| machine.rt_sig(3));
             }
         }
     };
@@ -117,7 +114,6 @@ macro_rules! on_every_kernel {
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 
 /// Number of runs of each test on each simulated kernel.
-#[cfg(feature = "sim")]
 const SEEDS: u64 = 4;
 
 on_every_kernel!(connection_receives_sends_and_ends);
@@ -290,8 +286,7 @@ fn failure(completion: Completion) -> Errno {
 }
 
 fn listen(kernel: &mut impl Kernel) -> (Socket, SocketAddr) {
-    let options =
-        ListenOptions { backlog: 128, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(128);
     kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap()
 }
 
@@ -473,8 +468,7 @@ mod cases {
         if !far.connect_waits_for_backlog() {
             return;
         }
-        let options =
-            ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
+        let options = ListenOptions::new(0);
         let (listener, to) =
             kernel.host_mut().listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         // It fills the backlog, so that the next connect waits.
@@ -691,7 +685,7 @@ mod cases {
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
-        let config = EngineConfig { operations: 1, buffers: 1, buffer_size: 1 };
+        let config = EngineConfig::new(1, 1, 1);
         let mut other = Engine::new(Poll::default(), &config).unwrap();
         let (unknown, _view) = add_mapped(&mut other, 1);
         let group = unknown.unwrap();

@@ -19,7 +19,7 @@ use shared_ring::{
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
-const ENGINE: EngineConfig = EngineConfig { operations: 8, buffers: 4, buffer_size: 4096 };
+const ENGINE: EngineConfig = EngineConfig::new(8, 4, 4096);
 
 /// Creates a socket with a full send buffer, and its peer.
 fn full() -> (Socket, UnixStream) {
@@ -97,7 +97,7 @@ fn mapped() -> usize {
 fn unmaps(mode: Mode) {
     const ROUNDS: usize = 8;
     const RING: usize = 16 << 15;
-    let config = UringConfig { mode, operations: 1, buffers: 1 << 15, buffer_size: 1 };
+    let config = UringConfig::new(mode, 1, 1 << 15, 1);
     let rounds = || (0..ROUNDS).for_each(|_| drop(UringKernel::new(&config).unwrap()));
     rounds();
     let before = mapped();
@@ -134,8 +134,8 @@ fn dropped_kernel_releases_all_memory() {
         Engine::new(RtSig::new().unwrap(), &ENGINE).unwrap()
     });
     for mode in MODES {
-        let EngineConfig { operations, buffers, buffer_size } = ENGINE;
-        let config = UringConfig { mode, operations, buffers, buffer_size };
+        let EngineConfig { operations, buffers, buffer_size, .. } = ENGINE;
+        let config = UringConfig::new(mode, operations, buffers, buffer_size);
         match UringKernel::probe(mode) {
             Ok(()) => {
                 releases_memory(&format!("ring, {mode:?}"), || UringKernel::new(&config).unwrap());

@@ -2,9 +2,9 @@
 
 mod number;
 
+use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use number::number;
 use shared_ring::author::Feature;
-use shared_ring::sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use shared_ring::{
     BufferGroup, BufferSizes, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError,
     Submit, Token, UringConfig,
@@ -13,9 +13,9 @@ use shared_ring::{
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 
 fn try_without(what: Unsupported, mode: Mode) -> (Machine, Result<SimKernel, SetupError>) {
-    let plan = Plan { unsupported: Some(what), faults: Faults::NONE, ..Plan::default() };
+    let plan = Plan::default().with(|p| (p.unsupported, p.faults) = (Some(what), Faults::NONE));
     let machine = Machine::new(&plan);
-    let config = UringConfig { mode, operations: 8, buffers: 4, buffer_size: 64 };
+    let config = UringConfig::new(mode, 8, 4, 64);
     let kernel = SimKernel::new(&machine, &config);
     (machine, kernel)
 }
@@ -64,8 +64,7 @@ fn without_multishot_accepts_and_receives_are_single_shot() {
     for mode in MODES {
         let (machine, kernel) = try_without(Unsupported::Multishot, mode);
         let mut kernel = kernel.unwrap();
-        let options =
-            ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };
+        let options = ListenOptions::new(9);
         let (listener, to) =
             kernel.host_mut().listen("10.0.0.1:0".parse().unwrap(), &options).unwrap();
         let accept = Token::new(OpKind::Accept, 0, 0);

@@ -2,6 +2,7 @@
 
 mod held;
 mod number;
+mod turns;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,11 +17,12 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Access, Batch, BufferGroup, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd,
-    FileOp, FileOutcome, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt,
+    Access, BufferGroup, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp,
+    FileOutcome, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt,
     PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
     WriteAt,
 };
+use turns::{Batch, TurnInto};
 
 /// More than the submission queue holds.
 const RECEIVES: u32 = 600;
@@ -68,7 +70,7 @@ fn wake_ends_a_wait(name: &str, mut kernel: impl Kernel) {
 fn wake_was_lost_if_the_submission_queue_was_full() {
     raise_limit();
     let (operations, buffers, buffer_size) = (1024, 16, 512);
-    let engine = EngineConfig { operations, buffers, buffer_size };
+    let engine = EngineConfig::new(operations, buffers, buffer_size);
     wake_ends_a_wait("engine over epoll", Engine::new(Epoll::new().unwrap(), &engine).unwrap());
     wake_ends_a_wait(
         "engine over edge-triggered epoll",
@@ -77,7 +79,7 @@ fn wake_was_lost_if_the_submission_queue_was_full() {
     wake_ends_a_wait("engine over poll", Engine::new(Poll::default(), &engine).unwrap());
     wake_ends_a_wait("engine over select", Engine::new(Select::default(), &engine).unwrap());
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
-        match UringKernel::new(&UringConfig { mode, operations, buffers, buffer_size }) {
+        match UringKernel::new(&UringConfig::new(mode, operations, buffers, buffer_size)) {
             Ok(kernel) => wake_ends_a_wait(&format!("ring, {mode:?}"), kernel),
             Err(missing) => println!("ring, {mode:?}: {missing}"),
         }
@@ -164,10 +166,9 @@ fn list_is_started_while_partly_sent() {
 }
 
 /// The simulated disk makes short reads.
-#[cfg(feature = "sim")]
 #[test]
 fn a_short_read_was_taken_for_the_end_of_the_file() {
-    use shared_ring::sim::{Fault, Faults, Machine, Plan, SimKernel};
+    use evring_sim::{Fault, Faults, Machine, Plan, SimKernel};
     use shared_ring::{Submit, SymlinkPolicy};
     use std::path::Path;
 
@@ -175,9 +176,9 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
     let mut short = 0;
     for seed in 0..50 {
         let faults = Faults::NONE.with(Fault::ShortRead);
-        let machine = Machine::new(&Plan { seed, faults, ..Plan::default() });
+        let machine = Machine::new(&Plan::default().with(|p| (p.seed, p.faults) = (seed, faults)));
         machine.add_file("file", &*contents);
-        let ring = UringConfig { mode: Mode::Deferred, operations: 4, buffers: 1, buffer_size: 64 };
+        let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
         let mut kernel = SimKernel::new(&machine, &ring).unwrap();
         let root = kernel.host_mut().open_directory(Path::new("/")).unwrap();
         let token = Token::new(OpKind::File, 0, 0);
@@ -205,17 +206,18 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
 }
 
 /// Both accepts are submitted before the kernel has reported that it lacks multishot accepts.
-#[cfg(feature = "sim")]
 #[test]
 fn without_multishot_a_second_listener_failed() {
-    use shared_ring::sim::{Faults, Machine, Plan, SimKernel, Unsupported};
-    use shared_ring::{BufferSizes, ListenOptions, Submit};
+    use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
+    use shared_ring::{ListenOptions, Submit};
 
     let unsupported = Some(Unsupported::Multishot);
-    let machine = Machine::new(&Plan { unsupported, faults: Faults::NONE, ..Plan::default() });
-    let ring = UringConfig { mode: Mode::Deferred, operations: 4, buffers: 1, buffer_size: 64 };
+    let machine = Machine::new(
+        &Plan::default().with(|p| (p.unsupported, p.faults) = (unsupported, Faults::NONE)),
+    );
+    let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
     let mut kernel = SimKernel::new(&machine, &ring).unwrap();
-    let options = ListenOptions { backlog: 9, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(9);
     let accept = |slot| Token::new(OpKind::Accept, slot, 0);
     let listeners = [0, 1].map(|slot| {
         let any = "10.0.0.1:0".parse().unwrap();
@@ -269,7 +271,7 @@ fn hanging_file_job_blocked_the_drop_of_a_kernel() {
     let (read, write) = rustix::pipe::pipe().unwrap();
     let number = write.as_raw_fd();
     rustix::io::write(&write, &[0; 64 * 1024]).unwrap();
-    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(8, 1, 64);
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
     // The pipe is full, so the thread waits for its reader.
     let op = Op::File(FileOp::write(shared_ring::File::from(write), WriteAt::End, "x"));
@@ -293,7 +295,7 @@ fn hanging_file_job_blocked_the_drop_of_a_kernel() {
 
 #[test]
 fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
-    let config = EngineConfig { operations: 8, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(8, 1, 64);
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
     // Each of the four threads waits for the reader of a full pipe.
     let offset = u64::MAX;
@@ -331,7 +333,7 @@ fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
 /// application closes another such socket.
 #[test]
 fn closed_socket_left_its_read_to_another() {
-    let config = EngineConfig { operations: 8, buffers: 4, buffer_size: 16 };
+    let config = EngineConfig::new(8, 4, 16);
     let mut engine = Engine::new(EpollEdge::new().unwrap(), &config).unwrap();
     let receive = |slot| Token::new(OpKind::Receive, slot, 0);
     let [(first, _first_peer), (second, _second_peer)] = [0, 1].map(|slot| {
@@ -372,7 +374,7 @@ fn closed_socket_left_its_read_to_another() {
 #[test]
 fn calls_that_wait_leave_file_operations_alone() {
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let config = EngineConfig { operations: 16, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(16, 1, 64);
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
     for slot in 0..8 {
         // SAFETY: the pipe is open until the calls have ended.
@@ -403,10 +405,10 @@ fn calls_that_wait_leave_file_operations_alone() {
 /// A cancelled call ends although the calls before it wait for ever.
 #[test]
 fn cancelled_call_waited_for_a_thread() {
-    let config = EngineConfig { operations: 16, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(16, 1, 64);
     let engine = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
     call_is_cancelled_behind_others(engine);
-    let config = UringConfig { mode: Mode::Deferred, operations: 16, buffers: 1, buffer_size: 64 };
+    let config = UringConfig::new(Mode::Deferred, 16, 1, 64);
     if let Ok(ring) = UringKernel::new(&config) {
         call_is_cancelled_behind_others(ring);
     }

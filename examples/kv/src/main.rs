@@ -24,12 +24,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let limits = options.limits()?;
     let threads = usize::from(options.threads);
-    let config = Config {
-        listen: options.addresses()?,
-        max_connections: options.connections.div_ceil(options.threads.into()),
-        reuse_port: threads > 1,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.listen = options.addresses()?;
+    config.max_connections = options.connections.div_ceil(options.threads.into());
+    config.reuse_port = threads > 1;
     let no_memory = |_| {
         format!(
             "cannot allocate {} MiB of memory for values; use a smaller -m",

@@ -107,7 +107,13 @@ fn pipeline_split_at_any_byte_gives_the_same_replies() {
 fn one_byte_buffers_give_the_same_replies() {
     on_each(|backend| {
         for buffer_size in [1, 2, 3, 5, 8, 13] {
-            let server = kv(backend, Config { buffer_size, buffers: 2, ..config() });
+            let server = kv(
+                backend,
+                config().with(|c| {
+                    c.buffer_size = buffer_size;
+                    c.buffers = 2;
+                }),
+            );
             let (requests, replies) = whole_talk();
             let mut client = Client::connect(server.address);
             client.ask(requests, replies);
@@ -153,7 +159,7 @@ fn too_large_value_is_discarded_with_the_old_one() {
 fn get_of_many_large_values_waits_for_its_reader() {
     on_each(|backend| {
         // Far more than may be queued for one connection.
-        let server = kv(backend, Config { max_queued_bytes: 3 << 20, ..config() });
+        let server = kv(backend, config().with(|c| c.max_queued_bytes = 3 << 20));
         let mut client = Client::connect(server.address);
         let large = pattern(MAX_VALUE);
         client.ask(set("large", &large), b"STORED\r\n");
@@ -308,7 +314,7 @@ fn pipelined_operations_agree_with_a_model() {
             let mut random = fastrand::Rng::with_seed(round as u64);
             let buffer_size = random.u32(1..4_000);
             let base = match random.u32(..3) {
-                0 => Config { buffer_size, ..tiny() },
+                0 => tiny().with(|c| c.buffer_size = buffer_size),
                 _ => config(),
             };
             let server = kv(backend, base);

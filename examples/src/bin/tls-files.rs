@@ -30,6 +30,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Options { listen, root, cert, key } = Options::parse();
     let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<_, _>>()?;
     let tls = server_config(chain, PrivateKeyDer::from_pem_file(key)?)?;
-    let config = Config { roots: vec![root], ..Config::default() };
+    let config = Config::default().with(|c| c.roots = vec![root]);
     listen.serve_with(config, Tls::new(tls, Site::new(Some(Root(0))))?)
 }

@@ -66,19 +66,18 @@ impl Drop for NameOnPanic {
 
 /// A configuration for tests: one address, little memory, short timeouts.
 pub fn config() -> Config {
-    Config {
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        max_connections: 100,
-        buffers: 64,
-        linger_timeout: Duration::from_secs(5),
-        drain_timeout: Duration::from_millis(50),
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        c.max_connections = 100;
+        c.buffers = 64;
+        c.linger_timeout = Duration::from_secs(5);
+        c.drain_timeout = Duration::from_millis(50);
+    })
 }
 
 /// The same with minimum socket buffers.
 pub fn tiny() -> Config {
-    Config { socket_buffers: BufferSizes { send: Some(2048), receive: Some(2048) }, ..config() }
+    config().with(|c| c.socket_buffers = BufferSizes { send: Some(2048), receive: Some(2048) })
 }
 
 /// An application that runs in a separate thread.

@@ -197,7 +197,7 @@ fn in_thread<R: Send>(run: impl FnOnce() -> Result<R, Failure> + Send) -> Result
 }
 
 fn config(mode: Mode) -> UringConfig {
-    UringConfig { mode, operations: 4096, buffers: 1, buffer_size: 64 }
+    UringConfig::new(mode, 4096, 1, 64)
 }
 
 fn sending(delivery: Delivery, duty: Duty, load: Load) -> Result<Observation, Failure> {
@@ -213,7 +213,7 @@ fn waiting(duty: Duty, load: Load) -> Result<Observation, Failure> {
 }
 
 fn polling(duty: Duty, load: Load) -> Result<Observation, Failure> {
-    let config = EngineConfig { operations: 4096, buffers: 1, buffer_size: 64 };
+    let config = EngineConfig::new(4096, 1, 64);
     let kernel = Epoll::new().and_then(|poller| PortableKernel::new(poller, &config));
     let kernel = kernel.map_err(|e| Failure::new("cannot create an epoll instance", e))?;
     serve(kernel, None, duty, load)

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use shared_ring::{
-    BufferSizes, Counters, Errno, Host, Kernel, KernelError, ListenOptions, Op, OpKind, Outcome,
-    Socket, Token,
+    Counters, Errno, Host, Kernel, KernelError, ListenOptions, Op, OpKind, Outcome, Socket, Token,
 };
 
 use super::client::RUNNING;
@@ -70,8 +69,7 @@ impl<K: Kernel> Server<K> {
         arrived: Arrived<K>,
         duty: Duty,
     ) -> Result<(Self, SocketAddr), Failure> {
-        let options =
-            ListenOptions { backlog: 4096, reuse_port: false, buffers: BufferSizes::default() };
+        let options = ListenOptions::new(4096);
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let (listener, address) = kernel.host_mut().listen(local, &options)?;
         // SAFETY: `end` closes the listener after the accept has ended.

@@ -112,10 +112,10 @@ fn report(program: &Path, counts: &Path) -> Result<CoverageReport, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Returns whether a file belongs to a crate, and not to the simulation itself.
+/// Returns whether a file belongs to a crate.
 fn is_of(package: &str, file: &Path) -> bool {
     let name = file.to_string_lossy();
-    name.contains(&format!("crates/{package}/src/")) && !name.contains("/sim/")
+    name.contains(&format!("crates/{package}/src/"))
 }
 
 /// Describes the coverage of a crate.

@@ -5,8 +5,8 @@ mod trace;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use evring_sim::Fault;
 use rustix::time::{ClockId, clock_gettime};
-use shared_ring::sim::Fault;
 use simulate::{Case, Mechanism, Program, Report, run as simulate, shrink};
 
 use super::{Context, Experiment};

@@ -68,6 +68,17 @@ pub enum Abort {
     Trap,
 }
 
+impl fmt::Display for Abort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Abort::TooManyOperations => "it used up the operations of an invocation",
+            Abort::Memory => "it accessed memory that is not its own",
+            Abort::Stack => "its stack overflowed",
+            Abort::Trap => "it trapped, for instance by a division by zero or a panic",
+        })
+    }
+}
+
 /// Numbers of invocations and their outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -265,6 +276,17 @@ impl Handler {
     /// Returns the ranges of the memory that the handler has sent in the last invocation, in order.
     pub fn sends(&self) -> &[Range<usize>] {
         &self.store.data().sends
+    }
+
+    /// Returns the bytes that the handler has sent in the last invocation, in order.
+    pub fn sent(&self) -> impl Iterator<Item = &[u8]> {
+        self.sends().iter().map(|range| {
+            // SAFETY: the range is in the memory. No handler runs, as that needs `&mut self`, and the kernel
+            // does not write to a message that was received.
+            unsafe {
+                std::slice::from_raw_parts(self.memory.host_pointer(range.start), range.len())
+            }
+        })
     }
 
     /// Returns the events that the handler has posted in the last invocation: kind and value.

@@ -1,6 +1,5 @@
 //! Commands: they record requests, which the driver executes after the callback.
 
-#[cfg(feature = "sim")]
 pub(crate) mod usage;
 
 use std::collections::VecDeque;
@@ -8,9 +7,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use shared_ring::__private::Table;
 use shared_ring::{
     Access, BufferError, BufferGroup, BufferPool, Errno, File, FileOutcome, GatherList, Host, Op,
-    OpKind, Outcome, PathAt, Socket, Submit, SubmitError, Submitted, Table, Token,
+    OpKind, Outcome, PathAt, Socket, Submit, SubmitError, Submitted, Token,
 };
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
@@ -70,8 +70,6 @@ pub(crate) struct Io<K: Submit> {
     /// End of the drain after a stop.
     pub(crate) drain_deadline: Option<Instant>,
     pub(crate) stats: Stats,
-    #[cfg(feature = "sim")]
-    pub(crate) inspector: usage::Inspector,
 }
 
 impl<K: Submit> Drop for Io<K> {
@@ -193,8 +191,6 @@ impl<K: Submit> Io<K> {
             stopping: false,
             drain_deadline: None,
             stats: Stats::default(),
-            #[cfg(feature = "sim")]
-            inspector: None,
         }
     }
 

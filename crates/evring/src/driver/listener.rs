@@ -213,16 +213,15 @@ impl ListenerState {
 #[cfg(test)]
 mod tests {
     use shared_ring::poller::Poll;
-    use shared_ring::{BufferSizes, Engine, EngineConfig, ListenOptions};
+    use shared_ring::{Engine, EngineConfig, ListenOptions};
 
     use super::*;
 
     /// A kernel with a listener whose queue has 100 places.
     fn listening() -> (Engine<Poll>, ListenerState) {
-        let config = EngineConfig { operations: 1, buffers: 1, buffer_size: 1 };
+        let config = EngineConfig::new(1, 1, 1);
         let mut kernel = Engine::new(Poll::default(), &config).unwrap();
-        let options =
-            ListenOptions { backlog: 100, reuse_port: false, buffers: BufferSizes::default() };
+        let options = ListenOptions::new(100);
         let address = "127.0.0.1:0".parse().unwrap();
         let (listener, _) = kernel.host_mut().listen(address, &options).unwrap();
         (kernel, ListenerState::new(0, listener, 100))

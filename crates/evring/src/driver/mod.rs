@@ -24,7 +24,6 @@ mod shares;
 mod timers;
 
 pub(crate) use connection::Connection;
-#[cfg(feature = "sim")]
 pub use io::usage::Usage;
 pub(crate) use io::{Io, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, operations, spare_memory};
 pub(crate) use listener::ListenerState;

@@ -14,11 +14,9 @@ pub(crate) fn open_listeners(
     host: &mut impl Host,
     config: &Config,
 ) -> Result<(Vec<ListenerState>, Vec<SocketAddr>), StartError> {
-    let options = ListenOptions {
-        backlog: config.backlog,
-        reuse_port: config.reuse_port,
-        buffers: config.socket_buffers,
-    };
+    let mut options = ListenOptions::new(config.backlog);
+    options.reuse_port = config.reuse_port;
+    options.buffers = config.socket_buffers;
     let mut listeners: Vec<ListenerState> = Vec::new();
     let mut addresses = Vec::new();
     for at in &config.listen {
@@ -51,20 +49,21 @@ const DRAIN_RETRY: Duration = Duration::from_millis(100);
 /// Maximum time for that: file operations on a hung file system never complete.
 pub(super) const FILE_OP_GRACE: Duration = Duration::from_secs(1);
 
-/// Runs a server until it is stopped.
+/// Runs a server until it is stopped. Calls `inspect` after each completion and each turn.
 pub(crate) fn drive<K: Kernel, A: Application>(
     io: Io<K>,
     remote: RemoteHandle,
     app: A,
+    inspect: impl FnMut(&Driver<K, A>),
 ) -> Result<Stats, KernelError> {
     let mut driver = Driver::new(app, io, remote);
-    let served = driver.serve();
+    let served = driver.serve(inspect);
     driver.abandon(served.as_ref().err());
     served.map(|()| driver.io.stats())
 }
 
 impl<K: Kernel, A: Application> Driver<K, A> {
-    fn serve(&mut self) -> Result<(), KernelError> {
+    fn serve(&mut self, mut inspect: impl FnMut(&Self)) -> Result<(), KernelError> {
         let mut drain_ends = None;
         self.end_turn();
         while !self.is_done() {
@@ -72,12 +71,10 @@ impl<K: Kernel, A: Application> Driver<K, A> {
             self.io.kernel.turn(until)?;
             while let Some(completion) = self.io.kernel.next() {
                 self.complete(completion);
-                #[cfg(feature = "sim")]
-                self.inspect();
+                inspect(self);
             }
             self.end_turn();
-            #[cfg(feature = "sim")]
-            self.inspect();
+            inspect(self);
             self.drain(&mut drain_ends);
         }
         Ok(())

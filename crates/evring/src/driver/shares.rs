@@ -62,7 +62,6 @@ impl Shares {
     }
 
     /// Returns the number of connections of all sources together, and of the largest.
-    #[cfg(feature = "sim")]
     pub(crate) fn in_use(&self) -> (u32, u32) {
         (self.counts.values().sum(), self.counts.values().copied().max().unwrap_or(0))
     }

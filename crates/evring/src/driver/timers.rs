@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::TimerWheel;
+use crate::wheel::TimerWheel;
 
 /// A wheel whose first ids are the application's own timers, followed by a timer for each slot.
 pub(crate) struct Timers {
@@ -47,12 +47,12 @@ impl Timers {
     }
 
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.wheel.next()
+        self.wheel.next_deadline()
     }
 
     /// Removes and returns one timer that has expired.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<Expired> {
-        let id = self.wheel.expired(now)?;
+        let id = self.wheel.pop_expired(now)?;
         Some(id.checked_sub(self.own).map_or(Expired::Own(id), Expired::Connection))
     }
 }

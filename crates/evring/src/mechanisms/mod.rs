@@ -74,7 +74,7 @@ pub struct AutoChoice {
     /// The name of the mechanism.
     pub name: &'static str,
     /// Preferred mechanisms that cannot run on this machine, and the reasons.
-    pub passed_over: Vec<(&'static str, Unavailable)>,
+    pub unavailable: Vec<(&'static str, Unavailable)>,
 }
 
 /// Chooses the fastest mechanism that can run on this machine: `uring`, then `epoll`, then any other.
@@ -86,11 +86,11 @@ pub fn auto() -> Result<AutoChoice, Unavailable> {
     let preferred =
         PREFERRED.iter().filter_map(|name| PROBES.iter().find(|probe| probe.0 == *name));
     let others = PROBES.iter().filter(|(name, _)| !PREFERRED.contains(name));
-    let mut passed_over = Vec::new();
+    let mut unavailable = Vec::new();
     for (name, probe) in preferred.chain(others) {
         match probe().available {
-            Ok(()) => return Ok(AutoChoice { name, passed_over }),
-            Err(reason) => passed_over.push((*name, reason)),
+            Ok(()) => return Ok(AutoChoice { name, unavailable }),
+            Err(reason) => unavailable.push((*name, reason)),
         }
     }
     Err(Unavailable("none of the mechanisms that are compiled in can run here".into()))

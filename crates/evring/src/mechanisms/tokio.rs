@@ -192,7 +192,7 @@ enum SpawnRequest {
 
 impl TokioSubmit {
     fn new(config: &Config) -> Result<Self, StartError> {
-        let EngineConfig { operations, buffers, buffer_size } = config.engine_config()?;
+        let EngineConfig { operations, buffers, buffer_size, .. } = config.engine_config()?;
         let pool = BufferPool::new(buffers, buffer_size);
         Ok(TokioSubmit {
             operations: Operations::new(Linux::default(), operations, pool),

@@ -5,7 +5,6 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use evring::BufferSizes;
 use shared_ring::{Host, Linux, ListenOptions, Socket};
 
 /// Takes a socket from its wrapper.
@@ -16,7 +15,7 @@ pub(crate) fn into_owned_fd(socket: Socket) -> OwnedFd {
 
 /// Returns a listener whose accept queue is full, and the connection that fills it.
 pub(crate) fn full_listener() -> (TcpListener, SocketAddr, TcpStream) {
-    let options = ListenOptions { backlog: 0, reuse_port: false, buffers: BufferSizes::default() };
+    let options = ListenOptions::new(0);
     let (listener, address) =
         Linux::default().listen(([127, 0, 0, 1], 0).into(), &options).unwrap();
     let listener = TcpListener::from(into_owned_fd(listener));

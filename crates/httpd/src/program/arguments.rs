@@ -59,7 +59,7 @@ impl Arguments {
         options.limits.max_open_files = budget.open_files as usize;
         options.status |= options.root.is_none();
         let log = options.access_log.take().map(AccessLog::from);
-        let config = Config { max_file_ops: budget.max_file_ops, ..Config::from(&options) };
+        let config = Config::from(&options).with(|c| c.max_file_ops = budget.max_file_ops);
         let server = Builder::from(options).backend(backend).config(config);
         match log {
             Some(mut log) => {

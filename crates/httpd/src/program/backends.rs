@@ -49,12 +49,12 @@ pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), Unavailable
     if name != "auto" {
         return Ok((name.to_owned(), None));
     }
-    let AutoChoice { name, passed_over, .. } = auto()?;
-    let passed_over: Vec<String> = passed_over
+    let AutoChoice { name, unavailable, .. } = auto()?;
+    let unavailable: Vec<String> = unavailable
         .iter()
         .map(|(name, reason)| format!("{name} is unavailable: {reason}"))
         .collect();
-    let reason = (!passed_over.is_empty())
-        .then(|| format!("using {name} because {}", passed_over.join("; ")));
+    let reason = (!unavailable.is_empty())
+        .then(|| format!("using {name} because {}", unavailable.join("; ")));
     Ok((name.to_owned(), reason))
 }

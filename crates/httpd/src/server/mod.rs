@@ -13,17 +13,23 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "sandbox")]
+use ash_sandbox::sandbox;
 use evring::{AnyMechanism, Config, KernelError, RemoteHandle, Root, StartError, Stats};
 use tracing::info;
 
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
+#[cfg(feature = "sandbox")]
+use crate::server::options::HandlerModule;
 use crate::server::options::Options;
 use crate::site::Site;
 use crate::site::handler::Handler;
 use crate::site::log::{AccessLog, LogSender, LogWriter};
 use crate::site::metrics::Metrics;
 use crate::site::routes::Routes;
+#[cfg(feature = "sandbox")]
+use crate::site::sandbox::{Sandbox, SandboxedHandler};
 
 /// Configures a server; created by [`Server::builder`].
 ///
@@ -46,6 +52,10 @@ pub struct Builder {
     status: Option<bool>,
     log: Option<AccessLog>,
     config: Config,
+    #[cfg(feature = "sandbox")]
+    sandbox: Vec<SandboxedHandler>,
+    #[cfg(feature = "sandbox")]
+    modules: Vec<HandlerModule>,
 }
 
 impl From<Options> for Builder {
@@ -62,6 +72,10 @@ impl From<Options> for Builder {
             status: options.status.then_some(true),
             log: options.access_log.map(AccessLog::from),
             config,
+            #[cfg(feature = "sandbox")]
+            sandbox: Vec::new(),
+            #[cfg(feature = "sandbox")]
+            modules: options.handlers,
         };
         if options.lab_routes { builder.lab_routes() } else { builder }
     }
@@ -100,6 +114,15 @@ impl Builder {
         self
     }
 
+    /// Adds a handler in a sandbox, which sees requests before the site and may answer them: an
+    /// application-specific safe handler. Of several handlers, the first that answers does. Each worker
+    /// has an instance with a memory of its own. Events that handlers post are dropped.
+    #[cfg(feature = "sandbox")]
+    pub fn sandbox(mut self, handler: SandboxedHandler) -> Self {
+        self.sandbox.push(handler);
+        self
+    }
+
     /// See [`Site::limits`].
     pub fn limits(self, limits: Limits) -> Self {
         Builder { limits, ..self }
@@ -134,7 +157,7 @@ impl Builder {
     /// [`Builder::listen`]. Its `roots`, `reuse_port`, `progress_interval` and `min_rate` are ignored:
     /// the builder and the limits determine them.
     pub fn config(self, config: Config) -> Self {
-        Builder { config: Config { roots: self.config.roots, ..config }, ..self }
+        Builder { config: config.with(|c| c.roots = self.config.roots), ..self }
     }
 
     /// Returns the maximum bytes of memory that the server holds when all limits are reached at once.
@@ -185,6 +208,8 @@ impl Builder {
             self.config.listen.iter().try_for_each(is_free)?;
         }
         self.log_memory();
+        #[cfg(feature = "sandbox")]
+        self.load_modules()?;
         let stop = Handle::default();
         let metrics = Metrics::new(self.workers.into());
         metrics.set_started(Instant::now());
@@ -215,6 +240,22 @@ impl Builder {
         Ok(Server { workers, stop, writer })
     }
 
+    /// Loads the handlers that were given as files.
+    #[cfg(feature = "sandbox")]
+    fn load_modules(&mut self) -> Result<(), Error> {
+        for (number, module) in std::mem::take(&mut self.modules).into_iter().enumerate() {
+            let name = module.file.display().to_string();
+            let wasm = std::fs::read(&module.file);
+            let wasm = wasm.map_err(|error| Error::HandlerFile(module.file.clone(), error))?;
+            let sandboxer = sandbox::Sandboxer::new(sandbox::Policy::default());
+            let loaded = sandboxer.and_then(|sandboxer| sandboxer.load(&wasm));
+            let ash = loaded.map_err(|rejection| Error::Handler(name.clone(), rejection))?;
+            let tenant = module.tenant.unwrap_or(number as u64);
+            self.sandbox.push(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant));
+        }
+        Ok(())
+    }
+
     /// Starts the server and waits until it ends. It handles no signals: to shut down gracefully on
     /// SIGTERM, use [`Builder::start`] and call [`Handle::stop`].
     ///
@@ -236,9 +277,14 @@ impl Builder {
             (self.backend.clone(), self.config.clone(), self.routes.clone());
         let (limits, file_options) = (self.limits.clone(), self.file_options);
         let status = self.status;
+        #[cfg(feature = "sandbox")]
+        let handlers = self.sandbox.clone();
         let (start, may_start) = channel();
         let (ready, is_ready) = channel();
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
+            #[cfg(feature = "sandbox")]
+            let sandbox = Sandbox::new(&handlers)
+                .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
             let mechanism = retry_while_in_use(|| AnyMechanism::new(&backend, &config))
                 .map_err(Error::Start)?;
             let addresses = mechanism.addresses().to_vec();
@@ -249,6 +295,10 @@ impl Builder {
             (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
+            #[cfg(feature = "sandbox")]
+            {
+                site.sandbox = sandbox;
+            }
             serve(mechanism, site, &may_start)
         });
         let thread = thread.map_err(Error::Thread)?;
@@ -406,6 +456,12 @@ pub enum Error {
     Panic,
     /// A thread could not be started.
     Thread(io::Error),
+    /// A handler cannot be instantiated: its name, and the reason.
+    #[cfg(feature = "sandbox")]
+    Handler(String, sandbox::Rejection),
+    /// The file of a handler cannot be read.
+    #[cfg(feature = "sandbox")]
+    HandlerFile(PathBuf, io::Error),
 }
 
 impl fmt::Display for Error {
@@ -419,6 +475,14 @@ impl fmt::Display for Error {
             Error::Kernel(error) => error.fmt(f),
             Error::Panic => f.write_str("a worker panicked"),
             Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
+            #[cfg(feature = "sandbox")]
+            Error::HandlerFile(path, error) => {
+                write!(f, "cannot read the handler {}: {error}", path.display())
+            }
+            #[cfg(feature = "sandbox")]
+            Error::Handler(name, rejection) => {
+                write!(f, "cannot use the handler {name}: {rejection}")
+            }
         }
     }
 }

@@ -60,6 +60,16 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(long))]
     pub status: bool,
 
+    /// Handler in a sandbox, a WebAssembly module that sees requests first and may answer them: those
+    /// whose target begins with the path, `/` by default. The tenant is a number that the handler can ask
+    /// for; can be repeated
+    #[cfg(feature = "sandbox")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(long = "handler", value_name = "FILE.wasm[,path=/PREFIX][,tenant=N]")
+    )]
+    pub handlers: Vec<HandlerModule>,
+
     /// Limits of connections
     #[cfg_attr(feature = "cli", command(flatten))]
     pub connections: ConnectionLimits,
@@ -123,6 +133,8 @@ impl Default for Options {
             lab_routes: false,
             access_log: None,
             status: false,
+            #[cfg(feature = "sandbox")]
+            handlers: Vec::new(),
             connections: ConnectionLimits::default(),
             limits: Limits::default(),
         }
@@ -150,26 +162,61 @@ impl From<&Options> for Config {
     fn from(options: &Options) -> Self {
         let Options { connections, follow_symlinks, root, .. } = options;
         let order = if connections.newest_first { Order::Newest } else { Order::Oldest };
-        let admission = Admission {
-            max_queue_delay: connections.max_queue_delay,
-            max_wait: connections.max_wait,
-            order,
-            ..Admission::default()
-        };
-        Config {
-            roots: root.iter().cloned().collect(),
-            symlinks: match follow_symlinks {
+        let mut admission = Admission::default();
+        admission.max_queue_delay = connections.max_queue_delay;
+        admission.max_wait = connections.max_wait;
+        admission.order = order;
+        Config::default().with(|c| {
+            c.roots = root.iter().cloned().collect();
+            c.symlinks = match follow_symlinks {
                 true => SymlinkPolicy::Anywhere,
                 false => SymlinkPolicy::Beneath,
-            },
-            max_connections: connections.max_connections,
-            max_per_address: connections.max_connections_per_address,
-            backlog: connections.backlog,
-            admission: (!connections.max_queue_delay.is_zero()).then_some(admission),
-            max_buffered_bytes: connections.max_buffered_bytes,
-            drain_timeout: connections.shutdown_timeout,
-            ..Config::default()
+            };
+            c.max_connections = connections.max_connections;
+            c.max_per_address = connections.max_connections_per_address;
+            c.backlog = connections.backlog;
+            c.admission = (!connections.max_queue_delay.is_zero()).then_some(admission);
+            c.max_buffered_bytes = connections.max_buffered_bytes;
+            c.drain_timeout = connections.shutdown_timeout;
+        })
+    }
+}
+
+/// The file of a handler in a sandbox, and the requests that it sees.
+#[cfg(feature = "sandbox")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandlerModule {
+    /// The WebAssembly module.
+    pub file: PathBuf,
+    /// The beginning of the targets of these requests.
+    pub path: String,
+    /// The tenant; by default, handlers are numbered from 0.
+    pub tenant: Option<u64>,
+}
+
+#[cfg(feature = "sandbox")]
+impl FromStr for HandlerModule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let file = parts.next().filter(|file| !file.is_empty()).ok_or("expected a file")?;
+        let mut module = HandlerModule { file: file.into(), path: "/".to_owned(), tenant: None };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("path", path)) if path.starts_with('/') => module.path = path.to_owned(),
+                Some(("path", _)) => {
+                    return Err("expected a path that begins with a slash".to_owned());
+                }
+                Some(("tenant", number)) => {
+                    let number = number.parse();
+                    module.tenant = Some(number.map_err(|_| "expected a tenant's number")?);
+                }
+                _ => return Err(format!("expected path=/PREFIX or tenant=N, not `{part}`")),
+            }
         }
+        Ok(module)
     }
 }
 

@@ -31,9 +31,9 @@ impl Counter {
 }
 
 macro_rules! counts {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[$meta:meta])* $name:ident,)*) => {
         #[derive(Debug, Default)]
-        pub(crate) struct WorkerMetrics { $($(#[$doc])* pub(crate) $name: Counter,)* }
+        pub(crate) struct WorkerMetrics { $($(#[$meta])* pub(crate) $name: Counter,)* }
 
         impl WorkerMetrics {
             /// Returns the sums over all workers, with their names.
@@ -92,6 +92,12 @@ counts! {
     completion_overflows,
     cold_file_reads,
     log_lines_lost,
+    /// Requests that handlers in a sandbox have handled, discarded and passed on, and their involuntary
+    /// aborts; 0 without the feature `sandbox`.
+    sandbox_handled,
+    sandbox_discarded,
+    sandbox_passed,
+    sandbox_aborts,
 }
 
 impl WorkerMetrics {

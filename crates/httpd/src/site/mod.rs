@@ -11,6 +11,8 @@ pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 pub(crate) mod routes;
+#[cfg(feature = "sandbox")]
+pub(crate) mod sandbox;
 pub(crate) mod state;
 pub(crate) mod stream;
 
@@ -54,6 +56,8 @@ pub struct Site {
     pub(crate) context: Context,
     pub(crate) files: Files,
     pub(crate) handlers: Handlers,
+    #[cfg(feature = "sandbox")]
+    pub(crate) sandbox: crate::site::sandbox::Sandbox,
     pub(crate) backend: String,
     /// Whether the cache has a random hash seed.
     seeded: bool,
@@ -73,6 +77,8 @@ impl Site {
             files: Files::new(root, &context.limits),
             context,
             handlers: Handlers::default(),
+            #[cfg(feature = "sandbox")]
+            sandbox: crate::site::sandbox::Sandbox::default(),
             backend: "unnamed".to_owned(),
             seeded: false,
             status: None,
@@ -152,6 +158,10 @@ impl Site {
         let max_requests = self.context.limits.max_keep_alive_requests;
         let is_last = x.state.requests >= max_requests || x.io.is_stopping();
         let options = ResponseOptions::new(request, remaining, is_last);
+        #[cfg(feature = "sandbox")]
+        if let Some(sent) = self.sandbox.answer(self.context.metrics.own(), x, request, options) {
+            return x.state.record(sent);
+        }
         if is_plain(request) {
             return self.answer_for_file(x, request, options);
         }

@@ -68,7 +68,7 @@ impl Server {
             first();
             let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
             let root = (!config.roots.is_empty()).then_some(Root(0));
-            let config = Config { listen, ..config };
+            let config = config.with(|c| c.listen = listen);
             let any = AnyMechanism::new(backend, &config).unwrap();
             ready.send((any.addresses()[0], any.remote())).unwrap();
             any.run(Site::new(root).limits(limits).backend(backend)).unwrap()

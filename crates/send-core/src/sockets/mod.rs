@@ -28,6 +28,7 @@ use table::Role;
 
 /// Capacities for sockets and receive buffers.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct SocketConfig {
     /// Maximum number of sockets, including listeners and accepted connections. Further connections
     /// wait in the listen backlog.
@@ -45,6 +46,11 @@ impl Default for SocketConfig {
 }
 
 impl SocketConfig {
+    /// Sizes for `sockets` and `buffers` receive buffers, a power of two, of `buffer_size` bytes.
+    pub const fn new(sockets: u32, buffers: u16, buffer_size: u32) -> Self {
+        SocketConfig { sockets, buffers, buffer_size }
+    }
+
     /// Maximum memory for receive buffers, in bytes.
     const MAX_MEMORY_BYTES: u64 = 1 << 30;
 

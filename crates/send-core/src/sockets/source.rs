@@ -84,7 +84,7 @@ impl Sockets {
     pub fn new(config: &SocketConfig) -> Result<Self, SendSetupError> {
         config.check()?;
         let &SocketConfig { sockets, buffers, buffer_size } = config;
-        let ring = UringConfig { mode: Mode::Cooperative, operations: 1, buffers, buffer_size };
+        let ring = UringConfig::new(Mode::Cooperative, 1, buffers, buffer_size);
         let room = || VecDeque::with_capacity(sockets as usize);
         Ok(Sockets {
             kernel: UringKernel::new(&ring)?,

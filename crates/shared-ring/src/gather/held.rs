@@ -1,11 +1,11 @@
-//! Memory held by a list, with which the simulated machine checks its bound.
+//! Memory held by a list, with which a simulation checks its bound.
 
 use super::{GatherList, Segment};
 
 impl GatherList {
     /// Returns the memory of the list and its segments, in bytes. Shared bytes count with their
     /// visible length, constants with nothing.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         let segments = self.rest.capacity() * size_of::<Segment>();
         let owned: usize = self.first.iter().chain(&self.rest).map(Segment::held).sum();
         size_of::<Self>() + self.copied.capacity() + segments + owned

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::{Fd, Table};
+use crate::Fd;
+use crate::table::Table;
 
 /// A bounded first-in-first-out queue of descriptors. A bit for each marks those in the queue, so
 /// that several events cause one hint.

@@ -53,12 +53,12 @@
 //! descriptor of the previous call, and no hint is taken until it has visited every descriptor once.
 //! So each descriptor has its turn before any has its second.
 
-mod edges;
+pub(crate) mod edges;
 mod hints;
 mod process;
 mod sets;
 
-pub use edges::{EpollEdges, HintSource};
+pub(crate) use edges::{EpollEdges, HintSource};
 pub(crate) use hints::HintQueue;
 pub use process::ProcessWide;
 pub(crate) use sets::InterestSets;
@@ -128,6 +128,7 @@ pub struct Event {
 
 /// The error of a call.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// The array for events is empty.
     EmptyArray,

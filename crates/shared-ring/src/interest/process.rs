@@ -9,8 +9,9 @@ use rustix::io::Errno;
 
 use super::edges;
 use super::{Error, Interests, Mask, state_of};
+use crate::Fd;
 use crate::linux::borrow;
-use crate::{Fd, Table};
+use crate::table::Table;
 
 /// Interests of every thread that has joined or will join. An event goes to one of them: the first
 /// that waits. Threads that wait later receive it if it is still true.

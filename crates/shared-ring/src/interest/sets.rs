@@ -8,7 +8,8 @@ use super::edges::{EpollEdges, HintSource};
 use super::hints::HintQueue;
 use super::process::ProcessWide;
 use crate::poller::PollNow;
-use crate::{Fd, Linux, Table};
+use crate::table::Table;
+use crate::{Fd, Linux};
 
 /// A thread's INTERESTED sets and its HINTS queue. Interests are flags of poll(2).
 pub(crate) struct InterestSets<H = EpollEdges, A = Linux> {

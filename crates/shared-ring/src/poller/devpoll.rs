@@ -8,7 +8,8 @@ use std::io;
 use std::time::Duration;
 
 use super::{EpollEdge, PollNow, Poller, Readiness};
-use crate::{Fd, Linux, Table};
+use crate::table::Table;
+use crate::{Fd, Linux};
 
 /// An interest set with hints.
 pub struct DevPoll<H = EpollEdge, A = Linux> {
@@ -46,7 +47,7 @@ impl DevPoll {
 
 impl<H: Poller, A: PollNow> DevPoll<H, A> {
     /// Creates an empty set over an edge-triggered poller and a source of current states.
-    pub(crate) fn over(edges: H, state: A) -> Self {
+    pub fn over(edges: H, state: A) -> Self {
         DevPoll {
             edges,
             state,

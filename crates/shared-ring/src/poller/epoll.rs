@@ -10,8 +10,9 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 
 use super::{Poller, Readiness};
+use crate::Fd;
 use crate::linux::borrow;
-use crate::{Fd, Table};
+use crate::table::Table;
 
 /// epoll, level-triggered: reports readiness as long as it lasts.
 pub type Epoll = EpollSet<false>;

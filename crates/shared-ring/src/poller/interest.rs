@@ -26,7 +26,7 @@ impl<H: HintSource, A: PollNow> InterestPoller<H, A> {
     const EVENTS: usize = 512;
 
     /// Creates empty sets over a source of hints and of current states, with at most `hints` hints.
-    pub(crate) fn over(source: H, state: A, hints: usize) -> Self {
+    pub fn over(source: H, state: A, hints: usize) -> Self {
         InterestPoller(InterestSets::new(source, state, hints))
     }
 }

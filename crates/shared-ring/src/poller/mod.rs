@@ -6,7 +6,7 @@ mod interest;
 mod poll;
 mod rtsig;
 mod select;
-mod signals;
+pub(crate) mod signals;
 
 pub use devpoll::DevPoll;
 pub use epoll::{Epoll, EpollEdge};
@@ -14,7 +14,6 @@ pub use interest::InterestPoller;
 pub use poll::Poll;
 pub use rtsig::RtSig;
 pub use select::Select;
-pub use signals::{Signal, SignalQueue, SignalSource};
 
 use std::io;
 use std::time::Duration;

@@ -4,7 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use super::{Poller, Readiness, ready, timespec};
-use crate::{Fd, Table};
+use crate::Fd;
+use crate::table::Table;
 
 /// A dense array of descriptors, and the index of each descriptor in it.
 #[derive(Default)]

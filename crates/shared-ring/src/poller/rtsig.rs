@@ -15,7 +15,8 @@ use std::time::Duration;
 use super::signals::{Signal, SignalQueue, SignalSource};
 use super::{PollNow, Poller, Readiness};
 use crate::interest::HintQueue;
-use crate::{Fd, Linux, Table};
+use crate::table::Table;
+use crate::{Fd, Linux};
 
 /// Descriptors that signal.
 pub struct RtSig<S: SignalSource = SignalQueue, A: PollNow = Linux> {
@@ -76,7 +77,7 @@ impl RtSig {
 
 impl<S: SignalSource, A: PollNow> RtSig<S, A> {
     /// Creates an empty set over a queue of signals and a source of current states.
-    pub(crate) fn over(signals: S, state: A) -> Self {
+    pub fn over(signals: S, state: A) -> Self {
         RtSig {
             signals,
             state,

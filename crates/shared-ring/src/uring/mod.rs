@@ -48,6 +48,7 @@ pub enum Mode {
 
 /// Configuration of a [`UringKernel`].
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct UringConfig {
     /// When completions land.
     pub mode: Mode,
@@ -57,6 +58,14 @@ pub struct UringConfig {
     pub buffers: u16,
     /// Size of a receive buffer in bytes.
     pub buffer_size: u32,
+}
+
+impl UringConfig {
+    /// Sizes a ring for `operations` in flight and `buffers` receive buffers, a power of two, of `buffer_size`
+    /// bytes.
+    pub const fn new(mode: Mode, operations: u32, buffers: u16, buffer_size: u32) -> Self {
+        UringConfig { mode, operations, buffers, buffer_size }
+    }
 }
 
 const ENTRIES: Entries = Entries { submissions: 512, completions: 4096 };
@@ -173,7 +182,7 @@ impl<R: Ring> UringKernel<R> {
     ///
     /// # Errors
     /// The missing feature.
-    pub(crate) fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
+    pub fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
         let other = |error: io::Error| SetupError::Other(error.raw_os_error().unwrap_or(0));
         let mut ring: R = probe::setup(&system, config.mode, ENTRIES)?;
         let pool = BufferPool::new(config.buffers, config.buffer_size);
@@ -551,10 +560,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         self.counters.cancels += 1;
         if entry.state.in_ring > 0 {
             self.cancels.push_back(token);
-        } else if self.owned.remove_starved(token) {
-            let failed = self.fail(token, Errno::CANCELED);
-            self.later.push_back(failed);
-        } else if on_thread && self.offload.withdraw(token) {
+        } else if self.owned.remove_starved(token) || on_thread && self.offload.withdraw(token) {
             let failed = self.fail(token, Errno::CANCELED);
             self.later.push_back(failed);
         }

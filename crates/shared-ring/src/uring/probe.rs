@@ -10,6 +10,7 @@ use super::{Entries, Mode, Ring};
 
 /// The reason why a [`UringKernel`](super::UringKernel) is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SetupError {
     /// The kernel has no io_uring.
     NoUring,

@@ -1,6 +1,5 @@
 //! The far end of connections, and the disk: of this machine or of a simulated one.
 
-#[cfg(feature = "sim")]
 pub(crate) mod simulated;
 
 use std::io::{ErrorKind, Read, Write};

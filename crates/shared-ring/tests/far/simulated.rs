@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use shared_ring::sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult};
+use evring_sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult};
 use shared_ring::{Socket, Waker};
 
 use super::{Far, Stream};
@@ -19,13 +19,11 @@ impl SimulatedMachine {
     pub(crate) fn new(seed: u64) -> Self {
         let hidden = [Fault::MultishotEnds, Fault::Interrupted, Fault::Busy, Fault::TakesFew];
         let hidden = hidden.into_iter().fold(Faults::NONE, Faults::with);
-        let plan = Plan {
-            seed,
-            faults: if seed.is_multiple_of(2) { Faults::NONE } else { hidden },
-            descriptors: 10_000,
-            room: Some(70_000),
-            ..Plan::default()
-        };
+        let mut plan = Plan::default();
+        plan.seed = seed;
+        plan.faults = if seed.is_multiple_of(2) { Faults::NONE } else { hidden };
+        plan.descriptors = 10_000;
+        plan.room = Some(70_000);
         let machine = Machine::new(&plan);
         let manual_peer = machine.manual_peer();
         SimulatedMachine { machine, manual_peer }

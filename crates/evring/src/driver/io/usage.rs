@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use shared_ring::__private::held;
 use shared_ring::{GatherList, Submit};
 
 use super::{Io, SPARE};
@@ -66,15 +67,10 @@ pub struct Usage {
 /// Number of kept lists that each inspection checks.
 const RECENT: usize = 4;
 
-/// Callback that inspects the resource usage.
-pub(crate) type Inspector = Option<Box<dyn FnMut(&Usage)>>;
-
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Calls the inspector with the current usage.
-    pub(crate) fn inspect(&mut self) {
-        let Some(mut inspector) = self.io.inspector.take() else { return };
-        inspector(&Usage { max_unconsumed: A::MAX_UNCONSUMED, ..self.io.usage() });
-        self.io.inspector = Some(inspector);
+    /// Returns the current usage.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage { max_unconsumed: A::MAX_UNCONSUMED, ..self.io.usage() }
     }
 }
 
@@ -106,7 +102,7 @@ impl<K: Submit> Io<K> {
         usage.with_share = sources.flatten().count();
         usage.miscounted = self.held.abs_diff(self.connections.iter().map(Connection::holds).sum());
         // The most recent ones; earlier inspections checked the others.
-        let lists = self.spare.iter().rev().take(RECENT).map(|list| list.held());
+        let lists = self.spare.iter().rev().take(RECENT).map(|list| held(list));
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
         usage.spare_memory = lists.chain(tails).max().unwrap_or(0);
         if usage.deferred_file_ops > 0 || !self.has_no_file_ops() {
@@ -141,7 +137,7 @@ impl Usage {
         }
         self.queued = self.queued.max(connection.queued);
         let items = connection.queue.iter().map(|item| match item {
-            SendItem::Memory(list) => list.held(),
+            SendItem::Memory(list) => held(list),
             SendItem::File(..) => size_of::<SendItem>(),
         });
         self.queue_memory = self.queue_memory.max(items.sum());
@@ -204,13 +200,12 @@ mod tests {
             ..Config::default()
         };
         let kernel = Engine::new(Poll::default(), &config.engine_config().unwrap()).unwrap();
-        let mut server = EventLoop::new(kernel, &config).unwrap();
+        let server = EventLoop::new(kernel, &config).unwrap();
         let seen = Rc::new(RefCell::new(Vec::new()));
         let sees = Rc::clone(&seen);
-        server.inspect(move |usage| sees.borrow_mut().push(*usage));
         let _client = TcpStream::connect(server.addresses()[0]).unwrap();
         let app = Lists(server.remote());
-        server.run(app).unwrap();
+        server.run_inspected(app, move |usage| sees.borrow_mut().push(*usage)).unwrap();
 
         let most = |of: fn(&Usage) -> usize| seen.borrow().iter().map(of).max().unwrap();
         assert_eq!((most(|u| u.listeners), most(|u| u.connections)), (1, 1));

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Follows docs/handlers.md: writes its files, runs its commands, and compares what they print with their
+# comments.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+. ci/need.sh
+need curl curl
+
+repository=$PWD
+cargo build --quiet -p evring-httpd --features sandbox
+work=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
+
+# Blocks whose first line is a comment with a path are files; those of `sh` are commands.
+sed "s|/path/to/evring|$repository|g" docs/handlers.md | awk -v work="$work" '
+    /^```/ && !block { block = substr($0, 4); file = ""; first = 1; next }
+    /^```/ { close(file); block = ""; next }
+    !block { next }
+    first && block == "sh" { file = work "/commands" }
+    first && block != "sh" {
+        file = work "/" $2
+        directory = file
+        sub("/[^/]*$", "", directory)
+        system("mkdir -p " directory)
+    }
+    { first = 0; print >> file }'
+grep -v '^cargo install' "$work/commands" >"$work/script"
+
+# Each command with a comment prints it.
+cd "$work"
+PATH=$repository/target/debug:$PATH
+export CARGO_TARGET_DIR=$work/target
+while read -r line <&3; do
+    command=${line%%#*} expected=$(sed -n 's/.*# *//p' <<<"$line")
+    case $command in
+        *"&"*)
+            eval "${command%&*} 2>log &"
+            until grep -q '^listening' log; do kill -0 $! || { cat log >&2; exit 1; }; sleep 0.05; done
+            ;;
+        curl*)
+            printed=$(eval "${command/curl/curl --silent --show-error --fail}")
+            case $expected in
+                [0-9]*) [ "$printed" = "$expected" ] || { echo "$line: $printed" >&2; exit 1; } ;;
+                *) grep -q evring <<<"$printed" ;;
+            esac
+            ;;
+        *) eval "$command" >output 2>&1 || { cat output >&2; exit 1; } ;;
+    esac
+    echo "ok: $line"
+done 3<script

@@ -1,0 +1,248 @@
+//! A simulated poller, level-triggered or edge-triggered.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use shared_ring::author::HintSource;
+use shared_ring::poller::{DevPoll, InterestPoller, PollNow, Poller, Readiness};
+use shared_ring::{Errno, Fd};
+
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::number;
+use crate::state::{DescriptorKind, SimState, WaitOutcome};
+use crate::stream::End;
+
+/// A simulated interest set.
+pub struct SimPoller<const EDGE: bool> {
+    machine: Machine,
+    interests: HashMap<Fd, Readiness, FixedState>,
+    members: Vec<Fd>,
+    /// Edge-triggered only: descriptors that have changed.
+    changed: Vec<Fd>,
+    system_calls: u64,
+}
+
+impl<const EDGE: bool> SimPoller<EDGE> {
+    /// Maximum number of events of one wait.
+    const EVENTS: usize = 16;
+
+    /// Creates an empty set on a machine.
+    pub fn new(machine: &Machine) -> Self {
+        SimPoller {
+            machine: machine.clone(),
+            interests: HashMap::default(),
+            members: Vec::new(),
+            changed: Vec::new(),
+            system_calls: 0,
+        }
+    }
+
+    /// Collects events. Returns whether there are any.
+    fn collect(&mut self, state: &mut SimState, out: &mut Vec<(Fd, Readiness)>) -> bool {
+        while let Some(fd) = state.take_changed() {
+            let interest = self.interests.get(&fd).copied().unwrap_or_default();
+            if EDGE && !interest.is_empty() && !self.changed.contains(&fd) {
+                self.changed.push(fd);
+            }
+        }
+        if EDGE {
+            while out.len() < Self::EVENTS && !self.changed.is_empty() {
+                let at = state.rng.below(self.changed.len());
+                let fd = self.changed.swap_remove(at);
+                self.report(state, fd, out);
+            }
+        } else {
+            // A random start prevents starvation.
+            let start = state.rng.below(self.members.len().max(1));
+            for at in 0..self.members.len() {
+                if out.len() == Self::EVENTS {
+                    break;
+                }
+                self.report(state, self.members[(start + at) % self.members.len()], out);
+            }
+        }
+        !out.is_empty()
+    }
+
+    fn report(&self, state: &mut SimState, fd: Fd, out: &mut Vec<(Fd, Readiness)>) {
+        let interest = self.interests.get(&fd).copied().unwrap_or_default();
+        let mut ready = readiness(state, fd);
+        if ready != Readiness::all() {
+            // Only edge-triggered sets report the end of a stream.
+            let reported = if EDGE { interest | Readiness::HANGUP } else { interest };
+            ready &= reported;
+        }
+        if interest.contains(Readiness::READ) && state.rng.fault(Fault::Spurious) {
+            ready |= Readiness::READ;
+        }
+        if !ready.is_empty() && !interest.is_empty() {
+            state.note(|| format!("{fd:?} is ready for {ready:?}"));
+            out.push((fd, ready));
+        }
+    }
+}
+
+/// Returns the readiness of a descriptor.
+pub(super) fn readiness(state: &mut SimState, fd: Fd) -> Readiness {
+    let mut ready = Readiness::empty();
+    match state.kind(fd, "poll") {
+        Ok(DescriptorKind::Listener(listener)) => {
+            let listener = *listener;
+            ready.set(Readiness::READ, state.has_pending(listener));
+        }
+        Ok(DescriptorKind::Connected(end)) => {
+            let end = *end;
+            ready = connection_readiness(state, end);
+        }
+        Ok(DescriptorKind::Refused(_)) => ready = Readiness::all(),
+        Ok(DescriptorKind::Event(counter)) => {
+            let count = counter.load(std::sync::atomic::Ordering::Acquire);
+            ready.set(Readiness::READ, count > 0);
+        }
+        _ => {}
+    }
+    ready
+}
+
+fn connection_readiness(state: &mut SimState, end: End) -> Readiness {
+    let connection = state.connection_of(end);
+    let mut ready = Readiness::empty();
+    ready.set(Readiness::READ, connection.is_readable(end.side));
+    ready.set(Readiness::WRITE, connection.is_writable(end.side));
+    let other = 1 - end.side;
+    let ended = connection.is_finished(other) && connection.unacked_bytes(other) == 0;
+    ready.set(Readiness::HANGUP, ended);
+    if connection.is_broken() || ended && connection.is_finished(end.side) {
+        ready = Readiness::all();
+    }
+    connection.arm_writable(end.side);
+    ready
+}
+
+/// poll(2).
+impl PollNow for Machine {
+    fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
+        let mut state = self.state();
+        state.enter();
+        for entry in array {
+            let ready = readiness(&mut state, number::fd(entry.fd));
+            let flags = [
+                (Readiness::READ, libc::POLLIN),
+                (Readiness::WRITE, libc::POLLOUT),
+                (Readiness::HANGUP, libc::POLLRDHUP),
+                (Readiness::all(), libc::POLLHUP),
+            ];
+            let set = flags.iter().filter(|(kind, _)| ready.contains(*kind));
+            let state = set.fold(0, |state, (_, flag)| state | flag);
+            entry.revents = state & (entry.events | libc::POLLHUP);
+        }
+        if state.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
+    }
+}
+
+/// /dev/poll on a simulated machine.
+pub type SimDevPoll = DevPoll<SimPoller<true>, Machine>;
+
+impl Machine {
+    /// Opens an empty set of /dev/poll.
+    pub fn dev_poll(&self) -> SimDevPoll {
+        DevPoll::over(SimPoller::new(self), self.clone())
+    }
+
+    /// Creates empty sets of declared interests, with a queue of at most `hints` hints.
+    pub fn interests(&self, hints: usize) -> SimInterest {
+        InterestPoller::over(SimPoller::new(self), self.clone(), hints)
+    }
+}
+
+/// Declared interests (Banga) on a simulated machine.
+pub type SimInterest = InterestPoller<SimPoller<true>, Machine>;
+
+impl HintSource for SimPoller<true> {
+    fn watch(&mut self, fd: Fd, _wanted: i16, _one: bool) -> io::Result<bool> {
+        let is_new = self.interests.get(&fd).is_none_or(Readiness::is_empty);
+        self.set(fd, Readiness::READ | Readiness::WRITE)?;
+        Ok(is_new)
+    }
+
+    /// The program reports every close.
+    fn is_watched(&mut self, _fd: Fd) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        Poller::forget(self, fd);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, _: usize, out: &mut Vec<Fd>) -> io::Result<()> {
+        let mut edges = Vec::new();
+        Poller::wait(self, timeout, &mut edges)?;
+        out.extend(edges.iter().map(|(fd, _)| *fd));
+        Ok(())
+    }
+
+    fn system_calls(&self) -> u64 {
+        Poller::system_calls(self)
+    }
+}
+
+// SAFETY: `forget` removes the descriptor from all lists. Besides, it belongs to a simulated
+// machine.
+unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
+    const EDGE: bool = EDGE;
+    /// As for poll(2) and select(2).
+    const SCANS_ALL_FDS: bool = !EDGE;
+
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
+        self.system_calls += 1;
+        let mut state = self.machine.state();
+        state.kind(fd, "epoll_ctl")?;
+        let previous = self.interests.insert(fd, want).unwrap_or_default();
+        if previous.is_empty() && !want.is_empty() {
+            self.members.push(fd);
+        } else if want.is_empty() {
+            self.members.retain(|member| *member != fd);
+        }
+        if EDGE && !want.is_empty() && !self.changed.contains(&fd) {
+            self.changed.push(fd);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        self.interests.remove(&fd);
+        self.members.retain(|member| *member != fd);
+        self.changed.retain(|changed| *changed != fd);
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
+        self.system_calls += 1;
+        let machine = self.machine.clone();
+        let mut state = machine.state();
+        state.enter();
+        let until = timeout.map(|timeout| state.now + timeout);
+        if state.rng.fault(Fault::Interrupted) {
+            return Ok(());
+        }
+        while !self.collect(&mut state, out) {
+            if timeout == Some(Duration::ZERO) || state.wait(until) == WaitOutcome::TimedOut {
+                break;
+            }
+            if state.failure().is_some() {
+                return Err(Errno::CANCELED.into());
+            }
+        }
+        if state.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.system_calls
+    }
+}

@@ -1,0 +1,737 @@
+//! A simulated io_uring.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+use io_uring::opcode;
+use io_uring::squeue::Entry as Sqe;
+use rustix::io::Errno;
+use shared_ring::author::{Cqe, Entries, Feature, Ring, System};
+use shared_ring::nonblocking::FileRange;
+use shared_ring::{Access, Fd, Mode, Token, WriteAt};
+
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::memory::MemoryHold;
+use crate::number;
+use crate::plan::Unsupported;
+use crate::provided::Buffers;
+use crate::state::{DescriptorKind, Event, WaitOutcome};
+use crate::submission::{
+    ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_BUFFER, CQE_MORE, RECV_MULTISHOT,
+    SKIP_SUCCESS, Submission, open_access, socket_address,
+};
+
+/// An operation in flight.
+#[derive(Debug)]
+enum Task {
+    Accept {
+        multishot: bool,
+    },
+    Receive {
+        multishot: bool,
+        group: u16,
+    },
+    /// The bytes to send in pieces, and the structures that describe them.
+    Send {
+        pieces: Vec<MemoryHold>,
+        header: Vec<MemoryHold>,
+    },
+    Connect {
+        address: MemoryHold,
+    },
+    Poll {
+        events: u32,
+    },
+    Counter {
+        into: MemoryHold,
+    },
+    /// An open, completed by a timed event.
+    Open {
+        path: MemoryHold,
+        access: Access,
+    },
+    /// A read of a file, completed by a timed event.
+    Read {
+        into: MemoryHold,
+        part: FileRange,
+    },
+    /// A write to a file, completed by a timed event.
+    Write {
+        from: MemoryHold,
+        at: WriteAt,
+    },
+}
+
+impl Task {
+    /// Returns whether a worker performs it and a timed event completes it.
+    fn is_timed(&self) -> bool {
+        matches!(self, Task::Open { .. } | Task::Read { .. } | Task::Write { .. })
+    }
+
+    /// Returns whether only the kernel has written to its memory.
+    fn is_untouched(&self) -> bool {
+        match self {
+            Task::Accept { .. } | Task::Receive { .. } | Task::Poll { .. } => true,
+            Task::Send { pieces, header } => {
+                pieces.iter().chain(header).all(MemoryHold::is_untouched)
+            }
+            Task::Connect { address: hold } | Task::Counter { into: hold } => hold.is_untouched(),
+            Task::Open { path: hold, .. }
+            | Task::Read { into: hold, .. }
+            | Task::Write { from: hold, .. } => hold.is_untouched(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct RingOp {
+    /// Unique; never reused.
+    serial: u64,
+    user_data: u64,
+    fd: Fd,
+    task: Task,
+    /// A worker has started it.
+    started: bool,
+}
+
+/// A simulated ring.
+pub struct SimRing {
+    machine: Machine,
+    mode: Mode,
+    /// Submissions not yet taken, and the memory that they pass to the kernel.
+    submissions: VecDeque<(Submission, Vec<MemoryHold>)>,
+    max_submissions: usize,
+    completions: VecDeque<Cqe>,
+    max_completions: usize,
+    overflow: VecDeque<Cqe>,
+    overflowed: bool,
+    in_flight: Vec<RingOp>,
+    serial: u64,
+    /// File operations that no worker has started.
+    unstarted: VecDeque<u64>,
+    max_workers: usize,
+    /// The provided buffers of each group.
+    buffers: BTreeMap<u16, Buffers>,
+}
+
+/// Usual maximum time of a worker's file operation, in microseconds.
+const MAX_FILE_OP_MICROS: usize = 5_000;
+
+impl SimRing {
+    fn fail(&self, message: impl Into<String>) {
+        self.machine.state().fail(message);
+    }
+
+    /// Fails the run if an operation with this token is in flight, except for copies of one accept.
+    fn check_name(&self, sqe: &Submission) {
+        let token = Token::from_bits(sqe.user_data);
+        let twin = self.in_flight.iter().find(|op| op.user_data == sqe.user_data);
+        let is_copy = matches!(twin, Some(RingOp { task: Task::Accept { .. }, fd, .. })
+            if sqe.opcode == opcode::Accept::CODE && fd.raw() == sqe.fd);
+        if twin.is_some() && !is_copy && sqe.opcode != opcode::AsyncCancel::CODE {
+            self.fail(format!("{token:?} is submitted although it is in flight"));
+        }
+    }
+
+    fn issue(&mut self, sqe: &Submission, mut holds: Vec<MemoryHold>) {
+        let token = Token::from_bits(sqe.user_data);
+        self.machine.state().note(|| format!("issue {token:?} on fd {}", sqe.fd));
+        if holds.iter().any(|hold| !hold.is_untouched()) {
+            self.fail(format!("{token:?}: the memory of the submission has changed"));
+        }
+        self.check_name(sqe);
+        let multishot_is_refused = self.machine.unsupported(Unsupported::Multishot);
+        let task = match sqe.opcode {
+            opcode::Accept::CODE => {
+                let multishot = sqe.ioprio & ACCEPT_MULTISHOT != 0;
+                if multishot && multishot_is_refused {
+                    return self.report(sqe.user_data, Err(Errno::INVAL));
+                }
+                Task::Accept { multishot }
+            }
+            opcode::Recv::CODE => {
+                assert!(sqe.flags & BUFFER_SELECT != 0, "receives use provided buffers");
+                let multishot = sqe.ioprio & RECV_MULTISHOT != 0;
+                if multishot && multishot_is_refused {
+                    return self.report(sqe.user_data, Err(Errno::INVAL));
+                }
+                Task::Receive { multishot, group: sqe.buffer_group }
+            }
+            opcode::Send::CODE => Task::Send { pieces: holds, header: Vec::new() },
+            opcode::SendMsg::CODE => {
+                let pieces = holds.split_off(2);
+                Task::Send { pieces, header: holds }
+            }
+            opcode::Connect::CODE => {
+                let address = holds.remove(0);
+                let to = socket_address(address.bytes());
+                let started = self.machine.state().start_connect(number::fd(sqe.fd), to);
+                if let Err(errno) = started {
+                    return self.report(sqe.user_data, Err(errno));
+                }
+                Task::Connect { address }
+            }
+            opcode::Close::CODE => return self.close(sqe),
+            opcode::PollAdd::CODE => Task::Poll { events: sqe.op_flags },
+            opcode::OpenAt2::CODE => {
+                let how = holds.pop().expect("an open has a path and its arguments");
+                let access = open_access(how.bytes());
+                Task::Open { path: holds.remove(0), access }
+            }
+            opcode::Read::CODE => self.read(sqe, holds.remove(0)),
+            opcode::Write::CODE => Task::Write { from: holds.remove(0), at: sqe.write_at() },
+            opcode::AsyncCancel::CODE => return self.cancel(sqe),
+            other => return self.fail(format!("unknown operation code {other}")),
+        };
+        self.begin(sqe, task);
+    }
+
+    /// Begins a read of a waker's counter or of a file.
+    fn read(&self, sqe: &Submission, into: MemoryHold) -> Task {
+        let file = number::fd(sqe.fd);
+        let mut state = self.machine.state();
+        match state.kind(file, "read") {
+            Ok(DescriptorKind::Event(_)) => Task::Counter { into },
+            _ => Task::Read { into, part: FileRange { file, offset: sqe.offset, len: sqe.len } },
+        }
+    }
+
+    fn begin(&mut self, sqe: &Submission, task: Task) {
+        self.serial += 1;
+        let (serial, fd) = (self.serial, number::fd(sqe.fd));
+        let is_timed = task.is_timed();
+        let is_inline = matches!(task, Task::Send { .. } | Task::Poll { .. });
+        let user_data = sqe.user_data;
+        self.in_flight.push(RingOp { serial, user_data, fd, task, started: false });
+        if is_timed {
+            let mut state = self.machine.state();
+            if state.rng.fault(Fault::Cold) {
+                drop(state);
+                self.unstarted.push_back(serial);
+                self.start_file_ops();
+            } else {
+                state.after(Duration::ZERO, Event::Operation(serial));
+            }
+        } else if is_inline && !self.machine.state().rng.once_in(8) {
+            self.advance(serial);
+        } else {
+            self.machine.state().mark_changed(fd.raw() as u32);
+        }
+    }
+
+    /// Starts file operations on idle workers.
+    fn start_file_ops(&mut self) {
+        while !self.unstarted.is_empty()
+            && self.in_flight.iter().filter(|op| op.started).count() < self.max_workers
+            && let Some(serial) = self.unstarted.pop_front()
+        {
+            // It may have been cancelled.
+            let op = self.in_flight.iter_mut().find(|op| op.serial == serial);
+            if let Some(op) = op {
+                op.started = true;
+                let completion = Event::Operation(serial);
+                self.machine.state().start_file_op(op.fd, MAX_FILE_OP_MICROS, completion);
+            }
+        }
+    }
+
+    fn close(&mut self, sqe: &Submission) {
+        let fd = number::fd(sqe.fd);
+        if let Some(op) = self.in_flight.iter().find(|op| op.fd == fd) {
+            let token = Token::from_bits(op.user_data);
+            self.fail(format!("{fd:?} is closed while {token:?} is in flight on it"));
+        }
+        self.machine.state().close(fd);
+        self.report(sqe.user_data, Ok(0));
+    }
+
+    fn cancel(&mut self, sqe: &Submission) {
+        let target = sqe.address;
+        let named = |op: &&RingOp| op.user_data == target;
+        let serials: Vec<_> = self.in_flight.iter().filter(named).map(|op| op.serial).collect();
+        let mut found = 0;
+        let mut errno = Errno::NOENT;
+        for serial in serials {
+            let unstarted = self.unstarted.contains(&serial);
+            let blocked = self.machine.state().is_blocked(Event::Operation(serial));
+            if !unstarted && !blocked && self.machine.state().rng.fault(Fault::CancelLoses) {
+                self.complete_due(serial);
+                self.advance(serial);
+            }
+            let Some(op) = self.in_flight.iter().find(|op| op.serial == serial) else { continue };
+            found += 1;
+            // An operation that a worker has started is not cancelled.
+            let started = !unstarted && op.task.is_timed() && self.machine.state().rng.once_in(2);
+            if blocked || started {
+                errno = Errno::ALREADY;
+            } else {
+                self.end(serial, Err(Errno::CANCELED), 0);
+            }
+        }
+        let all = sqe.op_flags & CANCEL_ALL != 0;
+        if !all && (found == 0 || errno == Errno::ALREADY) {
+            self.report(sqe.user_data, Err(errno));
+        } else if sqe.flags & SKIP_SUCCESS == 0 {
+            self.report(sqe.user_data, Ok(found));
+        }
+    }
+
+    fn report(&mut self, user_data: u64, result: Result<u32, Errno>) {
+        self.post(user_data, result, 0);
+    }
+
+    /// Posts a completion to the queue, or to the overflow list if the queue is full.
+    fn post(&mut self, user_data: u64, result: Result<u32, Errno>, flags: u32) {
+        let result = result.map_or_else(|errno| -errno.raw_os_error(), |n| n as i32);
+        let cqe = Cqe { user_data, result, flags };
+        let token = Token::from_bits(user_data);
+        self.machine.state().note(|| format!("completion of {token:?}: {result}, {flags:#x}"));
+        if self.queue_is_full() {
+            self.overflowed = true;
+            self.overflow.push_back(cqe);
+        } else {
+            self.completions.push_back(cqe);
+        }
+    }
+
+    fn queue_is_full(&self) -> bool {
+        self.completions.len() >= self.max_completions || !self.overflow.is_empty()
+    }
+
+    /// Ends an operation.
+    fn end(&mut self, serial: u64, result: Result<u32, Errno>, flags: u32) {
+        let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
+        let op = self.in_flight.swap_remove(at);
+        if !op.task.is_untouched() {
+            let token = Token::from_bits(op.user_data);
+            self.fail(format!("{token:?}: the program has written to its memory"));
+        }
+        if op.started {
+            self.machine.state().end_file_op(Event::Operation(serial));
+            self.start_file_ops();
+        }
+        self.post(op.user_data, result, flags);
+    }
+
+    /// Posts a result of an operation that may have more; the last one of an operation that does
+    /// not.
+    fn post_result(&mut self, serial: u64, multishot: bool, result: u32, flags: u32) {
+        let ends = self.machine.state().rng.fault(Fault::MultishotEnds);
+        if !multishot || ends || self.queue_is_full() {
+            return self.end(serial, Ok(result), flags);
+        }
+        let op = self.in_flight.iter().find(|op| op.serial == serial);
+        let user_data = op.expect("it is in flight").user_data;
+        self.post(user_data, Ok(result), flags | CQE_MORE);
+    }
+
+    /// Performs as much of an operation as is possible now.
+    fn advance(&mut self, serial: u64) {
+        let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
+        let fd = self.in_flight[at].fd;
+        match &self.in_flight[at].task {
+            Task::Accept { multishot } => self.accept(serial, fd, *multishot),
+            Task::Receive { multishot, group } => self.receive(serial, fd, *multishot, *group),
+            Task::Send { .. } => self.send(at),
+            Task::Connect { .. } => {
+                let outcome = self.machine.clone().connected(fd);
+                if outcome != Err(Errno::INPROGRESS) {
+                    self.end(serial, outcome.map(|()| 0), 0);
+                }
+            }
+            Task::Poll { events } => {
+                let reads = events & libc::POLLIN as u32 != 0;
+                let mut state = self.machine.state();
+                let Ok(end) = state.connected(fd, "poll") else { return };
+                let connection = state.connection_of(end);
+                let ready = if reads {
+                    connection.is_readable(end.side)
+                } else {
+                    let ready = connection.is_writable(end.side);
+                    connection.arm_writable(end.side);
+                    ready
+                };
+                let events = *events;
+                drop(state);
+                if ready {
+                    self.end(serial, Ok(events), 0);
+                }
+            }
+            Task::Counter { .. } => self.read_counter(at),
+            Task::Open { .. } | Task::Read { .. } | Task::Write { .. } => {}
+        }
+    }
+
+    fn accept(&mut self, serial: u64, fd: Fd, multishot: bool) {
+        let accepted = self.machine.state().accept(fd);
+        match accepted {
+            Ok(new) => self.post_result(serial, multishot, new.raw() as u32, 0),
+            Err(Errno::AGAIN) => return,
+            Err(errno) => self.end(serial, Err(errno), 0),
+        }
+        // More connections may be queued, for this operation or another.
+        self.machine.state().mark_changed(fd.raw() as u32);
+    }
+
+    fn receive(&mut self, serial: u64, fd: Fd, multishot: bool, group: u16) {
+        let mut state = self.machine.state();
+        let Ok(end) = state.connected(fd, "receive") else {
+            drop(state);
+            return self.end(serial, Err(Errno::NOTCONN), 0);
+        };
+        let is_readable = state.connection_of(end).is_readable(end.side);
+        let refused = state.rng.fault(Fault::NoBuffers);
+        drop(state);
+        // As in the kernel, a buffer is selected before the socket is read.
+        let Some((id, mut hold)) = self.buffers.get_mut(&group).and_then(Buffers::take) else {
+            return self.end(serial, Err(Errno::NOBUFS), 0);
+        };
+        if refused || !is_readable {
+            self.put_back(group, id, hold);
+            return if refused {
+                self.end(serial, Err(Errno::NOBUFS), 0)
+            };
+        }
+        if !hold.is_untouched() {
+            self.fail(format!("buffer {id} was written to while the kernel held it"));
+        }
+        let max = self.machine.shorten(hold.bytes().len(), Fault::ShortReceive);
+        let mut bytes = vec![0; max];
+        match self.machine.receive(fd, &mut bytes) {
+            Ok(n @ 1..) => {
+                hold.fill(&bytes[..n]);
+                drop(hold);
+                self.post_result(serial, multishot, n as u32, CQE_BUFFER | u32::from(id) << 16);
+                self.machine.state().mark_changed(fd.raw() as u32);
+            }
+            Ok(0) => {
+                self.put_back(group, id, hold);
+                self.end(serial, Ok(0), 0);
+            }
+            Err(errno) => {
+                self.put_back(group, id, hold);
+                self.end(serial, Err(errno), 0);
+            }
+        }
+    }
+
+    fn put_back(&mut self, group: u16, id: u16, hold: MemoryHold) {
+        if let Some(buffers) = self.buffers.get_mut(&group) {
+            buffers.put_back(id, hold);
+        }
+    }
+
+    fn send(&mut self, at: usize) {
+        let RingOp { serial, fd, ref task, .. } = self.in_flight[at];
+        let Task::Send { pieces, .. } = task else { return };
+        let slices: Vec<_> = pieces.iter().map(|hold| IoSlice::new(hold.bytes())).collect();
+        match self.machine.send_all(fd, &slices) {
+            Ok(n) => self.end(serial, Ok(n as u32), 0),
+            Err(Errno::AGAIN) => {}
+            Err(errno) => self.end(serial, Err(errno), 0),
+        }
+    }
+
+    fn read_counter(&mut self, at: usize) {
+        let RingOp { serial, fd, .. } = self.in_flight[at];
+        let count = match self.machine.state().kind(fd, "read") {
+            Ok(DescriptorKind::Event(counter)) => {
+                counter.swap(0, std::sync::atomic::Ordering::AcqRel)
+            }
+            _ => 0,
+        };
+        if count == 0 {
+            return;
+        }
+        if let Task::Counter { into } = &mut self.in_flight[at].task {
+            if !into.is_untouched() {
+                self.machine.state().fail("the program has written to the memory for a counter");
+            }
+            into.fill(&count.to_ne_bytes());
+        }
+        self.end(serial, Ok(8), 0);
+    }
+
+    /// Completes an operation whose time has come.
+    fn complete_due(&mut self, serial: u64) {
+        let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
+        let (fd, user_data) = (self.in_flight[at].fd, self.in_flight[at].user_data);
+        match &mut self.in_flight[at].task {
+            Task::Open { path, access } => {
+                let path = path.bytes().strip_suffix(b"\0").unwrap_or_default();
+                let opened = self.machine.open(fd, path, *access);
+                self.end(serial, opened.map(|fd| fd.raw() as u32), 0);
+            }
+            Task::Read { into, part } => {
+                if !into.is_untouched() {
+                    let token = Token::from_bits(user_data);
+                    let message = format!("{token:?}: the program has written to its memory");
+                    return self.machine.state().fail(message);
+                }
+                let read = self.machine.read(*part);
+                if let Ok(bytes) = &read {
+                    into.fill(bytes);
+                }
+                self.end(serial, read.map(|bytes| bytes.len() as u32), 0);
+            }
+            Task::Write { from, at } => {
+                let written = self.machine.write(fd, *at, from.bytes());
+                self.end(serial, written.map(|n| n as u32), 0);
+            }
+            _ => {}
+        }
+    }
+
+    /// Performs all or some of the work that has become possible.
+    fn process(&mut self) {
+        self.machine.state().check_freed();
+        if self.machine.state().failure().is_some() {
+            return;
+        }
+        let collected: Result<(), _> = self.buffers.values_mut().try_for_each(Buffers::collect);
+        if let Err(message) = collected {
+            self.fail(message);
+        }
+        let due = std::mem::take(&mut self.machine.state().due);
+        due.into_iter().for_each(|serial| self.complete_due(serial));
+        loop {
+            let mut state = self.machine.state();
+            let Some(fd) = state.take_changed() else { return };
+            let pause = state.rng.once_in(16);
+            drop(state);
+            let mut serials: Vec<_> =
+                self.in_flight.iter().filter(|op| op.fd == fd).map(|op| op.serial).collect();
+            while !serials.is_empty() {
+                let at = self.machine.state().rng.below(serials.len());
+                self.advance(serials.swap_remove(at));
+            }
+            if pause {
+                return;
+            }
+        }
+    }
+
+    /// Moves completions from the overflow list to the queue.
+    fn flush(&mut self) {
+        while self.completions.len() < self.max_completions {
+            let Some(cqe) = self.overflow.pop_front() else { break };
+            self.completions.push_back(cqe);
+        }
+        self.overflowed = !self.overflow.is_empty();
+    }
+}
+
+/// The operations of the simulated ring.
+const OPERATIONS: [u8; 11] = [
+    opcode::Accept::CODE,
+    opcode::Recv::CODE,
+    opcode::Send::CODE,
+    opcode::SendMsg::CODE,
+    opcode::Connect::CODE,
+    opcode::Close::CODE,
+    opcode::PollAdd::CODE,
+    opcode::OpenAt2::CODE,
+    opcode::Read::CODE,
+    opcode::Write::CODE,
+    opcode::AsyncCancel::CODE,
+];
+
+impl Ring for SimRing {
+    type System = Machine;
+
+    fn setup(machine: &Machine, mode: Mode, entries: Entries) -> io::Result<Self> {
+        let refused = |errno: Errno| Err(errno.into());
+        if machine.unsupported(Unsupported::Uring) {
+            return refused(Errno::NOSYS);
+        }
+        if machine.unsupported(Unsupported::Permission) {
+            return refused(Errno::PERM);
+        }
+        if machine.unsupported(Unsupported::Memory) {
+            return refused(Errno::NOMEM);
+        }
+        if machine.unsupported(Unsupported::Modes) {
+            return refused(Errno::INVAL);
+        }
+        // Short queues are full more often.
+        let mut state = machine.state();
+        let max_submissions = [2, 4, 16, 64][state.rng.below(4)].min(entries.submissions);
+        let max_completions = [4, 8, 32, 128][state.rng.below(4)].min(entries.completions);
+        drop(state);
+        Ok(SimRing {
+            machine: machine.clone(),
+            mode,
+            submissions: VecDeque::new(),
+            max_submissions: max_submissions as usize,
+            completions: VecDeque::new(),
+            max_completions: max_completions as usize,
+            overflow: VecDeque::new(),
+            overflowed: false,
+            in_flight: Vec::new(),
+            serial: 0,
+            unstarted: VecDeque::new(),
+            max_workers: usize::MAX,
+            buffers: BTreeMap::new(),
+        })
+    }
+
+    fn has_feature(&self, feature: Feature) -> bool {
+        !self.machine.unsupported(Unsupported::Without(feature))
+    }
+
+    fn first_unsupported(
+        &self,
+        operations: &[(u8, &'static str)],
+    ) -> io::Result<Option<&'static str>> {
+        let mut operations = operations.iter();
+        let unsupported = operations.find(|(code, _)| {
+            !OPERATIONS.contains(code) || self.machine.unsupported(Unsupported::Operation(*code))
+        });
+        Ok(unsupported.map(|(_, name)| *name))
+    }
+
+    unsafe fn register_buffers(&mut self, address: u64, count: u16, group: u16) -> io::Result<()> {
+        if self.machine.unsupported(Unsupported::BufferRings) {
+            return Err(Errno::INVAL.into());
+        }
+        match self.buffers.insert(group, Buffers::new(address, count)) {
+            None => Ok(()),
+            Some(_) => Err(Errno::EXIST.into()),
+        }
+    }
+
+    fn unregister_buffers(&mut self, group: u16) {
+        self.machine.state().check_freed();
+        let buffers = self.buffers.remove(&group);
+        if self.machine.state().failure().is_none()
+            && buffers.is_some_and(|buffers| !buffers.are_untouched())
+        {
+            self.fail("a buffer was written to before the ring was unregistered");
+        }
+    }
+
+    fn limit_workers(&mut self, max: [u32; 2]) -> io::Result<()> {
+        if self.machine.unsupported(Unsupported::WorkerBound) {
+            return Err(Errno::INVAL.into());
+        }
+        // The first number limits the workers for files.
+        self.max_workers = max[0] as usize;
+        Ok(())
+    }
+
+    unsafe fn push(&mut self, sqe: &Sqe) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        let sqe = Submission::read(sqe);
+        // SAFETY: by the caller's promise.
+        let holds = unsafe { sqe.holds() };
+        self.submissions.push_back((sqe, holds));
+        // In other modes completions are posted while the program runs.
+        if self.mode != Mode::Deferred && self.machine.state().rng.once_in(8) {
+            self.process();
+        }
+        true
+    }
+
+    fn queued(&mut self) -> u32 {
+        self.submissions.len() as u32
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.submissions.len() >= self.max_submissions
+    }
+
+    fn has_taskrun(&mut self) -> bool {
+        !self.machine.state().changed_fds.is_empty()
+    }
+
+    fn has_overflowed(&mut self) -> bool {
+        self.overflowed
+    }
+
+    fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, Errno> {
+        let mut state = self.machine.state();
+        state.enter();
+        if state.failure().is_some() {
+            return Err(Errno::CANCELED);
+        }
+        if state.rng.fault(Fault::Busy) {
+            return Err(if state.rng.once_in(2) { Errno::BUSY } else { Errno::AGAIN });
+        }
+        let until = timeout.map(|timeout| state.now + timeout);
+        let queued = self.submissions.len();
+        let takes = match queued {
+            1.. if state.rng.fault(Fault::TakesFew) => state.rng.below(queued),
+            _ => queued,
+        };
+        let interrupted = state.rng.fault(Fault::Interrupted);
+        drop(state);
+        self.flush();
+        for _ in 0..takes {
+            if let Some((sqe, holds)) = self.submissions.pop_front() {
+                self.issue(&sqe, holds);
+            }
+        }
+        self.process();
+        let taken = takes as u32;
+        let done = |errno| if taken > 0 { Ok(taken) } else { Err(errno) };
+        if takes < queued {
+            // The kernel does not wait then.
+            return done(Errno::AGAIN);
+        }
+        if interrupted {
+            return done(Errno::INTR);
+        }
+        while self.completions.len() < wanted as usize {
+            let waited = self.machine.state().wait(until);
+            if self.machine.state().failure().is_some() {
+                return Err(Errno::CANCELED);
+            }
+            self.process();
+            if waited == WaitOutcome::TimedOut {
+                return done(Errno::TIME);
+            }
+        }
+        Ok(taken)
+    }
+
+    fn landed(&self) -> u32 {
+        self.completions.len() as u32
+    }
+
+    fn reap(&mut self, into: &mut VecDeque<Cqe>) {
+        if self.machine.state().ring_is_busy {
+            self.fail("a signal handler takes completions while their kernel runs");
+        }
+        // In other modes completions are posted at any time.
+        if self.mode != Mode::Deferred {
+            self.process();
+        }
+        into.extend(self.completions.drain(..));
+    }
+}
+
+impl Drop for SimRing {
+    fn drop(&mut self) {
+        if self.machine.state().failure().is_none() {
+            for op in std::mem::take(&mut self.in_flight) {
+                if self.machine.state().is_blocked(Event::Operation(op.serial)) {
+                    // If it ever ends, it writes to its memory.
+                    let (Task::Open { path: hold, .. }
+                    | Task::Read { into: hold, .. }
+                    | Task::Write { from: hold, .. }) = op.task
+                    else {
+                        unreachable!("only file operations hang")
+                    };
+                    self.machine.state().abandoned_memory.push(hold);
+                    continue;
+                }
+                let token = Token::from_bits(op.user_data);
+                self.fail(format!("{token:?} is still in flight when the ring is closed"));
+            }
+        }
+    }
+}

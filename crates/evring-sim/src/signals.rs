@@ -1,0 +1,176 @@
+//! Simulated signals: a thread's queue of real-time signals, and interrupted calls.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use shared_ring::author::{Signal, SignalSource};
+use shared_ring::poller::{Readiness, RtSig};
+use shared_ring::{Errno, Fd};
+
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::poller::readiness;
+use crate::state::{DescriptorKind, SimState, WaitOutcome};
+
+/// The real-time signal poller on a simulated machine.
+pub type SimRtSig = RtSig<SimSignals, Machine>;
+
+impl Machine {
+    /// Creates an empty set of descriptors that signal, with a queue of at most `max` signals. A machine
+    /// has one such set.
+    pub fn rt_sig(&self, max: usize) -> SimRtSig {
+        self.state().signalling =
+            Signalling::Queued(SimSignalQueue { max, ..SimSignalQueue::default() });
+        RtSig::over(SimSignals { machine: self.clone() }, self.clone())
+    }
+}
+
+/// The signal raised for a change of a descriptor.
+pub(super) enum Signalling {
+    /// None.
+    Never,
+    /// SIGIO interrupts this thread. The program has installed a handler.
+    Interrupts,
+    /// A real-time signal is queued.
+    Queued(SimSignalQueue),
+}
+
+/// A thread's queue of real-time signals.
+#[derive(Default)]
+pub(super) struct SimSignalQueue {
+    /// The mark of each descriptor that signals.
+    marks: HashMap<Fd, u8, FixedState>,
+    signals: VecDeque<(Fd, u8, Readiness)>,
+    max: usize,
+    overflowed: bool,
+}
+
+impl SimSignalQueue {
+    /// Takes the lowest signal first, as the kernel does; SIGIO is lower than those with marks.
+    fn next(&mut self) -> Option<Signal> {
+        if std::mem::take(&mut self.overflowed) {
+            return Some(Signal::Overflow);
+        }
+        let lowest = self.signals.iter().map(|(_, mark, _)| *mark).min()?;
+        let at = self.signals.iter().position(|(_, mark, _)| *mark == lowest)?;
+        self.signals.remove(at).map(|(fd, mark, ready)| Signal::Ready(fd, mark, ready))
+    }
+}
+
+impl SimState {
+    fn queue(&mut self) -> &mut SimSignalQueue {
+        match &mut self.signalling {
+            Signalling::Queued(queue) => queue,
+            _ => unreachable!("the poller has created the queue"),
+        }
+    }
+
+    /// Queues a signal for each changed descriptor. An undrained waker counts as changed at every
+    /// call, so that only calls that block report wakers.
+    fn queue_signals(&mut self, blocks: bool) {
+        let mut wakers = Vec::new();
+        while let Some(fd) = self.take_changed() {
+            let Some(&mark) = self.queue().marks.get(&fd) else { continue };
+            if !blocks && matches!(self.kind(fd, "poll"), Ok(DescriptorKind::Event(_))) {
+                wakers.push(fd);
+                continue;
+            }
+            let ready = readiness(self, fd);
+            let queue = self.queue();
+            if queue.signals.len() < queue.max {
+                queue.signals.push_back((fd, mark, ready));
+                self.note(|| format!("{fd:?} signals {ready:?}"));
+            } else {
+                queue.overflowed = true;
+            }
+        }
+        wakers.into_iter().for_each(|fd| self.mark_changed(fd.raw() as u32));
+    }
+}
+
+impl Machine {
+    /// Called at each system call of a program that uses signals: peers may run, and a signal may
+    /// report what they did. `in_kernel` is set for calls that a kernel makes in the middle of its
+    /// own work; a handler must not use its ring then.
+    pub(super) fn may_be_signalled(&self, in_kernel: bool) {
+        let mut state = self.state();
+        if matches!(state.signalling, Signalling::Never)
+            || state.failure().is_some()
+            || !state.rng.fault(Fault::Signal)
+        {
+            return;
+        }
+        state.note(|| "a signal interrupts the program".to_owned());
+        state.enter();
+        if let Signalling::Queued(_) = state.signalling {
+            return state.queue_signals(false);
+        }
+        state.ring_is_busy = in_kernel;
+        drop(state);
+        // SAFETY: SIGIO has a handler, as `interrupts` requires; the handler finds the machine in
+        // its state between two calls.
+        unsafe { libc::raise(libc::SIGIO) };
+        self.state().ring_is_busy = false;
+    }
+
+    /// From now on SIGIO interrupts the program, which has installed a handler.
+    pub(super) fn interrupts(&self) {
+        self.state().signalling = Signalling::Interrupts;
+    }
+}
+
+/// The signal source of a simulated machine.
+pub struct SimSignals {
+    machine: Machine,
+}
+
+impl SignalSource for SimSignals {
+    const MAX_MARKS: u8 = 4;
+    /// Small, so that signals are still queued when their descriptors are closed.
+    const MAX_BATCH: usize = 1;
+
+    fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()> {
+        let mut state = self.machine.state();
+        state.kind(fd, "fcntl")?;
+        // Earlier changes are not signalled.
+        state.queue_signals(false);
+        state.queue().marks.insert(fd, mark);
+        Ok(())
+    }
+
+    fn ignore(&mut self, fd: Fd) {
+        self.machine.state().queue().marks.remove(&fd);
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        self.machine.state().queue_signals(false);
+        self.ignore(fd);
+    }
+
+    fn take(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>> {
+        let mut state = self.machine.state();
+        state.enter();
+        let (until, blocks) =
+            (timeout.map(|timeout| state.now + timeout), timeout != Some(Duration::ZERO));
+        if blocks && state.rng.fault(Fault::Interrupted) {
+            return Ok(None);
+        }
+        loop {
+            state.queue_signals(blocks);
+            if state.failure().is_some() {
+                return Err(Errno::CANCELED.into());
+            }
+            let next = state.queue().next();
+            if next.is_some() || !blocks || state.wait(until) == WaitOutcome::TimedOut {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Not counted.
+    fn system_calls(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,112 @@
+//! Listening sockets and their accept queues.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+use shared_ring::Fd;
+
+use super::{DescriptorKind, SimState};
+use crate::fault::Fault;
+use crate::stream::{End, Owner};
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) at: SocketAddr,
+    /// Connections not accepted yet.
+    pub(super) queue: VecDeque<u32>,
+    pub(super) max: usize,
+    pub(super) owner: Owner,
+}
+
+impl SimState {
+    pub(crate) fn listen(
+        &mut self,
+        at: SocketAddr,
+        max: usize,
+        owner: Owner,
+    ) -> Result<(u32, SocketAddr), Errno> {
+        let at = if at.port() == 0 { self.new_address(at) } else { at };
+        if self.listener(at).is_some() {
+            return Err(Errno::ADDRINUSE);
+        }
+        self.listeners.push(Listener { at, queue: VecDeque::new(), max, owner });
+        Ok((self.listeners.len() as u32 - 1, at))
+    }
+
+    pub(crate) fn set_listener_owner(&mut self, listener: u32, owner: Owner) {
+        self.listeners[listener as usize].owner = owner;
+    }
+
+    pub(crate) fn set_backlog(&mut self, listener: u32, max: usize) {
+        self.listeners[listener as usize].max = max;
+    }
+
+    pub(super) fn new_address(&mut self, like: SocketAddr) -> SocketAddr {
+        self.ports += 1;
+        SocketAddr::new(like.ip(), self.ports)
+    }
+
+    pub(super) fn listener(&self, at: SocketAddr) -> Option<usize> {
+        self.listeners.iter().position(|l| l.at == at && l.owner != Owner::Closed)
+    }
+
+    pub(super) fn close_listener(&mut self, listener: u32) {
+        self.listeners[listener as usize].owner = Owner::Closed;
+        while let Some(connection) = self.listeners[listener as usize].queue.pop_front() {
+            self.mark_disrupted(connection);
+            self.close_end(End { connection, side: 1 }, true);
+        }
+    }
+
+    pub(crate) fn has_pending(&self, listener: u32) -> bool {
+        !self.listeners[listener as usize].queue.is_empty()
+    }
+
+    /// Returns the listener of a peer.
+    pub(crate) fn listener_of(&self, peer: u32) -> Option<u32> {
+        let at = self.listeners.iter().position(|l| l.owner == Owner::Peer(peer));
+        at.map(|at| at as u32)
+    }
+
+    /// Takes the oldest connection from a listener's queue.
+    pub(crate) fn pop_pending(&mut self, listener: u32) -> Option<End> {
+        let connection = self.listeners[listener as usize].queue.pop_front()?;
+        Some(End { connection, side: 1 })
+    }
+
+    /// Accepts for the program. Like the kernel it allocates the descriptor first: if none is free
+    /// it fails even if the queue is empty, and queued connections stay queued.
+    pub(crate) fn accept(&mut self, fd: Fd) -> Result<Fd, Errno> {
+        let DescriptorKind::Listener(listener) = *self.kind(fd, "accept")? else {
+            self.fail(format!("accept: {fd:?} is not a listener"));
+            return Err(Errno::INVAL);
+        };
+        let accepted = self.accept_from(listener);
+        if accepted != Err(Errno::AGAIN) {
+            self.note(|| format!("accept at {fd:?}: {accepted:?}"));
+        }
+        accepted
+    }
+
+    pub(super) fn accept_from(&mut self, listener: u32) -> Result<Fd, Errno> {
+        if self.rng.fault(Fault::TableFull) {
+            return Err(Errno::NFILE);
+        }
+        let new = self.open(DescriptorKind::Fresh)?;
+        let Some(end) = self.pop_pending(listener) else {
+            self.discard(new);
+            return Err(Errno::AGAIN);
+        };
+        if self.rng.fault(Fault::AcceptAborted) {
+            self.discard(new);
+            self.mark_disrupted(end.connection);
+            self.close_end(end, true);
+            return Err(Errno::CONNABORTED);
+        }
+        *self.kind(new, "accept")? = DescriptorKind::Connected(end);
+        self.set_owner(end, Owner::Descriptor(new.raw() as u32));
+        self.usage.accepted(new);
+        Ok(new)
+    }
+}

@@ -1,0 +1,145 @@
+//! The program's use of the machine.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::{Rc, Weak};
+
+use shared_ring::{__private, BufferPool, Fd, GatherList, RxBuf};
+
+use crate::machine::Machine;
+use crate::state::{DescriptorKind, SimState};
+
+/// The program's use of a machine at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineUsage {
+    /// Number of open sockets, including listeners.
+    pub sockets: usize,
+    /// Accepted connections among them that no completion has reported: a later one will, or the
+    /// program accepted them itself.
+    pub unreported: usize,
+    /// Number of open files and directories.
+    pub files: usize,
+    /// Number of operations in flight.
+    pub operations: usize,
+    /// File operations among them.
+    pub file_operations: usize,
+    /// Number of receive buffers of the group of which the program holds most; 0 until the first
+    /// receive.
+    pub buffers: u16,
+    /// Receive buffers of that group that the program holds.
+    pub lent: u16,
+    /// Maximum memory of one send so far, in bytes.
+    pub largest_send: usize,
+}
+
+/// Counts that do not follow from the descriptors.
+#[derive(Default)]
+pub(super) struct UsageTracker {
+    /// Accepted connections that no completion has reported.
+    unreported: Vec<Fd>,
+    pub(super) operations: usize,
+    pub(super) file_operations: usize,
+    /// The groups of receive buffers that were used.
+    pools: Vec<Weak<BufferPool>>,
+    largest_send: usize,
+    /// Number of accepted connections, except those that a kernel closed when it finished.
+    accepted: u64,
+    /// A kernel is finishing.
+    pub(super) is_finishing: bool,
+    /// The client's address of the connection that was closed last.
+    pub(super) last_closed: Option<SocketAddr>,
+}
+
+/// Returns the part of an address that identifies a client: an IPv4 address in either form, or the
+/// /64 of an IPv6 address.
+fn client(address: SocketAddr) -> [u8; 16] {
+    let (mut bytes, is_v4) = match address.ip() {
+        IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), true),
+        IpAddr::V6(v6) => (v6.octets(), v6.to_ipv4_mapped().is_some()),
+    };
+    if !is_v4 {
+        bytes[8..].fill(0);
+    }
+    bytes
+}
+
+impl UsageTracker {
+    pub(super) fn accepted(&mut self, fd: Fd) {
+        self.unreported.push(fd);
+        self.accepted += 1;
+    }
+
+    /// Notes that a completion reported a connection, or that it was closed.
+    pub(super) fn reported(&mut self, fd: Fd) {
+        if let Some(at) = self.unreported.iter().position(|unreported| *unreported == fd) {
+            self.unreported.swap_remove(at);
+            self.accepted -= u64::from(self.is_finishing);
+        }
+    }
+
+    pub(super) fn received(&mut self, bytes: &RxBuf) {
+        let pool = __private::pool(bytes);
+        if !self.pools.iter().any(|known| known.as_ptr() == Rc::as_ptr(pool)) {
+            self.pools.push(Rc::downgrade(pool));
+        }
+    }
+
+    pub(super) fn note_send(&mut self, data: &GatherList) {
+        self.largest_send = self.largest_send.max(__private::held(data));
+    }
+}
+
+impl Machine {
+    /// Returns the number of connections that the program has accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.state().usage.accepted
+    }
+
+    /// Returns the number of open connections of the client with most of them, and of the client
+    /// whose connection was closed last. Completions have reported these connections.
+    pub fn connections_of_clients(&self) -> [usize; 2] {
+        self.state().connections_of_clients()
+    }
+
+    /// Returns the program's current use.
+    pub fn in_use(&self) -> MachineUsage {
+        self.state().in_use()
+    }
+}
+
+impl SimState {
+    fn connections_of_clients(&mut self) -> [usize; 2] {
+        let is_reported = |fd: &Fd| !self.usage.unreported.contains(fd);
+        let open: Vec<_> = self.accepted().filter(|(fd, _)| is_reported(fd)).collect();
+        let mut clients: Vec<_> =
+            open.into_iter().map(|(_, end)| client(self.connection_of(end).address[0])).collect();
+        clients.sort_unstable();
+        let largest = clients.chunk_by(|a, b| a == b).map(<[_]>::len).max();
+        let last = self.usage.last_closed.map(client);
+        let of_last = clients.iter().filter(|client| Some(**client) == last).count();
+        [largest.unwrap_or(0), of_last]
+    }
+
+    fn in_use(&self) -> MachineUsage {
+        let usage = &self.usage;
+        let pools = usage.pools.iter().filter_map(Weak::upgrade);
+        let (lent, buffers) =
+            pools.map(|pool| (pool.lent(), pool.count())).max().unwrap_or_default();
+        let mut used = MachineUsage {
+            unreported: usage.unreported.len(),
+            operations: usage.operations,
+            file_operations: usage.file_operations,
+            buffers,
+            lent,
+            largest_send: usage.largest_send,
+            ..MachineUsage::default()
+        };
+        for kind in self.all_open() {
+            match kind {
+                DescriptorKind::File(..) => used.files += 1,
+                DescriptorKind::Event(_) => {}
+                _ => used.sockets += 1,
+            }
+        }
+        used
+    }
+}

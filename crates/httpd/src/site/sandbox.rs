@@ -1,0 +1,147 @@
+//! Handlers in a sandbox (application-specific safe handlers, ASHs), which see requests before the site.
+
+use std::fmt;
+
+use ash_sandbox::sandbox::{Ash, Handler, Outcome, Pass, Rejection};
+use evring::{Chunk, Close, Commands, Cx};
+use tracing::warn;
+
+use crate::decision::options::ResponseOptions;
+use crate::message::request::{Framing, Method, Request};
+use crate::message::status::Status;
+use crate::response::sent::Sent;
+use crate::site::metrics::WorkerMetrics;
+use crate::site::state::State;
+
+/// A handler in a sandbox, and the requests that it sees. See [`Builder::sandbox`](crate::Builder::sandbox).
+#[derive(Clone, Debug)]
+pub struct SandboxedHandler {
+    name: String,
+    ash: Ash,
+    path: Vec<u8>,
+    tenant: u64,
+}
+
+impl SandboxedHandler {
+    /// Binds a handler to all requests. Messages name the handler by `name`.
+    pub fn new(name: &str, ash: Ash) -> Self {
+        SandboxedHandler { name: name.to_owned(), ash, path: b"/".to_vec(), tenant: 0 }
+    }
+
+    /// Binds it to the requests whose target begins with `prefix`, as it was sent.
+    #[must_use]
+    pub fn path(self, prefix: &str) -> Self {
+        SandboxedHandler { path: prefix.as_bytes().to_vec(), ..self }
+    }
+
+    /// Sets the tenant, whose number the handler can ask for. The default is 0.
+    #[must_use]
+    pub fn tenant(self, tenant: u64) -> Self {
+        SandboxedHandler { tenant, ..self }
+    }
+}
+
+/// The handlers of a worker, each with a memory of its own.
+#[derive(Default)]
+pub(crate) struct Sandbox {
+    bound: Vec<Bound>,
+}
+
+struct Bound {
+    name: String,
+    path: Vec<u8>,
+    handler: Handler,
+    is_disabled: bool,
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.bound.iter().map(|bound| &bound.name)).finish()
+    }
+}
+
+impl Sandbox {
+    /// Creates an instance of each handler for this worker.
+    pub(crate) fn new(handlers: &[SandboxedHandler]) -> Result<Self, (String, Rejection)> {
+        let bound =
+            handlers.iter().cloned().map(|SandboxedHandler { name, ash, path, tenant }| match ash
+                .instantiate(tenant)
+            {
+                Ok(handler) => Ok(Bound { name, path, handler, is_disabled: false }),
+                Err(rejection) => Err((name, rejection)),
+            });
+        Ok(Sandbox { bound: bound.collect::<Result<_, _>>()? })
+    }
+
+    /// Lets the handlers that are bound to a request answer it, in their order. Returns what the first
+    /// that has handled it has sent; a handler that discards it, or sends nothing, ends the connection.
+    /// A request with a body, and HEAD, whose response has none, are left to the site.
+    pub(crate) fn answer(
+        &mut self,
+        metrics: &WorkerMetrics,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> Option<Sent> {
+        if request.framing != Framing::Length(0) || request.method == Method::Head {
+            return None;
+        }
+        let connection = u64::from(x.id.generation()) << 32 | u64::from(x.id.slot());
+        let bound = self.bound.iter_mut().filter(|bound| request.target.starts_with(&bound.path));
+        for Bound { name, handler, is_disabled, .. } in bound {
+            let outcome = handler.handle_copy(request.head, connection, x.io.now());
+            match outcome {
+                Outcome::Handled => metrics.sandbox_handled.add(1),
+                Outcome::Discarded => metrics.sandbox_discarded.add(1),
+                Outcome::Passed(reason) => {
+                    metrics.sandbox_passed.add(1);
+                    if let Pass::Involuntary(abort) = reason {
+                        metrics.sandbox_aborts.add(1);
+                        if handler.is_disabled() && !std::mem::replace(is_disabled, true) {
+                            warn!("the handler {name} is disabled after too many aborts: {abort}");
+                        }
+                    }
+                    continue;
+                }
+            }
+            return Some(send(x, handler, options));
+        }
+        None
+    }
+}
+
+/// Sends what the handler has sent.
+fn send(x: &mut Cx<'_, impl Commands, State>, handler: &Handler, options: ResponseOptions) -> Sent {
+    let (mut queued, mut bytes, mut status) = (0, 0, None);
+    for piece in handler.sent() {
+        status = status.or_else(|| Some(status_of(piece)));
+        bytes += piece.len() as u64;
+        queued = x.io.send(x.id, Chunk::Copy(piece));
+    }
+    let Some(status) = status else {
+        x.io.close(x.id, Close::Flush);
+        return Sent { stays_open: false, ..Sent::new(Status::NO_CONTENT, 0, queued) };
+    };
+    Sent { status, ..Sent::new(Status::OK, bytes, queued) }.close(x.io, x.id, options)
+}
+
+/// Returns the status in the line that a response begins with; 200 if there is none.
+fn status_of(response: &[u8]) -> u16 {
+    let digits = response.get(b"HTTP/1.1 ".len()..).and_then(|rest| rest.get(..3));
+    let number = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
+    number.filter(|number| (100..=599).contains(number)).unwrap_or(200)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_is_that_of_the_first_line() {
+        assert_eq!(status_of(b"HTTP/1.1 404 Not Found\r\n"), 404);
+        for other in [&b""[..], b"HTTP/1.1 ", b"HTTP/1.1 9", b"HTTP/1.1 999 \r\n", b"HTTP/1.1 abc"]
+        {
+            assert_eq!(status_of(other), 200);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Handlers in a sandbox: they see requests first, on every mechanism; hostile ones are disabled, and the
+//! site goes on.
+
+#![cfg(feature = "sandbox")]
+
+mod serving;
+
+use std::fs;
+use std::io::BufRead as _;
+use std::path::{Path, PathBuf};
+
+use evring_httpd::evring::backends;
+use evring_httpd::sandbox::Policy;
+use serving::program::{Serving, httpd};
+
+fn handler(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/handlers").join(name)
+}
+
+/// A directory with files that handlers do not answer.
+fn root() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "of the site").unwrap();
+    fs::write(root.path().join("hello"), "hidden by the handler").unwrap();
+    root
+}
+
+fn serve(backend: &str, handlers: &[String]) -> (Serving, tempfile::TempDir) {
+    let root = root();
+    let mut arguments = vec!["--listen", "127.0.0.1:0", "--backend", backend, "--status", "--root"];
+    arguments.push(root.path().to_str().unwrap());
+    for handler in handlers {
+        arguments.extend(["--handler", handler]);
+    }
+    (Serving::start(&arguments), root)
+}
+
+/// Compiles a handler in text.
+fn compiled(name: &str, into: &Path) -> PathBuf {
+    let path = into.join(name).with_extension("wasm");
+    fs::write(&path, wat::parse_file(handler(name)).unwrap()).unwrap();
+    path
+}
+
+fn counter(serving: &Serving, name: &str) -> u64 {
+    let status = serving.connect().get("/.httpd/status.json");
+    let status: serde_json::Value = serde_json::from_slice(&status.body).unwrap();
+    status[name].as_u64().unwrap()
+}
+
+fn each_backend(test: impl Fn(&'static str)) {
+    let backends = backends().into_iter().filter(|backend| backend.available.is_ok());
+    backends.for_each(|backend| test(backend.name));
+}
+
+#[test]
+fn handler_answers_its_requests_before_the_site_on_every_mechanism() {
+    let handlers = [handler("hello.wasm").display().to_string()];
+    each_backend(|backend| {
+        let (serving, _root) = serve(backend, &handlers);
+        let mut client = serving.connect();
+        for _ in 0..3 {
+            let response = client.get("/hello");
+            assert_eq!(response.status, 200);
+            assert_eq!(response.body, b"Hello from a handler\n", "{backend}");
+            assert_eq!(client.get("/file").body, b"of the site", "{backend}");
+        }
+        // The handler answers GET alone.
+        client.send(b"HEAD /hello HTTP/1.1\r\nHost: h\r\n\r\n");
+        let head = client.response(false);
+        assert_eq!(head.field("Content-Length"), Some("21"), "{backend}");
+        client.send(b"POST /hello HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nab");
+        assert_eq!(client.response(true).status, 405, "{backend}");
+        assert_eq!(counter(&serving, "sandbox_handled"), 3, "{backend}");
+        assert_eq!(counter(&serving, "sandbox_aborts"), 0, "{backend}");
+    });
+}
+
+#[test]
+fn pipelined_requests_to_a_handler_and_files_are_answered_in_order() {
+    let handlers = [handler("hello.wasm").display().to_string()];
+    each_backend(|backend| {
+        let (serving, _root) = serve(backend, &handlers);
+        let mut client = serving.connect();
+        let request = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+        client.send((request("/hello") + &request("/file")).repeat(50).as_bytes());
+        for _ in 0..50 {
+            assert_eq!(client.response(true).body, b"Hello from a handler\n", "{backend}");
+            assert_eq!(client.response(true).body, b"of the site", "{backend}");
+        }
+        client.send(b"GET /hello HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        assert_eq!(client.response(true).status, 200);
+        client.expect_end();
+    });
+}
+
+#[test]
+fn handler_is_bound_to_a_path() {
+    let other = format!("{},path=/other/", handler("hello.wasm").display());
+    let (serving, _root) = serve("auto", &[other]);
+    assert_eq!(serving.connect().get("/hello").body, b"hidden by the handler");
+    assert_eq!(counter(&serving, "sandbox_handled"), 0);
+}
+
+#[test]
+fn hostile_handlers_are_disabled_and_the_site_serves_on() {
+    let modules = tempfile::tempdir().unwrap();
+    for (name, reason) in [
+        ("endless.wat", "it used up the operations of an invocation"),
+        ("wild.wat", "it accessed memory that is not its own"),
+        ("flood.wat", "it used up the operations of an invocation"),
+    ] {
+        let module = compiled(name, modules.path()).display().to_string();
+        let hello = handler("hello.wasm").display().to_string();
+        let (mut serving, _root) = serve("auto", &[module.clone(), hello]);
+        let mut client = serving.connect();
+        for _ in 0..10 {
+            assert_eq!(client.get("/file").body, b"of the site", "{name}");
+            assert_eq!(client.get("/hello").body, b"Hello from a handler\n", "{name}");
+        }
+        let aborts = counter(&serving, "sandbox_aborts");
+        assert_eq!(aborts, u64::from(Policy::default().max_aborts), "{name}");
+        let mut line = String::new();
+        serving.errors.read_line(&mut line).unwrap();
+        let expected = format!("the handler {module} is disabled after too many aborts: {reason}");
+        assert!(line.contains(&expected), "{line}");
+    }
+}
+
+#[test]
+fn module_that_is_no_handler_is_rejected_with_a_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.wasm");
+    for (module, reason) in [
+        (&b"not a module"[..], "the module is invalid"),
+        (b"(module)", "must define one memory"),
+        (br#"(module (import "wasi" "open" (func)) (memory (export "memory") 1 1))"#, "wasi"),
+    ] {
+        fs::write(&file, wat::parse_bytes(module).unwrap_or(module.into())).unwrap();
+        let output = httpd(&["--handler", file.to_str().unwrap()]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("cannot use the handler") && error.contains(reason), "{error}");
+    }
+    let output = httpd(&["--handler", "/nowhere.wasm"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("cannot read the handler /nowhere.wasm"), "{error}");
+    for (flag, reason) in [
+        ("a.wasm,path=api", "a path that begins with a slash"),
+        ("a.wasm,tenant=me", "a tenant's number"),
+        ("a.wasm,fuel=3", "expected path=/PREFIX or tenant=N, not `fuel=3`"),
+    ] {
+        let output = httpd(&["--handler", flag]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(error.contains(reason), "{error}");
+    }
+}
