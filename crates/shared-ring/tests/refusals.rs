@@ -6,8 +6,8 @@ use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use number::number;
 use shared_ring::author::Feature;
 use shared_ring::{
-    BufferGroup, BufferSizes, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError,
-    Submit, Token, UringConfig,
+    BufferGroup, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError, Submit, Token,
+    UringConfig,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
