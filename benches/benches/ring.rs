@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Engine, EngineConfig, Fd, GatherList, Kernel, Mode, Op, OpKind, Outcome, Socket, Submitted,
-    Token, UringConfig, UringKernel,
+    BufferGroup, Engine, EngineConfig, Fd, GatherList, Kernel, Mode, Op, OpKind, Outcome, Socket,
+    Submitted, Token, UringConfig, UringKernel,
 };
 
 const BYTES: &[u8] = &[b'r'; 64];
@@ -39,7 +39,7 @@ impl<K: Kernel> Pairs<K> {
                 end.set_nonblocking(true).expect("O_NONBLOCK can be set");
             }
             senders.push(number(ours));
-            let receive = Op::Receive { fd: number(theirs) };
+            let receive = Op::Receive { fd: number(theirs), group: BufferGroup::DEFAULT };
             kernel
                 .submit(Token::new(OpKind::Receive, slot, 0), receive)
                 .expect("the queue has space");

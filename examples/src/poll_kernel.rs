@@ -14,8 +14,8 @@ use shared_ring::author::{
     Need, Offload, OffloadThreads, Operations, Process, Read, System, WakeSignal,
 };
 use shared_ring::{
-    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Host, Kernel, KernelError, Linux,
-    Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Host,
+    Kernel, KernelError, Linux, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token, Waker,
 };
 
 /// A mechanism over [`PollKernel`].
@@ -135,6 +135,10 @@ unsafe impl Submit for PollKernel {
     fn cancel(&mut self, token: Token) {
         let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
         self.done.extend(cancelled);
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.operations.add_buffers(buffers)
     }
 
     fn finish(&mut self) {

@@ -87,10 +87,15 @@ bugs! {
 
     /// A receive that found no buffer is not submitted again.
     StarvedForgotten, "crates/shared-ring/src/uring/completion.rs":
-        "self.starved.push_back(token);" =>
+        "self.owned.groups[group.index()].starved.push_back(token);" =>
         "if !PLANTED {
-            self.starved.push_back(token);
+            self.owned.groups[group.index()].starved.push_back(token);
         }";
+
+    /// Connections receive into the default group, whatever was chosen.
+    GroupIgnored, "crates/evring/src/driver/receive.rs":
+        "let group = connection.group;" =>
+        "let group = if PLANTED { Default::default() } else { connection.group };";
 
     /// A multishot operation that the kernel ended early is not submitted again.
     NotRearmed, "crates/shared-ring/src/uring/completion.rs":
@@ -169,8 +174,8 @@ bugs! {
 
     /// Edge-triggered: a receive that fills its buffer is taken for the last one.
     FullBufferIsLast, "crates/shared-ring/src/engine.rs":
-        "let full = n == self.operations.pool.size();" =>
-        "let full = n == self.operations.pool.size() && !PLANTED;";
+        "self.note_remaining(fd, bytes.fills_buffer());" =>
+        "self.note_remaining(fd, bytes.fills_buffer() && !PLANTED);";
 
     /// Edge-triggered: the end of the stream behind the last bytes is not read.
     EndNotRead, "crates/shared-ring/src/engine.rs":

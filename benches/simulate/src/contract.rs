@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use evring::{
-    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp, FileOutcome, Forward,
-    HIGH_WATER, Listener, Others, Rx,
+    Application, BufferGroup, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp, FileOutcome,
+    Forward, HIGH_WATER, Listener, Others, Rx,
 };
 use evring_sim::Machine;
 
@@ -28,6 +28,8 @@ pub(super) struct Contract<A> {
 /// Records of all connections.
 struct Records {
     machine: Machine,
+    /// The buffer group of the listener.
+    group: BufferGroup,
     entries: Vec<Entry>,
     calls: u32,
 }
@@ -39,6 +41,8 @@ struct Entry {
     id: Option<ConnId>,
     /// The connection is or was open.
     open: bool,
+    /// The group of its receive buffers.
+    group: BufferGroup,
     close: Option<Close>,
     paused: bool,
     eof: bool,
@@ -52,8 +56,9 @@ struct Entry {
 }
 
 impl<A> Contract<A> {
-    pub(super) fn new(inner: A, machine: &Machine) -> Self {
-        let records = Records { machine: machine.clone(), entries: Vec::new(), calls: 0 };
+    /// Checks an application whose listener has the buffer group `group`.
+    pub(super) fn new(inner: A, machine: &Machine, group: BufferGroup) -> Self {
+        let records = Records { machine: machine.clone(), group, entries: Vec::new(), calls: 0 };
         Contract { inner, records }
     }
 }
@@ -90,6 +95,17 @@ impl Records {
         let mut unconsumed = std::mem::take(&mut self.entries[slot].unconsumed);
         unconsumed.clear();
         self.entries[slot] = Entry { id: Some(id), open, unconsumed, ..Entry::default() };
+    }
+
+    /// Leaves the connections in every other slot in the listener's group, and moves the others to the
+    /// default group.
+    fn choose_group(&mut self, id: ConnId, io: &mut impl Commands) {
+        let group = if id.slot().is_multiple_of(2) { self.group } else { BufferGroup::DEFAULT };
+        let Some(entry) = self.entry(id) else { return };
+        entry.group = group;
+        if group == BufferGroup::DEFAULT && io.set_receive_group(id, group).is_err() {
+            self.fail(id, "cannot choose its buffer group when it is accepted");
+        }
     }
 
     /// Returns the record of the connection of a callback, which must not be closed.
@@ -145,6 +161,8 @@ impl Records {
             "is not notified of the end of the stream again"
         } else if !rx.bytes().starts_with(&entry.unconsumed) {
             "does not get its unconsumed bytes again"
+        } else if rx.place().is_some_and(|place| place.group != entry.group) {
+            "receives into another buffer group"
         } else {
             entry.eof |= rx.eof();
             return;
@@ -201,6 +219,7 @@ impl<A: Application> Application for Contract<A> {
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {
         self.records.begin(x.id, true);
+        self.records.choose_group(x.id, x.io);
         self.call(x.io, |app, io| {
             app.accepted(Cx { io, id: x.id, state: x.state, others: x.others }, at)
         });

@@ -1,6 +1,7 @@
 //! This project's servers on a simulated machine, and clients that check every reply.
 
 mod bounds;
+mod buffers;
 mod case;
 mod contract;
 mod echo;

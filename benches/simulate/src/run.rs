@@ -7,7 +7,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use evring::{
-    Admission, Application, Config, EventLoop, KernelError, Order, RemoteHandle, StartError, Stats,
+    Admission, Application, BufferGroup, Config, EventLoop, KernelError, Order, RemoteHandle,
+    StartError, Stats,
 };
 use evring_httpd::{Root, Site};
 use evring_sim::{CheckedKernel, Machine, RunReport, SimEngine, SimKernel, SimRing};
@@ -16,7 +17,6 @@ use kv::{Database, Kv, Limits};
 use send_core::kernel::{Capacity, Delivery, SendKernel};
 use shared_ring::{Kernel, Mode, UringKernel};
 
-use super::bounds;
 use super::case::{Case, Mechanism, Program};
 use super::contract::Contract;
 use super::echo::EchoModel;
@@ -28,6 +28,7 @@ use super::script::Script;
 use super::stop::Stopper;
 use super::talker::{Client, Shared};
 use super::wild::{self, Wild, WildModel};
+use super::{bounds, buffers};
 
 /// The result of a run.
 #[derive(Clone, Debug)]
@@ -279,16 +280,19 @@ impl Setup<'_> {
         kernel: K,
     ) -> Result<Stats, RunError> {
         let Setup { case, machine, config, clients } = *self;
-        let server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
+        let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
         let stop_time = bounds::StopTime::default();
         let uring = case.mechanism.is_uring();
         let inspect = bounds::check(machine, config, uring, &stop_time);
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
-        let stats = server
-            .run_inspected(Contract::new(app, machine), inspect)
-            .map_err(RunError::KernelError)?;
+        let group = match case.plan.seed % 4 {
+            1 => buffers::add(&mut server, config),
+            _ => BufferGroup::DEFAULT,
+        };
+        let app = Contract::new(app, machine, group);
+        let stats = server.run_inspected(app, inspect).map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)
     }

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use foldhash::fast::FixedState;
 use shared_ring::{
-    Completion, Counters, Errno, Executor, Fd, FileOp, GatherList, Kernel, KernelError, Op, OpKind,
-    Outcome, Submit, SubmitError, Submitted, Token, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Counters, Errno, Executor, Fd, FileOp,
+    GatherList, Kernel, KernelError, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token,
+    Waker,
 };
 
 use crate::machine::Machine;
@@ -38,7 +39,7 @@ impl PostedOp {
     fn of(op: &Op) -> Self {
         let fd = match op {
             Op::Accept { listener: fd, .. }
-            | Op::Receive { fd }
+            | Op::Receive { fd, .. }
             | Op::Send { fd, .. }
             | Op::SendFile { fd, .. }
             | Op::Writable { fd }
@@ -145,6 +146,10 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
             posting.cancelled = true;
         }
         self.kernel.cancel(token);
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.kernel.add_buffers(buffers)
     }
 
     fn finish(&mut self) {

@@ -1,6 +1,6 @@
 //! A simulated io_uring.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ enum Task {
     },
     Receive {
         multishot: bool,
+        group: u16,
     },
     /// The bytes to send in pieces, and the structures that describe them.
     Send {
@@ -111,7 +112,8 @@ pub struct SimRing {
     /// File operations that no worker has started.
     unstarted: VecDeque<u64>,
     max_workers: usize,
-    buffers: Option<Buffers>,
+    /// The provided buffers of each group.
+    buffers: BTreeMap<u16, Buffers>,
 }
 
 /// Usual maximum time of a worker's file operation, in microseconds.
@@ -155,7 +157,7 @@ impl SimRing {
                 if multishot && multishot_is_refused {
                     return self.report(sqe.user_data, Err(Errno::INVAL));
                 }
-                Task::Receive { multishot }
+                Task::Receive { multishot, group: sqe.buffer_group }
             }
             opcode::Send::CODE => Task::Send { pieces: holds, header: Vec::new() },
             opcode::SendMsg::CODE => {
@@ -331,7 +333,7 @@ impl SimRing {
         let fd = self.in_flight[at].fd;
         match &self.in_flight[at].task {
             Task::Accept { multishot } => self.accept(serial, fd, *multishot),
-            Task::Receive { multishot } => self.receive(serial, fd, *multishot),
+            Task::Receive { multishot, group } => self.receive(serial, fd, *multishot, *group),
             Task::Send { .. } => self.send(at),
             Task::Connect { .. } => {
                 let outcome = self.machine.clone().connected(fd);
@@ -373,7 +375,7 @@ impl SimRing {
         self.machine.state().mark_changed(fd.raw() as u32);
     }
 
-    fn receive(&mut self, serial: u64, fd: Fd, multishot: bool) {
+    fn receive(&mut self, serial: u64, fd: Fd, multishot: bool, group: u16) {
         let mut state = self.machine.state();
         let Ok(end) = state.connected(fd, "receive") else {
             drop(state);
@@ -383,11 +385,11 @@ impl SimRing {
         let refused = state.rng.fault(Fault::NoBuffers);
         drop(state);
         // As in the kernel, a buffer is selected before the socket is read.
-        let Some((id, mut hold)) = self.buffers.as_mut().and_then(Buffers::take) else {
+        let Some((id, mut hold)) = self.buffers.get_mut(&group).and_then(Buffers::take) else {
             return self.end(serial, Err(Errno::NOBUFS), 0);
         };
         if refused || !is_readable {
-            self.put_back(id, hold);
+            self.put_back(group, id, hold);
             return if refused {
                 self.end(serial, Err(Errno::NOBUFS), 0)
             };
@@ -405,18 +407,18 @@ impl SimRing {
                 self.machine.state().mark_changed(fd.raw() as u32);
             }
             Ok(0) => {
-                self.put_back(id, hold);
+                self.put_back(group, id, hold);
                 self.end(serial, Ok(0), 0);
             }
             Err(errno) => {
-                self.put_back(id, hold);
+                self.put_back(group, id, hold);
                 self.end(serial, Err(errno), 0);
             }
         }
     }
 
-    fn put_back(&mut self, id: u16, hold: MemoryHold) {
-        if let Some(buffers) = &mut self.buffers {
+    fn put_back(&mut self, group: u16, id: u16, hold: MemoryHold) {
+        if let Some(buffers) = self.buffers.get_mut(&group) {
             buffers.put_back(id, hold);
         }
     }
@@ -488,9 +490,8 @@ impl SimRing {
         if self.machine.state().failure().is_some() {
             return;
         }
-        if let Some(buffers) = &mut self.buffers
-            && let Err(message) = buffers.collect()
-        {
+        let collected: Result<(), _> = self.buffers.values_mut().try_for_each(Buffers::collect);
+        if let Err(message) = collected {
             self.fail(message);
         }
         let due = std::mem::take(&mut self.machine.state().due);
@@ -572,7 +573,7 @@ impl Ring for SimRing {
             serial: 0,
             unstarted: VecDeque::new(),
             max_workers: usize::MAX,
-            buffers: None,
+            buffers: BTreeMap::new(),
         })
     }
 
@@ -591,22 +592,24 @@ impl Ring for SimRing {
         Ok(unsupported.map(|(_, name)| *name))
     }
 
-    unsafe fn register_buffers(&mut self, address: u64, count: u16, _group: u16) -> io::Result<()> {
+    unsafe fn register_buffers(&mut self, address: u64, count: u16, group: u16) -> io::Result<()> {
         if self.machine.unsupported(Unsupported::BufferRings) {
             return Err(Errno::INVAL.into());
         }
-        self.buffers = Some(Buffers::new(address, count));
-        Ok(())
+        match self.buffers.insert(group, Buffers::new(address, count)) {
+            None => Ok(()),
+            Some(_) => Err(Errno::EXIST.into()),
+        }
     }
 
-    fn unregister_buffers(&mut self, _group: u16) {
+    fn unregister_buffers(&mut self, group: u16) {
         self.machine.state().check_freed();
+        let buffers = self.buffers.remove(&group);
         if self.machine.state().failure().is_none()
-            && self.buffers.take().is_some_and(|buffers| !buffers.are_untouched())
+            && buffers.is_some_and(|buffers| !buffers.are_untouched())
         {
             self.fail("a buffer was written to before the ring was unregistered");
         }
-        self.buffers = None;
     }
 
     fn limit_workers(&mut self, max: [u32; 2]) -> io::Result<()> {

@@ -22,9 +22,10 @@ pub struct MachineUsage {
     pub operations: usize,
     /// File operations among them.
     pub file_operations: usize,
-    /// Number of receive buffers; 0 until the first receive.
+    /// Number of receive buffers of the group of which the program holds most; 0 until the first
+    /// receive.
     pub buffers: u16,
-    /// Receive buffers held by the program.
+    /// Receive buffers of that group that the program holds.
     pub lent: u16,
     /// Maximum memory of one send so far, in bytes.
     pub largest_send: usize,
@@ -37,7 +38,8 @@ pub(super) struct UsageTracker {
     unreported: Vec<Fd>,
     pub(super) operations: usize,
     pub(super) file_operations: usize,
-    pool: Weak<BufferPool>,
+    /// The groups of receive buffers that were used.
+    pools: Vec<Weak<BufferPool>>,
     largest_send: usize,
     /// Number of accepted connections, except those that a kernel closed when it finished.
     accepted: u64,
@@ -75,8 +77,9 @@ impl UsageTracker {
     }
 
     pub(super) fn received(&mut self, bytes: &RxBuf) {
-        if self.pool.strong_count() == 0 {
-            self.pool = Rc::downgrade(__private::pool(bytes));
+        let pool = __private::pool(bytes);
+        if !self.pools.iter().any(|known| known.as_ptr() == Rc::as_ptr(pool)) {
+            self.pools.push(Rc::downgrade(pool));
         }
     }
 
@@ -118,7 +121,9 @@ impl SimState {
 
     fn in_use(&self) -> MachineUsage {
         let usage = &self.usage;
-        let (lent, buffers) = usage.pool.upgrade().map_or((0, 0), |p| (p.lent(), p.count()));
+        let pools = usage.pools.iter().filter_map(Weak::upgrade);
+        let (lent, buffers) =
+            pools.map(|pool| (pool.lent(), pool.count())).max().unwrap_or_default();
         let mut used = MachineUsage {
             unreported: usage.unreported.len(),
             operations: usage.operations,

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
+use shared_ring::{BufferError, BufferGroup, BufferPool};
+
 use crate::{AcceptPolicy, Chunk, Close, ConnId, FileOp, Lateness, Listener, Stats};
 
 /// Number of queued bytes from which on the application should wait for
@@ -84,6 +86,21 @@ pub trait Commands {
 
     /// Returns the address of the peer while the connection is open.
     fn peer_addr(&self, id: ConnId) -> Option<SocketAddr>;
+
+    /// Adds a group of receive buffers, whose memory the mechanism owns from now on; a
+    /// [`BufferPool::over`] memory of the caller, such as a mapped file. Groups stay until the mechanism
+    /// ends. May make system calls.
+    ///
+    /// # Errors
+    /// If there are [`BufferGroup::MAX`] groups, or the operating system refuses the buffers.
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError>;
+
+    /// Chooses the buffer group of a connection. A buffer is chosen before a byte is read, so call it in
+    /// [`accepted`](crate::Application::accepted), in a hook's, or after `connect`.
+    ///
+    /// # Errors
+    /// If there is no such group, or a receive of the connection has begun.
+    fn set_receive_group(&mut self, id: ConnId, group: BufferGroup) -> Result<(), BufferError>;
 
     /// Sets the accept policy of a listener.
     fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy);

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
-use shared_ring::{EngineConfig, Kernel, KernelError};
+use shared_ring::{BufferError, BufferGroup, BufferPool, EngineConfig, Kernel, KernelError};
 #[cfg(feature = "io-uring")]
 use shared_ring::{Mode, UringConfig};
 
 use crate::driver::{Io, Usage, drive, open_listeners, open_roots, operations};
 use crate::{
-    Application, Config, Family, Multiplexer, RemoteHandle, StartError, Stats, Unavailable,
+    Application, Commands, Config, Family, Listener, Multiplexer, RemoteHandle, StartError, Stats,
+    Unavailable,
 };
 
 /// A mechanism, as the kernel that it sets up. [`MechanismLoop`] runs applications on it.
@@ -61,6 +62,14 @@ impl<M: Mechanism> Multiplexer for MechanismLoop<M> {
         self.0.remote()
     }
 
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.0.add_buffers(buffers)
+    }
+
+    fn set_listener_group(&mut self, at: Listener, group: BufferGroup) -> Result<(), BufferError> {
+        self.0.set_listener_group(at, group)
+    }
+
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
         self.0.run(app)
     }
@@ -96,6 +105,26 @@ impl<K: Kernel> EventLoop<K> {
     /// See [`Multiplexer::remote`].
     pub fn remote(&self) -> RemoteHandle {
         self.remote.clone()
+    }
+
+    /// See [`Multiplexer::add_buffers`].
+    ///
+    /// # Errors
+    /// Those of [`Multiplexer::add_buffers`].
+    pub fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.io.add_buffers(buffers)
+    }
+
+    /// See [`Multiplexer::set_listener_group`].
+    ///
+    /// # Errors
+    /// Those of [`Multiplexer::set_listener_group`].
+    pub fn set_listener_group(
+        &mut self,
+        at: Listener,
+        group: BufferGroup,
+    ) -> Result<(), BufferError> {
+        self.io.set_listener_group(at, group)
     }
 
     /// See [`Multiplexer::run`].

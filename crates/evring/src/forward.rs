@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
+use shared_ring::{BufferError, BufferGroup, BufferPool};
+
 use crate::{
     AcceptPolicy, Chunk, Close, Commands, ConnId, FileOp, Lateness, Listener, NoTimer, Stats,
 };
@@ -104,6 +106,8 @@ forward! {
         fn set_deadline(id: ConnId, at: Option<Instant>);
         fn set_timer(timer: u32, at: Option<Instant>) -> Result<(), NoTimer>;
         fn close(id: ConnId, how: Close);
+        fn add_buffers(buffers: BufferPool) -> Result<BufferGroup, BufferError>;
+        fn set_receive_group(id: ConnId, group: BufferGroup) -> Result<(), BufferError>;
         fn set_accept_policy(at: Listener, how: AcceptPolicy);
     }
 }

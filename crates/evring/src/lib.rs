@@ -78,8 +78,9 @@ pub use shared_ring::Mode;
 #[cfg(feature = "interest")]
 pub use shared_ring::interest;
 pub use shared_ring::{
-    Access, BufferSizes, Counters, File, FileKind, FileOutcome, FileWrite, KernelError, Listing,
-    Metadata, RxBuf, SymlinkPolicy, WriteAt,
+    Access, BufferError, BufferGroup, BufferMemory, BufferPool, BufferSizes, Counters, File,
+    FileKind, FileOutcome, FileWrite, KernelError, Listing, Metadata, Place, RxBuf, SymlinkPolicy,
+    WriteAt,
 };
 pub use tail::Tail;
 

@@ -7,9 +7,9 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use shared_ring::sync::{Arc, AtomicBool, Mutex, Ordering};
-use shared_ring::{Counters, KernelError, Waker};
+use shared_ring::{BufferError, BufferGroup, BufferPool, Counters, KernelError, Waker};
 
-use crate::{Application, Config, StartError, Unavailable};
+use crate::{Application, Config, Listener, StartError, Unavailable};
 
 /// How a mechanism reports events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,18 @@ pub trait Multiplexer: Sized {
 
     /// Returns a handle for other threads.
     fn remote(&self) -> RemoteHandle;
+
+    /// Adds a group of receive buffers; see [`Commands::add_buffers`](crate::Commands::add_buffers).
+    ///
+    /// # Errors
+    /// Those of that command.
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError>;
+
+    /// Chooses the buffer group of the connections that a listener accepts.
+    ///
+    /// # Errors
+    /// If there is no such group, or no such listener.
+    fn set_listener_group(&mut self, at: Listener, group: BufferGroup) -> Result<(), BufferError>;
 
     /// Runs the server until [`RemoteHandle::stop`].
     ///

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem;
 
-use shared_ring::RxBuf;
+use shared_ring::{Place, RxBuf};
 
 /// Received and unconsumed bytes in one piece, to parse or modify in place.
 pub struct Rx<'a> {
@@ -51,6 +51,14 @@ impl<'a> Rx<'a> {
     /// later calls.
     pub fn eof(&self) -> bool {
         self.eof
+    }
+
+    /// Returns where the unconsumed bytes lie: the buffer group, and the offset in its memory. `None` if
+    /// they are not in a receive buffer: the driver keeps bytes that were left unconsumed elsewhere.
+    pub fn place(&self) -> Option<Place> {
+        let Memory::Buffer(buffer) = &self.memory else { return None };
+        let Place { group, offset } = buffer.place()?;
+        Some(Place { group, offset: offset + self.consumed })
     }
 
     /// Consumes the first `n` bytes.

@@ -18,8 +18,8 @@ use evring::{
 use shared_ring::author::System;
 use shared_ring::poller::Epoll;
 use shared_ring::{
-    Completion, Counters, Host, Kernel, KernelError, Linux, Mode, Op, Outcome, PortableKernel,
-    Submit, SubmitError, Submitted, Token, UringKernel, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Counters, Host, Kernel, KernelError, Linux,
+    Mode, Op, Outcome, PortableKernel, Submit, SubmitError, Submitted, Token, UringKernel, Waker,
 };
 
 use listener::{full_listener, into_owned_fd};
@@ -1236,6 +1236,10 @@ unsafe impl<K: Kernel> Submit for FailingKernel<K> {
 
     fn cancel(&mut self, token: Token) {
         self.kernel.cancel(token);
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.kernel.add_buffers(buffers)
     }
 
     fn finish(&mut self) {

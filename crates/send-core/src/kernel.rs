@@ -13,8 +13,9 @@ use std::time::Instant;
 use rtrb::{Consumer, Producer, RingBuffer};
 use shared_ring::author::{LinuxRing, Ring, System};
 use shared_ring::{
-    Completion, Counters, Fd, Host, Kernel, KernelError, Mode, Op, OpKind, Outcome, Submit,
-    SubmitError, Submitted, Token, UringConfig, UringKernel, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Counters, Fd, Host, Kernel, KernelError,
+    Mode, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token, UringConfig, UringKernel,
+    Waker,
 };
 
 use crate::control_block::{Counts, Events, Handler};
@@ -248,6 +249,10 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
         // accept submit it at once, as no further connection must be accepted (SEND 3.6.1).
         let max = if token.kind() == OpKind::Accept { 0 } else { STEPS_AFTER_CANCEL };
         self.steps = self.steps.min(max);
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.ecb.with_notifications_blocked(|source| source.kernel.add_buffers(buffers))
     }
 
     fn finish(&mut self) {

@@ -11,6 +11,7 @@
 //! | [`nonblocking`] | single attempts: accept, receive, send, send a file |
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
 //! | [`BufferPool`], [`GatherList`] | memory to receive into, and to send from |
+//! | [`BufferMemory`](crate::BufferMemory), [`BufferGroup`](crate::BufferGroup) | memory of the caller, as a group of receive buffers |
 //! | [`Token`], [`Completion`], [`Op::fail`], [`Op::executed`] | names and results of operations |
 //! | [`Waker`], [`EventCounter`] | ends a wait of the kernel from another thread |
 //! | [`System`], [`Host`], [`Linux`] | the system calls of a machine, which a simulation replaces |

@@ -8,14 +8,17 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// The receive buffers of one kernel: `count` buffers of `size` bytes in one allocation.
+use crate::{BufferError, BufferGroup, BufferMemory, Place};
+
+/// A group of receive buffers of one kernel: `count` buffers of `size` bytes in one piece of memory.
 ///
 /// A buffer is in exactly one of three states: free, held by the kernel, or lent out as an
 /// [`RxBuf`]. All buffers pass through the CPU cache, so choose the pool's size to fit the
 /// second-level cache, not by the number of connections.
 pub struct BufferPool {
-    memory: NonNull<u8>,
-    layout: Layout,
+    memory: Memory,
+    /// Its group, if a kernel receives into it.
+    group: Option<BufferGroup>,
     size: usize,
     /// Distance between buffers in bytes. It is not a power of two: else the starts of all buffers,
     /// where the requests are, would map to the same few cache sets.
@@ -25,9 +28,25 @@ pub struct BufferPool {
     lent: Cell<u16>,
 }
 
+/// The memory of a pool.
+struct Memory {
+    start: NonNull<u8>,
+    owner: Owner,
+}
+
+/// What releases the memory of a pool.
+enum Owner {
+    Allocator(Layout),
+    /// Its drop releases the memory.
+    Caller {
+        _memory: Box<dyn BufferMemory>,
+    },
+}
+
 impl BufferPool {
     const PAGE: usize = 4096;
     const CACHE_LINE: usize = 64;
+    const MAX_SIZE: u32 = 1 << 24;
 
     /// Allocates `count` buffers of `size` bytes, zeroed and aligned to a page.
     ///
@@ -36,8 +55,7 @@ impl BufferPool {
     pub fn new(count: u16, size: u32) -> Rc<Self> {
         assert!(count > 0 && size > 0, "a pool has at least one buffer of at least one byte");
         let size = size as usize;
-        let stride = size.checked_next_multiple_of(Self::CACHE_LINE);
-        let stride = stride.and_then(|stride| stride.checked_add(Self::CACHE_LINE));
+        let stride = Self::stride(size);
         let layout = stride
             .and_then(|stride| stride.checked_mul(count.into()))
             .and_then(|bytes| Layout::from_size_align(bytes, Self::PAGE).ok());
@@ -45,10 +63,68 @@ impl BufferPool {
             panic!("{count} buffers of {size} bytes do not fit the address space")
         };
         // SAFETY: the layout's size is not zero, as asserted above.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        let start = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        let memory = Memory { start, owner: Owner::Allocator(layout) };
         let free = RefCell::new((0..count).rev().collect());
-        Rc::new(BufferPool { memory, layout, size, stride, count, free, lent: Cell::new(0) })
+        let (group, lent) = (Some(BufferGroup::DEFAULT), Cell::new(0));
+        Rc::new(BufferPool { memory, group, size, stride, count, free, lent })
+    }
+
+    /// Divides memory of the caller into `count` buffers of `size` bytes, for
+    /// [`Submit::add_buffers`](crate::Submit::add_buffers).
+    ///
+    /// # Errors
+    /// If the memory is smaller than [`memory_len`](Self::memory_len) or not aligned to a page, or if the
+    /// count is not a power of two up to 32,768, or the size not from 1 byte to 16 MiB.
+    pub fn over(memory: Box<dyn BufferMemory>, count: u16, size: u32) -> Result<Self, BufferError> {
+        let needed = Self::memory_len(count, size)?;
+        let bytes = memory.bytes();
+        if bytes.len() < needed {
+            return Err(BufferError::TooSmall { needed, len: bytes.len() });
+        }
+        let start = bytes.cast::<u8>();
+        if !start.addr().get().is_multiple_of(Self::PAGE) {
+            return Err(BufferError::Unaligned);
+        }
+        let size = size as usize;
+        Ok(BufferPool {
+            memory: Memory { start, owner: Owner::Caller { _memory: memory } },
+            group: None,
+            size,
+            stride: needed / usize::from(count),
+            count,
+            free: RefCell::new((0..count).rev().collect()),
+            lent: Cell::new(0),
+        })
+    }
+
+    /// Returns the length of memory that `count` buffers of `size` bytes need, in bytes.
+    ///
+    /// # Errors
+    /// Those of [`over`](Self::over) for the count and the size.
+    pub fn memory_len(count: u16, size: u32) -> Result<usize, BufferError> {
+        if !count.is_power_of_two() || count > 1 << 15 {
+            return Err(BufferError::Count(count));
+        }
+        let stride = (1..=Self::MAX_SIZE).contains(&size).then(|| Self::stride(size as usize));
+        let len = stride.flatten().and_then(|stride| stride.checked_mul(count.into()));
+        len.ok_or(BufferError::Size(size))
+    }
+
+    /// Returns the distance between buffers of `size` bytes.
+    fn stride(size: usize) -> Option<usize> {
+        size.checked_next_multiple_of(Self::CACHE_LINE)?.checked_add(Self::CACHE_LINE)
+    }
+
+    /// Makes the pool a group of a kernel.
+    pub(crate) fn into_group(self, group: BufferGroup) -> Rc<Self> {
+        Rc::new(BufferPool { group: Some(group), ..self })
+    }
+
+    /// Returns the number of buffers that are not lent out.
+    pub fn available(&self) -> u16 {
+        self.count - self.lent.get()
     }
 
     /// Returns the number of buffers.
@@ -85,8 +161,13 @@ impl BufferPool {
     /// Returns the start of buffer `id`. Only the buffer's holder may write to it.
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         debug_assert!(id < self.count);
-        // SAFETY: `id` is below `count`, so the offset lies within the one allocation.
-        unsafe { self.memory.as_ptr().add(usize::from(id) * self.stride) }
+        // SAFETY: `id` is below `count`, so the offset lies within the pool's memory.
+        unsafe { self.memory.start.as_ptr().add(self.offset(id)) }
+    }
+
+    /// Returns the offset of buffer `id` in the pool's memory, in bytes.
+    fn offset(&self, id: u16) -> usize {
+        usize::from(id) * self.stride
     }
 
     /// Lends out the first `len` bytes of a buffer.
@@ -101,13 +182,15 @@ impl BufferPool {
     }
 }
 
-impl Drop for BufferPool {
+impl Drop for Memory {
+    /// Releases the memory: every `RxBuf` keeps the pool alive, and a kernel that may still write leaks
+    /// its handle instead of dropping it.
     fn drop(&mut self) {
-        if self.layout.size() > 0 {
-            // SAFETY: allocated in `new` or by a vector with this layout; every `RxBuf` keeps the
-            // pool alive, and a kernel that may still write leaks its handle instead of dropping
-            // it.
-            unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+        if let Owner::Allocator(layout) = self.owner
+            && layout.size() > 0
+        {
+            // SAFETY: allocated in `new` or by a vector with this layout, and no longer used.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
         }
     }
 }
@@ -142,6 +225,18 @@ impl RxBuf {
     /// Shortens the view to at most `n` bytes.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(u32::try_from(n).unwrap_or(u32::MAX));
+    }
+
+    /// Returns where the bytes lie: the buffer group, and the offset in its memory. `None` for bytes that
+    /// were not received, such as decrypted ones.
+    pub fn place(&self) -> Option<Place> {
+        let offset = self.pool.offset(self.id) + self.start as usize;
+        self.pool.group.map(|group| Place { group, offset })
+    }
+
+    /// Returns whether the bytes fill their buffer, so that the socket may have more.
+    pub fn fills_buffer(&self) -> bool {
+        self.len as usize == self.pool.size
     }
 
     /// Returns the size of the underlying buffer in bytes.
@@ -190,9 +285,13 @@ impl From<Vec<u8>> for RxBuf {
         }
         let len = u32::try_from(bytes.len()).expect("received bytes are shorter than 4 GiB");
         let size = bytes.capacity();
+        let layout = Layout::array::<u8>(size).expect("the vector has allocated it");
         let pool = BufferPool {
-            memory: NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null"),
-            layout: Layout::array::<u8>(size).expect("the vector has allocated it"),
+            memory: Memory {
+                start: NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null"),
+                owner: Owner::Allocator(layout),
+            },
+            group: None,
             size,
             stride: size,
             count: 1,
@@ -277,6 +376,81 @@ mod tests {
         let mut bufs: Vec<_> = (0..3u8).map(|i| lend(&pool, &[i; 5])).collect();
         bufs[1].fill(9);
         assert_eq!((&*bufs[0], &*bufs[1], &*bufs[2]), (&[0; 5][..], &[9; 5][..], &[2; 5][..]));
+    }
+
+    /// Whole pages of the allocator.
+    struct Pages(NonNull<u8>, Layout);
+
+    impl Pages {
+        fn new(len: usize) -> Box<Self> {
+            let layout = Layout::from_size_align(len, BufferPool::PAGE).unwrap();
+            // SAFETY: no test asks for an empty memory.
+            Box::new(Pages(NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap(), layout))
+        }
+    }
+
+    // SAFETY: the allocation lives as long as the value, and nothing else uses it.
+    unsafe impl BufferMemory for Pages {
+        fn bytes(&self) -> NonNull<[u8]> {
+            NonNull::slice_from_raw_parts(self.0, self.1.size())
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.0.as_ptr(), self.1) }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn buffers_lie_in_the_memory_of_the_caller(power in 0..6u32, size in 1..3_000u32) {
+            let count = 1u16 << power;
+            let len = BufferPool::memory_len(count, size).unwrap();
+            let refused = BufferPool::over(Pages::new(len - 1), count, size).unwrap_err();
+            assert_eq!(refused, BufferError::TooSmall { needed: len, len: len - 1 });
+            let memory = Pages::new(len);
+            let start = memory.0.addr().get();
+            let pool = BufferPool::over(memory, count, size).unwrap();
+            let group = BufferGroup::after(1).unwrap();
+            let pool = pool.into_group(group);
+            let text = |at: u16| vec![at as u8; size as usize];
+            let bufs: Vec<_> = (0..count).map(|at| lend(&pool, &text(at))).collect();
+            assert_eq!((pool.available(), pool.take()), (0, None));
+            for (at, buf) in (0..).zip(&bufs) {
+                assert!(buf.fills_buffer() && **buf == text(at));
+                let place = buf.place().unwrap();
+                assert_eq!((place.group, start + place.offset), (group, buf.as_ptr().addr()));
+                assert!(place.offset + buf.len() <= len);
+            }
+        }
+    }
+
+    #[test]
+    fn unusable_memory_is_refused() {
+        let over = |count, size| BufferPool::over(Pages::new(4096), count, size).err();
+        assert_eq!(over(3, 16), Some(BufferError::Count(3)));
+        assert_eq!(over(0, 16), Some(BufferError::Count(0)));
+        assert_eq!(over(1, 0), Some(BufferError::Size(0)));
+        assert_eq!(over(1, (1 << 24) + 1), Some(BufferError::Size((1 << 24) + 1)));
+        struct Shifted(Box<Pages>);
+        // SAFETY: all of it but the first byte.
+        unsafe impl BufferMemory for Shifted {
+            fn bytes(&self) -> NonNull<[u8]> {
+                let len = self.0.1.size() - 1;
+                // SAFETY: the memory has more than one byte.
+                NonNull::slice_from_raw_parts(unsafe { self.0.0.add(1) }, len)
+            }
+        }
+        let shifted = Box::new(Shifted(Pages::new(4096)));
+        assert_eq!(BufferPool::over(shifted, 1, 16).err(), Some(BufferError::Unaligned));
+        assert_eq!(BufferGroup::after(BufferGroup::MAX), Err(BufferError::TooMany));
+    }
+
+    #[test]
+    fn bytes_that_were_not_received_have_no_place() {
+        assert_eq!(RxBuf::from(vec![7; 100]).place(), None);
     }
 
     #[test]

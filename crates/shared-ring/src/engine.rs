@@ -13,8 +13,9 @@ use crate::operations::{Need, Operations, Read, SocketState};
 use crate::poller::{Epoll, Poller, Readiness};
 use crate::process::error_in_child;
 use crate::{
-    Batch, BufferPool, Completion, Counters, Fd, Kernel, KernelError, Linux, Offload, Op, OpKind,
-    Outcome, Process, Socket, Submit, SubmitError, Submitted, System, Token, WakeSignal, Waker,
+    Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, Fd, Kernel, KernelError,
+    Linux, Offload, Op, OpKind, Outcome, Process, Socket, Submit, SubmitError, Submitted, System,
+    Token, WakeSignal, Waker,
 };
 
 /// Configuration of an [`Engine`].
@@ -227,8 +228,7 @@ impl<P: Poller, S: System> Engine<P, S> {
                 if P::EDGE
                     && let Outcome::Received(bytes) = &completion.outcome
                 {
-                    let len = bytes.len();
-                    self.note_remaining(fd, len);
+                    self.note_remaining(fd, bytes.fills_buffer());
                 }
                 return Some(completion);
             }
@@ -261,8 +261,7 @@ impl<P: Poller, S: System> Engine<P, S> {
 
     /// With edges: a read that fills less than its buffer has emptied the socket, unless the end of the stream
     /// follows.
-    fn note_remaining(&mut self, fd: Fd, n: usize) {
-        let full = n == self.operations.pool.size();
+    fn note_remaining(&mut self, fd: Fd, full: bool) {
         let notes = &mut self.socket(fd).notes;
         if full || notes.ready.contains(Readiness::HANGUP) {
             self.queue_reread(fd);
@@ -366,6 +365,10 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     fn cancel(&mut self, token: Token) {
         let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
         self.later.extend(cancelled);
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.operations.add_buffers(buffers)
     }
 
     fn finish(&mut self) {

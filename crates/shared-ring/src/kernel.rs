@@ -7,7 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Completion, Errno, File, Op, Outcome, Socket, SubmitError, Submitted, Token, Waker};
+use crate::{
+    BufferError, BufferGroup, BufferPool, Completion, Errno, File, Op, Outcome, Socket,
+    SubmitError, Submitted, Token, Waker,
+};
 
 /// Completions, oldest first.
 pub(crate) type Batch = VecDeque<Completion>;
@@ -38,6 +41,16 @@ pub unsafe trait Submit {
     /// Requests cancellation. The request is never lost, but the operation may complete first; in
     /// both cases exactly one last completion follows. A token that is not in flight is ignored.
     fn cancel(&mut self, token: Token);
+
+    /// Adds a group of receive buffers, whose memory the kernel owns from now on.
+    ///
+    /// A receive whose group has no free buffer waits for one ([`Counters::buffer_shortages`]); other
+    /// groups are not affected.
+    ///
+    /// # Errors
+    /// If there are [`BufferGroup::MAX`] groups, or the operating system refuses the buffers. Then the
+    /// memory is released.
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError>;
 
     /// Ends all operations within a bounded time. Afterwards the kernel does not use the
     /// descriptors that they name, so these can be closed. Their completions are discarded, and

@@ -28,6 +28,7 @@ pub mod __private;
 pub mod author;
 mod beneath;
 mod buffer;
+mod buffer_group;
 mod call;
 mod descriptor;
 mod engine;
@@ -56,6 +57,7 @@ mod waker;
 
 pub use beneath::SymlinkPolicy;
 pub use buffer::{BufferPool, RxBuf};
+pub use buffer_group::{BufferError, BufferGroup, BufferMemory, Place};
 pub use call::{Arg, Call, Executor};
 pub use descriptor::{Fd, Socket};
 pub use engine::{Engine, EngineConfig, PortableKernel};

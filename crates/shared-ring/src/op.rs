@@ -7,7 +7,8 @@ use std::num::NonZeroU16;
 use rustix::io::Errno;
 
 use crate::{
-    Call, Executor, Fd, File, FileOp, FileOutcome, GatherList, JobOutcome, RxBuf, Socket, Token,
+    BufferGroup, Call, Executor, Fd, File, FileOp, FileOutcome, GatherList, JobOutcome, RxBuf,
+    Socket, Token,
 };
 
 /// An operation. It owns all memory that the kernel will access.
@@ -24,6 +25,8 @@ pub enum Op {
     Receive {
         /// A connected socket.
         fd: Fd,
+        /// The group of the receive buffers.
+        group: BufferGroup,
     },
     /// Sends at most the first [`GatherList::MAX_BYTES`] bytes of `data`.
     Send {
@@ -174,6 +177,8 @@ pub enum SubmitErrorKind {
     Full,
     /// An operation of the same kind is in flight for this slot.
     TokenInUse,
+    /// A receive names a buffer group that the kernel does not have.
+    UnknownGroup,
 }
 
 impl fmt::Display for SubmitErrorKind {
@@ -184,6 +189,9 @@ impl fmt::Display for SubmitErrorKind {
             }
             SubmitErrorKind::TokenInUse => {
                 "an operation of the same kind is in flight for this slot"
+            }
+            SubmitErrorKind::UnknownGroup => {
+                "the kernel has no such buffer group; add its buffers first"
             }
         })
     }

@@ -14,18 +14,19 @@ use crate::nonblocking::{
 };
 use crate::table::Table;
 use crate::{
-    BufferPool, Call, Completion, Counters, Executor, Fd, FileJob, FileOp, Job, JobOutcome, Op,
-    OpKind, Outcome, Socket, SubmitError, SubmitErrorKind, Submitted, System, Token,
+    BufferError, BufferGroup, BufferPool, Call, Completion, Counters, Executor, Fd, FileJob,
+    FileOp, Job, JobOutcome, Op, OpKind, Outcome, Socket, SubmitError, SubmitErrorKind, Submitted,
+    System, Token,
 };
 
 /// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.
 pub struct Operations<S: System, N> {
     /// The machine.
     pub system: S,
-    /// The receive buffers.
-    pub pool: Rc<BufferPool>,
     /// Counters of this kernel.
     pub counters: Counters,
+    /// The receive buffers of each group.
+    pools: Vec<Rc<BufferPool>>,
     in_flight: InFlightTable<Pending>,
     sockets: Table<SocketState<N>>,
     need: Option<Need>,
@@ -44,6 +45,8 @@ pub struct SocketState<N> {
     pub reader: Option<Token>,
     /// The send or the connect.
     pub writer: Option<Token>,
+    /// The group of the receive.
+    pub group: BufferGroup,
     /// The kernel's notes.
     pub notes: N,
 }
@@ -74,12 +77,30 @@ impl<S: System, N: Default> Operations<S, N> {
     pub fn new(system: S, operations: u32, pool: Rc<BufferPool>) -> Self {
         Operations {
             system,
-            pool,
             counters: Counters::default(),
+            pools: vec![pool],
             in_flight: InFlightTable::new(operations),
             sockets: Table::default(),
             need: None,
         }
+    }
+
+    /// Adds a group of receive buffers.
+    ///
+    /// # Errors
+    /// If there are [`BufferGroup::MAX`] groups.
+    pub fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        let group = BufferGroup::after(self.pools.len())?;
+        self.pools.push(buffers.into_group(group));
+        Ok(group)
+    }
+
+    /// Returns the receive buffers of a group.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn buffers(&self, group: BufferGroup) -> &Rc<BufferPool> {
+        &self.pools[group.index()]
     }
 
     /// Returns the operations that wait for a socket, and the notes.
@@ -109,7 +130,15 @@ impl<S: System, N: Default> Operations<S, N> {
             return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
         }
         match op {
-            Op::Accept { listener: fd, .. } | Op::Receive { fd } => self.wait(fd, token, op),
+            Op::Accept { listener: fd, .. } => self.wait(fd, token, op),
+            Op::Receive { fd, group } => {
+                if group.index() >= self.pools.len() {
+                    return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup });
+                }
+                let submitted = self.wait(fd, token, op)?;
+                self.socket(fd).group = group;
+                Ok(submitted)
+            }
             Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
                 self.send(fd, token, op, Blocking::NoBlock)
             }
@@ -316,7 +345,8 @@ impl<S: System, N: Default> Operations<S, N> {
 
     #[inline]
     fn receive(&mut self, fd: Fd, token: Token) -> Read {
-        match nonblocking::receive(&mut self.system, fd, &self.pool) {
+        let group = self.sockets.at(fd.index()).group;
+        match nonblocking::receive(&mut self.system, fd, &self.pools[group.index()]) {
             Ok(bytes) => Read::Completed(Completion::more(token, Outcome::Received(bytes))),
             Err(ReceiveError::End) => Read::Completed(self.end(fd, token, |_| Outcome::Eof)),
             Err(ReceiveError::Failed(Errno::AGAIN)) => Read::Empty,
@@ -391,7 +421,7 @@ impl<S: System, N: Default> Operations<S, N> {
         let fd = match *op {
             Op::Call(ref call, _) => call.fd()?,
             Op::Accept { listener: fd, .. }
-            | Op::Receive { fd }
+            | Op::Receive { fd, .. }
             | Op::Send { fd, .. }
             | Op::SendFile { fd, .. }
             | Op::Writable { fd }

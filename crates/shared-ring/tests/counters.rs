@@ -13,8 +13,8 @@ use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::{
-    Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, Socket,
-    Submit, Submitted, Token, UringConfig, UringKernel,
+    BufferGroup, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind,
+    Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel,
 };
 use turns::{Batch, TurnInto};
 
@@ -91,7 +91,7 @@ fn engine_counts_its_own_and_its_pollers_calls() {
     let calls = |engine: &Engine<Poll>| engine.counters().system_calls - begin;
 
     // poll and recv.
-    engine.submit(token(OpKind::Receive), Op::Receive { fd }).unwrap();
+    engine.submit(token(OpKind::Receive), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
     one.send(b"1").unwrap();
     let mut batch = Batch::new();
     engine.turn_into(None, &mut batch).unwrap();

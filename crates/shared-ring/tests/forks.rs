@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use number::number;
 use shared_ring::poller::{Poller, Readiness, RtSig};
 use shared_ring::{
-    Completion, Engine, EngineConfig, Errno, FileOp, FileOutcome, Host, Kernel, Mode, Op, OpKind,
-    Outcome, PathAt, PortableKernel, Socket, Submit, SymlinkPolicy, Token, UringConfig,
+    BufferGroup, Completion, Engine, EngineConfig, Errno, FileOp, FileOutcome, Host, Kernel, Mode,
+    Op, OpKind, Outcome, PathAt, PortableKernel, Socket, Submit, SymlinkPolicy, Token, UringConfig,
     UringKernel, poller::Epoll,
 };
 
@@ -52,7 +52,9 @@ fn receiving(kernel: &mut impl Kernel) -> (OwnedFd, UnixStream) {
     let (ours, theirs) = pair();
     let ours = OwnedFd::from(ours);
     let socket = Socket::from(ours.try_clone().unwrap());
-    kernel.submit(RECEIVE, Op::Receive { fd: number(&socket) }).unwrap();
+    kernel
+        .submit(RECEIVE, Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT })
+        .unwrap();
     kernel.turn(Some(Instant::now())).unwrap();
     (ours, theirs)
 }
@@ -112,7 +114,9 @@ fn using_a_ring_in_a_child_affected_the_parent() {
             let (ours, _theirs) = pair();
             let socket = Socket::from(OwnedFd::from(ours));
             let posted = Token::new(OpKind::Receive, 1, 0);
-            kernel.submit(posted, Op::Receive { fd: number(&socket) }).unwrap();
+            kernel
+                .submit(posted, Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT })
+                .unwrap();
             kernel.cancel(RECEIVE);
             let error = kernel.turn(Some(Instant::now())).unwrap_err();
             assert!(error.context.contains("fork"), "{}", error.context);
@@ -177,7 +181,10 @@ fn turn_in_a_child_consumed_the_parents_events() {
         let (ours, _theirs) = pair();
         let socket = Socket::from(OwnedFd::from(ours));
         kernel
-            .submit(Token::new(OpKind::Receive, 1, 0), Op::Receive { fd: number(&socket) })
+            .submit(
+                Token::new(OpKind::Receive, 1, 0),
+                Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT },
+            )
             .unwrap();
         kernel.reap();
         let outcome = kernel.next().map(|completion| completion.outcome);

@@ -5,6 +5,7 @@
 //! the listen backlog.
 
 mod far;
+mod mapped;
 mod number;
 mod turns;
 
@@ -20,13 +21,15 @@ use bytes::Bytes;
 use evring_sim::{CheckedKernel, Machine, SimKernel, SimPoller};
 use far::simulated::SimulatedMachine;
 use far::{Far, LocalMachine, Stream};
+use mapped::{View, mapped};
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Access, Arg, BufferSizes, Call, Completion, Counters, Engine, EngineConfig, Errno, Executor,
-    Fd, File, FileKind, FileOp, FileOutcome, GatherList, Host, Kernel, KernelError, ListenOptions,
-    Mode, Op, OpKind, Outcome, PathAt, Socket, Submit, SubmitError, SubmitErrorKind, Submitted,
-    SymlinkPolicy, Token, UringConfig, UringKernel, Waker, WriteAt,
+    Access, Arg, BufferError, BufferGroup, BufferPool, BufferSizes, Call, Completion, Counters,
+    Engine, EngineConfig, Errno, Executor, Fd, File, FileKind, FileOp, FileOutcome, GatherList,
+    Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, PathAt, Socket, Submit,
+    SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, Waker,
+    WriteAt,
 };
 use turns::{Batch, TurnInto};
 
@@ -120,6 +123,11 @@ on_every_kernel!(cancel_does_not_reach_the_next_operation_of_its_token);
 on_every_kernel!(event_of_a_closed_socket_does_not_reach_the_next);
 on_every_kernel!(connections_share_few_buffers, Capacity { buffers: 2, ..CAPACITY });
 on_every_kernel!(starved_receive_can_be_cancelled, Capacity { buffers: 1, ..CAPACITY });
+on_every_kernel!(messages_lie_in_memory_of_the_caller);
+on_every_kernel!(group_without_a_buffer_does_not_delay_another);
+on_every_kernel!(starved_receive_of_a_group_can_be_cancelled);
+on_every_kernel!(memory_outlives_receives_in_flight_and_messages);
+on_every_kernel!(groups_are_bounded_and_unknown_ones_rejected);
 on_every_kernel!(long_list_arrives_in_order);
 on_every_kernel!(send_to_a_full_socket_can_be_cancelled);
 on_every_kernel!(wait_for_room_ends_when_the_peer_reads);
@@ -181,6 +189,10 @@ unsafe impl<K: Kernel> Submit for Tested<K> {
         self.kernel.cancel(token);
     }
 
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.kernel.add_buffers(buffers)
+    }
+
     fn finish(&mut self) {
         self.kernel.finish();
     }
@@ -227,6 +239,12 @@ impl<K: Kernel> Kernel for Tested<K> {
 
 fn receive(slot: u32) -> Token {
     Token::new(OpKind::Receive, slot, 7)
+}
+
+/// Adds a group of `count` buffers of 100 bytes over a memory map.
+fn add_mapped(kernel: &mut impl Kernel, count: u16) -> (Result<BufferGroup, BufferError>, View) {
+    let (memory, view) = mapped(BufferPool::memory_len(count, 100).unwrap());
+    (kernel.add_buffers(BufferPool::over(memory, count, 100).unwrap()), view)
 }
 
 fn send(slot: u32) -> Token {
@@ -365,7 +383,7 @@ mod cases {
         assert_eq!(kernel.host().peer_addr(&socket), Some(peer.address()));
         let fd = number(&socket);
 
-        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        kernel.submit(receive(0), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
         peer.write_all(b"ping");
         assert_eq!(collect(&mut kernel, &mut batch, receive(0), 4), b"ping");
         kernel.submit(send(0), Op::Send { fd, data: gather(&[b"po", b"ng"]) }).unwrap();
@@ -389,7 +407,7 @@ mod cases {
         let (socket, mut peer) = plain(&mut kernel, far);
         let fd = number(&socket);
         let mut batch = Batch::new();
-        kernel.submit(receive(3), Op::Receive { fd }).unwrap();
+        kernel.submit(receive(3), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
         for round in 0..50u8 {
             peer.write_all(&[round; 100]);
             assert_eq!(collect(&mut kernel, &mut batch, receive(3), 100), [round; 100]);
@@ -405,13 +423,13 @@ mod cases {
         let fd = number(&socket);
         let mut batch = Batch::new();
         for round in 0..100u8 {
-            kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+            kernel.submit(receive(0), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
             if round % 2 == 0 {
                 kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
             }
             cancel(&mut kernel, &mut batch, receive(0));
         }
-        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        kernel.submit(receive(0), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
         peer.write_all(b"x");
         assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"x");
         assert!(batch.is_empty(), "{batch:?}");
@@ -423,7 +441,9 @@ mod cases {
     ) {
         let (first, mut one) = plain(&mut kernel, far);
         let (second, mut two) = plain(&mut kernel, far);
-        kernel.submit(receive(0), Op::Receive { fd: number(&first) }).unwrap();
+        kernel
+            .submit(receive(0), Op::Receive { fd: number(&first), group: BufferGroup::DEFAULT })
+            .unwrap();
         kernel.turn(Some(kernel.now())).unwrap();
         one.finish();
         kernel.turn(Some(later(&kernel))).unwrap();
@@ -435,7 +455,9 @@ mod cases {
             end = kernel.next();
         }
         assert!(end.is_some_and(|end| end.token == receive(0) && end.last));
-        kernel.submit(receive(0), Op::Receive { fd: number(&second) }).unwrap();
+        kernel
+            .submit(receive(0), Op::Receive { fd: number(&second), group: BufferGroup::DEFAULT })
+            .unwrap();
         let mut batch = Batch::new();
         kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
         two.write_all(b"x");
@@ -500,7 +522,12 @@ mod cases {
         let mut batch = Batch::new();
         let mut connections: Vec<_> = (0..10).map(|_| plain(&mut kernel, far)).collect();
         for (slot, (socket, _)) in connections.iter().enumerate() {
-            kernel.submit(receive(slot as u32), Op::Receive { fd: number(socket) }).unwrap();
+            kernel
+                .submit(
+                    receive(slot as u32),
+                    Op::Receive { fd: number(socket), group: BufferGroup::DEFAULT },
+                )
+                .unwrap();
         }
         // 2 buffers of 512 bytes for 10 times 5,000 bytes, which arrive at once.
         for (slot, (_, peer)) in connections.iter_mut().enumerate() {
@@ -525,18 +552,159 @@ mod cases {
         let mut batch = Batch::new();
         let (first, mut one) = plain(&mut kernel, far);
         let (second, mut two) = plain(&mut kernel, far);
-        kernel.submit(receive(0), Op::Receive { fd: number(&first) }).unwrap();
+        kernel
+            .submit(receive(0), Op::Receive { fd: number(&first), group: BufferGroup::DEFAULT })
+            .unwrap();
         one.write_all(b"x");
         let held = next(&mut kernel, &mut batch, receive(0));
-        kernel.submit(receive(1), Op::Receive { fd: number(&second) }).unwrap();
+        kernel
+            .submit(receive(1), Op::Receive { fd: number(&second), group: BufferGroup::DEFAULT })
+            .unwrap();
         two.write_all(b"y");
         while kernel.counters().buffer_shortages == 0 {
             soon(&mut kernel, &mut batch);
         }
         cancel(&mut kernel, &mut batch, receive(1));
         drop(held);
-        kernel.submit(receive(1), Op::Receive { fd: number(&second) }).unwrap();
+        kernel
+            .submit(receive(1), Op::Receive { fd: number(&second), group: BufferGroup::DEFAULT })
+            .unwrap();
         assert_eq!(collect(&mut kernel, &mut batch, receive(1), 1), b"y");
+    }
+
+    pub(super) fn messages_lie_in_memory_of_the_caller(mut kernel: impl Kernel, far: &impl Far) {
+        let (group, view) = add_mapped(&mut kernel, 2);
+        let group = group.unwrap();
+        let (other_group, other_view) = add_mapped(&mut kernel, 2);
+        let other_group = other_group.unwrap();
+        let groups = [(group, Some(view)), (other_group, Some(other_view))];
+        let groups = groups.into_iter().chain([(BufferGroup::DEFAULT, None)]);
+        let mut batch = Batch::new();
+        for (slot, (group, view)) in groups.enumerate() {
+            let slot = slot as u32;
+            let (socket, mut peer) = plain(&mut kernel, far);
+            let receives = Op::Receive { fd: number(&socket), group };
+            kernel.submit(receive(slot), receives).unwrap();
+            for round in 0..20u8 {
+                peer.write_all(&[round; 150]);
+                let mut n = 0;
+                while n < 150 {
+                    let received = next(&mut kernel, &mut batch, receive(slot)).outcome;
+                    let Outcome::Received(mut bytes) = received else { panic!("{received:?}") };
+                    assert!(*bytes == vec![round; bytes.len()]);
+                    n += bytes.len();
+                    let place = bytes.place().unwrap();
+                    assert_eq!(place.group, group);
+                    let Some(view) = &view else { continue };
+                    assert_eq!(view.read(place.offset, bytes.len()), *bytes);
+                    // What the program changes in place is in the map, too.
+                    bytes[0] = 99;
+                    assert_eq!(view.read(place.offset, 1), [99]);
+                    bytes.advance(1);
+                    assert_eq!(bytes.place().unwrap().offset, place.offset + 1);
+                }
+            }
+            cancel(&mut kernel, &mut batch, receive(slot));
+            close(&mut kernel, socket);
+        }
+    }
+
+    pub(super) fn group_without_a_buffer_does_not_delay_another(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let (group, _view) = add_mapped(&mut kernel, 1);
+        let group = group.unwrap();
+        let mut batch = Batch::new();
+        let (first, mut one) = plain(&mut kernel, far);
+        let (second, mut two) = plain(&mut kernel, far);
+        kernel.submit(receive(0), Op::Receive { fd: number(&first), group }).unwrap();
+        one.write_all(b"x");
+        let held = next(&mut kernel, &mut batch, receive(0));
+        one.write_all(b"y");
+        while kernel.counters().buffer_shortages == 0 {
+            soon(&mut kernel, &mut batch);
+        }
+        let receives = Op::Receive { fd: number(&second), group: BufferGroup::DEFAULT };
+        kernel.submit(receive(1), receives).unwrap();
+        for _ in 0..20 {
+            two.write_all(b"z");
+            assert_eq!(collect(&mut kernel, &mut batch, receive(1), 1), b"z");
+        }
+        assert!(batch.is_empty(), "the full group has no buffer: {batch:?}");
+        drop(held);
+        assert_eq!(collect(&mut kernel, &mut batch, receive(0), 1), b"y");
+    }
+
+    pub(super) fn starved_receive_of_a_group_can_be_cancelled(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let (group, _view) = add_mapped(&mut kernel, 1);
+        let group = group.unwrap();
+        let mut batch = Batch::new();
+        let (first, mut one) = plain(&mut kernel, far);
+        let (second, mut two) = plain(&mut kernel, far);
+        kernel.submit(receive(0), Op::Receive { fd: number(&first), group }).unwrap();
+        one.write_all(b"x");
+        let held = next(&mut kernel, &mut batch, receive(0));
+        kernel.submit(receive(1), Op::Receive { fd: number(&second), group }).unwrap();
+        two.write_all(b"y");
+        while kernel.counters().buffer_shortages == 0 {
+            soon(&mut kernel, &mut batch);
+        }
+        cancel(&mut kernel, &mut batch, receive(1));
+        drop(held);
+        kernel.submit(receive(1), Op::Receive { fd: number(&second), group }).unwrap();
+        assert_eq!(collect(&mut kernel, &mut batch, receive(1), 1), b"y");
+    }
+
+    pub(super) fn memory_outlives_receives_in_flight_and_messages(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let (group, view) = add_mapped(&mut kernel, 4);
+        let group = group.unwrap();
+        let mut batch = Batch::new();
+        let (first, mut one) = plain(&mut kernel, far);
+        let (second, _two) = plain(&mut kernel, far);
+        kernel.submit(receive(0), Op::Receive { fd: number(&first), group }).unwrap();
+        kernel.submit(receive(1), Op::Receive { fd: number(&second), group }).unwrap();
+        one.write_all(b"x");
+        let received = next(&mut kernel, &mut batch, receive(0)).outcome;
+        let Outcome::Received(bytes) = received else { panic!("{received:?}") };
+        // Bytes that no completion was taken for.
+        one.write_all(b"more");
+        kernel.turn(Some(kernel.now())).unwrap();
+        drop((kernel, batch));
+        assert!(!view.is_unmapped(), "a message is in the map");
+        let place = bytes.place().unwrap();
+        assert_eq!((&*bytes, view.read(place.offset, 1)), (&b"x"[..], b"x".to_vec()));
+        drop(bytes);
+        assert!(view.is_unmapped(), "nothing uses the map");
+    }
+
+    pub(super) fn groups_are_bounded_and_unknown_ones_rejected(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let config = EngineConfig::new(1, 1, 1);
+        let mut other = Engine::new(Poll::default(), &config).unwrap();
+        let (unknown, _view) = add_mapped(&mut other, 1);
+        let group = unknown.unwrap();
+        let (socket, mut peer) = plain(&mut kernel, far);
+        let receives = Op::Receive { fd: number(&socket), group };
+        let error = kernel.submit(receive(0), receives).unwrap_err();
+        assert_eq!(error.kind, SubmitErrorKind::UnknownGroup);
+        let added = (1..BufferGroup::MAX).map(|_| add_mapped(&mut kernel, 1).0.unwrap());
+        assert_eq!(added.last().unwrap().index(), BufferGroup::MAX - 1);
+        let (refused, view) = add_mapped(&mut kernel, 1);
+        assert_eq!(refused, Err(BufferError::TooMany));
+        assert!(view.is_unmapped(), "a group that was refused keeps no memory");
+        // The name is known now.
+        kernel.submit(receive(0), error.op).unwrap();
+        peer.write_all(b"x");
+        assert_eq!(collect(&mut kernel, &mut Batch::new(), receive(0), 1), b"x");
     }
 
     pub(super) fn long_list_arrives_in_order(mut kernel: impl Kernel, far: &impl Far) {
@@ -980,7 +1148,9 @@ mod cases {
 
     pub(super) fn call_beyond_the_table_is_handed_back(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, _peer) = plain(&mut kernel, far);
-        kernel.submit(receive(0), Op::Receive { fd: number(&socket) }).unwrap();
+        kernel
+            .submit(receive(0), Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT })
+            .unwrap();
         let random = || Op::Call(Box::new(Call::random(8)), Executor::Thread);
         let error = kernel.submit(CALL, random()).unwrap_err();
         assert_eq!(error.kind, SubmitErrorKind::Full);
@@ -1095,7 +1265,12 @@ mod cases {
     ) {
         let mut connections = [0, 1].map(|slot| {
             let (socket, peer) = plain(&mut kernel, far);
-            kernel.submit(receive(slot), Op::Receive { fd: number(&socket) }).unwrap();
+            kernel
+                .submit(
+                    receive(slot),
+                    Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT },
+                )
+                .unwrap();
             (socket, peer)
         });
         soon(&mut kernel, &mut Batch::new());
@@ -1139,23 +1314,26 @@ mod cases {
     pub(super) fn full_table_rejects_operations(mut kernel: impl Kernel, far: &impl Far) {
         let connections: Vec<_> = (0..3).map(|_| plain(&mut kernel, far)).collect();
         let [fd, other, third] = [0, 1, 2].map(|i| number(&connections[i].0));
-        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
-        kernel.submit(receive(1), Op::Receive { fd: other }).unwrap();
-        let error = kernel.submit(receive(2), Op::Receive { fd: third }).unwrap_err();
+        kernel.submit(receive(0), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
+        kernel.submit(receive(1), Op::Receive { fd: other, group: BufferGroup::DEFAULT }).unwrap();
+        let error = kernel
+            .submit(receive(2), Op::Receive { fd: third, group: BufferGroup::DEFAULT })
+            .unwrap_err();
         assert_eq!(error.kind, SubmitErrorKind::Full);
-        assert!(matches!(error.op, Op::Receive { fd } if fd == third));
+        assert!(matches!(error.op, Op::Receive { fd, .. } if fd == third));
         // A cancellation needs no entry in the table.
         cancel(&mut kernel, &mut Batch::new(), receive(0));
-        kernel.submit(receive(2), Op::Receive { fd: third }).unwrap();
+        kernel.submit(receive(2), Op::Receive { fd: third, group: BufferGroup::DEFAULT }).unwrap();
     }
 
     pub(super) fn token_in_use_is_rejected(mut kernel: impl Kernel, far: &impl Far) {
         let (socket, _peer) = plain(&mut kernel, far);
         let fd = number(&socket);
         let successor = Token::new(OpKind::Receive, 0, 8);
-        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        kernel.submit(receive(0), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
         for token in [receive(0), successor] {
-            let error = kernel.submit(token, Op::Receive { fd }).unwrap_err();
+            let error =
+                kernel.submit(token, Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap_err();
             assert_eq!(error.kind, SubmitErrorKind::TokenInUse);
         }
         kernel.cancel(successor);
@@ -1192,7 +1370,12 @@ mod cases {
         // No turn between these.
         for (slot, (socket, _)) in connections.iter().enumerate() {
             let slot = slot as u32;
-            kernel.submit(receive(slot), Op::Receive { fd: number(socket) }).unwrap();
+            kernel
+                .submit(
+                    receive(slot),
+                    Op::Receive { fd: number(socket), group: BufferGroup::DEFAULT },
+                )
+                .unwrap();
             let data = gather(&[b"hello"]);
             kernel.submit(send(slot), Op::Send { fd: number(socket), data }).unwrap();
         }
@@ -1218,7 +1401,7 @@ mod cases {
         kernel.submit(ACCEPT, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
         let (socket, mut peer) = connection(&mut kernel, far, SMALL);
         let fd = number(&socket);
-        kernel.submit(receive(0), Op::Receive { fd }).unwrap();
+        kernel.submit(receive(0), Op::Receive { fd, group: BufferGroup::DEFAULT }).unwrap();
         let shared = Bytes::from(vec![0u8; 8 << 20]);
         let mut list = Box::<GatherList>::default();
         list.shared(shared.clone());

@@ -14,8 +14,8 @@ use held::held;
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
-    Engine, EngineConfig, File, FileOp, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome,
-    PathAt, Socket, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
+    BufferGroup, Engine, EngineConfig, File, FileOp, GatherList, Host, Kernel, Linux, Mode, Op,
+    OpKind, Outcome, PathAt, Socket, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
@@ -41,7 +41,9 @@ fn drop_with_operations_in_flight(mut kernel: impl Kernel) {
     let (other, _peer) = full();
     let token = |kind, slot| Token::new(kind, slot, 0);
 
-    kernel.submit(token(OpKind::Receive, 0), Op::Receive { fd }).unwrap();
+    kernel
+        .submit(token(OpKind::Receive, 0), Op::Receive { fd, group: BufferGroup::DEFAULT })
+        .unwrap();
     let mut data = Box::<GatherList>::default();
     data.copy(&[1; 10_000]);
     let sent = kernel.submit(token(OpKind::Send, 0), Op::Send { fd, data }).unwrap();

@@ -6,7 +6,8 @@ use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use number::number;
 use shared_ring::author::Feature;
 use shared_ring::{
-    Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError, Submit, Token, UringConfig,
+    BufferGroup, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError, Submit, Token,
+    UringConfig,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
@@ -80,7 +81,9 @@ fn without_multishot_accepts_and_receives_are_single_shot() {
                 }
             };
             let receive = Token::new(OpKind::Receive, slot, 0);
-            kernel.submit(receive, Op::Receive { fd: number(&socket) }).unwrap();
+            kernel
+                .submit(receive, Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT })
+                .unwrap();
             let mut received = Vec::new();
             for text in [b"one", b"two"] {
                 manual_peer.with(|net| net.send(&conn, text));

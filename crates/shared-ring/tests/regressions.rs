@@ -17,9 +17,10 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
 use shared_ring::{
-    Access, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp, FileOutcome,
-    GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt, PortableKernel, Socket,
-    Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, WriteAt,
+    Access, BufferGroup, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp,
+    FileOutcome, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt,
+    PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
+    WriteAt,
 };
 use turns::{Batch, TurnInto};
 
@@ -39,7 +40,7 @@ fn wake_ends_a_wait(name: &str, mut kernel: impl Kernel) {
             let socket = UnixDatagram::unbound().unwrap();
             socket.set_nonblocking(true).unwrap();
             let socket = Socket::from(OwnedFd::from(socket));
-            let receive = Op::Receive { fd: number(&socket) };
+            let receive = Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT };
             kernel.submit(Token::new(OpKind::Receive, slot, 0), receive).unwrap();
             socket
         })
@@ -340,7 +341,9 @@ fn closed_socket_left_its_read_to_another() {
         near.set_nonblocking(true).unwrap();
         far.write_all(&[7; 1_000]).unwrap();
         let socket = Socket::from(OwnedFd::from(near));
-        engine.submit(receive(slot), Op::Receive { fd: number(&socket) }).unwrap();
+        engine
+            .submit(receive(slot), Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT })
+            .unwrap();
         (socket, far)
     });
     let mut batch = Batch::new();

@@ -1,8 +1,8 @@
 //! Connections: establishes them, receives, sends and closes.
 
 use shared_ring::{
-    BufferSizes, Completion, Errno, GatherList, Host, Kernel, Op, OpKind, Outcome, RxBuf,
-    Submitted, Token,
+    BufferGroup, BufferSizes, Completion, Errno, GatherList, Host, Kernel, Op, OpKind, Outcome,
+    RxBuf, Submitted, Token,
 };
 
 use super::{CLOSE_DEADLINE, Generator, cleared, connection_token, error_of, is_obsolete};
@@ -87,7 +87,10 @@ impl<K: Kernel> Generator<'_, K> {
         self.refused_since = None;
         self.refusals = 0;
         self.has_connected = true;
-        self.post(connection_token(&self.connections, OpKind::Receive, slot), Op::Receive { fd });
+        self.post(
+            connection_token(&self.connections, OpKind::Receive, slot),
+            Op::Receive { fd, group: BufferGroup::DEFAULT },
+        );
         match role {
             Role::Session => {
                 self.continue_session(slot);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use shared_ring::{Kernel, Op, OpKind, RxBuf};
+use shared_ring::{BufferGroup, Kernel, Op, OpKind, RxBuf};
 
 use super::{Generator, RETRY_DELAY, Timer, connection_token};
 use crate::connection::{Phase, Role};
@@ -37,7 +37,7 @@ impl<K: Kernel> Generator<'_, K> {
             connection.thinking = false;
             connection.receiving = true;
             let token = connection_token(&self.connections, OpKind::Receive, slot);
-            return self.post(token, Op::Receive { fd });
+            return self.post(token, Op::Receive { fd, group: BufferGroup::DEFAULT });
         }
         let bytes = match connection.role {
             Role::SlowReader => spec.last.clone(),

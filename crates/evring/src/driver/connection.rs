@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use bitflags::bitflags;
-use shared_ring::{Fd, File, GatherList, Socket};
+use shared_ring::{BufferGroup, Fd, File, GatherList, Socket};
 
 use super::shares::Source;
 use crate::{Close, CloseReason, ConnId, HIGH_WATER, Tail};
@@ -61,6 +61,8 @@ bitflags! {
         /// Once the application has received all bytes, it is asked whether the connection may close: the
         /// server stops, or a new connection needs the room.
         const QUIESCING = 1 << 14;
+        /// A receive has begun, so the buffer group is fixed.
+        const GROUP_FIXED = 1 << 15;
     }
 }
 
@@ -200,6 +202,8 @@ pub(crate) struct Connection {
     pub(crate) socket: Option<Socket>,
     /// The source address in whose share the connection counts.
     pub(crate) from: Option<Source>,
+    /// The group of its receive buffers.
+    pub(crate) group: BufferGroup,
     pub(crate) phase: Phase,
     pub(crate) flags: ConnFlags,
     /// The requested close.
@@ -227,6 +231,7 @@ impl Default for Connection {
             generation: 0,
             socket: None,
             from: None,
+            group: BufferGroup::DEFAULT,
             phase: Phase::Vacant,
             flags: ConnFlags::empty(),
             close: None,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use shared_ring::__private::Table;
 use shared_ring::{
-    Access, Errno, File, FileOutcome, GatherList, Host, Op, OpKind, Outcome, PathAt, Socket,
-    Submit, SubmitError, Submitted, Token,
+    Access, BufferError, BufferGroup, BufferPool, Errno, File, FileOutcome, GatherList, Host, Op,
+    OpKind, Outcome, PathAt, Socket, Submit, SubmitError, Submitted, Token,
 };
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
@@ -32,6 +32,8 @@ pub(crate) struct Io<K: Submit> {
     /// Number of connections in use.
     pub(crate) open: u32,
     pub(crate) listeners: Vec<ListenerState>,
+    /// The newest buffer group.
+    last_group: BufferGroup,
     pub(crate) wheel: Timers,
     roots: Vec<File>,
     /// Number of bytes of all writes to files that are in flight or wait.
@@ -166,6 +168,7 @@ impl<K: Submit> Io<K> {
             vacant: Vec::new(),
             open: 0,
             listeners,
+            last_group: BufferGroup::DEFAULT,
             wheel: Timers::new(now, config.max_timers),
             roots,
             write_bytes: 0,
@@ -505,6 +508,25 @@ impl<K: Submit> Io<K> {
     }
 }
 
+impl<K: Submit> Io<K> {
+    fn check_group(&self, group: BufferGroup) -> Result<(), BufferError> {
+        let exists = group.index() <= self.last_group.index();
+        exists.then_some(()).ok_or(BufferError::Unknown(group))
+    }
+
+    /// Chooses the buffer group of the connections that a listener accepts.
+    pub(crate) fn set_listener_group(
+        &mut self,
+        at: Listener,
+        group: BufferGroup,
+    ) -> Result<(), BufferError> {
+        self.check_group(group)?;
+        let listener = self.listeners.get_mut(usize::from(at.0)).ok_or(BufferError::Absent)?;
+        listener.group = group;
+        Ok(())
+    }
+}
+
 impl<K: Submit> Commands for Io<K> {
     fn now(&self) -> Instant {
         self.kernel.now()
@@ -679,6 +701,21 @@ impl<K: Submit> Commands for Io<K> {
         let connection =
             self.connections.get(id.slot() as usize).filter(|connection| connection.is(id))?;
         self.kernel.host().peer_addr(connection.socket.as_ref()?)
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.last_group = self.kernel.add_buffers(buffers)?;
+        Ok(self.last_group)
+    }
+
+    fn set_receive_group(&mut self, id: ConnId, group: BufferGroup) -> Result<(), BufferError> {
+        self.check_group(group)?;
+        let connection = self.alive(id).ok_or(BufferError::Absent)?;
+        if connection.has(ConnFlags::GROUP_FIXED) {
+            return Err(BufferError::TooLate);
+        }
+        connection.group = group;
+        Ok(())
     }
 
     fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {

@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use shared_ring::{Fd, Host, Op, OpKind, Socket, Submit, Token};
+use shared_ring::{BufferGroup, Fd, Host, Op, OpKind, Socket, Submit, Token};
 
 use super::close::close;
 use crate::AcceptPolicy;
@@ -12,6 +12,8 @@ use crate::AcceptPolicy;
 #[derive(Debug)]
 pub(crate) struct ListenerState {
     index: u32,
+    /// Buffer group of the connections.
+    pub(crate) group: BufferGroup,
     /// `None` once its close has started.
     socket: Option<Socket>,
     /// The application has stopped accepting.
@@ -38,6 +40,7 @@ impl ListenerState {
     pub(crate) fn new(index: u32, socket: Socket, length: u32) -> Self {
         ListenerState {
             index,
+            group: BufferGroup::DEFAULT,
             socket: Some(socket),
             off: false,
             per_turn: None,

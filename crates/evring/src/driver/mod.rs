@@ -165,10 +165,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     fn admit(&mut self, listener: Listener, socket: Socket, from: Option<Source>) {
+        let group = self.io.listeners[usize::from(listener.0)].group;
         let slot = self.io.allocate_slot(Phase::Open);
         let connection = self.io.connection(slot);
         connection.socket = Some(socket);
         connection.from = from;
+        connection.group = group;
         connection.flags |= ConnFlags::UNSERVED;
         self.io.load.admitted();
         self.io.stats.accepted += 1;

@@ -152,9 +152,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
             _ => false,
         };
         let (true, Some(fd)) = (wanted, connection.fd()) else { return };
-        connection.flags |= ConnFlags::RECEIVING;
+        connection.flags |= ConnFlags::RECEIVING | ConnFlags::GROUP_FIXED;
+        let group = connection.group;
         let token = self.io.token(OpKind::Receive, slot);
-        if self.io.kernel.submit(token, Op::Receive { fd }).is_err() {
+        if self.io.kernel.submit(token, Op::Receive { fd, group }).is_err() {
             self.io.connection(slot).flags -= ConnFlags::RECEIVING;
             self.end(slot, CloseReason::Failed(Errno::NOBUFS.into()));
         }

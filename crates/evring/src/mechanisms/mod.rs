@@ -30,13 +30,13 @@ use std::net::SocketAddr;
 #[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
 use send_core::kernel::{Delivery, SendKernel};
 use shared_ring::poller::Poller;
-use shared_ring::{Engine, KernelError};
+use shared_ring::{BufferError, BufferGroup, BufferPool, Engine, KernelError};
 #[cfg(feature = "io-uring")]
 use shared_ring::{Mode, UringKernel};
 
 use crate::{
-    Application, Config, Family, MechanismLoop, Multiplexer, RemoteHandle, StartError, Stats,
-    Unavailable,
+    Application, Config, Family, Listener, MechanismLoop, Multiplexer, RemoteHandle, StartError,
+    Stats, Unavailable,
 };
 
 /// The mechanisms that [`auto`] prefers, best first.
@@ -171,6 +171,36 @@ macro_rules! mechanisms {
                     $(
                         #[cfg(feature = $feature)]
                         AnyMechanism::$name(mechanism) => mechanism.remote(),
+                    )*
+                }
+            }
+
+            /// See [`Multiplexer::add_buffers`].
+            ///
+            /// # Errors
+            /// Those of [`Multiplexer::add_buffers`].
+            pub fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+                match self {
+                    $(
+                        #[cfg(feature = $feature)]
+                        AnyMechanism::$name(mechanism) => mechanism.add_buffers(buffers),
+                    )*
+                }
+            }
+
+            /// See [`Multiplexer::set_listener_group`].
+            ///
+            /// # Errors
+            /// Those of [`Multiplexer::set_listener_group`].
+            pub fn set_listener_group(
+                &mut self,
+                at: Listener,
+                group: BufferGroup,
+            ) -> Result<(), BufferError> {
+                match self {
+                    $(
+                        #[cfg(feature = $feature)]
+                        AnyMechanism::$name(mechanism) => mechanism.set_listener_group(at, group),
                     )*
                 }
             }

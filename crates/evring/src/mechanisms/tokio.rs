@@ -19,8 +19,8 @@ use std::time::Instant;
 
 use shared_ring::author::{FileJobOutcome, Job, JobOutcome, Need, Operations, Read, SocketState};
 use shared_ring::{
-    BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Host, Linux, Op, OpKind, Outcome,
-    Socket, Submit, SubmitError, Submitted, Token, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Host,
+    Linux, Op, OpKind, Outcome, Socket, Submit, SubmitError, Submitted, Token, Waker,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -29,8 +29,8 @@ use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
 use crate::driver::{Driver, Io, open_listeners, open_roots};
 use crate::{
-    Application, Commands, Config, Family, KernelError, Multiplexer, RemoteHandle, StartError,
-    Stats, Unavailable,
+    Application, Commands, Config, Family, KernelError, Listener, Multiplexer, RemoteHandle,
+    StartError, Stats, Unavailable,
 };
 
 /// A task per connection on tokio's current-thread runtime.
@@ -94,6 +94,14 @@ impl Multiplexer for Tokio {
         self.remote.clone()
     }
 
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        self.io.add_buffers(buffers)
+    }
+
+    fn set_listener_group(&mut self, at: Listener, group: BufferGroup) -> Result<(), BufferError> {
+        self.io.set_listener_group(at, group)
+    }
+
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
         let driver = RefCell::new(Driver::new(app, self.io, self.remote));
         let (changed, panic) = (Notify::new(), Cell::new(None));
@@ -121,8 +129,8 @@ struct TokioSubmit {
     done: VecDeque<Completion>,
     spawn_requests: Vec<SpawnRequest>,
     jobs: Jobs,
-    /// Sockets whose tasks wait for a receive buffer, in order.
-    starved: VecDeque<Fd>,
+    /// For each buffer group, the sockets whose tasks wait for a buffer, in order.
+    starved: Vec<VecDeque<Fd>>,
     waker: Waker,
     now: Instant,
 }
@@ -191,7 +199,7 @@ impl TokioSubmit {
             done: VecDeque::new(),
             spawn_requests: Vec::new(),
             jobs: Jobs::default(),
-            starved: VecDeque::new(),
+            starved: vec![VecDeque::new()],
             waker: Waker::new().map_err(system_error)?,
             now: Instant::now(),
         })
@@ -253,15 +261,16 @@ impl TokioSubmit {
             Read::Completed(completion) => {
                 // A receive that fills less than its buffer has emptied the socket.
                 let may_have_more = match &completion.outcome {
-                    Outcome::Received(bytes) => bytes.len() == self.operations.pool.size(),
+                    Outcome::Received(bytes) => bytes.fills_buffer(),
                     _ => true,
                 };
                 ReadAttempt::Done(completion, may_have_more)
             }
             Read::Empty => ReadAttempt::Empty,
             Read::NoBuffer => {
-                if !mem::replace(&mut self.socket(fd).notes.is_starved, true) {
-                    self.starved.push_back(fd);
+                let socket = self.operations.socket(fd);
+                if !mem::replace(&mut socket.notes.is_starved, true) {
+                    self.starved[socket.group.index()].push_back(fd);
                 }
                 ReadAttempt::NoBuffer
             }
@@ -269,17 +278,19 @@ impl TokioSubmit {
         }
     }
 
-    /// Wakes as many of the tasks that wait for a buffer as there are free buffers. Called after each step,
-    /// because only steps give buffers back; so it does no harm if a task that was woken needs none.
+    /// Wakes as many of the tasks that wait for a buffer as their group has free buffers. Called after each
+    /// step, because only steps give buffers back; so it does no harm if a task that was woken needs none.
     fn wake_starved(&mut self) {
-        let pool = &self.operations.pool;
-        let free = pool.count() - pool.lent();
-        for _ in 0..self.starved.len().min(free.into()) {
-            let Some(fd) = self.starved.pop_front() else { break };
-            let notes = &mut self.socket(fd).notes;
-            notes.is_starved = false;
-            if let Some(task) = &notes.task {
-                task.wake_by_ref();
+        for starved in &mut self.starved {
+            let Some(first) = starved.front() else { continue };
+            let group = self.operations.socket(*first).group;
+            let available = usize::from(self.operations.buffers(group).available());
+            for fd in starved.drain(..available.min(starved.len())) {
+                let notes = &mut self.operations.socket(fd).notes;
+                notes.is_starved = false;
+                if let Some(task) = &notes.task {
+                    task.wake_by_ref();
+                }
             }
         }
     }
@@ -331,6 +342,12 @@ unsafe impl Submit for TokioSubmit {
         self.done.extend(cancelled);
     }
 
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        let group = self.operations.add_buffers(buffers)?;
+        self.starved.push(VecDeque::new());
+        Ok(group)
+    }
+
     /// The kernel has nothing in flight; sockets that tasks were to close are still open.
     fn finish(&mut self) {
         let closing = self.operations.notes().filter_map(|notes| notes.closing.take());
@@ -372,10 +389,10 @@ unsafe impl Submit for TokioSubmit {
 impl TokioSubmit {
     /// Closes a socket whose task has ended, or that never had one.
     fn close(&mut self, fd: Fd) {
-        let notes = &mut self.socket(fd).notes;
+        let SocketState { notes, group, .. } = self.operations.socket(fd);
         let Some((token, socket)) = notes.closing.take() else { return };
         if notes.is_starved {
-            self.starved.retain(|starved| *starved != fd);
+            self.starved[group.index()].retain(|starved| *starved != fd);
         }
         self.operations.close(socket);
         self.complete(token, Outcome::Closed);
@@ -658,9 +675,13 @@ mod tests {
             socket.peek(&mut [0]).unwrap();
             // SAFETY: the socket is open until the test ends.
             let fd = unsafe { Fd::lent(socket.as_fd()) };
-            nonblocking::receive(&mut Linux::default(), fd, &server.io.kernel.operations.pool)
-                .ok()
-                .unwrap()
+            nonblocking::receive(
+                &mut Linux::default(),
+                fd,
+                server.io.kernel.operations.buffers(BufferGroup::DEFAULT),
+            )
+            .ok()
+            .unwrap()
         });
         let buffers = buffers.collect();
         let (at, remote) = (server.addresses()[0], server.remote());

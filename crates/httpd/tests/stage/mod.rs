@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use evring_httpd::evring::{
-    AcceptPolicy, Access, Application, Chunk, Close, Commands, ConnId, Cx, File, FileKind, FileOp,
-    FileOutcome, HIGH_WATER, LOW_WATER, Lateness, Listener, Listing, MAX_READ_BYTES, Metadata,
-    NoTimer, Others, Root, Rx, RxBuf, Stats,
+    AcceptPolicy, Access, Application, BufferError, BufferGroup, BufferPool, Chunk, Close,
+    Commands, ConnId, Cx, File, FileKind, FileOp, FileOutcome, HIGH_WATER, LOW_WATER, Lateness,
+    Listener, Listing, MAX_READ_BYTES, Metadata, NoTimer, Others, Root, Rx, RxBuf, Stats,
 };
 use evring_httpd::{Site, State};
 
@@ -397,6 +397,14 @@ impl Commands for Io {
 
     fn stats(&self) -> Stats {
         Stats::default()
+    }
+
+    fn add_buffers(&mut self, _: BufferPool) -> Result<BufferGroup, BufferError> {
+        unreachable!("the server adds no receive buffers")
+    }
+
+    fn set_receive_group(&mut self, _: ConnId, _: BufferGroup) -> Result<(), BufferError> {
+        unreachable!("the server chooses no receive buffers")
     }
 
     fn is_stopping(&self) -> bool {

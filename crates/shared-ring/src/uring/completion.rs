@@ -9,8 +9,8 @@ use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::nonblocking::{Blocking, is_aborted_accept, is_fd_limit};
 use crate::{
-    Completion, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op, OpKind, Outcome, RxBuf,
-    Socket, Submit, Submitted, System, Token, WriteAt,
+    BufferGroup, Completion, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op, OpKind, Outcome,
+    RxBuf, Socket, Submit, Submitted, System, Token, WriteAt,
 };
 
 impl<R: Ring> UringKernel<R> {
@@ -98,7 +98,7 @@ impl<R: Ring> UringKernel<R> {
                 self.rearm(token)
             }
             Op::Accept { .. } => self.accepted(token, result, more),
-            Op::Receive { .. } => self.received(token, result, cqe.flags),
+            Op::Receive { group, .. } => self.received(token, group, result, cqe.flags),
             Op::SendFile { .. } => self.resume_file_send(token, result),
             Op::File(FileOp::Read(_, ref range)) => {
                 let len = file_op::len(range);
@@ -188,6 +188,7 @@ impl<R: Ring> UringKernel<R> {
     fn received(
         &mut self,
         token: Token,
+        group: BufferGroup,
         result: Result<u32, Errno>,
         flags: u32,
     ) -> Option<Completion> {
@@ -195,7 +196,7 @@ impl<R: Ring> UringKernel<R> {
         let bytes = match (result, buffer) {
             (Ok(n), Some(id)) => {
                 // SAFETY: this completion reports the buffer, and is used once.
-                Some(unsafe { self.owned.provided.filled(id, n as usize) })
+                Some(unsafe { self.owned.groups[group.index()].filled(id, n as usize) })
             }
             _ => None,
         };
@@ -211,7 +212,7 @@ impl<R: Ring> UringKernel<R> {
                 }
                 Some(Completion::more(token, Outcome::Received(bytes)))
             }
-            (Err(Errno::NOBUFS), _) => self.wait_for_buffer(token),
+            (Err(Errno::NOBUFS), _) => self.wait_for_buffer(token, group),
             (Err(errno), _) => Some(self.fail(token, errno)),
             (Ok(_), None) => {
                 debug_assert!(false, "a receive without a buffer");
@@ -221,14 +222,14 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// Makes a receive wait for a free buffer.
-    fn wait_for_buffer(&mut self, token: Token) -> Option<Completion> {
+    fn wait_for_buffer(&mut self, token: Token, group: BufferGroup) -> Option<Completion> {
         self.counters.buffer_shortages += 1;
         let state = &mut self.owned.inflight.get(token)?.state;
         if state.cancelled {
             return self.end_if_idle(token);
         }
         state.queued += 1;
-        self.starved.push_back(token);
+        self.owned.groups[group.index()].starved.push_back(token);
         None
     }
 

@@ -27,11 +27,11 @@ use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{self, Blocking, FileRange, SendFileError};
 use crate::process::error_in_child;
 use crate::{
-    Batch, BufferPool, Call, CallJob, Completion, Counters, Executor, FileOp, Host, Job,
-    JobOutcome, Kernel, KernelError, Linux, Offload, Op, OpKind, Outcome, Submit, SubmitError,
-    SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker,
+    Batch, BufferError, BufferGroup, BufferPool, Call, CallJob, Completion, Counters, Executor,
+    FileOp, Host, Job, JobOutcome, Kernel, KernelError, Linux, Offload, Op, OpKind, Outcome,
+    Submit, SubmitError, SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker,
 };
-use provided::{BufferRing, GROUP};
+use provided::BufferRing;
 use sqe::{Memory, OpState};
 
 /// When the kernel runs deferred work, which makes completions land.
@@ -97,8 +97,6 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     owned: ManuallyDrop<Owned>,
     /// Operations whose submission found the queue full, or waits for the next turn.
     unsubmitted: VecDeque<Token>,
-    /// Receives that wait for a buffer.
-    starved: VecDeque<Token>,
     /// Cancellations not submitted yet.
     cancels: VecDeque<Token>,
     /// Completions of this turn that did not come from the ring.
@@ -126,9 +124,38 @@ pub struct UringKernel<R: Ring = LinuxRing> {
 /// Memory that the kernel may write to while operations are in flight.
 struct Owned {
     inflight: InFlightTable<OpState>,
-    provided: BufferRing,
+    /// The receive buffers of each group.
+    groups: Vec<BufferRing>,
     /// Destination of reads of the waker's counter.
     wake: Box<u64>,
+}
+
+impl Owned {
+    /// Removes an operation from those that wait for a buffer. Returns false if it does not wait.
+    fn remove_starved(&mut self, token: Token) -> bool {
+        let Some(Entry { op: Op::Receive { group, .. }, .. }) = self.inflight.get(token) else {
+            return false;
+        };
+        let starved = &mut self.groups[group.index()].starved;
+        let at = starved.iter().position(|waiting| *waiting == token);
+        at.and_then(|at| starved.remove(at)).is_some()
+    }
+}
+
+/// Registers a buffer ring and passes its buffers to the kernel.
+///
+/// # Safety
+/// The returned buffer ring and its buffers stay allocated until the ring is closed or the group is
+/// unregistered.
+unsafe fn register<R: Ring>(
+    ring: &mut R,
+    mut provided: BufferRing,
+    group: BufferGroup,
+) -> io::Result<BufferRing> {
+    // SAFETY: by the caller's promise.
+    unsafe { ring.register_buffers(provided.address(), provided.count(), group.0) }?;
+    provided.give_back();
+    Ok(provided)
 }
 
 impl UringKernel {
@@ -158,13 +185,11 @@ impl<R: Ring> UringKernel<R> {
     pub fn on(mut system: R::System, config: &UringConfig) -> Result<Self, SetupError> {
         let other = |error: io::Error| SetupError::Other(error.raw_os_error().unwrap_or(0));
         let mut ring: R = probe::setup(&system, config.mode, ENTRIES)?;
-        let mut provided =
-            BufferRing::new(BufferPool::new(config.buffers, config.buffer_size)).map_err(other)?;
-        // SAFETY: the buffer ring and the buffers stay allocated until `provided` is dropped, which
-        // happens after the ring is closed or never.
-        unsafe { ring.register_buffers(provided.address(), config.buffers, GROUP) }
+        let pool = BufferPool::new(config.buffers, config.buffer_size);
+        let provided = BufferRing::new(pool).map_err(other)?;
+        // SAFETY: the buffer ring stays in `groups`.
+        let provided = unsafe { register(&mut ring, provided, BufferGroup::DEFAULT) }
             .map_err(|error| probe::registration_error(&error, "rings of provided buffers"))?;
-        provided.give_back();
         ring.limit_workers(WORKERS)
             .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
         let waker = system.waker(WakeSignal::Read).map_err(other)?;
@@ -173,9 +198,8 @@ impl<R: Ring> UringKernel<R> {
         Ok(UringKernel {
             ring,
             system,
-            owned: ManuallyDrop::new(Owned { inflight, provided, wake: Box::new(0) }),
+            owned: ManuallyDrop::new(Owned { inflight, groups: vec![provided], wake: Box::new(0) }),
             unsubmitted: VecDeque::with_capacity(ENTRIES.submissions as usize),
-            starved: VecDeque::with_capacity(ENTRIES.submissions as usize),
             cancels: VecDeque::with_capacity(ENTRIES.submissions as usize),
             done: Batch::new(),
             later: Batch::new(),
@@ -409,13 +433,18 @@ impl<R: Ring> UringKernel<R> {
         })
     }
 
-    /// Posts waiting receives again, oldest first, as many as there are buffers.
-    fn rearm_starved(&mut self) {
-        for _ in 0..self.owned.provided.held() {
-            let Some(token) = self.starved.pop_front() else { return };
-            if let Some(entry) = self.owned.inflight.get(token) {
-                entry.state.queued -= 1;
-                self.arm_later(token);
+    /// Returns dropped buffers to the kernel. Posts waiting receives again, oldest first, as many as their
+    /// group has buffers.
+    fn give_back_buffers(&mut self) {
+        let Owned { inflight, groups, .. } = &mut *self.owned;
+        for group in groups {
+            group.give_back();
+            for _ in 0..group.held() {
+                let Some(token) = group.starved.pop_front() else { break };
+                // It stays queued, for the next turn now.
+                if inflight.get(token).is_some() {
+                    self.unsubmitted.push_back(token);
+                }
             }
         }
     }
@@ -491,11 +520,18 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             _ => None,
         };
         // It must queue behind older receives.
-        let must_queue = matches!(op, Op::Receive { .. }) && !self.starved.is_empty();
-        let entry = self.owned.inflight.insert(token, op, OpState::default())?;
-        if must_queue {
+        let Owned { inflight, groups, .. } = &mut *self.owned;
+        let starved = match op {
+            Op::Receive { group, .. } => match groups.get_mut(group.index()) {
+                Some(group) => Some(&mut group.starved).filter(|starved| !starved.is_empty()),
+                None => return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup }),
+            },
+            _ => None,
+        };
+        let entry = inflight.insert(token, op, OpState::default())?;
+        if let Some(starved) = starved {
             entry.state.queued += 1;
-            self.starved.push_back(token);
+            starved.push_back(token);
             return Ok(Submitted::InFlight);
         }
         if sends_file {
@@ -524,15 +560,26 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         self.counters.cancels += 1;
         if entry.state.in_ring > 0 {
             self.cancels.push_back(token);
-        } else if let Some(at) = self.starved.iter().position(|t| *t == token) {
-            self.starved.remove(at);
-            let failed = self.fail(token, Errno::CANCELED);
-            self.later.push_back(failed);
-        } else if on_thread && self.offload.withdraw(token) {
+        } else if self.owned.remove_starved(token) || on_thread && self.offload.withdraw(token) {
             let failed = self.fail(token, Errno::CANCELED);
             self.later.push_back(failed);
         }
         // Else it is deferred, or a thread has begun it; it ends when that is done.
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        let refused = |error: io::Error| {
+            BufferError::Refused(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
+        };
+        let group = BufferGroup::after(self.owned.groups.len())?;
+        if self.finished.is_some() || self.ring.is_parents() {
+            return Err(BufferError::Refused(Errno::PERM));
+        }
+        let provided = BufferRing::new(buffers.into_group(group)).map_err(refused)?;
+        // SAFETY: the buffer ring stays in `groups`.
+        let provided = unsafe { register(&mut self.ring, provided, group) }.map_err(refused)?;
+        self.owned.groups.push(provided);
+        Ok(group)
     }
 
     fn finish(&mut self) {
@@ -569,14 +616,14 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
 impl<R: Ring> Kernel for UringKernel<R> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         self.counters.turns += 1;
-        self.owned.provided.give_back();
-        self.rearm_starved();
+        self.give_back_buffers();
         self.fill()?;
         self.arm_waker()?;
         // If some submissions were deferred, retry them without waiting.
         let submitted = self.cancels.is_empty() && self.unsubmitted.is_empty();
         // The receives posted again may not use all buffers.
-        let starved = !self.starved.is_empty() && self.owned.provided.held() > 0;
+        let starved =
+            self.owned.groups.iter().any(|group| !group.starved.is_empty() && group.held() > 0);
         let pending =
             self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty() || starved;
         let wait = submitted && self.wake_in_flight && !pending;
@@ -622,7 +669,8 @@ impl<R: Ring> Drop for UringKernel<R> {
         self.finish();
         if is_parents || self.finished == Some(true) {
             if !is_parents {
-                self.ring.unregister_buffers(GROUP);
+                (0..self.owned.groups.len() as u16)
+                    .for_each(|group| self.ring.unregister_buffers(group));
             }
             // SAFETY: it is not used after this, and the kernel has released all operations and the
             // buffer ring.

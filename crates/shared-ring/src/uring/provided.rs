@@ -1,5 +1,6 @@
 //! The ring that provides receive buffers to the kernel.
 
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::BufRingEntry;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::{BufferPool, RxBuf};
+use crate::{BufferPool, RxBuf, Token};
 
 /// A ring of provided buffers, which passes the pool's free buffers to the kernel.
 pub(super) struct BufferRing<E: RingMemory = Mapped> {
@@ -16,7 +17,9 @@ pub(super) struct BufferRing<E: RingMemory = Mapped> {
     tail: u16,
     /// Number of buffers that the kernel holds.
     held: u16,
-    pub(super) pool: Rc<BufferPool>,
+    /// Receives that wait for a buffer, oldest first.
+    pub(super) starved: VecDeque<Token>,
+    pool: Rc<BufferPool>,
 }
 
 /// The memory of the ring. The program writes entries and the tail; the kernel only reads them.
@@ -34,9 +37,6 @@ pub(super) trait RingMemory {
 
 /// A kernel that observes the tail observes the entries before it.
 const PUBLISH: Ordering = Ordering::Release;
-
-/// The only group of buffers.
-pub(super) const GROUP: u16 = 0;
 
 impl BufferRing {
     /// Maps the ring's memory. The pool's count must be a power of two.
@@ -56,7 +56,7 @@ impl<E: RingMemory> BufferRing<E> {
     fn over(entries: E, pool: Rc<BufferPool>) -> Self {
         let count = pool.count();
         assert!(count.is_power_of_two(), "a buffer ring has a power of two of entries");
-        BufferRing { entries, count, tail: 0, held: 0, pool }
+        BufferRing { entries, count, tail: 0, held: 0, starved: VecDeque::new(), pool }
     }
 
     /// Passes every free buffer to the kernel, with one release store.
@@ -84,6 +84,11 @@ impl<E: RingMemory> BufferRing<E> {
         self.held -= 1;
         // SAFETY: the kernel uses a buffer once and reports it once, so it no longer holds it.
         unsafe { self.pool.lend(id, len) }
+    }
+
+    /// Returns the number of buffers.
+    pub(super) fn count(&self) -> u16 {
+        self.count
     }
 
     /// Returns the number of buffers that the kernel holds.

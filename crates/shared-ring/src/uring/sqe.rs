@@ -10,13 +10,12 @@ use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 
 use super::calls;
-use super::provided::GROUP;
 use crate::beneath::{STAT_FLAGS, mode};
 use crate::file_op;
 use crate::nonblocking::CURRENT;
 use crate::{
-    Access, Call, Executor, Fd, FileOp, GatherList, Op, OpKind, PathAt, SymlinkPolicy, Token,
-    WriteAt,
+    Access, BufferGroup, Call, Executor, Fd, FileOp, GatherList, Op, OpKind, PathAt, SymlinkPolicy,
+    Token, WriteAt,
 };
 
 /// State of an operation in flight: memory at a stable address, and its progress.
@@ -73,9 +72,9 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             let none = std::ptr::null_mut();
             opcode::Accept::new(raw(*listener), none, none.cast()).flags(ACCEPT_FLAGS).build()
         }
-        Op::Receive { fd } if multishot => opcode::RecvMulti::new(raw(*fd), GROUP).build(),
-        Op::Receive { fd } => opcode::Recv::new(raw(*fd), std::ptr::null_mut(), 0)
-            .buf_group(GROUP)
+        Op::Receive { fd, group } if multishot => opcode::RecvMulti::new(raw(*fd), group.0).build(),
+        Op::Receive { fd, group } => opcode::Recv::new(raw(*fd), std::ptr::null_mut(), 0)
+            .buf_group(group.0)
             .build()
             .flags(Flags::BUFFER_SELECT),
         Op::Send { fd, data } => send(*fd, data),
@@ -200,7 +199,7 @@ fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
 /// Returns the multishot submission that reports bytes or states of a descriptor, by the token's kind.
 pub(super) fn multishot(token: Token, fd: Fd) -> Sqe {
     let sqe = match token.kind() {
-        OpKind::Stream => opcode::RecvMulti::new(raw(fd), GROUP).build(),
+        OpKind::Stream => opcode::RecvMulti::new(raw(fd), BufferGroup::DEFAULT.0).build(),
         _ => opcode::PollAdd::new(raw(fd), STATES).multi(true).build(),
     };
     sqe.user_data(token.bits())

@@ -74,19 +74,18 @@ impl<R: Ring> UringKernel<R> {
         let id = cqueue::buffer_select(raw.0.flags)?;
         let len = usize::try_from(raw.0.result).unwrap_or(0);
         // SAFETY: the completion reports the buffer, and is used once.
-        Some(unsafe { self.owned.provided.filled(id, len) })
+        Some(unsafe { self.owned.groups[0].filled(id, len) })
     }
 
     /// Returns dropped receive buffers to the kernel.
     pub fn give_back(&mut self) {
-        self.owned.provided.give_back();
-        self.rearm_starved();
+        self.give_back_buffers();
     }
 
-    /// Returns the number of receive buffers that the kernel holds, including those in completions that
+    /// Returns the number of receive buffers of the default group that the kernel holds, including those in completions that
     /// were not used yet. Safe to call in a signal handler.
     pub fn buffers(&self) -> u16 {
-        self.owned.provided.held()
+        self.owned.groups[0].held()
     }
 
     /// Counts the last completion of a submission outside the table.
