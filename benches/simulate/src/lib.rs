@@ -4,6 +4,7 @@ mod bounds;
 mod case;
 mod contract;
 mod echo;
+mod hold;
 mod http;
 mod kv;
 mod origin;
