@@ -24,7 +24,7 @@ use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
     Access, Arg, BufferSizes, Call, Completion, Counters, Engine, EngineConfig, Errno, Executor,
-    File, FileKind, FileOp, FileOutcome, GatherList, Host, Kernel, KernelError, ListenOptions,
+    Fd, File, FileKind, FileOp, FileOutcome, GatherList, Host, Kernel, KernelError, ListenOptions,
     Mode, Op, OpKind, Outcome, PathAt, Socket, Submit, SubmitError, SubmitErrorKind, Submitted,
     SymlinkPolicy, Token, UringConfig, UringKernel, Waker, WriteAt,
 };
