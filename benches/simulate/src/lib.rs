@@ -5,6 +5,7 @@ mod buffers;
 mod case;
 mod contract;
 mod echo;
+mod hold;
 mod http;
 mod kv;
 mod origin;

@@ -20,6 +20,7 @@ use shared_ring::{Kernel, Mode, UringKernel};
 use super::case::{Case, Mechanism, Program};
 use super::contract::Contract;
 use super::echo::EchoModel;
+use super::hold::HoldBack;
 use super::http::{self, HttpModel};
 use super::kv::KvModel;
 use super::origin::Origin;
@@ -177,6 +178,8 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)];
     config.drain_timeout = [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)];
     config.admission = admission(random, backlog);
+    // From the seed alone, so that the other choices are those of a run without the policy.
+    config.send_policy = (case.plan.seed % 4 == 2).then_some(|| Box::<HoldBack>::default() as _);
     config
 }
 
