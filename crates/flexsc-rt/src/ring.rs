@@ -102,7 +102,7 @@ impl Ring {
 
     /// Takes the name and the result of a call that has ended.
     pub(crate) fn next(&mut self) -> Option<(u64, isize)> {
-        let (name, result) = self.calls.as_mut().ok()?.next()?;
+        let (name, result) = self.calls.as_mut().ok()?.next_result()?;
         self.in_flight -= 1;
         let result = if result == -libc::ECANCELED { INTERRUPTED } else { result as isize };
         Some((name, result))

@@ -88,7 +88,7 @@ impl CallRing {
     }
 
     /// Takes the name and the result of a call that has ended, without a system call. An error is negative.
-    pub fn next(&mut self) -> Option<(u64, i32)> {
+    pub fn next_result(&mut self) -> Option<(u64, i32)> {
         loop {
             if self.landed.is_empty() {
                 self.ring.reap(&mut self.landed);
