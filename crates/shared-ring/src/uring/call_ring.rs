@@ -34,7 +34,8 @@ impl CallRing {
     pub fn new(calls: u32) -> Result<Self, SetupError> {
         let calls = calls.max(1);
         let entries = Entries { submissions: calls.min(512), completions: calls.max(512) };
-        let mut ring: LinuxRing = probe::setup(&Linux::default(), Mode::Deferred, entries)?;
+        // Deferred work of the kernel's workers would not make the descriptor readable.
+        let mut ring: LinuxRing = probe::setup(&Linux::default(), Mode::Cooperative, entries)?;
         ring.limit_workers(WORKERS)
             .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
         Ok(CallRing { ring, operations: Operations::default(), landed: VecDeque::new() })
