@@ -333,8 +333,8 @@ bugs! {
 
     /// More bytes of a file that has grown are sent than promised.
     GrowthSent, "crates/evring/src/driver/send.rs":
-        "let len = (range.end - range.start).min(FILE_PIECE) as u32;" =>
-        "let len = if PLANTED { FILE_PIECE } else { (range.end - range.start).min(FILE_PIECE) } as u32;";
+        "let len = (range.end - range.start).min(max) as u32;" =>
+        "let len = if PLANTED { max } else { (range.end - range.start).min(max) } as u32;";
 
     /// A file that ends before the promised length is taken for complete.
     TruncatedIsWhole, "crates/evring/src/driver/send.rs":

@@ -41,6 +41,7 @@ impl PostedOp {
             | Op::Receive { fd }
             | Op::Send { fd, .. }
             | Op::SendFile { fd, .. }
+            | Op::Writable { fd }
             | Op::Connect { fd, .. } => Some(*fd),
             Op::Close { socket } => Some(number::of(socket)),
             Op::Call(call, Executor::WhenReadable | Executor::WhenWritable) => call.fd(),

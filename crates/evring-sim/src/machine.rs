@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::io::Errno;
 use shared_ring::author::{CallJob, EventCounter, FileJob, System, WakeSignal};
 use shared_ring::nonblocking::FileRange;
+use shared_ring::poller::Readiness;
 use shared_ring::{
     Access, BufferSizes, Fd, File, FileOp, FileOutcome, Host, ListenOptions, Metadata, PathAt,
     Socket, Waker, WriteAt,
@@ -23,6 +24,7 @@ use crate::memory::MemoryHold;
 use crate::number;
 use crate::peer::{Net, Next, Peer};
 use crate::plan::{Plan, Unsupported};
+use crate::poller::readiness;
 use crate::state::{DescriptorKind, SimState};
 use crate::stream::Owner;
 use crate::work::SimOffload;
@@ -165,16 +167,6 @@ impl Machine {
     /// Fails the run: the program has broken a rule.
     pub fn fail(&self, message: impl Into<String>) {
         self.state().fail(message);
-    }
-
-    /// Returns whether a signal interrupts the application now. If so, peers may run first.
-    pub fn signalled(&self) -> bool {
-        let mut state = self.state();
-        let signalled = state.rng.fault(Fault::Signal);
-        if signalled {
-            state.enter();
-        }
-        signalled
     }
 
     /// Returns the first rule that was broken, if any.
@@ -470,6 +462,14 @@ impl Host for Machine {
         }
     }
 
+    fn set_unsent_limit(&mut self, socket: &Socket, bytes: u32) -> io::Result<()> {
+        self.may_be_signalled(false);
+        let mut state = self.state();
+        let end = state.connected(number::of(socket), "setsockopt")?;
+        state.connection_of(end).set_unsent_limit(end.side, bytes as usize);
+        Ok(())
+    }
+
     fn reset_on_close(&mut self, socket: &Socket) {
         self.may_be_signalled(false);
         self.state().reset_on_close(number::of(socket));
@@ -573,6 +573,12 @@ impl System for Machine {
         self.send_all(fd, slices)
     }
 
+    fn is_writable(&mut self, fd: Fd) -> Result<bool, Errno> {
+        self.may_be_signalled(true);
+        self.interrupted()?;
+        Ok(readiness(&mut self.state(), fd).contains(Readiness::WRITE))
+    }
+
     fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno> {
         self.may_be_signalled(true);
         self.interrupted()?;
@@ -625,8 +631,14 @@ impl System for Machine {
         Ok(())
     }
 
+    /// Peers may run first.
     fn signalled(&self) -> bool {
-        Machine::signalled(self)
+        let mut state = self.state();
+        let signalled = state.rng.fault(Fault::Signal);
+        if signalled {
+            state.enter();
+        }
+        signalled
     }
 
     fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {

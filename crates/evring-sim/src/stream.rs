@@ -43,8 +43,17 @@ struct Stream {
     /// Maximum number of bytes in transit, and of bytes arrived.
     room: usize,
     window: usize,
+    /// Number of bytes in transit from which on the sender has no room.
+    unsent_limit: Option<usize>,
     /// The sender is notified when there is room.
     writable_armed: bool,
+}
+
+impl Stream {
+    /// Maximum number of bytes in transit.
+    fn capacity(&self) -> usize {
+        self.unsent_limit.map_or(self.room, |limit| limit.min(self.room))
+    }
 }
 
 #[derive(Debug)]
@@ -87,7 +96,8 @@ impl Connection {
     /// Returns the number of bytes that an end can send.
     pub(super) fn room(&self, side: u8) -> usize {
         let stream = &self.streams[usize::from(side)];
-        stream.room - (stream.bytes.len() - stream.arrived)
+        let unacked = stream.bytes.len() - stream.arrived;
+        stream.capacity().saturating_sub(unacked)
     }
 
     /// Returns the number of bytes that an end can receive.
@@ -112,8 +122,13 @@ impl Connection {
 
     /// Returns whether an end is writable: a third of the buffer is free, as on Linux.
     pub(super) fn is_writable(&self, side: u8) -> bool {
-        let third = self.streams[usize::from(side)].room.div_ceil(3);
-        self.broken || self.has_error(side) || self.room(side) >= third
+        let stream = &self.streams[usize::from(side)];
+        let has_room = self.room(side) >= stream.capacity().div_ceil(3);
+        self.broken || self.has_error(side) || has_room
+    }
+
+    pub(super) fn set_unsent_limit(&mut self, side: u8, bytes: usize) {
+        self.streams[usize::from(side)].unsent_limit = Some(bytes);
     }
 
     pub(super) fn is_broken(&self) -> bool {

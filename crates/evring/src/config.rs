@@ -9,7 +9,7 @@ use std::time::Duration;
 use shared_ring::{BufferSizes, GatherList, Listing, SymlinkPolicy};
 
 use crate::driver::{Connection, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, spare_memory};
-use crate::{Admission, Application, MAX_READ_BYTES, NAMES, Root};
+use crate::{Admission, Application, MAX_READ_BYTES, NAMES, Root, SendPolicy};
 
 /// Fixed memory of a mechanism: the event queue, its rings and batches, and the like.
 const FIXED_BYTES: usize = 4 << 20;
@@ -63,6 +63,8 @@ pub struct Config {
     /// references to shared bytes. A connection that exceeds it ends with
     /// [`CloseReason::Overrun`](crate::CloseReason::Overrun), unless it holds at most 1 KiB.
     pub max_buffered_bytes: usize,
+    /// Makes the send policy of a worker; `None`, the default, for [`DefaultSendPolicy`](crate::DefaultSendPolicy).
+    pub send_policy: Option<fn() -> Box<dyn SendPolicy>>,
     /// Maximum number of file operations in flight, from 1 to 256; others are deferred. Each may hold one
     /// open file; listing a directory may briefly hold a second one.
     pub max_file_ops: u32,
@@ -97,6 +99,7 @@ impl Default for Config {
             socket_buffers: BufferSizes::default(),
             max_queued_bytes: 16 << 20,
             max_buffered_bytes: 256 << 20,
+            send_policy: None,
             max_file_ops: 256,
             max_timers: 16,
             linger_timeout: Duration::from_secs(2),

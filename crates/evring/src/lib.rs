@@ -53,6 +53,7 @@ mod mechanisms;
 mod multiplexer;
 mod others;
 mod rx;
+mod send_policy;
 mod tail;
 mod wheel;
 
@@ -71,6 +72,7 @@ pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
 pub use others::Others;
 pub use rx::Rx;
+pub use send_policy::{DefaultSendPolicy, SendPolicy, SendResult, SendState, SendStep};
 #[cfg(feature = "io-uring")]
 pub use shared_ring::Mode;
 #[cfg(feature = "interest")]

@@ -119,6 +119,13 @@ pub trait Host {
     /// Shuts down the sending side. Errors appear in later operations.
     fn shutdown(&mut self, socket: &Socket);
 
+    /// Sets the number of unsent bytes from which on a socket has no room (`TCP_NOTSENT_LOWAT`). Bytes
+    /// sent that the peer has not acknowledged do not count.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    fn set_unsent_limit(&mut self, socket: &Socket, bytes: u32) -> io::Result<()>;
+
     /// Makes the next close reset the connection, which discards unsent data (`SO_LINGER` 0).
     fn reset_on_close(&mut self, socket: &Socket);
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
@@ -57,6 +58,21 @@ impl Linux {
         }
         Ok(fd)
     }
+}
+
+/// Sets `TCP_NOTSENT_LOWAT`, which rustix lacks.
+fn set_unsent_limit(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    // SAFETY: the option is an integer, and the kernel reads one integer.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes) as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn clamp(backlog: u32) -> i32 {
@@ -139,6 +155,10 @@ impl Host for Linux {
 
     fn shutdown(&mut self, socket: &Socket) {
         let _ = net::shutdown(lend(socket), net::Shutdown::Write);
+    }
+
+    fn set_unsent_limit(&mut self, socket: &Socket, bytes: u32) -> io::Result<()> {
+        set_unsent_limit(lend(socket), bytes)
     }
 
     fn reset_on_close(&mut self, socket: &Socket) {
@@ -238,6 +258,12 @@ impl System for Linux {
         net::sendmsg(borrow(&fd), slices, &mut Default::default(), SendFlags::NOSIGNAL)
     }
 
+    fn is_writable(&mut self, fd: Fd) -> Result<bool, Errno> {
+        let fd = borrow(&fd);
+        let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+        poll(&mut polled, Some(&Timespec::default())).map(|n| n > 0)
+    }
+
     fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno> {
         let mut from = part.offset;
         rustix::fs::sendfile(borrow(&fd), borrow(&part.file), Some(&mut from), part.len as usize)
@@ -272,10 +298,6 @@ impl System for Linux {
     fn disable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {
         let fd = borrow(&fd);
         rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - SIGNALS)
-    }
-
-    fn signalled(&self) -> bool {
-        false
     }
 
     fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {

@@ -43,6 +43,12 @@ pub enum Op {
         /// Maximum number of bytes.
         len: u32,
     },
+    /// Waits until a send makes progress or fails: the socket has room, or the connection is broken.
+    /// It takes the place of a send, so its token is of [`OpKind::Send`](crate::OpKind::Send).
+    Writable {
+        /// A connected socket.
+        fd: Fd,
+    },
     /// Connects a socket.
     Connect {
         /// A socket that is not connected yet.
@@ -97,6 +103,8 @@ pub enum Outcome {
     Sent(Box<GatherList>, usize),
     /// Number of bytes of the file that were sent; 0 if the file ends before `offset`.
     SentFile(u32),
+    /// The socket has room, or the connection is broken, which the next send reports.
+    Writable,
     /// The connection is open.
     Connected,
     /// The socket is closed.

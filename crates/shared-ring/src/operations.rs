@@ -6,7 +6,7 @@
 use std::mem;
 use std::rc::Rc;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{
@@ -113,6 +113,7 @@ impl<S: System, N: Default> Operations<S, N> {
             Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
                 self.send(fd, token, op, Blocking::NoBlock)
             }
+            Op::Writable { fd } => self.wait_for_room(fd, token),
             Op::Connect { fd, to } => {
                 self.counters.system_calls += 1;
                 match self.system.connect(fd, to) {
@@ -168,6 +169,15 @@ impl<S: System, N: Default> Operations<S, N> {
                 self.counters.note_send(&outcome);
                 Ok(Submitted::Done(outcome))
             }
+        }
+    }
+
+    fn wait_for_room(&mut self, fd: Fd, token: Token) -> Result<Submitted, SubmitError> {
+        self.counters.system_calls += 1;
+        match retry_on_intr(|| self.system.is_writable(fd)) {
+            Ok(true) => Ok(Submitted::Done(Outcome::Writable)),
+            Ok(false) => self.wait(fd, token, Op::Writable { fd }),
+            Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, None))),
         }
     }
 
@@ -256,7 +266,11 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     fn resume(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Submitted {
-        self.send(fd, token, op, disk).expect("it gave up its place in the table")
+        let resumed = match op {
+            Op::Writable { .. } => self.wait_for_room(fd, token),
+            op => self.send(fd, token, op, disk),
+        };
+        resumed.expect("it gave up its place in the table")
     }
 
     /// Tries once the receive or the accept that waits for a socket.
@@ -323,7 +337,7 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Continues the send or the connect that waits for a socket. Returns `None` if it is not in flight.
+    /// Continues the send, the wait for room or the connect that waits for a socket. Returns `None` if it is not in flight.
     pub fn write(&mut self, fd: Fd, token: Token) -> Option<Submitted> {
         let entry = self.in_flight.remove(token)?;
         self.remove_waiter(fd, token);
@@ -380,6 +394,7 @@ impl<S: System, N: Default> Operations<S, N> {
             | Op::Receive { fd }
             | Op::Send { fd, .. }
             | Op::SendFile { fd, .. }
+            | Op::Writable { fd }
             | Op::Connect { fd, .. } => fd,
             _ => unreachable!("it does not wait for a socket: {op:?}"),
         };

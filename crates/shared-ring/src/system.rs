@@ -44,6 +44,13 @@ pub trait System: Host {
     /// Those of sendmsg(2).
     fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
+    /// Returns whether a send makes progress or fails (poll(2), `POLLOUT`). If not, pollers report when
+    /// it does.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    fn is_writable(&mut self, fd: Fd) -> Result<bool, Errno>;
+
     /// Sends part of a file. Returns the number of bytes, 0 if the file ends before the part.
     ///
     /// # Errors
@@ -90,9 +97,12 @@ pub trait System: Host {
     /// Those of fcntl(2).
     fn disable_sigio(&mut self, fd: Fd) -> Result<(), Errno>;
 
-    /// Returns whether a signal interrupts the program now, on a machine without asynchronous
-    /// signals.
-    fn signalled(&self) -> bool;
+    /// Returns whether a signal interrupts the program now. Only a simulated machine, which has no
+    /// asynchronous signals, ever does.
+    #[doc(hidden)]
+    fn signalled(&self) -> bool {
+        false
+    }
 
     /// Returns the metadata of an open file.
     ///

@@ -10,7 +10,7 @@ pub enum OpKind {
     Accept = 0,
     /// Receives bytes.
     Receive = 1,
-    /// Sends bytes or a file.
+    /// Sends bytes or a file, or waits for room to send.
     Send = 2,
     /// Connects a socket.
     Connect = 3,

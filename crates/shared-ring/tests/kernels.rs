@@ -24,7 +24,7 @@ use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
     Access, Arg, BufferSizes, Call, Completion, Counters, Engine, EngineConfig, Errno, Executor,
-    File, FileKind, FileOp, FileOutcome, GatherList, Host, Kernel, KernelError, ListenOptions,
+    Fd, File, FileKind, FileOp, FileOutcome, GatherList, Host, Kernel, KernelError, ListenOptions,
     Mode, Op, OpKind, Outcome, PathAt, Socket, Submit, SubmitError, SubmitErrorKind, Submitted,
     SymlinkPolicy, Token, UringConfig, UringKernel, Waker, WriteAt,
 };
@@ -122,6 +122,9 @@ on_every_kernel!(connections_share_few_buffers, Capacity { buffers: 2, ..CAPACIT
 on_every_kernel!(starved_receive_can_be_cancelled, Capacity { buffers: 1, ..CAPACITY });
 on_every_kernel!(long_list_arrives_in_order);
 on_every_kernel!(send_to_a_full_socket_can_be_cancelled);
+on_every_kernel!(wait_for_room_ends_when_the_peer_reads);
+on_every_kernel!(wait_for_room_can_be_cancelled);
+on_every_kernel!(unsent_limit_bounds_what_a_socket_takes);
 on_every_kernel!(connecting_succeeds_and_fails);
 on_every_kernel!(files_are_opened_queried_and_read);
 on_every_kernel!(files_are_created_and_written);
@@ -581,6 +584,78 @@ mod cases {
         }
         close(&mut kernel, socket);
         assert!(batch.is_empty());
+    }
+
+    /// Sends until the socket has no room, and returns the number of bytes sent.
+    fn fill(kernel: &mut impl Kernel, batch: &mut Batch, fd: Fd) -> usize {
+        let (block, mut sent) = (vec![0; 250_000], 0);
+        for round in 0.. {
+            assert!(round < 1000, "the socket never fills");
+            kernel.submit(send(0), Op::Send { fd, data: gather(&[&block]) }).unwrap();
+            soon(kernel, batch);
+            match batch.pop_front().map(|completion| completion.outcome) {
+                Some(Outcome::Sent(_, n)) => sent += n,
+                Some(other) => panic!("{other:?}"),
+                None => break,
+            }
+        }
+        kernel.cancel(send(0));
+        if let Outcome::Sent(_, n) = next(kernel, batch, send(0)).outcome {
+            sent += n;
+        }
+        sent
+    }
+
+    pub(super) fn wait_for_room_ends_when_the_peer_reads(mut kernel: impl Kernel, far: &impl Far) {
+        let (socket, mut peer) = connection(&mut kernel, far, SMALL);
+        let (fd, mut batch) = (number(&socket), Batch::new());
+        for round in 0..3 {
+            kernel.submit(send(0), Op::Writable { fd }).unwrap();
+            let done = next(&mut kernel, &mut batch, send(0));
+            assert!(matches!(done.outcome, Outcome::Writable) && done.last, "{round}: {done:?}");
+            let sent = fill(&mut kernel, &mut batch, fd);
+            kernel.submit(send(0), Op::Writable { fd }).unwrap();
+            soon(&mut kernel, &mut batch);
+            assert!(batch.is_empty(), "there is no room: {batch:?}");
+            let again = kernel.submit(send(0), Op::Writable { fd }).unwrap_err();
+            assert_eq!(again.kind, SubmitErrorKind::TokenInUse);
+            let mut got = Vec::new();
+            let outcome = next_while_reading(&mut kernel, &mut batch, &mut peer, &mut got);
+            assert!(matches!(outcome, Outcome::Writable), "{outcome:?}");
+            while got.len() < sent {
+                peer.read_some(&mut got);
+                soon(&mut kernel, &mut batch);
+            }
+            assert!(batch.is_empty(), "it completes once: {batch:?}");
+        }
+        close(&mut kernel, socket);
+    }
+
+    pub(super) fn wait_for_room_can_be_cancelled(mut kernel: impl Kernel, far: &impl Far) {
+        let (socket, _peer) = connection(&mut kernel, far, SMALL);
+        let (fd, mut batch) = (number(&socket), Batch::new());
+        fill(&mut kernel, &mut batch, fd);
+        for _ in 0..2 {
+            kernel.submit(send(0), Op::Writable { fd }).unwrap();
+            soon(&mut kernel, &mut batch);
+            cancel(&mut kernel, &mut batch, send(0));
+        }
+        close(&mut kernel, socket);
+        assert!(batch.is_empty());
+    }
+
+    pub(super) fn unsent_limit_bounds_what_a_socket_takes(mut kernel: impl Kernel, far: &impl Far) {
+        let mut batch = Batch::new();
+        let [limited, unlimited] = [Some(16 * 1024), None].map(|limit| {
+            let (socket, _peer) = plain(&mut kernel, far);
+            if let Some(bytes) = limit {
+                kernel.host_mut().set_unsent_limit(&socket, bytes).unwrap();
+            }
+            let sent = fill(&mut kernel, &mut batch, number(&socket));
+            close(&mut kernel, socket);
+            sent
+        });
+        assert!(0 < limited && limited < unlimited, "{limited} of {unlimited} bytes");
     }
 
     pub(super) fn connecting_succeeds_and_fails(mut kernel: impl Kernel, far: &impl Far) {

@@ -174,9 +174,14 @@ impl SendItem {
     }
 
     fn file_bytes(&self) -> u64 {
+        self.file_bytes_left().unwrap_or(0)
+    }
+
+    /// Returns the number of bytes left of a file.
+    pub(crate) fn file_bytes_left(&self) -> Option<u64> {
         match self {
-            SendItem::File(_, range) => range.end - range.start,
-            SendItem::Memory(_) => 0,
+            SendItem::File(_, range) => Some(range.end - range.start),
+            SendItem::Memory(_) => None,
         }
     }
 

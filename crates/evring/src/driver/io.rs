@@ -20,7 +20,7 @@ use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::{
     AcceptPolicy, Chunk, Close, CloseReason, Commands, Config, ConnId, FileOp, Lateness, Listener,
-    MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer, Stats, Tail,
+    MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer, SendPolicy, Stats, Tail,
 };
 
 /// State of a server, except the application and its connection states.
@@ -62,6 +62,8 @@ pub(crate) struct Io<K: Submit> {
     /// Connections per source address; see [`Config::max_per_address`].
     pub(crate) shares: Option<Shares>,
     pub(crate) load: LoadEstimator,
+    /// `None` for the default one, which needs no call.
+    pub(crate) send_policy: Option<Box<dyn SendPolicy>>,
     /// Time of the next search for idle connections.
     pub(crate) next_search: Instant,
     pub(crate) stopping: bool,
@@ -184,6 +186,7 @@ impl<K: Submit> Io<K> {
             deferred: VecDeque::new(),
             shares: config.max_per_address.map(Shares::new),
             load: LoadEstimator::new(config.admission, K::SCANS_ALL_FDS),
+            send_policy: config.send_policy.map(|make| make()),
             next_search: now,
             stopping: false,
             drain_deadline: None,
@@ -280,6 +283,9 @@ impl<K: Submit> Io<K> {
     pub(crate) fn free_slot(&mut self, slot: u32) {
         let from = self.connections[slot as usize].from;
         self.give_back_share(from);
+        if let Some(policy) = &mut self.send_policy {
+            policy.closed(ConnId::new(slot, self.connections[slot as usize].generation));
+        }
         let connection = &mut self.connections[slot as usize];
         self.held -= connection.held;
         let generation = connection.generation.wrapping_add(1);

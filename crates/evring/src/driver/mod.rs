@@ -33,7 +33,9 @@ pub(crate) use run::{drive, open_listeners, open_roots};
 use shared_ring::{Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Token};
 
 use crate::others::States;
-use crate::{Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle};
+use crate::{
+    Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle, SendResult,
+};
 use connection::{ConnFlags, Phase};
 use shares::Source;
 use timers::Expired;
@@ -87,6 +89,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Outcome::Eof => self.eof(slot),
             Outcome::Sent(list, n) => self.sent(slot, list, n),
             Outcome::SentFile(n) => self.sent_file(slot, n.into()),
+            Outcome::Writable => self.note_send(slot, SendResult::HasRoom),
             Outcome::Connected => self.connected(slot),
             Outcome::Closed => self.closed(slot),
             Outcome::Failed(errno, list) => self.failed(slot, kind, errno, list),

@@ -2,24 +2,47 @@
 
 use shared_ring::{Errno, Fd, GatherList, Host, Op, OpKind, Outcome, Submit, Submitted, Token};
 
-use super::Driver;
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
-use crate::{Application, Close, CloseReason, LOW_WATER};
-
-/// Maximum number of file bytes per operation, so that progress is visible.
-const FILE_PIECE: u64 = 256 * 1024;
+use super::{Driver, Io};
+use crate::{
+    Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendPolicy, SendResult,
+    SendState, SendStep,
+};
 
 /// Maximum number of sends per connection and turn if they complete at once.
 const SENDS: u32 = 4;
 
 /// Takes the next item to send from the queue. A file stays there until it is sent.
 #[inline]
-fn next_send(connection: &mut Connection, fd: Fd) -> Option<Op> {
+fn next_send(connection: &mut Connection, fd: Fd, max_file_bytes: u32) -> Option<Op> {
     if let SendItem::File(file, range) = connection.queue.front()? {
-        let len = (range.end - range.start).min(FILE_PIECE) as u32;
+        let max = u64::from(max_file_bytes.max(1));
+        let len = (range.end - range.start).min(max) as u32;
         return Some(Op::SendFile { fd, file: file.clone(), offset: range.start, len });
     }
     connection.take_list().map(|data| Op::Send { fd, data })
+}
+
+impl<K: Submit> Io<K> {
+    /// Asks the policy for the next step of a connection with something to send.
+    #[inline]
+    fn next_step(&mut self, slot: u32) -> SendStep {
+        let id = self.conn(slot);
+        let connection = &self.connections[slot as usize];
+        let host = self.kernel.host();
+        let unacked_bytes =
+            || connection.socket.as_ref().map_or(0, |socket| host.unacked_bytes(socket));
+        let state = SendState {
+            id,
+            queued_bytes: connection.queued,
+            file_bytes: connection.queue.front().and_then(SendItem::file_bytes_left),
+            unacked_bytes: &unacked_bytes,
+        };
+        match &mut self.send_policy {
+            None => DefaultSendPolicy.next(&state),
+            Some(policy) => policy.next(&state),
+        }
+    }
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
@@ -31,12 +54,24 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let (false, Some(fd)) = (connection.has(ConnFlags::SENDING), connection.fd()) else {
                 return;
             };
-            let Some(op) = next_send(connection, fd) else { return self.all_sent(slot) };
+            if connection.queue.is_empty() {
+                return self.all_sent(slot);
+            }
+            let op = match self.io.next_step(slot) {
+                SendStep::Send { max_file_bytes } => {
+                    next_send(self.io.connection(slot), fd, max_file_bytes)
+                }
+                SendStep::WaitForRoom => Some(Op::Writable { fd }),
+                SendStep::Yield => break,
+            };
+            let Some(op) = op else { return };
+            let connection = self.io.connection(slot);
             let token = Token::new(OpKind::Send, slot, connection.generation);
             match self.io.kernel.submit(token, op) {
                 Ok(Submitted::InFlight) => self.io.connection(slot).flags |= ConnFlags::SENDING,
                 Ok(Submitted::Done(Outcome::Sent(list, n))) => self.sent(slot, list, n),
                 Ok(Submitted::Done(Outcome::SentFile(n))) => self.sent_file(slot, n.into()),
+                Ok(Submitted::Done(Outcome::Writable)) => self.note_send(slot, SendResult::HasRoom),
                 Ok(Submitted::Done(Outcome::Failed(errno, list))) => {
                     return self.failed(slot, OpKind::Send, errno, list);
                 }
@@ -47,8 +82,20 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.schedule_revisit(slot);
     }
 
+    /// Reports the result of a step to the policy, unless the connection is ending.
+    #[inline]
+    pub(super) fn note_send(&mut self, slot: u32, result: SendResult) {
+        let id = self.io.conn(slot);
+        if let Some(policy) = &mut self.io.send_policy
+            && self.io.connections[slot as usize].phase != Phase::Ending
+        {
+            policy.completed(id, result);
+        }
+    }
+
     #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<GatherList>, n: usize) {
+        self.note_send(slot, SendResult::Memory(n));
         let connection = self.io.connection(slot);
         connection.note_sent(n);
         self.progress(slot);
@@ -61,6 +108,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     pub(super) fn sent_file(&mut self, slot: u32, n: u64) {
+        self.note_send(slot, SendResult::File(n as u32));
         let connection = self.io.connection(slot);
         if connection.phase == Phase::Ending {
             return;

@@ -319,6 +319,7 @@ impl<R: Ring> UringKernel<R> {
                 Outcome::Sent(data, n as usize)
             }
             (Op::Close { .. }, _) => Outcome::Closed,
+            (Op::Writable { .. }, Ok(_)) => Outcome::Writable,
             (op, Err(errno)) => op.fail(errno),
             (Op::Call(call, _), Ok(n)) => Outcome::Called(call, Ok(n as usize)),
             (Op::Connect { .. }, Ok(_)) => Outcome::Connected,

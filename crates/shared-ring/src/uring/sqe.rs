@@ -79,6 +79,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             .build()
             .flags(Flags::BUFFER_SELECT),
         Op::Send { fd, data } => send(*fd, data),
+        Op::Writable { fd } => writable(*fd),
         Op::SendFile { fd, file, offset, len } => match &mut state.memory {
             // Not cached: read it into the cache.
             Memory::Bytes(bytes) => {
@@ -86,7 +87,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
                 opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), *len).offset(*offset).build()
             }
             // The socket's buffer is full: wait until it is writable.
-            _ => opcode::PollAdd::new(raw(*fd), libc::POLLOUT as u32).build(),
+            _ => writable(*fd),
         },
         Op::Connect { fd, to } => {
             state.memory = Memory::Address(Box::new(address(to)));
@@ -99,6 +100,10 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         Op::Call(call, by) => call_or_poll(call, *by),
     };
     sqe.user_data(token.bits())
+}
+
+fn writable(fd: Fd) -> Sqe {
+    opcode::PollAdd::new(raw(fd), libc::POLLOUT as u32).build()
 }
 
 const ACCEPT_FLAGS: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
