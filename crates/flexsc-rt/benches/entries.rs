@@ -68,6 +68,29 @@ fn executors(c: &mut Criterion) {
     group.finish();
 }
 
+/// A call for which the ring has an operation, by each executor.
+fn writes(c: &mut Criterion) {
+    let null = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&null) as usize;
+    let write = Call::bounded(libc::SYS_write, [fd, b"x".as_ptr() as usize, 1, 0, 0, 0]);
+    let mut group = c.benchmark_group("write to /dev/null");
+    for depth in [1, 64] {
+        group.throughput(Throughput::Elements(depth as u64));
+        for (name, executor) in [
+            ("in place", Executor::InPlace),
+            ("thread", Executor::Threads),
+            ("ring", Executor::Ring),
+        ] {
+            let mut pages = Pages::register(&Config::default()).expect("pages");
+            let call = write.pinned(executor);
+            group.bench_function(BenchmarkId::new(name, depth), |b| {
+                b.iter(|| batch(&mut pages, &call, depth));
+            });
+        }
+    }
+    group.finish();
+}
+
 /// The cost of a completion does not depend on the calls outstanding.
 fn outstanding(c: &mut Criterion) {
     let mut group = c.benchmark_group("completion with calls outstanding");
@@ -111,5 +134,5 @@ fn wait(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, executors, outstanding, wait);
+criterion_group!(benches, executors, writes, outstanding, wait);
 criterion_main!(benches);

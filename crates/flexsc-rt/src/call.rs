@@ -10,6 +10,8 @@ pub enum Executor {
     InPlace,
     /// A syscall thread (section 3.2.1).
     Threads,
+    /// io_uring. Calls for which the ring or the kernel has no operation are made by a syscall thread.
+    Ring,
 }
 
 /// What a call may wait for.

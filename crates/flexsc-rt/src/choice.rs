@@ -99,7 +99,7 @@ impl Choices {
             costs.trial_left -= 1;
             let executor = match costs.best {
                 Executor::InPlace => Executor::Threads,
-                Executor::Threads => Executor::InPlace,
+                _ => Executor::InPlace,
             };
             return Choice { executor, measured: true };
         }
@@ -125,8 +125,8 @@ impl Choices {
     pub(crate) fn report(&mut self, key: Key, depth: Depth, executor: Executor, time_ns: u64) {
         let costs = self.costs(key, depth);
         let cost = match executor {
-            Executor::InPlace => &mut costs.in_place_ns,
             Executor::Threads => &mut costs.threads_ns,
+            _ => &mut costs.in_place_ns,
         };
         // A trial replaces what was known.
         let replaced = *cost == 0.0 || executor != costs.best;
@@ -162,8 +162,8 @@ mod tests {
             on_threads += u32::from(choice.executor == Executor::Threads);
             if choice.measured {
                 let time_ns = match choice.executor {
-                    Executor::InPlace => in_place_ns,
                     Executor::Threads => threads_ns,
+                    _ => in_place_ns,
                 };
                 choices.report(KEY, Depth::Many, choice.executor, time_ns);
             }

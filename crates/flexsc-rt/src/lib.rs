@@ -18,6 +18,9 @@
 //! - **Syscall threads** ([`Executor::Threads`]): for calls that block. At most one per core is
 //!   active. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
 //!   take longer than a bound, counts their threads as blocked, and wakes others.
+//! - **The ring** ([`Executor::Ring`]): io_uring, for calls that are pinned to it. A call for which the
+//!   ring or the kernel has no operation goes to a syscall thread; [`Counters::ring_refused`] counts
+//!   these, and [`Pages::ring_error`] tells why there is no ring.
 //! - Calls that wait for a descriptor need no thread: they wait in an epoll set, and are made in
 //!   place when it is ready. So 10,000 reads of idle sockets occupy no thread.
 //!
@@ -77,7 +80,7 @@
 //! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, so
 //!   handlers run in the program's own threads.
 //!
-//! Not provided yet: an executor over a ring, core specialisation, and green threads.
+//! Not provided yet: the ring in the choice by cost, core specialisation, and green threads.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("flexsc-rt passes offsets in registers of 64 bits, and needs Linux");
@@ -101,6 +104,7 @@ mod page;
 mod pages;
 mod raw;
 mod readiness;
+mod ring;
 mod shared;
 mod sync;
 mod threads;
@@ -112,6 +116,7 @@ pub use event_loop::{EventLoop, Refused};
 pub use future::{CallFuture, Runtime};
 pub use operation::Operation;
 pub use pages::{Completion, Config, Counters, EntryId, Pages, Scratch};
+pub use shared_ring::SetupError;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

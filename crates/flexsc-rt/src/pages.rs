@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use shared_ring::SetupError;
 use shared_ring::author::Process;
 
 use crate::call::{Call, Direction, Executor, Waits};
@@ -22,11 +23,15 @@ use crate::operation::Operation;
 use crate::page::ENTRIES;
 use crate::raw::{self, INTERRUPTED};
 use crate::readiness::Readiness;
+use crate::ring::Ring;
 use crate::shared::Shared;
 use crate::threads::Threads;
 
 /// Turns of a busy owner after which it looks for ready descriptors.
 const READINESS_EVERY: u32 = 8;
+
+/// Time after which the owner offers the ring again what the kernel did not take.
+const RING_RETRY: Duration = Duration::from_millis(1);
 
 /// Time that calls in flight have to end when the pages are dropped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -107,6 +112,11 @@ pub struct Counters {
     pub in_place: u64,
     /// Calls submitted to syscall threads.
     pub on_threads: u64,
+    /// Calls submitted to the ring.
+    pub on_ring: u64,
+    /// Calls pinned to the ring for which the ring or the kernel has no operation, or that were posted
+    /// without a ring: see [`Pages::ring_error`].
+    pub ring_refused: u64,
     /// Times that a call began to wait for a descriptor.
     pub readiness_waits: u64,
     /// Calls refused as all entries were busy.
@@ -137,6 +147,10 @@ enum Place {
     CancelledBatch,
     /// Submitted to a syscall thread.
     Thread,
+    /// Submitted to the ring.
+    Ring,
+    /// The same, and its cancellation is requested.
+    CancelledRing,
     /// It waits for its descriptor.
     Waiting,
     /// It is done, and in the owner's queue.
@@ -182,6 +196,7 @@ pub struct Pages {
     /// The owner's end of the queue of completions.
     head: u64,
     readiness: Readiness,
+    ring: Ring,
     /// Turns in which a completion was there at once.
     busy_turns: u32,
     choices: Choices,
@@ -212,6 +227,11 @@ impl Pages {
         }
         let readiness = Readiness::new(entries, shared.bell.as_fd())
             .map_err(|errno| Error::System("create an epoll set", errno.into()))?;
+        let ring = Ring::new(entries);
+        if let Ok(ring) = ring.available() {
+            let watched = readiness.watch(ring.as_fd());
+            watched.map_err(|errno| Error::System("watch a ring", errno.into()))?;
+        }
         let slot = Slot {
             generation: 0,
             place: Place::Free,
@@ -235,6 +255,7 @@ impl Pages {
             done: VecDeque::with_capacity(entries),
             head: 0,
             readiness,
+            ring,
             busy_turns: 0,
             choices: Choices::new(),
             indefinite: 0,
@@ -253,6 +274,11 @@ impl Pages {
     /// Returns the number of calls that were posted and whose completions were not taken.
     pub fn outstanding(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Returns why there is no ring. Calls that are pinned to it are made by syscall threads then.
+    pub fn ring_error(&self) -> Option<&SetupError> {
+        self.ring.available().err()
     }
 
     /// Returns the counters.
@@ -281,7 +307,8 @@ impl Pages {
     /// closed, the call may reach the next one of its number, or wait until it is cancelled.
     #[inline]
     pub unsafe fn post(&mut self, call: &Call) -> Result<EntryId, Busy> {
-        self.reserve_entry(call)?;
+        let pinned = self.pin(call);
+        self.reserve_entry(call, pinned)?;
         let Some(index) = self.free.pop() else {
             self.counters.throttled += 1;
             return Err(Busy);
@@ -290,7 +317,7 @@ impl Pages {
         unsafe { self.shared.entry(index).fill(call.number, &call.args) };
         let slot = &mut self.slots[index as usize];
         slot.place = Place::Batch;
-        slot.pinned = call.pinned;
+        slot.pinned = pinned;
         slot.uncancellable = call.uncancellable;
         slot.waits = call.waits;
         slot.key = Key::new(call.number, call.kind);
@@ -300,13 +327,25 @@ impl Pages {
         Ok(EntryId { index, generation: slot.generation })
     }
 
+    /// Returns the executor to which a call is pinned, which can make it.
+    #[inline]
+    fn pin(&mut self, call: &Call) -> Option<Executor> {
+        let bounded = call.waits == Waits::Bounded;
+        let pinned = call.pinned.or(self.executor.filter(|_| bounded));
+        if pinned == Some(Executor::Ring) && !self.ring.can_make(call.number, &call.args) {
+            self.counters.ring_refused += 1;
+            return Some(Executor::Threads);
+        }
+        pinned
+    }
+
     /// Checks the bounds of a call that is not bounded.
     #[inline]
-    fn reserve_entry(&mut self, call: &Call) -> Result<(), Busy> {
+    fn reserve_entry(&mut self, call: &Call, pinned: Option<Executor>) -> Result<(), Busy> {
         if call.waits == Waits::Bounded {
             return Ok(());
         }
-        let on_thread = waits_on_thread(call.waits, call.pinned);
+        let on_thread = waits_on_thread(call.waits, pinned);
         let too_many = on_thread && self.indefinite >= self.max_indefinite;
         if self.free.len() <= self.reserve || too_many {
             self.counters.throttled += 1;
@@ -343,6 +382,7 @@ impl Pages {
             }
         }
         self.publish();
+        self.enter_ring()?;
         for next in 0..in_place {
             let index = self.batch[next];
             if index & MEASURED == 0 {
@@ -370,7 +410,7 @@ impl Pages {
             self.finish(index, INTERRUPTED);
             return None;
         }
-        let executor = match (slot.pinned.or(self.executor), slot.waits) {
+        let executor = match (slot.pinned, slot.waits) {
             (Some(executor), Waits::Bounded) => executor,
             (None, Waits::Bounded) if self.threads.is_none() => return Some(false),
             (None, Waits::Bounded) => {
@@ -394,6 +434,10 @@ impl Pages {
                 (None, _) => Executor::InPlace,
             },
         };
+        if executor == Executor::Ring {
+            self.ring.queue.push_back(index);
+            return None;
+        }
         if executor == Executor::InPlace || self.threads.is_none() {
             return Some(false);
         }
@@ -483,6 +527,47 @@ impl Pages {
         }
     }
 
+    /// Submits entries and cancellations to the ring, and takes its completions.
+    #[inline]
+    fn enter_ring(&mut self) -> Result<(), Error> {
+        if self.ring.is_idle() {
+            return Ok(());
+        }
+        let pushed = self.push_to_ring().and_then(|()| self.ring.enter());
+        while let Some((name, result)) = self.ring.next() {
+            self.finish(name as u32, result);
+        }
+        pushed.map_err(|errno| Error::System("enter io_uring", errno.into()))
+    }
+
+    fn push_to_ring(&mut self) -> Result<(), Errno> {
+        self.ring.push_cancels()?;
+        while let Some(index) = self.ring.queue.pop_front() {
+            if self.slots[index as usize].place == Place::CancelledBatch {
+                self.finish(index, INTERRUPTED);
+                continue;
+            }
+            let name = self.ring_name(index);
+            // SAFETY: no executor has the entry. Who posted the call vouches for it and its memory.
+            let pushed = unsafe {
+                let (number, args) = self.shared.entry(index).call();
+                self.ring.push(name, number, &args)
+            };
+            if pushed != Ok(true) {
+                self.ring.queue.push_front(index);
+                return pushed.map(drop);
+            }
+            self.slots[index as usize].place = Place::Ring;
+            self.counters.on_ring += 1;
+        }
+        Ok(())
+    }
+
+    /// Returns the name of a call in the ring: generation and number of its entry.
+    fn ring_name(&self, index: u32) -> u64 {
+        u64::from(self.slots[index as usize].generation) << 32 | u64::from(index)
+    }
+
     /// Has all posted calls executed. Sleeps while no completion is there to take, and calls are
     /// outstanding (`flexsc_wait`); at most for a timeout. Returns whether there is a completion.
     ///
@@ -503,9 +588,12 @@ impl Pages {
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if self.prepare_to_sleep() {
                 self.counters.sleeps += 1;
-                let waited = self.look_for_readiness(remaining);
+                let behind = self.ring.is_behind().then_some(RING_RETRY);
+                let sleep = remaining.into_iter().chain(behind).min();
+                let waited = self.look_for_readiness(sleep);
                 self.end_of_sleep();
                 waited?;
+                self.enter_ring()?;
             }
             if self.has_completion() {
                 return Ok(true);
@@ -654,7 +742,7 @@ impl Pages {
             return;
         }
         match slot.place {
-            Place::Free | Place::Done | Place::CancelledBatch => {}
+            Place::Free | Place::Done | Place::CancelledBatch | Place::CancelledRing => {}
             Place::Batch => {
                 slot.place = Place::CancelledBatch;
                 self.counters.withdrawn += 1;
@@ -670,6 +758,12 @@ impl Pages {
                 self.finish(id.index, INTERRUPTED);
             }
             Place::Thread => self.cancel_on_thread(id.index),
+            Place::Ring => {
+                slot.place = Place::CancelledRing;
+                self.counters.interrupted += 1;
+                let name = self.ring_name(id.index);
+                self.ring.cancel(name);
+            }
         }
     }
 
@@ -788,7 +882,7 @@ fn free_entries(pages: usize, threads: usize) -> Vec<u32> {
 fn waits_on_thread(waits: Waits, pinned: Option<Executor>) -> bool {
     match waits {
         Waits::Bounded => false,
-        Waits::Indefinitely => pinned != Some(Executor::InPlace),
+        Waits::Indefinitely => !matches!(pinned, Some(Executor::InPlace | Executor::Ring)),
         Waits::Ready(..) | Waits::AfterReady(..) | Waits::ReadyThenBlocks(..) => {
             pinned == Some(Executor::Threads)
         }

@@ -17,8 +17,8 @@ use crate::call::Direction;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// What the bell's events carry; no descriptor has this number.
-const BELL: u64 = u64::MAX;
+/// What the events of the bell and of the ring carry; no descriptor has this number.
+const WAKE: u64 = u64::MAX;
 
 /// Reports taken at a time.
 const REPORTS: usize = 256;
@@ -69,14 +69,23 @@ impl fmt::Debug for Readiness {
 impl Readiness {
     pub(crate) fn new(entries: usize, bell: BorrowedFd<'_>) -> Result<Self, Errno> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&set, bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        Ok(Readiness {
+        let readiness = Readiness {
             epoll: set,
             waiters: Table::default(),
             next: vec![NONE; entries].into_boxed_slice(),
             reports: Vec::with_capacity(REPORTS),
             waiting: 0,
-        })
+        };
+        readiness.watch(bell)?;
+        Ok(readiness)
+    }
+
+    /// Ends waits also while another descriptor is readable.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)
     }
 
     /// Returns the number of entries that wait.
@@ -197,7 +206,7 @@ impl Readiness {
     pub(crate) fn report(&mut self) -> Option<Report> {
         loop {
             let event = self.reports.pop()?;
-            if event.data.u64() == BELL {
+            if event.data.u64() == WAKE {
                 continue;
             }
             let flags = event.flags;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use flexsc_rt::{Busy, Call, Config, Direction, EntryId, Executor, Pages, Waits};
 use support::{Pipe, complete, post, raise_descriptor_limit, read_of, register};
 
-const EXECUTORS: [Executor; 2] = [Executor::InPlace, Executor::Threads];
+const EXECUTORS: [Executor; 3] = [Executor::InPlace, Executor::Threads, Executor::Ring];
 
 fn errno(result: &io::Result<usize>) -> Option<i32> {
     result.as_ref().err().and_then(io::Error::raw_os_error)

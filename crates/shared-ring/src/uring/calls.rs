@@ -1,11 +1,30 @@
 //! System calls for which the ring has an operation.
 
+use std::collections::BTreeMap;
+
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
 use io_uring::types::{Fd as Raw, FsyncFlags, OpenHow};
 use libc::c_int;
 
+use super::Ring;
 use crate::CallJob;
+
+/// The operations for system calls that were asked for, and whether the kernel supports them.
+#[derive(Debug, Default)]
+pub(super) struct Operations(BTreeMap<u8, bool>);
+
+impl Operations {
+    /// Returns the submission for a call. `None` if the ring or the kernel has none.
+    pub(super) fn sqe(&mut self, ring: &impl Ring, job: &CallJob) -> Option<Sqe> {
+        let sqe = sqe(job)?;
+        let code = sqe.get_opcode() as u8;
+        let supported = self.0.entry(code).or_insert_with(|| {
+            ring.first_unsupported(&[(code, "")]).is_ok_and(|missing| missing.is_none())
+        });
+        supported.then_some(sqe)
+    }
+}
 
 /// Returns the submission that has the effect of a call. `None` if the ring has no such operation, or it
 /// differs for these arguments.

@@ -3,6 +3,7 @@
 //! Each ring belongs to one thread. A turn is one system call: it submits posted operations, runs
 //! the kernel's deferred work, and waits for the first completion.
 
+mod call_ring;
 mod calls;
 mod completion;
 mod probe;
@@ -11,10 +12,11 @@ mod ring;
 mod sqe;
 mod stream;
 
+pub use call_ring::CallRing;
 pub use probe::{Feature, SetupError};
 pub use ring::{Cqe, Entries, LinuxRing, RawCompletion, Ring};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
@@ -113,8 +115,7 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     offload: <R::System as System>::Offload,
     mode: Mode,
     multishot: Multishot,
-    /// For the operation codes of system calls so far, whether the ring supports them.
-    call_codes: BTreeMap<u8, bool>,
+    call_operations: calls::Operations,
     /// After `finish`: whether all operations have ended.
     finished: Option<bool>,
     now: Instant,
@@ -210,7 +211,7 @@ impl<R: Ring> UringKernel<R> {
             streams: 0,
             mode: config.mode,
             multishot: Multishot::Untried,
-            call_codes: BTreeMap::new(),
+            call_operations: calls::Operations::default(),
             finished: None,
             now,
             counters: Counters::default(),
@@ -425,12 +426,7 @@ impl<R: Ring> UringKernel<R> {
     }
 
     fn can_make(&mut self, job: &CallJob) -> bool {
-        let Some(sqe) = calls::sqe(job) else { return false };
-        let code = sqe.get_opcode() as u8;
-        let UringKernel { ring, call_codes, .. } = self;
-        *call_codes.entry(code).or_insert_with(|| {
-            ring.first_unsupported(&[(code, "")]).is_ok_and(|missing| missing.is_none())
-        })
+        self.call_operations.sqe(&self.ring, job).is_some()
     }
 
     /// Returns dropped buffers to the kernel. Posts waiting receives again, oldest first, as many as their

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use io_uring::squeue::Entry as Sqe;
@@ -171,6 +171,13 @@ pub struct LinuxRing {
     process: Process,
 }
 
+impl AsFd for LinuxRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring is open as long as `self` lives.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
 impl Ring for LinuxRing {
     type System = Linux;
 
@@ -267,11 +274,9 @@ impl Ring for LinuxRing {
         };
         let submissions = self.queued();
         let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
-        // SAFETY: the ring is open as long as `self` lives.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
         // SAFETY: the callers of `push` keep the memory of submissions, and `arg` points to a time
         // that lives until the call returns.
-        unsafe { io_uring_enter_arg(fd, submissions, wanted, flags, Some(&arg)) }
+        unsafe { io_uring_enter_arg(self, submissions, wanted, flags, Some(&arg)) }
     }
 
     #[inline]

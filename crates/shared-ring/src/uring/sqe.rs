@@ -219,10 +219,15 @@ pub(super) fn cancel_all(own: Token) -> Sqe {
 
 /// Returns the request to cancel every submission of an operation. Its success is not reported.
 pub(super) fn cancel(token: Token, own: Token) -> Sqe {
-    opcode::AsyncCancel2::new(CancelBuilder::user_data(token.bits()).all())
+    cancel_named(token.bits(), own.bits())
+}
+
+/// Returns the same for submissions with any user data.
+pub(super) fn cancel_named(user_data: u64, own: u64) -> Sqe {
+    opcode::AsyncCancel2::new(CancelBuilder::user_data(user_data).all())
         .build()
         .flags(Flags::SKIP_SUCCESS)
-        .user_data(own.bits())
+        .user_data(own)
 }
 
 #[cfg(test)]

@@ -1,0 +1,110 @@
+//! The ring executor: entries whose calls io_uring has an operation for.
+//!
+//! The owner keeps such entries: no thread sees them. The kernel returns the number of an entry, so a
+//! completion is found without a scan.
+
+use std::collections::VecDeque;
+
+use rustix::io::Errno;
+use shared_ring::SetupError;
+use shared_ring::author::{CallJob, CallRing};
+
+use crate::raw::INTERRUPTED;
+
+/// What remains to be submitted, and the ring; or the reason why there is none.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    calls: Result<CallRing, SetupError>,
+    /// Entries that were not pushed yet, in order.
+    pub(crate) queue: VecDeque<u32>,
+    /// Names of calls to cancel, in order.
+    cancels: VecDeque<u64>,
+    in_flight: usize,
+}
+
+impl Ring {
+    pub(crate) fn new(entries: usize) -> Self {
+        Ring {
+            calls: CallRing::new(entries as u32),
+            queue: VecDeque::with_capacity(entries),
+            cancels: VecDeque::with_capacity(entries),
+            in_flight: 0,
+        }
+    }
+
+    /// Returns the ring, or why there is none.
+    pub(crate) fn available(&self) -> Result<&CallRing, &SetupError> {
+        self.calls.as_ref()
+    }
+
+    /// Returns whether the ring can make a call.
+    pub(crate) fn can_make(&mut self, number: u32, args: &[usize; 6]) -> bool {
+        let job = CallJob { number, args: *args };
+        self.calls.as_mut().is_ok_and(|ring| ring.has_operation(&job))
+    }
+
+    /// Returns whether calls, or their cancellations, are in the kernel or on their way.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.queue.is_empty()
+    }
+
+    /// Returns whether the kernel has not taken everything.
+    pub(crate) fn is_behind(&mut self) -> bool {
+        let waits = !self.queue.is_empty() || !self.cancels.is_empty();
+        waits || self.calls.as_mut().is_ok_and(CallRing::has_queued)
+    }
+
+    /// Pushes a call. Returns false if the kernel takes no more at the moment.
+    ///
+    /// # Safety
+    /// As for [`CallRing::push`].
+    pub(crate) unsafe fn push(
+        &mut self,
+        name: u64,
+        number: u32,
+        args: &[usize; 6],
+    ) -> Result<bool, Errno> {
+        let Ok(ring) = &mut self.calls else { return Ok(false) };
+        let job = CallJob { number, args: *args };
+        // SAFETY: the caller promises it.
+        let push = |ring: &mut CallRing| unsafe { ring.push(name, &job) };
+        let pushed = push(ring) || (ring.enter()? > 0 && push(ring));
+        self.in_flight += usize::from(pushed);
+        Ok(pushed)
+    }
+
+    /// Requests the cancellation of a call at the next entry into the kernel.
+    pub(crate) fn cancel(&mut self, name: u64) {
+        self.cancels.push_back(name);
+    }
+
+    /// Pushes cancellations, before any call that could have the entry of a cancelled one.
+    pub(crate) fn push_cancels(&mut self) -> Result<(), Errno> {
+        let Ok(ring) = &mut self.calls else { return Ok(()) };
+        while let Some(name) = self.cancels.front() {
+            if !ring.cancel(*name) && (ring.enter()? == 0 || !ring.cancel(*name)) {
+                break;
+            }
+            self.cancels.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Enters the kernel if it has something to do.
+    pub(crate) fn enter(&mut self) -> Result<(), Errno> {
+        let Ok(ring) = &mut self.calls else { return Ok(()) };
+        if ring.needs_entry() {
+            ring.enter()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the name and the result of a call that has ended.
+    pub(crate) fn next(&mut self) -> Option<(u64, isize)> {
+        let (name, result) = self.calls.as_mut().ok()?.next_result()?;
+        self.in_flight -= 1;
+        let result = if result == -libc::ECANCELED { INTERRUPTED } else { result as isize };
+        Some((name, result))
+    }
+}

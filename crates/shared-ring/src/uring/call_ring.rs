@@ -1,0 +1,115 @@
+//! A ring that makes system calls, and nothing else.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use super::calls::Operations;
+use super::{Cqe, Entries, LinuxRing, Mode, Ring, SetupError, WORKERS, probe, sqe};
+use crate::{CallJob, Linux};
+
+/// The user data of cancellations, which no call has.
+const CANCEL: u64 = u64::MAX;
+
+/// A ring for the system calls of an author who keeps their memory, and names each by a number of 64 bits.
+///
+/// It belongs to the thread that created it. Its descriptor is readable while [`CallRing::enter`] would find a
+/// completion. In a child of fork(2) it must not be entered.
+pub struct CallRing {
+    ring: LinuxRing,
+    operations: Operations,
+    landed: VecDeque<Cqe>,
+}
+
+impl CallRing {
+    /// The largest name of a call.
+    pub const MAX_NAME: u64 = CANCEL - 1;
+
+    /// Sets up a ring for about `calls` in flight. With more it costs memory of the kernel.
+    ///
+    /// # Errors
+    /// The missing feature.
+    pub fn new(calls: u32) -> Result<Self, SetupError> {
+        let calls = calls.max(1);
+        let entries = Entries { submissions: calls.min(512), completions: calls.max(512) };
+        // Deferred work of the kernel's workers would not make the descriptor readable.
+        let mut ring: LinuxRing = probe::setup(&Linux::default(), Mode::Cooperative, entries)?;
+        ring.limit_workers(WORKERS)
+            .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
+        Ok(CallRing { ring, operations: Operations::default(), landed: VecDeque::new() })
+    }
+
+    /// Returns whether the ring, and this kernel, have an operation for a call.
+    pub fn has_operation(&mut self, call: &CallJob) -> bool {
+        self.operations.sqe(&self.ring, call).is_some()
+    }
+
+    /// Queues a call. Returns false if the queue is full, or the ring has no operation for the call.
+    ///
+    /// # Safety
+    /// The caller vouches for the meaning of number and arguments. Memory that they refer to stays valid until
+    /// the completion of the call was taken. The name is at most [`CallRing::MAX_NAME`], and no other call in
+    /// flight has it.
+    pub unsafe fn push(&mut self, name: u64, call: &CallJob) -> bool {
+        let Some(sqe) = self.operations.sqe(&self.ring, call) else { return false };
+        // SAFETY: the caller keeps the memory.
+        unsafe { self.ring.push(&sqe.user_data(name)) }
+    }
+
+    /// Queues the cancellation of a call, which completes in any case: with `ECANCELED` or `EINTR` if the
+    /// cancellation came in time. Returns false if the queue is full.
+    pub fn cancel(&mut self, name: u64) -> bool {
+        // SAFETY: a cancellation points to no memory.
+        unsafe { self.ring.push(&sqe::cancel_named(name, CANCEL)) }
+    }
+
+    /// Returns whether the kernel has something to do: it has not taken all submissions, or it has deferred
+    /// work.
+    pub fn needs_entry(&mut self) -> bool {
+        self.has_queued() || self.ring.has_taskrun() || self.ring.has_overflowed()
+    }
+
+    /// Returns whether there are submissions that the kernel has not taken.
+    pub fn has_queued(&mut self) -> bool {
+        self.ring.queued() > 0
+    }
+
+    /// Enters the kernel without a wait: submits, and runs deferred work. Returns the number of submissions
+    /// taken: 0 if the kernel takes none before completions are taken, or is short of memory.
+    ///
+    /// # Errors
+    /// Those of io_uring_enter(2) that do not pass.
+    pub fn enter(&mut self) -> Result<u32, Errno> {
+        match self.ring.enter(0, None) {
+            Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(0),
+            result => result,
+        }
+    }
+
+    /// Takes the name and the result of a call that has ended, without a system call. An error is negative.
+    pub fn next_result(&mut self) -> Option<(u64, i32)> {
+        loop {
+            if self.landed.is_empty() {
+                self.ring.reap(&mut self.landed);
+            }
+            let cqe = self.landed.pop_front()?;
+            if cqe.user_data != CANCEL {
+                return Some((cqe.user_data, cqe.result));
+            }
+        }
+    }
+}
+
+impl AsFd for CallRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}
+
+impl fmt::Debug for CallRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallRing").field("landed", &self.landed.len()).finish_non_exhaustive()
+    }
+}
