@@ -14,7 +14,7 @@ use shared_ring::poller::{
 };
 use shared_ring::{
     BufferGroup, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind,
-    Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel,
+    Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel, WhenCold,
 };
 use turns::{Batch, TurnInto};
 
@@ -150,7 +150,7 @@ fn cached_file_is_sent_at_once() {
 
     let socket = Socket::from(OwnedFd::from(other));
     let fd = number(&socket);
-    let op = Op::SendFile { fd, file, offset: 0, len: 8 };
+    let op = Op::SendFile { fd, file, offset: 0, len: 8, when_cold: WhenCold::Read };
     let sent = engine.submit(Token::new(OpKind::Send, 0, 0), op).unwrap();
     assert!(matches!(sent, Submitted::Done(Outcome::SentFile(8))), "{sent:?}");
     assert_eq!((engine.counters().cold_file_reads, engine.counters().offloaded_file_ops), (0, 0));
