@@ -184,6 +184,9 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         2 => Some(|| Box::<HoldBack>::default() as _),
         _ => FileDelivery::ALL[seed / 4 % FileDelivery::ALL.len()].send_policy(),
     };
+    if seed / 16 % 2 == 1 {
+        config.max_read_delay = Duration::from_millis(5);
+    }
     config
 }
 
