@@ -117,7 +117,7 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<u
 }
 
 /// Sends up to `len` bytes of a file, and returns their number: 0 if the file ends before `offset`.
-/// With [`Blocking::NoBlock`], the range must be cached ([`is_cold`]). SIGPIPE must be ignored, as it is in
+/// With [`Blocking::NoBlock`], the range must be cached ([`System::is_cold`]). SIGPIPE must be ignored, as it is in
 /// Rust programs.
 ///
 /// # Errors
