@@ -13,6 +13,10 @@
 //! What is in the page cache is sent by sendfile(2). Splicing through a pipe took the same or more CPU time per
 //! byte for pieces of 4 to 256 KiB, with twice the system calls; reading into memory and sending took two to
 //! three times as much. So a policy reads only if the part is not cached, or has to pass through memory.
+//!
+//! The policies leave `TCP_NOTSENT_LOWAT` alone. With a send buffer that the kernel sizes, and a client that takes
+//! 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte; with a limit of 16 KiB 16.5 times, with 128 KiB 10.9
+//! times, for more than twice the CPU time. With a fixed send buffer of 64 KiB the limit made no difference.
 
 use std::collections::HashSet;
 use std::fmt;
