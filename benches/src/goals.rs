@@ -40,6 +40,15 @@ const ALL: &[(&str, &str, Goal)] = &[
     ("send-dequeue", "sigtimedwait_over_send", AtLeast(4.0)),
     ("preempt", "wait_mode_over_send", AtLeast(10.0)),
     ("preempt", "kernel_entries_per_event_loaded", AtMost(0.05)),
+    ("ecem-ded", "context_switches_over_plain", AtMost(0.8)),
+    ("ecem-ded", "rate_over_plain", AtLeast(1.05)),
+    ("ecem-dns", "context_switches_over_plain", AtMost(0.3)),
+    ("ecem-dns", "context_switches_over_epoll", AtMost(0.9)),
+    ("ecem-dns", "cpu_per_mb_over_nginx", AtMost(0.90)),
+    ("ecem-dns", "cold_rate_over_nginx_sendfile", AtLeast(1.5)),
+    ("ecem-dns", "cold_rate_over_nginx_aio", AtLeast(1.0)),
+    ("ecem-dns", "cached_p99_over_alone", AtMost(1.5)),
+    ("ecem-dns", "memory_per_download_kb", AtMost(64.0)),
     ("simulate", "completions_per_min_millions", AtLeast(20.0)),
 ];
 

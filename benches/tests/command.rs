@@ -74,6 +74,32 @@ fn send_dequeue_compares_send_with_every_method() {
     assert_eq!(series.iter().filter(whole).count(), 3 * 6);
 }
 
+/// Runs an experiment quickly, and checks that it has these ratios.
+fn run_quickly(id: &str, ratios: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("outcome.json");
+    let output = lab(&["run", id, "--quick", "--json", json.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for name in ratios {
+        let ratio = &outcome["ratios"][name];
+        assert!(ratio["value"].as_f64().is_some_and(|value| value > 0.0), "{outcome:#}");
+    }
+    assert!(!outcome["series"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn ecem_ded_compares_with_a_blocking_server() {
+    run_quickly("ecem-ded", &["context_switches_over_plain", "rate_over_plain"]);
+}
+
+#[test]
+fn ecem_dns_compares_with_a_blocking_server_and_epoll() {
+    let ratios = ["context_switches_over_plain", "context_switches_over_epoll"];
+    run_quickly("ecem-dns", &[ratios[0], ratios[1], "memory_per_download_kb"]);
+}
+
 /// Runs `lab tables` in a directory.
 fn tables(directory: &std::path::Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));

@@ -3,6 +3,7 @@
 mod banga_cost;
 mod cold;
 mod cpu_profile;
+mod ecem;
 mod fairness;
 mod floors;
 mod http_sessions;
@@ -76,6 +77,8 @@ pub(crate) const ALL: &[Experiment] = &[
     http_sessions::EXPERIMENT,
     send_dequeue::EXPERIMENT,
     preempt::EXPERIMENT,
+    ecem::ded::EXPERIMENT,
+    ecem::dns::EXPERIMENT,
     simulate::EXPERIMENT,
 ];
 
