@@ -48,6 +48,7 @@
 //! (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;
+pub mod model;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 
