@@ -141,6 +141,9 @@ pub(crate) struct Serve {
     /// The address of the server behind a proxy
     #[arg(long)]
     pub(crate) upstream: Option<SocketAddr>,
+    /// The module of a handler in a sandbox, for the web server
+    #[arg(long, value_name = "FILE")]
+    pub(crate) handler: Option<PathBuf>,
     /// Do not read standard input; only a signal ends the server
     #[arg(long)]
     pub(crate) alone: bool,

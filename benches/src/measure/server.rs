@@ -78,6 +78,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) cores: &'a [usize],
     /// The address of the server behind a proxy.
     pub(crate) upstream: Option<SocketAddr>,
+    /// The module of a handler in a sandbox, for our web server.
+    pub(crate) handler: Option<&'a Path>,
 }
 
 impl Server {
@@ -116,6 +118,9 @@ impl Server {
         command.args(["--cores", &cores.join(",")]);
         if let Some(upstream) = conditions.upstream {
             command.args(["--upstream", &upstream.to_string()]);
+        }
+        if let Some(handler) = conditions.handler {
+            command.arg("--handler").arg(handler);
         }
         command.arg("--reply").arg(site.reply()).arg("--root").arg(site.root());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
