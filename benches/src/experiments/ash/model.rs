@@ -31,7 +31,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 
 const PARAMETERS: &str = "Machine parameters";
 const FASTEST: &str = "Time of the fastest strategy";
-const QUICK: usize = 7;
+const QUICK: usize = 5;
 const FULL: usize = 51;
 
 /// Lengths of handlers in us: an increment, a look-up, a small page, and the study's shortest one.
@@ -208,6 +208,8 @@ fn contestants() -> Result<Vec<Contestant<'static>>, Failure> {
 /// Invocations, and round trips, in a round.
 const INVOCATIONS: usize = 10_000;
 const ROUND_TRIPS: usize = 500;
+/// Turns of each core in a round; few, as another program may have one of them.
+const TURNS: u64 = 50;
 
 struct Invoked {
     handler: Handler,
@@ -279,7 +281,7 @@ fn interrupt_ns(handled: &AtomicBool) -> Result<f64, Failure> {
 /// Two threads on two cores increment a word in turn.
 fn poll_ns() -> f64 {
     let word = AtomicU64::new(0);
-    let last = 2 * ROUND_TRIPS as u64;
+    let last = 2 * TURNS;
     let turns = |first: u64| {
         for value in (first..last).step_by(2) {
             while word.load(Ordering::Acquire) != value {
