@@ -252,7 +252,7 @@ impl Costs {
             self.best = best;
             self.until_measured = 1;
             self.trial_left = 0;
-            self.trial_every = TRIAL_EVERY.0;
+            self.trial_every = (self.trial_every / 8).max(TRIAL_EVERY.0);
             self.calls_since_trial = 0;
         }
     }

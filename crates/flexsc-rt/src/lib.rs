@@ -96,6 +96,7 @@ mod error;
 mod event_loop;
 mod future;
 mod interrupt;
+pub mod kernel;
 #[cfg(all(test, loom))]
 mod models;
 mod notifier;

@@ -122,6 +122,8 @@ pub struct Counters {
     pub ring_refused: u64,
     /// Times that a call began to wait for a descriptor.
     pub readiness_waits: u64,
+    /// Calls of epoll(7).
+    pub epoll_calls: u64,
     /// Calls refused as all entries were busy.
     pub throttled: u64,
     /// Cancellations that ended a call before an executor began it.
@@ -295,6 +297,7 @@ impl Pages {
     /// Returns the counters.
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
+        counters.epoll_calls = self.readiness.calls();
         if let Some(threads) = &self.threads {
             let of_threads = threads.counters();
             counters.threads_started = of_threads.started;
@@ -342,6 +345,9 @@ impl Pages {
     #[inline]
     fn pin(&mut self, call: &Call) -> Option<Executor> {
         let bounded = call.waits == Waits::Bounded;
+        if let Waits::UntilReady(..) = call.waits {
+            return None;
+        }
         let pinned = call.pinned.or(self.executor.filter(|_| bounded));
         if pinned == Some(Executor::Ring) && !self.ring_can_make(call.number, &call.args) {
             // A call that waits for a descriptor needs no thread.
@@ -454,7 +460,9 @@ impl Pages {
                 (Some(executor), _) => executor,
                 (
                     None,
-                    Waits::ReadyThenBlocks(fd, direction) | Waits::AfterReady(fd, direction),
+                    Waits::ReadyThenBlocks(fd, direction)
+                    | Waits::AfterReady(fd, direction)
+                    | Waits::UntilReady(fd, direction),
                 ) => {
                     self.wait_for(index, fd, direction);
                     return None;
@@ -550,12 +558,20 @@ impl Pages {
 
     /// Goes on with a call whose descriptor cannot be waited for.
     fn not_armed(&mut self, index: u32, errno: Errno) {
+        if errno == Errno::PERM && self.is_only_readiness(index) {
+            return self.finish(index, 0);
+        }
         // A file is always ready.
         if errno == Errno::PERM && self.threads.is_some() {
             self.assign_thread(index);
         } else {
             self.finish(index, -(errno.raw_os_error() as isize));
         }
+    }
+
+    /// Returns whether an entry has no call to make.
+    fn is_only_readiness(&self, index: u32) -> bool {
+        matches!(self.slots[index as usize].waits, Waits::UntilReady(..))
     }
 
     /// Notes an entry for the threads.
@@ -630,10 +646,20 @@ impl Pages {
     /// # Errors
     /// In a child of fork(2), or if the kernel refuses to wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.wait_and_look(timeout, READINESS_EVERY)
+    }
+
+    /// The same. While a completion is there at once, it looks for ready descriptors every so many
+    /// turns.
+    pub(crate) fn wait_and_look(
+        &mut self,
+        timeout: Option<Duration>,
+        every: u32,
+    ) -> Result<bool, Error> {
         self.submit()?;
         if self.has_completion() {
             self.busy_turns = self.busy_turns.wrapping_add(1);
-            if self.busy_turns.is_multiple_of(READINESS_EVERY) && self.readiness.waiting() > 0 {
+            if self.busy_turns.is_multiple_of(every) && self.readiness.waiting() > 0 {
                 self.look_for_readiness(Some(Duration::ZERO))?;
             }
             return Ok(true);
@@ -716,6 +742,10 @@ impl Pages {
                 // It may be ready for one call only.
                 self.assign_thread(index);
                 return;
+            }
+            if self.is_only_readiness(index) {
+                self.finish(index, 0);
+                continue;
             }
             self.counters.in_place += 1;
             let entry = self.shared.entry(index);
@@ -801,6 +831,7 @@ impl Pages {
             Place::Waiting => {
                 if let Waits::Ready(fd, direction)
                 | Waits::AfterReady(fd, direction)
+                | Waits::UntilReady(fd, direction)
                 | Waits::ReadyThenBlocks(fd, direction) = slot.waits
                 {
                     self.readiness.remove(id.index, fd, direction);
@@ -885,13 +916,29 @@ impl Pages {
         &mut self,
         operation: &mut impl Operation,
     ) -> Result<EntryId, Busy> {
+        // SAFETY: `Operation` and the caller promise it.
+        unsafe { self.post_with(|scratch| operation.prepare(scratch)) }
+    }
+
+    /// Posts a call that may refer to the scratch memory of its entry.
+    ///
+    /// # Errors
+    /// As [`Pages::post`].
+    ///
+    /// # Safety
+    /// As for [`Pages::post`].
+    #[inline]
+    pub(crate) unsafe fn post_with(
+        &mut self,
+        prepare: impl FnOnce(&mut Scratch) -> Call,
+    ) -> Result<EntryId, Busy> {
         let Some(index) = self.free.last() else {
             self.counters.throttled += 1;
             return Err(Busy);
         };
         // SAFETY: the entry is free, so nothing else uses its scratch memory.
-        let call = operation.prepare(unsafe { &mut *self.scratch(*index as usize) });
-        // SAFETY: `Operation` and the caller promise it.
+        let call = prepare(unsafe { &mut *self.scratch(*index as usize) });
+        // SAFETY: the caller promises it.
         unsafe { self.post(&call) }
     }
 }
@@ -934,6 +981,7 @@ fn waits_on_thread(waits: Waits, pinned: Option<Executor>) -> bool {
     match waits {
         Waits::Bounded => false,
         Waits::Indefinitely => !matches!(pinned, Some(Executor::InPlace | Executor::Ring)),
+        Waits::UntilReady(..) => false,
         Waits::Ready(..) | Waits::AfterReady(..) | Waits::ReadyThenBlocks(..) => {
             pinned == Some(Executor::Threads)
         }

@@ -58,6 +58,7 @@ pub(crate) struct Readiness {
     next: Box<[u32]>,
     reports: Vec<epoll::Event>,
     waiting: usize,
+    calls: u64,
 }
 
 impl fmt::Debug for Readiness {
@@ -75,6 +76,7 @@ impl Readiness {
             next: vec![NONE; entries].into_boxed_slice(),
             reports: Vec::with_capacity(REPORTS),
             waiting: 0,
+            calls: 0,
         };
         readiness.watch(bell)?;
         Ok(readiness)
@@ -91,6 +93,11 @@ impl Readiness {
     /// Returns the number of entries that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Returns the number of system calls made.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
     }
 
     /// Lets an entry wait. [`Readiness::arm`] has to follow.
@@ -174,6 +181,7 @@ impl Readiness {
         flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, reads);
         flags.set(epoll::EventFlags::OUT, writes);
         let data = epoll::EventData::new_u64(fd as u64);
+        self.calls += 1;
         if waiters.added {
             match epoll::modify(&self.epoll, borrowed, data, flags) {
                 // It was closed, and another one has its number.
@@ -192,6 +200,7 @@ impl Readiness {
     /// Waits for reports, for ever without a timeout.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         self.reports.clear();
+        self.calls += 1;
         // A timeout beyond what the kernel can count is none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         epoll::wait(
