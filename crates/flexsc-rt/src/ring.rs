@@ -50,15 +50,20 @@ impl Ring {
         watch: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> bool {
         let job = CallJob { number, args: *args };
-        if !CallRing::is_known(&job) {
-            return false;
+        if self.calls.is_none() && CallRing::is_known(&job) {
+            self.calls = Some(self.set_up(watch));
         }
-        let calls = self.calls.get_or_insert_with(|| {
-            let ring = CallRing::new(self.entries as u32)?;
-            watch(ring.as_fd()).map_err(|errno| SetupError::Other(errno.raw_os_error()))?;
-            Ok(ring)
-        });
-        calls.as_mut().is_ok_and(|ring| ring.has_operation(&job))
+        self.calls().is_some_and(|ring| ring.has_operation(&job))
+    }
+
+    #[cold]
+    fn set_up(
+        &self,
+        watch: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<CallRing, SetupError> {
+        let ring = CallRing::new(self.entries as u32)?;
+        watch(ring.as_fd()).map_err(|errno| SetupError::Other(errno.raw_os_error()))?;
+        Ok(ring)
     }
 
     fn calls(&mut self) -> Option<&mut CallRing> {
