@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use flexsc_rt::kernel::FlexScKernel;
 use shared_ring::{
-    Arg, BufferGroup, Call, Completion, EngineConfig, Errno, Executor, Fd, GatherList, Host,
-    Kernel, ListenOptions, Op, OpKind, Outcome, Socket, Submit, Submitted, Token,
+    Access, Arg, BufferGroup, Call, Completion, EngineConfig, Errno, Executor, Fd, FileOp,
+    FileOutcome, GatherList, Host, Kernel, ListenOptions, Op, OpKind, Outcome, PathAt, Socket,
+    Submit, Submitted, SymlinkPolicy, Token,
 };
 
 const CALL: Token = Token::new(OpKind::Call, 0, 0);
@@ -198,6 +199,59 @@ fn turn_for_send(kernel: &mut FlexScKernel, sent: &mut usize) -> bool {
         None => false,
         Some(outcome) => panic!("{outcome:?}"),
     }
+}
+
+#[test]
+fn files_are_opened_queried_and_read_by_posted_calls() {
+    let mut kernel = kernel();
+    let directory = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..100_000_u32).map(|byte| byte as u8).collect();
+    std::fs::write(directory.path().join("file"), &content).unwrap();
+    let root = kernel.host_mut().open_directory(directory.path()).unwrap();
+    let at = |path: &std::ffi::CStr| PathAt {
+        root: root.clone(),
+        path: path.into(),
+        symlinks: SymlinkPolicy::Beneath,
+    };
+    let token = Token::new(OpKind::File, 0, 0);
+    let done = |kernel: &mut FlexScKernel, op| {
+        let made = kernel.page_counters().in_place;
+        submit(kernel, token, Op::File(op));
+        let completion = next(kernel);
+        assert!(completion.last && completion.token == token);
+        assert!(kernel.page_counters().in_place > made, "the first call is posted");
+        match completion.outcome {
+            Outcome::File(outcome) => Ok(outcome),
+            Outcome::Failed(errno, None) => Err(errno),
+            outcome => panic!("{outcome:?}"),
+        }
+    };
+    let opened = done(&mut kernel, FileOp::Open(at(c"file"), Access::Read));
+    let Ok(FileOutcome::Opened(opened)) = opened else { panic!("{opened:?}") };
+    let (file, meta) = *opened;
+    assert_eq!(meta.len, 100_000);
+    let queried = done(&mut kernel, FileOp::Stat(at(c"file")));
+    assert!(matches!(queried, Ok(FileOutcome::Stat(queried)) if queried == meta));
+    for (range, expected) in [(0..10, 0..10), (99_990..200_000, 99_990..100_000), (7..7, 7..7)] {
+        let read = done(&mut kernel, FileOp::Read(file.clone(), range));
+        let Ok(FileOutcome::Read(bytes)) = read else { panic!("{read:?}") };
+        assert_eq!(*bytes, content[expected]);
+    }
+    let created = done(&mut kernel, FileOp::Open(at(c"new"), Access::Create));
+    assert!(matches!(created, Ok(FileOutcome::Opened(_))));
+    let missing = done(&mut kernel, FileOp::Open(at(c"none"), Access::Read));
+    assert!(matches!(missing, Err(Errno::NOENT)));
+    let outside = done(&mut kernel, FileOp::Stat(at(c"../file")));
+    assert!(matches!(outside, Err(Errno::XDEV)));
+    // A cancelled operation ends once.
+    submit(&mut kernel, token, Op::File(FileOp::Open(at(c"file"), Access::Read)));
+    kernel.cancel(token);
+    assert!(matches!(next(&mut kernel).outcome, Outcome::Failed(Errno::CANCELED, None)));
+    assert_eq!(turn(&mut kernel), 0);
+    // Writes and lists are made by threads.
+    submit(&mut kernel, token, Op::File(FileOp::List(at(c"."))));
+    let Outcome::File(FileOutcome::Listed(listing)) = next(&mut kernel).outcome else { panic!() };
+    assert_eq!(listing.entries.len(), 2);
 }
 
 #[test]

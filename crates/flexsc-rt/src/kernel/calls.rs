@@ -1,8 +1,10 @@
 //! Operations as posted system calls.
 
+use std::ffi::c_char;
 use std::os::fd::{AsRawFd, RawFd};
 
-use shared_ring::{Executor as By, GatherList, Op, RxBuf};
+use shared_ring::nonblocking::Blocking;
+use shared_ring::{Executor as By, GatherList, Metadata, Op, RxBuf};
 
 use crate::call::{Call, Direction, Executor, Kind, Waits};
 use crate::operations;
@@ -24,7 +26,7 @@ pub(super) fn first(op: &mut Op, scratch: &mut Scratch) -> Call {
         }
         Op::Close { socket } => close(socket.as_raw_fd()),
         Op::Call(call, by) => raw(call, *by),
-        Op::File(_) => unreachable!("file operations are not posted"),
+        Op::File(_) => unreachable!("file operations have stages of their own"),
     }
 }
 
@@ -87,6 +89,58 @@ fn send_file(fd: RawFd, file: RawFd, offset: u64, len: u32, scratch: &mut Scratc
 pub(super) fn read_cold(file: RawFd, offset: u64, bytes: &mut [u8]) -> Call {
     let args = [file as usize, bytes.as_mut_ptr() as usize, bytes.len(), offset as usize, 0, 0];
     Call::bounded(libc::SYS_pread64, args).pinned(Executor::Threads).kind(Kind::Disk)
+}
+
+/// Opens a path: openat2(2).
+pub(super) fn open(
+    root: RawFd,
+    path: *const c_char,
+    how: [u64; 3],
+    disk: Blocking,
+    scratch: &mut Scratch,
+) -> Call {
+    scratch[..3].copy_from_slice(&how);
+    let args = [root as usize, path as usize, scratch.as_ptr() as usize, size_of_val(&how), 0, 0];
+    Call::bounded(libc::SYS_openat2, args).pinned(by(disk)).kind(Kind::Disk)
+}
+
+/// Queries the metadata of an open file: fstat(2).
+pub(super) fn query(fd: RawFd, scratch: &mut Scratch) -> Call {
+    const { assert!(size_of::<libc::stat>() <= size_of::<Scratch>()) };
+    Call::bounded(libc::SYS_fstat, [fd as usize, scratch.as_mut_ptr() as usize, 0, 0, 0, 0])
+        .pinned(Executor::InPlace)
+}
+
+/// Returns the result of [`query`].
+///
+/// # Safety
+/// The call has succeeded.
+pub(super) unsafe fn metadata(scratch: &Scratch) -> Metadata {
+    // SAFETY: the kernel has written the structure, which is less aligned.
+    Metadata::from_stat(unsafe { &*scratch.as_ptr().cast() })
+}
+
+/// Reads a part of a file: preadv2(2).
+pub(super) fn read(
+    fd: RawFd,
+    offset: u64,
+    into: &mut [u8],
+    disk: Blocking,
+    scratch: &mut Scratch,
+) -> Call {
+    scratch[0] = into.as_mut_ptr() as u64;
+    scratch[1] = into.len() as u64;
+    let flags = if disk == Blocking::NoBlock { libc::RWF_NOWAIT as usize } else { 0 };
+    let args = [fd as usize, scratch.as_ptr() as usize, 1, offset as usize, 0, flags];
+    Call::bounded(libc::SYS_preadv2, args).pinned(by(disk)).kind(Kind::Disk)
+}
+
+/// Returns who makes a call that may wait for the disk.
+fn by(disk: Blocking) -> Executor {
+    match disk {
+        Blocking::NoBlock => Executor::InPlace,
+        Blocking::MayBlock => Executor::Threads,
+    }
 }
 
 /// Closes a descriptor: close(2).

@@ -3,9 +3,10 @@
 //! Each stage of a connection posts the next call as an entry, and several accepts are outstanding
 //! for a listener. The calls in place of a turn are executed in one batch. A receive waits for its
 //! socket without a buffer: one entry waits until the socket is readable, the next one receives.
-//! File operations that may block run on threads of their own.
+//! Writes to files and lists of directories run on threads of their own.
 
 mod calls;
+mod files;
 mod stages;
 
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ use shared_ring::{
 use crate::call::{Call, Direction};
 use crate::error::{Busy, Error};
 use crate::pages::{self, Config, EntryId, Pages};
+
+use files::FileStage;
 
 /// Accepts outstanding for a listener, at most.
 const ACCEPTS: u16 = 16;
@@ -77,6 +80,8 @@ enum Stage {
     Receiving(EntryId, RxBuf),
     /// The part of a file that is to be sent is read, so that it is cached.
     Reading(EntryId, #[expect(dead_code, reason = "the kernel writes to it")] Vec<u8>),
+    /// The call of a file operation.
+    File(EntryId, FileStage),
     /// The call of any other operation.
     Calling(EntryId),
 }
@@ -205,8 +210,10 @@ unsafe impl Submit for FlexScKernel {
     type Host = Linux;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        if let Op::File(_) | Op::Call(_, By::InPlace) = op {
-            return self.submit_to_offload(token, op);
+        match &op {
+            Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
+            Op::File(file) if !Self::posts(file) => return self.submit_to_offload(token, op),
+            _ => {}
         }
         if let Op::Receive { group, .. } = op
             && group.index() >= self.starved.len()
@@ -227,7 +234,11 @@ unsafe impl Submit for FlexScKernel {
             _ => false,
         };
         self.in_flight.insert(token, op, State { stage, end: None })?;
-        let mut posted = if read_first { self.read_file(token) } else { self.post(token) };
+        let mut posted = match token.kind() {
+            OpKind::File => self.post_file(token),
+            _ if read_first => self.read_file(token),
+            _ => self.post(token),
+        };
         self.more_accepts += accepts - 1;
         for _ in 1..accepts {
             posted = posted.and_then(|()| self.post(token));

@@ -89,6 +89,7 @@ impl FlexScKernel {
         match op {
             Op::Accept { .. } => self.accepted(token, id, result),
             Op::Receive { .. } => self.received(token, result),
+            Op::File(_) => self.file_called(token, result),
             _ => self.called(token, result),
         }
     }
@@ -188,6 +189,7 @@ impl FlexScKernel {
             Stage::Waiting(id)
             | Stage::Receiving(id, _)
             | Stage::Reading(id, _)
+            | Stage::File(id, _)
             | Stage::Calling(id) => self.pages.cancel(*id),
             Stage::Idle | Stage::Accepting(..) => {
                 if let Op::Receive { group, .. } = op {
@@ -198,7 +200,7 @@ impl FlexScKernel {
         }
     }
 
-    fn end(&mut self, token: Token, outcome: impl FnOnce(Op) -> Outcome) {
+    pub(super) fn end(&mut self, token: Token, outcome: impl FnOnce(Op) -> Outcome) {
         if let Some(Entry { op, state, .. }) = self.in_flight.remove(token) {
             if let Stage::Accepting(_, accepts) = state.stage {
                 self.more_accepts -= accepts - 1;
