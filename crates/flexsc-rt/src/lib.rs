@@ -8,6 +8,7 @@
 //! - [`operations`] are typed system calls that own their memory.
 //! - [`EventLoop`] is the paper's libflexsc: each call has a callback.
 //! - [`Runtime`] makes each call a future, under any executor.
+//! - [`kernel`] runs the servers of the crates `evring` and `evring-httpd` on pages (`--backend flexsc`).
 //!
 //! # Executors
 //!
@@ -67,6 +68,7 @@
 //! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others |
 //! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
 //! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
+//! | several accepts outstanding | 4 | [`kernel::FlexScKernel`] | up to 16 for a listener, which wait in the epoll set |
 //! | no completion notification | 4 | | the same: completions are found by polling, after the callbacks |
 //!
 //! # Decisions
