@@ -360,8 +360,8 @@ impl Pages {
     /// Returns whether the ring can make a call, and counts it if not.
     fn ring_can_make(&mut self, number: u32, args: &[usize; 6]) -> bool {
         let readiness = &self.readiness;
-        let can_make =
-            self.may_use_ring && self.ring.can_make(number, args, |ring| readiness.watch(ring));
+        let can_make = self.may_use_ring
+            && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring));
         self.counters.ring_refused += u64::from(!can_make);
         can_make
     }
@@ -714,14 +714,16 @@ impl Pages {
             Ok(()) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Error::System("wait for descriptors", errno.into())),
         }
-        self.shared.bell.reset();
+        if self.readiness.bell_has_rung() {
+            self.shared.bell.reset();
+        }
         while let Some(report) = self.readiness.report() {
             for direction in [Direction::Read, Direction::Write] {
                 if report.ready[direction as usize] {
                     self.go_on(report.fd, direction);
                 }
             }
-            if let Err(errno) = self.readiness.arm(report.fd) {
+            if let Err(errno) = self.readiness.arm_again(report.fd) {
                 for direction in [Direction::Read, Direction::Write] {
                     while let Some(index) = self.readiness.pop(report.fd, direction) {
                         self.not_armed(index, errno);

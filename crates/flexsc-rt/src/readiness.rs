@@ -17,8 +17,9 @@ use crate::call::Direction;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// What the events of the bell and of the ring carry; no descriptor has this number.
-const WAKE: u64 = u64::MAX;
+/// What the events of the bell carry, and those of the ring; no descriptor has these numbers.
+const BELL: u64 = u64::MAX;
+const RING: u64 = u64::MAX - 1;
 
 /// Reports taken at a time.
 const REPORTS: usize = 256;
@@ -78,16 +79,20 @@ impl Readiness {
             waiting: 0,
             calls: 0,
         };
-        readiness.watch(bell)?;
+        readiness.watch(bell, BELL)?;
         Ok(readiness)
     }
 
-    /// Ends waits also while another descriptor is readable.
+    /// Ends waits also while the ring is readable.
     ///
     /// # Errors
     /// If memory is short.
-    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)
+    pub(crate) fn watch_ring(&self, ring: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.watch(ring, RING)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, data: u64) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
     }
 
     /// Returns the number of entries that wait.
@@ -197,6 +202,21 @@ impl Readiness {
         Ok(())
     }
 
+    /// Waits for what the remaining entries of a reported descriptor need. Without any, the descriptor
+    /// stays in the set, disarmed.
+    ///
+    /// # Errors
+    /// As [`Readiness::arm`].
+    pub(crate) fn arm_again(&mut self, fd: RawFd) -> Result<(), Errno> {
+        let queues = &self.waiters.at(fd as usize).queues;
+        if queues.iter().all(|queue| queue.first == NONE) { Ok(()) } else { self.arm(fd) }
+    }
+
+    /// Returns whether the bell is among the reports.
+    pub(crate) fn bell_has_rung(&self) -> bool {
+        self.reports.iter().any(|event| event.data.u64() == BELL)
+    }
+
     /// Waits for reports, for ever without a timeout.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         self.reports.clear();
@@ -215,7 +235,7 @@ impl Readiness {
     pub(crate) fn report(&mut self) -> Option<Report> {
         loop {
             let event = self.reports.pop()?;
-            if event.data.u64() == WAKE {
+            if event.data.u64() >= RING {
                 continue;
             }
             let flags = event.flags;
