@@ -37,8 +37,10 @@ impl<K: Submit> Io<K> {
     /// Asks the policy for the next step of a connection with something to send.
     #[inline]
     fn next_step(&mut self, slot: u32) -> SendStep {
+        if self.send_policy.is_none() {
+            return DefaultSendPolicy::STEP;
+        }
         let id = self.conn(slot);
-        let Some(policy) = &mut self.send_policy else { return DefaultSendPolicy::STEP };
         let connection = &self.connections[slot as usize];
         let host = self.kernel.host();
         let unacked_bytes =
@@ -47,10 +49,10 @@ impl<K: Submit> Io<K> {
             id,
             queued_bytes: connection.queued,
             file_bytes: connection.queue.front().and_then(SendItem::file_bytes_left),
-            can_read: self.send_policy.is_some() && self.can_read_ahead(slot),
+            can_read: self.can_read_ahead(slot),
             unacked_bytes: &unacked_bytes,
         };
-        policy.next(&state)
+        self.send_policy.as_mut().map_or(DefaultSendPolicy::STEP, |policy| policy.next(&state))
     }
 }
 
