@@ -144,6 +144,9 @@ pub(crate) struct Serve {
     /// The size of the sockets' send buffers (`SO_SNDBUF`)
     #[arg(long, value_name = "BYTES")]
     pub(crate) send_buffer: Option<usize>,
+    /// The module of a handler in a sandbox, for the web server
+    #[arg(long, value_name = "FILE")]
+    pub(crate) handler: Option<PathBuf>,
     /// Do not read standard input; only a signal ends the server
     #[arg(long)]
     pub(crate) alone: bool,

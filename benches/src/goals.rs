@@ -50,6 +50,20 @@ const ALL: &[(&str, &str, Goal)] = &[
     ("ecem-dns", "cached_p99_over_alone", AtMost(1.5)),
     ("ecem-dns", "memory_per_download_kb", AtMost(64.0)),
     ("simulate", "completions_per_min_millions", AtLeast(20.0)),
+    ("ash-rtt", "dispatch_ns", AtMost(60.0)),
+    ("ash-rtt", "suspended_user_over_ash", AtLeast(1.8)),
+    ("ash-dilp", "fused_over_separate", AtLeast(2.0)),
+    ("ash-dilp", "fused_over_hand_256", AtLeast(0.95)),
+    ("ash-dilp", "fused_over_hand_1500", AtLeast(0.95)),
+    ("ash-dilp", "fused_over_hand_4096", AtLeast(0.95)),
+    ("ash-dilp", "fused_over_hand_65536", AtLeast(0.95)),
+    ("ash-sandbox", "factor_40", AtMost(1.25)),
+    ("ash-sandbox", "factor_4096", AtMost(1.02)),
+    ("ash-procs", "rtt_10_over_1_realtime", AtMost(1.2)),
+    ("ash-procs", "rtt_10_over_1_slice", AtMost(1.5)),
+    ("ash-procs", "runaway_stopped_ms", AtMost(1.0)),
+    ("ash-procs", "runaway_p99_over_none", AtMost(1.2)),
+    ("ash-web", "handler_over_file", AtLeast(0.9)),
 ];
 
 /// Returns the goal of a ratio, if it has one.

@@ -1,5 +1,6 @@
 //! The experiments and their list.
 
+mod ash;
 mod banga_cost;
 mod cold;
 mod cpu_profile;
@@ -80,6 +81,13 @@ pub(crate) const ALL: &[Experiment] = &[
     ecem::ded::EXPERIMENT,
     ecem::dns::EXPERIMENT,
     simulate::EXPERIMENT,
+    ash::rtt::EXPERIMENT,
+    ash::copies::EXPERIMENT,
+    ash::dilp::EXPERIMENT,
+    ash::sandbox::EXPERIMENT,
+    ash::procs::EXPERIMENT,
+    ash::web::EXPERIMENT,
+    ash::model::EXPERIMENT,
 ];
 
 /// Returns the experiment `id`.

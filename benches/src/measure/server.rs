@@ -80,6 +80,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) upstream: Option<SocketAddr>,
     /// The size of the sockets' send buffers, or `None` for the kernel's default.
     pub(crate) send_buffer: Option<usize>,
+    /// The module of a handler in a sandbox, for our web server.
+    pub(crate) handler: Option<&'a Path>,
 }
 
 impl Server {
@@ -121,6 +123,9 @@ impl Server {
         }
         if let Some(bytes) = conditions.send_buffer {
             command.args(["--send-buffer", &bytes.to_string()]);
+        }
+        if let Some(handler) = conditions.handler {
+            command.arg("--handler").arg(handler);
         }
         command.arg("--reply").arg(site.reply()).arg("--root").arg(site.root());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -11,14 +11,16 @@ mod plain;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 use std::{fs, process};
 
+use ash_sandbox::sandbox::{Policy, Sandboxer};
 use evring::{
     Admission, AnyMechanism, Application, BufferSizes, Config, FileDelivery, Root, Stats,
 };
-use evring_httpd::Limits;
+use evring_httpd::{Limits, SandboxedHandler};
 use examples::{Proxy, Timeouts};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -164,7 +166,7 @@ fn httpd(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Value
     });
     let mut limits = Limits::default();
     limits.max_keep_alive_requests = u32::MAX;
-    let server = evring_httpd::Server::builder()
+    let mut server = evring_httpd::Server::builder()
         .listen("127.0.0.1:0")
         .backend(mechanism)
         .config(config)
@@ -172,14 +174,25 @@ fn httpd(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Value
         .files(options.root()?)
         .workers(options.cores.len() as u16)
         .lab_routes()
-        .route("/hello", |_: evring_httpd::Request| HELLO)
-        .start();
+        .route("/hello", |_: evring_httpd::Request| HELLO);
+    if let Some(path) = &options.handler {
+        server = server.sandbox(sandboxed(path)?);
+    }
+    let server = server.start();
     let ended = |e| Failure::new(mechanism, e);
     let server = server.map_err(ended)?;
     let handle = server.handle();
     handle_input(options, server.addresses()[0], move || handle.stop());
     let workers = server.wait().map_err(ended)?;
     Ok(counters(&workers[0]))
+}
+
+/// Loads a handler, whose budget is not used up.
+fn sandboxed(path: &Path) -> Result<SandboxedHandler, Failure> {
+    let policy = Policy { operations_per_second: u64::MAX / 4, ..Policy::default() };
+    let sandboxer = Sandboxer::new(policy).map_err(|e| Failure::new("the sandbox", e))?;
+    let ash = sandboxer.load(&fs::read(path)?).map_err(|e| Failure::new("the handler", e))?;
+    Ok(SandboxedHandler::new("handler", ash))
 }
 
 fn counters(stats: &Stats) -> Value {

@@ -91,9 +91,7 @@ pub fn receive(
     fd: Fd,
     pool: &Rc<BufferPool>,
 ) -> Result<RxBuf, ReceiveError> {
-    let id = pool.take().ok_or(ReceiveError::NoBuffer)?;
-    // SAFETY: `id` was just taken and has no other owner; the view covers one whole buffer.
-    let mut buffer = unsafe { pool.lend(id, pool.size()) };
+    let mut buffer = pool.lend_free().ok_or(ReceiveError::NoBuffer)?;
     let n = retry_on_intr(|| system.recv(fd, &mut buffer)).map_err(ReceiveError::Failed)?;
     buffer.truncate(n);
     if n > 0 { Ok(buffer) } else { Err(ReceiveError::End) }

@@ -8,8 +8,7 @@ use shared_ring::{
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::{Driver, Io};
 use crate::{
-    Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendPolicy, SendResult,
-    SendState, SendStep,
+    Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendResult, SendState, SendStep,
 };
 
 /// Maximum number of steps per connection and turn if they complete at once.
@@ -38,6 +37,9 @@ impl<K: Submit> Io<K> {
     /// Asks the policy for the next step of a connection with something to send.
     #[inline]
     fn next_step(&mut self, slot: u32) -> SendStep {
+        if self.send_policy.is_none() {
+            return DefaultSendPolicy::STEP;
+        }
         let id = self.conn(slot);
         let connection = &self.connections[slot as usize];
         let host = self.kernel.host();
@@ -47,13 +49,10 @@ impl<K: Submit> Io<K> {
             id,
             queued_bytes: connection.queued,
             file_bytes: connection.queue.front().and_then(SendItem::file_bytes_left),
-            can_read: self.send_policy.is_some() && self.can_read_ahead(slot),
+            can_read: self.can_read_ahead(slot),
             unacked_bytes: &unacked_bytes,
         };
-        match &mut self.send_policy {
-            None => DefaultSendPolicy.next(&state),
-            Some(policy) => policy.next(&state),
-        }
+        self.send_policy.as_mut().map_or(DefaultSendPolicy::STEP, |policy| policy.next(&state))
     }
 }
 
