@@ -260,7 +260,7 @@ impl Pages {
             may_use_ring: config.ring,
             free: free_entries(pages, config.active_threads.max(1)),
             slots: vec![slot; entries].into_boxed_slice(),
-            scratch: Some((0..entries).map(|_| UnsafeCell::new([0; 32])).collect()),
+            scratch: Some(zeroed_scratch(entries)),
             batch: Vec::with_capacity(entries),
             batch_number: 0,
             masks: vec![0; pages].into_boxed_slice(),
@@ -958,6 +958,13 @@ impl Drop for Pages {
             threads.stop(Instant::now() + timeout);
         }
     }
+}
+
+/// Returns scratch memory of entries, of which the system gives pages when they are first used.
+fn zeroed_scratch(entries: usize) -> Box<[UnsafeCell<Scratch>]> {
+    let zeroed: Box<[Scratch]> = vec![[0; 32]; entries].into_boxed_slice();
+    // SAFETY: a cell has the layout of its content.
+    unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [UnsafeCell<Scratch>]) }
 }
 
 /// In a batch: the call in place is measured.
