@@ -74,6 +74,78 @@ fn send_dequeue_compares_send_with_every_method() {
     assert_eq!(series.iter().filter(whole).count(), 3 * 6);
 }
 
+/// Runs an experiment quickly, and returns its outcome. It has these ratios.
+fn quick_run(id: &str, ratios: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("outcome.json");
+    let output = lab(&["run", id, "--quick", "--json", json.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    // A loaded machine, and a build without optimisation, miss goals.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{text}");
+    let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for name in ratios {
+        let ratio = &outcome["ratios"][name];
+        assert!(ratio["value"].as_f64().is_some_and(|value| value > 0.0), "{name}: {ratio}");
+    }
+    outcome
+}
+
+#[test]
+fn ash_rtt_compares_the_places_that_answer() {
+    quick_run("ash-rtt", &["dispatch_ns", "idle_user_over_ash", "suspended_user_over_ash"]);
+}
+
+#[test]
+fn ash_copies_compares_one_copy_with_two() {
+    quick_run("ash-copies", &["double_over_single", "uncached_over_single"]);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn ash_dilp_compares_fused_pipes_with_separate_passes_and_a_loop_by_hand() {
+    if std::arch::is_x86_feature_detected!("avx2") {
+        quick_run(
+            "ash-dilp",
+            &["fused_over_separate", "fused_over_hand_256", "fused_over_hand_4096"],
+        );
+    }
+}
+
+#[test]
+fn ash_sandbox_compares_remote_writes() {
+    quick_run("ash-sandbox", &["factor_40", "factor_4096"]);
+}
+
+#[test]
+fn ash_procs_compares_policies_and_stops_a_runaway() {
+    let ratios = ["rtt_10_over_1", "rtt_10_over_1_slice", "runaway_stopped_ms"];
+    quick_run("ash-procs", &ratios);
+}
+
+#[test]
+fn ash_web_compares_a_handler_with_a_file() {
+    quick_run("ash-web", &["handler_over_file"]);
+}
+
+#[test]
+fn ash_model_measures_twelve_parameters() {
+    let outcome = quick_run("ash-model", &["predicted_user_over_ash"]);
+    let series = outcome["series"].as_array().unwrap();
+    let parameters = series.iter().find(|s| s["figure"] == "Machine parameters").unwrap();
+    assert_eq!(parameters["points"].as_array().unwrap().len(), 12);
+}
+
+#[test]
+fn ecem_ded_compares_with_a_blocking_server() {
+    quick_run("ecem-ded", &["context_switches_over_plain", "rate_over_plain"]);
+}
+
+#[test]
+fn ecem_dns_compares_with_a_blocking_server_and_epoll() {
+    let ratios = ["context_switches_over_plain", "context_switches_over_epoll"];
+    quick_run("ecem-dns", &[ratios[0], ratios[1], "memory_per_download_kb"]);
+}
+
 /// Runs `lab tables` in a directory.
 fn tables(directory: &std::path::Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));

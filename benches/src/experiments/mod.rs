@@ -1,8 +1,10 @@
 //! The experiments and their list.
 
+mod ash;
 mod banga_cost;
 mod cold;
 mod cpu_profile;
+mod ecem;
 mod fairness;
 mod floors;
 mod http_sessions;
@@ -76,7 +78,16 @@ pub(crate) const ALL: &[Experiment] = &[
     http_sessions::EXPERIMENT,
     send_dequeue::EXPERIMENT,
     preempt::EXPERIMENT,
+    ecem::ded::EXPERIMENT,
+    ecem::dns::EXPERIMENT,
     simulate::EXPERIMENT,
+    ash::rtt::EXPERIMENT,
+    ash::copies::EXPERIMENT,
+    ash::dilp::EXPERIMENT,
+    ash::sandbox::EXPERIMENT,
+    ash::procs::EXPERIMENT,
+    ash::web::EXPERIMENT,
+    ash::model::EXPERIMENT,
 ];
 
 /// Returns the experiment `id`.

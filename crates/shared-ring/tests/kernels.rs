@@ -29,7 +29,7 @@ use shared_ring::{
     Engine, EngineConfig, Errno, Executor, Fd, File, FileKind, FileOp, FileOutcome, GatherList,
     Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, PathAt, Socket, Submit,
     SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, Waker,
-    WriteAt,
+    WhenCold, WriteAt,
 };
 use turns::{Batch, TurnInto};
 
@@ -1250,7 +1250,13 @@ mod cases {
         let fd = number(&socket);
         let (mut got, mut offset, mut batch) = (Vec::new(), 0, Batch::new());
         let end = loop {
-            let op = Op::SendFile { fd, file: file.clone(), offset, len: 256 * 1024 };
+            let op = Op::SendFile {
+                fd,
+                file: file.clone(),
+                offset,
+                len: 256 * 1024,
+                when_cold: WhenCold::Read,
+            };
             kernel.submit(send(0), op).unwrap();
             match next_while_reading(&mut kernel, &mut batch, &mut peer, &mut got) {
                 Outcome::SentFile(0) => break offset,

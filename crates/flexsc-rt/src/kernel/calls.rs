@@ -17,7 +17,7 @@ pub(super) fn first(op: &mut Op, scratch: &mut Scratch) -> Call {
         Op::Receive { fd, .. } => Call::until_ready(fd.raw(), Direction::Read),
         Op::Writable { fd } => Call::until_ready(fd.raw(), Direction::Write),
         Op::Send { fd, data } => send(fd.raw(), data),
-        Op::SendFile { fd, file, offset, len } => {
+        Op::SendFile { fd, file, offset, len, .. } => {
             send_file(fd.raw(), file.as_raw_fd(), *offset, *len, scratch)
         }
         Op::Connect { fd, to } => {

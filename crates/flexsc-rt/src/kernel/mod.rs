@@ -19,10 +19,11 @@ use rustix::io::Errno;
 use shared_ring::author::{
     InFlightTable, Need, Offload, OffloadThreads, Operations, Process, System, WakeSignal,
 };
+use shared_ring::nonblocking::FileRange;
 use shared_ring::{
     BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, Fd,
     File, Host, Kernel, KernelError, Linux, Op, OpKind, Outcome, RxBuf, Socket, Submit,
-    SubmitError, SubmitErrorKind, Submitted, Token, Waker,
+    SubmitError, SubmitErrorKind, Submitted, Token, Waker, WhenCold,
 };
 
 use crate::call::{Call, Direction};
@@ -196,11 +197,9 @@ impl FlexScKernel {
     /// Returns whether part of a file would have to be read first.
     fn is_cold(&mut self, file: &File, offset: u64, len: u32) -> bool {
         // SAFETY: the file is open during the calls.
-        let fd = unsafe { Fd::lent(BorrowedFd::borrow_raw(file.as_raw_fd())) };
-        let last = offset + u64::from(len).saturating_sub(1);
-        self.operations.counters.system_calls += 2;
-        let system = &mut self.operations.system;
-        system.is_cold(fd, offset) || system.is_cold(fd, last)
+        let file = unsafe { Fd::lent(BorrowedFd::borrow_raw(file.as_raw_fd())) };
+        self.operations.counters.system_calls += 1;
+        self.operations.system.is_cold(FileRange { file, offset, len })
     }
 }
 
@@ -230,7 +229,13 @@ unsafe impl Submit for FlexScKernel {
         };
         let offloaded = matches!(op, Op::Call(_, By::Ring | By::Thread));
         let read_first = match &op {
-            Op::SendFile { file, offset, len, .. } => self.is_cold(file, *offset, *len),
+            Op::SendFile { file, offset, len, when_cold, .. } => {
+                let is_cold = self.is_cold(file, *offset, *len);
+                if is_cold && *when_cold == WhenCold::Report {
+                    return Ok(Submitted::Done(Outcome::Cold));
+                }
+                is_cold
+            }
             _ => false,
         };
         self.in_flight.insert(token, op, State { stage, end: None })?;
