@@ -962,9 +962,11 @@ impl Drop for Pages {
 
 /// Returns scratch memory of entries, of which the system gives pages when they are first used.
 fn zeroed_scratch(entries: usize) -> Box<[UnsafeCell<Scratch>]> {
-    let zeroed: Box<[Scratch]> = vec![[0; 32]; entries].into_boxed_slice();
-    // SAFETY: a cell has the layout of its content.
-    unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [UnsafeCell<Scratch>]) }
+    const WORDS: usize = size_of::<Scratch>() / size_of::<u64>();
+    let zeroed: Box<[u64]> = vec![0; entries * WORDS].into_boxed_slice();
+    let first = Box::into_raw(zeroed).cast::<UnsafeCell<Scratch>>();
+    // SAFETY: so many cells of words have the size and alignment of the words.
+    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, entries)) }
 }
 
 /// In a batch: the call in place is measured.
