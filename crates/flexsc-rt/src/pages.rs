@@ -260,7 +260,7 @@ impl Pages {
             may_use_ring: config.ring,
             free: free_entries(pages, config.active_threads.max(1)),
             slots: vec![slot; entries].into_boxed_slice(),
-            scratch: Some((0..entries).map(|_| UnsafeCell::new([0; 32])).collect()),
+            scratch: Some(zeroed_scratch(entries)),
             batch: Vec::with_capacity(entries),
             batch_number: 0,
             masks: vec![0; pages].into_boxed_slice(),
@@ -958,6 +958,15 @@ impl Drop for Pages {
             threads.stop(Instant::now() + timeout);
         }
     }
+}
+
+/// Returns scratch memory of entries, of which the system gives pages when they are first used.
+fn zeroed_scratch(entries: usize) -> Box<[UnsafeCell<Scratch>]> {
+    const WORDS: usize = size_of::<Scratch>() / size_of::<u64>();
+    let zeroed: Box<[u64]> = vec![0; entries * WORDS].into_boxed_slice();
+    let first = Box::into_raw(zeroed).cast::<UnsafeCell<Scratch>>();
+    // SAFETY: so many cells of words have the size and alignment of the words.
+    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, entries)) }
 }
 
 /// In a batch: the call in place is measured.
