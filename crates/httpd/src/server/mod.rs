@@ -564,8 +564,9 @@ impl std::error::Error for Error {
             | Error::Log(_, error)
             | Error::Thread(error)
             | Error::Signals(error) => Some(error),
-            Error::Start(error) => Some(error),
-            Error::Kernel(error) => Some(error),
+            // These are displayed as they are.
+            Error::Start(error) => error.source(),
+            Error::Kernel(error) => error.source(),
             Error::Panic | Error::Conflict(_) => None,
             #[cfg(feature = "sandbox")]
             Error::HandlerFile(_, error) => Some(error),
