@@ -39,19 +39,22 @@ pub use server::options::HandlerModule;
 pub use server::options::{Addresses, ConnectionLimits, Options};
 pub use server::{Builder, Error, Handle, Server};
 pub use site::Site;
+pub use site::constant::constant;
 pub use site::deferred::Responder;
 pub use site::handler::{Answer, BodySink, ClientAddr, Handler, Request, Wait};
+pub use site::head::Head;
 pub use site::into_handler::{IntoHandler, kind};
-pub use site::into_response::{IntoResponse, Response};
+pub use site::into_response::IntoResponse;
 #[cfg(feature = "json")]
 pub use site::json::{Json, JsonError, from_json};
 pub use site::log::AccessLog;
 pub use site::methods::{Methods, delete, get, patch, post, put};
 pub use site::middleware::{Next, wrap};
+pub use site::params::{PathParams, param};
 pub use site::pool::{Pool, PoolError};
+pub use site::reply::{Reply, Response};
 pub use site::request_body::{BodyError, RequestBody};
 pub use site::response_body::{Body, BodySender, Disconnected};
-pub use site::routes::{PathParams, param};
 #[cfg(feature = "sandbox")]
 pub use site::sandbox::SandboxedHandler;
 #[cfg(feature = "tower")]

@@ -8,7 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::server::Builder;
 use crate::site::handler::Request;
-use crate::site::into_response::{IntoResponse, Response};
+use crate::site::into_response::IntoResponse;
+use crate::site::reply::Response;
 use crate::site::response_body::Body;
 use crate::site::shed::shed_if_late;
 

@@ -7,7 +7,7 @@ use crate::message::body::Body;
 use crate::message::request::KeptHead;
 use crate::site::body_memory::BodyMemory;
 use crate::site::guard::Guarded;
-use crate::site::handler::Reply;
+use crate::site::handler::ResponseFuture;
 use crate::site::pipe::Writer;
 use crate::site::stream::StreamedBody;
 use crate::site::wakers::Task;
@@ -32,7 +32,7 @@ pub(crate) struct Exchange {
 /// What is polled.
 pub(crate) enum Stage {
     /// The handler's future.
-    Handler(Guarded<Reply>),
+    Handler(Guarded<ResponseFuture>),
     /// The pieces of the response's body.
     Body(StreamedBody),
 }

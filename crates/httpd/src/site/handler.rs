@@ -11,7 +11,9 @@ use http::HeaderMap;
 use http::request::Parts;
 
 use crate::message::status::Status;
-use crate::site::into_response::{IntoResponse, Response};
+use crate::site::head::Head;
+use crate::site::into_response::IntoResponse;
+use crate::site::reply::{Reply, Response};
 use crate::site::request_body::RequestBody;
 
 /// A request with its complete body.
@@ -80,8 +82,21 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Answers a request without a body. The default returns the head to the server, which calls
     /// [`Handler::handle`] and ends the [`BodySink`] at once. Implement it to avoid creating a sink.
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
         ControlFlow::Continue(head)
+    }
+
+    /// Answers a request without a body by its head alone, before the head is converted. The default returns
+    /// `None`, and the server calls the other methods. Not called for a route with parameters.
+    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+        let _ = head;
+        None
+    }
+
+    /// Returns the Content-Type and the bytes of a handler that gives the same response to every request
+    /// without a body. The server then makes the response once, and calls nothing.
+    fn constant(&self) -> Option<(&'static str, Bytes)> {
+        None
     }
 
     /// Returns whether a call costs far more than a connection does. See [`shed_if_late`].
@@ -111,10 +126,10 @@ pub enum Answer {
 }
 
 /// The future of a handler that waits.
-pub struct Wait(Box<dyn FnOnce(RequestBody) -> Reply>);
+pub struct Wait(Box<dyn FnOnce(RequestBody) -> ResponseFuture>);
 
 /// The response of a handler that waits, or the status that the server answers with.
-pub(crate) type Reply = Pin<Box<dyn Future<Output = Result<Response, Status>>>>;
+pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Reply, Status>>>>;
 
 impl Answer {
     /// Waits for a response: `start` gets the body and returns a future. The worker polls the future on its
@@ -123,13 +138,13 @@ impl Answer {
     pub fn wait<R: IntoResponse, F: Future<Output = R> + 'static>(
         start: impl FnOnce(RequestBody) -> F + 'static,
     ) -> Self {
-        Answer::reply(|body| {
+        Answer::of(|body| {
             let future = start(body);
-            async { Ok(future.await.into_response()) }
+            async { Ok(future.await.into_reply()) }
         })
     }
 
-    pub(crate) fn reply<F: Future<Output = Result<Response, Status>> + 'static>(
+    pub(crate) fn of<F: Future<Output = Result<Reply, Status>> + 'static>(
         start: impl FnOnce(RequestBody) -> F + 'static,
     ) -> Self {
         Answer::Wait(Wait(Box::new(|body| Box::pin(start(body)))))
@@ -137,7 +152,7 @@ impl Answer {
 }
 
 impl Wait {
-    pub(crate) fn start(self, body: RequestBody) -> Reply {
+    pub(crate) fn start(self, body: RequestBody) -> ResponseFuture {
         (self.0)(body)
     }
 }
@@ -179,8 +194,8 @@ where
         Answer::Receive(Box::new(CollectedBody { handler: self, head, body: BytesMut::new() }))
     }
 
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
-        ControlFlow::Break(self(Request::from_parts(head, Bytes::new())).into_response())
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+        ControlFlow::Break(self(Request::from_parts(head, Bytes::new())).into_reply())
     }
 }
 

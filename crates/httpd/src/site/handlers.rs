@@ -9,19 +9,22 @@ use evring::{Chunk, Close, Commands, ConnId, Cx, Lateness, Others, Rx};
 use tracing::error;
 
 use crate::decision::options::ResponseOptions;
+use crate::decision::representation::RepresentationHeaders;
 use crate::message::body::Body;
 use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::{Expects, KeptHead, Request};
 use crate::message::status::Status;
+use crate::response::prepared::PreparedResponse;
 use crate::site::body_memory::BodyMemory;
 use crate::site::context::Context;
 use crate::site::exchange::{Exchange, Stage, Upload, WaitsFor};
 use crate::site::guard::{Guarded, guard};
 use crate::site::handler::{Answer, BodySink, ClientAddr, Wait};
-use crate::site::into_response::Response;
+use crate::site::head::Head;
 use crate::site::log::LoggedRequest;
 use crate::site::pipe::pipe;
 use crate::site::progress::{self, Progress};
+use crate::site::reply::Reply;
 use crate::site::request_body::RequestBody;
 use crate::site::responses::{self, Outcome};
 use crate::site::routes::{Route, Routes};
@@ -33,6 +36,8 @@ use crate::site::wakers::{Task, Wakers};
 pub(crate) struct Handlers {
     pub(crate) routes: Routes,
     conversion: HttpConversion,
+    /// The constant responses, by the indices of their routes, once they were requested.
+    constants: Vec<Option<PreparedResponse>>,
     /// Bytes of memory held for request bodies.
     bodies: Rc<Cell<usize>>,
     /// The wake-ups of handlers that wait, if the mechanism's handle is known.
@@ -47,9 +52,12 @@ impl Handlers {
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_>,
         (body, options): (Body, ResponseOptions),
-        mut route: Route,
+        route: Route,
     ) -> bool {
-        if self.routes.handler(&route).sheds_if_late() {
+        if route.is_constant && !body.is_open() {
+            return self.send_constant(context, x, &route, options);
+        }
+        if route.sheds_if_late {
             let options = if body.is_open() { options.ending() } else { options };
             match x.io.lateness(x.id) {
                 Lateness::InTime => {}
@@ -64,14 +72,21 @@ impl Handlers {
                 }
             }
         }
+        let handler = self.routes.handler(&route);
+        if !body.is_open() && route.params.is_none() {
+            match guard(|| handler.handle_head(&Head::parsed(request))) {
+                Ok(None) => {}
+                Ok(Some(reply)) => return self.send(context, x, Ok(reply), options),
+                Err(status) => return self.send(context, x, Err(status), options),
+            }
+        }
         let Ok(mut head) = self.conversion.parts(request) else {
             return context.send_error(x, Status::BAD_REQUEST, options.ending());
         };
-        let handler = self.routes.handler(&route);
-        if let Some(params) = route.params.take() {
+        if let Some(params) = route.params {
             head.extensions.insert(params);
         }
-        if handler.wants_client_addr()
+        if route.wants_client_addr
             && let Some(address) = context.client_addr(x)
         {
             head.extensions.insert(ClientAddr(address));
@@ -79,9 +94,7 @@ impl Handlers {
         if !body.is_open() {
             head = match guard(|| handler.handle_without_body(head)) {
                 Ok(ControlFlow::Continue(head)) => head,
-                Ok(ControlFlow::Break(response)) => {
-                    return self.send(context, x, Ok(response), options);
-                }
+                Ok(ControlFlow::Break(reply)) => return self.send(context, x, Ok(reply), options),
                 Err(status) => return self.send(context, x, Err(status), options),
             }
         }
@@ -101,10 +114,33 @@ impl Handlers {
             Ok(Answer::Wait(wait)) => self.wait(context, x, request, (body, options), wait),
             Ok(Answer::Respond(response)) => {
                 let options = if body.is_open() { options.ending() } else { options };
-                self.send(context, x, Ok(response), options)
+                self.send(context, x, Ok(response.into()), options)
             }
             Err(status) => context.send_error(x, status, options.ending()),
         }
+    }
+
+    /// Sends a constant response. Returns whether the next request may be processed.
+    #[inline]
+    fn send_constant(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        route: &Route,
+        options: ResponseOptions,
+    ) -> bool {
+        let clock = &context.responder.clock;
+        if self.constants.len() <= route.index {
+            self.constants.resize_with(route.index + 1, || None);
+        }
+        let slot = &mut self.constants[route.index];
+        let prepared = slot.get_or_insert_with(|| {
+            let constant = self.routes.handler(route).constant();
+            let (content_type, body) = constant.unwrap_or_default();
+            PreparedResponse::new(RepresentationHeaders::plain(content_type), &body, clock)
+        });
+        let sent = prepared.send(x.io, x.id, clock, options);
+        x.state.record(sent)
     }
 
     /// Makes the connection receive the body of a request.
@@ -143,7 +179,7 @@ impl Handlers {
                 context.metrics.own().rejected_bodies.add(1);
                 Err(Status::BUSY)
             }
-            Ok((Some(response), _)) => Ok(response),
+            Ok((Some(response), _)) => Ok(response.into()),
             Err(status) => Err(status),
         };
         let work = x.state.work.take();
@@ -165,7 +201,7 @@ impl Handlers {
         options: ResponseOptions,
     ) -> bool {
         let response = guard(|| sink.into_inner().end(trailers(bytes)));
-        self.send(context, x, response, options)
+        self.send(context, x, response.map(Reply::from), options)
     }
 
     /// Sends a handler's response. Returns whether the next request may be processed.
@@ -173,10 +209,10 @@ impl Handlers {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        response: Result<Response, Status>,
+        reply: Result<Reply, Status>,
         options: ResponseOptions,
     ) -> bool {
-        match responses::send(context, &mut self.conversion, x, response, options) {
+        match responses::send(context, &mut self.conversion, x, reply, options) {
             Outcome::Sent(proceed) => proceed,
             Outcome::Streams(body) => {
                 let task = if body.waits() { self.task(x.id) } else { None };

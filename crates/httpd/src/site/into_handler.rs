@@ -1,13 +1,17 @@
 //! The functions that are handlers.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use http::request::Parts;
 
 use crate::message::status::Status;
+use crate::site::constant::Unread;
 use crate::site::deferred::{Responder, deferred};
 use crate::site::handler::{Answer, Handler, Request};
-use crate::site::into_response::{IntoResponse, Response};
+use crate::site::head::Head;
+use crate::site::into_response::IntoResponse;
+use crate::site::reply::Reply;
 use crate::site::request_body::RequestBody;
 
 /// A [`Handler`], or a function that can be one.
@@ -18,6 +22,7 @@ use crate::site::request_body::RequestBody;
 /// | `async Fn(Request) -> impl IntoResponse` | gets the complete body, and may wait |
 /// | `async Fn(http::Request<RequestBody>) -> impl IntoResponse` | receives the body itself |
 /// | `Fn(Request, Responder)` | answers later, from any thread |
+/// | `Fn() -> impl IntoResponse`, `Fn(&Head<'_>) -> impl IntoResponse` | answers at once, and costs the least: the request is not converted |
 ///
 /// `K` tells these apart; the compiler infers it. A handler that waits runs on its worker's thread, so it must
 /// not block. If its client goes, its future is dropped; a client that shuts down its sending side counts as
@@ -64,6 +69,10 @@ pub mod kind {
     pub enum Streaming {}
     /// A function that gets a [`Responder`](crate::Responder).
     pub enum Deferred {}
+    /// A function of a head.
+    pub enum OfHead {}
+    /// A function without parameters.
+    pub enum Unconditional {}
 }
 
 impl<H: Handler> IntoHandler<kind::Itself> for H {
@@ -83,7 +92,7 @@ where
             let handler = Arc::clone(&handler);
             async move {
                 let body = body.bytes().await.map_err(|_| Status::BAD_REQUEST)?;
-                Ok(handler(Request::from_parts(head, body)).await.into_response())
+                Ok(handler(Request::from_parts(head, body)).await.into_reply())
             }
         })
     }
@@ -97,7 +106,7 @@ where
     fn into_handler(self) -> impl Handler {
         WaitingHandler(move |head, body| {
             let response = self(Request::from_parts(head, body));
-            async { Ok(response.await.into_response()) }
+            async { Ok(response.await.into_reply()) }
         })
     }
 }
@@ -111,9 +120,46 @@ impl<F: Fn(Request, Responder) + Send + Sync + 'static> IntoHandler<kind::Deferr
                 let body = body.bytes().await.map_err(|_| Status::BAD_REQUEST)?;
                 let (responder, response) = deferred();
                 handler(Request::from_parts(head, body), responder);
-                response.await.ok_or(Status::INTERNAL)
+                response.await.map(Reply::from).ok_or(Status::INTERNAL)
             }
         })
+    }
+}
+
+impl<F, R> IntoHandler<kind::OfHead> for F
+where
+    F: Fn(&Head<'_>) -> R + Send + Sync + 'static,
+    R: IntoResponse,
+{
+    fn into_handler(self) -> impl Handler {
+        HeadHandler(move |head: &Head<'_>| self(head).into_reply())
+    }
+}
+
+impl<F, R> IntoHandler<kind::Unconditional> for F
+where
+    F: Fn() -> R + Send + Sync + 'static,
+    R: IntoResponse,
+{
+    fn into_handler(self) -> impl Handler {
+        HeadHandler(move |_: &Head<'_>| self().into_reply())
+    }
+}
+
+/// A handler that needs no more than a head. A body is received and not used.
+struct HeadHandler<F>(F);
+
+impl<F: Fn(&Head<'_>) -> Reply + Send + Sync + 'static> Handler for HeadHandler<F> {
+    fn handle(self: Arc<Self>, head: Parts) -> Answer {
+        Answer::Receive(Box::new(Unread((self.0)(&Head::of(&head)).into())))
+    }
+
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+        ControlFlow::Break((self.0)(&Head::of(&head)))
+    }
+
+    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+        Some((self.0)(head))
     }
 }
 
@@ -123,10 +169,10 @@ pub(crate) struct WaitingHandler<F>(pub(crate) F);
 impl<F, T> Handler for WaitingHandler<F>
 where
     F: Fn(Parts, RequestBody) -> T + Send + Sync + 'static,
-    T: Future<Output = Result<Response, Status>> + 'static,
+    T: Future<Output = Result<Reply, Status>> + 'static,
 {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
-        Answer::reply(move |body| (self.0)(head, body))
+        Answer::of(move |body| (self.0)(head, body))
     }
 
     fn wants_client_addr(&self) -> bool {

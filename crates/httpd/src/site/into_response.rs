@@ -5,10 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::site::response_body::Body;
-
-/// A response.
-pub type Response<T = Body> = http::Response<T>;
+use crate::site::reply::{Reply, Response};
 
 /// A value that a closure can return as its response.
 #[diagnostic::on_unimplemented(
@@ -19,6 +16,14 @@ pub type Response<T = Body> = http::Response<T>;
 pub trait IntoResponse {
     /// Converts the value into a response.
     fn into_response(self) -> Response;
+
+    /// Converts the value into a response that is cheaper to send, if there is one.
+    fn into_reply(self) -> Reply
+    where
+        Self: Sized,
+    {
+        self.into_response().into()
+    }
 }
 
 impl IntoResponse for Response {
@@ -27,57 +32,47 @@ impl IntoResponse for Response {
     }
 }
 
-impl IntoResponse for Cow<'static, str> {
+impl IntoResponse for Reply {
     fn into_response(self) -> Response {
-        match self {
-            Cow::Borrowed(text) => text.into_response(),
-            Cow::Owned(text) => text.into_response(),
-        }
+        self.into()
+    }
+
+    fn into_reply(self) -> Reply {
+        self
     }
 }
 
-impl IntoResponse for StatusCode {
-    fn into_response(self) -> Response {
-        let mut response = Response::default();
-        *response.status_mut() = self;
-        response
-    }
-}
-
-impl<R: IntoResponse> IntoResponse for (StatusCode, R) {
-    fn into_response(self) -> Response {
-        let mut response = self.1.into_response();
-        *response.status_mut() = self.0;
-        response
-    }
-}
-
-impl<R: IntoResponse, E: IntoResponse> IntoResponse for Result<R, E> {
-    fn into_response(self) -> Response {
-        match self {
-            Ok(response) => response.into_response(),
-            Err(response) => response.into_response(),
-        }
-    }
-}
-
-/// Creates a response with a Content-Type.
-fn typed(content_type: &'static str, body: Body) -> Response {
-    let mut response = Response::new(body);
-    let value = http::HeaderValue::from_static(content_type);
-    response.headers_mut().insert(http::header::CONTENT_TYPE, value);
-    response
-}
-
-macro_rules! impl_into_response {
-    ($content_type:literal: $($type:ty),*) => {$(
-        impl IntoResponse for $type {
+/// Implements the trait for types that implement `into_reply`.
+macro_rules! by_reply {
+    ([$($parameter:ident),*] $type:ty: $value:pat => $reply:expr) => {
+        impl<$($parameter: IntoResponse),*> IntoResponse for $type {
             fn into_response(self) -> Response {
-                typed($content_type, self.into())
+                self.into_reply().into()
+            }
+
+            fn into_reply(self) -> Reply {
+                let $value = self;
+                $reply
             }
         }
-    )*};
+    };
 }
 
-impl_into_response!("text/plain; charset=utf-8": &'static str, String);
-impl_into_response!("application/octet-stream": &'static [u8], Vec<u8>, Bytes);
+const TEXT: Option<&str> = Some("text/plain; charset=utf-8");
+const BYTES: Option<&str> = Some("application/octet-stream");
+
+by_reply!([] &'static str: text => Reply::plain(TEXT, text.into()));
+by_reply!([] String: text => Reply::plain(TEXT, text.into()));
+by_reply!([] &'static [u8]: bytes => Reply::plain(BYTES, bytes.into()));
+by_reply!([] Vec<u8>: bytes => Reply::plain(BYTES, bytes.into()));
+by_reply!([] Bytes: bytes => Reply::plain(BYTES, bytes));
+by_reply!([] StatusCode: status => Reply::plain(None, Bytes::new()).with_status(status));
+by_reply!([] Cow<'static, str>: text => match text {
+    Cow::Borrowed(text) => text.into_reply(),
+    Cow::Owned(text) => text.into_reply(),
+});
+by_reply!([R] (StatusCode, R): (status, reply) => reply.into_reply().with_status(status));
+by_reply!([R, E] Result<R, E>: result => match result {
+    Ok(reply) => reply.into_reply(),
+    Err(reply) => reply.into_reply(),
+});

@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use tracing::error;
 
 use crate::site::handler::Request;
-use crate::site::into_response::{IntoResponse, Response};
+use crate::site::into_response::IntoResponse;
+use crate::site::reply::Response;
 
 /// A value as a JSON response. One that cannot be serialized gives 500, and the reason is logged.
 ///

@@ -9,8 +9,10 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 
 use crate::site::handler::{Answer, Handler};
+use crate::site::head::Head;
 use crate::site::into_handler::IntoHandler;
-use crate::site::into_response::{IntoResponse, Response};
+use crate::site::into_response::IntoResponse;
+use crate::site::reply::{Reply, Response};
 
 /// Handlers of one path by method; created by [`get`], [`post`], [`put`], [`patch`] and [`delete`].
 ///
@@ -64,10 +66,9 @@ impl Methods {
         self
     }
 
-    fn find(&self, method: &Method) -> Option<&Arc<dyn Handler>> {
-        let find = |method: &Method| self.0.iter().find(|(other, _)| other == method);
-        let found =
-            find(method).or_else(|| (method == Method::HEAD).then(|| find(&Method::GET))?);
+    fn find(&self, method: &str) -> Option<&Arc<dyn Handler>> {
+        let find = |method: &str| self.0.iter().find(|(other, _)| other.as_str() == method);
+        let found = find(method).or_else(|| if method == "HEAD" { find("GET") } else { None });
         found.map(|(_, handler)| handler)
     }
 
@@ -93,17 +94,21 @@ impl Methods {
 
 impl Handler for Methods {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
-        match self.find(&head.method) {
+        match self.find(head.method.as_str()) {
             Some(handler) => Arc::clone(handler).handle(head),
             None => Answer::Respond(self.refuse(&head.method)),
         }
     }
 
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
-        match self.find(&head.method) {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+        match self.find(head.method.as_str()) {
             Some(handler) => handler.handle_without_body(head),
-            None => ControlFlow::Break(self.refuse(&head.method)),
+            None => ControlFlow::Break(self.refuse(&head.method).into()),
         }
+    }
+
+    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+        self.find(head.method())?.handle_head(head)
     }
 
     fn sheds_if_late(&self) -> bool {

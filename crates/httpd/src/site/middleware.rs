@@ -7,9 +7,10 @@ use http::StatusCode;
 use http::request::Parts;
 
 use crate::message::status::Status;
-use crate::site::handler::{Answer, Handler, Reply, Request};
+use crate::site::handler::{Answer, Handler, Request, ResponseFuture};
 use crate::site::into_handler::IntoHandler;
-use crate::site::into_response::{IntoResponse, Response};
+use crate::site::into_response::IntoResponse;
+use crate::site::reply::{Reply, Response};
 use crate::site::request_body::RequestBody;
 
 /// The handler inside a function that [`wrap`] puts around it.
@@ -20,8 +21,8 @@ pub struct Next(Arc<dyn Handler>);
 impl Next {
     /// Calls the handler. A dropped responder, and a body that does not arrive, give a response, too.
     pub async fn run(self, request: Request<RequestBody>) -> Response {
-        let response = call(self.0, request).await;
-        response.unwrap_or_else(|Status(code, _)| {
+        let reply = call(self.0, request).await;
+        reply.map(Response::from).unwrap_or_else(|Status(code, _)| {
             StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR).into_response()
         })
     }
@@ -57,7 +58,7 @@ pub fn wrap<K, R: IntoResponse, T: Future<Output = R> + 'static>(
 
 /// A function around handlers.
 #[derive(Clone)]
-pub(crate) struct Around(Arc<dyn Fn(Request<RequestBody>, Next) -> Reply + Send + Sync>);
+pub(crate) struct Around(Arc<dyn Fn(Request<RequestBody>, Next) -> ResponseFuture + Send + Sync>);
 
 impl Around {
     pub(crate) fn new<R: IntoResponse, T: Future<Output = R> + 'static>(
@@ -65,7 +66,7 @@ impl Around {
     ) -> Self {
         Around(Arc::new(move |request, next| {
             let response = function(request, next);
-            Box::pin(async { Ok(response.await.into_response()) })
+            Box::pin(async { Ok(response.await.into_reply()) })
         }))
     }
 
@@ -88,7 +89,7 @@ pub(crate) struct Wrapped {
 
 impl Handler for Wrapped {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
-        Answer::reply(move |body| {
+        Answer::of(move |body| {
             (self.function.0)(Request::from_parts(head, body), Next(Arc::clone(&self.inner)))
         })
     }
@@ -103,23 +104,20 @@ impl Handler for Wrapped {
 }
 
 /// Calls a handler of any kind with a request whose body may still arrive.
-async fn call(
-    handler: Arc<dyn Handler>,
-    request: Request<RequestBody>,
-) -> Result<Response, Status> {
+async fn call(handler: Arc<dyn Handler>, request: Request<RequestBody>) -> Result<Reply, Status> {
     let (head, mut body) = request.into_parts();
     match handler.handle(head) {
-        Answer::Respond(response) => Ok(response),
+        Answer::Respond(response) => Ok(response.into()),
         Answer::Wait(wait) => wait.start(body).await,
         Answer::Receive(mut sink) => {
             while let Some(piece) = body.next().await {
                 let piece = piece.map_err(|_| Status::BAD_REQUEST)?;
                 if let Some(response) = sink.data(&piece) {
-                    return Ok(response);
+                    return Ok(response.into());
                 }
                 body.hold(sink.held_bytes());
             }
-            Ok(sink.end(body.trailers().unwrap_or_default()))
+            Ok(sink.end(body.trailers().unwrap_or_default()).into())
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod body_memory;
 pub(crate) mod cache;
+pub(crate) mod constant;
 pub(crate) mod context;
 pub(crate) mod deferred;
 pub(crate) mod exchange;
@@ -9,6 +10,7 @@ pub(crate) mod files;
 pub(crate) mod guard;
 pub(crate) mod handler;
 pub(crate) mod handlers;
+pub(crate) mod head;
 pub(crate) mod into_handler;
 pub(crate) mod into_response;
 #[cfg(feature = "json")]
@@ -20,9 +22,11 @@ pub(crate) mod methods;
 pub(crate) mod metrics;
 pub(crate) mod middleware;
 pub(crate) mod oneshot;
+pub(crate) mod params;
 pub(crate) mod pipe;
 pub(crate) mod pool;
 pub(crate) mod progress;
+pub(crate) mod reply;
 pub(crate) mod request_body;
 pub(crate) mod response_body;
 pub(crate) mod responses;
@@ -195,6 +199,10 @@ impl Site {
             return x.state.record(sent);
         }
         if is_plain(request) {
+            if let Some(route) = self.handlers.routes.find_exact(request.target) {
+                let body = (Body::default(), options);
+                return self.handlers.call(&mut self.context, x, request, body, route);
+            }
             return self.answer_for_file(x, request, options);
         }
         match self.answer_unusual(x, request, options) {

@@ -13,8 +13,9 @@ use http::header::{HeaderValue, RETRY_AFTER};
 use crate::message::status::Status;
 use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::WaitingHandler;
-use crate::site::into_response::{IntoResponse, Response};
+use crate::site::into_response::IntoResponse;
 use crate::site::oneshot::oneshot;
+use crate::site::reply::Response;
 use crate::site::request_body::RequestBody;
 
 /// A bounded number of threads for calls that block, such as those of a database. The threads end when the
@@ -85,9 +86,9 @@ impl Pool {
             async move {
                 let body = body.bytes().await.map_err(|_| Status::BAD_REQUEST)?;
                 let request = Request::from_parts(head, body);
-                match pool.run(move || handler(request).into_response()).await {
-                    Ok(response) => Ok(response),
-                    Err(PoolError::Full) => Ok(PoolError::Full.into_response()),
+                match pool.run(move || handler(request).into_reply()).await {
+                    Ok(reply) => Ok(reply),
+                    Err(PoolError::Full) => Ok(PoolError::Full.into_reply()),
                     Err(PoolError::Panicked) => Err(Status::INTERNAL),
                 }
             }

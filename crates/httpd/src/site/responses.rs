@@ -3,6 +3,7 @@
 use std::iter;
 
 use evring::{Chunk, Commands, Cx};
+use http::StatusCode;
 use http::header::{self, HeaderValue};
 
 use crate::decision::options::ResponseOptions;
@@ -13,7 +14,7 @@ use crate::response::prepared::PreparedResponse;
 use crate::response::sent::Sent;
 use crate::site::context::Context;
 use crate::site::guard::Guarded;
-use crate::site::into_response::Response;
+use crate::site::reply::{PlainReply, Reply, ReplyKind, Response};
 use crate::site::response_body::{Body, Kind, Pieces};
 use crate::site::state::State;
 use crate::site::stream::{PART_BYTES, StreamedBody};
@@ -31,13 +32,72 @@ pub(crate) fn send(
     context: &mut Context,
     conversion: &mut HttpConversion,
     x: &mut Cx<'_, impl Commands, State>,
-    response: Result<Response, Status>,
+    reply: Result<Reply, Status>,
+    options: ResponseOptions,
+) -> Outcome {
+    match reply {
+        Ok(Reply(ReplyKind::Plain(reply)))
+            if reply.body.len() <= PART_BYTES && !is_bodiless(reply.status.as_u16()) =>
+        {
+            Outcome::Sent(send_plain(context, x, reply, options))
+        }
+        Ok(reply) => send_full(context, conversion, x, reply.into(), options),
+        Err(status) => Outcome::Sent(context.send_error(x, status, options.ending())),
+    }
+}
+
+/// Returns whether responses with this status have no body and no length, or are not final (RFC 9110,
+/// sections 6.4.1 and 15.2).
+fn is_bodiless(status: u16) -> bool {
+    matches!(status, ..200 | 204 | 304)
+}
+
+/// Sends a response without further fields. Returns whether the next request may be processed.
+fn send_plain(
+    context: &mut Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    reply: PlainReply,
+    options: ResponseOptions,
+) -> bool {
+    let PlainReply { status, content_type, body } = reply;
+    let status = match status {
+        StatusCode::OK => Status::OK,
+        other => Status(other.as_u16(), other.canonical_reason().unwrap_or("")),
+    };
+    let out = &mut context.responder.scratch;
+    out.clear();
+    begin_head(out, status, &context.responder.clock);
+    if let Some(content_type) = content_type {
+        out.extend_from_slice(b"Content-Type: ");
+        out.extend_from_slice(content_type.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    let len = body.len() as u64;
+    put_length(out, len);
+    end_head(out, options);
+    let is_short = body.len() <= PreparedResponse::MAX_INLINE_BYTES;
+    if options.body && is_short {
+        out.extend_from_slice(&body);
+    }
+    let mut queued = x.io.send(x.id, Chunk::Copy(out));
+    if options.body && !is_short {
+        queued = x.io.send(x.id, Chunk::Shared(body));
+    } else {
+        // The handler's memory may have an owner whose drop panics.
+        drop(Guarded::new(body));
+    }
+    let sent = Sent::new(status, if options.body { len } else { 0 }, queued);
+    x.state.record(sent.close(x.io, x.id, options))
+}
+
+/// Sends a response with fields.
+fn send_full(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+    response: Response,
     mut options: ResponseOptions,
 ) -> Outcome {
-    let response = match response {
-        Ok(response) => response,
-        Err(status) => return Outcome::Sent(context.send_error(x, status, options.ending())),
-    };
     let (head, Body(body)) = response.into_parts();
     let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
     drop(extensions);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::message::path;
 use crate::site::handler::Handler;
+use crate::site::params::PathParams;
 
 /// Handlers by path.
 #[derive(Clone, Default)]
@@ -15,6 +16,18 @@ pub(crate) struct Routes(Vec<Entry>);
 struct Entry {
     path: RoutePath,
     handler: Arc<dyn Handler>,
+    sheds_if_late: bool,
+    wants_client_addr: bool,
+    is_constant: bool,
+}
+
+impl Entry {
+    fn new(path: RoutePath, handler: Arc<dyn Handler>) -> Self {
+        let (sheds_if_late, wants_client_addr) =
+            (handler.sheds_if_late(), handler.wants_client_addr());
+        let is_constant = handler.constant().is_some();
+        Entry { path, handler, sheds_if_late, wants_client_addr, is_constant }
+    }
 }
 
 /// The path of a route.
@@ -36,33 +49,12 @@ enum Segment {
 /// The route of a request.
 #[derive(Debug)]
 pub(crate) struct Route {
-    index: usize,
+    pub(crate) index: usize,
+    pub(crate) sheds_if_late: bool,
+    pub(crate) wants_client_addr: bool,
+    pub(crate) is_constant: bool,
     /// The parameters in the path, if the route has any.
     pub(crate) params: Option<PathParams>,
-}
-
-/// The segments of a path for which a route has names such as `{id}`, in the extensions of the request.
-/// [`param`] returns one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathParams(Vec<(Arc<str>, String)>);
-
-impl PathParams {
-    /// Returns the decoded segment with this name.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(other, _)| **other == *name).map(|(_, value)| &**value)
-    }
-}
-
-/// Returns the decoded segment of a request's path for which the route has `{name}`.
-///
-/// ```
-/// use evring_httpd::{Request, Server, param};
-///
-/// let greet = |request: Request| format!("Hello, {}!\n", param(&request, "name").unwrap_or_default());
-/// let server = Server::builder().route("/hello/{name}", greet);
-/// ```
-pub fn param<'r, B>(request: &'r http::Request<B>, name: &str) -> Option<&'r str> {
-    request.extensions().get::<PathParams>()?.get(name)
 }
 
 impl RoutePath {
@@ -132,14 +124,27 @@ impl Routes {
     pub(crate) fn add(&mut self, path: &str, handler: Arc<dyn Handler>) {
         let path = RoutePath::new(path);
         self.0.retain(|entry| entry.path != path);
-        self.0.push(Entry { path, handler });
+        self.0.push(Entry::new(path, handler));
         self.0.sort_by_key(|entry| entry.path.order());
     }
 
     /// Returns the route of a canonical path.
     pub(crate) fn find(&self, path: &[u8]) -> Option<Route> {
         let index = self.0.iter().position(|entry| entry.path.matches(path))?;
-        Some(Route { index, params: self.0[index].path.params(path) })
+        Some(Route { params: self.0[index].path.params(path), ..self.route(index) })
+    }
+
+    /// Returns the route whose path is the target as it arrived: no other route is more specific.
+    #[inline]
+    pub(crate) fn find_exact(&self, target: &[u8]) -> Option<Route> {
+        let is_exact =
+            |entry: &Entry| matches!(&entry.path, RoutePath::Literal(path) if **path == *target);
+        self.0.iter().position(is_exact).map(|index| self.route(index))
+    }
+
+    fn route(&self, index: usize) -> Route {
+        let Entry { sheds_if_late, wants_client_addr, is_constant, .. } = self.0[index];
+        Route { index, sheds_if_late, wants_client_addr, is_constant, params: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -153,7 +158,7 @@ impl Routes {
     /// Replaces each handler.
     pub(crate) fn map(&mut self, change: impl Fn(Arc<dyn Handler>) -> Arc<dyn Handler>) {
         for entry in &mut self.0 {
-            entry.handler = change(Arc::clone(&entry.handler));
+            *entry = Entry::new(entry.path.clone(), change(Arc::clone(&entry.handler)));
         }
     }
 }

@@ -14,7 +14,7 @@ use tracing::error;
 use crate::message::status::Status;
 use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::{IntoHandler, WaitingHandler};
-use crate::site::into_response::Response;
+use crate::site::reply::Response;
 use crate::site::request_body::{BodyError, RequestBody};
 use crate::site::response_body::Body;
 
@@ -40,7 +40,7 @@ where
                     service.call(Request::from_parts(head, body)).await
                 };
                 match answer.await {
-                    Ok(response) => Ok(convert(response).await),
+                    Ok(response) => Ok(convert(response).await.into()),
                     Err(reason) => {
                         error!("a service failed: {}", reason.into());
                         Err(Status::INTERNAL)

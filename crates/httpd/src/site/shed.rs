@@ -6,8 +6,9 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use crate::site::handler::{Answer, Handler};
+use crate::site::head::Head;
 use crate::site::into_handler::IntoHandler;
-use crate::site::into_response::Response;
+use crate::site::reply::Reply;
 
 /// Wraps a handler, so that under overload it is called only for clients that still wait.
 ///
@@ -32,8 +33,12 @@ impl<H: Handler> Handler for ShedIfLate<H> {
         Arc::clone(&self.0).handle(head)
     }
 
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Response, Parts> {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
         self.0.handle_without_body(head)
+    }
+
+    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+        self.0.handle_head(head)
     }
 
     fn sheds_if_late(&self) -> bool {
