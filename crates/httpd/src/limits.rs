@@ -55,6 +55,10 @@ pub struct Limits {
     /// client gets 503
     #[cfg_attr(feature = "cli", arg(skip = Limits::default().handler_timeout))]
     pub handler_timeout: Duration,
+    /// Whether a client that has shut down its sending side still gets the response of a handler that waits.
+    /// By default it counts as gone, as one that has closed its connection looks the same
+    #[cfg_attr(feature = "cli", arg(skip = Limits::default().half_close))]
+    pub half_close: bool,
     /// Maximum bytes of a file that is cached in memory, up to 64 KiB
     #[cfg_attr(feature = "cli", arg(skip = Limits::default().max_cached_file_bytes))]
     pub max_cached_file_bytes: u32,
@@ -140,6 +144,7 @@ impl Default for Limits {
             progress_interval: Duration::from_secs(30),
             min_rate: 4 * 1024,
             handler_timeout: Duration::from_secs(60),
+            half_close: false,
             max_cached_file_bytes: 64 * 1024,
             cache_bytes: 32 << 20,
             cache_files: 4096,

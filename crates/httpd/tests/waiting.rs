@@ -575,3 +575,31 @@ fn pool_runs_calls_that_block_and_rejects_too_many() {
         assert_eq!(statuses, [503, 200], "{backend}");
     });
 }
+
+#[test]
+fn half_closed_client_gets_its_response_if_it_is_permitted() {
+    on_every_backend(|backend| {
+        for half_close in [true, false] {
+            let (handler, requests) = left_to_the_test();
+            let mut limits = Limits::default();
+            limits.half_close = half_close;
+            let server = builder(backend).limits(limits).route("/", handler).start().unwrap();
+            let mut client = client(&server);
+            client.send(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.end();
+            for path in ["/1", "/2"] {
+                let (name, responder) = requests.recv_timeout(LONG).unwrap();
+                assert_eq!(name, path, "{backend}");
+                if !half_close && path == "/2" {
+                    while !responder.is_cancelled() {
+                        thread::yield_now();
+                    }
+                    break;
+                }
+                assert!(responder.respond(name));
+                assert_eq!(client.response(true).body, path.as_bytes(), "{backend}");
+            }
+            client.expect_end();
+        }
+    });
+}

@@ -27,6 +27,8 @@ pub(crate) struct Exchange {
     pub(crate) paused: bool,
     /// Bytes of the next request have arrived.
     pub(crate) has_next: bool,
+    /// The client has shut down its sending side.
+    pub(crate) at_end: bool,
 }
 
 /// What is polled.
@@ -75,6 +77,7 @@ impl Exchange {
             waits_for: WaitsFor::Nothing,
             paused: false,
             has_next: false,
+            at_end: false,
         }
     }
 

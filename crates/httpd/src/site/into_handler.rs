@@ -25,8 +25,8 @@ use crate::site::request_body::RequestBody;
 /// | `Fn() -> impl IntoResponse`, `Fn(&Head<'_>) -> impl IntoResponse` | answers at once, and costs the least: the request is not converted |
 ///
 /// `K` tells these apart; the compiler infers it. A handler that waits runs on its worker's thread, so it must
-/// not block. If its client goes, its future is dropped; a client that shuts down its sending side counts as
-/// gone. The next request of a connection waits for the response. The requests of handlers that wait have a
+/// not block. If its client goes, its future is dropped; see [`Limits::half_close`](crate::Limits::half_close).
+/// The next request of a connection waits for the response. The requests of handlers that wait have a
 /// [`ClientAddr`](crate::ClientAddr) in their extensions.
 ///
 /// | a handler that | gives |

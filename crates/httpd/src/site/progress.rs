@@ -158,6 +158,7 @@ fn set_deadline(
     let time = match waits_for {
         WaitsFor::Handler => Some(context.limits.handler_timeout),
         WaitsFor::Client => Some(context.limits.progress_interval),
+        WaitsFor::Piece if exchange.at_end => Some(context.limits.handler_timeout),
         // The client may wait for events as long as it stays connected.
         WaitsFor::Piece | WaitsFor::Nothing | WaitsFor::Room => None,
     };
@@ -225,7 +226,7 @@ pub(crate) fn resume(
     x: &mut Cx<'_, impl Commands, State>,
 ) {
     let Some(exchange) = x.state.exchange() else { return };
-    let paused = exchange.paused;
+    let (paused, at_end) = (exchange.paused, exchange.at_end);
     if proceed(context, conversion, x) != Progress::Ended(true) {
         return;
     }
@@ -233,6 +234,8 @@ pub(crate) fn resume(
         x.io.close(x.id, Close::Flush);
     } else if paused {
         x.io.set_receiving(x.id, true);
+    } else if at_end {
+        x.io.close(x.id, Close::Flush);
     } else {
         context.await_request(x);
     }
@@ -263,8 +266,18 @@ pub(crate) fn receive(
     {
         return proceed;
     }
-    if rx.eof() {
-        cancel(context, x);
+    if rx.eof()
+        && let Some(exchange) = x.state.exchange()
+    {
+        if context.limits.half_close && exchange.open_upload().is_none() {
+            exchange.at_end = true;
+            if exchange.waits_for == WaitsFor::Piece {
+                let time = context.limits.handler_timeout;
+                x.io.set_deadline(x.id, Some(x.io.now() + time));
+            }
+        } else {
+            cancel(context, x);
+        }
     }
     false
 }
@@ -315,8 +328,8 @@ pub(crate) fn expired(context: &mut Context, x: &mut Cx<'_, impl Commands, State
     let Some(exchange) = x.state.exchange() else { return false };
     match exchange.waits_for {
         WaitsFor::Room => return false,
-        WaitsFor::Nothing | WaitsFor::Piece => {}
-        WaitsFor::Handler => {
+        WaitsFor::Nothing => {}
+        WaitsFor::Handler | WaitsFor::Piece => {
             context.metrics.own().handlers_timed_out.add(1);
             abort(context, x, Status::BUSY);
         }
