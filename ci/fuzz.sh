@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
+command -v cargo-fuzz >/dev/null || cargo install --quiet --debug --locked cargo-fuzz
 
 if [ "${1:-}" = --build ]; then
     # Only checks that they compile.

@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 need curl curl
 
 repository=$PWD
-cargo build --quiet -p evring-httpd --features sandbox
+# With the features of the workspace, so that cargo builds no dependency again; they include `sandbox`.
+cargo build --workspace --quiet --bin httpd
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 

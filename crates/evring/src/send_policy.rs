@@ -66,9 +66,13 @@ pub enum SendResult {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultSendPolicy;
 
+impl DefaultSendPolicy {
+    /// Each step.
+    pub(crate) const STEP: SendStep = SendStep::Send { max_file_bytes: 256 * 1024 };
+}
+
 impl SendPolicy for DefaultSendPolicy {
-    #[inline]
     fn next(&mut self, _state: &SendState<'_>) -> SendStep {
-        SendStep::Send { max_file_bytes: 256 * 1024 }
+        Self::STEP
     }
 }

@@ -5,8 +5,7 @@ use shared_ring::{Errno, Fd, GatherList, Host, Op, OpKind, Outcome, Submit, Subm
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::{Driver, Io};
 use crate::{
-    Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendPolicy, SendResult,
-    SendState, SendStep,
+    Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendResult, SendState, SendStep,
 };
 
 /// Maximum number of sends per connection and turn if they complete at once.
@@ -28,6 +27,7 @@ impl<K: Submit> Io<K> {
     #[inline]
     fn next_step(&mut self, slot: u32) -> SendStep {
         let id = self.conn(slot);
+        let Some(policy) = &mut self.send_policy else { return DefaultSendPolicy::STEP };
         let connection = &self.connections[slot as usize];
         let host = self.kernel.host();
         let unacked_bytes =
@@ -38,10 +38,7 @@ impl<K: Submit> Io<K> {
             file_bytes: connection.queue.front().and_then(SendItem::file_bytes_left),
             unacked_bytes: &unacked_bytes,
         };
-        match &mut self.send_policy {
-            None => DefaultSendPolicy.next(&state),
-            Some(policy) => policy.next(&state),
-        }
+        policy.next(&state)
     }
 }
 
