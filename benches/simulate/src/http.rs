@@ -1,8 +1,10 @@
 //! The client of the web server.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
 
-use evring_httpd::{Request, Site};
+use evring_httpd::{Body, BodyError, Limits, Request, RequestBody, Response, Site};
 use evring_sim::{Fault, Net, PeerConn, is_of_file};
 
 use super::pattern::PATTERN;
@@ -20,8 +22,52 @@ pub(super) const FILES: [(&str, usize); 6] = [
 
 /// Adds the site's handlers.
 pub(super) fn site(site: Site) -> Site {
-    site.route("/hello", |_: Request| "Hello, World!\n")
+    let mut limits = Limits::default();
+    limits.half_close = true;
+    site.limits(limits)
+        .route("/hello", |_: Request| "Hello, World!\n")
         .route("/echo", |request: Request| request.into_body())
+        .route("/echo-later", async |request: Request| {
+            later().await;
+            request.into_body()
+        })
+        .route("/echo-pieces", echo_pieces)
+}
+
+/// The paths that return the body of a request.
+const ECHOES: [&str; 3] = ["/echo", "/echo-later", "/echo-pieces"];
+
+/// Receives a body in pieces, and returns it in pieces; waits before each.
+async fn echo_pieces(request: Request<RequestBody>) -> Result<Response, BodyError> {
+    let mut body = request.into_body();
+    let mut pieces = VecDeque::new();
+    while let Some(piece) = body.next().await {
+        pieces.push_back(piece?);
+        later().await;
+    }
+    let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+    let mut wait = wait();
+    Ok(Response::new(Body::poll_fn(Some(len), move |context| {
+        wait(context).map(|()| pieces.pop_front().map(Ok))
+    })))
+}
+
+/// Returns a function that is pending at every other call, and wakes its task then.
+fn wait() -> impl FnMut(&mut Context<'_>) -> Poll<()> {
+    let mut is_ready = true;
+    move |context| {
+        is_ready = !is_ready;
+        if is_ready {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Waits for one wake-up.
+async fn later() {
+    poll_fn(wait()).await;
 }
 
 /// An expected reply.
@@ -99,7 +145,8 @@ impl HttpModel {
     fn post(&mut self, below: &mut dyn FnMut(usize) -> usize, out: &mut Vec<u8>) {
         let len = [0, 3, 900, 5_000][below(4)];
         let body = PATTERN[..len].to_vec();
-        out.extend_from_slice(b"POST /echo HTTP/1.1\r\nHost: a\r\n");
+        let path = ECHOES[below(ECHOES.len())];
+        out.extend_from_slice(format!("POST {path} HTTP/1.1\r\nHost: a\r\n").as_bytes());
         if below(2) == 0 {
             out.extend_from_slice(format!("Content-Length: {len}\r\n\r\n").as_bytes());
             out.extend_from_slice(&body);

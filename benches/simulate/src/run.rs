@@ -67,24 +67,24 @@ pub fn run(case: &Case) -> Report {
     let clients = |remote: RemoteHandle| add_clients(case, &machine, &shared, remote);
     let setup = Setup { case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch_panic(|| match case.program {
-        Program::Echo => setup.serve(Echo),
-        Program::Kv => setup.serve(cache(case.plan.seed)),
+        Program::Echo => setup.serve(|_| Echo),
+        Program::Kv => setup.serve(|_| cache(case.plan.seed)),
         Program::Proxy => {
             machine.add_server(ORIGIN, Origin::default());
             let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
             let proxy = Proxy::new(ORIGIN, timeouts);
             let connects_late = case.plan.seed.is_multiple_of(8);
             let proxy = if connects_late { proxy.connecting_late() } else { proxy };
-            setup.serve(proxy)
+            setup.serve(|_| proxy)
         }
         Program::Wild => {
             machine.add_server(ORIGIN, Origin::default());
             add_files(&machine, &wild::FILES);
-            setup.serve(Wild::new(ORIGIN))
+            setup.serve(|_| Wild::new(ORIGIN))
         }
         Program::Httpd => {
             add_files(&machine, &http::FILES);
-            setup.serve(http::site(Site::new(Some(Root(0)))))
+            setup.serve(|remote| http::site(Site::new(Some(Root(0))).remote(remote)))
         }
     });
     Report { requests: shared.requests.get(), ..end(case, &machine, outcome) }
@@ -106,7 +106,7 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch_panic(|| {
         add_files(&machine, &http::FILES);
-        setup.serve(http::site(Site::new(Some(Root(0)))))
+        setup.serve(|remote| http::site(Site::new(Some(Root(0))).remote(remote)))
     });
     end(&case, &machine, outcome)
 }
@@ -234,8 +234,11 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    /// Runs a server on the mechanism of the case.
-    fn serve<A: Application + 'static>(&self, app: A) -> Result<Stats, RunError> {
+    /// Runs the server that `app` returns on the mechanism of the case.
+    fn serve<A: Application + 'static>(
+        &self,
+        app: impl FnOnce(&RemoteHandle) -> A,
+    ) -> Result<Stats, RunError> {
         let Setup { case, machine, config, .. } = *self;
         let start = |error: StartError| RunError::Start(error);
         let system =
@@ -286,7 +289,7 @@ impl Setup<'_> {
 
     fn drive<A: Application + 'static, K: Kernel>(
         &self,
-        app: A,
+        app: impl FnOnce(&RemoteHandle) -> A,
         kernel: K,
     ) -> Result<Stats, RunError> {
         let Setup { case, machine, config, clients } = *self;
@@ -301,7 +304,7 @@ impl Setup<'_> {
             1 => buffers::add(&mut server, config),
             _ => BufferGroup::DEFAULT,
         };
-        let app = Contract::new(app, machine, group);
+        let app = Contract::new(app(&server.remote()), machine, group);
         let stats = server.run_inspected(app, inspect).map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)

@@ -256,7 +256,16 @@ impl fmt::Display for StartError {
     }
 }
 
-impl std::error::Error for StartError {}
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StartError::Listen(_, error)
+            | StartError::Root(_, error)
+            | StartError::System(_, error) => Some(error),
+            StartError::Unavailable(_) | StartError::Unknown(_) | StartError::Config(_) => None,
+        }
+    }
+}
 
 /// Prints the message, so that a `main` that returns the error shows it.
 impl fmt::Debug for StartError {

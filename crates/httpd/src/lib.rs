@@ -39,12 +39,27 @@ pub use server::options::HandlerModule;
 pub use server::options::{Addresses, ConnectionLimits, Options};
 pub use server::{Builder, Error, Handle, Server};
 pub use site::Site;
-pub use site::handler::{
-    Answer, Body, BodySink, Handler, IntoResponse, Request, Response, shed_if_late,
-};
+pub use site::constant::constant;
+pub use site::deferred::Responder;
+pub use site::handler::{Answer, BodySink, ClientAddr, Handler, Request, Wait};
+pub use site::head::Head;
+pub use site::into_handler::{IntoHandler, kind};
+pub use site::into_response::IntoResponse;
+#[cfg(feature = "json")]
+pub use site::json::{Json, JsonError, from_json};
 pub use site::log::AccessLog;
+pub use site::methods::{Methods, delete, get, patch, post, put};
+pub use site::middleware::{Next, wrap};
+pub use site::params::{PathParams, param};
+pub use site::pool::{Pool, PoolError};
+pub use site::reply::{Reply, Response};
+pub use site::request_body::{BodyError, RequestBody};
+pub use site::response_body::{Body, BodySender, Disconnected};
 #[cfg(feature = "sandbox")]
 pub use site::sandbox::SandboxedHandler;
+#[cfg(feature = "tower")]
+pub use site::service::ServiceKind;
+pub use site::shed::shed_if_late;
 pub use site::state::State;
 
 /// Tests the examples of the README.

@@ -51,6 +51,14 @@ pub struct Limits {
     /// more slowly is reset; one that sends a body more slowly gets 408
     #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = Limits::default().min_rate, value_parser = clap::value_parser!(u32).range(1..)))]
     pub min_rate: u32,
+    /// Maximum time in which a handler that waits has to answer, after the request has arrived; then the
+    /// client gets 503
+    #[cfg_attr(feature = "cli", arg(skip = Limits::default().handler_timeout))]
+    pub handler_timeout: Duration,
+    /// Whether a client that has shut down its sending side still gets the response of a handler that waits.
+    /// By default it counts as gone, as one that has closed its connection looks the same
+    #[cfg_attr(feature = "cli", arg(skip = Limits::default().half_close))]
+    pub half_close: bool,
     /// Maximum bytes of a file that is cached in memory, up to 64 KiB
     #[cfg_attr(feature = "cli", arg(skip = Limits::default().max_cached_file_bytes))]
     pub max_cached_file_bytes: u32,
@@ -90,6 +98,7 @@ impl Limits {
             header_timeout: clamp(self.header_timeout),
             keep_alive_timeout: clamp(self.keep_alive_timeout),
             progress_interval: clamp(self.progress_interval),
+            handler_timeout: clamp(self.handler_timeout),
             cache_ttl: clamp(self.cache_ttl),
             max_head_bytes: self.max_head_bytes.min(Self::MAX_HEAD_BYTES),
             max_headers: self.max_headers.min(Self::MAX_HEADERS),
@@ -134,6 +143,8 @@ impl Default for Limits {
             keep_alive_timeout: Duration::from_secs(60),
             progress_interval: Duration::from_secs(30),
             min_rate: 4 * 1024,
+            handler_timeout: Duration::from_secs(60),
+            half_close: false,
             max_cached_file_bytes: 64 * 1024,
             cache_bytes: 32 << 20,
             cache_files: 4096,

@@ -10,7 +10,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evring_httpd::{Config, Limits, Request, Site};
+use evring_httpd::{Config, Head, Limits, Request, Site, constant};
 use serving::{Server, on_every_backend};
 use stage::Stage;
 use tempfile::TempDir;
@@ -140,4 +140,28 @@ fn handler_call_allocates_only_its_header_map() {
     rounds(1000);
     // A header map is two allocations.
     assert_eq!(COUNT.get() - before, 2000);
+}
+
+#[test]
+fn handler_of_a_head_allocates_nothing() {
+    let site = Site::new(None)
+        .route("/nothing", || "text")
+        .route("/head", |head: &Head<'_>| if head.query().is_none() { "text" } else { "query" })
+        .route("/constant", constant("text/plain", "text"));
+    let mut stage = Stage::with(site, "/nowhere".as_ref());
+    let mut rounds = |n| {
+        for _ in 0..n {
+            for path in ["/nothing", "/head", "/constant"] {
+                stage.feed(b"GET ");
+                stage.feed(path.as_bytes());
+                stage.feed(b" HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n");
+                assert!(stage.io.sent.ends_with(b"text"));
+                stage.io.sent.clear();
+            }
+        }
+    };
+    rounds(100);
+    let before = COUNT.get();
+    rounds(1000);
+    assert_eq!(COUNT.get() - before, 0);
 }

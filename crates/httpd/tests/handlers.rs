@@ -9,7 +9,7 @@ use evring_httpd::evring::{Close, HIGH_WATER, Lateness};
 use evring_httpd::http::request::Parts;
 use evring_httpd::http::{HeaderMap, Method, StatusCode, Version};
 use evring_httpd::{
-    Answer, Body, BodySink, Handler, Limits, Request, Response, Site, shed_if_late,
+    Answer, Body, BodySink, Handler, Head, Limits, Request, Response, Site, constant, shed_if_late,
 };
 use stage::{Stage, response};
 
@@ -457,4 +457,61 @@ fn panic_in_drop_of_a_handlers_value_ended_the_worker() {
     let mut stage = self::stage(site("/", extended));
     let response = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
     assert!(response.ends_with("text"), "{response}");
+}
+
+#[test]
+fn handlers_of_heads_get_their_parts_and_a_body_is_not_used() {
+    let site = Site::new(None)
+        .route("/nothing", || "nothing")
+        .route("/constant", constant("text/css", "a {}"))
+        .route("/large", constant("text/css", vec![b'x'; 10_000]))
+        .route("/head", |head: &Head<'_>| {
+            let field = String::from_utf8_lossy(head.field("x-Y").unwrap_or_default());
+            let (method, path) = (head.method(), head.path());
+            format!("{method} {path} {:?} {field} {:?}", head.query(), head.param("id"))
+        })
+        .route("/head/{id}", |head: &Head<'_>| {
+            format!("{} {:?} {:?}", head.path(), head.query(), head.param("id"))
+        })
+        .route("/fails", || Err::<&str, _>((StatusCode::IM_A_TEAPOT, "tea")))
+        .route("/panics", || -> &str { panic!("as intended") });
+    let mut stage = stage(site);
+    let cases = [
+        ("GET /nothing HTTP/1.1|Host: a||", "nothing"),
+        ("GET //nothing?x HTTP/1.1|Host: a||", "nothing"),
+        ("POST /nothing HTTP/1.1|Host: a|Content-Length: 2||ab", "nothing"),
+        ("GET /constant HTTP/1.1|Host: a||", "a {}"),
+        ("POST /constant HTTP/1.1|Host: a|Content-Length: 2||ab", "a {}"),
+        ("GET /head HTTP/1.1|Host: a|X-y: z||", "GET /head None z None"),
+        ("PUT http://a/head?q HTTP/1.1|Host: a||", "PUT /head Some(\"q\")  None"),
+        (
+            "PUT /head?q HTTP/1.1|Host: a|X-Y: b|Content-Length: 1||a",
+            "PUT /head Some(\"q\") b None",
+        ),
+        ("GET /head/%41?q HTTP/1.1|Host: a||", "/head/%41 Some(\"q\") Some(\"A\")"),
+    ];
+    for (request, expected) in cases {
+        for _ in 0..2 {
+            assert_eq!(one(&mut stage, request), (200, expected.to_owned()), "{request}");
+        }
+    }
+    assert_eq!(stage.io.close, None);
+    assert_eq!(one(&mut stage, "GET /large HTTP/1.1|Host: a||").1, "x".repeat(10_000));
+    assert_eq!(one(&mut stage, "GET /fails HTTP/1.1|Host: a||"), (418, "tea".to_owned()));
+    let head = stage.exchange(b"HEAD /constant HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (head, rest) = response(&head, false);
+    assert_eq!(
+        (head.field("Content-Length"), head.field("Content-Type")),
+        (Some("4"), Some("text/css"))
+    );
+    assert!(rest.is_empty());
+    assert_eq!(one(&mut stage, "GET /panics HTTP/1.1|Host: a||").0, 500);
+    assert_eq!(stage.io.close, Some(Close::Linger));
+}
+
+#[test]
+fn constant_response_of_a_handler_that_sheds_is_shed() {
+    let mut stage = stage(site("/", shed_if_late(constant("text/css", "a {}"))));
+    stage.io.lateness = Lateness::Late;
+    assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||").0, 503);
 }

@@ -151,7 +151,7 @@ pub(crate) fn decoded(path: &[u8]) -> Vec<u8> {
 }
 
 /// Decodes one segment, such as `%41` to `A`.
-fn decode(segment: &[u8]) -> Result<Vec<u8>, Status> {
+pub(crate) fn decode(segment: &[u8]) -> Result<Vec<u8>, Status> {
     let mut name = Vec::with_capacity(segment.len());
     let mut bytes = segment.iter();
     while let Some(byte) = bytes.next() {

@@ -7,7 +7,11 @@ use http::StatusCode;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::server::Builder;
-use crate::site::handler::{Body, IntoResponse, Request, Response, shed_if_late};
+use crate::site::handler::Request;
+use crate::site::into_response::IntoResponse;
+use crate::site::reply::Response;
+use crate::site::response_body::Body;
+use crate::site::shed::shed_if_late;
 
 /// Maximum CPU time, in microseconds, and maximum number of bytes of a request.
 const MAX_SPIN_US: u64 = 10_000_000;

@@ -3,6 +3,8 @@
 
 mod lab;
 pub(crate) mod options;
+#[cfg(feature = "signals")]
+mod signals;
 
 use std::fmt;
 use std::io;
@@ -24,9 +26,13 @@ use crate::limits::Limits;
 use crate::server::options::HandlerModule;
 use crate::server::options::Options;
 use crate::site::Site;
-use crate::site::handler::Handler;
+use crate::site::handler::Request;
+use crate::site::into_handler::IntoHandler;
+use crate::site::into_response::IntoResponse;
 use crate::site::log::{AccessLog, LogSender, LogWriter};
 use crate::site::metrics::Metrics;
+use crate::site::middleware::{Around, Next};
+use crate::site::request_body::RequestBody;
 use crate::site::routes::Routes;
 #[cfg(feature = "sandbox")]
 use crate::site::sandbox::{Sandbox, SandboxedHandler};
@@ -52,6 +58,10 @@ pub struct Builder {
     status: Option<bool>,
     log: Option<AccessLog>,
     config: Config,
+    /// Functions around all handlers, innermost first.
+    around: Vec<Around>,
+    /// The first setting that contradicts another one.
+    conflict: Option<&'static str>,
     #[cfg(feature = "sandbox")]
     sandbox: Vec<SandboxedHandler>,
     #[cfg(feature = "sandbox")]
@@ -72,6 +82,8 @@ impl From<Options> for Builder {
             status: options.status.then_some(true),
             log: options.access_log.map(AccessLog::from),
             config,
+            around: Vec::new(),
+            conflict: None,
             #[cfg(feature = "sandbox")]
             sandbox: Vec::new(),
             #[cfg(feature = "sandbox")]
@@ -102,15 +114,50 @@ impl Builder {
     /// Serves the files below a directory, which must exist when the server starts.
     /// [`Config::symlinks`] determines which symbolic links are followed.
     pub fn files(mut self, root: impl Into<PathBuf>) -> Self {
-        self.config.roots = vec![root.into()];
+        self.add_roots(vec![root.into()]);
         self
+    }
+
+    /// Adds roots. The site serves one.
+    fn add_roots(&mut self, roots: Vec<PathBuf>) {
+        for root in roots {
+            if !self.config.roots.contains(&root) {
+                self.config.roots.push(root);
+            }
+        }
+        if self.config.roots.len() > 1 {
+            self.conflict = Some(
+                "a server has one root: call `Builder::files` once, or set `Config::roots` to it",
+            );
+        }
     }
 
     /// Routes all requests for a path to a handler. A path that ends in a slash also matches everything
     /// below; `/` matches every request, including those for files. The longest match wins. See
     /// [`Site::route`].
-    pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
-        self.routes.add(path, Arc::new(handler));
+    pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
+        self.routes.add(path, Arc::new(handler.into_handler()));
+        self
+    }
+
+    /// Puts a function around all handlers, also those that are added later; see [`wrap`](crate::wrap).
+    /// Files have no handlers. Of several functions, the last one is outermost.
+    ///
+    /// ```
+    /// use evring_httpd::{Next, Request, RequestBody, Server};
+    ///
+    /// let server = Server::builder().wrap(async |request: Request<RequestBody>, next: Next| {
+    ///     let line = format!("{} {}", request.method(), request.uri());
+    ///     let response = next.run(request).await;
+    ///     println!("{line} {}", response.status());
+    ///     response
+    /// });
+    /// ```
+    pub fn wrap<R: IntoResponse, T: Future<Output = R> + 'static>(
+        mut self,
+        function: impl Fn(Request<RequestBody>, Next) -> T + Send + Sync + 'static,
+    ) -> Self {
+        self.around.push(Around::new(function));
         self
     }
 
@@ -154,10 +201,19 @@ impl Builder {
     }
 
     /// Sets the configuration of the mechanism. Its addresses come before those of
-    /// [`Builder::listen`]. Its `roots`, `reuse_port`, `progress_interval` and `min_rate` are ignored:
-    /// the builder and the limits determine them.
-    pub fn config(self, config: Config) -> Self {
-        Builder { config: config.with(|c| c.roots = self.config.roots), ..self }
+    /// [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
+    /// `min_rate` other than the default is that of the limits, too.
+    pub fn config(mut self, config: Config) -> Self {
+        let (default, roots) = (Config::default(), config.roots.clone());
+        if config.progress_interval != default.progress_interval {
+            self.limits.progress_interval = config.progress_interval;
+        }
+        if config.min_rate != default.min_rate {
+            self.limits.min_rate = config.min_rate;
+        }
+        self.config = config.with(|c| c.roots = self.config.roots);
+        self.add_roots(roots);
+        self
     }
 
     /// Returns the maximum bytes of memory that the server holds when all limits are reached at once.
@@ -193,17 +249,24 @@ impl Builder {
     /// # Errors
     /// If an address, the mechanism, the access log or a thread cannot be set up.
     pub fn start(mut self) -> Result<Server, Error> {
+        if let Some(conflict) = self.conflict {
+            return Err(Error::Conflict(conflict));
+        }
+        for function in &self.around {
+            self.routes.map(|handler| Arc::new(function.wrap(handler)));
+        }
         if self.listen.is_empty() && self.config.listen.is_empty() {
             self.listen = Builder::from(Options::default()).listen;
         }
         for addresses in std::mem::take(&mut self.listen) {
             self.config.listen.extend(addresses.map_err(Error::Address)?);
         }
-        self.config.reuse_port = self.workers > 1;
+        let shares_addresses = self.config.reuse_port;
+        self.config.reuse_port |= self.workers > 1;
         // The same progress rule for open and closing connections.
         self.config.progress_interval = self.limits.progress_interval;
         self.config.min_rate = self.limits.min_rate;
-        if self.config.reuse_port {
+        if self.config.reuse_port && !shares_addresses {
             let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
             self.config.listen.iter().try_for_each(is_free)?;
         }
@@ -256,8 +319,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Starts the server and waits until it ends. It handles no signals: to shut down gracefully on
-    /// SIGTERM, use [`Builder::start`] and call [`Handle::stop`].
+    /// Starts the server and waits until it ends. It handles no signals, unlike
+    /// `Builder::run_until_signal` with the feature `signals`.
     ///
     /// # Errors
     /// Those of [`Builder::start`] and [`Server::wait`].
@@ -291,7 +354,8 @@ impl Builder {
             let _ = ready.send((addresses, mechanism.name(), mechanism.remote()));
             let _stop = StopOnDrop(stop);
             let root = (!config.roots.is_empty()).then_some(Root(0));
-            let mut site = Site::new(root).backend(mechanism.name()).limits(limits);
+            let site = Site::new(root).backend(mechanism.name()).limits(limits);
+            let mut site = site.remote(&mechanism.remote());
             (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
@@ -456,6 +520,10 @@ pub enum Error {
     Panic,
     /// A thread could not be started.
     Thread(io::Error),
+    /// Two settings contradict each other.
+    Conflict(&'static str),
+    /// The handlers of signals could not be installed.
+    Signals(io::Error),
     /// A handler cannot be instantiated: its name, and the reason.
     #[cfg(feature = "sandbox")]
     Handler(String, sandbox::Rejection),
@@ -475,6 +543,8 @@ impl fmt::Display for Error {
             Error::Kernel(error) => error.fmt(f),
             Error::Panic => f.write_str("a worker panicked"),
             Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
+            Error::Conflict(reason) => f.write_str(reason),
+            Error::Signals(error) => write!(f, "cannot handle signals: {error}"),
             #[cfg(feature = "sandbox")]
             Error::HandlerFile(path, error) => {
                 write!(f, "cannot read the handler {}: {error}", path.display())
@@ -487,7 +557,24 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Address(error)
+            | Error::Log(_, error)
+            | Error::Thread(error)
+            | Error::Signals(error) => Some(error),
+            // These are displayed as they are.
+            Error::Start(error) => error.source(),
+            Error::Kernel(error) => error.source(),
+            Error::Panic | Error::Conflict(_) => None,
+            #[cfg(feature = "sandbox")]
+            Error::HandlerFile(_, error) => Some(error),
+            #[cfg(feature = "sandbox")]
+            Error::Handler(_, rejection) => Some(rejection),
+        }
+    }
+}
 
 /// Formats the message, as `main` prints a returned error with `Debug`.
 impl fmt::Debug for Error {

@@ -1,8 +1,9 @@
 //! What all parts of a site use.
 
 use std::mem::take;
+use std::net::SocketAddr;
 
-use evring::{Commands, Cx};
+use evring::{Close, Commands, Cx};
 use tracing::{Level, debug, enabled};
 
 use crate::decision::options::ResponseOptions;
@@ -74,7 +75,7 @@ impl Context {
             log_error_response(status, logged);
         }
         if let Some(log) = &mut self.log {
-            let (peer, body) = (state.peer.as_deref().copied(), state.last_body_bytes);
+            let (peer, body) = (state.peer.as_deref().map(SocketAddr::ip), state.last_body_bytes);
             let entry = Entry { peer, date: self.responder.clock.stamp(), logged, status, body };
             if !log.write(&entry) {
                 self.metrics.own().log_lines_lost.add(1);
@@ -82,9 +83,31 @@ impl Context {
         }
     }
 
+    /// Returns the address of a connection's client.
+    pub(crate) fn client_addr(&self, x: &mut Cx<'_, impl Commands, State>) -> Option<SocketAddr> {
+        if x.state.peer.is_none() {
+            x.state.peer = x.io.peer_addr(x.id).map(Box::new);
+        }
+        x.state.peer.as_deref().copied()
+    }
+
     /// Returns whether requests are logged, so that their heads have to be kept.
     pub(crate) fn logs_requests(&self) -> bool {
         self.log.is_some() || enabled!(Level::DEBUG)
+    }
+
+    /// Waits for the next request, of which nothing has arrived: one store for a plain request.
+    #[inline]
+    pub(crate) fn await_request(&self, x: &mut Cx<'_, impl Commands, State>) {
+        if x.state.full {
+            self.watch_progress(x);
+        } else if x.io.is_stopping() {
+            // The last request before shutdown is complete.
+            x.io.close(x.id, Close::Flush);
+        } else {
+            x.state.unsent = 0;
+            x.io.set_deadline(x.id, Some(x.io.now() + self.limits.keep_alive_timeout));
+        }
     }
 
     /// Sets the deadline for the client to take some of the unsent bytes.

@@ -1,37 +1,47 @@
 //! Calls of handlers, and the responses of handlers.
 
 use std::cell::Cell;
-use std::iter;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evring::{Chunk, Close, Commands, Cx, Lateness};
-use http::header::{self, HeaderValue};
+use evring::{Chunk, Close, Commands, ConnId, Cx, Lateness, Others, Rx};
+use tracing::error;
 
 use crate::decision::options::ResponseOptions;
+use crate::decision::representation::RepresentationHeaders;
 use crate::message::body::Body;
-use crate::message::conversion::{HttpConversion, is_framing, trailers};
+use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::{Expects, KeptHead, Request};
 use crate::message::status::Status;
-use crate::response::head::{begin_head, end_head, put_length};
 use crate::response::prepared::PreparedResponse;
-use crate::response::sent::Sent;
+use crate::site::body_memory::BodyMemory;
 use crate::site::context::Context;
+use crate::site::exchange::{Exchange, Stage, Upload, WaitsFor};
 use crate::site::guard::{Guarded, guard};
-use crate::site::handler::{self, Answer, BodySink, Kind, Response};
+use crate::site::handler::{Answer, BodySink, ClientAddr, Wait};
+use crate::site::head::Head;
 use crate::site::log::LoggedRequest;
+use crate::site::pipe::pipe;
+use crate::site::progress::{self, Progress};
+use crate::site::reply::Reply;
+use crate::site::request_body::RequestBody;
+use crate::site::responses::{self, Outcome};
 use crate::site::routes::{Route, Routes};
-use crate::site::state::{AfterBody, BodyMemory, BodyReceipt, PendingWork, State};
-use crate::site::stream::{PART_BYTES, Streamed, StreamedBody};
+use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
+use crate::site::wakers::{Task, Wakers};
 
 /// The handlers of a site.
 #[derive(Debug, Default)]
 pub(crate) struct Handlers {
     pub(crate) routes: Routes,
     conversion: HttpConversion,
+    /// The constant responses, by the indices of their routes, once they were requested.
+    constants: Vec<Option<PreparedResponse>>,
     /// Bytes of memory held for request bodies.
     bodies: Rc<Cell<usize>>,
+    /// The wake-ups of handlers that wait, if the mechanism's handle is known.
+    pub(crate) wakers: Option<Wakers>,
 }
 
 impl Handlers {
@@ -44,7 +54,10 @@ impl Handlers {
         (body, options): (Body, ResponseOptions),
         route: Route,
     ) -> bool {
-        if self.routes.handler(route).sheds_if_late() {
+        if route.is_constant && !body.is_open() {
+            return self.send_constant(context, x, &route, options);
+        }
+        if route.sheds_if_late {
             let options = if body.is_open() { options.ending() } else { options };
             match x.io.lateness(x.id) {
                 Lateness::InTime => {}
@@ -59,16 +72,29 @@ impl Handlers {
                 }
             }
         }
+        let handler = self.routes.handler(&route);
+        if !body.is_open() && route.params.is_none() {
+            match guard(|| handler.handle_head(&Head::parsed(request))) {
+                Ok(None) => {}
+                Ok(Some(reply)) => return self.send(context, x, Ok(reply), options),
+                Err(status) => return self.send(context, x, Err(status), options),
+            }
+        }
         let Ok(mut head) = self.conversion.parts(request) else {
             return context.send_error(x, Status::BAD_REQUEST, options.ending());
         };
-        let handler = self.routes.handler(route);
+        if let Some(params) = route.params {
+            head.extensions.insert(params);
+        }
+        if route.wants_client_addr
+            && let Some(address) = context.client_addr(x)
+        {
+            head.extensions.insert(ClientAddr(address));
+        }
         if !body.is_open() {
             head = match guard(|| handler.handle_without_body(head)) {
                 Ok(ControlFlow::Continue(head)) => head,
-                Ok(ControlFlow::Break(response)) => {
-                    return self.send(context, x, Ok(response), options);
-                }
+                Ok(ControlFlow::Break(reply)) => return self.send(context, x, Ok(reply), options),
                 Err(status) => return self.send(context, x, Err(status), options),
             }
         }
@@ -85,12 +111,36 @@ impl Handlers {
                 self.receive_body(x, (body, options), then);
                 true
             }
+            Ok(Answer::Wait(wait)) => self.wait(context, x, request, (body, options), wait),
             Ok(Answer::Respond(response)) => {
                 let options = if body.is_open() { options.ending() } else { options };
-                self.send(context, x, Ok(response), options)
+                self.send(context, x, Ok(response.into()), options)
             }
             Err(status) => context.send_error(x, status, options.ending()),
         }
+    }
+
+    /// Sends a constant response. Returns whether the next request may be processed.
+    #[inline]
+    fn send_constant(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        route: &Route,
+        options: ResponseOptions,
+    ) -> bool {
+        let clock = &context.responder.clock;
+        if self.constants.len() <= route.index {
+            self.constants.resize_with(route.index + 1, || None);
+        }
+        let slot = &mut self.constants[route.index];
+        let prepared = slot.get_or_insert_with(|| {
+            let constant = self.routes.handler(route).constant();
+            let (content_type, body) = constant.unwrap_or_default();
+            PreparedResponse::new(RepresentationHeaders::plain(content_type), &body, clock)
+        });
+        let sent = prepared.send(x.io, x.id, clock, options);
+        x.state.record(sent)
     }
 
     /// Makes the connection receive the body of a request.
@@ -129,7 +179,7 @@ impl Handlers {
                 context.metrics.own().rejected_bodies.add(1);
                 Err(Status::BUSY)
             }
-            Ok((Some(response), _)) => Ok(response),
+            Ok((Some(response), _)) => Ok(response.into()),
             Err(status) => Err(status),
         };
         let work = x.state.work.take();
@@ -151,7 +201,7 @@ impl Handlers {
         options: ResponseOptions,
     ) -> bool {
         let response = guard(|| sink.into_inner().end(trailers(bytes)));
-        self.send(context, x, response, options)
+        self.send(context, x, response.map(Reply::from), options)
     }
 
     /// Sends a handler's response. Returns whether the next request may be processed.
@@ -159,131 +209,118 @@ impl Handlers {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        response: Result<Response, Status>,
-        mut options: ResponseOptions,
+        reply: Result<Reply, Status>,
+        options: ResponseOptions,
     ) -> bool {
-        let response = match response {
-            Ok(response) => response,
-            Err(status) => return context.send_error(x, status, options.ending()),
-        };
-        let (head, handler::Body(body)) = response.into_parts();
-        let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
-        drop(extensions);
-        let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
-        // 204 and 304 have no body and no length (RFC 9110, section 6.4.1). 1xx is not a final status.
-        let bodiless = matches!(status.0, 204 | 304);
-        if status.0 < 200 {
-            drop(Guarded::new(body));
-            return context.send_error(x, Status::INTERNAL, options.ending());
-        }
-        let body = match body {
-            Kind::Bytes(bytes) if bytes.len() > PART_BYTES => {
-                Kind::Pieces(Some(bytes.len() as u64), Box::new(iter::once(Ok(bytes))))
-            }
-            body => body,
-        };
-        let len = match &body {
-            Kind::Bytes(bytes) => Some(bytes.len() as u64),
-            Kind::Pieces(len, _) => *len,
-        };
-        if len.is_none() && options.is_http10 && !bodiless {
-            options = options.ending();
-        }
-        let chunked = len.is_none() && !options.is_http10 && !bodiless;
-        let out = &mut context.responder.scratch;
-        out.clear();
-        begin_head(out, status, &context.responder.clock);
-        for (name, value) in &head.headers {
-            if !is_framing(name) {
-                out.extend_from_slice(name.as_str().as_bytes());
-                out.extend_from_slice(b": ");
-                out.extend_from_slice(value.as_bytes());
-                out.extend_from_slice(b"\r\n");
-            } else if name == header::CONNECTION && has_close(value) {
-                options = options.ending();
+        match responses::send(context, &mut self.conversion, x, reply, options) {
+            Outcome::Sent(proceed) => proceed,
+            Outcome::Streams(body) => {
+                let task = if body.waits() { self.task(x.id) } else { None };
+                let exchange = Exchange { task, ..Exchange::new(Stage::Body(body), options) };
+                self.begin(context, x, exchange)
             }
         }
-        self.conversion.recycle(head.headers);
-        match len {
-            _ if bodiless => {}
-            Some(len) => put_length(out, len),
-            None if chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-            None => {}
-        }
-        end_head(out, options);
-        let is_short = |bytes: &bytes::Bytes| bytes.len() <= PreparedResponse::MAX_INLINE_BYTES;
-        let sends_body = options.body && !bodiless;
-        let body = match body {
-            body if !sends_body => {
-                drop(Guarded::new(body));
-                Kind::default()
-            }
-            Kind::Bytes(bytes) if is_short(&bytes) => {
-                out.extend_from_slice(&bytes);
-                Kind::default()
-            }
-            body => body,
-        };
-        let mut queued = x.io.send(x.id, Chunk::Copy(out));
-        let body_bytes = if sends_body { len.unwrap_or(0) } else { 0 };
-        match body {
-            Kind::Bytes(bytes) if bytes.is_empty() => {}
-            Kind::Bytes(bytes) => queued = x.io.send(x.id, Chunk::Shared(bytes)),
-            Kind::Pieces(len, pieces) => {
-                // The parts that follow decide whether the send queue is full.
-                x.state.record(Sent::new(status, body_bytes, 0));
-                return stream(context, x, StreamedBody::new(pieces, len, chunked, options));
-            }
-        }
-        x.state.record(Sent::new(status, body_bytes, queued).close(x.io, x.id, options))
     }
 
-    /// Continues a streamed body after the send queue has drained. Returns false if no such body is
-    /// being sent.
-    pub(crate) fn resume_stream(
+    /// Calls a handler that waits. Returns whether the next request may be processed.
+    fn wait(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        (body, options): (Body, ResponseOptions),
+        wait: Wait,
+    ) -> bool {
+        let Some(task) = self.task(x.id) else {
+            return context.send_error(x, Status::INTERNAL, options.ending());
+        };
+        let (upload, request_body) = if body.is_open() {
+            let (writer, reader) = pipe();
+            let memory = BodyMemory::new(&self.bodies);
+            let expects_continue = request.expects == Expects::Continue;
+            let upload = Upload { body, writer, received: 0, memory, expects_continue };
+            (Some(upload), RequestBody::new(reader))
+        } else {
+            (None, RequestBody::default())
+        };
+        let reply = match guard(|| wait.start(request_body)) {
+            Ok(reply) => Guarded::new(reply),
+            Err(status) => return context.send_error(x, status, options.ending()),
+        };
+        let exchange = Exchange::new(Stage::Handler(reply), options);
+        let proceed = self.begin(context, x, Exchange { task: Some(task), upload, ..exchange });
+        if let Some(exchange) = x.state.exchange()
+            && context.logs_requests()
+        {
+            exchange.head = Some(KeptHead::new(request, None));
+        }
+        proceed
+    }
+
+    /// Begins an exchange. Returns whether the next request, or the request's body, may be processed.
+    fn begin(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        exchange: Exchange,
+    ) -> bool {
+        match progress::begin(context, &mut self.conversion, x, exchange) {
+            Progress::Ended(proceed) => proceed,
+            // The bytes that follow belong to the exchange.
+            Progress::Waits => true,
+        }
+    }
+
+    /// Creates the waker of a connection. Returns `None` if the mechanism's handle is unknown.
+    fn task(&self, id: ConnId) -> Option<Task> {
+        let task = self.wakers.as_ref().map(|wakers| wakers.task(id));
+        if task.is_none() {
+            error!("a handler waits, but the site has no handle: call `Site::remote`");
+        }
+        task
+    }
+
+    /// Continues the exchange of a connection whose send queue has drained. Returns false if no exchange
+    /// waited for that.
+    pub(crate) fn drained(
+        &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
     ) -> bool {
-        let Some(PendingWork::StreamedBody(body)) = x
-            .state
-            .work
-            .take_if(|work| matches!(**work, PendingWork::StreamedBody(_)))
-            .map(|work| *work)
-        else {
-            return false;
-        };
-        if stream(context, x, body) {
-            if x.io.is_stopping() {
-                x.io.close(x.id, Close::Flush);
-            } else {
-                x.io.set_receiving(x.id, true);
-            }
+        let waits = x.state.exchange().is_some_and(|e| e.waits_for == WaitsFor::Room);
+        if waits {
+            progress::resume(context, &mut self.conversion, x);
         }
-        true
+        waits
     }
-}
 
-/// Sends the pieces of a body until the send queue is full. Returns true if the body is complete and
-/// the next request may be processed.
-fn stream(
-    context: &mut Context,
-    x: &mut Cx<'_, impl Commands, State>,
-    mut body: StreamedBody,
-) -> bool {
-    match body.send(x.io, x.id) {
-        Streamed::Ended(stays_open) => stays_open,
-        Streamed::Full => {
-            x.io.set_receiving(x.id, false);
-            x.state.full = true;
-            x.state.work = Some(Box::new(PendingWork::StreamedBody(body)));
-            context.watch_progress(x);
-            false
+    /// Continues the exchanges of the connections that were woken.
+    pub(crate) fn woken(
+        &mut self,
+        context: &mut Context,
+        io: &mut impl Commands,
+        mut all: Others<'_, State>,
+    ) {
+        let Some(wakers) = &mut self.wakers else { return };
+        let woken = wakers.take_woken(io);
+        for id in &woken {
+            let Some(state) = all.get(io, *id) else { continue };
+            let mut x = Cx { io, id: *id, state, others: Others::none() };
+            progress::resume(context, &mut self.conversion, &mut x);
+        }
+        if let Some(wakers) = &mut self.wakers {
+            wakers.recycle(woken);
         }
     }
-}
 
-/// Returns whether a Connection field has the option `close`.
-fn has_close(value: &HeaderValue) -> bool {
-    let mut options = value.as_bytes().split(|b| *b == b',');
-    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
+    /// Passes received bytes to the exchange of a connection. Returns true if it has ended and the next
+    /// request may be processed.
+    pub(crate) fn receive(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        rx: &mut Rx<'_>,
+    ) -> bool {
+        progress::receive(context, &mut self.conversion, x, rx)
+    }
 }

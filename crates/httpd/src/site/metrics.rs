@@ -92,6 +92,9 @@ counts! {
     completion_overflows,
     cold_file_reads,
     log_lines_lost,
+    /// Requests whose handlers did not answer in time, and whose clients went first.
+    handlers_timed_out,
+    handlers_cancelled,
     /// Requests that handlers in a sandbox have handled, discarded and passed on, and their involuntary
     /// aborts; 0 without the feature `sandbox`.
     sandbox_handled,

@@ -1,20 +1,44 @@
 //! The site: the application that answers HTTP requests.
 
+pub(crate) mod body_memory;
 pub(crate) mod cache;
+pub(crate) mod constant;
 pub(crate) mod context;
+pub(crate) mod deferred;
+pub(crate) mod exchange;
 pub(crate) mod files;
 pub(crate) mod guard;
 pub(crate) mod handler;
 pub(crate) mod handlers;
+pub(crate) mod head;
+pub(crate) mod into_handler;
+pub(crate) mod into_response;
+#[cfg(feature = "json")]
+pub(crate) mod json;
 pub(crate) mod listing;
 pub(crate) mod log;
 pub(crate) mod lookup;
+pub(crate) mod methods;
 pub(crate) mod metrics;
+pub(crate) mod middleware;
+pub(crate) mod oneshot;
+pub(crate) mod params;
+pub(crate) mod pipe;
+pub(crate) mod pool;
+pub(crate) mod progress;
+pub(crate) mod reply;
+pub(crate) mod request_body;
+pub(crate) mod response_body;
+pub(crate) mod responses;
 pub(crate) mod routes;
 #[cfg(feature = "sandbox")]
 pub(crate) mod sandbox;
+#[cfg(feature = "tower")]
+pub(crate) mod service;
+pub(crate) mod shed;
 pub(crate) mod state;
 pub(crate) mod stream;
+pub(crate) mod wakers;
 
 use std::io;
 use std::mem::take;
@@ -22,7 +46,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use evring::{Application, Close, Commands, Cx, FileOutcome, Listener, Root, Rx};
+use evring::{
+    Application, Close, CloseReason, Commands, Cx, FileOutcome, Listener, Others, RemoteHandle,
+    Root, Rx,
+};
 use tracing::debug;
 
 use crate::decision::options::ResponseOptions;
@@ -40,11 +67,12 @@ use crate::response::prepared::PreparedResponse;
 use crate::site::cache::Cache;
 use crate::site::context::Context;
 use crate::site::files::Files;
-use crate::site::handler::Handler;
 use crate::site::handlers::Handlers;
+use crate::site::into_handler::IntoHandler;
 use crate::site::log::LoggedRequest;
 use crate::site::lookup::FileLookup;
 use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
+use crate::site::wakers::Wakers;
 
 /// An HTTP site: handlers, and files below a root or evring's page.
 ///
@@ -140,8 +168,16 @@ impl Site {
     /// Handlers take precedence over files. Request paths are matched in canonical form: decoded,
     /// without dot segments and empty segments.
     #[must_use]
-    pub fn route(mut self, path: &str, handler: impl Handler) -> Self {
-        self.handlers.routes.add(path, Arc::new(handler));
+    pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
+        self.handlers.routes.add(path, Arc::new(handler.into_handler()));
+        self
+    }
+
+    /// Sets the handle of the mechanism that runs the site. Handlers that wait need it, else they are
+    /// answered with 500; a [`Server`](crate::Server) sets it.
+    #[must_use]
+    pub fn remote(mut self, handle: &RemoteHandle) -> Self {
+        self.handlers.wakers = Some(Wakers::new(handle));
         self
     }
 
@@ -163,6 +199,10 @@ impl Site {
             return x.state.record(sent);
         }
         if is_plain(request) {
+            if let Some(route) = self.handlers.routes.find_exact(request.target) {
+                let body = (Body::default(), options);
+                return self.handlers.call(&mut self.context, x, request, body, route);
+            }
             return self.answer_for_file(x, request, options);
         }
         match self.answer_unusual(x, request, options) {
@@ -315,6 +355,9 @@ impl Site {
         x: &mut Cx<'_, impl Commands, State>,
         rx: &mut Rx<'_>,
     ) -> Result<bool, Status> {
+        if x.state.exchange().is_some() {
+            return Ok(self.handlers.receive(&mut self.context, x, rx));
+        }
         loop {
             let Some(work) = x.state.body() else { return Ok(true) };
             match work.body.next(rx, &self.context.limits)? {
@@ -445,13 +488,7 @@ impl Site {
     #[inline]
     fn set_deadline(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: Received) {
         match next {
-            Received::All if x.state.full => self.context.watch_progress(x),
-            // The last request before shutdown is complete.
-            Received::All if x.io.is_stopping() => x.io.close(x.id, Close::Flush),
-            Received::All => {
-                x.state.unsent = 0;
-                x.io.set_deadline(x.id, Some(now + self.context.limits.keep_alive_timeout));
-            }
+            Received::All => self.context.await_request(x),
             // The deadline stays, so that single bytes do not extend it.
             Received::Partial if x.state.read_deadline_armed => {}
             Received::Partial => {
@@ -489,14 +526,14 @@ impl Application for Site {
     type State = State;
     const MAX_UNCONSUMED: usize = Limits::MAX_HEAD_BYTES;
 
-    fn accepted(&mut self, x: Cx<'_, impl Commands, State>, _: Listener) {
+    fn accepted(&mut self, mut x: Cx<'_, impl Commands, State>, _: Listener) {
         if !self.seeded {
             self.files.cache.seed(x.io.random());
             self.seeded = true;
             self.context.metrics.set_started(x.io.now());
         }
         if self.context.log.is_some() {
-            x.state.peer = x.io.peer_addr(x.id).map(|peer| Box::new(peer.ip()));
+            self.context.client_addr(&mut x);
         }
         x.state.read_deadline_armed = true;
         x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.header_timeout));
@@ -517,7 +554,7 @@ impl Application for Site {
 
     fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
         let was_full = take(&mut x.state.full);
-        if Handlers::resume_stream(&mut self.context, &mut x) {
+        if self.handlers.drained(&mut self.context, &mut x) {
             return;
         }
         if take(&mut x.state.paused) {
@@ -539,6 +576,9 @@ impl Application for Site {
     }
 
     fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        if progress::expired(&mut self.context, &mut x) {
+            return;
+        }
         let unsent = x.io.unsent_bytes(x.id);
         let waits_for_file = matches!(x.state.work.as_deref(), Some(PendingWork::File(..)));
         if waits_for_file || self.context.is_stalled(x.state.unsent, unsent) {
@@ -566,6 +606,19 @@ impl Application for Site {
             self.reject_request(&mut x, Status::TIMEOUT, options, b"");
         } else {
             x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn closed(&mut self, x: Cx<'_, impl Commands, State>, _: CloseReason) {
+        if x.state.exchange().is_some() {
+            self.context.metrics.own().handlers_cancelled.add(1);
+        }
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {
+        if tag == wakers::TAG {
+            self.context.responder.clock.tick(io.now(), io);
+            self.handlers.woken(&mut self.context, io, all);
         }
     }
 

@@ -1,51 +1,171 @@
 //! Routes: paths with handlers.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::message::path;
 use crate::site::handler::Handler;
+use crate::site::params::PathParams;
 
-/// Handlers by path, in the form of [`path::canonical`].
+/// Handlers by path.
 #[derive(Clone, Default)]
 pub(crate) struct Routes(Vec<Entry>);
 
-type Entry = (Box<[u8]>, Arc<dyn Handler>);
+#[derive(Clone)]
+struct Entry {
+    path: RoutePath,
+    handler: Arc<dyn Handler>,
+    sheds_if_late: bool,
+    wants_client_addr: bool,
+    is_constant: bool,
+}
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Route(usize);
+impl Entry {
+    fn new(path: RoutePath, handler: Arc<dyn Handler>) -> Self {
+        let (sheds_if_late, wants_client_addr) =
+            (handler.sheds_if_late(), handler.wants_client_addr());
+        let is_constant = handler.constant().is_some();
+        Entry { path, handler, sheds_if_late, wants_client_addr, is_constant }
+    }
+}
+
+/// The path of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum RoutePath {
+    /// In the form of [`path::canonical`].
+    Literal(Box<[u8]>),
+    /// The segments after the slashes.
+    Pattern(Box<[Segment]>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Literal(Box<[u8]>),
+    /// Any segment that is not empty, by this name.
+    Parameter(Arc<str>),
+}
+
+/// The route of a request.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) index: usize,
+    pub(crate) sheds_if_late: bool,
+    pub(crate) wants_client_addr: bool,
+    pub(crate) is_constant: bool,
+    /// The parameters in the path, if the route has any.
+    pub(crate) params: Option<PathParams>,
+}
+
+impl RoutePath {
+    fn new(path: &str) -> Self {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let encoded = |text: &str, mut out: Vec<u8>| {
+            path::encode(text.as_bytes(), &mut out);
+            out.into_boxed_slice()
+        };
+        let name = |segment: &str| {
+            let name = segment.strip_prefix('{')?.strip_suffix('}')?;
+            Some(Segment::Parameter(name.into()))
+        };
+        if path.split('/').all(|segment| name(segment).is_none()) {
+            return RoutePath::Literal(encoded(path, vec![b'/']));
+        }
+        let segment =
+            |text| name(text).unwrap_or_else(|| Segment::Literal(encoded(text, Vec::new())));
+        RoutePath::Pattern(path.split('/').map(segment).collect())
+    }
+
+    /// Returns the order in which routes are tried: the most specific first.
+    fn order(&self) -> impl Ord + use<> {
+        let (is_prefix, parameters, len) = match self {
+            RoutePath::Literal(path) => (path.ends_with(b"/"), 0, path.len()),
+            RoutePath::Pattern(segments) => {
+                let is_parameter = |s: &&Segment| matches!(s, Segment::Parameter(_));
+                (false, segments.iter().filter(is_parameter).count(), segments.len())
+            }
+        };
+        (is_prefix, parameters, Reverse(len))
+    }
+
+    #[inline]
+    fn matches(&self, path: &[u8]) -> bool {
+        match self {
+            RoutePath::Literal(route) => {
+                path == &**route || route.ends_with(b"/") && path.starts_with(route)
+            }
+            RoutePath::Pattern(segments) => {
+                let mut parts = path.split(|b| *b == b'/').skip(1);
+                let all = segments.iter().all(|segment| match (segment, parts.next()) {
+                    (Segment::Literal(text), Some(part)) => **text == *part,
+                    (Segment::Parameter(_), Some(part)) => path::decode(part)
+                        .is_ok_and(|part| !part.is_empty() && std::str::from_utf8(&part).is_ok()),
+                    (_, None) => false,
+                });
+                all && parts.next().is_none()
+            }
+        }
+    }
+
+    fn params(&self, path: &[u8]) -> Option<PathParams> {
+        let RoutePath::Pattern(segments) = self else { return None };
+        let parts = path.split(|b| *b == b'/').skip(1);
+        let params = segments.iter().zip(parts).filter_map(|(segment, part)| {
+            let Segment::Parameter(name) = segment else { return None };
+            let value = String::from_utf8(path::decode(part).ok()?).ok()?;
+            Some((Arc::clone(name), value))
+        });
+        Some(PathParams(params.collect()))
+    }
+}
 
 impl Routes {
     /// Adds a handler, replacing one for the same path.
     pub(crate) fn add(&mut self, path: &str, handler: Arc<dyn Handler>) {
-        let mut canonical = if path.starts_with('/') { Vec::new() } else { vec![b'/'] };
-        path::encode(path.as_bytes(), &mut canonical);
-        let path = canonical.into_boxed_slice();
-        self.0.retain(|(other, _)| *other != path);
-        self.0.push((path, handler));
-        // The longest match wins.
-        self.0.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+        let path = RoutePath::new(path);
+        self.0.retain(|entry| entry.path != path);
+        self.0.push(Entry::new(path, handler));
+        self.0.sort_by_key(|entry| entry.path.order());
     }
 
+    /// Returns the route of a canonical path.
     pub(crate) fn find(&self, path: &[u8]) -> Option<Route> {
-        let matches =
-            |route: &[u8]| path == route || route.ends_with(b"/") && path.starts_with(route);
-        self.0.iter().position(|(route, _)| matches(route)).map(Route)
+        let index = self.0.iter().position(|entry| entry.path.matches(path))?;
+        Some(Route { params: self.0[index].path.params(path), ..self.route(index) })
+    }
+
+    /// Returns the route whose path is the target as it arrived: no other route is more specific.
+    #[inline]
+    pub(crate) fn find_exact(&self, target: &[u8]) -> Option<Route> {
+        let is_exact =
+            |entry: &Entry| matches!(&entry.path, RoutePath::Literal(path) if **path == *target);
+        self.0.iter().position(is_exact).map(|index| self.route(index))
+    }
+
+    fn route(&self, index: usize) -> Route {
+        let Entry { sheds_if_late, wants_client_addr, is_constant, .. } = self.0[index];
+        Route { index, sheds_if_late, wants_client_addr, is_constant, params: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn handler(&self, route: Route) -> &Arc<dyn Handler> {
-        &self.0[route.0].1
+    pub(crate) fn handler(&self, route: &Route) -> &Arc<dyn Handler> {
+        &self.0[route.index].handler
+    }
+
+    /// Replaces each handler.
+    pub(crate) fn map(&mut self, change: impl Fn(Arc<dyn Handler>) -> Arc<dyn Handler>) {
+        for entry in &mut self.0 {
+            *entry = Entry::new(entry.path.clone(), change(Arc::clone(&entry.handler)));
+        }
     }
 }
 
 impl fmt::Debug for Routes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let paths = self.0.iter().map(|(path, _)| String::from_utf8_lossy(path));
-        f.debug_list().entries(paths).finish()
+        f.debug_list().entries(self.0.iter().map(|entry| &entry.path)).finish()
     }
 }
 
@@ -62,7 +182,8 @@ mod tests {
         }
         let found = |path: &str| {
             let route = routes.find(path.as_bytes())?;
-            std::str::from_utf8(&routes.0[route.0].0).ok()
+            let RoutePath::Literal(path) = &routes.0[route.index].path else { return None };
+            std::str::from_utf8(path).ok()
         };
         assert_eq!(found("/a"), Some("/a"));
         assert_eq!(found("/ab"), Some("/"));
@@ -71,5 +192,37 @@ mod tests {
         assert_eq!(found("/a/b"), Some("/a/b"));
         assert_eq!(found("/a/bc"), Some("/a/"));
         assert_eq!(found("*"), None);
+    }
+
+    #[test]
+    fn most_specific_route_wins_and_parameters_are_decoded() {
+        let mut routes = Routes::default();
+        for path in ["/", "/a/{id}", "/a/new", "/a/{id}/b/{c}", "{x}", "/a/", "/a/%"] {
+            routes.add(path, Arc::new(|_: Request| Response::default()));
+        }
+        let found = |path: &str| {
+            let route = routes.find(path.as_bytes()).unwrap();
+            let values = route.params.as_ref().map(|params| {
+                ["id", "c", "x"].into_iter().filter_map(|name| params.get(name)).collect::<Vec<_>>()
+            });
+            let Entry { path, .. } = &routes.0[route.index];
+            match (path, values) {
+                (RoutePath::Pattern(_), Some(values)) => values.join(" "),
+                (RoutePath::Literal(path), None) => String::from_utf8(path.to_vec()).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(found("/a/new"), "/a/new");
+        assert_eq!(found("/a/12"), "12");
+        assert_eq!(found("/a/x%20y"), "x y");
+        assert_eq!(found("/a/1/b/2"), "1 2");
+        assert_eq!(found("/a/1/b"), "/a/");
+        assert_eq!(found("/a/"), "/a/");
+        assert_eq!(found("/b"), "b");
+        assert_eq!(found("/"), "/");
+        assert_eq!(found("/a/%25"), "/a/%25");
+        // Not UTF-8.
+        assert_eq!(found("/a/%FF"), "/a/");
+        assert_eq!(found("/%FF"), "/");
     }
 }

@@ -1,17 +1,16 @@
 //! The state of a connection, and what its request waits for.
 
-use std::cell::Cell;
-use std::net::IpAddr;
-use std::rc::Rc;
+use std::net::SocketAddr;
 
 use crate::decision::options::ResponseOptions;
 use crate::message::body::Body;
 use crate::message::request::{KeptHead, Request};
 use crate::response::sent::Sent;
+use crate::site::body_memory::BodyMemory;
+use crate::site::exchange::Exchange;
 use crate::site::guard::Guarded;
 use crate::site::handler::BodySink;
 use crate::site::lookup::FileLookup;
-use crate::site::stream::StreamedBody;
 
 /// The state that a [`Site`](crate::Site) keeps per connection.
 #[derive(Debug, Default)]
@@ -20,8 +19,8 @@ pub struct State {
     pub(crate) work: Option<Box<PendingWork>>,
     /// Unsent bytes when the deadline was set; 0 if there were none or they do not matter.
     pub(crate) unsent: u64,
-    /// The peer's address, if the access log is enabled.
-    pub(crate) peer: Option<Box<IpAddr>>,
+    /// The client's address, once it was needed.
+    pub(crate) peer: Option<Box<SocketAddr>>,
     /// Bytes of the last response's body, and its status; 0 once counted.
     pub(crate) last_body_bytes: u64,
     pub(crate) last_status: u16,
@@ -53,6 +52,14 @@ impl State {
             _ => None,
         }
     }
+
+    /// Returns the exchange with a handler.
+    pub(crate) fn exchange(&mut self) -> Option<&mut Exchange> {
+        match self.work.as_deref_mut() {
+            Some(PendingWork::Exchange(exchange)) => Some(exchange),
+            _ => None,
+        }
+    }
 }
 
 /// What a request waits for.
@@ -64,8 +71,8 @@ pub(crate) enum PendingWork {
     File(FileLookup, KeptHead),
     /// Receives the body.
     Body(BodyReceipt),
-    /// Sends a streamed response body.
-    StreamedBody(StreamedBody),
+    /// Waits for a handler, or sends a streamed response body.
+    Exchange(Exchange),
 }
 
 /// A request whose body is being received.
@@ -95,54 +102,5 @@ impl AfterBody {
             AfterBody::Answer(head) | AfterBody::BodySink(_, Some(head)) => Some(head.request()),
             AfterBody::BodySink(_, None) => None,
         }
-    }
-}
-
-/// Memory held for one request body, included in the total of all bodies.
-#[derive(Debug, Default)]
-pub(crate) struct BodyMemory {
-    total: Rc<Cell<usize>>,
-    bytes: usize,
-}
-
-impl BodyMemory {
-    /// Holds no bytes yet; `total` is the sum over all bodies.
-    pub(crate) fn new(total: &Rc<Cell<usize>>) -> Self {
-        BodyMemory { total: Rc::clone(total), bytes: 0 }
-    }
-
-    /// Sets the bytes held for this body. Returns the total of all bodies.
-    pub(crate) fn set(&mut self, bytes: usize) -> usize {
-        // A handler may report any number; more than 1 TiB is implausible.
-        let bytes = bytes.min(1 << 40);
-        self.total.set(self.total.get() - self.bytes + bytes);
-        self.bytes = bytes;
-        self.total.get()
-    }
-}
-
-impl Drop for BodyMemory {
-    fn drop(&mut self) {
-        self.set(0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn body_memory_total_is_the_sum_of_current_bodies() {
-        let total = Rc::default();
-        let (mut one, mut other) = (BodyMemory::new(&total), BodyMemory::new(&total));
-        assert_eq!([one.set(5), other.set(7), one.set(2), one.set(4)], [5, 12, 9, 11]);
-        drop(one);
-        assert_eq!(total.get(), 7);
-        // A number reported by a handler is capped.
-        let mut excessive = BodyMemory::new(&total);
-        assert_eq!(excessive.set(usize::MAX), (1 << 40) + 7);
-        assert_eq!(other.set(usize::MAX), 2 << 40);
-        drop((excessive, other));
-        assert_eq!(total.get(), 0);
     }
 }

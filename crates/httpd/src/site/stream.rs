@@ -1,6 +1,7 @@
 //! Response bodies that are sent in pieces.
 
 use std::fmt;
+use std::task::{self, Poll};
 
 use bytes::Bytes;
 use evring::{Chunk, Close, Commands, ConnId, HIGH_WATER};
@@ -10,7 +11,7 @@ use crate::decision::options::ResponseOptions;
 use crate::response::head::put;
 use crate::response::sent::finish;
 use crate::site::guard::{Guarded, guard};
-use crate::site::handler::Pieces;
+use crate::site::response_body::Pieces;
 
 /// A response body that is sent in pieces.
 pub(crate) struct StreamedBody {
@@ -40,6 +41,8 @@ const MAX_EMPTY_PIECES: u32 = 1000;
 pub(crate) enum Streamed {
     /// The send queue is full; more pieces may follow.
     Full,
+    /// The next piece does not exist yet; the waker is woken when it may.
+    Waits,
     /// The body has ended; true if the next request may be processed.
     Ended(bool),
 }
@@ -56,8 +59,18 @@ impl StreamedBody {
         StreamedBody { pieces, unsent: Bytes::new(), remaining: len, chunked, options }
     }
 
-    /// Sends pieces until the send queue is full or the body ends.
-    pub(crate) fn send(&mut self, io: &mut impl Commands, to: ConnId) -> Streamed {
+    /// Returns whether pieces may have to be waited for.
+    pub(crate) fn waits(&self) -> bool {
+        self.pieces.waits
+    }
+
+    /// Sends pieces until the send queue is full, the next piece does not exist yet, or the body ends.
+    pub(crate) fn send(
+        &mut self,
+        io: &mut impl Commands,
+        to: ConnId,
+        context: &mut task::Context<'_>,
+    ) -> Streamed {
         let mut empty = 0;
         loop {
             if !self.unsent.is_empty() {
@@ -68,7 +81,12 @@ impl StreamedBody {
                 empty = 0;
                 continue;
             }
-            let piece = match guard(|| self.pieces.next()) {
+            let piece = match guard(|| (self.pieces.next)(context)) {
+                Ok(Poll::Pending) => return Streamed::Waits,
+                Ok(Poll::Ready(piece)) => Ok(piece),
+                Err(status) => Err(status),
+            };
+            let piece = match piece {
                 Ok(Some(Ok(piece))) => piece,
                 Ok(None) if self.remaining.unwrap_or(0) == 0 => {
                     if self.chunked {

@@ -179,17 +179,24 @@ impl Client {
         assert_eq!(head.field("Transfer-Encoding"), Some("chunked"));
         let mut body = Vec::new();
         loop {
-            let end = self.receive_until(|bytes| bytes.windows(2).position(|w| w == b"\r\n"));
-            let size: Vec<u8> = self.received.drain(..end + 2).collect();
-            let size = std::str::from_utf8(&size[..end]).unwrap();
-            let len = usize::from_str_radix(size, 16).unwrap();
-            self.receive_until(|bytes| (bytes.len() >= len + 2).then_some(()));
-            body.extend(self.received.drain(..len));
-            assert_eq!(self.received.drain(..2).collect::<Vec<_>>(), b"\r\n");
-            if len == 0 {
+            let chunk = self.chunk();
+            if chunk.is_empty() {
                 return body;
             }
+            body.extend(chunk);
         }
+    }
+
+    /// Receives the next chunk of a body; the last one is empty.
+    pub(crate) fn chunk(&mut self) -> Vec<u8> {
+        let end = self.receive_until(|bytes| bytes.windows(2).position(|w| w == b"\r\n"));
+        let size: Vec<u8> = self.received.drain(..end + 2).collect();
+        let size = std::str::from_utf8(&size[..end]).unwrap();
+        let len = usize::from_str_radix(size, 16).unwrap();
+        self.receive_until(|bytes| (bytes.len() >= len + 2).then_some(()));
+        let chunk = self.received.drain(..len).collect();
+        assert_eq!(self.received.drain(..2).collect::<Vec<_>>(), b"\r\n");
+        chunk
     }
 
     fn receive_until<T>(&mut self, found: impl Fn(&[u8]) -> Option<T>) -> T {

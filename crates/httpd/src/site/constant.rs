@@ -1,0 +1,62 @@
+//! Responses that are the same for every request.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::request::Parts;
+
+use crate::site::handler::{Answer, BodySink, Handler};
+use crate::site::head::Head;
+use crate::site::reply::{Reply, Response};
+
+/// Returns a handler that gives the same response to every request. The server makes it once, so it costs no
+/// more than a small file.
+///
+/// ```
+/// use evring_httpd::{Server, constant};
+///
+/// let hello = constant("text/plain; charset=utf-8", "Hello, World!\n");
+/// let server = Server::builder().route("/hello", hello);
+/// ```
+pub fn constant(content_type: &'static str, body: impl Into<Bytes>) -> impl Handler {
+    Constant { content_type, body: body.into() }
+}
+
+struct Constant {
+    content_type: &'static str,
+    body: Bytes,
+}
+
+impl Constant {
+    fn reply(&self) -> Reply {
+        Reply::plain(Some(self.content_type), self.body.clone())
+    }
+}
+
+impl Handler for Constant {
+    fn handle(self: Arc<Self>, _: Parts) -> Answer {
+        Answer::Receive(Box::new(Unread(self.reply().into())))
+    }
+
+    fn handle_head(&self, _: &Head<'_>) -> Option<Reply> {
+        Some(self.reply())
+    }
+
+    fn constant(&self) -> Option<(&'static str, Bytes)> {
+        Some((self.content_type, self.body.clone()))
+    }
+}
+
+/// The response after a body that is not used.
+pub(crate) struct Unread(pub(crate) Response);
+
+impl BodySink for Unread {
+    fn data(&mut self, _: &[u8]) -> Option<Response> {
+        None
+    }
+
+    fn end(self: Box<Self>, _: HeaderMap) -> Response {
+        self.0
+    }
+}

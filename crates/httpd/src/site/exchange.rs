@@ -1,0 +1,105 @@
+//! A request whose handler waits, or whose response is sent in pieces.
+
+use std::fmt;
+
+use crate::decision::options::ResponseOptions;
+use crate::message::body::Body;
+use crate::message::request::KeptHead;
+use crate::site::body_memory::BodyMemory;
+use crate::site::guard::Guarded;
+use crate::site::handler::ResponseFuture;
+use crate::site::pipe::Writer;
+use crate::site::stream::StreamedBody;
+use crate::site::wakers::Task;
+
+/// A request whose handler waits, or whose response is sent in pieces.
+pub(crate) struct Exchange {
+    pub(crate) stage: Stage,
+    pub(crate) options: ResponseOptions,
+    /// The waker of the connection; `None` for pieces that are never waited for.
+    pub(crate) task: Option<Task>,
+    /// The request's body, also after it has arrived.
+    pub(crate) upload: Option<Upload>,
+    /// The request's head, for the log.
+    pub(crate) head: Option<KeptHead>,
+    pub(crate) waits_for: WaitsFor,
+    /// The connection does not receive.
+    pub(crate) paused: bool,
+    /// Bytes of the next request have arrived.
+    pub(crate) has_next: bool,
+    /// The client has shut down its sending side.
+    pub(crate) at_end: bool,
+}
+
+/// What is polled.
+pub(crate) enum Stage {
+    /// The handler's future.
+    Handler(Guarded<ResponseFuture>),
+    /// The pieces of the response's body.
+    Body(StreamedBody),
+}
+
+/// What an exchange waits for, which determines the connection's deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitsFor {
+    /// It was not polled yet.
+    Nothing,
+    /// The handler's response.
+    Handler,
+    /// More of the request's body.
+    Client,
+    /// The next piece of the response's body.
+    Piece,
+    /// The client, which receives the response.
+    Room,
+}
+
+/// The body of a request, on its way to the handler.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    pub(crate) body: Body,
+    pub(crate) writer: Writer,
+    /// Bytes of content received since the deadline was set.
+    pub(crate) received: u64,
+    pub(crate) memory: BodyMemory,
+    /// The client sends the body after a 100 Continue.
+    pub(crate) expects_continue: bool,
+}
+
+impl Exchange {
+    pub(crate) fn new(stage: Stage, options: ResponseOptions) -> Self {
+        Exchange {
+            stage,
+            options,
+            task: None,
+            upload: None,
+            head: None,
+            waits_for: WaitsFor::Nothing,
+            paused: false,
+            has_next: false,
+            at_end: false,
+        }
+    }
+
+    /// Returns the body of the request while it is incomplete.
+    pub(crate) fn open_upload(&mut self) -> Option<&mut Upload> {
+        self.upload.as_mut().filter(|upload| upload.body.is_open())
+    }
+
+    /// Makes wake-ups have no effect before the next poll.
+    pub(crate) fn suppress_wakeups(&self) {
+        if let Some(task) = &self.task {
+            task.suppress();
+        }
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match &self.stage {
+            Stage::Handler(_) => "handler",
+            Stage::Body(_) => "body",
+        };
+        write!(f, "Exchange({stage}, waits for {:?})", self.waits_for)
+    }
+}

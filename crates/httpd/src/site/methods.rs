@@ -1,0 +1,127 @@
+//! Handlers by method.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use http::header::{ALLOW, HeaderValue};
+use http::request::Parts;
+use http::{Method, StatusCode};
+
+use crate::site::handler::{Answer, Handler};
+use crate::site::head::Head;
+use crate::site::into_handler::IntoHandler;
+use crate::site::into_response::IntoResponse;
+use crate::site::reply::{Reply, Response};
+
+/// Handlers of one path by method; created by [`get`], [`post`], [`put`], [`patch`] and [`delete`].
+///
+/// The handler for GET also answers HEAD, without the body. Other methods get 405, and OPTIONS gets 204, both
+/// with the field Allow.
+///
+/// ```
+/// use evring_httpd::{Request, Server, get};
+///
+/// let list = |_: Request| "[]";
+/// let create = async |request: Request| request.into_body();
+/// let server = Server::builder().route("/items", get(list).post(create));
+/// ```
+#[derive(Default)]
+#[must_use]
+pub struct Methods(Vec<(Method, Arc<dyn Handler>)>);
+
+macro_rules! methods {
+    ($($name:ident $method:ident,)*) => {
+        impl Methods {
+            $(
+                #[doc = concat!("Sets the handler for ", stringify!($method), ".")]
+                pub fn $name<K>(self, handler: impl IntoHandler<K>) -> Self {
+                    self.on(Method::$method, handler)
+                }
+            )*
+        }
+
+        $(
+            #[doc = concat!("Creates [`Methods`] with a handler for ", stringify!($method), ".")]
+            pub fn $name<K>(handler: impl IntoHandler<K>) -> Methods {
+                Methods::default().$name(handler)
+            }
+        )*
+    };
+}
+
+methods! {
+    get GET,
+    post POST,
+    put PUT,
+    patch PATCH,
+    delete DELETE,
+}
+
+impl Methods {
+    /// Sets the handler for any method, replacing an earlier one.
+    pub fn on<K>(mut self, method: Method, handler: impl IntoHandler<K>) -> Self {
+        self.0.retain(|(other, _)| *other != method);
+        self.0.push((method, Arc::new(handler.into_handler())));
+        self
+    }
+
+    fn find(&self, method: &str) -> Option<&Arc<dyn Handler>> {
+        let find = |method: &str| self.0.iter().find(|(other, _)| other.as_str() == method);
+        let found = find(method).or_else(|| if method == "HEAD" { find("GET") } else { None });
+        found.map(|(_, handler)| handler)
+    }
+
+    /// Answers a method without a handler.
+    fn refuse(&self, method: &Method) -> Response {
+        let status = match *method {
+            Method::OPTIONS => StatusCode::NO_CONTENT,
+            _ => StatusCode::METHOD_NOT_ALLOWED,
+        };
+        let mut names: Vec<_> = self.0.iter().map(|(method, _)| method.as_str()).collect();
+        if names.contains(&"GET") {
+            names.push("HEAD");
+        }
+        names.push("OPTIONS");
+        names.dedup();
+        let mut response = status.into_response();
+        if let Ok(allow) = HeaderValue::from_str(&names.join(", ")) {
+            response.headers_mut().insert(ALLOW, allow);
+        }
+        response
+    }
+}
+
+impl Handler for Methods {
+    fn handle(self: Arc<Self>, head: Parts) -> Answer {
+        match self.find(head.method.as_str()) {
+            Some(handler) => Arc::clone(handler).handle(head),
+            None => Answer::Respond(self.refuse(&head.method)),
+        }
+    }
+
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+        match self.find(head.method.as_str()) {
+            Some(handler) => handler.handle_without_body(head),
+            None => ControlFlow::Break(self.refuse(&head.method).into()),
+        }
+    }
+
+    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+        self.find(head.method())?.handle_head(head)
+    }
+
+    fn sheds_if_late(&self) -> bool {
+        self.0.iter().any(|(_, handler)| handler.sheds_if_late())
+    }
+
+    fn wants_client_addr(&self) -> bool {
+        self.0.iter().any(|(_, handler)| handler.wants_client_addr())
+    }
+}
+
+impl fmt::Debug for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(method, _)| method)).finish()
+    }
+}

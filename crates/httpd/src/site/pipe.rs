@@ -1,0 +1,235 @@
+//! A bounded queue of bytes between a connection and a handler: bodies, in both directions.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+/// Bytes in a pipe at which its writer has to wait. One piece may exceed it.
+pub(crate) const CAPACITY_BYTES: usize = 64 * 1024;
+
+/// The writer ended before the bytes were complete, or the reader has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// How the bytes ended: completely, with trailer fields, or not.
+type End = Result<HeaderMap, Broken>;
+
+#[derive(Debug, Default)]
+struct State {
+    pieces: VecDeque<Bytes>,
+    /// Bytes in `pieces`.
+    queued_bytes: usize,
+    /// Bytes that the reader has taken and keeps.
+    held_bytes: usize,
+    end: Option<End>,
+    /// The reader has waited for bytes.
+    is_wanted: bool,
+    reader_gone: bool,
+    /// Woken by the next piece or the end.
+    reader: Option<Waker>,
+    /// Woken when there is room.
+    writer: Option<Waker>,
+}
+
+impl State {
+    fn has_room(&self) -> bool {
+        self.reader_gone || self.queued_bytes < CAPACITY_BYTES
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared(Mutex<State>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, then wakes the waker that `change` returns, without the lock.
+    fn change(&self, change: impl FnOnce(&mut State) -> Option<Waker>) {
+        let waker = change(&mut self.lock());
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Creates a pipe.
+pub(crate) fn pipe() -> (Writer, Reader) {
+    let shared = Arc::new(Shared::default());
+    (Writer(Arc::clone(&shared)), Reader(shared))
+}
+
+/// The end of a pipe that takes bytes. Dropping it before [`Writer::end`] breaks the pipe.
+#[derive(Debug)]
+pub(crate) struct Writer(Arc<Shared>);
+
+impl Writer {
+    /// Adds a piece. The writer has made sure that there is room.
+    pub(crate) fn push(&self, piece: Bytes) {
+        self.0.change(|state| {
+            if state.reader_gone || piece.is_empty() {
+                return None;
+            }
+            state.queued_bytes += piece.len();
+            state.pieces.push_back(piece);
+            state.reader.take()
+        });
+    }
+
+    /// Returns whether a piece can be added. Without a reader it can, and is dropped.
+    pub(crate) fn has_room(&self) -> bool {
+        self.0.lock().has_room()
+    }
+
+    /// Sets the waker for when there is room. Returns whether there is room already.
+    pub(crate) fn wake_at_room(&self, waker: &Waker) -> bool {
+        let mut state = self.0.lock();
+        state.writer.get_or_insert_with(|| waker.clone()).clone_from(waker);
+        state.has_room()
+    }
+
+    /// Waits for room.
+    pub(crate) fn poll_room(&self, context: &Context<'_>) -> Poll<Result<(), Broken>> {
+        match self.wake_at_room(context.waker()) {
+            _ if self.is_unread() => Poll::Ready(Err(Broken)),
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Ends the bytes. Only the first end counts.
+    pub(crate) fn end(&self, end: End) {
+        self.0.change(|state| {
+            state.end.get_or_insert(end);
+            state.reader.take()
+        });
+    }
+
+    /// Returns the bytes in the pipe, and those that the reader keeps.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let state = self.0.lock();
+        state.queued_bytes + state.held_bytes
+    }
+
+    /// Returns whether the reader has waited for bytes.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.lock().is_wanted
+    }
+
+    /// Returns whether the reader has gone.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.0.lock().reader_gone
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.end(Err(Broken));
+    }
+}
+
+/// The end of a pipe that returns bytes.
+#[derive(Debug)]
+pub(crate) struct Reader(Arc<Shared>);
+
+impl Reader {
+    /// Returns the next piece, or `None` at the end.
+    pub(crate) fn poll_piece(
+        &mut self,
+        context: &Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Broken>>> {
+        let mut state = self.0.lock();
+        state.is_wanted = true;
+        if let Some(piece) = state.pieces.pop_front() {
+            state.queued_bytes -= piece.len();
+            let writer = if state.has_room() { state.writer.take() } else { None };
+            drop(state);
+            if let Some(writer) = writer {
+                writer.wake();
+            }
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        match state.end {
+            Some(Ok(_)) => Poll::Ready(None),
+            Some(Err(broken)) => Poll::Ready(Some(Err(broken))),
+            None => {
+                let waker = context.waker();
+                state.reader.get_or_insert_with(|| waker.clone()).clone_from(waker);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Returns the trailer fields, once, after the end.
+    pub(crate) fn trailers(&self) -> Option<HeaderMap> {
+        match self.0.lock().end.as_mut() {
+            Some(Ok(trailers)) if !trailers.is_empty() => Some(std::mem::take(trailers)),
+            _ => None,
+        }
+    }
+
+    /// Sets how many bytes the reader keeps.
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.0.lock().held_bytes = bytes;
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut unread = VecDeque::new();
+        self.0.change(|state| {
+            state.reader_gone = true;
+            state.queued_bytes = 0;
+            unread = std::mem::take(&mut state.pieces);
+            state.writer.take()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> Context<'static> {
+        Context::from_waker(Waker::noop())
+    }
+
+    #[test]
+    fn writer_waits_at_the_capacity_until_the_reader_takes_bytes() {
+        let (writer, mut reader) = pipe();
+        assert!(!writer.is_wanted());
+        assert_eq!(reader.poll_piece(&context()), Poll::Pending);
+        assert!(writer.is_wanted());
+        writer.push(Bytes::from_static(&[0; CAPACITY_BYTES - 1]));
+        assert_eq!(writer.poll_room(&context()), Poll::Ready(Ok(())));
+        writer.push(Bytes::from_static(b"x"));
+        assert_eq!(writer.poll_room(&context()), Poll::Pending);
+        assert_eq!(writer.held_bytes(), CAPACITY_BYTES);
+        let Poll::Ready(Some(Ok(piece))) = reader.poll_piece(&context()) else { panic!() };
+        reader.hold(piece.len());
+        assert!(writer.has_room());
+        assert_eq!(writer.held_bytes(), CAPACITY_BYTES);
+        writer.end(Ok(HeaderMap::new()));
+        writer.end(Err(Broken));
+        assert_eq!(reader.poll_piece(&context()), Poll::Ready(Some(Ok(Bytes::from_static(b"x")))));
+        assert_eq!(reader.poll_piece(&context()), Poll::Ready(None));
+    }
+
+    #[test]
+    fn either_end_notices_when_the_other_is_dropped() {
+        let (writer, mut reader) = pipe();
+        writer.push(Bytes::from_static(b"x"));
+        drop(writer);
+        assert_eq!(reader.poll_piece(&context()), Poll::Ready(Some(Ok(Bytes::from_static(b"x")))));
+        assert_eq!(reader.poll_piece(&context()), Poll::Ready(Some(Err(Broken))));
+        let (writer, reader) = pipe();
+        drop(reader);
+        writer.push(Bytes::from_static(b"x"));
+        assert_eq!((writer.held_bytes(), writer.has_room()), (0, true));
+        assert_eq!(writer.poll_room(&context()), Poll::Ready(Err(Broken)));
+    }
+}

@@ -1,0 +1,350 @@
+//! The progress of exchanges: polls of handlers and bodies, and what they wait for.
+
+use std::task::{self, Poll, Waker};
+
+use bytes::Bytes;
+use evring::{Chunk, Close, Commands, Cx, Rx};
+use tracing::error;
+
+use crate::limits::Limits;
+use crate::message::body::BodyPiece;
+use crate::message::conversion::{HttpConversion, trailers};
+use crate::message::request::KeptHead;
+use crate::message::status::Status;
+use crate::site::context::Context;
+use crate::site::exchange::{Exchange, Stage, WaitsFor};
+use crate::site::guard::guard;
+use crate::site::log::LoggedRequest;
+use crate::site::responses::{self, Outcome};
+use crate::site::state::{PendingWork, State};
+use crate::site::stream::Streamed;
+
+/// How far an exchange has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It waits.
+    Waits,
+    /// It has ended; true if the next request may be processed.
+    Ended(bool),
+}
+
+/// Begins an exchange: polls it, and keeps it in the connection's state if it waits.
+pub(crate) fn begin(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+    exchange: Exchange,
+) -> Progress {
+    x.state.work = Some(Box::new(PendingWork::Exchange(exchange)));
+    advance(context, conversion, x)
+}
+
+/// Polls the exchange of a connection until it waits or ends.
+fn advance(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+) -> Progress {
+    let Some(mut work) = x.state.work.take() else { return Progress::Waits };
+    let progress = match &mut *work {
+        PendingWork::Exchange(exchange) => poll(context, conversion, x, exchange),
+        _ => Progress::Waits,
+    };
+    if progress == Progress::Waits {
+        x.state.work = Some(work);
+    }
+    progress
+}
+
+fn poll(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+    exchange: &mut Exchange,
+) -> Progress {
+    let waker = match &exchange.task {
+        Some(task) => {
+            task.begin_poll();
+            task.waker.clone()
+        }
+        None => Waker::noop().clone(),
+    };
+    let task = &mut task::Context::from_waker(&waker);
+    loop {
+        let waits_for = match &mut exchange.stage {
+            Stage::Handler(reply) => {
+                let response = match guard(|| reply.as_mut().poll(task)) {
+                    Ok(Poll::Pending) => None,
+                    Ok(Poll::Ready(response)) => Some(response),
+                    Err(status) => Some(Err(status)),
+                };
+                match response {
+                    None => WaitsFor::Handler,
+                    Some(response) => {
+                        // The rest of the request's body is discarded.
+                        let is_last = exchange.open_upload().is_some() || x.io.is_stopping();
+                        let options = exchange.options;
+                        let options = if is_last { options.ending() } else { options };
+                        match responses::send(context, conversion, x, response, options) {
+                            Outcome::Sent(proceed) => return Progress::Ended(proceed),
+                            Outcome::Streams(body) => exchange.stage = Stage::Body(body),
+                        }
+                        continue;
+                    }
+                }
+            }
+            Stage::Body(body) => match body.send(x.io, x.id, task) {
+                Streamed::Ended(proceed) => return Progress::Ended(proceed),
+                Streamed::Full => WaitsFor::Room,
+                Streamed::Waits => WaitsFor::Piece,
+            },
+        };
+        return wait(context, x, exchange, waits_for);
+    }
+}
+
+/// Makes the connection wait: for whom, and whether it receives meanwhile.
+fn wait(
+    context: &mut Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    exchange: &mut Exchange,
+    mut waits_for: WaitsFor,
+) -> Progress {
+    let mut receives = !exchange.has_next;
+    if let Some(upload) = &mut exchange.upload {
+        let bytes = upload.writer.held_bytes();
+        if upload.memory.set(bytes) > context.limits.max_body_memory && bytes > 0 {
+            context.metrics.own().rejected_bodies.add(1);
+            return fail(context, x, exchange, Status::BUSY);
+        }
+        if upload.expects_continue && upload.writer.is_wanted() {
+            upload.expects_continue = false;
+            if matches!(exchange.stage, Stage::Handler(_)) {
+                x.io.send(x.id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
+            }
+        }
+        if upload.body.is_open() {
+            receives = match &exchange.task {
+                Some(task) => upload.writer.has_room() || upload.writer.wake_at_room(&task.waker),
+                None => upload.writer.has_room(),
+            };
+            if receives && waits_for != WaitsFor::Room && !upload.expects_continue {
+                waits_for = WaitsFor::Client;
+            }
+        }
+    }
+    if waits_for == WaitsFor::Room {
+        x.state.full = true;
+        context.watch_progress(x);
+        receives = false;
+    } else if waits_for != exchange.waits_for {
+        set_deadline(context, x, exchange, waits_for);
+    }
+    exchange.waits_for = waits_for;
+    if receives == exchange.paused {
+        x.io.set_receiving(x.id, receives);
+        exchange.paused = !receives;
+    }
+    Progress::Waits
+}
+
+/// Sets the deadline for what an exchange waits for.
+fn set_deadline(
+    context: &Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    exchange: &mut Exchange,
+    waits_for: WaitsFor,
+) {
+    let time = match waits_for {
+        WaitsFor::Handler => Some(context.limits.handler_timeout),
+        WaitsFor::Client => Some(context.limits.progress_interval),
+        WaitsFor::Piece if exchange.at_end => Some(context.limits.handler_timeout),
+        // The client may wait for events as long as it stays connected.
+        WaitsFor::Piece | WaitsFor::Nothing | WaitsFor::Room => None,
+    };
+    if let Some(upload) = &mut exchange.upload {
+        upload.received = 0;
+    }
+    x.state.unsent = 0;
+    x.io.set_deadline(x.id, time.map(|time| x.io.now() + time));
+}
+
+/// Answers with an error, or resets the connection if the response has begun.
+#[cold]
+fn fail(
+    context: &mut Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    exchange: &Exchange,
+    status: Status,
+) -> Progress {
+    match exchange.stage {
+        Stage::Handler(_) => {
+            context.send_error(x, status, exchange.options.ending());
+        }
+        Stage::Body(_) => {
+            error!("connection reset: {} {} after its response had begun", status.0, status.1);
+            x.io.close(x.id, Close::Reset);
+        }
+    }
+    Progress::Ended(false)
+}
+
+/// Ends the exchange of a connection with an error, and drops its future.
+#[cold]
+fn abort(context: &mut Context, x: &mut Cx<'_, impl Commands, State>, status: Status) {
+    let Some(mut work) = x.state.work.take() else { return };
+    let PendingWork::Exchange(exchange) = &mut *work else { return };
+    fail(context, x, exchange, status);
+    count(context, x, exchange.head.take().as_ref());
+}
+
+/// Counts and logs the response of an exchange, if it was sent.
+fn count(context: &mut Context, x: &mut Cx<'_, impl Commands, State>, head: Option<&KeptHead>) {
+    let request = head.map(KeptHead::request);
+    context.count(x.state, LoggedRequest::new(request.as_ref(), b""));
+}
+
+/// Polls the exchange of a connection after an event, and counts its response.
+fn proceed(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+) -> Progress {
+    let head = x.state.exchange().and_then(|exchange| exchange.head.take());
+    let progress = advance(context, conversion, x);
+    count(context, x, head.as_ref());
+    if let Some(exchange) = x.state.exchange() {
+        exchange.head = head;
+    }
+    progress
+}
+
+/// Continues the exchange of a connection that was woken, or whose send queue has drained.
+pub(crate) fn resume(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+) {
+    let Some(exchange) = x.state.exchange() else { return };
+    let (paused, at_end) = (exchange.paused, exchange.at_end);
+    if proceed(context, conversion, x) != Progress::Ended(true) {
+        return;
+    }
+    if x.io.is_stopping() {
+        x.io.close(x.id, Close::Flush);
+    } else if paused {
+        x.io.set_receiving(x.id, true);
+    } else if at_end {
+        x.io.close(x.id, Close::Flush);
+    } else {
+        context.await_request(x);
+    }
+}
+
+/// Passes received bytes to the exchange of a connection. Returns true if it has ended and the next request
+/// may be processed.
+pub(crate) fn receive(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+    rx: &mut Rx<'_>,
+) -> bool {
+    let Some(exchange) = x.state.exchange() else { return true };
+    let has_fed = match feed(&context.limits, exchange, rx) {
+        Ok(has_fed) => has_fed,
+        Err(status) => {
+            abort(context, x, status);
+            rx.consume(rx.bytes().len());
+            return false;
+        }
+    };
+    let has_next = !rx.bytes().is_empty() && exchange.open_upload().is_none();
+    let has_begun = has_next && !exchange.has_next;
+    exchange.has_next = has_next;
+    if (has_fed || has_begun || exchange.paused)
+        && let Progress::Ended(proceed) = proceed(context, conversion, x)
+    {
+        return proceed;
+    }
+    if rx.eof()
+        && let Some(exchange) = x.state.exchange()
+    {
+        if context.limits.half_close && exchange.open_upload().is_none() {
+            exchange.at_end = true;
+            if exchange.waits_for == WaitsFor::Piece {
+                let time = context.limits.handler_timeout;
+                x.io.set_deadline(x.id, Some(x.io.now() + time));
+            }
+        } else {
+            cancel(context, x);
+        }
+    }
+    false
+}
+
+/// Passes received bytes of a request's body to the handler, as long as there is room. Returns whether
+/// there were any.
+fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<bool, Status> {
+    // What follows a pause was received before the exchange continued.
+    exchange.paused = false;
+    let mut has_fed = false;
+    while let Some(upload) = exchange.open_upload() {
+        if !upload.writer.has_room() {
+            return Ok(true);
+        }
+        let piece = upload.body.next(rx, limits)?;
+        if piece == BodyPiece::Partial {
+            break;
+        }
+        // The exchange is polled after all pieces.
+        exchange.suppress_wakeups();
+        let Some(upload) = exchange.upload.as_mut() else { break };
+        match piece {
+            BodyPiece::Partial => {}
+            BodyPiece::Content(n) => {
+                upload.received += n as u64;
+                upload.writer.push(Bytes::copy_from_slice(&rx.bytes()[..n]));
+                rx.consume(n);
+            }
+            BodyPiece::End(n) => {
+                upload.writer.end(Ok(trailers(&rx.bytes()[..n])));
+                rx.consume(n);
+            }
+        }
+        has_fed = true;
+    }
+    Ok(has_fed)
+}
+
+/// Drops the exchange of a client that has gone.
+fn cancel(context: &mut Context, x: &mut Cx<'_, impl Commands, State>) {
+    context.metrics.own().handlers_cancelled.add(1);
+    x.state.work = None;
+    x.io.close(x.id, Close::Flush);
+}
+
+/// Ends an exchange whose time is over. Returns false if its deadline is that of sending a response.
+pub(crate) fn expired(context: &mut Context, x: &mut Cx<'_, impl Commands, State>) -> bool {
+    let Some(exchange) = x.state.exchange() else { return false };
+    match exchange.waits_for {
+        WaitsFor::Room => return false,
+        WaitsFor::Nothing => {}
+        WaitsFor::Handler | WaitsFor::Piece => {
+            context.metrics.own().handlers_timed_out.add(1);
+            abort(context, x, Status::BUSY);
+        }
+        WaitsFor::Client => {
+            let received = exchange.upload.as_ref().map_or(0, |upload| upload.received);
+            if u128::from(received) < context.min_progress() {
+                abort(context, x, Status::TIMEOUT);
+            } else {
+                let time = context.limits.progress_interval;
+                if let Some(upload) = &mut exchange.upload {
+                    upload.received = 0;
+                }
+                x.io.set_deadline(x.id, Some(x.io.now() + time));
+            }
+        }
+    }
+    true
+}

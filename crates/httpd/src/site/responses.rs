@@ -1,0 +1,177 @@
+//! The responses of handlers.
+
+use std::iter;
+
+use evring::{Chunk, Commands, Cx};
+use http::StatusCode;
+use http::header::{self, HeaderValue};
+
+use crate::decision::options::ResponseOptions;
+use crate::message::conversion::{HttpConversion, is_framing};
+use crate::message::status::Status;
+use crate::response::head::{begin_head, end_head, put_length};
+use crate::response::prepared::PreparedResponse;
+use crate::response::sent::Sent;
+use crate::site::context::Context;
+use crate::site::guard::Guarded;
+use crate::site::reply::{PlainReply, Reply, ReplyKind, Response};
+use crate::site::response_body::{Body, Kind, Pieces};
+use crate::site::state::State;
+use crate::site::stream::{PART_BYTES, StreamedBody};
+
+/// How far a response was sent.
+pub(crate) enum Outcome {
+    /// All of it was queued; true if the next request may be processed.
+    Sent(bool),
+    /// Its head was queued. The body follows in pieces.
+    Streams(StreamedBody),
+}
+
+/// Sends a handler's response, or an error that closes the connection.
+pub(crate) fn send(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+    reply: Result<Reply, Status>,
+    options: ResponseOptions,
+) -> Outcome {
+    match reply {
+        Ok(Reply(ReplyKind::Plain(reply)))
+            if reply.body.len() <= PART_BYTES && !is_bodiless(reply.status.as_u16()) =>
+        {
+            Outcome::Sent(send_plain(context, x, reply, options))
+        }
+        Ok(reply) => send_full(context, conversion, x, reply.into(), options),
+        Err(status) => Outcome::Sent(context.send_error(x, status, options.ending())),
+    }
+}
+
+/// Returns whether responses with this status have no body and no length, or are not final (RFC 9110,
+/// sections 6.4.1 and 15.2).
+fn is_bodiless(status: u16) -> bool {
+    matches!(status, ..200 | 204 | 304)
+}
+
+/// Sends a response without further fields. Returns whether the next request may be processed.
+fn send_plain(
+    context: &mut Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    reply: PlainReply,
+    options: ResponseOptions,
+) -> bool {
+    let PlainReply { status, content_type, body } = reply;
+    let status = match status {
+        StatusCode::OK => Status::OK,
+        other => Status(other.as_u16(), other.canonical_reason().unwrap_or("")),
+    };
+    let out = &mut context.responder.scratch;
+    out.clear();
+    begin_head(out, status, &context.responder.clock);
+    if let Some(content_type) = content_type {
+        out.extend_from_slice(b"Content-Type: ");
+        out.extend_from_slice(content_type.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    let len = body.len() as u64;
+    put_length(out, len);
+    end_head(out, options);
+    let is_short = body.len() <= PreparedResponse::MAX_INLINE_BYTES;
+    if options.body && is_short {
+        out.extend_from_slice(&body);
+    }
+    let mut queued = x.io.send(x.id, Chunk::Copy(out));
+    if options.body && !is_short {
+        queued = x.io.send(x.id, Chunk::Shared(body));
+    } else {
+        // The handler's memory may have an owner whose drop panics.
+        drop(Guarded::new(body));
+    }
+    let sent = Sent::new(status, if options.body { len } else { 0 }, queued);
+    x.state.record(sent.close(x.io, x.id, options))
+}
+
+/// Sends a response with fields.
+fn send_full(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+    response: Response,
+    mut options: ResponseOptions,
+) -> Outcome {
+    let (head, Body(body)) = response.into_parts();
+    let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
+    drop(extensions);
+    let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
+    // 204 and 304 have no body and no length (RFC 9110, section 6.4.1). 1xx is not a final status.
+    let bodiless = matches!(status.0, 204 | 304);
+    if status.0 < 200 {
+        drop(Guarded::new(body));
+        return Outcome::Sent(context.send_error(x, Status::INTERNAL, options.ending()));
+    }
+    let body = match body {
+        Kind::Bytes(bytes) if bytes.len() > PART_BYTES => {
+            Kind::Pieces(Some(bytes.len() as u64), Pieces::made(iter::once(Ok(bytes))))
+        }
+        body => body,
+    };
+    let len = match &body {
+        Kind::Bytes(bytes) => Some(bytes.len() as u64),
+        Kind::Pieces(len, _) => *len,
+    };
+    if len.is_none() && options.is_http10 && !bodiless {
+        options = options.ending();
+    }
+    let chunked = len.is_none() && !options.is_http10 && !bodiless;
+    let out = &mut context.responder.scratch;
+    out.clear();
+    begin_head(out, status, &context.responder.clock);
+    for (name, value) in &head.headers {
+        if !is_framing(name) {
+            out.extend_from_slice(name.as_str().as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value.as_bytes());
+            out.extend_from_slice(b"\r\n");
+        } else if name == header::CONNECTION && has_close(value) {
+            options = options.ending();
+        }
+    }
+    conversion.recycle(head.headers);
+    match len {
+        _ if bodiless => {}
+        Some(len) => put_length(out, len),
+        None if chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        None => {}
+    }
+    end_head(out, options);
+    let is_short = |bytes: &bytes::Bytes| bytes.len() <= PreparedResponse::MAX_INLINE_BYTES;
+    let sends_body = options.body && !bodiless;
+    let body = match body {
+        body if !sends_body => {
+            drop(Guarded::new(body));
+            Kind::default()
+        }
+        Kind::Bytes(bytes) if is_short(&bytes) => {
+            out.extend_from_slice(&bytes);
+            Kind::default()
+        }
+        body => body,
+    };
+    let mut queued = x.io.send(x.id, Chunk::Copy(out));
+    let body_bytes = if sends_body { len.unwrap_or(0) } else { 0 };
+    match body {
+        Kind::Bytes(bytes) if bytes.is_empty() => {}
+        Kind::Bytes(bytes) => queued = x.io.send(x.id, Chunk::Shared(bytes)),
+        Kind::Pieces(len, pieces) => {
+            // The parts that follow decide whether the send queue is full.
+            x.state.record(Sent::new(status, body_bytes, 0));
+            return Outcome::Streams(StreamedBody::new(pieces, len, chunked, options));
+        }
+    }
+    Outcome::Sent(x.state.record(Sent::new(status, body_bytes, queued).close(x.io, x.id, options)))
+}
+
+/// Returns whether a Connection field has the option `close`.
+fn has_close(value: &HeaderValue) -> bool {
+    let mut options = value.as_bytes().split(|b| *b == b',');
+    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
+}

@@ -1,0 +1,115 @@
+//! Wake-ups of connections whose handlers wait.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+use evring::{Commands, ConnId, Mailbox, RemoteHandle, SendError, Sender};
+
+/// Tag of the wake-ups.
+pub(crate) const TAG: u64 = u64::from_be_bytes(*b"handlers");
+
+/// Wake-ups that the mailbox holds. If there are more, every connection is polled.
+const CAPACITY: usize = 1024;
+
+/// The wake-ups of a worker.
+#[derive(Debug)]
+pub(crate) struct Wakers {
+    mailbox: Mailbox<ConnId>,
+    target: Arc<Target>,
+    /// Buffer for the connections that were woken.
+    woken: Vec<ConnId>,
+}
+
+/// What all wakers of a worker share.
+#[derive(Debug)]
+struct Target {
+    sender: Sender<ConnId>,
+    remote: RemoteHandle,
+    /// The mailbox was full.
+    overflow: AtomicBool,
+}
+
+impl Wakers {
+    pub(crate) fn new(remote: &RemoteHandle) -> Self {
+        let (mailbox, sender) = Mailbox::new(remote, TAG, CAPACITY);
+        let target = Target { sender, remote: remote.clone(), overflow: AtomicBool::new(false) };
+        Wakers { mailbox, target: Arc::new(target), woken: Vec::with_capacity(CAPACITY) }
+    }
+
+    /// Creates the waker of a connection.
+    pub(crate) fn task(&self, id: ConnId) -> Task {
+        let target = Arc::clone(&self.target);
+        let waker = Arc::new(ConnWaker { id, is_queued: AtomicBool::new(false), target });
+        Task { waker: Waker::from(Arc::clone(&waker)), connection: waker }
+    }
+
+    /// Takes the connections that were woken: all open ones if there were too many.
+    pub(crate) fn take_woken(&mut self, io: &impl Commands) -> Vec<ConnId> {
+        let mut woken = mem::take(&mut self.woken);
+        woken.extend(self.mailbox.drain());
+        // After the mailbox: a waker sets the flag first, then wakes the worker again.
+        if self.target.overflow.swap(false, Ordering::AcqRel) {
+            woken.clear();
+            let mut next = io.next_open(0);
+            while let Some(id) = next {
+                woken.push(id);
+                next = io.next_open(id.slot() + 1);
+            }
+        }
+        woken
+    }
+
+    /// Returns the buffer of [`Wakers::take_woken`].
+    pub(crate) fn recycle(&mut self, mut woken: Vec<ConnId>) {
+        woken.clear();
+        woken.shrink_to(CAPACITY);
+        self.woken = woken;
+    }
+}
+
+/// The waker of a connection while its handler runs.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) waker: Waker,
+    connection: Arc<ConnWaker>,
+}
+
+impl Task {
+    /// Makes wake-ups have no effect until [`Task::begin_poll`]: the connection is polled anyway.
+    pub(crate) fn suppress(&self) {
+        self.connection.is_queued.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the next wake-up have an effect.
+    pub(crate) fn begin_poll(&self) {
+        // What threads have changed before their wake-up is visible to the poll.
+        self.connection.is_queued.swap(false, Ordering::AcqRel);
+    }
+}
+
+#[derive(Debug)]
+struct ConnWaker {
+    id: ConnId,
+    /// A wake-up is on its way.
+    is_queued: AtomicBool,
+    target: Arc<Target>,
+}
+
+impl Wake for ConnWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.is_queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Target { sender, remote, overflow } = &*self.target;
+        if let Err(SendError::Full(_)) = sender.send(self.id) {
+            overflow.store(true, Ordering::Release);
+            remote.wake(TAG);
+        }
+    }
+}

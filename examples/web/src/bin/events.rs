@@ -1,0 +1,47 @@
+//! Server-sent events: `curl -N http://127.0.0.1:8080/events` shows what others post to `/say`.
+
+use std::sync::{Arc, Mutex};
+
+use evring_httpd::http::{HeaderValue, header};
+use evring_httpd::{Body, BodySender, Error, Request, Response, Server, get, post};
+
+/// The clients that listen.
+#[derive(Clone, Debug, Default)]
+struct Listeners(Arc<Mutex<Vec<BodySender>>>);
+
+impl Listeners {
+    /// Adds a client, and returns the response that it listens to.
+    fn add(&self) -> Response {
+        let (mut sender, body) = Body::channel();
+        let _ = sender.try_send(": welcome\n\n");
+        self.0.lock().unwrap().push(sender);
+        let mut response = Response::new(body);
+        let events = HeaderValue::from_static("text/event-stream");
+        response.headers_mut().insert(header::CONTENT_TYPE, events);
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
+    /// Sends an event to all clients. Those that have gone, or do not keep up, are dropped.
+    fn send(&self, text: &str) -> String {
+        let lines = text.lines().map(|line| format!("data: {line}\n"));
+        let event = lines.collect::<String>() + "\n";
+        let mut listeners = self.0.lock().unwrap();
+        listeners.retain_mut(|listener| listener.try_send(event.clone()).is_ok());
+        format!("{} clients\n", listeners.len())
+    }
+}
+
+fn main() -> Result<(), Error> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let listeners = Listeners::default();
+    let speakers = listeners.clone();
+    let say = move |request: Request| speakers.send(&String::from_utf8_lossy(request.body()));
+    let server = Server::builder()
+        .listen(address)
+        .route("/events", get(move |_: Request| listeners.add()))
+        .route("/say", post(say))
+        .start()?;
+    println!("listening on http://{}", server.addresses()[0]);
+    server.wait_until_signal()
+}

@@ -1,0 +1,89 @@
+//! The examples without a database.
+
+mod program;
+
+use std::io::{BufRead, BufReader, Write};
+
+use evring_httpd::evring::backends;
+use program::Program;
+
+#[test]
+fn router_of_axum_has_state_extractors_middleware_and_events() {
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        println!("on {}", backend.name);
+        let arguments = ["127.0.0.1:0", backend.name];
+        test_router(Program::start(env!("CARGO_BIN_EXE_axum-router"), &arguments));
+    }
+}
+
+fn test_router(program: Program) {
+    assert_eq!(program.get("/greet").body, "Hello, World! (greeting 1)\n");
+    let answer = program.get("/greet?name=Ada");
+    assert_eq!(answer.body, "Hello, Ada! (greeting 2)\n");
+    assert!(answer.head.contains("x-path: /greet"), "{answer:?}");
+    let json_type = "Content-Type: application/json\r\n";
+    let point = br#"{"x": 1.5, "y": -2}"#;
+    let answer = program.request("POST /scale/2", json_type, point);
+    assert_eq!((answer.status, &*answer.body), (200, r#"{"x":3.0,"y":-4.0}"#));
+    assert_eq!(program.request("POST /scale/0", json_type, point).status, 422);
+    assert_eq!(program.request("POST /scale/two", json_type, point).status, 400);
+    assert_eq!(program.request("POST /scale/2", "", point).status, 415);
+    assert_eq!(program.request("POST /scale/2", json_type, b"{}").status, 422);
+    assert_eq!(program.request("DELETE /greet", "", b"").status, 405);
+    let answer = program.get("/count");
+    assert!(answer.head.contains("content-type: text/event-stream"), "{answer:?}");
+    assert_eq!(answer.body.matches("event: count\n").count(), 3, "{answer:?}");
+    let long = vec![b'x'; 500_000];
+    let answer = program.request("POST /echo", "", &long);
+    assert_eq!(answer.body.matches('x').count(), long.len());
+    assert_eq!((program.get("/none").status, &*program.get("/none").body), (404, "nothing here\n"));
+    program.stop();
+}
+
+#[test]
+fn upload_stores_files_and_serves_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [directory.path().to_str().unwrap(), "127.0.0.1:0"];
+    let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
+    let text: String = (0..200_000).map(|n| format!("{n}\n")).collect();
+    let answer = program.request("PUT /files/numbers.txt", "", text.as_bytes());
+    assert_eq!((answer.status, answer.body), (201, format!("{} bytes\n", text.len())));
+    assert!(program.get("/numbers.txt").body == text);
+    for name in ["..%2fx", ".hidden", "x.part", "a%20b"] {
+        let answer = program.request(&format!("PUT /files/{name}"), "", b"x");
+        assert!(matches!(answer.status, 400 | 405), "{name}: {answer:?}");
+    }
+    // A client that goes half-way leaves no file with the final name.
+    let mut stream = program.connect();
+    stream
+        .write_all(b"PUT /files/half HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf")
+        .unwrap();
+    drop(stream);
+    assert_eq!(program.get("/half").status, 404);
+    program.stop();
+    assert!(!directory.path().join("half").exists());
+}
+
+#[test]
+fn events_reach_all_clients_until_they_go() {
+    let program = Program::start(env!("CARGO_BIN_EXE_events"), &["127.0.0.1:0"]);
+    let listen = || {
+        let mut stream = program.connect();
+        stream.write_all(b"GET /events HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        assert!(lines.by_ref().any(|line| line == ": welcome"));
+        lines
+    };
+    let (mut one, mut other) = (listen(), listen());
+    let say = |text: &str| program.request("POST /say", "", text.as_bytes()).body;
+    assert_eq!(say("hello\nthere"), "2 clients\n");
+    for lines in [&mut one, &mut other] {
+        assert!(lines.any(|line| line == "data: hello"));
+        assert_eq!(lines.next().unwrap(), "data: there");
+    }
+    drop(other);
+    while say("again") != "1 clients\n" {}
+    assert!(one.any(|line| line == "data: again"));
+    drop(one);
+    program.stop();
+}
