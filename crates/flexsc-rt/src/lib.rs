@@ -8,6 +8,7 @@
 //! - [`operations`] are typed system calls that own their memory.
 //! - [`EventLoop`] is the paper's libflexsc: each call has a callback.
 //! - [`Runtime`] makes each call a future, under any executor.
+//! - `green`, with the feature `green-threads`, has threads that switch where a call waits.
 //!
 //! # Executors
 //!
@@ -66,6 +67,7 @@
 //! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others |
 //! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
 //! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
+//! | FlexSC-Threads | 1, 2 | `green::Threads` | all green threads of a scheduler run on one OS thread; several programs' threads share nothing |
 //! | no completion notification | 4 | | the same: completions are found by polling, after the callbacks |
 //!
 //! # Decisions
@@ -80,7 +82,7 @@
 //! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, so
 //!   handlers run in the program's own threads.
 //!
-//! Not provided yet: the ring in the choice by cost, core specialisation, and green threads.
+//! Not provided yet: the ring in the choice by cost, and core specialisation.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("flexsc-rt passes offsets in registers of 64 bits, and needs Linux");
@@ -94,6 +96,8 @@ mod entry;
 mod error;
 mod event_loop;
 mod future;
+#[cfg(feature = "green-threads")]
+pub mod green;
 mod interrupt;
 #[cfg(all(test, loom))]
 mod models;
