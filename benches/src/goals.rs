@@ -40,6 +40,14 @@ const ALL: &[(&str, &str, Goal)] = &[
     ("send-dequeue", "sigtimedwait_over_send", AtLeast(4.0)),
     ("preempt", "wait_mode_over_send", AtLeast(10.0)),
     ("preempt", "kernel_entries_per_event_loaded", AtMost(0.05)),
+    ("flexsc-syscalls", "null_direct_over_posted", AtLeast(1.25)),
+    ("flexsc-syscalls", "adaptive_over_best_worst", AtMost(1.15)),
+    ("flexsc-syscalls", "adaptive_over_direct_worst", AtMost(1.25)),
+    ("flexsc-syscalls", "completion_instructions_10000_over_100", AtMost(1.02)),
+    ("flexsc-syscalls", "completion_10000_over_100", AtMost(1.3)),
+    ("flexsc-files", "stat_over_tokio_fs", AtLeast(4.0)),
+    ("flexsc-files", "stat_over_std", AtLeast(1.2)),
+    ("flexsc-threads", "green_over_os", AtLeast(1.5)),
     ("simulate", "completions_per_min_millions", AtLeast(20.0)),
 ];
 

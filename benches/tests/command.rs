@@ -74,6 +74,40 @@ fn send_dequeue_compares_send_with_every_method() {
     assert_eq!(series.iter().filter(whole).count(), 3 * 6);
 }
 
+#[test]
+fn flexsc_experiments_measure_their_ratios() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected: [(&str, &[&str]); 4] = [
+        (
+            "flexsc-syscalls",
+            &[
+                "null_direct_over_posted",
+                "adaptive_over_best_worst",
+                "adaptive_over_direct_worst",
+                "completion_10000_over_100",
+            ],
+        ),
+        ("flexsc-interference", &["null_direct_over_posted", "pwrite_direct_over_posted"]),
+        ("flexsc-files", &["stat_over_tokio_fs", "stat_over_std", "read_warm_std_over_flexsc"]),
+        ("flexsc-threads", &["green_over_os"]),
+    ];
+    for (experiment, ratios) in expected {
+        let json = folder.path().join(experiment);
+        let output = lab(&["run", experiment, "--quick", "--json", json.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        // The exit code 3 says that a goal was missed, which a loaded machine may cause.
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{experiment}: {text}");
+        let outcome: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        for name in ratios {
+            let ratio = &outcome["ratios"][name];
+            assert!(ratio["value"].is_number(), "{experiment}: {name}: {ratio}");
+            assert!(ratio["per_round"].as_array().is_some_and(|all| all.len() > 1), "{name}");
+        }
+        let series = outcome["series"].as_array().unwrap();
+        assert!(series.iter().all(|series| !series["points"].as_array().unwrap().is_empty()));
+    }
+}
+
 /// Runs `lab tables` in a directory.
 fn tables(directory: &std::path::Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));

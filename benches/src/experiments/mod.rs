@@ -4,6 +4,10 @@ mod banga_cost;
 mod cold;
 mod cpu_profile;
 mod fairness;
+mod flexsc_files;
+mod flexsc_interference;
+mod flexsc_syscalls;
+mod flexsc_threads;
 mod floors;
 mod http_sessions;
 mod load_check;
@@ -16,6 +20,7 @@ mod send_dequeue;
 mod servers;
 mod simulate;
 mod sweep;
+mod system_call;
 
 pub(crate) use servers::{DEFAULT, is_external};
 
@@ -76,6 +81,10 @@ pub(crate) const ALL: &[Experiment] = &[
     http_sessions::EXPERIMENT,
     send_dequeue::EXPERIMENT,
     preempt::EXPERIMENT,
+    flexsc_syscalls::EXPERIMENT,
+    flexsc_interference::EXPERIMENT,
+    flexsc_files::EXPERIMENT,
+    flexsc_threads::EXPERIMENT,
     simulate::EXPERIMENT,
 ];
 
